@@ -1,0 +1,177 @@
+//! Payload attributes: what L1 and the parent decide about the next L2 block (specs: derivation, deriving payload attributes).
+//!
+//! The sequencer and the derivation build the same value here, so they cannot differ. Everything comes in as arguments; L1's bytes
+//! are hostile until checked, so arithmetic on them is checked too.
+
+use crate::{
+    config::RollupConfig,
+    deposit::{BlockDepositError, deposits_of_block},
+    fork::{BlobSchedule, Fork, ForkSchedule},
+    l1info::{L1InfoError, L1Origin, L2BlockRef, l1_info_tx},
+    payload::{BlockId, Payload},
+    system_config::{ConfigUpdateError, FeeScalarError, KARST_UPGRADE_GAS, SystemConfig, SystemConfigError},
+    upgrades::upgrade_transactions,
+};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, B256, Bytes, Log, address};
+use alloy_rpc_types_engine::PayloadAttributes;
+use op_alloy_consensus::TxDeposit;
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use thiserror::Error;
+
+/// The fee recipient of every L2 block: the SequencerFeeVault.
+pub const FEE_RECIPIENT: Address = address!("4200000000000000000000000000000000000011");
+
+/// The part of an L1 block that L2 depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct L1Block {
+    pub number: u64,
+    pub hash: B256,
+    pub parent_hash: B256,
+    /// Unix seconds.
+    pub time: u64,
+    /// Wei.
+    pub base_fee: u64,
+    pub mix_hash: B256,
+    pub excess_blob_gas: Option<u64>,
+    pub parent_beacon_root: Option<B256>,
+    pub receipts_root: B256,
+}
+
+impl L1Block {
+    pub fn id(&self) -> BlockId {
+        BlockId { hash: self.hash, number: self.number }
+    }
+
+    /// The price of blob gas, wei; 1 before blobs. `None` if it does not fit 128 bits, which no real chain reaches.
+    pub fn blob_base_fee(&self, schedule: &BlobSchedule, pectra_blob_schedule_time: Option<u64>) -> Option<u128> {
+        let Some(excess) = self.excess_blob_gas else { return Some(1) };
+        fake_exponential(excess, schedule.fraction(self.time, pectra_blob_schedule_time))
+    }
+}
+
+/// Whether a receipt says success, and its logs.
+pub type ReceiptLogs = (bool, Vec<Log>);
+
+/// Attributes, and what was wrong with configuration logs that were therefore ignored: to be logged, not to be acted on.
+#[derive(Clone, Debug)]
+pub struct Derived {
+    pub attributes: OpPayloadAttributes,
+    pub ignored: Vec<ConfigUpdateError>,
+}
+
+/// Why no attributes can be built.
+#[derive(Debug, Error)]
+pub enum AttributesError {
+    #[error("parent block: {0}")]
+    Parent(#[from] L1InfoError),
+    #[error("parent block: {0}")]
+    SystemConfig(#[from] SystemConfigError),
+    #[error("L1 origin {origin:?} is neither the origin {parent:?} of the parent block nor its child")]
+    Origin { origin: BlockId, parent: BlockId },
+    #[error("the first block of an epoch needs the receipts of its L1 origin")]
+    NoReceipts,
+    #[error("L2 time {l2_time} is before the time {l1_time} of L1 origin {origin:?}")]
+    Time { l2_time: u64, l1_time: u64, origin: BlockId },
+    #[error(transparent)]
+    Deposit(#[from] BlockDepositError),
+    #[error(transparent)]
+    FeeScalar(#[from] FeeScalarError),
+    #[error("the blob base fee of L1 block {0} is out of range")]
+    BlobBaseFee(B256),
+}
+
+/// The attributes of the block after `parent` with this L1 origin. When the origin is the child of the parent's origin, `receipts`
+/// are those of `origin` and already checked against its header; otherwise they are not looked at.
+///
+/// `no_tx_pool` is left open: it is the caller's decision. `transactions` holds, in order, the L1 attributes, the deposits of a new
+/// epoch and the transactions of an upgrade that this block activates.
+pub fn attributes(
+    rollup: &RollupConfig,
+    schedule: &BlobSchedule,
+    parent: &Payload,
+    origin: &L1Block,
+    receipts: Option<&[ReceiptLogs]>,
+) -> Result<Derived, AttributesError> {
+    let parent_ref = L2BlockRef::of(parent, &rollup.genesis)?;
+    let mut config = SystemConfig::of(parent, rollup)?;
+    let (parent_time, time) = (parent.timestamp(), parent.timestamp().saturating_add(rollup.block_time));
+
+    let mut deposits = Vec::new();
+    let mut ignored = Vec::new();
+    let sequence_number = if origin.id() == parent_ref.origin {
+        parent_ref.sequence_number.saturating_add(1)
+    } else if origin.parent_hash == parent_ref.origin.hash && origin.number == parent_ref.origin.number.saturating_add(1) {
+        let receipts = receipts.ok_or(AttributesError::NoReceipts)?;
+        let logs = || receipts.iter().map(|(success, logs)| (*success, logs.as_slice()));
+        deposits = deposits_of_block(logs(), rollup.deposit_contract_address, origin.hash)?;
+        ignored = config.apply_receipts(logs(), rollup, origin.time);
+        0
+    } else {
+        return Err(AttributesError::Origin { origin: origin.id(), parent: parent_ref.origin });
+    };
+    if time < origin.time {
+        return Err(AttributesError::Time { l2_time: time, l1_time: origin.time, origin: origin.id() });
+    }
+
+    let blob_base_fee =
+        origin.blob_base_fee(schedule, rollup.pectra_blob_schedule_time).ok_or(AttributesError::BlobBaseFee(origin.hash))?;
+    let l1 = L1Origin { hash: origin.hash, number: origin.number, time: origin.time, base_fee: origin.base_fee, blob_base_fee };
+    let info = l1_info_tx(&rollup.forks, &config, &l1, sequence_number, time, parent_time)?;
+
+    let activated = activated(&rollup.forks, parent_time, time);
+    let mut transactions = vec![encode(&info)];
+    transactions.extend(deposits.iter().map(encode));
+    transactions.extend(activated.clone().flat_map(upgrade_transactions).map(|tx| encode(&tx)));
+
+    // The upgrade brings its own gas (specs: karst, upgrade gas).
+    let upgrade_gas = if activated.clone().any(|fork| fork == Fork::Karst) { KARST_UPGRADE_GAS } else { 0 };
+    let active = |fork| rollup.forks.is_active(fork, time);
+    let attributes = OpPayloadAttributes {
+        payload_attributes: PayloadAttributes {
+            timestamp: time,
+            prev_randao: origin.mix_hash,
+            suggested_fee_recipient: FEE_RECIPIENT,
+            withdrawals: active(Fork::Canyon).then(Vec::new),
+            parent_beacon_block_root: active(Fork::Ecotone).then(|| origin.parent_beacon_root.unwrap_or_default()),
+            ..Default::default()
+        },
+        transactions: Some(transactions),
+        no_tx_pool: None,
+        gas_limit: Some(config.gas_limit.saturating_add(upgrade_gas)),
+        eip_1559_params: active(Fork::Holocene).then(|| config.eip1559.encode()),
+        min_base_fee: active(Fork::Jovian).then_some(config.min_base_fee),
+    };
+    Ok(Derived { attributes, ignored })
+}
+
+/// Whether a block activates an upgrade that comes with transactions. Such a block takes none from the pool.
+pub fn is_upgrade_block(forks: &ForkSchedule, parent_time: u64, time: u64) -> bool {
+    activated(forks, parent_time, time).any(|fork| !upgrade_transactions(fork).is_empty())
+}
+
+/// The forks whose first block this is, oldest first.
+fn activated(forks: &ForkSchedule, parent_time: u64, time: u64) -> impl Iterator<Item = Fork> + Clone {
+    Fork::ALL.into_iter().filter(move |fork| forks.activates(*fork, parent_time, time))
+}
+
+fn encode(deposit: &TxDeposit) -> Bytes {
+    deposit.encoded_2718().into()
+}
+
+/// `e^(numerator / denominator)` by its Taylor series in integers, as EIP-4844 defines it; `None` on overflow.
+fn fake_exponential(numerator: u64, denominator: u64) -> Option<u128> {
+    let (numerator, denominator) = (u128::from(numerator), u128::from(denominator));
+    let mut sum = 0u128;
+    let mut term = denominator;
+    let mut i = 1u128;
+    while term > 0 {
+        sum = sum.checked_add(term)?;
+        term = term.checked_mul(numerator)?.checked_div(denominator.checked_mul(i)?)?;
+        i += 1;
+    }
+    sum.checked_div(denominator)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,372 @@
+//! The fork schedule: the only place that compares a timestamp with a fork's time.
+
+use crate::payload::PayloadVersion;
+use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
+use alloy_op_hardforks::{OpHardfork, OpHardforks};
+use thiserror::Error;
+
+/// The named upgrades of the OP Stack, oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Fork {
+    Bedrock,
+    Regolith,
+    Canyon,
+    Delta,
+    Ecotone,
+    Fjord,
+    Granite,
+    Holocene,
+    Isthmus,
+    Jovian,
+    Karst,
+}
+
+impl Fork {
+    /// Every fork, oldest first.
+    pub const ALL: [Fork; 11] = [
+        Fork::Bedrock,
+        Fork::Regolith,
+        Fork::Canyon,
+        Fork::Delta,
+        Fork::Ecotone,
+        Fork::Fjord,
+        Fork::Granite,
+        Fork::Holocene,
+        Fork::Isthmus,
+        Fork::Jovian,
+        Fork::Karst,
+    ];
+
+    /// The name in configuration keys (`<name>_time` in rollup.json, `<name>Time` in a genesis file).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fork::Bedrock => "bedrock",
+            Fork::Regolith => "regolith",
+            Fork::Canyon => "canyon",
+            Fork::Delta => "delta",
+            Fork::Ecotone => "ecotone",
+            Fork::Fjord => "fjord",
+            Fork::Granite => "granite",
+            Fork::Holocene => "holocene",
+            Fork::Isthmus => "isthmus",
+            Fork::Jovian => "jovian",
+            Fork::Karst => "karst",
+        }
+    }
+
+    /// The fork of this name, as in [`Fork::name`].
+    pub fn from_name(name: &str) -> Option<Fork> {
+        Fork::ALL.into_iter().find(|fork| fork.name() == name)
+    }
+}
+
+/// A fork schedule that no chain can have. Every earlier fork must be set, and no later than the later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ForkOrderError {
+    #[error("fork {later} set (to {time}), but prior fork {earlier} missing")]
+    Missing { later: &'static str, time: u64, earlier: &'static str },
+    #[error("fork {later} set to {time}, but prior fork {earlier} has higher offset {earlier_time}")]
+    Decreasing { later: &'static str, time: u64, earlier: &'static str, earlier_time: u64 },
+}
+
+/// When each fork of an OP chain becomes active, by L2 timestamp in Unix seconds; `None` is never.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForkSchedule {
+    times: [Option<u64>; Fork::ALL.len()],
+}
+
+impl ForkSchedule {
+    /// Every fork up to and including `fork` active from the first block on, none after it.
+    pub fn from_genesis(fork: Fork) -> Self {
+        let mut schedule = Self::default();
+        for f in Fork::ALL.into_iter().filter(|f| *f <= fork) {
+            schedule.times[f as usize] = Some(0);
+        }
+        schedule
+    }
+
+    /// The same schedule with `fork` moved to `time`.
+    pub fn with(mut self, fork: Fork, time: Option<u64>) -> Self {
+        self.times[fork as usize] = time;
+        self
+    }
+
+    /// The schedule with these times, and Bedrock (which has no configuration key) from genesis on. Forks not named are never.
+    pub fn from_times(times: impl IntoIterator<Item = (Fork, Option<u64>)>) -> Self {
+        let bedrock = Self::default().with(Fork::Bedrock, Some(0));
+        times.into_iter().fold(bedrock, |schedule, (fork, time)| schedule.with(fork, time))
+    }
+
+    /// Checks the order of the forks after Bedrock: every earlier one set, times not decreasing.
+    pub fn validate(&self) -> Result<(), ForkOrderError> {
+        for pair in Fork::ALL[Fork::Regolith as usize..].windows(2) {
+            let (earlier, later) = (pair[0].name(), pair[1].name());
+            let Some(time) = self.time(pair[1]) else { continue };
+            match self.time(pair[0]) {
+                None => return Err(ForkOrderError::Missing { later, time, earlier }),
+                Some(earlier_time) if earlier_time > time => {
+                    return Err(ForkOrderError::Decreasing { later, time, earlier, earlier_time });
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The activation time of `fork`.
+    pub fn time(&self, fork: Fork) -> Option<u64> {
+        self.times[fork as usize]
+    }
+
+    /// Whether `fork` rules apply to a block with this timestamp.
+    pub fn is_active(&self, fork: Fork, timestamp: u64) -> bool {
+        self.times[fork as usize].is_some_and(|time| timestamp >= time)
+    }
+
+    /// The newest active fork. Bedrock when nothing else is.
+    pub fn at(&self, timestamp: u64) -> Fork {
+        Fork::ALL.into_iter().rev().find(|fork| self.is_active(*fork, timestamp)).unwrap_or(Fork::Bedrock)
+    }
+
+    /// Whether a block at `timestamp` on a parent at `parent` is the first under `fork`. A fork active at genesis has no
+    /// activation block.
+    pub fn activates(&self, fork: Fork, parent: u64, timestamp: u64) -> bool {
+        self.is_active(fork, timestamp) && !self.is_active(fork, parent)
+    }
+
+    /// The oldest fork on which two schedules disagree for blocks up to this time.
+    pub fn conflict(&self, other: &Self, until: u64) -> Option<Fork> {
+        let passed = |time: Option<u64>| time.filter(|time| *time <= until);
+        Fork::ALL.into_iter().find(|fork| passed(self.time(*fork)) != passed(other.time(*fork)))
+    }
+
+    /// Whether a block at `timestamp` is exactly at the time of `fork`. An irregular change of state (Canyon's create2deployer) goes
+    /// by this and not by the parent's time.
+    pub fn starts_at(&self, fork: Fork, timestamp: u64) -> bool {
+        self.time(fork) == Some(timestamp)
+    }
+
+    /// The envelope a block with this timestamp travels in (specs: rollup-node-p2p, gossip topics).
+    pub fn payload_version(&self, timestamp: u64) -> PayloadVersion {
+        match self.at(timestamp) {
+            Fork::Bedrock | Fork::Regolith => PayloadVersion::V1,
+            Fork::Canyon | Fork::Delta => PayloadVersion::V2,
+            Fork::Ecotone | Fork::Fjord | Fork::Granite | Fork::Holocene => PayloadVersion::V3,
+            Fork::Isthmus | Fork::Jovian | Fork::Karst => PayloadVersion::V4,
+        }
+    }
+}
+
+/// When each upgrade of an Ethereum chain (the devnet's L1) becomes active, by timestamp; the merge is always past.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EthereumSchedule {
+    pub shanghai: Option<u64>,
+    pub cancun: Option<u64>,
+    pub prague: Option<u64>,
+    pub osaka: Option<u64>,
+}
+
+impl EthereumSchedule {
+    pub fn is_shanghai(&self, timestamp: u64) -> bool {
+        self.shanghai.is_some_and(|t| timestamp >= t)
+    }
+    pub fn is_cancun(&self, timestamp: u64) -> bool {
+        self.cancun.is_some_and(|t| timestamp >= t)
+    }
+    pub fn is_prague(&self, timestamp: u64) -> bool {
+        self.prague.is_some_and(|t| timestamp >= t)
+    }
+    pub fn is_osaka(&self, timestamp: u64) -> bool {
+        self.osaka.is_some_and(|t| timestamp >= t)
+    }
+}
+
+/// How fast the blob base fee of an L1 chain moves, by L1 time: the update fraction of EIP-4844 and what later forks made of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobSchedule {
+    /// Time from which a fraction applies, ascending.
+    steps: Vec<(u64, u64)>,
+}
+
+impl Default for BlobSchedule {
+    /// Cancun's fraction at all times: a chain of one's own.
+    fn default() -> Self {
+        Self { steps: vec![] }
+    }
+}
+
+impl BlobSchedule {
+    pub const CANCUN: u64 = 3_338_477;
+    pub const PRAGUE: u64 = 5_007_716;
+    pub const BPO1: u64 = 8_346_193;
+    pub const BPO2: u64 = 11_684_671;
+
+    /// From pairs of activation time (Unix seconds) and update fraction.
+    pub fn new(mut steps: Vec<(u64, u64)>) -> Self {
+        steps.sort_unstable();
+        Self { steps }
+    }
+
+    /// The schedule of a public L1 chain.
+    pub fn of_chain(chain_id: u64) -> Option<Self> {
+        use EthereumHardfork::{Bpo1, Bpo2, Cancun, Prague};
+        let time = |fork: EthereumHardfork| match chain_id {
+            1 => fork.mainnet_activation_timestamp(),
+            17_000 => fork.holesky_activation_timestamp(),
+            560_048 => fork.hoodi_activation_timestamp(),
+            11_155_111 => fork.sepolia_activation_timestamp(),
+            _ => None,
+        };
+        let steps = [(Cancun, Self::CANCUN), (Prague, Self::PRAGUE), (Bpo1, Self::BPO1), (Bpo2, Self::BPO2)];
+        let steps: Vec<_> = steps.into_iter().filter_map(|(fork, fraction)| Some((time(fork)?, fraction))).collect();
+        (!steps.is_empty()).then(|| Self::new(steps))
+    }
+
+    /// The fraction for a block of this L1 time. Until `pectra_blob_schedule_time`, if the rollup has one, Cancun's holds although L1
+    /// is past Prague (specs: pectra-blob-schedule). Before the first step it is Cancun's too.
+    pub fn fraction(&self, l1_time: u64, pectra_blob_schedule_time: Option<u64>) -> u64 {
+        if pectra_blob_schedule_time.is_some_and(|time| l1_time < time) {
+            return Self::CANCUN;
+        }
+        self.steps.iter().rev().find(|(from, _)| l1_time >= *from).map_or(Self::CANCUN, |(_, fraction)| *fraction)
+    }
+}
+
+impl From<&EthereumSchedule> for BlobSchedule {
+    fn from(l1: &EthereumSchedule) -> Self {
+        let steps = [(l1.cancun, Self::CANCUN), (l1.prague, Self::PRAGUE)];
+        Self::new(steps.into_iter().filter_map(|(time, fraction)| Some((time?, fraction))).collect())
+    }
+}
+
+/// Before the merge an Ethereum fork is a block number, and the chains here begin after all of those.
+fn before_merge(fork: EthereumHardfork) -> ForkCondition {
+    match fork {
+        EthereumHardfork::Paris => {
+            ForkCondition::TTD { activation_block_number: 0, fork_block: Some(0), total_difficulty: Default::default() }
+        }
+        fork if fork < EthereumHardfork::Paris => ForkCondition::ZERO_BLOCK,
+        _ => ForkCondition::Never,
+    }
+}
+
+fn at(time: Option<u64>) -> ForkCondition {
+    time.map_or(ForkCondition::Never, ForkCondition::Timestamp)
+}
+
+/// The Ethereum rules that each OP fork brings to L2 (specs: superchain-upgrades).
+impl EthereumHardforks for ForkSchedule {
+    fn ethereum_fork_activation(&self, fork: EthereumHardfork) -> ForkCondition {
+        match fork {
+            EthereumHardfork::Shanghai => at(self.time(Fork::Canyon)),
+            EthereumHardfork::Cancun => at(self.time(Fork::Ecotone)),
+            EthereumHardfork::Prague => at(self.time(Fork::Isthmus)),
+            EthereumHardfork::Osaka => at(self.time(Fork::Karst)),
+            fork => before_merge(fork),
+        }
+    }
+}
+
+impl OpHardforks for ForkSchedule {
+    fn op_fork_activation(&self, fork: OpHardfork) -> ForkCondition {
+        match fork {
+            OpHardfork::Bedrock => ForkCondition::ZERO_BLOCK,
+            OpHardfork::Regolith => at(self.time(Fork::Regolith)),
+            OpHardfork::Canyon => at(self.time(Fork::Canyon)),
+            OpHardfork::Ecotone => at(self.time(Fork::Ecotone)),
+            OpHardfork::Fjord => at(self.time(Fork::Fjord)),
+            OpHardfork::Granite => at(self.time(Fork::Granite)),
+            OpHardfork::Holocene => at(self.time(Fork::Holocene)),
+            OpHardfork::Isthmus => at(self.time(Fork::Isthmus)),
+            OpHardfork::Jovian => at(self.time(Fork::Jovian)),
+            OpHardfork::Karst => at(self.time(Fork::Karst)),
+            _ => ForkCondition::Never,
+        }
+    }
+}
+
+impl EthereumHardforks for EthereumSchedule {
+    fn ethereum_fork_activation(&self, fork: EthereumHardfork) -> ForkCondition {
+        match fork {
+            EthereumHardfork::Shanghai => at(self.shanghai),
+            EthereumHardfork::Cancun => at(self.cancun),
+            EthereumHardfork::Prague => at(self.prague),
+            EthereumHardfork::Osaka => at(self.osaka),
+            fork => before_merge(fork),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every fork 100 seconds after the one before it; Regolith at 100.
+    fn staircase() -> ForkSchedule {
+        ForkSchedule::from_times(Fork::ALL.into_iter().map(|fork| (fork, Some(fork as u64 * 100))))
+    }
+
+    #[test]
+    fn a_fork_is_active_from_its_second_on_and_activates_once() {
+        let forks = staircase();
+        assert!(!forks.is_active(Fork::Canyon, 199));
+        assert!(forks.is_active(Fork::Canyon, 200));
+        assert_eq!(forks.at(0), Fork::Bedrock);
+        assert_eq!(forks.at(u64::MAX), Fork::Karst);
+        assert!(forks.activates(Fork::Canyon, 199, 201));
+        assert!(!forks.activates(Fork::Canyon, 201, 203));
+        assert!(!ForkSchedule::from_genesis(Fork::Karst).activates(Fork::Karst, 0, 2), "active at genesis never activates");
+    }
+
+    #[test]
+    fn envelopes_change_with_canyon_ecotone_and_isthmus_only() {
+        let forks = staircase();
+        let versions: Vec<_> = Fork::ALL.into_iter().map(|fork| forks.payload_version(fork as u64 * 100) as u8).collect();
+        assert_eq!(versions, [0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn names_find_their_forks() {
+        for fork in Fork::ALL {
+            assert_eq!(Fork::from_name(fork.name()), Some(fork));
+        }
+        assert_eq!(Fork::from_name("Canyon"), None);
+    }
+
+    #[test]
+    fn a_gap_and_a_step_back_are_refused() {
+        assert_eq!(staircase().validate(), Ok(()));
+        assert_eq!(ForkSchedule::default().validate(), Ok(()));
+        assert_eq!(ForkSchedule::from_genesis(Fork::Jovian).validate(), Ok(()));
+        let gap = staircase().with(Fork::Jovian, None).validate().unwrap_err();
+        assert_eq!(gap.to_string(), "fork karst set (to 1000), but prior fork jovian missing");
+        let back = staircase().with(Fork::Karst, Some(899)).validate().unwrap_err();
+        assert_eq!(back.to_string(), "fork karst set to 899, but prior fork jovian has higher offset 900");
+        let first = ForkSchedule::default().with(Fork::Canyon, Some(0)).validate().unwrap_err();
+        assert_eq!(first.to_string(), "fork canyon set (to 0), but prior fork regolith missing");
+    }
+
+    #[test]
+    fn ethereum_rules_follow_the_op_forks() {
+        let forks = staircase();
+        for (ethereum, time) in [
+            (EthereumHardfork::Shanghai, 200),
+            (EthereumHardfork::Cancun, 400),
+            (EthereumHardfork::Prague, 800),
+            (EthereumHardfork::Osaka, 1000),
+        ] {
+            assert_eq!(forks.ethereum_fork_activation(ethereum), ForkCondition::Timestamp(time));
+        }
+        assert_eq!(forks.ethereum_fork_activation(EthereumHardfork::Amsterdam), ForkCondition::Never);
+        assert!(forks.is_ethereum_fork_active_at_block(EthereumHardfork::London, 0));
+        assert!(forks.is_ethereum_fork_active_at_block(EthereumHardfork::Paris, 0));
+        assert!(forks.is_bedrock_active_at_block(0));
+        assert_eq!(forks.op_fork_activation(OpHardfork::Karst), ForkCondition::Timestamp(1000));
+        assert_eq!(forks.op_fork_activation(OpHardfork::Interop), ForkCondition::Never);
+        let l1 = EthereumSchedule { shanghai: Some(1), cancun: Some(2), ..Default::default() };
+        assert_eq!(l1.ethereum_fork_activation(EthereumHardfork::Cancun), ForkCondition::Timestamp(2));
+        assert_eq!(l1.ethereum_fork_activation(EthereumHardfork::Prague), ForkCondition::Never);
+        assert!(l1.is_shanghai(1) && !l1.is_cancun(1) && !l1.is_prague(u64::MAX) && !l1.is_osaka(u64::MAX));
+    }
+}

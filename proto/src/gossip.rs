@@ -1,0 +1,372 @@
+//! Block gossip: topics, message ids, and the ladder of checks between a message's bytes and an accepted [`Payload`]
+//! (specs: rollup-node-p2p, gossip topics and block validation; order and outcomes are those of op-node).
+//!
+//! Every peer can send anything here at any rate. The order keeps that cheap: sizes before decompression, one signature recovery
+//! before any decoding, hashing last. [`check_signed`] is the expensive, stateless part and belongs on worker threads;
+//! [`Seen::record`] is the cheap rest.
+
+use crate::{
+    fork::{Fork, ForkSchedule},
+    payload::{Payload, PayloadError, PayloadVersion, WireError, WirePayload},
+    sign::{self, SIGNATURE_LEN, SignError},
+};
+use alloy_primitives::{Address, B256};
+use lru::LruCache;
+use sha2::{Digest, Sha256};
+use std::num::NonZeroUsize;
+use thiserror::Error;
+
+/// Largest message, compressed and decompressed, in bytes.
+pub const MAX_MESSAGE_LEN: usize = 10 << 20;
+/// Smallest decompressed message: a signature and one byte.
+pub const MIN_MESSAGE_LEN: usize = SIGNATURE_LEN + 1;
+/// How far in the future a block may be, in seconds.
+pub const MAX_FUTURE_SECS: u64 = 5;
+/// How old a block may be by default, in seconds.
+pub const DEFAULT_THRESHOLD_SECS: u64 = 60;
+/// How long the signer before the current one is still accepted, in seconds.
+pub const ROTATION_GRACE_SECS: u64 = 3 * 3600;
+/// At a height with more than this many blocks every further one is rejected.
+const MAX_BLOCKS_PER_HEIGHT: usize = 5;
+/// Heights remembered per topic.
+const SEEN_HEIGHTS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
+
+/// The topic on which blocks of this encoding are gossiped.
+pub fn topic(chain_id: u64, version: PayloadVersion) -> String {
+    format!("/optimism/{chain_id}/{}/blocks", version as u8)
+}
+
+/// What the bytes of a [`Decompressed`] message are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flag {
+    /// The data as received: they are not snappy, or too large.
+    Raw = 0,
+    /// The decompressed data.
+    Decompressed = 1,
+}
+
+/// A message after the one decompression that its id and its check share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decompressed {
+    pub flag: Flag,
+    pub bytes: Vec<u8>,
+}
+
+impl Decompressed {
+    /// Flag byte ‖ bytes: one buffer for places that carry only bytes.
+    pub fn into_tagged(mut self) -> Vec<u8> {
+        self.bytes.insert(0, self.flag as u8);
+        self.bytes
+    }
+
+    /// The flag and the bytes of [`into_tagged`](Self::into_tagged); anything else counts as raw.
+    pub fn untag(tagged: &[u8]) -> (Flag, &[u8]) {
+        match tagged.split_first() {
+            Some((1, bytes)) => (Flag::Decompressed, bytes),
+            Some((_, bytes)) => (Flag::Raw, bytes),
+            None => (Flag::Raw, tagged),
+        }
+    }
+}
+
+/// Undoes snappy's block format. Never fails: what does not decompress, or declares more than [`MAX_MESSAGE_LEN`] bytes, comes back
+/// raw, and [`check`] says why. The declared length is looked at before anything is allocated.
+pub fn decompress(data: &[u8]) -> Decompressed {
+    match declared_len(data) {
+        Ok(len) if len <= MAX_MESSAGE_LEN => {}
+        _ => return Decompressed { flag: Flag::Raw, bytes: data.to_vec() },
+    }
+    match snap::raw::Decoder::new().decompress_vec(data) {
+        Ok(bytes) => Decompressed { flag: Flag::Decompressed, bytes },
+        Err(_) => Decompressed { flag: Flag::Raw, bytes: data.to_vec() },
+    }
+}
+
+/// The length that snappy data declare. No data declare none.
+fn declared_len(data: &[u8]) -> Result<usize, snap::Error> {
+    if data.is_empty() { Err(snap::Error::Empty) } else { snap::raw::decompress_len(data) }
+}
+
+/// Id of a message: the same for every compression of the same bytes on one topic. The specs leave the topic out; the network does
+/// not.
+pub fn message_id(topic: &str, flag: Flag, payload: &[u8]) -> [u8; 20] {
+    let digest = Sha256::new()
+        .chain_update([flag as u8, 0, 0, 0])
+        .chain_update((topic.len() as u64).to_le_bytes())
+        .chain_update(topic)
+        .chain_update(payload)
+        .finalize();
+    let mut id = [0; 20];
+    id.copy_from_slice(&digest[..20]);
+    id
+}
+
+/// The data of a gossip message: snappy of signature ‖ `[parent beacon block root ‖] SSZ payload`.
+pub fn encode_message(signature: &[u8; SIGNATURE_LEN], wire: &[u8]) -> Result<Vec<u8>, snap::Error> {
+    snap::raw::Encoder::new().compress_vec(&[signature, wire].concat())
+}
+
+/// Who may sign blocks: the current signer, and for a while the one before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signers {
+    current: Option<Address>,
+    /// The previous signer and the second from which it is no longer accepted.
+    previous: Option<(Address, u64)>,
+}
+
+impl Signers {
+    /// Only this signer; the zero address is none.
+    pub fn new(current: Address) -> Self {
+        Self { current: (!current.is_zero()).then_some(current), previous: None }
+    }
+
+    /// The signer of new blocks, if one is configured.
+    pub fn current(&self) -> Option<Address> {
+        self.current
+    }
+
+    /// What L1 says now. When that is another signer, the one it replaces stays acceptable for [`ROTATION_GRACE_SECS`], or until the
+    /// first block [`verified`](Self::verified) with the new one. Returns whether the signer changed.
+    pub fn update(&mut self, signer: Address, now: u64) -> bool {
+        let signer = (!signer.is_zero()).then_some(signer);
+        if signer == self.current {
+            return false;
+        }
+        self.previous = self.current.map(|previous| (previous, now.saturating_add(ROTATION_GRACE_SECS)));
+        self.current = signer;
+        true
+    }
+
+    /// Whether this address may sign at `now` (Unix seconds).
+    pub fn accepts(&self, signer: Address, now: u64) -> bool {
+        self.current == Some(signer) || self.previous.is_some_and(|(previous, until)| previous == signer && now < until)
+    }
+
+    /// A block signed by `signer` was accepted: the first one by the current signer ends the grace of the previous.
+    pub fn verified(&mut self, signer: Address) {
+        if self.current == Some(signer) {
+            self.previous = None;
+        }
+    }
+}
+
+/// What a check needs to know besides the message.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckContext<'a> {
+    pub chain_id: u64,
+    pub signers: &'a Signers,
+    /// How old a block may be, in seconds.
+    pub threshold_secs: u64,
+    pub forks: &'a ForkSchedule,
+}
+
+/// Why a message is not accepted, in the order of the checks.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum Reason {
+    #[error("snappy length header is unreadable")]
+    SnappyHeader,
+    #[error("message declares {0} bytes, more than {MAX_MESSAGE_LEN}")]
+    TooLarge(usize),
+    #[error("message has {0} bytes, less than {MIN_MESSAGE_LEN}")]
+    TooSmall(usize),
+    #[error("snappy data are invalid")]
+    Snappy,
+    #[error("no block signer is configured")]
+    NoSigner,
+    #[error("bad signature: {0}")]
+    Signature(#[from] SignError),
+    #[error("signed by {0}, who is not the block signer")]
+    WrongSigner(Address),
+    #[error("not a payload of this topic: {0}")]
+    Decode(#[from] WireError),
+    #[error("block time {timestamp} is too old at {now}")]
+    TooOld { timestamp: u64, now: u64 },
+    #[error("block time {timestamp} is in the future at {now}")]
+    Future { timestamp: u64, now: u64 },
+    #[error("block hash is {computed}, not {claimed}")]
+    BlockHash { claimed: B256, computed: B256 },
+    #[error("{0} withdrawals in an L2 block")]
+    Withdrawals(usize),
+    #[error("blob gas used {0} before Jovian")]
+    BlobGasUsed(u64),
+    #[error("excess blob gas {0}")]
+    ExcessBlobGas(u64),
+    #[error("more than {MAX_BLOCKS_PER_HEIGHT} blocks at height {0}")]
+    TooManyBlocks(u64),
+    #[error("block {0} was seen before")]
+    Seen(B256),
+}
+
+impl Reason {
+    /// A stable word for metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Reason::SnappyHeader => "snappy_header",
+            Reason::TooLarge(_) => "too_large",
+            Reason::TooSmall(_) => "too_small",
+            Reason::Snappy => "snappy",
+            Reason::NoSigner => "no_signer",
+            Reason::Signature(_) => "signature",
+            Reason::WrongSigner(_) => "wrong_signer",
+            Reason::Decode(_) => "decode",
+            Reason::TooOld { .. } => "too_old",
+            Reason::Future { .. } => "future",
+            Reason::BlockHash { .. } => "block_hash",
+            Reason::Withdrawals(_) => "withdrawals",
+            Reason::BlobGasUsed(_) => "blob_gas_used",
+            Reason::ExcessBlobGas(_) => "excess_blob_gas",
+            Reason::TooManyBlocks(_) => "too_many_blocks",
+            Reason::Seen(_) => "seen",
+        }
+    }
+
+    /// Whether the message is only ignored: it says nothing bad about who sent it.
+    pub fn is_ignore(&self) -> bool {
+        matches!(self, Reason::NoSigner | Reason::Seen(_))
+    }
+
+    /// Whether the block is outside the clock window. Such a reject never counts against the peer: our clock may be the wrong one.
+    pub fn is_clock(&self) -> bool {
+        matches!(self, Reason::TooOld { .. } | Reason::Future { .. })
+    }
+}
+
+impl From<PayloadError> for Reason {
+    fn from(error: PayloadError) -> Self {
+        match error {
+            PayloadError::HashMismatch { claimed, computed } => Reason::BlockHash { claimed, computed },
+            PayloadError::Withdrawals(count) => Reason::Withdrawals(count),
+        }
+    }
+}
+
+/// What gossip does with a message.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "moved once, from the check to whoever asked for it")]
+pub enum Verdict {
+    /// Pass on to the mesh and to the chain; with the address that signed.
+    Accept(Payload, Address),
+    /// Do not pass on.
+    Ignore(Reason),
+    /// Do not pass on, and hold it against the sender unless [`Reason::is_clock`].
+    Reject(Reason),
+}
+
+impl From<Reason> for Verdict {
+    fn from(reason: Reason) -> Self {
+        if reason.is_ignore() { Verdict::Ignore(reason) } else { Verdict::Reject(reason) }
+    }
+}
+
+/// The whole ladder for one message on the topic of `version`. `now_secs` is wall clock in Unix seconds.
+pub fn check(
+    version: PayloadVersion,
+    flag: Flag,
+    bytes: &[u8],
+    now_secs: u64,
+    context: &CheckContext<'_>,
+    seen: &mut Seen,
+) -> Verdict {
+    let checked = check_signed(version, flag, bytes, now_secs, context)
+        .and_then(|(payload, signer)| seen.record(payload.number(), payload.hash).map(|()| (payload, signer)));
+    match checked {
+        Ok((payload, signer)) => Verdict::Accept(payload, signer),
+        Err(reason) => reason.into(),
+    }
+}
+
+/// Every check that needs no memory of earlier messages, in their order. The reference node's further rules hold by construction
+/// of the codecs: a V1 payload has no withdrawals and later ones have a list; up to V2 there are no blob fields and from V3 on
+/// both and the beacon root; V4 has a withdrawals root.
+pub fn check_signed(
+    version: PayloadVersion,
+    flag: Flag,
+    bytes: &[u8],
+    now_secs: u64,
+    context: &CheckContext<'_>,
+) -> Result<(Payload, Address), Reason> {
+    let (signature, signed) = split_message(flag, bytes)?;
+    let signer = check_signature(signature, signed, now_secs, context)?;
+
+    let wire = WirePayload::decode(version, signed)?;
+    let timestamp = wire.timestamp();
+    if timestamp < now_secs.saturating_sub(context.threshold_secs) {
+        return Err(Reason::TooOld { timestamp, now: now_secs });
+    }
+    if timestamp > now_secs.saturating_add(MAX_FUTURE_SECS) {
+        return Err(Reason::Future { timestamp, now: now_secs });
+    }
+    let payload = wire.into_payload()?;
+    // From Jovian on this field holds the data-availability footprint.
+    match payload.header.blob_gas_used {
+        Some(used) if used != 0 && !context.forks.is_active(Fork::Jovian, timestamp) => return Err(Reason::BlobGasUsed(used)),
+        _ => {}
+    }
+    match payload.header.excess_blob_gas {
+        Some(excess) if excess != 0 => Err(Reason::ExcessBlobGas(excess)),
+        _ => Ok((payload, signer)),
+    }
+}
+
+/// Sizes and compression; then the signature and what it signs.
+fn split_message(flag: Flag, bytes: &[u8]) -> Result<(&[u8; SIGNATURE_LEN], &[u8]), Reason> {
+    let len = match flag {
+        Flag::Decompressed => bytes.len(),
+        Flag::Raw => declared_len(bytes).map_err(|_| Reason::SnappyHeader)?,
+    };
+    if len > MAX_MESSAGE_LEN {
+        return Err(Reason::TooLarge(len));
+    }
+    if len < MIN_MESSAGE_LEN {
+        return Err(Reason::TooSmall(len));
+    }
+    if flag == Flag::Raw {
+        return Err(Reason::Snappy);
+    }
+    bytes.split_first_chunk().ok_or(Reason::TooSmall(len))
+}
+
+fn check_signature(
+    signature: &[u8; SIGNATURE_LEN],
+    signed: &[u8],
+    now_secs: u64,
+    context: &CheckContext<'_>,
+) -> Result<Address, Reason> {
+    if context.signers.current().is_none() {
+        return Err(Reason::NoSigner);
+    }
+    let signer = sign::recover(signature, context.chain_id, signed)?;
+    if context.signers.accepts(signer, now_secs) { Ok(signer) } else { Err(Reason::WrongSigner(signer)) }
+}
+
+/// The blocks seen on one topic, by height; the 1000 heights used last.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    heights: LruCache<u64, Vec<B256>>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { heights: LruCache::new(SEEN_HEIGHTS) }
+    }
+}
+
+impl Seen {
+    /// Remembers a block that passed every other check, or says why it is not to be passed on. A full height rejects even the
+    /// blocks known there.
+    pub fn record(&mut self, height: u64, hash: B256) -> Result<(), Reason> {
+        let hashes = self.heights.get_or_insert_mut(height, Vec::new);
+        if hashes.len() > MAX_BLOCKS_PER_HEIGHT {
+            return Err(Reason::TooManyBlocks(height));
+        }
+        if hashes.contains(&hash) {
+            return Err(Reason::Seen(hash));
+        }
+        hashes.push(hash);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

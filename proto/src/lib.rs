@@ -1,0 +1,18 @@
+//! The protocol of an OP Stack node: wire formats and every rule that needs no I/O.
+//!
+//! Nothing here reads a clock, a socket or a disk: time and bytes come in as arguments, decisions go out as values. The swarm
+//! (`starling-p2p`) and the node (`starling`) both stand on this crate and never the other way round.
+
+pub mod abi;
+pub mod attributes;
+pub mod config;
+pub mod deposit;
+pub mod fork;
+pub mod gossip;
+pub mod l1info;
+pub mod output;
+pub mod payload;
+pub mod reqresp;
+pub mod sign;
+pub mod system_config;
+pub mod upgrades;

@@ -1,0 +1,436 @@
+//! A payload: one L2 block as it travels on the wire, and its four encodings.
+//!
+//! Bytes from outside become a [`WirePayload`], which only claims a hash. [`WirePayload::into_payload`] is the one way from there to
+//! a [`Payload`], and recomputes the hash. Decoding costs memory in proportion to its input, which the transports cap at 10 MiB.
+
+use alloy_consensus::{Header, proofs::calculate_withdrawals_root};
+use alloy_eips::{
+    eip2718::{Decodable2718, Eip2718Error},
+    eip4895::Withdrawal,
+    eip7685::EMPTY_REQUESTS_HASH,
+};
+use alloy_primitives::{B256, Bytes};
+use alloy_rpc_types_engine::{ExecutionPayloadV1, ExecutionPayloadV2, ExecutionPayloadV3};
+use alloy_trie::root::ordered_trie_root_encoded;
+use op_alloy_consensus::{OpTxEnvelope, POST_EXEC_TX_TYPE_ID};
+use op_alloy_rpc_types_engine::{OpExecutionPayload, OpExecutionPayloadV4};
+use ssz::{Decode, Encode};
+use thiserror::Error;
+
+/// Most transactions that the SSZ type of a payload can hold.
+pub const MAX_TRANSACTIONS: usize = 1 << 20;
+/// Most withdrawals that the SSZ type of a payload can hold.
+pub const MAX_WITHDRAWALS: usize = 16;
+/// Longest extra data of a header.
+pub const MAX_EXTRA_DATA: usize = 32;
+
+/// The four gossip encodings of a block; the number of the topic is the discriminant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum PayloadVersion {
+    /// Before Canyon.
+    V1 = 0,
+    /// Canyon and Delta: adds the (empty) list of withdrawals.
+    V2 = 1,
+    /// Ecotone to Holocene: adds the blob fields and the parent beacon block root.
+    V3 = 2,
+    /// Isthmus and later: adds the withdrawals root.
+    V4 = 3,
+}
+
+impl PayloadVersion {
+    pub const ALL: [PayloadVersion; 4] = [Self::V1, Self::V2, Self::V3, Self::V4];
+
+    /// Length of the fixed part of the SSZ payload, which is also the offset of the extra data.
+    pub const fn ssz_fixed_len(self) -> usize {
+        match self {
+            Self::V1 => 508,
+            Self::V2 => 512,
+            Self::V3 => 528,
+            Self::V4 => 560,
+        }
+    }
+
+    /// Whether the parent beacon block root precedes the SSZ payload on the wire.
+    pub const fn has_beacon_root(self) -> bool {
+        matches!(self, Self::V3 | Self::V4)
+    }
+}
+
+/// One block whose `hash` has been recomputed from `header`, and whose `header.transactions_root` from `transactions`.
+///
+/// Withdrawals are not kept: on L2 the list is absent (before Canyon) or empty, and the header says which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload {
+    pub hash: B256,
+    pub header: Header,
+    /// Raw EIP-2718 bytes, in block order.
+    pub transactions: Vec<Bytes>,
+}
+
+/// Number and hash of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct BlockId {
+    pub hash: B256,
+    pub number: u64,
+}
+
+impl std::fmt::Display for BlockId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.number, self.hash)
+    }
+}
+
+impl Payload {
+    /// Seals a header over its transactions: the constructor for blocks built or read here. The caller vouches that
+    /// `header.transactions_root` belongs to `transactions`.
+    pub fn sealed(header: Header, transactions: Vec<Bytes>) -> Self {
+        Self { hash: header.hash_slow(), header, transactions }
+    }
+
+    /// The oldest encoding that carries every field of the header. It is that of the block's fork: see
+    /// [`ForkSchedule::payload_version`](crate::fork::ForkSchedule::payload_version) to decide by time.
+    pub fn version(&self) -> PayloadVersion {
+        if self.header.requests_hash.is_some() {
+            PayloadVersion::V4
+        } else if self.header.parent_beacon_block_root.is_some() {
+            PayloadVersion::V3
+        } else if self.header.withdrawals_root.is_some() {
+            PayloadVersion::V2
+        } else {
+            PayloadVersion::V1
+        }
+    }
+
+    /// `[parent beacon block root ‖] SSZ payload`: what is signed, gossiped and served. A field that `version` has and the header
+    /// lacks is written as zero; such bytes do not hash to the block and every receiver refuses them.
+    pub fn to_wire(&self, version: PayloadVersion) -> Vec<u8> {
+        let mut out = Vec::with_capacity(version.ssz_fixed_len() + 64 + self.weight());
+        if version.has_beacon_root() {
+            out.extend_from_slice(self.header.parent_beacon_block_root.unwrap_or_default().as_slice());
+        }
+        match self.to_execution_payload(version) {
+            OpExecutionPayload::V1(payload) => payload.ssz_append(&mut out),
+            OpExecutionPayload::V2(payload) => payload.ssz_append(&mut out),
+            OpExecutionPayload::V3(payload) => payload.ssz_append(&mut out),
+            OpExecutionPayload::V4(payload) => payload.ssz_append(&mut out),
+        }
+        out
+    }
+
+    /// The Engine API's form of this block, and the shape of its SSZ. Transactions are shared, not copied.
+    pub fn to_execution_payload(&self, version: PayloadVersion) -> OpExecutionPayload {
+        let header = &self.header;
+        let v1 = ExecutionPayloadV1 {
+            parent_hash: header.parent_hash,
+            fee_recipient: header.beneficiary,
+            state_root: header.state_root,
+            receipts_root: header.receipts_root,
+            logs_bloom: header.logs_bloom,
+            prev_randao: header.mix_hash,
+            block_number: header.number,
+            gas_limit: header.gas_limit,
+            gas_used: header.gas_used,
+            timestamp: header.timestamp,
+            extra_data: header.extra_data.clone(),
+            base_fee_per_gas: header.base_fee_per_gas.map(alloy_primitives::U256::from).unwrap_or_default(),
+            block_hash: self.hash,
+            transactions: self.transactions.clone(),
+        };
+        let v2 = |v1| ExecutionPayloadV2 { payload_inner: v1, withdrawals: Vec::new() };
+        let v3 = |v1| ExecutionPayloadV3 {
+            payload_inner: v2(v1),
+            blob_gas_used: header.blob_gas_used.unwrap_or_default(),
+            excess_blob_gas: header.excess_blob_gas.unwrap_or_default(),
+        };
+        match version {
+            PayloadVersion::V1 => OpExecutionPayload::V1(v1),
+            PayloadVersion::V2 => OpExecutionPayload::V2(v2(v1)),
+            PayloadVersion::V3 => OpExecutionPayload::V3(v3(v1)),
+            PayloadVersion::V4 => OpExecutionPayload::V4(OpExecutionPayloadV4 {
+                payload_inner: v3(v1),
+                withdrawals_root: header.withdrawals_root.unwrap_or_default(),
+            }),
+        }
+    }
+
+    /// Every transaction, decoded. Deposits are transactions of type 0x7E.
+    pub fn decode_transactions(&self) -> Result<Vec<OpTxEnvelope>, TransactionError> {
+        self.transactions
+            .iter()
+            .enumerate()
+            .map(|(index, raw)| decode_transaction(raw).map_err(|cause| TransactionError { index, cause }))
+            .collect()
+    }
+
+    pub fn id(&self) -> BlockId {
+        BlockId { hash: self.hash, number: self.header.number }
+    }
+
+    pub fn number(&self) -> u64 {
+        self.header.number
+    }
+
+    pub fn parent_hash(&self) -> B256 {
+        self.header.parent_hash
+    }
+
+    pub fn timestamp(&self) -> u64 {
+        self.header.timestamp
+    }
+
+    /// Approximate bytes held in memory: what credits and budgets count.
+    pub fn weight(&self) -> usize {
+        1000 + self.transactions.iter().map(|tx| tx.len() + 24).sum::<usize>()
+    }
+}
+
+/// A transaction of a block that is none.
+#[derive(Debug, Error)]
+#[error("transaction {index}: {cause}")]
+pub struct TransactionError {
+    /// Position in the block.
+    pub index: usize,
+    pub cause: Eip2718Error,
+}
+
+/// Decodes one raw EIP-2718 transaction and nothing after it. Refuses every type a block of this chain cannot hold: blob
+/// transactions (3), and the synthetic post-execution type (0x7D) that the library's envelope knows but no fork allows.
+pub fn decode_transaction(raw: &[u8]) -> Result<OpTxEnvelope, Eip2718Error> {
+    if raw.first() == Some(&POST_EXEC_TX_TYPE_ID) {
+        return Err(Eip2718Error::UnexpectedType(POST_EXEC_TX_TYPE_ID));
+    }
+    OpTxEnvelope::decode_2718_exact(raw)
+}
+
+/// Why bytes are not a payload of the expected version.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum WireError {
+    #[error("{0} bytes are too few for a parent beacon block root")]
+    NoBeaconRoot(usize),
+    #[error("malformed SSZ: {0:?}")]
+    Ssz(ssz::DecodeError),
+    #[error("extra data of {0} bytes, more than {MAX_EXTRA_DATA}")]
+    ExtraData(usize),
+    #[error("{0} transactions, more than {MAX_TRANSACTIONS}")]
+    Transactions(usize),
+    #[error("{0} withdrawals, more than {MAX_WITHDRAWALS}")]
+    Withdrawals(usize),
+    #[error("base fee does not fit 64 bits")]
+    BaseFee,
+}
+
+/// Why a decoded payload is not the block it claims to be, or no L2 block at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PayloadError {
+    #[error("block hash is {computed}, not {claimed}")]
+    HashMismatch { claimed: B256, computed: B256 },
+    #[error("{0} withdrawals in an L2 block")]
+    Withdrawals(usize),
+}
+
+/// A payload as decoded: well-formed, but its hash is only a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WirePayload {
+    claimed: B256,
+    /// Complete except for the transactions root.
+    header: Header,
+    transactions: Vec<Bytes>,
+    withdrawals: usize,
+}
+
+impl WirePayload {
+    /// Decodes `[parent beacon block root ‖] SSZ payload`, as strict as the reference node (its `ssz.go`): offsets in order and
+    /// without gaps, extra data at most 32 bytes, at most 2^20 transactions and 16 withdrawals.
+    pub fn decode(version: PayloadVersion, bytes: &[u8]) -> Result<Self, WireError> {
+        let (root, ssz) = if version.has_beacon_root() {
+            let (root, ssz) = bytes.split_at_checked(32).ok_or(WireError::NoBeaconRoot(bytes.len()))?;
+            (Some(B256::from_slice(root)), ssz)
+        } else {
+            (None, bytes)
+        };
+        let payload = match version {
+            PayloadVersion::V1 => OpExecutionPayload::V1(decode_ssz(version, ssz)?),
+            PayloadVersion::V2 => OpExecutionPayload::V2(decode_ssz(version, ssz)?),
+            PayloadVersion::V3 => OpExecutionPayload::V3(decode_ssz(version, ssz)?),
+            PayloadVersion::V4 => OpExecutionPayload::V4(decode_ssz(version, ssz)?),
+        };
+        Self::from_execution_payload(payload, root)
+    }
+
+    /// Rebuilds the header from the Engine API's form of a block: mix hash is `prevRandao`; V4 takes the withdrawals root as given
+    /// and has the hash of no requests; difficulty, nonce and uncles are those of any block after the merge.
+    pub fn from_execution_payload(payload: OpExecutionPayload, beacon_root: Option<B256>) -> Result<Self, WireError> {
+        let (v1, withdrawals, blob_gas, withdrawals_root) = match payload {
+            OpExecutionPayload::V1(v1) => (v1, None, None, None),
+            OpExecutionPayload::V2(v2) => (v2.payload_inner, Some(v2.withdrawals), None, None),
+            OpExecutionPayload::V3(v3) => split_v3(v3, None),
+            OpExecutionPayload::V4(v4) => split_v3(v4.payload_inner, Some(v4.withdrawals_root)),
+        };
+        if v1.extra_data.len() > MAX_EXTRA_DATA {
+            return Err(WireError::ExtraData(v1.extra_data.len()));
+        }
+        let count = withdrawals.as_ref().map_or(0, Vec::len);
+        if count > MAX_WITHDRAWALS {
+            return Err(WireError::Withdrawals(count));
+        }
+        let header = Header {
+            parent_hash: v1.parent_hash,
+            beneficiary: v1.fee_recipient,
+            state_root: v1.state_root,
+            receipts_root: v1.receipts_root,
+            logs_bloom: v1.logs_bloom,
+            number: v1.block_number,
+            gas_limit: v1.gas_limit,
+            gas_used: v1.gas_used,
+            timestamp: v1.timestamp,
+            extra_data: v1.extra_data,
+            mix_hash: v1.prev_randao,
+            base_fee_per_gas: Some(v1.base_fee_per_gas.try_into().map_err(|_| WireError::BaseFee)?),
+            withdrawals_root: withdrawals_root.or_else(|| withdrawals.as_deref().map(calculate_withdrawals_root)),
+            blob_gas_used: blob_gas.map(|(used, _)| used),
+            excess_blob_gas: blob_gas.map(|(_, excess)| excess),
+            parent_beacon_block_root: blob_gas.and(beacon_root),
+            requests_hash: withdrawals_root.map(|_| EMPTY_REQUESTS_HASH),
+            ..Default::default()
+        };
+        Ok(Self { claimed: v1.block_hash, header, transactions: v1.transactions, withdrawals: count })
+    }
+
+    /// The hash that the sender says this block has.
+    pub fn claimed_hash(&self) -> B256 {
+        self.claimed
+    }
+
+    /// Unix seconds, as claimed.
+    pub fn timestamp(&self) -> u64 {
+        self.header.timestamp
+    }
+
+    /// Block number, as claimed.
+    pub fn number(&self) -> u64 {
+        self.header.number
+    }
+
+    /// Recomputes the hash; on success the header and the transactions are those of the block with this hash.
+    pub fn into_payload(self) -> Result<Payload, PayloadError> {
+        let Self { claimed, mut header, transactions, withdrawals } = self;
+        header.transactions_root = ordered_trie_root_encoded(&transactions);
+        let computed = header.hash_slow();
+        if computed != claimed {
+            return Err(PayloadError::HashMismatch { claimed, computed });
+        }
+        if withdrawals > 0 {
+            return Err(PayloadError::Withdrawals(withdrawals));
+        }
+        Ok(Payload { hash: claimed, header, transactions })
+    }
+}
+
+type Parts = (ExecutionPayloadV1, Option<Vec<Withdrawal>>, Option<(u64, u64)>, Option<B256>);
+
+fn split_v3(v3: ExecutionPayloadV3, withdrawals_root: Option<B256>) -> Parts {
+    let v2 = v3.payload_inner;
+    (v2.payload_inner, Some(v2.withdrawals), Some((v3.blob_gas_used, v3.excess_blob_gas)), withdrawals_root)
+}
+
+/// Where the offset of the transactions stands in the fixed part.
+const TRANSACTIONS_OFFSET: usize = 504;
+
+fn decode_ssz<T: Decode>(version: PayloadVersion, ssz: &[u8]) -> Result<T, WireError> {
+    // The codec allocates one entry per transaction before it looks at any: count them first. A wrong offset is the codec's to name.
+    if let Some(start) = read_offset(ssz, TRANSACTIONS_OFFSET).filter(|start| *start >= version.ssz_fixed_len())
+        && let Some(count) = read_offset(ssz, start).map(|first| first / 4)
+        && start < list_end(version, ssz)
+        && count > MAX_TRANSACTIONS
+    {
+        return Err(WireError::Transactions(count));
+    }
+    T::from_ssz_bytes(ssz).map_err(WireError::Ssz)
+}
+
+/// Where the list of transactions ends: at the withdrawals, or without any at the end.
+fn list_end(version: PayloadVersion, ssz: &[u8]) -> usize {
+    let withdrawals = (version != PayloadVersion::V1).then(|| read_offset(ssz, TRANSACTIONS_OFFSET + 4)).flatten();
+    withdrawals.unwrap_or(ssz.len())
+}
+
+fn read_offset(ssz: &[u8], at: usize) -> Option<usize> {
+    let bytes = ssz.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use op_alloy_consensus::TxDeposit;
+
+    fn v1() -> ExecutionPayloadV1 {
+        let payload = Payload::sealed(Header { base_fee_per_gas: Some(1), ..Default::default() }, Vec::new());
+        let OpExecutionPayload::V1(v1) = payload.to_execution_payload(PayloadVersion::V1) else { unreachable!() };
+        v1
+    }
+
+    #[test]
+    fn extra_data_longer_than_a_word_are_refused() {
+        let mut payload = v1();
+        payload.extra_data = vec![0; 32].into();
+        assert!(WirePayload::decode(PayloadVersion::V1, &payload.as_ssz_bytes()).is_ok());
+        payload.extra_data = vec![0; 33].into();
+        let decoded = WirePayload::decode(PayloadVersion::V1, &payload.as_ssz_bytes());
+        assert_eq!(decoded, Err(WireError::ExtraData(33)));
+    }
+
+    #[test]
+    fn more_withdrawals_than_the_type_holds_are_refused() {
+        let mut payload = ExecutionPayloadV2 { payload_inner: v1(), withdrawals: vec![Withdrawal::default(); 16] };
+        assert!(WirePayload::decode(PayloadVersion::V2, &payload.as_ssz_bytes()).is_ok());
+        payload.withdrawals.push(Withdrawal::default());
+        let decoded = WirePayload::decode(PayloadVersion::V2, &payload.as_ssz_bytes());
+        assert_eq!(decoded, Err(WireError::Withdrawals(17)));
+    }
+
+    #[test]
+    fn more_transactions_than_the_type_holds_are_refused_before_they_are_allocated() {
+        for (version, ssz) in [
+            (PayloadVersion::V1, v1().as_ssz_bytes()),
+            (PayloadVersion::V2, ExecutionPayloadV2 { payload_inner: v1(), withdrawals: Vec::new() }.as_ssz_bytes()),
+        ] {
+            let with_transactions = |count: usize| {
+                let offset = u32::try_from(count * 4).unwrap().to_le_bytes();
+                let mut ssz = [ssz.as_slice(), &offset.repeat(count)].concat();
+                if version == PayloadVersion::V2 {
+                    let end = u32::try_from(ssz.len()).unwrap();
+                    ssz[508..512].copy_from_slice(&end.to_le_bytes());
+                }
+                WirePayload::decode(version, &ssz)
+            };
+            assert!(with_transactions(MAX_TRANSACTIONS).is_ok());
+            assert_eq!(with_transactions(MAX_TRANSACTIONS + 1), Err(WireError::Transactions(MAX_TRANSACTIONS + 1)));
+        }
+    }
+
+    #[test]
+    fn only_the_transaction_types_of_the_chain_are_decoded() {
+        let deposit = OpTxEnvelope::from(TxDeposit::default());
+        let raw = alloy_eips::eip2718::Encodable2718::encoded_2718(&deposit);
+        let payload = |raw: Vec<u8>| Payload::sealed(Header::default(), vec![deposit_bytes(), raw.into()]);
+        assert_eq!(payload(raw.clone()).decode_transactions().unwrap().len(), 2);
+
+        let mut trailing = raw.clone();
+        trailing.push(0);
+        let mut post_exec = raw.clone();
+        post_exec[0] = 0x7d;
+        let mut blob = raw;
+        blob[0] = 3;
+        for bad in [Vec::new(), vec![0x7e], trailing, post_exec, blob, vec![0xff]] {
+            let error = payload(bad.clone()).decode_transactions().unwrap_err();
+            assert_eq!(error.index, 1, "{bad:?}");
+        }
+        assert!(matches!(decode_transaction(&[0x7d, 0xc0]), Err(Eip2718Error::UnexpectedType(0x7d))));
+    }
+
+    fn deposit_bytes() -> Bytes {
+        alloy_eips::eip2718::Encodable2718::encoded_2718(&OpTxEnvelope::from(TxDeposit::default())).into()
+    }
+}
