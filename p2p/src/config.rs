@@ -1,0 +1,102 @@
+//! What the swarm is told at start.
+
+use crate::sync::Limits;
+use alloy_primitives::Address;
+use libp2p::{Multiaddr, PeerId, identity::Keypair, multiaddr::Protocol};
+use starling_proto::{fork::ForkSchedule, payload::BlockId};
+use std::{net::IpAddr, time::Duration};
+
+/// The shape of the gossip mesh, in peers per topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    pub d: usize,
+    pub lo: usize,
+    pub hi: usize,
+    pub lazy: usize,
+}
+
+impl Default for Mesh {
+    fn default() -> Self {
+        Self { d: 8, lo: 6, hi: 12, lazy: 6 }
+    }
+}
+
+/// Where the L2 chain begins and how fast it grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Genesis {
+    pub id: BlockId,
+    /// Unix seconds.
+    pub time: u64,
+    /// Seconds between blocks, at least 1.
+    pub block_time: u64,
+}
+
+impl Genesis {
+    /// The timestamp of block `number`; `None` below genesis or past the range of time.
+    pub fn time_of(&self, number: u64) -> Option<u64> {
+        number.checked_sub(self.id.number)?.checked_mul(self.block_time)?.checked_add(self.time)
+    }
+
+    /// The number a block of the timestamp `now` would have.
+    pub fn number_at(&self, now: u64) -> u64 {
+        self.id.number + now.saturating_sub(self.time) / self.block_time.max(1)
+    }
+}
+
+/// The swarm's configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// See [`crate::identity`].
+    pub identity: Keypair,
+    pub listen_ip: IpAddr,
+    /// 0 takes any free port; [`crate::Network::listen_addrs`] says which.
+    pub listen_tcp: u16,
+    /// Each ends in `/p2p/<peer id>`; several addresses of one peer are fine. See [`static_peer`].
+    pub static_peers: Vec<Multiaddr>,
+    pub chain_id: u64,
+    pub forks: ForkSchedule,
+    pub genesis: Genesis,
+    /// Whose blocks are accepted. Without one every block is ignored.
+    pub unsafe_block_signer: Option<Address>,
+    /// Oldest block that gossip accepts, whole seconds.
+    pub gossip_threshold: Duration,
+    pub mesh: Mesh,
+    /// Whether blocks are served to peers, and gaps filled from them, by request and response.
+    pub sync_req_resp: bool,
+    pub user_agent: String,
+    pub limits: Limits,
+}
+
+impl Config {
+    /// A configuration for a chain, with the defaults of everything else: listen on every address, port 9222.
+    pub fn new(identity: Keypair, chain_id: u64, forks: ForkSchedule, genesis: Genesis) -> Self {
+        Self {
+            identity,
+            listen_ip: IpAddr::from([0, 0, 0, 0]),
+            listen_tcp: 9222,
+            static_peers: Vec::new(),
+            chain_id,
+            forks,
+            genesis,
+            unsafe_block_signer: None,
+            gossip_threshold: Duration::from_secs(60),
+            mesh: Mesh::default(),
+            sync_req_resp: true,
+            user_agent: concat!("starling/", env!("CARGO_PKG_VERSION")).to_owned(),
+            limits: Limits::default(),
+        }
+    }
+
+    pub(crate) fn listen_addr(&self) -> Multiaddr {
+        Multiaddr::from(self.listen_ip).with(Protocol::Tcp(self.listen_tcp))
+    }
+}
+
+/// Splits a static peer's address into the address to dial and the peer id it ends in; `None` without that id.
+pub fn static_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
+    let mut address = address.clone();
+    match address.pop()? {
+        Protocol::P2p(peer) => Some((address, peer)),
+        _ => None,
+    }
+}

@@ -1,0 +1,240 @@
+//! A muxer around yamux that notices a gossip stream which the router gave up, and that always comes to an end.
+//!
+//! When a peer's stream holds what cannot be gossip (a frame larger than any message, bytes that are no protobuf), the router closes
+//! its half and forgets the stream, and tells nobody. Yamux then neither resets the stream nor answers on it, so the peer's router
+//! goes on writing into it until its window is full, and waits for ever: that peer would be mute until somebody restarts. So the
+//! connection is closed, which the swarm reports, and the peer may come back with clean streams.
+//!
+//! No honest peer gets here: a stream that ended, or failed, is closed only after its end has been read.
+//!
+//! Closing says goodbye and waits until that is written, which on a dead link may take as long as TCP hopes. A connection counts as
+//! open until then, so the wait is bounded.
+
+use futures::{
+    AsyncRead, AsyncWrite,
+    task::{AtomicWaker, Context, Poll},
+};
+use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::time::Sleep;
+
+/// For the goodbye of a connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Of an inbound stream this many first bytes are looked at: they name the protocol.
+const PROTOCOL: usize = 256;
+/// How the router's protocols begin.
+const GOSSIP: [&[u8]; 2] = [b"/meshsub/", b"/floodsub/"];
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    #[error("the peer sent what is no gossip frame")]
+    Framing,
+    #[error(transparent)]
+    Muxer(#[from] io::Error),
+}
+
+impl GuardError {
+    /// Whether the peer's gossip stream was given up.
+    pub fn is_framing(error: &io::Error) -> bool {
+        matches!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(GuardError::Framing))
+    }
+}
+
+/// Set by a stream, read by its connection.
+#[derive(Debug, Default)]
+struct Alarm {
+    raised: AtomicBool,
+    waker: AtomicWaker,
+}
+
+/// The connection.
+pub struct Guard<M> {
+    muxer: M,
+    alarm: Arc<Alarm>,
+    /// Runs while the connection is being closed.
+    closing: Option<Pin<Box<Sleep>>>,
+}
+
+impl<M> Guard<M> {
+    pub fn new(muxer: M) -> Self {
+        Self { muxer, alarm: Arc::default(), closing: None }
+    }
+}
+
+impl<M> StreamMuxer for Guard<M>
+where
+    M: StreamMuxer + Unpin,
+    M::Substream: Unpin,
+    M::Error: Send + Sync + 'static,
+{
+    type Substream = GuardedStream<M::Substream>;
+    type Error = GuardError;
+
+    fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, GuardError>> {
+        let alarm = self.alarm.clone();
+        Pin::new(&mut self.muxer).poll_inbound(cx).map_ok(|stream| GuardedStream::inbound(stream, alarm)).map_err(failed)
+    }
+
+    fn poll_outbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, GuardError>> {
+        Pin::new(&mut self.muxer).poll_outbound(cx).map_ok(GuardedStream::outbound).map_err(failed)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), GuardError>> {
+        let limit = self.closing.get_or_insert_with(|| Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
+        if limit.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.muxer).poll_close(cx).map_err(failed)
+    }
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, GuardError>> {
+        self.alarm.waker.register(cx.waker());
+        if self.alarm.raised.load(Ordering::Acquire) {
+            return Poll::Ready(Err(GuardError::Framing));
+        }
+        Pin::new(&mut self.muxer).poll(cx).map_err(failed)
+    }
+}
+
+fn failed(error: impl std::error::Error + Send + Sync + 'static) -> GuardError {
+    GuardError::Muxer(io::Error::other(error))
+}
+
+/// A stream of a guarded connection.
+pub struct GuardedStream<S> {
+    stream: S,
+    /// What an inbound stream is watched by, until its end has been read.
+    watch: Option<Watch>,
+}
+
+struct Watch {
+    alarm: Arc<Alarm>,
+    /// The first bytes read.
+    start: Vec<u8>,
+}
+
+impl<S> GuardedStream<S> {
+    fn inbound(stream: S, alarm: Arc<Alarm>) -> Self {
+        Self { stream, watch: Some(Watch { alarm, start: Vec::new() }) }
+    }
+
+    fn outbound(stream: S) -> Self {
+        Self { stream, watch: None }
+    }
+}
+
+impl Watch {
+    fn read(&mut self, bytes: &[u8]) {
+        let room = PROTOCOL.saturating_sub(self.start.len());
+        self.start.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn is_gossip(&self) -> bool {
+        GOSSIP.iter().any(|name| self.start.windows(name.len()).any(|part| part == *name))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        match &read {
+            Poll::Pending => {}
+            Poll::Ready(Ok(n)) if *n > 0 => {
+                if let Some(watch) = &mut self.watch {
+                    watch.read(&buf[..*n]);
+                }
+            }
+            Poll::Ready(_) if !buf.is_empty() => self.watch = None,
+            Poll::Ready(_) => {}
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The router writes nothing on inbound streams: it closes one only when it is done with what came in.
+        if let Some(watch) = self.watch.take_if(|watch| watch.is_gossip()) {
+            watch.alarm.raised.store(true, Ordering::Release);
+            watch.alarm.waker.wake();
+        }
+        Pin::new(&mut self.stream).poll_close(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::{AsyncReadExt, AsyncWriteExt, executor::block_on, io::Cursor};
+
+    /// A connection whose other end has gone silent.
+    struct Dead;
+
+    impl StreamMuxer for Dead {
+        type Substream = Cursor<Vec<u8>>;
+        type Error = io::Error;
+
+        fn poll_inbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Self::Substream>> {
+            Poll::Pending
+        }
+        fn poll_outbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Self::Substream>> {
+            Poll::Pending
+        }
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<StreamMuxerEvent>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dead_connection_is_closed_too() {
+        let mut guard = Guard::new(Dead);
+        let closed = std::future::poll_fn(|cx| Pin::new(&mut guard).poll_close(cx));
+        tokio::time::timeout(Duration::from_secs(60), closed).await.expect("the wait is bounded").unwrap();
+    }
+
+    /// Reads `bytes` of a stream, the end too if it comes, and closes; says whether that is an alarm.
+    fn alarms(stream: &[u8], bytes: usize) -> bool {
+        let alarm = Arc::new(Alarm::default());
+        let mut guarded = GuardedStream::inbound(Cursor::new(stream.to_vec()), alarm.clone());
+        let mut buffer = vec![0; bytes];
+        let mut done = 0;
+        while done < bytes {
+            match block_on(guarded.read(&mut buffer[done..])).unwrap() {
+                0 => break,
+                n => done += n,
+            }
+        }
+        block_on(guarded.close()).unwrap();
+        alarm.raised.load(Ordering::Acquire)
+    }
+
+    #[test]
+    fn only_a_gossip_stream_given_up_before_its_end_raises_the_alarm() {
+        let gossip = b"\x13/multistream/1.0.0\n\x0f/meshsub/1.1.0\nbytes of a frame";
+        let request = b"\x13/multistream/1.0.0\n\x2a/opstack/req/payload_by_number/901/0\n12345678";
+        assert!(alarms(gossip, gossip.len()));
+        assert!(!alarms(gossip, gossip.len() + 1), "its end was read");
+        assert!(!alarms(request, request.len()));
+        assert!(!alarms(b"", 1));
+    }
+}

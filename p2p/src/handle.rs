@@ -1,0 +1,135 @@
+//! The node's side of the swarm: what it may ask ([`Network`]), what it is told ([`Event`]), what it must answer ([`Blocks`],
+//! [`Network::settled`]).
+
+use alloy_primitives::{Address, B256};
+use libp2p::{Multiaddr, PeerId};
+use starling_proto::payload::{BlockId, Payload};
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+
+/// How a payload came to us; it decides what is trusted about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provenance {
+    /// Gossip, signed by this address.
+    Signed(Address),
+    /// Its hash is the parent hash of a trusted payload.
+    Linked,
+    /// The Engine API (JWT).
+    Engine,
+    /// `admin_postUnsafePayload`.
+    Admin,
+    /// Derived from L1.
+    Derived,
+    /// Built by this node.
+    Built,
+    /// Read from a file or the payload log.
+    Imported,
+}
+
+/// A payload for the chain. Parents come first; every one must be answered with [`Network::settled`].
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub payload: Arc<Payload>,
+    pub provenance: Provenance,
+    /// Whom to blame if the chain finds it invalid.
+    pub blame: Option<PeerId>,
+}
+
+/// The chain's verdict on a payload handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Executed, or at least kept: children may be handed over.
+    Ok,
+    /// It breaks a rule, for ever. Neither it nor its descendants are handed over or fetched again.
+    Invalid(String),
+    /// The chain did not take it (no parent there, no room). It is forgotten, and handed over again when it is needed again.
+    Dropped,
+}
+
+/// What the swarm needs to know of the chain's heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heads {
+    pub head: BlockId,
+    pub safe: BlockId,
+}
+
+/// What the chain answers to the swarm. Called from the threads that check, fetch and serve, never from the swarm task.
+pub trait Blocks: Send + Sync + 'static {
+    /// Whether the chain has executed this block (on any branch).
+    fn knows(&self, hash: B256) -> bool;
+    /// The canonical block of this height.
+    fn block(&self, number: u64) -> Option<Payload>;
+}
+
+/// One connected peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    pub id: PeerId,
+    /// Where the connection leads.
+    pub address: Multiaddr,
+    /// What it calls itself; empty until it said so.
+    pub agent: String,
+    /// We dialled it.
+    pub outbound: bool,
+    /// A static peer.
+    pub protected: bool,
+    /// One, but for moments when both sides dialled.
+    pub connections: usize,
+}
+
+/// A cloneable handle to the swarm task. Commands go through a bounded channel; once the swarm has ended they do nothing.
+#[derive(Clone, Debug)]
+pub struct Network {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) peers: watch::Receiver<Vec<PeerInfo>>,
+    pub(crate) listen_addrs: watch::Receiver<Vec<Multiaddr>>,
+    pub(crate) local: PeerId,
+}
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    Publish { payload: Arc<Payload>, signature: [u8; 65] },
+    Settled { hash: B256, settled: Settled },
+    Heads(Heads),
+    Signer(Address),
+}
+
+impl Network {
+    /// Gossips a block that this node built and signed. Returns when the swarm has taken it, not when a peer has. The block passes
+    /// the same check as any other; one that finds no subscriber is sent again when one comes.
+    pub async fn publish(&self, payload: Arc<Payload>, signature: [u8; 65]) {
+        let _ = self.commands.send(Command::Publish { payload, signature }).await;
+    }
+
+    /// The verdict on a payload handed over as an [`Event`].
+    pub async fn settled(&self, hash: B256, settled: Settled) {
+        let _ = self.commands.send(Command::Settled { hash, settled }).await;
+    }
+
+    /// Tells the swarm where the chain stands.
+    pub async fn heads(&self, heads: Heads) {
+        let _ = self.commands.send(Command::Heads(heads)).await;
+    }
+
+    /// The unsafe block signer that L1 names now. The one before stays accepted for a while (`gossip::Signers`).
+    pub async fn set_signer(&self, signer: Address) {
+        let _ = self.commands.send(Command::Signer(signer)).await;
+    }
+
+    pub fn peer_count(&self) -> usize {
+        self.peers.borrow().len()
+    }
+
+    pub fn peers(&self) -> Vec<PeerInfo> {
+        self.peers.borrow().clone()
+    }
+
+    /// The addresses we listen on, each with `/p2p/<our id>` at its end. Filled soon after the swarm runs.
+    pub fn listen_addrs(&self) -> watch::Receiver<Vec<Multiaddr>> {
+        self.listen_addrs.clone()
+    }
+
+    pub fn local_peer_id(&self) -> PeerId {
+        self.local
+    }
+}

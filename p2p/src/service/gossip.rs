@@ -1,0 +1,152 @@
+//! Messages in and out: to the checker, the verdict back to the router, accepted payloads to `sync.rs`.
+
+use super::Service;
+use crate::{
+    check::{Accepted, Checked, Origin, Outcome, unix_now},
+    peers::Offence,
+};
+use libp2p::{
+    PeerId,
+    gossipsub::{self, MessageAcceptance, MessageId, PublishError, TopicHash},
+};
+use starling_proto::{gossip::Reason, payload::PayloadVersion};
+use std::time::{Duration, Instant};
+
+/// Clock warnings at most this often.
+const CLOCK_WARNING: Duration = Duration::from_secs(30);
+
+/// A block of ours that found no subscriber. One is enough: what came before it is fetched by number.
+pub(super) struct Unheard {
+    version: PayloadVersion,
+    number: u64,
+    timestamp: u64,
+    /// The message as the router takes it.
+    tagged: Vec<u8>,
+}
+
+impl Service {
+    pub(super) fn on_gossip(&mut self, event: gossipsub::Event) {
+        match event {
+            gossipsub::Event::Message { propagation_source: peer, message_id, message } => {
+                let Some(version) = self.topics.version(&message.topic) else { return };
+                let protected = self.statics.contains(&peer);
+                if !self.checker.submit(peer, protected, message_id.clone(), version, message.data) {
+                    self.report(&message_id, &peer, MessageAcceptance::Ignore, "overload");
+                }
+            }
+            gossipsub::Event::Subscribed { peer_id, topic } => {
+                tracing::debug!(peer = %peer_id, %topic, "peer subscribed");
+                self.resend(&topic);
+            }
+            gossipsub::Event::SlowPeer { peer_id, failed_messages } => {
+                tracing::debug!(peer = %peer_id, ?failed_messages, "peer reads too slowly, messages dropped");
+            }
+            gossipsub::Event::GossipsubNotSupported { peer_id } => {
+                tracing::debug!(peer = %peer_id, "peer does not speak gossipsub");
+            }
+            gossipsub::Event::Unsubscribed { .. } => {}
+        }
+    }
+
+    pub(super) fn on_checked(&mut self, checked: Checked) {
+        match (checked.origin, checked.outcome) {
+            (Origin::Peer { peer, message, .. }, Outcome::Accepted(accepted)) => {
+                self.report(&message, &peer, MessageAcceptance::Accept, "accept");
+                let payload = &accepted.arrival.payload;
+                tracing::debug!(%peer, number = payload.number(), hash = %payload.hash, "block accepted from gossip");
+                self.sync.on_gossip(accepted.arrival, accepted.signer, Instant::now());
+            }
+            (Origin::Peer { peer, message, .. }, Outcome::Refused(reason)) if reason.is_ignore() => {
+                self.report(&message, &peer, MessageAcceptance::Ignore, reason.label());
+            }
+            (Origin::Peer { peer, message, .. }, Outcome::Refused(reason)) => {
+                self.report(&message, &peer, MessageAcceptance::Reject, reason.label());
+                if reason.is_clock() {
+                    self.warn_clock(&peer, &reason);
+                } else {
+                    tracing::debug!(%peer, %reason, "message rejected");
+                    self.offences.record(&peer, &Offence::Gossip(reason.label()), Instant::now());
+                }
+            }
+            (Origin::Peer { peer, message, .. }, Outcome::Panicked) => {
+                tracing::error!(%peer, "the check of a message panicked");
+                self.report(&message, &peer, MessageAcceptance::Reject, "panic");
+                self.offences.record(&peer, &Offence::Gossip("panic"), Instant::now());
+            }
+            (Origin::Own, Outcome::Accepted(accepted)) => self.publish(checked.version, accepted),
+            (Origin::Own, Outcome::Refused(reason)) => self.own_refused(&reason),
+            (Origin::Own, Outcome::Panicked) => tracing::error!("the check of our own block panicked, not sent"),
+        }
+    }
+
+    fn report(&mut self, message: &MessageId, peer: &PeerId, acceptance: MessageAcceptance, reason: &'static str) {
+        metrics::counter!("starling_p2p_gossip_total", "verdict" => reason).increment(1);
+        self.swarm.behaviour_mut().gossip.report_message_validation_result(message, peer, acceptance);
+    }
+
+    /// Late or early blocks may mean that our clock is wrong, so they are nobody's offence.
+    fn warn_clock(&mut self, peer: &PeerId, reason: &Reason) {
+        if self.may_warn_of_clock() {
+            tracing::warn!(%peer, %reason, "blocks outside the clock window: check this machine's clock");
+        }
+    }
+
+    fn may_warn_of_clock(&mut self) -> bool {
+        let now = Instant::now();
+        let may = self.clock_warning.is_none_or(|last| now.saturating_duration_since(last) >= CLOCK_WARNING);
+        if may {
+            self.clock_warning = Some(now);
+        }
+        may
+    }
+
+    fn own_refused(&mut self, reason: &Reason) {
+        match reason {
+            Reason::Seen(_) => tracing::debug!(%reason, "our own block has been sent before"),
+            // A sequencer that was away makes its missing blocks at once.
+            reason if reason.is_clock() => {
+                if self.may_warn_of_clock() {
+                    tracing::warn!(%reason, "our own blocks are outside the clock window of peers, who must fetch them by number");
+                }
+            }
+            reason => tracing::error!(%reason, "our own block fails the gossip check, not sent"),
+        }
+    }
+
+    fn publish(&mut self, version: PayloadVersion, accepted: Accepted) {
+        let payload = &accepted.arrival.payload;
+        self.sync.on_own(payload.hash, Instant::now());
+        let Some(tagged) = accepted.tagged else { return };
+        let message = Unheard { version, number: payload.number(), timestamp: payload.timestamp(), tagged };
+        self.send(message);
+    }
+
+    fn send(&mut self, message: Unheard) {
+        let Some(topic) = self.topics.name(message.version) else { return };
+        let number = message.number;
+        match self.swarm.behaviour_mut().gossip.publish(topic, message.tagged.clone()) {
+            Ok(_) => {
+                metrics::counter!("starling_p2p_published_total").increment(1);
+                tracing::debug!(number, "block published");
+                self.unheard.take_if(|unheard| unheard.number <= number);
+            }
+            Err(PublishError::NoPeersSubscribedToTopic) => {
+                tracing::debug!(number, "block published to nobody, kept for the next subscriber");
+                // Checks run side by side: an older block may come out after a newer one.
+                if self.unheard.as_ref().is_none_or(|unheard| unheard.number <= number) {
+                    self.unheard = Some(message);
+                }
+            }
+            Err(PublishError::Duplicate) => tracing::debug!(number, "block was already on the network"),
+            Err(error) => tracing::warn!(number, %error, "block not published"),
+        }
+    }
+
+    /// A peer subscribed: it gets the block that nobody heard, while it is young enough to be accepted.
+    fn resend(&mut self, topic: &TopicHash) {
+        let Some(message) = self.unheard.take_if(|unheard| self.topics.version(topic) == Some(unheard.version)) else { return };
+        if unix_now().saturating_sub(message.timestamp) <= self.threshold.as_secs() {
+            self.send(message);
+        }
+    }
+}

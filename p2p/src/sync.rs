@@ -1,0 +1,412 @@
+//! Gap filling: trusted tips go in, payloads come out parents first, and whatever lies between is fetched from peers.
+//!
+//! A pure state machine: events and `now` go in, [`Action`]s come out of [`Sync::poll`], and [`Sync::wakeup`] says when to call
+//! [`Sync::on_timer`]. It owns no socket, no clock and no task; `service.rs` drives it.
+//!
+//! Trust: a *tip* is trusted because gossip checked its signature. Everything below a tip is trusted by hash link alone, since
+//! signatures do not survive a change of signer. So a gap is walked backward from its tip, number by number, each payload
+//! checked against the parent hash of the one above it; the hashes (the *skeleton*, 32 bytes a block) are kept for the whole
+//! gap, bodies only up to a byte budget. Once the walk meets a block the chain knows, payloads are handed over upward.
+//!
+//! What can overload it: tips (bounded in number), skeleton and bodies (bounded, see [`Limits`]), blocks the chain has not
+//! answered yet (a credit in bytes and number). Past a bound something is forgotten and fetched again when its turn comes.
+
+mod gap;
+mod ledger;
+mod sources;
+#[cfg(test)]
+mod tests;
+
+use crate::handle::{Blocks, Heads, Provenance, Settled};
+use alloy_primitives::{Address, B256};
+use gap::{Gap, Step};
+use ledger::{Ledger, Refusal};
+use libp2p::PeerId;
+use sources::Sources;
+use starling_proto::payload::{BlockId, Payload};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Numbers asked of the one source at a time.
+pub const WINDOW: usize = 16;
+/// Requests in the air altogether, those to former sources included.
+pub const MAX_FLIGHTS: usize = 64;
+/// Tips that wait beside the active gap.
+const MAX_TIPS: usize = 8;
+/// A gap that makes no progress for this long gives way to a higher tip. Longer than a request may take, so that one silent peer
+/// does not cost the way already walked.
+const STALL: Duration = Duration::from_secs(30);
+
+/// Bounds of what the machine keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Hashes of a gap: 32 bytes each. A longer gap is walked again from its lower part.
+    pub skeleton: usize,
+    /// Bytes of bodies kept for the gap.
+    pub bodies: usize,
+    /// Bytes handed over and not answered.
+    pub unsettled_bytes: usize,
+    /// Payloads handed over and not answered: at most the capacity of the event channel, so that it is never full.
+    pub unsettled: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { skeleton: 1 << 20, bodies: 16 << 20, unsettled_bytes: 32 << 20, unsettled: 1024 }
+    }
+}
+
+/// Why a fetch brought no payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The peer says it has no such block.
+    NotFound,
+    /// Timeout, reset, connection gone.
+    Unreachable,
+    /// The peer speaks neither spelling of the protocol.
+    Unsupported,
+    /// The peer answered with something that is not an answer.
+    Malformed,
+}
+
+/// Misbehaviour that the machine finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The payload of this number is not the one a trusted child names as its parent. An honest peer on another branch does
+    /// this too.
+    WrongBlock,
+    /// Not an answer.
+    Malformed,
+}
+
+/// Why a tip was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// It is, or descends from, a block the chain found invalid.
+    Invalid,
+    /// Its branch reaches the safe block's height, or genesis, without meeting our chain.
+    Foreign,
+    /// No peer could fill the gap below it, and a newer tip took its place.
+    Stalled,
+}
+
+/// What the caller must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    HandOver { payload: Arc<Payload>, provenance: Provenance, blame: Option<PeerId> },
+    Fetch { id: u64, peer: PeerId, number: u64 },
+    Blame { peer: PeerId, fault: Fault },
+    Dropped { tip: BlockId, why: Dropped },
+}
+
+/// A payload that came in, and what the chain says of it at that moment.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub payload: Arc<Payload>,
+    pub from: Option<PeerId>,
+    /// The chain has executed it.
+    pub known: bool,
+    /// The chain has executed its parent.
+    pub parent_known: bool,
+}
+
+impl Arrival {
+    /// Asks the chain. Not for the swarm's task: the answer may take a disk read.
+    pub fn of(payload: Payload, from: Option<PeerId>, blocks: &dyn Blocks) -> Self {
+        let (known, parent_known) = (blocks.knows(payload.hash), blocks.knows(payload.parent_hash()));
+        Self { payload: Arc::new(payload), from, known, parent_known }
+    }
+}
+
+/// An [`Arrival`] with what is trusted about it.
+#[derive(Clone, Debug)]
+struct Body {
+    arrival: Arrival,
+    provenance: Provenance,
+}
+
+impl Body {
+    fn payload(&self) -> &Payload {
+        &self.arrival.payload
+    }
+
+    fn hash(&self) -> B256 {
+        self.arrival.payload.hash
+    }
+
+    fn number(&self) -> u64 {
+        self.arrival.payload.number()
+    }
+
+    fn parent_known(&self, ledger: &Ledger) -> bool {
+        self.arrival.parent_known || ledger.knows(&self.payload().parent_hash())
+    }
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Sync {
+    limits: Limits,
+    ledger: Ledger,
+    sources: Sources,
+    gap: Option<Gap>,
+    /// Requests in the air: whom and what number they ask. They outlive a gap.
+    flights: HashMap<u64, (PeerId, u64)>,
+    /// Trusted tips that stand on no known block and not on the gap's branch, oldest first.
+    tips: Vec<Body>,
+    actions: VecDeque<Action>,
+    next_id: u64,
+    /// Something is missing and every peer is in its back-off.
+    starved: bool,
+}
+
+impl Sync {
+    /// `seed` feeds the jitter of back-offs.
+    pub fn new(limits: Limits, genesis: BlockId, seed: u64) -> Self {
+        Self {
+            limits,
+            ledger: Ledger::new(limits, genesis),
+            sources: Sources::new(seed),
+            gap: None,
+            flights: HashMap::new(),
+            tips: Vec::new(),
+            actions: VecDeque::new(),
+            next_id: 0,
+            starved: false,
+        }
+    }
+
+    /// The next thing to do. Call until `None` after every event.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Sync::on_timer`] should be called next, if no event comes first.
+    pub fn wakeup(&self) -> Option<Instant> {
+        let gap = self.gap.as_ref()?;
+        let source = if self.starved { self.sources.next_ready() } else { None };
+        let stall = Self::is_overtaken(gap, &self.tips).then(|| gap.progress + STALL);
+        source.into_iter().chain(stall).min()
+    }
+
+    pub fn on_timer(&mut self, now: Instant) {
+        self.pump(now);
+    }
+
+    /// A peer that payloads can be fetched from is connected.
+    pub fn on_peer(&mut self, peer: PeerId, now: Instant) {
+        self.sources.add(peer);
+        self.pump(now);
+    }
+
+    pub fn on_peer_gone(&mut self, peer: PeerId, now: Instant) {
+        self.sources.remove(&peer);
+        if let Some(gap) = &mut self.gap {
+            gap.drop_source(&peer);
+        }
+        self.pump(now);
+    }
+
+    /// A block this node built and published: the chain has it.
+    pub fn on_own(&mut self, hash: B256, now: Instant) {
+        self.ledger.learn(hash);
+        self.pump(now);
+    }
+
+    /// A payload that passed the gossip check.
+    pub fn on_gossip(&mut self, arrival: Arrival, signer: Address, now: Instant) {
+        let body = Body { arrival, provenance: Provenance::Signed(signer) };
+        let (id, parent) = (body.payload().id(), body.payload().parent_hash());
+        if let Some(why) = self.ledger.refusal(&id.hash).or_else(|| self.ledger.refusal(&parent)) {
+            self.ledger.refuse(id.hash, why);
+            self.actions.push_back(Action::Dropped { tip: id, why: why.into() });
+            return;
+        }
+        if body.arrival.known {
+            self.ledger.learn(id.hash);
+        }
+        if self.ledger.knows(&id.hash) || id.number <= self.ledger.floor() || self.tips.iter().any(|tip| tip.hash() == id.hash) {
+            return;
+        }
+        let left = match &mut self.gap {
+            Some(gap) => gap.offer(body, &self.limits, now),
+            None => Some(body),
+        };
+        if let Some(body) = left {
+            self.tips.push(body);
+        }
+        self.pump(now);
+        if self.tips.len() > MAX_TIPS
+            && let Some(lowest) = (0..self.tips.len()).min_by_key(|i| self.tips[*i].number())
+        {
+            self.tips.remove(lowest);
+        }
+    }
+
+    /// The outcome of [`Action::Fetch`]. A payload carries the requested number and a hash recomputed from its contents.
+    pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, Failure>, now: Instant) {
+        let Some((peer, number)) = self.flights.remove(&id) else { return };
+        match outcome {
+            Ok(arrival) => {
+                let body = Body { arrival, provenance: Provenance::Linked };
+                match self.gap.as_mut().map_or(Ok(()), |gap| gap.fill(number, body, &self.limits, now)) {
+                    Ok(()) => self.sources.worked(&peer),
+                    Err(fault) => self.blame(peer, fault, now),
+                }
+            }
+            Err(Failure::Malformed) => self.blame(peer, Fault::Malformed, now),
+            // A former source's late failures say nothing new.
+            Err(failure) => {
+                if self.gap.as_mut().is_some_and(|gap| gap.drop_source(&peer)) {
+                    self.sources.failed(&peer, failure == Failure::Unsupported, now);
+                }
+            }
+        }
+        self.pump(now);
+    }
+
+    /// The chain's answer to a payload handed over.
+    pub fn on_settled(&mut self, hash: B256, settled: &Settled, now: Instant) {
+        self.ledger.settle(hash, settled);
+        if matches!(settled, Settled::Invalid(_)) {
+            let ledger = &mut self.ledger;
+            self.tips.sort_by_key(Body::number);
+            let actions = &mut self.actions;
+            self.tips.retain(|tip| {
+                let why = ledger.refusal(&tip.payload().parent_hash());
+                if let Some(why) = why {
+                    ledger.refuse(tip.hash(), why);
+                    actions.push_back(Action::Dropped { tip: tip.payload().id(), why: why.into() });
+                }
+                why.is_none()
+            });
+        }
+        self.pump(now);
+    }
+
+    /// Where the chain stands.
+    pub fn on_heads(&mut self, heads: Heads, now: Instant) {
+        self.ledger.set_heads(heads);
+        let floor = self.ledger.floor();
+        self.tips.retain(|tip| tip.number() > floor);
+        if let Some(gap) = &mut self.gap {
+            gap.ground_at(heads.head);
+            if gap.top().number <= floor {
+                self.gap = None;
+            }
+        }
+        self.pump(now);
+    }
+
+    /// The numbers still to hand over, for logs and metrics.
+    pub fn gap_len(&self) -> u64 {
+        self.gap.as_ref().map_or(0, Gap::len)
+    }
+
+    fn blame(&mut self, peer: PeerId, fault: Fault, now: Instant) {
+        self.actions.push_back(Action::Blame { peer, fault });
+        self.sources.failed(&peer, false, now);
+        if let Some(gap) = &mut self.gap {
+            gap.drop_source(&peer);
+        }
+    }
+
+    /// Moves everything that can move.
+    fn pump(&mut self, now: Instant) {
+        self.starved = false;
+        self.hand_over_tips();
+        loop {
+            let Some(gap) = &mut self.gap else {
+                let Some(tip) = self.next_tip() else { return };
+                let mut gap = Gap::new(tip, now);
+                self.tips.retain(|tip| gap.offer(tip.clone(), &self.limits, now).is_some());
+                self.gap = Some(gap);
+                continue;
+            };
+            match gap.advance(&mut self.ledger, &self.limits, &mut self.actions, now) {
+                Step::NoCredit => return,
+                Step::Missing if now < gap.progress + STALL || !Self::is_overtaken(gap, &self.tips) => {
+                    self.fetch(now);
+                    return;
+                }
+                Step::Missing => self.give_up(Dropped::Stalled),
+                Step::Wrong(peer) => {
+                    if let Some(peer) = peer {
+                        self.blame(peer, Fault::WrongBlock, now);
+                    }
+                }
+                Step::Refused(why) => {
+                    for hash in gap.hashes() {
+                        self.ledger.refuse(*hash, why);
+                    }
+                    self.give_up(why.into());
+                }
+                Step::Closed => self.gap = None,
+            }
+            self.hand_over_tips();
+        }
+    }
+
+    fn is_overtaken(gap: &Gap, tips: &[Body]) -> bool {
+        tips.iter().any(|tip| tip.number() > gap.top().number)
+    }
+
+    /// Tips that stand on known blocks need no gap.
+    fn hand_over_tips(&mut self) {
+        self.tips.retain(|tip| !self.ledger.knows(&tip.hash()));
+        while let Some(i) = self.tips.iter().position(|tip| tip.parent_known(&self.ledger)) {
+            if !self.ledger.has_credit(self.tips[i].payload()) {
+                return;
+            }
+            let body = self.tips.remove(i);
+            self.ledger.hand_over(body, &mut self.actions);
+        }
+    }
+
+    /// The tip to work toward: one on known ground (it only lacks credit), else the highest, the latest of equals.
+    fn next_tip(&mut self) -> Option<Body> {
+        let known = self.tips.iter().position(|tip| tip.parent_known(&self.ledger));
+        let best = known.or_else(|| (0..self.tips.len()).max_by_key(|i| self.tips[*i].number()))?;
+        Some(self.tips.remove(best))
+    }
+
+    fn give_up(&mut self, why: Dropped) {
+        if let Some(gap) = self.gap.take() {
+            self.actions.push_back(Action::Dropped { tip: gap.top(), why });
+        }
+    }
+
+    fn fetch(&mut self, now: Instant) {
+        let Some(gap) = &mut self.gap else { return };
+        let source = match gap.source() {
+            Some(source) => source,
+            None => match self.sources.pick(gap.deliverer(), now) {
+                Some(peer) => gap.set_source(peer),
+                None => {
+                    self.starved = true;
+                    return;
+                }
+            },
+        };
+        let asked: Vec<u64> = self.flights.values().filter(|(peer, _)| *peer == source).map(|(_, number)| *number).collect();
+        let room = WINDOW.saturating_sub(asked.len()).min(MAX_FLIGHTS.saturating_sub(self.flights.len()));
+        for number in gap.wanted(self.ledger.floor(), &asked, &self.limits).into_iter().take(room) {
+            let id = self.next_id;
+            self.next_id += 1;
+            self.flights.insert(id, (source, number));
+            self.actions.push_back(Action::Fetch { id, peer: source, number });
+        }
+    }
+}
+
+impl From<Refusal> for Dropped {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Invalid => Dropped::Invalid,
+            Refusal::Foreign => Dropped::Foreign,
+        }
+    }
+}

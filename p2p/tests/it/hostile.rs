@@ -1,0 +1,236 @@
+//! Peers that send anything.
+
+use crate::net::*;
+use futures::{AsyncWriteExt, StreamExt};
+use libp2p::{StreamProtocol, swarm::SwarmEvent};
+use starling_proto::{
+    gossip as wire,
+    payload::{Payload, PayloadVersion},
+    reqresp,
+};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+fn rejected(row: &str) -> u64 {
+    counter("starling_p2p_offences_total", row)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_messages_are_rejected_for_their_reason_and_kill_nothing() {
+    count_metrics();
+    let blocks = chain(1, vec![]);
+    let block = &blocks[0];
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+
+    let v4 = block.to_wire(PayloadVersion::V4);
+    let mut flipped = block.to_wire(PayloadVersion::V4);
+    flipped[40] ^= 1;
+    let mut other = (**block).clone();
+    other.header.gas_used = 1;
+    let mut old = (**block).clone();
+    old.header.timestamp -= 100;
+    old.hash = old.header.hash_slow();
+    let mut wrong_fork = (**block).clone();
+    wrong_fork.header.excess_blob_gas = Some(5);
+    wrong_fork.hash = wrong_fork.header.hash_slow();
+    let compress = |bytes: &[u8]| snap::raw::Encoder::new().compress_vec(bytes).unwrap();
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("snappy_header", vec![0xff; 40]),
+        ("too_large", vec![0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2]),
+        ("snappy", vec![100, 0xff, 3]),
+        ("too_small", compress(&[7; 60])),
+        ("signature", wire::encode_message(&[0xff; 65], &v4).unwrap()),
+        ("wrong_signer", wire::encode_message(&sign_as_stranger(block), &v4).unwrap()),
+        ("wrong_signer", wire::encode_message(&sign_block(block), &flipped).unwrap()),
+        ("block_hash", message(&other)),
+        ("excess_blob_gas", message(&wrong_fork)),
+    ];
+    for (row, data) in cases {
+        let before = rejected(row);
+        raw.publish(data);
+        raw.drive(eventually(Duration::from_secs(5), || rejected(row) > before)).await;
+    }
+    // Outside the clock window: rejected, but nobody's offence.
+    raw.publish(message(&old));
+    raw.drive(eventually(Duration::from_secs(5), || counter("starling_p2p_gossip_total", "too_old") == 1)).await;
+    assert_eq!(rejected("too_old"), 0);
+    assert!(node.chain.events.lock().is_empty());
+
+    raw.publish(message(block));
+    let chain = node.chain.clone();
+    raw.drive(eventually(Duration::from_secs(5), || chain.has(block))).await;
+
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_larger_than_any_message_ends_the_connection_of_its_sender_alone() {
+    count_metrics();
+    let blocks = chain(2, vec![]);
+    let node = Node::start(config()).await;
+    let mut honest = Raw::connected_to(&node, false).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    node.peers(2).await;
+    let before = rejected("framing");
+    raw.publish(vec![1; 11 << 20]);
+    raw.until(|event| matches!(event, SwarmEvent::ConnectionClosed { .. })).await;
+    eventually(Duration::from_secs(5), || rejected("framing") > before).await;
+    assert_eq!(node.network.peer_count(), 1, "the other peer stays");
+
+    // It may come back, and is heard again.
+    raw.reconnect(&node).await;
+    let chain = node.chain.clone();
+    raw.publish(message(&blocks[0]));
+    raw.drive(eventually(Duration::from_secs(5), || chain.has(&blocks[0]))).await;
+    honest.publish(message(&blocks[1]));
+    honest.drive(eventually(Duration::from_secs(5), || chain.has(&blocks[1]))).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_with_a_source_are_refused() {
+    let blocks = chain(1, vec![]);
+    let node = Node::start(config()).await;
+    let mut named = Raw::connected_to(&node, true).await;
+    named.publish(message(&blocks[0]));
+    let chain = node.chain.clone();
+    let pause = Instant::now() + Duration::from_secs(1);
+    named.drive(eventually(Duration::from_secs(5), || Instant::now() > pause)).await;
+    assert!(!chain.has(&blocks[0]), "strict no-sign");
+    let mut anonymous = Raw::connected_to(&node, false).await;
+    anonymous.publish(message(&blocks[0]));
+    anonymous.drive(eventually(Duration::from_secs(5), || chain.has(&blocks[0]))).await;
+}
+
+/// Requests that are opened and never sent, more than anybody may have open, until dropped.
+fn hold_streams(raw: &Raw, node: &Node) -> tokio::task::JoinHandle<()> {
+    let (control, peer) = (raw.0.behaviour().streams.new_control(), node.network.local_peer_id());
+    tokio::spawn(async move {
+        let mut held = VecDeque::new();
+        loop {
+            let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[held.len() % 2].clone()).unwrap();
+            match control.clone().open_stream(peer, protocol).await {
+                Ok(mut stream) => {
+                    // Four of eight bytes.
+                    let _ = stream.write_all(&[1; 4]).await;
+                    held.push_back(stream);
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+            if held.len() > 120 {
+                held.pop_front();
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
+    count_metrics();
+    let blocks = chain(40, vec![]);
+    let node = Node::start_with(config(), &blocks[..38]).await;
+    let mut flooder = Raw::connected_to(&node, false).await;
+    let streams = hold_streams(&flooder, &node);
+    let flood = tokio::spawn(async move {
+        for i in 0u32.. {
+            // Bytes that decompress to the largest message, and bytes that do not.
+            let data = match i % 50 {
+                0 => snap::raw::Encoder::new().compress_vec(&[&i.to_le_bytes()[..], &vec![0; 9 << 20]].concat()).unwrap(),
+                _ => [&[255, 255, 255, 7][..], &i.to_le_bytes(), &[1; 1000]].concat(),
+            };
+            let _ = flooder.0.behaviour_mut().gossip.publish(v4_topic(), data);
+            if i % 10 == 0 {
+                let pause = Instant::now() + Duration::from_millis(5);
+                flooder.drive(eventually(Duration::from_secs(60), || Instant::now() > pause)).await;
+            }
+        }
+    });
+    eventually(Duration::from_secs(60), || counter("starling_p2p_serve_total", "overload") > 100).await;
+    eventually(Duration::from_secs(60), || counter("starling_p2p_gossip_total", "overload") > 10).await;
+
+    // The same node is asked for blocks, and hears one.
+    let replica = Node::start(with_static(&[&node.address])).await;
+    replica.peers(1).await;
+    let mut honest = Raw::connected_to(&node, false).await;
+    let (at_node, at_replica) = (node.chain.clone(), replica.chain.clone());
+    honest.publish(message(&blocks[38]));
+    honest.drive(eventually(Duration::from_secs(60), || at_node.has(&blocks[38]))).await;
+    honest.publish(message(&blocks[39]));
+    honest.drive(eventually(Duration::from_secs(60), || at_replica.has(&blocks[39]))).await;
+    assert!(blocks.iter().all(|block| at_replica.has(block)));
+    streams.abort();
+    flood.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_garbage_does_not_stop_a_block() {
+    let blocks = chain(1, vec![]);
+    let node = Node::start(config()).await;
+    let mut flooder = Raw::connected_to(&node, false).await;
+    let flood = tokio::spawn(async move {
+        for i in 0..2000u32 {
+            let data = [&[255, 255, 255, 7][..], &i.to_le_bytes(), &[1; 1000]].concat();
+            let _ = flooder.0.behaviour_mut().gossip.publish(v4_topic(), data);
+            if i % 50 == 0 {
+                let pause = Instant::now() + Duration::from_millis(5);
+                flooder.drive(eventually(Duration::from_secs(5), || Instant::now() > pause)).await;
+            }
+        }
+        flooder
+    });
+    let mut honest = Raw::connected_to(&node, false).await;
+    honest.publish(message(&blocks[0]));
+    let (chain, block) = (node.chain.clone(), Arc::clone(&blocks[0]));
+    honest.drive(eventually(Duration::from_secs(10), || chain.has(&block))).await;
+    flood.await.unwrap();
+}
+
+/// What a peer answers to a request, made from the chain's blocks.
+type Answer = fn(&[Arc<Payload>]) -> Vec<u8>;
+
+/// What a peer answers to every request, and whether that is its offence.
+const ANSWERS: [(&str, Answer, bool); 7] = [
+    ("the block before", |blocks| reqresp::encode_response(&blocks[3], &forks()).unwrap(), true),
+    ("more than any block has", |_| [vec![0, 1, 0, 0, 0], vec![0; 11 << 20]].concat(), true),
+    ("garbage", |_| vec![0; 100], true),
+    ("an unknown version", |_| vec![0, 9, 0, 0, 0, 1, 2, 3], true),
+    ("nothing", |_| vec![], false),
+    ("not found", |_| vec![1], false),
+    ("some error", |_| vec![200], false),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
+    count_metrics();
+    let blocks = chain(30, vec![]);
+    let honest = Node::start_with(config(), &blocks[..29]).await;
+    for (name, answer, offence) in ANSWERS {
+        let node = Node::start_with(with_static(&[&honest.address]), &blocks[..1]).await;
+        node.peers(1).await;
+        let mut raw = Raw::connected_to(&node, false).await;
+        let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
+        let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+        let bytes = answer(&blocks);
+        let serving = tokio::spawn(async move {
+            while let Some((_, mut stream)) = incoming.next().await {
+                let _ = stream.write_all(&bytes).await;
+                let _ = stream.close().await;
+            }
+        });
+        let before = rejected("malformed_response");
+        // Who delivers the tip is asked first.
+        raw.publish(message(&blocks[29]));
+        let chain = node.chain.clone();
+        raw.drive(eventually(Duration::from_secs(60), || chain.has(&blocks[29]))).await;
+        assert!(blocks[1..].iter().all(|block| chain.has(block)), "{name}");
+        if offence {
+            raw.drive(eventually(Duration::from_secs(5), || rejected("malformed_response") > before)).await;
+        }
+        serving.abort();
+        node.stop().await;
+    }
+}

@@ -1,0 +1,7 @@
+//! Real swarms on loopback.
+
+mod gossip;
+mod hostile;
+mod net;
+mod peers;
+mod serving;

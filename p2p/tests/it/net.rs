@@ -1,0 +1,322 @@
+//! What the tests share: a chain of signed blocks, a node that executes what it is handed, a counter of metrics, a raw peer.
+
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, Bytes, b256};
+use futures::StreamExt;
+use libp2p::{
+    Multiaddr, Swarm, SwarmBuilder, gossipsub, noise,
+    swarm::{NetworkBehaviour, SwarmEvent},
+    tcp, yamux,
+};
+use parking_lot::Mutex;
+use starling_p2p::{Blocks, Config, Event, Genesis, Heads, Keypair, Network, Service, Settled};
+use starling_proto::{
+    fork::{Fork, ForkSchedule},
+    gossip,
+    payload::{BlockId, Payload, PayloadVersion},
+    sign,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub const CHAIN: u64 = 901;
+const KEY: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
+const STRANGER: &str = "00000000000000000000000000000000000000000000000000000000000000bb";
+
+pub fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// Block 1010 would have the present time.
+pub fn genesis() -> Genesis {
+    static TIME: LazyLock<u64> = LazyLock::new(|| unix_now() - 2000);
+    Genesis { id: BlockId { hash: B256::repeat_byte(9), number: 10 }, time: *TIME, block_time: 2 }
+}
+
+pub fn forks() -> ForkSchedule {
+    ForkSchedule::from_genesis(Fork::Jovian)
+}
+
+/// The first `count` blocks, the last of which carries the present time; `data` is one transaction of the last block.
+pub fn chain(count: u64, data: Vec<u8>) -> Vec<Arc<Payload>> {
+    let mut parent = genesis().id;
+    let mut blocks = Vec::new();
+    let first = unix_now() - count;
+    for i in 1..=count {
+        let transactions = if i == count && !data.is_empty() { vec![Bytes::from(data.clone())] } else { Vec::new() };
+        let header = Header {
+            parent_hash: parent.hash,
+            number: parent.number + 1,
+            timestamp: first + i,
+            transactions_root: alloy_trie::root::ordered_trie_root_encoded(&transactions),
+            base_fee_per_gas: Some(7),
+            withdrawals_root: Some(B256::repeat_byte(3)),
+            blob_gas_used: Some(0),
+            excess_blob_gas: Some(0),
+            parent_beacon_block_root: Some(B256::repeat_byte(4)),
+            requests_hash: Some(b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")),
+            ..Default::default()
+        };
+        let block = Arc::new(Payload::sealed(header, transactions));
+        parent = block.id();
+        blocks.push(block);
+    }
+    blocks
+}
+
+pub fn signer() -> Address {
+    sign::address(&sign::secret_from_hex(KEY).unwrap())
+}
+
+pub fn sign_block(block: &Payload) -> [u8; 65] {
+    sign::sign(&sign::secret_from_hex(KEY).unwrap(), CHAIN, &block.to_wire(PayloadVersion::V4))
+}
+
+pub fn sign_as_stranger(block: &Payload) -> [u8; 65] {
+    sign::sign(&sign::secret_from_hex(STRANGER).unwrap(), CHAIN, &block.to_wire(PayloadVersion::V4))
+}
+
+/// The block as gossip carries it.
+pub fn message(block: &Payload) -> Vec<u8> {
+    gossip::encode_message(&sign_block(block), &block.to_wire(PayloadVersion::V4)).unwrap()
+}
+
+/// The chain of a test node: holds what it was handed and finds everything valid.
+#[derive(Default)]
+pub struct TestChain {
+    pub blocks: Mutex<BTreeMap<u64, Arc<Payload>>>,
+    pub hashes: Mutex<HashMap<B256, u64>>,
+    pub events: Mutex<Vec<Event>>,
+}
+
+impl TestChain {
+    pub fn add(&self, block: &Arc<Payload>) {
+        self.hashes.lock().insert(block.hash, block.number());
+        self.blocks.lock().insert(block.number(), block.clone());
+    }
+
+    pub fn has(&self, block: &Payload) -> bool {
+        self.hashes.lock().contains_key(&block.hash)
+    }
+}
+
+impl Blocks for TestChain {
+    fn knows(&self, hash: B256) -> bool {
+        hash == genesis().id.hash || self.hashes.lock().contains_key(&hash)
+    }
+
+    fn block(&self, number: u64) -> Option<Payload> {
+        self.blocks.lock().get(&number).map(|block| (**block).clone())
+    }
+}
+
+/// A running node.
+pub struct Node {
+    pub network: Network,
+    pub chain: Arc<TestChain>,
+    pub address: Multiaddr,
+    token: CancellationToken,
+    tasks: [JoinHandle<()>; 2],
+}
+
+pub fn config() -> Config {
+    Config {
+        listen_ip: [127, 0, 0, 1].into(),
+        listen_tcp: 0,
+        unsafe_block_signer: Some(signer()),
+        ..Config::new(Keypair::generate_secp256k1(), CHAIN, forks(), genesis())
+    }
+}
+
+pub fn with_static(peers: &[&Multiaddr]) -> Config {
+    Config { static_peers: peers.iter().map(|peer| (*peer).clone()).collect(), ..config() }
+}
+
+impl Node {
+    pub async fn start(config: Config) -> Self {
+        Self::start_with(config, &[]).await
+    }
+
+    /// A node that has these blocks from the start.
+    pub async fn start_with(config: Config, blocks: &[Arc<Payload>]) -> Self {
+        let chain = Arc::new(TestChain::default());
+        blocks.iter().for_each(|block| chain.add(block));
+        let (service, network, mut events) = Service::new(config, chain.clone()).unwrap();
+        let token = CancellationToken::new();
+        let swarm = tokio::spawn(service.run(token.clone()));
+        let (follower, followed) = (network.clone(), chain.clone());
+        let follower = tokio::spawn(async move {
+            while let Some(event) = events.recv().await {
+                let payload = event.payload.clone();
+                assert!(followed.knows(payload.parent_hash()), "parents come first");
+                followed.add(&payload);
+                followed.events.lock().push(event);
+                follower.settled(payload.hash, Settled::Ok).await;
+                follower.heads(Heads { head: payload.id(), safe: genesis().id }).await;
+            }
+        });
+        let mut addresses = network.listen_addrs();
+        let address = addresses.wait_for(|all| !all.is_empty()).await.unwrap()[0].clone();
+        Self { network, chain, address, token, tasks: [swarm, follower] }
+    }
+
+    pub async fn publish(&self, block: &Arc<Payload>) {
+        self.chain.add(block);
+        self.network.publish(block.clone(), sign_block(block)).await;
+    }
+
+    pub async fn peers(&self, count: usize) {
+        eventually(Duration::from_secs(10), || self.network.peer_count() == count).await;
+    }
+
+    pub async fn receives(&self, block: &Payload) {
+        eventually(Duration::from_secs(15), || self.chain.has(block)).await;
+    }
+
+    pub async fn stop(self) {
+        self.token.cancel();
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+/// Waits until the condition holds; returns how long that took.
+#[track_caller]
+pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> impl Future<Output = Duration> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = Instant::now();
+        while !condition() {
+            assert!(start.elapsed() < limit, "not within {limit:?}, at {caller}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        start.elapsed()
+    }
+}
+
+/// A peer that is not one of ours: sends whatever bytes it is told.
+#[derive(NetworkBehaviour)]
+pub struct RawBehaviour {
+    pub gossip: gossipsub::Behaviour,
+    pub streams: libp2p_stream::Behaviour,
+}
+
+pub struct Raw(pub Swarm<RawBehaviour>);
+
+impl Raw {
+    pub async fn connected_to(node: &Node, signed: bool) -> Self {
+        let swarm = SwarmBuilder::with_existing_identity(Keypair::generate_secp256k1())
+            .with_tokio()
+            .with_tcp(tcp::Config::default(), noise::Config::new, yamux::Config::default)
+            .unwrap()
+            .with_behaviour(|key| {
+                let config = gossipsub::ConfigBuilder::default()
+                    .max_transmit_size(64 << 20)
+                    .validation_mode(gossipsub::ValidationMode::None)
+                    .message_id_fn(|message| gossipsub::MessageId::new(&message.data))
+                    .build()
+                    .unwrap();
+                let author = match signed {
+                    true => gossipsub::MessageAuthenticity::Signed(key.clone()),
+                    false => gossipsub::MessageAuthenticity::Anonymous,
+                };
+                let gossip = gossipsub::Behaviour::new(author, config).unwrap();
+                Ok(RawBehaviour { gossip, streams: libp2p_stream::Behaviour::new() })
+            })
+            .unwrap()
+            .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(60)))
+            .build();
+        let mut raw = Self(swarm);
+        raw.reconnect(node).await;
+        raw
+    }
+
+    /// Dials the node and waits until it has told its topics.
+    pub async fn reconnect(&mut self, node: &Node) {
+        self.0.dial(node.address.clone()).unwrap();
+        self.until(|event| {
+            matches!(event, SwarmEvent::Behaviour(RawBehaviourEvent::Gossip(gossipsub::Event::Subscribed { topic, .. }))
+                if *topic == v4_topic())
+        })
+        .await;
+    }
+
+    pub fn publish(&mut self, data: Vec<u8>) {
+        self.0.behaviour_mut().gossip.publish(v4_topic(), data).unwrap();
+    }
+
+    pub async fn until(&mut self, mut seen: impl FnMut(&SwarmEvent<RawBehaviourEvent>) -> bool) {
+        let wait = async { while !seen(&self.0.select_next_some().await) {} };
+        tokio::time::timeout(Duration::from_secs(10), wait).await.expect("the raw peer's event came");
+    }
+
+    /// Lets the raw peer do its part while waiting.
+    pub async fn drive(&mut self, until: impl Future<Output = Duration>) -> Duration {
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                elapsed = &mut until => return elapsed,
+                _ = self.0.select_next_some() => {}
+            }
+        }
+    }
+}
+
+pub fn v4_topic() -> gossipsub::TopicHash {
+    gossipsub::TopicHash::from_raw(gossip::topic(CHAIN, PayloadVersion::V4))
+}
+
+/// Counters of this process by "name{label value}".
+pub fn counter(name: &str, label: &str) -> u64 {
+    RECORDER.counts.lock().get(&(name.to_owned(), label.to_owned())).map_or(0, |count| *count.0.lock())
+}
+
+pub fn count_metrics() {
+    LazyLock::force(&RECORDER);
+}
+
+static RECORDER: LazyLock<&'static Recorder> = LazyLock::new(|| {
+    let recorder: &'static Recorder = Box::leak(Box::default());
+    metrics::set_global_recorder(recorder).unwrap();
+    recorder
+});
+
+#[derive(Default)]
+struct Recorder {
+    counts: Mutex<HashMap<(String, String), Arc<Count>>>,
+}
+
+#[derive(Default)]
+struct Count(Mutex<u64>);
+
+impl metrics::CounterFn for Count {
+    fn increment(&self, value: u64) {
+        *self.0.lock() += value;
+    }
+    fn absolute(&self, value: u64) {
+        *self.0.lock() = value;
+    }
+}
+
+impl metrics::Recorder for &'static Recorder {
+    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn register_counter(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+        let label = key.labels().next().map_or("", |label| label.value()).to_owned();
+        let count = self.counts.lock().entry((key.name().to_owned(), label)).or_default().clone();
+        metrics::Counter::from_arc(count)
+    }
+    fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+        metrics::Gauge::noop()
+    }
+    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+        metrics::Histogram::noop()
+    }
+}

@@ -1,0 +1,94 @@
+//! Static peers, ports, identities.
+
+use crate::net::*;
+use starling_p2p::{Config, Service, StartError};
+use std::{sync::Arc, time::Duration};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_peer_is_found_again_after_its_restart() {
+    let blocks = chain(2, vec![]);
+    let keypair = config().identity;
+    let sequencer = Node::start(Config { identity: keypair.clone(), ..config() }).await;
+    let address = sequencer.address.clone();
+    let port = address.iter().find_map(|part| match part {
+        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
+        _ => None,
+    });
+    let replica = Node::start(with_static(&[&address])).await;
+    replica.peers(1).await;
+    assert!(replica.network.peers()[0].protected);
+    sequencer.publish(&blocks[0]).await;
+    replica.receives(&blocks[0]).await;
+    sequencer.stop().await;
+    replica.peers(0).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+
+    let again = Node::start_with(Config { identity: keypair, listen_tcp: port.unwrap(), ..config() }, &blocks[..1]).await;
+    let waited = eventually(Duration::from_secs(3), || again.network.peer_count() == 1).await;
+    println!("found again after {waited:?}");
+    again.publish(&blocks[1]).await;
+    replica.receives(&blocks[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_that_dial_each_other_end_with_one_connection() {
+    let blocks = chain(2, vec![]);
+    let (one, two) = (config(), config());
+    let peer = |config: &Config, port: u16| {
+        format!("/ip4/127.0.0.1/tcp/{port}/p2p/{}", config.identity.public().to_peer_id()).parse().unwrap()
+    };
+    let (port_one, port_two) = (free_port(), free_port());
+    let (to_one, to_two) = (peer(&one, port_one), peer(&two, port_two));
+    let one = Config { listen_tcp: port_one, static_peers: vec![to_two], ..one };
+    let two = Config { listen_tcp: port_two, static_peers: vec![to_one], ..two };
+    let (one, two) = tokio::join!(Node::start(one), Node::start(two));
+    one.peers(1).await;
+    two.peers(1).await;
+    one.publish(&blocks[0]).await;
+    two.receives(&blocks[0]).await;
+    // Longer than a surplus connection lives.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for node in [&one, &two] {
+        let peers = node.network.peers();
+        assert_eq!(peers.iter().map(|peer| peer.connections).collect::<Vec<_>>(), [1]);
+    }
+    one.publish(&blocks[1]).await;
+    two.receives(&blocks[1]).await;
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_one_sentence() {
+    let port = free_port();
+    let first = Service::new(Config { listen_tcp: port, ..config() }, Arc::new(TestChain::default()));
+    assert!(first.is_ok());
+    let Err(error) = Service::new(Config { listen_tcp: port, ..config() }, Arc::new(TestChain::default())) else {
+        panic!("two nodes on one port");
+    };
+    assert!(matches!(error, StartError::PortInUse(_)));
+    let text = error.to_string();
+    assert!(text.contains(&port.to_string()) && text.contains("--p2p.listen.tcp") && !text.contains('\n'), "{text}");
+}
+
+#[tokio::test]
+async fn a_foreign_address_and_a_bad_mesh_are_errors() {
+    let foreign = Config { listen_ip: [203, 0, 113, 1].into(), listen_tcp: 9222, ..config() };
+    let result = Service::new(foreign, Arc::new(TestChain::default()));
+    assert!(matches!(result.map(|_| ()), Err(StartError::Listen { .. })));
+    let mut mesh = config();
+    mesh.mesh.lo = 20;
+    let result = Service::new(mesh, Arc::new(TestChain::default()));
+    assert!(matches!(result.map(|_| ()), Err(StartError::Mesh(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_swarm_ends_with_its_token() {
+    let node = Node::start(config()).await;
+    let network = node.network.clone();
+    node.stop().await;
+    // A handle without a swarm does nothing and does not hang.
+    tokio::time::timeout(Duration::from_secs(1), network.heads(Default::default())).await.unwrap();
+}
