@@ -1,0 +1,204 @@
+//! Building a block: from attributes to an executed block, transaction by transaction.
+//!
+//! The builder thread starts one per job, feeds it pool transactions and finishes it. It is the same execution that judges payloads,
+//! so what comes out is valid by construction. Its load is bounded by the block's gas limit.
+
+use crate::chain::{
+    evm::{ParentState, StateError},
+    execute::{BlockExecution, InvalidBlock, TransactError, recover},
+    rules::{ChainSpec, ExtraData, ExtraDataError},
+    view::ExecutedBlock,
+};
+use alloy_consensus::{Header, Transaction, transaction::Recovered};
+use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_primitives::{Address, B64, Bytes, U256};
+use alloy_trie::root::ordered_trie_root_encoded;
+use op_alloy_consensus::OpTxEnvelope;
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use starling_proto::{fork::Fork, payload::Payload, system_config::Eip1559Params};
+use std::sync::Arc;
+
+/// Least gas of any transaction: with less left, a block is full.
+const TRANSFER_GAS: u64 = 21_000;
+
+/// Why no block can be built from these attributes.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("timestamp {have} is not after the parent's {parent}")]
+    Timestamp { have: u64, parent: u64 },
+    #[error("{0} is missing in the attributes")]
+    Missing(&'static str),
+    #[error("{0} is given before its fork")]
+    Unexpected(&'static str),
+    #[error("{0} withdrawals in the attributes, there can be none")]
+    Withdrawals(usize),
+    #[error(transparent)]
+    ExtraData(#[from] ExtraDataError),
+    /// A forced transaction is never dropped: a block without it would be another chain.
+    #[error("failed to force-include transaction {index}: {cause}")]
+    Forced { index: usize, cause: String },
+    /// The state could not be read: nothing is known about the attributes.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// What became of a pool transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Added {
+    Yes,
+    /// Not even the smallest transaction fits any more.
+    Full,
+    /// Left out, and why. Nothing has changed.
+    Skipped(String),
+}
+
+/// A block being built.
+pub struct BlockBuilder {
+    spec: Arc<ChainSpec>,
+    parent: ParentState,
+    /// Complete but for what execution tells.
+    header: Header,
+    execution: BlockExecution,
+    transactions: Vec<Bytes>,
+    senders: Vec<Address>,
+    fees: U256,
+}
+
+impl BlockBuilder {
+    /// Starts a block on this state and runs the forced transactions.
+    pub fn start(
+        spec: Arc<ChainSpec>,
+        parent: impl Into<ParentState>,
+        attributes: OpPayloadAttributes,
+    ) -> Result<Self, BuildError> {
+        let parent = parent.into();
+        let header = header(&spec, parent.header(), &attributes)?;
+        let execution = BlockExecution::begin(&spec, &header, parent.clone())?;
+        let mut builder =
+            Self { spec, parent, header, execution, transactions: Vec::new(), senders: Vec::new(), fees: U256::ZERO };
+        for (index, raw) in attributes.transactions.unwrap_or_default().into_iter().enumerate() {
+            builder.force(index, raw)?;
+        }
+        Ok(builder)
+    }
+
+    fn force(&mut self, index: usize, raw: Bytes) -> Result<(), BuildError> {
+        let tx = recover(index, &raw).map_err(|error| BuildError::Forced {
+            index,
+            cause: match error {
+                InvalidBlock::Undecodable { reason, .. } => reason,
+                other => other.to_string(),
+            },
+        })?;
+        match self.execution.transact(&tx, &raw) {
+            Ok(_) => {}
+            Err(TransactError::Refused(refused)) => return Err(BuildError::Forced { index, cause: refused.to_string() }),
+            Err(TransactError::State(error)) => return Err(error.into()),
+        }
+        self.transactions.push(raw);
+        self.senders.push(tx.signer());
+        Ok(())
+    }
+
+    /// Adds a pool transaction if it fits. `raw` is its EIP-2718 form.
+    pub fn add(&mut self, tx: &Recovered<OpTxEnvelope>, raw: &Bytes) -> Result<Added, StateError> {
+        if self.execution.gas_left() < TRANSFER_GAS {
+            return Ok(Added::Full);
+        }
+        if tx.is_deposit() {
+            return Ok(Added::Skipped("a deposit can only be forced".to_owned()));
+        }
+        let before = self.execution.gas_used();
+        match self.execution.transact(tx, raw) {
+            Ok(_) => {}
+            Err(TransactError::Refused(refused)) => return Ok(Added::Skipped(refused.to_string())),
+            Err(TransactError::State(error)) => return Err(error),
+        }
+        let tip = tx.effective_tip_per_gas(self.base_fee()).unwrap_or(0);
+        let gas_used = self.execution.gas_used() - before;
+        self.fees = self.fees.saturating_add(U256::from(tip).saturating_mul(U256::from(gas_used)));
+        self.transactions.push(raw.clone());
+        self.senders.push(tx.signer());
+        Ok(Added::Yes)
+    }
+
+    /// Wei per gas.
+    pub fn base_fee(&self) -> u64 {
+        self.header.base_fee_per_gas.unwrap_or(0)
+    }
+
+    /// Gas that is left.
+    pub fn gas_left(&self) -> u64 {
+        self.execution.gas_left()
+    }
+
+    /// What pool transactions pay the fee recipient so far, wei.
+    pub fn fees(&self) -> U256 {
+        self.fees
+    }
+
+    /// Computes the roots and seals the block.
+    pub fn finish(self) -> Result<ExecutedBlock, StateError> {
+        let Self { spec, parent, mut header, execution, transactions, senders, .. } = self;
+        let execution = execution.finish();
+        let (outcome, update) = execution.outcome(&spec.at(header.timestamp), &parent)?;
+        header.gas_used = outcome.gas_used;
+        header.blob_gas_used = outcome.blob_gas_used;
+        header.receipts_root = outcome.receipts_root;
+        header.logs_bloom = outcome.logs_bloom;
+        header.state_root = outcome.state_root;
+        header.withdrawals_root = outcome.withdrawals_root;
+        header.transactions_root = ordered_trie_root_encoded(&transactions);
+        let payload = Arc::new(Payload::sealed(header, transactions));
+        Ok(ExecutedBlock::new(payload, senders, Arc::new(execution.receipts), Arc::new(update.overlay)))
+    }
+}
+
+/// `Ok` with the value if an attribute is given exactly when its fork is active.
+fn attribute<T>(name: &'static str, value: Option<T>, active: bool) -> Result<Option<T>, BuildError> {
+    match (&value, active) {
+        (None, true) => Err(BuildError::Missing(name)),
+        (Some(_), false) => Err(BuildError::Unexpected(name)),
+        _ => Ok(value),
+    }
+}
+
+/// The header of a block with these attributes, before execution (specs: exec-engine, extended payload attributes).
+fn header(spec: &ChainSpec, parent: &Header, attributes: &OpPayloadAttributes) -> Result<Header, BuildError> {
+    let standard = &attributes.payload_attributes;
+    let timestamp = standard.timestamp;
+    let active = spec.at(timestamp);
+    if timestamp <= parent.timestamp {
+        return Err(BuildError::Timestamp { have: timestamp, parent: parent.timestamp });
+    }
+    if let Some(count) = standard.withdrawals.as_ref().map(Vec::len).filter(|count| *count > 0) {
+        return Err(BuildError::Withdrawals(count));
+    }
+    let beacon_root = attribute("parentBeaconBlockRoot", standard.parent_beacon_block_root, active.cancun)?;
+    let params = attribute("eip1559Params", attributes.eip_1559_params, active.is_op(Fork::Holocene))?;
+    let minimum = attribute("minBaseFee", attributes.min_base_fee, active.is_op(Fork::Jovian))?;
+    // On OP the system configuration decides the gas limit of every block; on Ethereum it stays where it is.
+    let gas_limit = match attributes.gas_limit {
+        Some(limit) => limit,
+        None if active.op.is_none() => parent.gas_limit,
+        None => return Err(BuildError::Missing("gasLimit")),
+    };
+    let params = Eip1559Params::decode(params.unwrap_or(B64::ZERO));
+    Ok(Header {
+        parent_hash: parent.hash_slow(),
+        beneficiary: standard.suggested_fee_recipient,
+        number: parent.number.saturating_add(1),
+        gas_limit,
+        timestamp,
+        extra_data: ExtraData::encode(spec, timestamp, params, minimum.unwrap_or(0))?,
+        mix_hash: standard.prev_randao,
+        base_fee_per_gas: Some(spec.next_base_fee(parent, timestamp)?),
+        excess_blob_gas: active.cancun.then(|| spec.excess_blob_gas(parent, timestamp)),
+        parent_beacon_block_root: beacon_root,
+        requests_hash: active.prague.then_some(EMPTY_REQUESTS_HASH),
+        ..Default::default()
+    })
+}
+
+#[cfg(test)]
+mod tests;

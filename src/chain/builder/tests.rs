@@ -1,0 +1,135 @@
+use super::*;
+use crate::chain::{
+    evm::tests::{Alloc, Ground, address_of, op, sign, transfer},
+    pool::{Admission, PoolConfig},
+    tests::{GAS_LIMIT, attributes},
+};
+use alloy_consensus::TxEip1559;
+use alloy_primitives::U256;
+use starling_proto::fork::Fork;
+
+/// Senders with funds, by key.
+const SENDERS: std::ops::Range<u8> = 1..201;
+
+fn ground() -> Ground {
+    Ground::new(SENDERS.map(|key| (address_of(key), Alloc::ether(100))))
+}
+
+fn pool() -> Pool {
+    Pool::with_config(&op(Fork::Jovian), PoolConfig { account_queue: 100, global_queue: 6_000, ..Default::default() })
+}
+
+fn builder(ground: &Ground) -> BlockBuilder {
+    let attributes = attributes(&ground.header, 0, []);
+    BlockBuilder::start(Arc::new(op(Fork::Jovian)), ground.state(), attributes).unwrap()
+}
+
+/// As JSON-RPC does, with the state of the ground.
+fn submit(pool: &Pool, key: u8, tx: TxEip1559) -> B256 {
+    let admission =
+        Admission { nonce: 0, balance: U256::MAX, base_fee: 1_000, block_gas_limit: GAS_LIMIT, l1_cost: U256::ZERO, now: 1_000 };
+    let tx = PoolTx::new(sign(key, tx).0);
+    let hash = tx.hash;
+    pool.add(tx, &admission).unwrap();
+    hash
+}
+
+fn tip(nonce: u64, tip: u128) -> TxEip1559 {
+    TxEip1559 { max_priority_fee_per_gas: tip, ..transfer(nonce) }
+}
+
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(600)
+}
+
+#[test]
+fn a_transaction_left_out_closes_its_sender_until_another_takes_its_nonce() {
+    let (ground, pool) = (ground(), pool());
+    let (mut builder, mut fill) = (builder(&ground), Fill::default());
+    // More gas than is left when its turn comes; what follows it has no chance.
+    for key in 3..10 {
+        submit(&pool, key, tip(0, 100));
+    }
+    let wide = submit(&pool, 1, TxEip1559 { gas_limit: GAS_LIMIT - 100_000, ..tip(0, 50) });
+    let next = submit(&pool, 1, tip(1, 50));
+    let other = submit(&pool, 2, tip(0, 10));
+    assert!(!fill.run(&mut builder, &pool, far()));
+    assert!(fill.left_out.contains(&wide) && !fill.left_out.contains(&next), "only the first is at fault");
+    assert!(fill.added.contains(&other) && fill.added.len() == 8);
+
+    let narrow = submit(&pool, 1, TxEip1559 { max_fee_per_gas: 2_000_000, ..tip(0, 60) });
+    fill.not_before = None;
+    assert!(!fill.run(&mut builder, &pool, far()));
+    assert!(fill.added.contains(&narrow) && fill.added.contains(&next) && fill.added.len() == 10);
+    let block = builder.finish().unwrap();
+    assert_eq!(block.payload.transactions.len(), 1 + 10);
+}
+
+#[test]
+fn a_mined_transaction_that_the_pool_still_has_holds_up_nobody_for_long() {
+    let (ground, pool) = (ground(), pool());
+    let (mut builder, mut fill) = (builder(&ground), Fill::default());
+    // The state is ahead of the pool: the nonces that a sender's transactions have are used, or not reached.
+    let stale = submit(&pool, 1, tip(0, 10));
+    let next = submit(&pool, 1, tip(1, 10));
+    builder.add(&sign(1, tip(0, 77)).0, &sign(1, tip(0, 77)).1).unwrap();
+    fill.run(&mut builder, &pool, far());
+    assert!(fill.left_out.contains(&stale) && fill.added.is_empty());
+    pool.on_head(crate::chain::pool::HeadChange { mined: vec![stale], block_gas_limit: GAS_LIMIT, ..Default::default() }, |_| {
+        Some((1, U256::MAX))
+    });
+    fill.not_before = None;
+    fill.run(&mut builder, &pool, far());
+    assert!(fill.added.contains(&next));
+}
+
+#[test]
+fn the_pool_is_asked_again_only_after_a_change_and_work_stops_at_the_deadline() {
+    let (ground, pool) = (ground(), pool());
+    for nonce in 0..25 {
+        for key in SENDERS {
+            submit(&pool, key, tip(nonce, 10 + u128::from(key)));
+        }
+    }
+    assert_eq!(pool.stats().pending, 5_000);
+    let started = Instant::now();
+    assert_eq!(pool.best(1_000).len(), 5_000);
+    println!("the best of 5,000 transactions: {:?}", started.elapsed());
+
+    let (mut builder, mut fill) = (builder(&ground), Fill::default());
+    assert!(fill.run(&mut builder, &pool, Instant::now()), "a deadline that has passed");
+    assert!(fill.added.is_empty());
+    let left = fill.queue.len();
+    while fill.run(&mut builder, &pool, Instant::now() + Duration::from_millis(1)) {}
+    // The block is full long before the pool is empty.
+    assert!(fill.done && fill.added.len() > 1_000 && fill.queue.len() < left);
+    assert!(!fill.run(&mut builder, &pool, far()));
+
+    let (mut builder, mut fill) = (self::builder(&ground), Fill { version: Some(pool.version()), ..Default::default() });
+    assert!(!fill.run(&mut builder, &pool, far()), "nothing has changed");
+    submit(&pool, 1, tip(25, 10));
+    fill.run(&mut builder, &pool, far());
+    assert!(!fill.added.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_and_seals_out_of_order_are_answered() {
+    let datadir = crate::chain::tests::datadir();
+    let (chain, _threads) = crate::chain::tests::open(datadir.path());
+    let genesis = chain.view().header().clone();
+    let parent = chain.view().head().hash;
+    assert!(matches!(chain.seal(PayloadId::new([1; 8])).await, Err(ChainError::UnknownPayload)));
+    assert!(matches!(chain.start(B256::ZERO, attributes(&genesis, 0, [])).await, Err(ChainError::UnknownBlock(_))));
+    let first = chain.start(parent, attributes(&genesis, 0, [])).await.unwrap();
+    assert_eq!(chain.start(parent, attributes(&genesis, 0, [])).await.unwrap(), first);
+    let second = chain.start(parent, attributes(&genesis, 1, [])).await.unwrap();
+    assert!(matches!(chain.seal(first).await, Err(ChainError::UnknownPayload)), "replaced");
+    let block = chain.seal(second).await.unwrap();
+    assert!(chain.knows(block.payload.hash));
+    assert!(matches!(chain.seal(second).await, Err(ChainError::UnknownPayload)), "sealed");
+    // The same block again is the same block.
+    let again = chain.start(parent, attributes(&genesis, 1, [])).await.unwrap();
+    assert_eq!(chain.seal(again).await.unwrap().payload.hash, block.payload.hash);
+    let bad = alloy_primitives::Bytes::from_static(&[0x02, 0xc0]);
+    assert!(matches!(chain.start(parent, attributes(&genesis, 2, [bad])).await, Err(ChainError::Build(_))));
+}

@@ -1,0 +1,31 @@
+//! What a block changes in the state, keyed as the tries are: by the hash of the address and of the slot.
+
+use alloy_primitives::{B256, Bytes, U256};
+use std::collections::BTreeMap;
+
+/// The net effect of a block (or of a genesis alloc) on the state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// By keccak(address). `None`: the account no longer exists.
+    pub accounts: BTreeMap<B256, Option<AccountChange>>,
+    /// By keccak(address). An account listed here is also listed in `accounts`.
+    pub storages: BTreeMap<B256, StorageChange>,
+    /// New contract code by hash.
+    pub codes: BTreeMap<B256, Bytes>,
+}
+
+/// An account without its storage root, which follows from the storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountChange {
+    pub nonce: u64,
+    pub balance: U256,
+    pub code_hash: B256,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StorageChange {
+    /// All earlier slots are gone (the account was destroyed, possibly created anew); `slots` is then the whole storage.
+    pub wiped: bool,
+    /// By keccak(slot). Zero removes the slot.
+    pub slots: BTreeMap<B256, U256>,
+}

@@ -1,0 +1,377 @@
+//! The EVM: the only place that knows revm and its generic types. Everything else sees [`Vm`] for blocks, [`call`] and
+//! [`estimate_gas`] for questions.
+//!
+//! A [`Vm`] runs transactions of one block, in order, over the state of the parent block, and ends as the [`Changes`] the block
+//! makes. It is made anew for every block: the L1 fee parameters that it caches belong to one. Its cost is the gas it is given; callers
+//! bound that (a block's gas limit, [`RPC_GAS_CAP`]).
+
+mod access_list;
+mod call;
+pub mod deploy;
+mod parent;
+mod text;
+
+pub use call::{
+    AccessListOutcome, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, call,
+    create_access_list, estimate_gas,
+};
+pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;
+pub use parent::{ParentState, StateError, WitnessState};
+pub use text::revert_text;
+
+use crate::chain::{
+    changes::{AccountChange, Changes, StorageChange},
+    rules::ChainSpec,
+};
+use access_list::Accesses;
+use alloy_consensus::{Header, transaction::Recovered};
+use alloy_evm::{
+    EthEvm, EthEvmFactory, Evm, EvmEnv, EvmFactory, FromTxWithEncoded,
+    precompiles::{DynPrecompile, PrecompileInput, PrecompilesMap},
+};
+use alloy_op_evm::{OpEvm, OpEvmFactory, OpTx, OpTxError};
+use alloy_primitives::{Address, B256, Bytes, Log, U256, keccak256, map::HashMap};
+use op_alloy_consensus::OpTxEnvelope;
+use op_revm::{OpHaltReason, OpSpecId, OpTransactionError};
+use revm::{
+    Database, DatabaseCommit,
+    bytecode::Bytecode,
+    context::{BlockEnv, CfgEnv},
+    context_interface::{
+        block::BlobExcessGasAndPrice,
+        result::{EVMError, ExecutionResult, InvalidTransaction, ResultAndState},
+    },
+    database::{BundleState, State, WrapDatabaseRef, states::bundle_state::BundleRetention},
+    database_interface::bal::EvmDatabaseError,
+    precompile::{PrecompileHalt, PrecompileId, bn254, call_eth_precompile},
+    primitives::{KECCAK_EMPTY, hardfork::SpecId},
+    state::{Account as EvmAccount, AccountInfo, EvmState},
+};
+use starling_proto::fork::Fork;
+
+/// Who makes the calls at the start of a block (EIP-4788, EIP-2935).
+const SYSTEM_ADDRESS: Address = alloy_eips::eip4788::SYSTEM_ADDRESS;
+/// Karst: longest input of the pairing precompile, 300 pairs (specs: karst exec-engine).
+const KARST_PAIRING_LIMIT: usize = 57_600;
+
+/// What a block changes so far, over the state of its parent.
+type Db = State<WrapDatabaseRef<ParentState>>;
+type DbError = EvmDatabaseError<StateError>;
+
+/// An EVM at one block.
+pub struct Vm(Kind);
+
+enum Kind {
+    Optimism(Box<OpEvm<Db, Accesses, PrecompilesMap>>),
+    Ethereum(Box<EthEvm<Db, Accesses, PrecompilesMap>>),
+}
+
+/// What a transaction did.
+#[derive(Clone, Debug)]
+pub struct Executed {
+    pub success: bool,
+    pub gas_used: u64,
+    pub logs: Vec<Log>,
+}
+
+/// Why a transaction did not run. It has changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum VmError {
+    /// The transaction may not stand here.
+    #[error("{0}")]
+    Invalid(String),
+    /// The state could not be read: nothing is known about the transaction.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+impl Vm {
+    /// An EVM for the block with this header (its roots need not be known) on this state.
+    pub fn new(spec: &ChainSpec, header: &Header, parent: ParentState) -> Self {
+        Self::with(spec, header.timestamp, block_env(spec, header), parent, false)
+    }
+
+    fn with(spec: &ChainSpec, timestamp: u64, block: BlockEnv, parent: ParentState, simulation: bool) -> Self {
+        let db = State::builder().with_database_ref(parent).with_bundle_update().build();
+        let active = spec.at(timestamp);
+        Self(match active.op {
+            Some(fork) => {
+                let spec_id = op_spec_id(fork);
+                let mut cfg = CfgEnv::new().with_chain_id(spec.chain_id).with_spec_and_mainnet_gas_params(spec_id);
+                if simulation {
+                    for_simulation(&mut cfg);
+                }
+                let env = EvmEnv::new(cfg, block);
+                let mut evm = OpEvmFactory::<OpTx>::default().create_evm_with_inspector(db, env, Accesses::default());
+                evm.set_inspector_enabled(false);
+                if fork >= Fork::Karst {
+                    limit_pairing(evm.components_mut().2);
+                }
+                Kind::Optimism(Box::new(evm))
+            }
+            None => {
+                let spec_id = match (active.osaka, active.prague, active.cancun, active.shanghai) {
+                    (true, ..) => SpecId::OSAKA,
+                    (_, true, ..) => SpecId::PRAGUE,
+                    (_, _, true, _) => SpecId::CANCUN,
+                    (.., true) => SpecId::SHANGHAI,
+                    _ => SpecId::MERGE,
+                };
+                let mut cfg = CfgEnv::new_with_spec(spec_id).with_chain_id(spec.chain_id);
+                if simulation {
+                    for_simulation(&mut cfg);
+                }
+                if let Some(params) = spec.blob_params(timestamp) {
+                    cfg.set_max_blobs_per_tx(params.max_blobs_per_tx);
+                }
+                let env = EvmEnv::new(cfg, block);
+                let mut evm = EthEvmFactory::default().create_evm_with_inspector(db, env, Accesses::default());
+                evm.set_inspector_enabled(false);
+                Kind::Ethereum(Box::new(evm))
+            }
+        })
+    }
+
+    /// Runs a transaction and keeps what it changes. `raw` is its EIP-2718 form, which the L1 fee is computed from.
+    pub fn transact(&mut self, tx: &Recovered<OpTxEnvelope>, raw: &Bytes) -> Result<Executed, VmError> {
+        let (result, state) = self.run(OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone())).map_err(VmError::from)?;
+        let executed = Executed { success: result.is_success(), gas_used: result.tx_gas_used(), logs: result.into_logs() };
+        self.db().commit(state);
+        Ok(executed)
+    }
+
+    /// Runs a call of the system and keeps what it changes. Nothing happens if there is no code at `contract`.
+    pub fn system_call(&mut self, contract: Address, data: Bytes) -> Result<(), StateError> {
+        if self.account(contract)?.is_none_or(|account| account.code_hash == KECCAK_EMPTY) {
+            return Ok(());
+        }
+        let called = match &mut self.0 {
+            Kind::Optimism(evm) => evm.transact_system_call(SYSTEM_ADDRESS, contract, data).map(|it| it.state).map_err(op_error),
+            Kind::Ethereum(evm) => evm.transact_system_call(SYSTEM_ADDRESS, contract, data).map(|it| it.state).map_err(eth_error),
+        };
+        // Nothing is asked of such a call that it could fail: an error is never the block's.
+        let state = called.map_err(|error| match VmError::from(error) {
+            VmError::State(error) => error,
+            VmError::Invalid(reason) => StateError::Evm(reason),
+        })?;
+        self.db().commit(state);
+        Ok(())
+    }
+
+    /// Puts code at an address by force; balance, nonce and storage stay.
+    pub fn set_code(&mut self, address: Address, code: Bytes) -> Result<(), StateError> {
+        let mut info = self.account(address)?.unwrap_or_default();
+        info.code_hash = keccak256(&code);
+        info.code = Some(Bytecode::new_raw(code));
+        let mut account = EvmAccount::from(info);
+        account.mark_touch();
+        self.db().commit(HashMap::from_iter([(address, account)]));
+        Ok(())
+    }
+
+    /// The nonce of an account at this point of the block.
+    pub fn nonce(&mut self, address: Address) -> Result<u64, StateError> {
+        Ok(self.account(address)?.map_or(0, |account| account.nonce))
+    }
+
+    fn account(&mut self, address: Address) -> Result<Option<AccountInfo>, StateError> {
+        self.db().basic(address).map_err(StateError::from)
+    }
+
+    fn precompiles(&mut self) -> &mut PrecompilesMap {
+        match &mut self.0 {
+            Kind::Optimism(evm) => evm.components_mut().2,
+            Kind::Ethereum(evm) => evm.components_mut().2,
+        }
+    }
+
+    /// From now on, notes in `accesses` what transactions touch.
+    fn watch(&mut self, accesses: Accesses) {
+        match &mut self.0 {
+            Kind::Optimism(evm) => {
+                *evm.components_mut().1 = accesses;
+                evm.set_inspector_enabled(true);
+            }
+            Kind::Ethereum(evm) => {
+                *evm.components_mut().1 = accesses;
+                evm.set_inspector_enabled(true);
+            }
+        }
+    }
+
+    /// What was touched since [`Vm::watch`].
+    fn accesses(&self) -> &Accesses {
+        match &self.0 {
+            Kind::Optimism(evm) => evm.components().1,
+            Kind::Ethereum(evm) => evm.components().1,
+        }
+    }
+
+    /// A storage slot at this point of the block.
+    pub fn storage(&mut self, address: Address, slot: U256) -> Result<U256, StateError> {
+        // The cache wants to know the account before its storage.
+        self.account(address)?;
+        self.db().storage(address, slot).map_err(StateError::from)
+    }
+
+    /// The net effect of everything that ran.
+    pub fn into_changes(mut self) -> Changes {
+        let db = self.db();
+        db.merge_transitions(BundleRetention::PlainState);
+        changes(db.take_bundle())
+    }
+
+    fn db(&mut self) -> &mut Db {
+        match &mut self.0 {
+            Kind::Optimism(evm) => evm.db_mut(),
+            Kind::Ethereum(evm) => evm.db_mut(),
+        }
+    }
+
+    /// Runs a transaction without keeping what it changes.
+    fn run(&mut self, tx: OpTx) -> Result<(ExecutionResult<OpHaltReason>, EvmState), RunError> {
+        match &mut self.0 {
+            Kind::Optimism(evm) => {
+                let ResultAndState { result, state } = evm.transact_raw(tx).map_err(op_error)?;
+                Ok((result, state))
+            }
+            Kind::Ethereum(evm) => {
+                let ResultAndState { result, state } = evm.transact_raw(tx.0.base).map_err(eth_error)?;
+                Ok((result.map_haltreason(OpHaltReason::Base), state))
+            }
+        }
+    }
+}
+
+/// Turns off what a question is not bound by: nonce, sender's code, chain id, block gas limit and EIP-7825's cap.
+fn for_simulation<S>(cfg: &mut CfgEnv<S>) {
+    cfg.tx_gas_limit_cap = Some(u64::MAX);
+    cfg.disable_nonce_check = true;
+    cfg.disable_eip3607 = true;
+    cfg.disable_block_gas_limit = true;
+    cfg.tx_chain_id_check = false;
+}
+
+fn op_spec_id(fork: Fork) -> OpSpecId {
+    match fork {
+        Fork::Bedrock => OpSpecId::BEDROCK,
+        Fork::Regolith => OpSpecId::REGOLITH,
+        Fork::Canyon | Fork::Delta => OpSpecId::CANYON,
+        Fork::Ecotone => OpSpecId::ECOTONE,
+        Fork::Fjord => OpSpecId::FJORD,
+        Fork::Granite => OpSpecId::GRANITE,
+        Fork::Holocene => OpSpecId::HOLOCENE,
+        Fork::Isthmus => OpSpecId::ISTHMUS,
+        Fork::Jovian => OpSpecId::JOVIAN,
+        Fork::Karst => OpSpecId::KARST,
+    }
+}
+
+fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
+    let active = spec.at(header.timestamp);
+    let blob = match spec.blob_params(header.timestamp) {
+        Some(params) => {
+            let excess_blob_gas = header.excess_blob_gas.unwrap_or(0);
+            Some(BlobExcessGasAndPrice { excess_blob_gas, blob_gasprice: params.calc_blob_fee(excess_blob_gas) })
+        }
+        // There are no blobs on OP: BLOBBASEFEE is 1.
+        None => active.cancun.then_some(BlobExcessGasAndPrice { excess_blob_gas: 0, blob_gasprice: 1 }),
+    };
+    BlockEnv {
+        number: U256::from(header.number),
+        beneficiary: header.beneficiary,
+        timestamp: U256::from(header.timestamp),
+        gas_limit: header.gas_limit,
+        basefee: header.base_fee_per_gas.unwrap_or_default(),
+        difficulty: U256::ZERO,
+        prevrandao: Some(header.mix_hash),
+        blob_excess_gas_and_price: blob,
+        ..Default::default()
+    }
+}
+
+/// op-revm's Karst still has Jovian's limit on the pairing precompile.
+fn limit_pairing(precompiles: &mut PrecompilesMap) {
+    precompiles.apply_precompile(&bn254::pair::ADDRESS, |_| {
+        Some(DynPrecompile::new(PrecompileId::Bn254Pairing, |input: PrecompileInput<'_>| {
+            let pair = |data: &[u8], gas| match data.len() {
+                length if length > KARST_PAIRING_LIMIT => Err(PrecompileHalt::Bn254PairLength),
+                _ => bn254::run_pair(data, bn254::pair::ISTANBUL_PAIR_PER_POINT, bn254::pair::ISTANBUL_PAIR_BASE, gas),
+            };
+            Ok(call_eth_precompile(pair, input.data, input.gas, input.reservoir))
+        }))
+    });
+}
+
+/// Why the EVM did not run a transaction.
+enum RunError {
+    Invalid(InvalidTransaction),
+    /// Invalid by a rule of OP alone.
+    InvalidOp(String),
+    State(StateError),
+}
+
+impl From<RunError> for VmError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Invalid(error) => Self::Invalid(error.to_string()),
+            RunError::InvalidOp(error) => Self::Invalid(error),
+            RunError::State(error) => Self::State(error),
+        }
+    }
+}
+
+fn op_error(error: EVMError<DbError, OpTxError>) -> RunError {
+    match error {
+        EVMError::Transaction(OpTxError(OpTransactionError::Base(error))) => RunError::Invalid(error),
+        EVMError::Transaction(error) => RunError::InvalidOp(error.to_string()),
+        EVMError::Database(error) => RunError::State(error.into()),
+        other => RunError::State(StateError::Evm(other.to_string())),
+    }
+}
+
+fn eth_error(error: EVMError<DbError>) -> RunError {
+    match error {
+        EVMError::Transaction(error) => RunError::Invalid(error),
+        EVMError::Database(error) => RunError::State(error.into()),
+        other => RunError::State(StateError::Evm(other.to_string())),
+    }
+}
+
+/// What a bundle says, in the keys of the tries. Accounts that were touched and are empty are gone (EIP-161).
+fn changes(bundle: BundleState) -> Changes {
+    let mut changes = Changes::default();
+    for (address, account) in bundle.state {
+        let hash = keccak256(address);
+        let Some(info) = &account.info else {
+            if account.original_info.is_some() {
+                changes.accounts.insert(hash, None);
+            }
+            continue;
+        };
+        let wiped = account.status.was_destroyed();
+        let slots =
+            account.storage.iter().filter(|(_, slot)| if wiped { !slot.present_value.is_zero() } else { slot.is_changed() });
+        let slots: Vec<(B256, U256)> = slots.map(|(slot, value)| (keccak256(B256::from(*slot)), value.present_value)).collect();
+        let storage = StorageChange { wiped, slots: slots.into_iter().collect() };
+        let changed = storage.wiped || !storage.slots.is_empty();
+        if !changed && !account.is_info_changed() {
+            continue;
+        }
+        let (nonce, balance, code_hash) = (info.nonce, info.balance, info.code_hash);
+        changes.accounts.insert(hash, Some(AccountChange { nonce, balance, code_hash }));
+        if changed {
+            changes.storages.insert(hash, storage);
+        }
+        if account.is_contract_changed()
+            && code_hash != KECCAK_EMPTY
+            && let Some(code) = info.code.as_ref().or_else(|| bundle.contracts.get(&code_hash))
+        {
+            changes.codes.insert(code_hash, code.original_bytes());
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+pub(in crate::chain) mod tests;

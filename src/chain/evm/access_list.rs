@@ -1,0 +1,76 @@
+//! Which addresses and slots a call touches: an inspector that looks at the operands of the opcodes that EIP-2929 prices.
+//!
+//! Every EVM carries one; it only looks when [`super::Vm::watch`] was called, so blocks are executed without it.
+
+use alloy_eips::eip2930::{AccessList, AccessListItem};
+use alloy_primitives::{Address, B256, U256};
+use revm::{
+    bytecode::opcode,
+    inspector::Inspector,
+    interpreter::{
+        Interpreter,
+        interpreter::EthInterpreter,
+        interpreter_types::{InputsTr, Jumps},
+    },
+};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// What was touched so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Accesses {
+    /// Addresses that are warm anyway: listed with slots only.
+    warm: HashSet<Address>,
+    touched: BTreeMap<Address, BTreeSet<B256>>,
+}
+
+impl Accesses {
+    pub(super) fn new(warm: HashSet<Address>) -> Self {
+        Self { warm, touched: BTreeMap::new() }
+    }
+
+    /// Adds what a list names.
+    pub(super) fn extend(&mut self, list: &AccessList) {
+        for item in &list.0 {
+            self.account(item.address);
+            for slot in &item.storage_keys {
+                self.touched.entry(item.address).or_default().insert(*slot);
+            }
+        }
+    }
+
+    /// Addresses and slots, ascending.
+    pub(super) fn list(&self) -> AccessList {
+        let item = |(address, slots): (&Address, &BTreeSet<B256>)| AccessListItem {
+            address: *address,
+            storage_keys: slots.iter().copied().collect(),
+        };
+        AccessList(self.touched.iter().map(item).collect())
+    }
+
+    fn account(&mut self, address: Address) {
+        if !self.warm.contains(&address) {
+            self.touched.entry(address).or_default();
+        }
+    }
+}
+
+impl<CTX> Inspector<CTX, EthInterpreter> for Accesses {
+    fn step(&mut self, interpreter: &mut Interpreter<EthInterpreter>, _: &mut CTX) {
+        let operand = |n| interpreter.stack.peek(n).ok();
+        let address = |word: U256| Address::from_word(B256::from(word));
+        match interpreter.bytecode.opcode() {
+            opcode::SLOAD | opcode::SSTORE => {
+                if let Some(slot) = operand(0) {
+                    self.touched.entry(interpreter.input.target_address()).or_default().insert(B256::from(slot));
+                }
+            }
+            opcode::BALANCE | opcode::EXTCODESIZE | opcode::EXTCODECOPY | opcode::EXTCODEHASH | opcode::SELFDESTRUCT => {
+                operand(0).into_iter().for_each(|word| self.account(address(word)));
+            }
+            opcode::CALL | opcode::CALLCODE | opcode::DELEGATECALL | opcode::STATICCALL => {
+                operand(1).into_iter().for_each(|word| self.account(address(word)));
+            }
+            _ => {}
+        }
+    }
+}

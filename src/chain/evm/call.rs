@@ -1,0 +1,404 @@
+//! Questions about a state: `eth_call`, `eth_estimateGas` and `eth_createAccessList` with geth's meaning and geth's words.
+//!
+//! Nothing is kept. There is no L1 fee: the transaction has no envelope. Without a gas price the base fee is zero, also for the BASEFEE
+//! opcode. Callers give the block whose environment is used; its gas limit is no bound, [`RPC_GAS_CAP`] is.
+
+use super::{
+    RunError, Vm,
+    access_list::Accesses,
+    block_env,
+    parent::{ParentState, StateError},
+    text::{halt_text, revert_text},
+};
+use crate::chain::rules::{ChainSpec, MAX_TRANSACTION_GAS};
+use alloy_consensus::Header;
+use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
+use alloy_evm::overrides::{OverrideBlockHashes, StateOverrideError, apply_state_overrides};
+use alloy_op_evm::OpTx;
+use alloy_primitives::{Address, Bytes, Log, TxKind, U256};
+use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
+use op_revm::{OpHaltReason, OpTransaction};
+use revm::{
+    context::{BlockEnv, TxEnv, either::Either},
+    context_interface::result::{ExecutionResult, InvalidTransaction},
+};
+use std::collections::HashSet;
+
+/// Most gas of one call (geth's `--rpc.gascap`).
+pub const RPC_GAS_CAP: u64 = 50_000_000;
+/// Least gas of any transaction.
+const TRANSFER_GAS: u64 = 21_000;
+/// Gas that a call with value gives its callee on top.
+const CALL_STIPEND: u64 = 2_300;
+/// Estimation stops when the answer is this close: (high - low) / high, as a fraction of 1000.
+const ESTIMATE_TOLERANCE: u64 = 15;
+
+/// Runs of a call after which its access list must have settled: each list can change what the next run touches.
+const ACCESS_LIST_RUNS: usize = 16;
+
+/// A call as JSON-RPC gives it. Fees in wei per gas; at most one of the two forms is given.
+#[derive(Clone, Debug, Default)]
+pub struct CallInput {
+    pub from: Address,
+    /// `None` creates a contract.
+    pub to: Option<Address>,
+    /// [`RPC_GAS_CAP`] if absent, and never more.
+    pub gas: Option<u64>,
+    pub gas_price: Option<u128>,
+    pub max_fee_per_gas: Option<u128>,
+    pub max_priority_fee_per_gas: Option<u128>,
+    pub value: U256,
+    pub data: Bytes,
+    /// Not checked; only the address of a created contract would show it, and that goes by the state.
+    pub nonce: Option<u64>,
+    pub access_list: AccessList,
+    pub authorization_list: Vec<SignedAuthorization>,
+}
+
+/// What to pretend.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    pub state: StateOverride,
+    pub block: BlockOverrides,
+}
+
+/// What a call did.
+#[derive(Clone, Debug)]
+pub struct CallOutcome {
+    pub gas_used: u64,
+    /// Gas needed before refunds were paid.
+    pub max_gas_used: u64,
+    pub output: Bytes,
+    pub status: CallStatus,
+    pub logs: Vec<Log>,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallStatus {
+    Success,
+    /// With geth's message; the data are the outcome's output.
+    Revert(String),
+    /// With geth's message.
+    Halt(String),
+}
+
+/// Why a call was not run, in geth's words.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error("both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified")]
+    BothFees,
+    #[error(
+        "err: max priority fee per gas higher than max fee per gas: address {from}, maxPriorityFeePerGas: {tip}, maxFeePerGas: {fee} (supplied gas {gas})"
+    )]
+    TipAboveFee { from: Address, tip: u128, fee: u128, gas: u64 },
+    #[error(
+        "err: max fee per gas less than block base fee: address {from}, maxFeePerGas: {fee}, baseFee: {base_fee} (supplied gas {gas})"
+    )]
+    FeeBelowBase { from: Address, fee: u128, base_fee: u64, gas: u64 },
+    #[error("err: insufficient funds for gas * price + value: address {from} have {have} want {want} (supplied gas {gas})")]
+    Funds { from: Address, have: U256, want: U256, gas: u64 },
+    #[error("insufficient funds for transfer")]
+    FundsForTransfer,
+    #[error("err: intrinsic gas too low: have {have}, want {want} (supplied gas {have})")]
+    IntrinsicGas { have: u64, want: u64 },
+    #[error("err: {message} (supplied gas {gas})")]
+    Invalid { message: String, gas: u64 },
+    #[error("the access list grew in each of {ACCESS_LIST_RUNS} runs: what the call touches depends on its gas")]
+    Unsettled,
+    #[error("account {0} has both 'state' and 'stateDiff'")]
+    StateAndDiff(Address),
+    #[error("{0}")]
+    Override(String),
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// What a call touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessListOutcome {
+    pub list: AccessList,
+    /// Of the call with this list.
+    pub gas_used: u64,
+    /// Why the call fails, in geth's words.
+    pub error: Option<String>,
+}
+
+/// Why there is no estimate.
+#[derive(Debug, thiserror::Error)]
+pub enum EstimateError {
+    /// Code 3: the message and the output.
+    #[error("{message}")]
+    Reverted { message: String, output: Bytes },
+    #[error("{0}")]
+    Halted(String),
+    #[error("gas required exceeds allowance ({0})")]
+    Allowance(u64),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// Runs a call in the environment of `block`, on `state` (for the latest block, both are of the head).
+pub fn call(
+    spec: &ChainSpec,
+    state: impl Into<ParentState>,
+    block: &Header,
+    input: &CallInput,
+    overrides: &Overrides,
+) -> Result<CallOutcome, CallError> {
+    Question::new(spec, state.into(), block, input, overrides)?.run(input.gas.unwrap_or(RPC_GAS_CAP).min(RPC_GAS_CAP))
+}
+
+/// The least gas limit with which a call succeeds, within 1.5 %.
+pub fn estimate_gas(
+    spec: &ChainSpec,
+    state: impl Into<ParentState>,
+    block: &Header,
+    input: &CallInput,
+    overrides: &Overrides,
+) -> Result<u64, EstimateError> {
+    let mut question = Question::new(spec, state.into(), block, input, overrides)?;
+    let mut high = input.gas.filter(|gas| *gas >= TRANSFER_GAS).unwrap_or(question.gas_limit);
+    if question.fee_cap > 0 {
+        let balance = question.balance(input.from)?;
+        let available = balance.checked_sub(input.value).ok_or(CallError::FundsForTransfer)?;
+        high = high.min((available / U256::from(question.fee_cap)).saturating_to());
+    }
+    high = high.min(RPC_GAS_CAP);
+    if spec.at(question.timestamp).osaka {
+        high = high.min(MAX_TRANSACTION_GAS);
+    }
+    let plain = input.data.is_empty() && input.authorization_list.is_empty() && input.access_list.0.is_empty();
+    if plain
+        && let Some(to) = input.to
+        && question.has_no_code(to)?
+        && matches!(question.tries(TRANSFER_GAS), Ok(Some(CallOutcome { status: CallStatus::Success, .. })))
+    {
+        return Ok(TRANSFER_GAS);
+    }
+    let first = match question.tries(high)? {
+        Some(outcome) => outcome,
+        None => return Err(EstimateError::Allowance(high)),
+    };
+    match first.status {
+        CallStatus::Success => {}
+        CallStatus::Revert(message) => return Err(EstimateError::Reverted { message, output: first.output }),
+        CallStatus::Halt(message) if message == "out of gas" => return Err(EstimateError::Allowance(high)),
+        CallStatus::Halt(message) => return Err(EstimateError::Halted(message)),
+    }
+    let mut enough = |gas| -> Result<bool, CallError> {
+        Ok(question.tries(gas)?.is_some_and(|outcome| outcome.status == CallStatus::Success))
+    };
+    let mut low = first.gas_used.saturating_sub(1);
+    // A call passes on 63/64 of its gas: what was used, and the stipend, must be left after that.
+    let likely = first.max_gas_used.saturating_add(CALL_STIPEND).saturating_mul(64) / 63;
+    if likely < high {
+        if enough(likely)? { high = likely } else { low = likely }
+    }
+    while low.saturating_add(1) < high {
+        if (high - low) * 1000 / high < ESTIMATE_TOLERANCE {
+            break;
+        }
+        // Most calls need little more than they use: never look further than twice that.
+        let middle = (high.midpoint(low)).min(low.saturating_mul(2).max(1));
+        if enough(middle)? { high = middle } else { low = middle }
+    }
+    Ok(high)
+}
+
+/// The addresses and slots that a call touches, beside those that are warm anyway: run again with each list until it grows no more.
+pub fn create_access_list(
+    spec: &ChainSpec,
+    state: impl Into<ParentState>,
+    block: &Header,
+    input: &CallInput,
+    overrides: &Overrides,
+) -> Result<AccessListOutcome, CallError> {
+    let mut question = Question::new(spec, state.into(), block, input, overrides)?;
+    let to = match input.to {
+        Some(to) => to,
+        None => input.from.create(question.vm.nonce(input.from)?),
+    };
+    let mut warm: HashSet<Address> = question.vm.precompiles().addresses().copied().collect();
+    warm.extend([input.from, to]);
+    warm.extend(input.authorization_list.iter().filter_map(|authorization| authorization.recover_authority().ok()));
+    let mut list = input.access_list.clone();
+    for _ in 0..ACCESS_LIST_RUNS {
+        let mut accesses = Accesses::new(warm.clone());
+        accesses.extend(&list);
+        question.with_access_list(accesses.list());
+        list = accesses.list();
+        question.vm.watch(accesses);
+        let outcome = question.run(input.gas.unwrap_or(RPC_GAS_CAP).min(RPC_GAS_CAP))?;
+        let touched = question.vm.accesses().list();
+        if touched == list {
+            let error = match outcome.status {
+                CallStatus::Success => None,
+                CallStatus::Revert(_) => Some("execution reverted".to_owned()),
+                CallStatus::Halt(message) => Some(message),
+            };
+            return Ok(AccessListOutcome { list, gas_used: outcome.gas_used, error });
+        }
+        list = touched;
+    }
+    Err(CallError::Unsettled)
+}
+
+/// A call that can be run again and again with different gas.
+struct Question {
+    vm: Vm,
+    tx: TxEnv,
+    timestamp: u64,
+    gas_limit: u64,
+    base_fee: u64,
+    fee_cap: u128,
+}
+
+impl Question {
+    fn new(
+        spec: &ChainSpec,
+        state: ParentState,
+        block: &Header,
+        input: &CallInput,
+        overrides: &Overrides,
+    ) -> Result<Self, CallError> {
+        let tx = transaction(input)?;
+        let fee_cap = tx.gas_price;
+        let mut env = block_env(spec, block);
+        override_block(&mut env, &overrides.block);
+        let (timestamp, gas_limit) = (env.timestamp.saturating_to(), env.gas_limit);
+        if fee_cap == 0 {
+            env.basefee = 0;
+        }
+        let base_fee = env.basefee;
+        let mut vm = Vm::with(spec, timestamp, env, state, true);
+        override_state(&mut vm, overrides)?;
+        Ok(Self { vm, tx, timestamp, gas_limit, base_fee, fee_cap })
+    }
+
+    fn with_access_list(&mut self, list: AccessList) {
+        self.tx.tx_type = self.tx.tx_type.max(1);
+        self.tx.access_list = list;
+    }
+
+    fn balance(&mut self, address: Address) -> Result<U256, CallError> {
+        Ok(self.vm.account(address)?.map_or(U256::ZERO, |account| account.balance))
+    }
+
+    fn has_no_code(&mut self, address: Address) -> Result<bool, CallError> {
+        Ok(self.vm.account(address)?.is_none_or(|account| account.is_empty_code_hash()))
+    }
+
+    /// `None` if the gas does not even pay for the transaction itself.
+    fn tries(&mut self, gas: u64) -> Result<Option<CallOutcome>, CallError> {
+        match self.run(gas) {
+            Err(CallError::IntrinsicGas { .. }) => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+
+    fn run(&mut self, gas: u64) -> Result<CallOutcome, CallError> {
+        let base = TxEnv { gas_limit: gas, ..self.tx.clone() };
+        let tx = OpTx(OpTransaction { base, enveloped_tx: Some(Bytes::new()), deposit: Default::default() });
+        let (result, _) = self.vm.run(tx).map_err(|error| self.explain(error, gas))?;
+        let (gas_used, max_gas_used) = (result.tx_gas_used(), result.gas().total_gas_spent().max(result.tx_gas_used()));
+        let (status, output, logs) = match result {
+            ExecutionResult::Success { output, logs, .. } => (CallStatus::Success, output.into_data(), logs),
+            ExecutionResult::Revert { output, .. } => (CallStatus::Revert(revert_text(&output)), output, Vec::new()),
+            ExecutionResult::Halt { reason, .. } => {
+                let reason = match &reason {
+                    OpHaltReason::Base(reason) => halt_text(reason),
+                    OpHaltReason::FailedDeposit => "failed deposit".to_owned(),
+                };
+                (CallStatus::Halt(reason), Bytes::new(), Vec::new())
+            }
+        };
+        Ok(CallOutcome { gas_used, max_gas_used, output, status, logs })
+    }
+
+    fn explain(&self, error: RunError, gas: u64) -> CallError {
+        let from = self.tx.caller;
+        match error {
+            RunError::Invalid(error) => match error {
+                InvalidTransaction::LackOfFundForMaxFee { fee, balance } => {
+                    CallError::Funds { from, have: *balance, want: *fee, gas }
+                }
+                InvalidTransaction::GasPriceLessThanBasefee => {
+                    CallError::FeeBelowBase { from, fee: self.fee_cap, base_fee: self.base_fee, gas }
+                }
+                InvalidTransaction::PriorityFeeGreaterThanMaxFee => {
+                    let tip = self.tx.gas_priority_fee.unwrap_or(0);
+                    CallError::TipAboveFee { from, tip, fee: self.fee_cap, gas }
+                }
+                InvalidTransaction::CallGasCostMoreThanGasLimit { initial_gas, gas_limit } => {
+                    CallError::IntrinsicGas { have: gas_limit, want: initial_gas }
+                }
+                InvalidTransaction::GasFloorMoreThanGasLimit { gas_floor, gas_limit } => {
+                    CallError::IntrinsicGas { have: gas_limit, want: gas_floor }
+                }
+                InvalidTransaction::CreateInitCodeSizeLimit => {
+                    CallError::Invalid { message: "max initcode size exceeded".to_owned(), gas }
+                }
+                other => CallError::Invalid { message: other.to_string(), gas },
+            },
+            RunError::InvalidOp(message) => CallError::Invalid { message, gas },
+            RunError::State(error) => CallError::State(error),
+        }
+    }
+}
+
+fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
+    let dynamic = input.max_fee_per_gas.is_some() || input.max_priority_fee_per_gas.is_some();
+    if dynamic && input.gas_price.is_some() {
+        return Err(CallError::BothFees);
+    }
+    let fee = input.gas_price.or(input.max_fee_per_gas).unwrap_or(0);
+    let tx_type = if !input.authorization_list.is_empty() {
+        4
+    } else if dynamic {
+        2
+    } else {
+        u8::from(!input.access_list.0.is_empty())
+    };
+    Ok(TxEnv {
+        tx_type,
+        caller: input.from,
+        gas_price: fee,
+        gas_priority_fee: (tx_type == 2 || tx_type == 4).then(|| input.max_priority_fee_per_gas.unwrap_or(0)),
+        kind: input.to.map_or(TxKind::Create, TxKind::Call),
+        value: input.value,
+        data: input.data.clone(),
+        nonce: input.nonce.unwrap_or(0),
+        chain_id: None,
+        access_list: input.access_list.clone(),
+        authorization_list: input.authorization_list.iter().cloned().map(Either::Left).collect(),
+        ..Default::default()
+    })
+}
+
+fn override_block(env: &mut BlockEnv, overrides: &BlockOverrides) {
+    let BlockOverrides { number, difficulty, time, gas_limit, coinbase, random, base_fee, .. } = overrides;
+    env.number = number.unwrap_or(env.number);
+    env.difficulty = difficulty.unwrap_or(env.difficulty);
+    env.timestamp = time.map_or(env.timestamp, U256::from);
+    env.gas_limit = gas_limit.unwrap_or(env.gas_limit);
+    env.beneficiary = coinbase.unwrap_or(env.beneficiary);
+    env.prevrandao = random.or(env.prevrandao);
+    env.basefee = base_fee.map_or(env.basefee, |fee| fee.saturating_to());
+}
+
+fn override_state(vm: &mut Vm, overrides: &Overrides) -> Result<(), CallError> {
+    let moves: Vec<_> =
+        overrides.state.iter().filter_map(|(from, account)| account.move_precompile_to.map(|to| (*from, to))).collect();
+    if !moves.is_empty() {
+        vm.precompiles().move_precompiles(moves).map_err(|error| CallError::Override(error.to_string()))?;
+    }
+    if let Some(hashes) = &overrides.block.block_hash {
+        vm.db().override_block_hashes(hashes.clone());
+    }
+    apply_state_overrides(overrides.state.clone(), vm.db()).map_err(|error| match error {
+        StateOverrideError::BothStateAndStateDiff(account) => CallError::StateAndDiff(account),
+        StateOverrideError::InvalidBytecode(error) => CallError::Override(error.to_string()),
+        StateOverrideError::Database(error) => CallError::State(error.into()),
+    })
+}

@@ -1,0 +1,106 @@
+//! A scratch EVM on an empty state. A genesis that holds contracts is built with it: creation code and calls run here, and what
+//! they leave behind goes into the alloc. Its input is the program's own bytecode, never a peer's.
+
+use alloy_primitives::{Address, Bytes, Log, TxKind, U256};
+use revm::{
+    Context, ExecuteCommitEvm, MainBuilder, MainContext,
+    context::{TxEnv, result::ExecutionResult},
+    database::{CacheDB, EmptyDB},
+    primitives::hardfork::SpecId,
+    state::AccountInfo,
+};
+use std::collections::BTreeMap;
+
+/// Enough for any creation code, and below every block's limit.
+const GAS_LIMIT: u64 = 16_000_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ScratchError {
+    #[error("the call to {to:?} from {from} reverted with {output}")]
+    Reverted { from: Address, to: TxKind, output: Bytes },
+    #[error("the call to {to:?} from {from} failed: {reason}")]
+    Failed { from: Address, to: TxKind, reason: String },
+}
+
+/// What a successful call gives.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub output: Bytes,
+    pub logs: Vec<Log>,
+}
+
+/// What a contract consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contract {
+    pub nonce: u64,
+    pub code: Bytes,
+    /// Slots that are not zero.
+    pub storage: BTreeMap<U256, U256>,
+}
+
+/// A state that starts empty, with Prague's rules. Gas costs nothing in it.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    db: CacheDB<EmptyDB>,
+}
+
+impl Scratch {
+    /// Runs creation code (with its arguments appended) and moves what comes out to `address`. The constructor runs elsewhere: code
+    /// that remembers its own address does not fit.
+    pub fn deploy(&mut self, address: Address, creation: Bytes) -> Result<(), ScratchError> {
+        let builder = Address::repeat_byte(0xde);
+        let (_, created) = self.run(builder, TxKind::Create, U256::ZERO, creation)?;
+        let created = created.and_then(|created| self.db.cache.accounts.remove(&created));
+        let account = created.ok_or_else(|| ScratchError::Failed {
+            from: builder,
+            to: TxKind::Create,
+            reason: "no contract came out".into(),
+        })?;
+        self.db.cache.accounts.insert(address, account);
+        Ok(())
+    }
+
+    /// Gives an account a balance.
+    pub fn fund(&mut self, address: Address, balance: U256) {
+        self.db.insert_account_info(address, AccountInfo { balance, ..Default::default() });
+    }
+
+    /// Calls a contract and keeps what changes.
+    pub fn call(&mut self, from: Address, to: Address, value: U256, data: Bytes) -> Result<Outcome, ScratchError> {
+        self.run(from, TxKind::Call(to), value, data).map(|(outcome, _)| outcome)
+    }
+
+    /// The contract at an address; `None` if there is no code.
+    pub fn contract(&self, address: Address) -> Option<Contract> {
+        let account = self.db.cache.accounts.get(&address)?;
+        let code = match &account.info.code {
+            Some(code) => code.clone(),
+            None => self.db.cache.contracts.get(&account.info.code_hash)?.clone(),
+        };
+        let code = code.original_bytes();
+        let storage = account.storage.iter().filter(|(_, value)| !value.is_zero()).map(|(slot, value)| (*slot, *value)).collect();
+        (!code.is_empty()).then_some(Contract { nonce: account.info.nonce, code, storage })
+    }
+
+    fn run(&mut self, from: Address, to: TxKind, value: U256, data: Bytes) -> Result<(Outcome, Option<Address>), ScratchError> {
+        let failed = |reason: String| ScratchError::Failed { from, to, reason };
+        let mut evm = Context::mainnet()
+            .with_db(&mut self.db)
+            .modify_cfg_chained(|cfg| {
+                cfg.set_spec_and_mainnet_gas_params(SpecId::PRAGUE);
+                cfg.disable_nonce_check = true;
+                cfg.tx_chain_id_check = false;
+            })
+            .build_mainnet();
+        let tx = TxEnv::builder().caller(from).kind(to).value(value).data(data).gas_limit(GAS_LIMIT).gas_price(0);
+        let tx = tx.chain_id(None).build().map_err(|error| failed(format!("{error:?}")))?;
+        match evm.transact_commit(tx).map_err(|error| failed(error.to_string()))? {
+            ExecutionResult::Success { output, logs, .. } => {
+                let created = output.address().copied();
+                Ok((Outcome { output: output.into_data(), logs }, created))
+            }
+            ExecutionResult::Revert { output, .. } => Err(ScratchError::Reverted { from, to, output }),
+            ExecutionResult::Halt { reason, .. } => Err(failed(format!("{reason:?}"))),
+        }
+    }
+}

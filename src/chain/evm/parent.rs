@@ -1,0 +1,172 @@
+//! The state a block is executed on: that of a view, or a bare witness.
+
+use crate::chain::{
+    changes::Changes,
+    trie::{self, TrieError, Update, Witness},
+    view::{Account, Overlay, ReadError, State},
+};
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, U256};
+use alloy_rlp::Decodable;
+use revm::{
+    DatabaseRef,
+    bytecode::Bytecode,
+    database_interface::{DBErrorMarker, bal::EvmDatabaseError},
+    primitives::KECCAK_EMPTY,
+    state::AccountInfo,
+};
+use std::{fmt, sync::Arc};
+
+/// The state after the parent of a block. Cheap to clone.
+#[derive(Clone)]
+pub enum ParentState {
+    View(State),
+    Witness(Arc<WitnessState>),
+}
+
+/// A block's state as a witness proves it.
+pub struct WitnessState {
+    pub witness: Witness,
+    /// The header whose state root the witness opens.
+    pub header: Header,
+}
+
+/// Why a state cannot be read. It says nothing about the block that asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StateError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Trie(#[from] TrieError),
+    #[error("the code {0} is missing")]
+    Code(B256),
+    #[error("the hash of block {0} is missing")]
+    BlockHash(u64),
+    /// Nobody's fault but the EVM's.
+    #[error("the EVM failed: {0}")]
+    Evm(String),
+}
+
+impl DBErrorMarker for StateError {}
+
+impl From<EvmDatabaseError<StateError>> for StateError {
+    fn from(error: EvmDatabaseError<StateError>) -> Self {
+        match error {
+            EvmDatabaseError::Database(error) => error,
+            // Block access lists are not in use.
+            EvmDatabaseError::Bal(error) => Self::Evm(error.to_string()),
+        }
+    }
+}
+
+impl From<State> for ParentState {
+    fn from(state: State) -> Self {
+        Self::View(state)
+    }
+}
+
+impl From<&State> for ParentState {
+    fn from(state: &State) -> Self {
+        Self::View(state.clone())
+    }
+}
+
+impl From<WitnessState> for ParentState {
+    fn from(state: WitnessState) -> Self {
+        Self::Witness(Arc::new(state))
+    }
+}
+
+impl fmt::Debug for ParentState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "state of block {}", self.header().number)
+    }
+}
+
+impl ParentState {
+    /// The header of the block this state is the result of.
+    pub fn header(&self) -> &Header {
+        match self {
+            Self::View(state) => state.header(),
+            Self::Witness(state) => &state.header,
+        }
+    }
+
+    pub fn account(&self, address: Address) -> Result<Option<Account>, StateError> {
+        Ok(match self {
+            Self::View(state) => state.account(address)?,
+            Self::Witness(state) => state.witness.account(state.header.state_root, address)?,
+        })
+    }
+
+    /// The roots and rows that these changes lead to. A witness gives no rows.
+    pub fn update(&self, changes: &Changes) -> Result<Update, StateError> {
+        Ok(match self {
+            Self::View(state) => trie::update(state, changes)?,
+            Self::Witness(state) => {
+                let roots = state.witness.update(state.header.state_root, changes)?;
+                Update { state_root: roots.state_root, storage_roots: roots.storage_roots, overlay: Overlay::default() }
+            }
+        })
+    }
+}
+
+impl WitnessState {
+    /// The hash of the block or of an ancestor whose descendants' headers are all in the witness.
+    fn block_hash(&self, number: u64) -> Option<B256> {
+        let mut hash = self.header.hash_slow();
+        let mut header = self.header.clone();
+        while header.number > number {
+            hash = header.parent_hash;
+            if header.number == number + 1 {
+                break;
+            }
+            header = Header::decode(&mut self.witness.code(hash)?.as_ref()).ok()?;
+        }
+        (header.number <= number + 1).then_some(hash)
+    }
+}
+
+impl DatabaseRef for ParentState {
+    type Error = StateError;
+
+    fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, StateError> {
+        Ok(self.account(address)?.map(|account| AccountInfo {
+            balance: account.balance,
+            nonce: account.nonce,
+            code_hash: account.code_hash,
+            account_id: None,
+            code: None,
+        }))
+    }
+
+    fn code_by_hash_ref(&self, hash: B256) -> Result<Bytecode, StateError> {
+        if hash == KECCAK_EMPTY {
+            return Ok(Bytecode::default());
+        }
+        let code = match self {
+            Self::View(state) => state.code(hash)?,
+            Self::Witness(state) => state.witness.code(hash),
+        };
+        Ok(Bytecode::new_raw(code.ok_or(StateError::Code(hash))?))
+    }
+
+    fn storage_ref(&self, address: Address, slot: U256) -> Result<U256, StateError> {
+        Ok(match self {
+            Self::View(state) => state.storage(address, slot)?,
+            Self::Witness(state) => state.witness.storage(state.header.state_root, address, slot)?,
+        })
+    }
+
+    fn block_hash_ref(&self, number: u64) -> Result<B256, StateError> {
+        // A question may pretend to be far ahead: blocks that are not there yet have no hash.
+        if number > self.header().number {
+            return Ok(B256::ZERO);
+        }
+        let hash = match self {
+            Self::View(state) => state.block_hash(number)?,
+            Self::Witness(state) => state.block_hash(number),
+        };
+        hash.ok_or(StateError::BlockHash(number))
+    }
+}

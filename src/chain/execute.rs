@@ -1,0 +1,326 @@
+//! Execution of blocks: the block loop of both rule sets, and the judgement of a payload.
+//!
+//! The executor judges payloads ([`validate`]); the builder runs the same [`BlockExecution`] transaction by transaction. The load is the
+//! block's gas. A block is invalid only for a reason of its own: a state that cannot be read is a different error, and nothing is said
+//! about the block then.
+
+use crate::chain::{
+    changes::Changes,
+    evm::{ParentState, StateError, Vm, VmError},
+    l1fee,
+    receipt::{Receipt, block_bloom, receipts_root},
+    rules::{Active, ChainSpec, HeaderError, MAX_TRANSACTION_GAS},
+    trie::Update,
+    view::ExecutedBlock,
+};
+use alloy_consensus::{
+    Header, Transaction, Typed2718,
+    transaction::{Recovered, SignerRecoverable},
+};
+use alloy_eips::{eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS};
+use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
+use alloy_trie::{EMPTY_ROOT_HASH, root::ordered_trie_root_encoded};
+use op_alloy_consensus::OpTxEnvelope;
+use rayon::prelude::*;
+use starling_proto::{
+    fork::Fork,
+    l1info::L1_BLOCK,
+    payload::{Payload, decode_transaction},
+};
+use std::sync::Arc;
+
+/// Its storage root is the withdrawals root of a block from Isthmus on.
+pub const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
+/// Gets its code by force at Canyon.
+const CREATE2_DEPLOYER: Address = address!("13b0D85CcB8bf860b6b79AF3029fCA081AE9beF2");
+/// Slot of the L1 attributes contract that holds, in bytes 18 and 19, the scalar of the data footprint (specs: jovian l1-attributes).
+const FEE_SCALARS_SLOT: U256 = U256::from_limbs([8, 0, 0, 0]);
+
+/// The code of the create2deployer, as Canyon deploys it (specs: canyon, create2deployer).
+fn create2_deployer() -> Bytes {
+    Bytes::from_static(include_bytes!("execute/create2deployer.bin"))
+}
+
+/// Why a transaction may not stand at its place in a block.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("gas limit {have} is above the {left} gas left in the block")]
+    GasLeft { have: u64, left: u64 },
+    #[error("gas limit {0} is above the cap of {MAX_TRANSACTION_GAS} per transaction")]
+    GasCap(u64),
+    #[error("data footprint {have} is above the {left} left in the block")]
+    DataFootprint { have: u64, left: u64 },
+    #[error("transaction type {0:#04x} is not allowed")]
+    Type(u8),
+    #[error("{0}")]
+    Evm(String),
+}
+
+/// A transaction that did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum TransactError {
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+impl From<VmError> for TransactError {
+    fn from(error: VmError) -> Self {
+        match error {
+            VmError::Invalid(reason) => Self::Refused(Refused::Evm(reason)),
+            VmError::State(error) => Self::State(error),
+        }
+    }
+}
+
+/// A block being executed.
+pub struct BlockExecution {
+    active: Active,
+    gas_limit: u64,
+    vm: Vm,
+    receipts: Vec<Receipt>,
+    gas_used: u64,
+    da_footprint: u64,
+}
+
+/// What executing a block gave.
+#[derive(Debug)]
+pub struct Execution {
+    pub receipts: Vec<Receipt>,
+    pub gas_used: u64,
+    /// Zero before Jovian.
+    pub da_footprint: u64,
+    pub changes: Changes,
+}
+
+impl BlockExecution {
+    /// Begins a block: what happens before its first transaction. Of `header` the fields that execution has yet to tell are ignored.
+    pub fn begin(spec: &ChainSpec, header: &Header, parent: ParentState) -> Result<Self, StateError> {
+        let active = spec.at(header.timestamp);
+        let mut vm = Vm::new(spec, header, parent);
+        if spec.deploys_create2(header.timestamp) {
+            vm.set_code(CREATE2_DEPLOYER, create2_deployer())?;
+        }
+        if let Some(root) = header.parent_beacon_block_root.filter(|_| active.cancun) {
+            vm.system_call(BEACON_ROOTS_ADDRESS, root.into())?;
+        }
+        if active.prague {
+            vm.system_call(HISTORY_STORAGE_ADDRESS, header.parent_hash.into())?;
+        }
+        Ok(Self { active, gas_limit: header.gas_limit, vm, receipts: Vec::new(), gas_used: 0, da_footprint: 0 })
+    }
+
+    /// Runs the next transaction. `raw` is its EIP-2718 form. A refused transaction has changed nothing.
+    pub fn transact(&mut self, tx: &Recovered<OpTxEnvelope>, raw: &Bytes) -> Result<&Receipt, TransactError> {
+        let deposit = tx.is_deposit();
+        if (deposit && self.active.op.is_none()) || tx.as_post_exec().is_some() {
+            return Err(Refused::Type(tx.ty()).into());
+        }
+        let regolith = self.active.is_op(Fork::Regolith);
+        let (have, left) = (tx.gas_limit(), self.gas_left());
+        // Before Regolith deposits take no part in the block's gas limit.
+        if have > left && (regolith || !deposit) {
+            return Err(Refused::GasLeft { have, left }.into());
+        }
+        // EIP-7825. Deposits were paid for on L1 and must be included (specs: karst exec-engine).
+        if self.active.osaka && !deposit && have > MAX_TRANSACTION_GAS {
+            return Err(Refused::GasCap(have).into());
+        }
+        let footprint = self.footprint(deposit, raw)?;
+        let left = self.gas_limit.saturating_sub(self.da_footprint);
+        if footprint > left {
+            return Err(Refused::DataFootprint { have: footprint, left }.into());
+        }
+        let deposit_nonce = if deposit && regolith { Some(self.vm.nonce(tx.signer())?) } else { None };
+
+        let executed = self.vm.transact(tx, raw)?;
+        self.gas_used = self.gas_used.saturating_add(executed.gas_used);
+        self.da_footprint += footprint;
+        self.receipts.push(Receipt {
+            tx_type: tx.ty(),
+            success: executed.success,
+            cumulative_gas_used: self.gas_used,
+            logs: executed.logs,
+            deposit_nonce,
+            deposit_version: (deposit && self.active.is_op(Fork::Canyon)).then_some(1),
+        });
+        Ok(&self.receipts[self.receipts.len() - 1])
+    }
+
+    /// A transaction's part of the block's data footprint (specs: jovian exec-engine). The scalar is read from the state, where the
+    /// block's first transaction has put it.
+    fn footprint(&mut self, deposit: bool, raw: &[u8]) -> Result<u64, StateError> {
+        if deposit || !self.active.is_op(Fork::Jovian) {
+            return Ok(0);
+        }
+        let word = self.vm.storage(L1_BLOCK, FEE_SCALARS_SLOT)?.to_be_bytes::<32>();
+        Ok(l1fee::da_footprint(raw, u16::from_be_bytes([word[18], word[19]])))
+    }
+
+    /// Gas that is left for transactions.
+    pub fn gas_left(&self) -> u64 {
+        self.gas_limit.saturating_sub(self.gas_used)
+    }
+
+    pub fn gas_used(&self) -> u64 {
+        self.gas_used
+    }
+
+    /// Ends the block. Nothing happens after its last transaction: no withdrawals, no rewards.
+    pub fn finish(self) -> Execution {
+        let Self { vm, receipts, gas_used, da_footprint, .. } = self;
+        Execution { receipts, gas_used, da_footprint, changes: vm.into_changes() }
+    }
+}
+
+/// The fields of a header that only execution can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub gas_used: u64,
+    /// `None` before Cancun.
+    pub blob_gas_used: Option<u64>,
+    pub receipts_root: B256,
+    pub logs_bloom: alloy_primitives::Bloom,
+    pub state_root: B256,
+    /// `None` before Shanghai.
+    pub withdrawals_root: Option<B256>,
+}
+
+impl Execution {
+    /// Computes the roots, on the state that the block was executed on.
+    pub fn outcome(&self, active: &Active, parent: &ParentState) -> Result<(Outcome, Update), StateError> {
+        let (update, (receipts_root, logs_bloom)) = rayon::join(
+            || parent.update(&self.changes),
+            || (receipts_root(&self.receipts, active.op), block_bloom(&self.receipts)),
+        );
+        let update = update?;
+        let outcome = Outcome {
+            gas_used: self.gas_used,
+            blob_gas_used: active.cancun.then_some(self.da_footprint),
+            receipts_root,
+            logs_bloom,
+            state_root: update.state_root,
+            withdrawals_root: match active.shanghai {
+                false => None,
+                true if active.is_op(Fork::Isthmus) => Some(message_passer_root(parent, &update)?),
+                true => Some(EMPTY_ROOT_HASH),
+            },
+        };
+        Ok((outcome, update))
+    }
+}
+
+/// The storage root of the message passer after a block (specs: isthmus exec-engine).
+fn message_passer_root(parent: &ParentState, update: &Update) -> Result<B256, StateError> {
+    match update.storage_roots.get(&keccak256(MESSAGE_PASSER)) {
+        Some(root) => Ok(*root),
+        None => Ok(parent.account(MESSAGE_PASSER)?.map_or(EMPTY_ROOT_HASH, |account| account.storage_root)),
+    }
+}
+
+/// Why a block is invalid.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidBlock {
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    #[error("transactions root is {have}, want {want}")]
+    TransactionsRoot { have: B256, want: B256 },
+    #[error("transaction {index} cannot be decoded: {reason}")]
+    Undecodable { index: usize, reason: String },
+    #[error("transaction {index} has no valid signature")]
+    Signature { index: usize },
+    #[error("transaction {index}: {cause}")]
+    Transaction { index: usize, cause: Refused },
+    #[error("gas used is {have}, want {want}")]
+    GasUsed { have: u64, want: u64 },
+    #[error("blob gas used is {have:?}, want {want:?}")]
+    BlobGasUsed { have: Option<u64>, want: Option<u64> },
+    #[error("receipts root is {have}, want {want}")]
+    ReceiptsRoot { have: B256, want: B256 },
+    #[error("logs bloom differs from that of the receipts")]
+    LogsBloom,
+    #[error("state root is {have}, want {want}")]
+    StateRoot { have: B256, want: B256 },
+    #[error("withdrawals root is {have:?}, want {want:?}")]
+    WithdrawalsRoot { have: Option<B256>, want: Option<B256> },
+}
+
+/// Why [`validate`] gives no block.
+#[derive(Debug, thiserror::Error)]
+pub enum ValidateError {
+    #[error(transparent)]
+    Invalid(#[from] InvalidBlock),
+    /// Nothing is known about the block.
+    #[error(transparent)]
+    Read(#[from] StateError),
+}
+
+impl From<HeaderError> for ValidateError {
+    fn from(error: HeaderError) -> Self {
+        Self::Invalid(error.into())
+    }
+}
+
+/// Decodes a transaction and recovers its sender. `index` is for the error only.
+pub fn recover(index: usize, raw: &Bytes) -> Result<Recovered<OpTxEnvelope>, InvalidBlock> {
+    let tx = decode_transaction(raw).map_err(|error| InvalidBlock::Undecodable { index, reason: error.to_string() })?;
+    let sender = tx.recover_signer().map_err(|_| InvalidBlock::Signature { index })?;
+    Ok(Recovered::new_unchecked(tx, sender))
+}
+
+/// Executes a payload on the state of its parent and compares everything its header says. In every error "have" is the block's value.
+pub fn validate(spec: &ChainSpec, parent: impl Into<ParentState>, payload: Arc<Payload>) -> Result<ExecutedBlock, ValidateError> {
+    let parent = parent.into();
+    let header = &payload.header;
+    spec.check_header(header, parent.header(), parent.header().hash_slow())?;
+    let want = ordered_trie_root_encoded(&payload.transactions);
+    if header.transactions_root != want {
+        return Err(InvalidBlock::TransactionsRoot { have: header.transactions_root, want }.into());
+    }
+    let recovered: Vec<_> =
+        payload.transactions.par_iter().enumerate().map(|(index, raw)| recover(index, raw)).collect::<Result<_, _>>()?;
+
+    let mut execution = BlockExecution::begin(spec, header, parent.clone())?;
+    for (index, (tx, raw)) in recovered.iter().zip(&payload.transactions).enumerate() {
+        match execution.transact(tx, raw) {
+            Ok(_) => {}
+            Err(TransactError::Refused(cause)) => return Err(InvalidBlock::Transaction { index, cause }.into()),
+            Err(TransactError::State(error)) => return Err(error.into()),
+        }
+    }
+    let execution = execution.finish();
+    // Before the roots, because it is cheap and the usual sign of a difference.
+    if header.gas_used != execution.gas_used {
+        return Err(InvalidBlock::GasUsed { have: header.gas_used, want: execution.gas_used }.into());
+    }
+    let (outcome, update) = execution.outcome(&spec.at(header.timestamp), &parent)?;
+    outcome.compare(header)?;
+    let senders = recovered.iter().map(|tx| tx.signer()).collect();
+    Ok(ExecutedBlock::new(payload, senders, Arc::new(execution.receipts), Arc::new(update.overlay)))
+}
+
+impl Outcome {
+    fn compare(&self, header: &Header) -> Result<(), InvalidBlock> {
+        let Self { blob_gas_used, receipts_root, logs_bloom, state_root, withdrawals_root, .. } = *self;
+        if header.blob_gas_used != blob_gas_used {
+            return Err(InvalidBlock::BlobGasUsed { have: header.blob_gas_used, want: blob_gas_used });
+        }
+        if header.receipts_root != receipts_root {
+            return Err(InvalidBlock::ReceiptsRoot { have: header.receipts_root, want: receipts_root });
+        }
+        if header.logs_bloom != logs_bloom {
+            return Err(InvalidBlock::LogsBloom);
+        }
+        if header.state_root != state_root {
+            return Err(InvalidBlock::StateRoot { have: header.state_root, want: state_root });
+        }
+        if header.withdrawals_root != withdrawals_root {
+            return Err(InvalidBlock::WithdrawalsRoot { have: header.withdrawals_root, want: withdrawals_root });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+use super::*;
+use crate::chain::evm::tests::{
+    Alloc, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, op, scheduled, sign, transfer,
+};
+use alloy_consensus::{SignableTransaction, TxEip7702, TxLegacy};
+use alloy_primitives::{b256, bytes};
+use op_alloy_consensus::TxDeposit;
+use starling_proto::{
+    fork::ForkSchedule,
+    l1info::{L1BlockInfo, L1InfoFormat},
+};
+
+/// The header of a block on the ground, as far as execution reads it.
+fn header(ground: &Ground) -> Header {
+    Header {
+        parent_hash: ground.header.hash_slow(),
+        number: 1,
+        timestamp: TIME + 1,
+        gas_limit: GAS_LIMIT,
+        base_fee_per_gas: Some(1_000),
+        parent_beacon_block_root: Some(B256::repeat_byte(0xbe)),
+        ..Default::default()
+    }
+}
+
+fn begin(spec: &ChainSpec, ground: &Ground, change: impl FnOnce(&mut Header)) -> BlockExecution {
+    let mut header = header(ground);
+    change(&mut header);
+    BlockExecution::begin(spec, &header, ground.state().into()).unwrap()
+}
+
+type Tx = (Recovered<OpTxEnvelope>, Bytes);
+
+fn refused(execution: &mut BlockExecution, (tx, raw): &Tx) -> Refused {
+    match execution.transact(tx, raw) {
+        Err(TransactError::Refused(refused)) => refused,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn balance(changes: &Changes, address: Address) -> U256 {
+    changes.accounts.get(&keccak256(address)).copied().flatten().map_or(U256::ZERO, |account| account.balance)
+}
+
+#[test]
+fn failed_deposits_keep_the_mint_and_the_nonce() {
+    let reverts = Address::repeat_byte(1);
+    let ground = Ground::new([(reverts, Alloc::code(bytes!("6000 6000 fd")))]);
+    for fork in Fork::ALL {
+        let spec = op(fork);
+        let mut execution = begin(&spec, &ground, |_| {});
+        // One reverts, one cannot pay its value, one cannot pay its calldata.
+        let failing = [
+            TxDeposit { mint: 100, ..deposit(reverts, 100_000) },
+            TxDeposit { mint: 20, value: U256::from(1_000_000), ..deposit(Address::repeat_byte(2), 50_000) },
+            TxDeposit { mint: 3, input: vec![1; 1_000].into(), ..deposit(Address::repeat_byte(2), 22_000) },
+        ];
+        let sender = failing[0].from;
+        for tx in failing {
+            let (tx, raw) = deposited(tx);
+            execution.transact(&tx, &raw).unwrap();
+        }
+        let execution = execution.finish();
+        let account = execution.changes.accounts[&keccak256(sender)].unwrap();
+        assert_eq!((account.nonce, account.balance), (3, U256::from(123)), "{fork:?}");
+        for (index, receipt) in execution.receipts.iter().enumerate() {
+            assert!(!receipt.success);
+            assert_eq!(receipt.deposit_nonce, (fork >= Fork::Regolith).then_some(index as u64), "{fork:?}");
+            assert_eq!(receipt.deposit_version, (fork >= Fork::Canyon).then_some(1), "{fork:?}");
+        }
+        // A revert gives gas back from Regolith on; before, and whenever nothing ran, the whole limit is used.
+        let first = execution.receipts[0].cumulative_gas_used;
+        assert_eq!(first < 100_000, fork >= Fork::Regolith, "{fork:?}");
+        assert_eq!(execution.gas_used - first, 72_000, "{fork:?}");
+    }
+}
+
+#[test]
+fn deposits_are_outside_of_the_gas_limit_only_before_regolith() {
+    let ground = Ground::new([]);
+    let target = Address::repeat_byte(2);
+    let tx = deposited(deposit(target, GAS_LIMIT + 1));
+    let system = deposited(TxDeposit { is_system_transaction: true, ..deposit(target, 150_000_000) });
+    let mut before = begin(&op(Fork::Bedrock), &ground, |_| {});
+    before.transact(&system.0, &system.1).unwrap();
+    assert_eq!(before.gas_used(), 0);
+    before.transact(&tx.0, &tx.1).unwrap();
+    assert_eq!((before.gas_used(), before.gas_left()), (GAS_LIMIT + 1, 0));
+    let mut after = begin(&op(Fork::Regolith), &ground, |_| {});
+    assert!(matches!(refused(&mut after, &tx), Refused::GasLeft { have, left } if (have, left) == (GAS_LIMIT + 1, GAS_LIMIT)));
+    // A system transaction is no more; it fails like any invalid deposit.
+    let mut after = begin(&op(Fork::Regolith), &ground, |h| h.gas_limit = 200_000_000);
+    assert!(!after.transact(&system.0, &system.1).unwrap().success);
+}
+
+#[test]
+fn karst_caps_the_gas_of_a_transaction_but_not_of_a_deposit() {
+    let ground = Ground::new([(address_of(1), Alloc::ether(100))]);
+    let asking = |gas_limit, nonce| sign(1, alloy_consensus::TxEip1559 { gas_limit, ..transfer(nonce) });
+    let mut karst = begin(&op(Fork::Karst), &ground, |_| {});
+    let most = asking(1 << 24, 0);
+    karst.transact(&most.0, &most.1).unwrap();
+    assert!(matches!(refused(&mut karst, &asking((1 << 24) + 1, 1)), Refused::GasCap(gas) if gas == (1 << 24) + 1));
+    let big = deposited(deposit(Address::repeat_byte(2), 30_000_000));
+    assert!(karst.transact(&big.0, &big.1).unwrap().success);
+    let mut jovian = begin(&op(Fork::Jovian), &ground, |_| {});
+    let more = asking((1 << 24) + 1, 0);
+    jovian.transact(&more.0, &more.1).unwrap();
+}
+
+#[test]
+fn the_jovian_footprint_is_bounded_by_the_gas_limit() {
+    // A scalar of 400 in bytes 18 and 19: 40,000 for each small transaction.
+    let scalars = U256::from(400) << 96;
+    let ground = Ground::new([(address_of(1), Alloc::ether(1)), (L1_BLOCK, Alloc::code(bytes!("00")).slot(8, scalars))]);
+    let (first, second) = (sign(1, transfer(0)), sign(1, transfer(1)));
+    let mut roomy = begin(&op(Fork::Jovian), &ground, |h| h.gas_limit = 80_000);
+    roomy.transact(&first.0, &first.1).unwrap();
+    roomy.transact(&second.0, &second.1).unwrap();
+    assert_eq!(roomy.finish().da_footprint, 80_000);
+    let mut tight = begin(&op(Fork::Jovian), &ground, |h| h.gas_limit = 79_999);
+    tight.transact(&first.0, &first.1).unwrap();
+    assert!(matches!(refused(&mut tight, &second), Refused::DataFootprint { have: 40_000, left: 39_999 }));
+    // A deposit takes no part in it, and a refused transaction has left nothing.
+    let free = deposited(deposit(Address::repeat_byte(2), 21_000));
+    tight.transact(&free.0, &free.1).unwrap();
+    assert_eq!(tight.finish().da_footprint, 40_000);
+    let mut before = begin(&op(Fork::Isthmus), &ground, |h| h.gas_limit = 79_999);
+    before.transact(&first.0, &first.1).unwrap();
+    before.transact(&second.0, &second.1).unwrap();
+    assert_eq!(before.finish().da_footprint, 0);
+}
+
+#[test]
+fn create2deployer_is_deployed_at_canyons_time_exactly() {
+    let code_hash = b256!("b0550b5b431e30d38000efb7107aaa0ade03d48a7198a140edda9d27134468b2");
+    assert_eq!(keccak256(create2_deployer()), code_hash);
+    let old = Alloc { nonce: 4, balance: U256::from(5), ..Default::default() }.slot(1, U256::from(6));
+    let ground = Ground::new([(CREATE2_DEPLOYER, old)]);
+    // Blocks of one second: two seconds after a block without Canyon there is already a second block with it.
+    let spec = scheduled(ForkSchedule::from_genesis(Fork::Regolith).with(Fork::Canyon, Some(TIME + 2)));
+    for (time, deploys) in [(TIME + 1, false), (TIME + 2, true), (TIME + 3, false)] {
+        let changes = begin(&spec, &ground, |h| h.timestamp = time).finish().changes;
+        let Some(account) = changes.accounts.get(&keccak256(CREATE2_DEPLOYER)) else {
+            assert!(!deploys, "{time}");
+            continue;
+        };
+        assert!(deploys, "{time}");
+        assert_eq!(*account, Some(crate::chain::changes::AccountChange { nonce: 4, balance: U256::from(5), code_hash }));
+        assert_eq!(changes.codes[&code_hash], create2_deployer());
+        assert!(changes.storages.is_empty());
+    }
+}
+
+#[test]
+fn the_system_calls_write_only_where_there_is_code() {
+    // Stores the word of calldata in slot 0.
+    let store = || Alloc::code(bytes!("5f 35 5f 55 00"));
+    let with = Ground::new([(BEACON_ROOTS_ADDRESS, store()), (HISTORY_STORAGE_ADDRESS, store())]);
+    let without = Ground::new([]);
+    for (spec, beacon, history) in [
+        (op(Fork::Canyon), false, false),
+        (op(Fork::Ecotone), true, false),
+        (op(Fork::Isthmus), true, true),
+        (ethereum(), true, true),
+    ] {
+        assert_eq!(begin(&spec, &without, |_| {}).finish().changes, Changes::default());
+        let changes = begin(&spec, &with, |_| {}).finish().changes;
+        let slot = |address: Address| -> Option<B256> {
+            changes.storages.get(&keccak256(address))?.slots.values().next().map(|value| B256::from(*value))
+        };
+        assert_eq!(slot(BEACON_ROOTS_ADDRESS), beacon.then_some(B256::repeat_byte(0xbe)));
+        assert_eq!(slot(HISTORY_STORAGE_ADDRESS), history.then_some(with.header.hash_slow()));
+        // The system's own account is not part of the state.
+        assert_eq!(changes.accounts.len(), usize::from(beacon) + usize::from(history));
+    }
+}
+
+#[test]
+fn types_are_allowed_from_their_fork_on() {
+    let ground = Ground::new([(address_of(1), Alloc::ether(1))]);
+    let authorization = alloy_eips::eip7702::Authorization { chain_id: U256::ZERO, address: Address::ZERO, nonce: 0 };
+    let signed = authorization.into_signed(alloy_primitives::Signature::test_signature());
+    let set_code = sign(
+        1,
+        TxEip7702 {
+            chain_id: crate::chain::evm::tests::CHAIN,
+            gas_limit: 100_000,
+            max_fee_per_gas: 1_000_000,
+            to: Address::repeat_byte(2),
+            authorization_list: vec![signed],
+            ..Default::default()
+        },
+    );
+    for fork in Fork::ALL {
+        let mut execution = begin(&op(fork), &ground, |_| {});
+        assert_eq!(execution.transact(&set_code.0, &set_code.1).is_ok(), fork >= Fork::Isthmus, "{fork:?}");
+    }
+    let mut execution = begin(&ethereum(), &ground, |_| {});
+    assert!(matches!(refused(&mut execution, &deposited(deposit(Address::ZERO, 21_000))), Refused::Type(0x7e)));
+    execution.transact(&set_code.0, &set_code.1).unwrap();
+    // Blob transactions and 0x7D do not even decode.
+    for bad in [bytes!("03c0"), bytes!("7dc0"), Bytes::new()] {
+        assert!(matches!(recover(3, &bad), Err(InvalidBlock::Undecodable { index: 3, .. })));
+    }
+}
+
+#[test]
+fn a_signature_in_the_upper_half_is_refused() {
+    let tx = TxLegacy { chain_id: Some(crate::chain::evm::tests::CHAIN), gas_limit: 21_000, ..Default::default() };
+    let hash = tx.signature_hash();
+    let (good, _) = sign(1, tx.clone());
+    let OpTxEnvelope::Legacy(good) = good.inner() else { panic!() };
+    let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
+    let signature = good.signature();
+    let upper = alloy_primitives::Signature::new(signature.r(), order - signature.s(), !signature.v());
+    assert!(upper.recover_address_from_prehash(&hash).is_ok());
+    let raw = Bytes::from(alloy_eips::eip2718::Encodable2718::encoded_2718(&OpTxEnvelope::from(tx.into_signed(upper))));
+    assert!(matches!(recover(0, &raw), Err(InvalidBlock::Signature { index: 0 })));
+}
+
+#[test]
+fn execution_charges_the_fees_that_receipts_show() {
+    let word = |parts: &[(u64, u32)]| parts.iter().fold(U256::ZERO, |word, (value, shift)| word | U256::from(*value) << *shift);
+    // L1 base fee, overhead, scalar; the scalars of Ecotone in bytes 16 to 24; blob base fee; operator fee and footprint scalars.
+    let l1_block = Alloc::code(bytes!("00"))
+        .slot(1, U256::from(47_036_678_951u64))
+        .slot(5, U256::from(2_100))
+        .slot(6, U256::from(684_000))
+        .slot(3, word(&[(1_368, 96), (810_949, 64)]))
+        .slot(7, U256::from(57_422_457_042u64))
+        .slot(8, word(&[(400, 96), (2_000_000, 64), (77, 0)]));
+    let ground = Ground::new([(address_of(1), Alloc::ether(1_000)), (L1_BLOCK, l1_block)]);
+    for fork in Fork::ALL {
+        let format = match fork {
+            fork if fork < Fork::Ecotone => L1InfoFormat::Bedrock,
+            fork if fork < Fork::Isthmus => L1InfoFormat::Ecotone,
+            Fork::Isthmus => L1InfoFormat::Isthmus,
+            _ => L1InfoFormat::Jovian,
+        };
+        let info = L1BlockInfo {
+            format,
+            number: 0,
+            time: 0,
+            base_fee: U256::from(47_036_678_951u64),
+            hash: B256::ZERO,
+            sequence_number: 0,
+            batcher_addr: Address::ZERO,
+            overhead: B256::from(U256::from(2_100)),
+            scalar: B256::from(U256::from(684_000)),
+            base_fee_scalar: 1_368,
+            blob_base_fee_scalar: 810_949,
+            blob_base_fee: U256::from(57_422_457_042u64),
+            operator_fee_scalar: 2_000_000,
+            operator_fee_constant: 77,
+            da_footprint_gas_scalar: 400,
+        };
+        let noise: Vec<u8> = (0..40u8).flat_map(|n| keccak256([n]).0).collect();
+        let (tx, raw) = sign(1, alloy_consensus::TxEip1559 { gas_limit: 500_000, input: noise.into(), ..transfer(0) });
+        let mut execution = begin(&op(fork), &ground, |_| {});
+        execution.transact(&tx, &raw).unwrap();
+        let execution = execution.finish();
+        let vault = |last| balance(&execution.changes, address!("4200000000000000000000000000000000000000").with_last(last));
+        let cost = l1fee::receipt_cost(&info, fork, &raw);
+        let operator = l1fee::operator_fee(&info, fork, execution.gas_used);
+        assert_eq!(vault(0x1a), cost.fee, "{fork:?}");
+        assert!(!cost.fee.is_zero());
+        assert_eq!(vault(0x1b), operator, "{fork:?}");
+        assert_eq!(operator.is_zero(), fork < Fork::Isthmus);
+        assert_eq!(vault(0x19), U256::from(execution.gas_used * 1_000), "{fork:?}");
+        let ether = U256::from(10).pow(U256::from(18)) * U256::from(1_000);
+        let paid = U256::from(execution.gas_used * 1_010) + cost.fee + operator + U256::ONE;
+        assert_eq!(balance(&execution.changes, address_of(1)), ether - paid, "{fork:?}");
+        if fork >= Fork::Jovian {
+            assert_eq!(execution.da_footprint, cost.da_footprint);
+        }
+        // The pool must ask for no less than execution charges up front.
+        assert!(l1fee::admission_cost(&info, fork, &raw, 500_000) >= cost.fee + operator);
+    }
+}
+
+trait WithLast {
+    fn with_last(self, last: u8) -> Address;
+}
+
+impl WithLast for Address {
+    fn with_last(mut self, last: u8) -> Address {
+        self.0[19] = last;
+        self
+    }
+}
+
+#[test]
+fn touched_empty_accounts_and_destroyed_ones_are_gone() {
+    let (empty, dies) = (Address::repeat_byte(0x77), Address::repeat_byte(0x66));
+    // SELFDESTRUCT to the zero address.
+    let ground = Ground::new([
+        (address_of(1), Alloc::ether(1)),
+        (empty, Alloc::default()),
+        (dies, Alloc::code(bytes!("5f ff")).slot(1, U256::from(1))),
+    ]);
+    let run = |fork| {
+        let mut execution = begin(&op(fork), &ground, |_| {});
+        for (nonce, to) in [(0, empty), (1, dies)] {
+            let (tx, raw) =
+                sign(1, alloy_consensus::TxEip1559 { value: U256::ZERO, gas_limit: 60_000, to: to.into(), ..transfer(nonce) });
+            assert!(execution.transact(&tx, &raw).unwrap().success);
+        }
+        execution.finish().changes
+    };
+    let canyon = run(Fork::Canyon);
+    assert_eq!(canyon.accounts[&keccak256(empty)], None);
+    assert_eq!(canyon.accounts[&keccak256(dies)], None);
+    // From Ecotone on only what was created in the same transaction is destroyed (EIP-6780).
+    let ecotone = run(Fork::Ecotone);
+    assert_eq!(ecotone.accounts[&keccak256(empty)], None);
+    assert!(!ecotone.accounts.contains_key(&keccak256(dies)));
+}

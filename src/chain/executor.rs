@@ -1,0 +1,428 @@
+//! The executor: the thread that owns the tree, executes payloads, decides heads and publishes views.
+//!
+//! Everybody who wants a block executed or a head moved sends it a [`Command`] over one bounded channel and waits for the reply.
+//! Readers never come here: they take the published [`View`]. It never touches the write path of the store; it waits only when
+//! executed but not yet stored blocks exceed [`OVERLAY_BUDGET`], the node's one point of back-pressure.
+
+use crate::chain::{
+    ChainError, Heads, Inserted, Shared,
+    execute::{self, InvalidBlock, ValidateError},
+    payload_log::PayloadLog,
+    persister::{Done, Work},
+    store::Snapshot,
+    tree::{self, Branch, Tree},
+    view::{ExecutedBlock, ReadError, View},
+};
+use alloy_primitives::{B256, map::HashSet};
+use starling_p2p::Provenance;
+use starling_proto::payload::{BlockId, Payload};
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, TryRecvError},
+    },
+    time::Instant,
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// Bytes of executed blocks above the store: 128 MB, a part of the node's memory budget.
+const OVERLAY_BUDGET: usize = 128_000_000;
+/// Blocks of the payload log kept below the store's head: what a restarted sequencer may be asked to send again.
+const LOG_RETAINED: u64 = 1024;
+/// The payload log is pruned once in so many blocks.
+const LOG_PRUNE_EVERY: u64 = 256;
+
+/// In the payload log: a block from elsewhere, and one built here.
+pub const FOLLOWED: u8 = 0;
+pub const BUILT: u8 = 1;
+
+type Reply<T> = oneshot::Sender<Result<T, ChainError>>;
+
+/// What the executor is asked.
+pub enum Command {
+    /// Execute; with `follow`, apply the fork choice of unsafe blocks too.
+    Insert {
+        payload: Arc<Payload>,
+        provenance: Provenance,
+        follow: bool,
+        reply: Reply<Inserted>,
+    },
+    /// Take over a block that the builder has executed.
+    Adopt {
+        block: Arc<ExecutedBlock>,
+        reply: Reply<()>,
+    },
+    Forkchoice {
+        head: B256,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+        reply: Reply<()>,
+    },
+    /// A view whose head is this block, to build on or to read.
+    ViewOf {
+        hash: B256,
+        reply: Reply<Arc<View>>,
+    },
+    /// The persister is done with something.
+    Wake,
+}
+
+pub struct Executor {
+    shared: Arc<Shared>,
+    tree: Tree,
+    snapshot: Snapshot,
+    heads: Heads,
+    log: PayloadLog,
+    work: SyncSender<Work>,
+    done: Receiver<Done>,
+    persisting: bool,
+    /// Blocks taken over from the builder that are not yet in the payload log.
+    unlogged: HashSet<B256>,
+    log_pruned: u64,
+}
+
+impl Executor {
+    pub fn new(shared: Arc<Shared>, snapshot: Snapshot, log: PayloadLog, work: SyncSender<Work>, done: Receiver<Done>) -> Self {
+        let heads = *shared.heads.borrow();
+        Self {
+            shared,
+            tree: Tree::default(),
+            snapshot,
+            heads,
+            log,
+            work,
+            done,
+            persisting: false,
+            unlogged: HashSet::default(),
+            log_pruned: 0,
+        }
+    }
+
+    /// Executes again what the payload log holds above the store. Runs before anybody is served.
+    pub fn replay(&mut self) -> Result<usize, ChainError> {
+        let mut replayed = 0;
+        let log = self.log.clone();
+        for logged in log.after(self.snapshot.head().number) {
+            let logged = logged.map_err(ChainError::store)?;
+            let payload = Arc::new(logged.payload);
+            let (id, timestamp) = (payload.id(), payload.timestamp());
+            // A sibling that lost, or a branch cut off by pruning, is not an error.
+            if let Inserted::Valid = self.insert(payload, Provenance::Imported)? {
+                replayed += 1;
+                if !logged.settled
+                    && let Some((heads, view)) = self.preferred(id, timestamp)?
+                {
+                    self.set_heads(heads, view)?;
+                }
+            }
+            self.collect(false)?;
+        }
+        Ok(replayed)
+    }
+
+    /// Serves commands until every sender is gone or the chain is stopped, then stores what is left. Returns the error that ended the
+    /// chain, if one did; commands that still wait are answered with [`ChainError::Stopped`].
+    pub fn run(mut self, mut commands: mpsc::Receiver<Command>) -> Result<(), ChainError> {
+        while let Some(command) = commands.blocking_recv() {
+            if self.shared.is_stopping() {
+                break;
+            }
+            self.collect(false)?;
+            self.obey(command)?;
+        }
+        while self.persisting {
+            self.collect(true)?;
+        }
+        Ok(())
+    }
+
+    /// The error is one that ends the chain.
+    fn obey(&mut self, command: Command) -> Result<(), ChainError> {
+        match command {
+            Command::Insert { payload, provenance, follow: false, reply } => answer(reply, self.insert(payload, provenance)),
+            Command::Insert { payload, provenance, follow: true, reply } => answer(reply, self.follow(payload, provenance)),
+            Command::Adopt { block, reply } => answer(reply, self.adopt(block)),
+            Command::Forkchoice { head, safe, finalized, reply } => answer(reply, self.forkchoice(head, safe, finalized)),
+            Command::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
+            Command::Wake => Ok(()),
+        }
+    }
+
+    fn insert(&mut self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
+        let id = payload.id();
+        if self.tree.get(&id.hash).is_none() && !self.stored(&id)? {
+            let parent = payload.parent_hash();
+            if let Some(reason) = self.tree.known_invalid(id.hash, parent) {
+                return Ok(Inserted::Invalid { latest_valid: self.known(parent)?.then_some(parent), reason });
+            }
+            self.wait_for_room()?;
+            let Some(parent_view) = self.find_view(parent)? else { return Ok(Inserted::Syncing) };
+            if !self.tree.has_room(id.number) {
+                tracing::warn!(number = id.number, hash = %id.hash, ?provenance, "there are too many blocks at this height");
+                return Ok(Inserted::NoRoom);
+            }
+            let started = Instant::now();
+            let block = match execute::validate(&self.shared.spec, parent_view.state(), payload.clone()) {
+                Ok(block) => Arc::new(block),
+                Err(ValidateError::Invalid(error)) => {
+                    let reason = error.to_string();
+                    tracing::warn!(number = id.number, hash = %id.hash, ?provenance, reason, "a block is invalid");
+                    // The wrong transactions for a header say nothing about the block of that hash.
+                    if !matches!(error, InvalidBlock::TransactionsRoot { .. }) {
+                        self.tree.mark_invalid(id.hash, reason.clone());
+                    }
+                    return Ok(Inserted::Invalid { latest_valid: Some(parent), reason });
+                }
+                Err(ValidateError::Read(error)) => return Err(ChainError::store(error)),
+            };
+            metrics::histogram!("starling_execute_seconds").record(started.elapsed().as_secs_f64());
+            if provenance != Provenance::Imported {
+                self.log_adopted(parent)?;
+                self.log.append(&payload, FOLLOWED).map_err(ChainError::store)?;
+            }
+            self.tree.insert(block);
+            self.shared.known.write().insert(id.hash);
+        }
+        Ok(Inserted::Valid)
+    }
+
+    fn adopt(&mut self, block: Arc<ExecutedBlock>) -> Result<(), ChainError> {
+        self.wait_for_room()?;
+        let id = block.payload.id();
+        if self.tree.get(&id.hash).is_some() || self.stored(&id)? {
+            return Ok(());
+        }
+        // Since the build began its parent may have been forgotten.
+        let parent = block.payload.parent_hash();
+        if !self.known(parent)? {
+            return Err(ChainError::UnknownBlock(parent));
+        }
+        if !self.tree.insert(block) {
+            return Err(ChainError::Build(format!("there are {} blocks at height {} already", tree::MAX_SIBLINGS, id.number)));
+        }
+        self.unlogged.insert(id.hash);
+        self.shared.known.write().insert(id.hash);
+        Ok(())
+    }
+
+    fn follow(&mut self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
+        let (id, timestamp) = (payload.id(), payload.timestamp());
+        let inserted = self.insert(payload, provenance)?;
+        if inserted == Inserted::Valid
+            && let Some((heads, view)) = self.preferred(id, timestamp)?
+        {
+            self.move_heads(heads, view)?;
+        }
+        Ok(inserted)
+    }
+
+    /// The fork choice of unsafe blocks: at one height the first valid block stays, the head moves only to a strictly higher block, and
+    /// only on a branch that contains the safe and the finalized head. Gives the heads and their view if this block is to be the head.
+    fn preferred(&self, head: BlockId, timestamp: u64) -> Result<Option<(Heads, Arc<View>)>, ChainError> {
+        let heads = Heads { head, timestamp, ..self.heads };
+        if head.number <= self.heads.head.number {
+            return Ok(None);
+        }
+        // What cannot be read, because it leaves our chain too deep, is not preferred.
+        let Some(view) = self.make_view(&heads)? else { return Ok(None) };
+        for id in [heads.safe, heads.finalized].into_iter().flatten() {
+            if view.hash_of(id.number).map_err(ChainError::store)? != Some(id.hash) {
+                return Ok(None);
+            }
+        }
+        Ok(Some((heads, view)))
+    }
+
+    /// A head that is not named stays, and must be on the branch like one that is. In every error nothing has moved.
+    fn forkchoice(&mut self, head: B256, safe: Option<B256>, finalized: Option<B256>) -> Result<(), ChainError> {
+        let view = self.view_of(head)?;
+        let on_branch = |named: Option<B256>, kept: Option<BlockId>| -> Result<Option<BlockId>, ChainError> {
+            let Some(hash) = named.or(kept.map(|id| id.hash)) else { return Ok(None) };
+            match view.number_of(hash).map_err(ChainError::store)? {
+                Some(number) => Ok(Some(BlockId { number, hash })),
+                None => Err(ChainError::NotOnBranch { block: hash, head }),
+            }
+        };
+        let (safe, finalized) = (on_branch(safe, self.heads.safe)?, on_branch(finalized, self.heads.finalized)?);
+        if let (Some(safe), Some(finalized)) = (safe, finalized)
+            && finalized.number > safe.number
+        {
+            return Err(ChainError::FinalizedAboveSafe { safe, finalized });
+        }
+        let heads = Heads { head: view.head(), timestamp: view.header().timestamp, safe, finalized };
+        let view = self.make_view(&heads)?.ok_or(ChainError::UnknownBlock(head))?;
+        self.move_heads(heads, view)
+    }
+
+    /// Moves the heads so that a killed process finds the head again: by replaying the log, which takes its blocks in order of arrival
+    /// as far as they lead higher; a head that is not found in this way is stored before anybody hears of it.
+    fn move_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
+        let old = self.heads.head;
+        self.log_adopted(heads.head.hash)?;
+        let found = heads.head.number > old.number && self.log.is_newest(heads.head.hash).map_err(ChainError::store)?;
+        self.set_heads(heads, view)?;
+        if heads.head != old && !found {
+            while self.persisting {
+                self.collect(true)?;
+            }
+            self.log.settle().map_err(ChainError::store)?;
+        }
+        Ok(())
+    }
+
+    /// `view` is the view of these heads.
+    fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
+        self.heads = heads;
+        self.publish(view);
+        self.persist()
+    }
+
+    /// Logs the built blocks on the way to this one that nobody has logged: what is the head, or below a logged block, is in the log.
+    fn log_adopted(&mut self, tip: B256) -> Result<(), ChainError> {
+        let mut way = Vec::new();
+        let mut at = tip;
+        while self.unlogged.remove(&at)
+            && let Some(block) = self.tree.get(&at)
+        {
+            at = block.payload.parent_hash();
+            way.push(block.payload.clone());
+        }
+        way.iter().rev().try_for_each(|payload| self.log.append(payload, BUILT)).map_err(ChainError::store)
+    }
+
+    /// Publishes the view of the heads, then wakes who follows.
+    fn publish(&mut self, view: Arc<View>) {
+        self.shared.view.store(view);
+        self.shared.heads.send_if_modified(|heads| std::mem::replace(heads, self.heads) != self.heads);
+        metrics::gauge!("starling_head_number").set(self.heads.head.number as f64);
+    }
+
+    /// Whether this block is on the store's canonical chain.
+    fn stored(&self, id: &BlockId) -> Result<bool, ChainError> {
+        is_stored(&self.snapshot, id)
+    }
+
+    fn known(&self, hash: B256) -> Result<bool, ChainError> {
+        Ok(self.tree.get(&hash).is_some() || self.snapshot.number_of(&hash).map_err(ChainError::store)?.is_some())
+    }
+
+    fn view_of(&self, hash: B256) -> Result<Arc<View>, ChainError> {
+        self.find_view(hash)?.ok_or(ChainError::UnknownBlock(hash))
+    }
+
+    /// The view of a block that is in the tree or on the store's canonical chain; `None` for any other.
+    fn find_view(&self, hash: B256) -> Result<Option<Arc<View>>, ChainError> {
+        let published = self.shared.view.load_full();
+        if published.head().hash == hash && published.stored() == self.snapshot.head() {
+            return Ok(Some(published));
+        }
+        let number = match self.tree.get(&hash) {
+            Some(block) => block.payload.number(),
+            None => match self.snapshot.number_of(&hash).map_err(ChainError::store)? {
+                Some(number) => number,
+                None => return Ok(None),
+            },
+        };
+        self.make_view(&Heads { head: BlockId { number, hash }, ..self.heads })
+    }
+
+    /// `None` if the head is unknown, or leaves the stored chain deeper than it can be unwound.
+    fn make_view(&self, heads: &Heads) -> Result<Option<Arc<View>>, ChainError> {
+        let branch = self.branch(heads.head)?;
+        if !self.stored(&branch.base)? {
+            return Ok(None);
+        }
+        match View::at_branch(self.snapshot.clone(), branch.base.number, branch.blocks, heads.safe, heads.finalized) {
+            Ok(view) => Ok(Some(Arc::new(view))),
+            Err(ReadError::Pruned(_)) => Ok(None),
+            Err(error) => Err(ChainError::store(error)),
+        }
+    }
+
+    fn branch(&self, tip: BlockId) -> Result<Branch, ChainError> {
+        self.tree.branch(tip, |id| self.stored(id))
+    }
+
+    /// Hands the persister the way from the store's heads to ours, if it is idle.
+    fn persist(&mut self) -> Result<(), ChainError> {
+        let Heads { head, safe, finalized, .. } = self.heads;
+        if self.persisting || (self.snapshot.head(), self.snapshot.safe(), self.snapshot.finalized()) == (head, safe, finalized) {
+            return Ok(());
+        }
+        let Branch { base, blocks } = self.branch(head)?;
+        let work = Work { unwind_to: base.number, blocks, safe, finalized };
+        self.work.send(work).map_err(|_| ChainError::Stopped)?;
+        self.persisting = true;
+        Ok(())
+    }
+
+    /// Takes what the persister has finished; with `wait`, waits for it.
+    fn collect(&mut self, wait: bool) -> Result<(), ChainError> {
+        if !self.persisting {
+            return Ok(());
+        }
+        let result = if wait {
+            self.done.recv().map_err(|_| ChainError::Stopped)?
+        } else {
+            match self.done.try_recv() {
+                Ok(result) => result,
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => return Err(ChainError::Stopped),
+            }
+        };
+        self.persisting = false;
+        self.snapshot = result.map_err(ChainError::store)?;
+        // The head may be on a side branch far below the store's head: what leads to it stays.
+        let base = self.branch(self.heads.head)?.base;
+        let snapshot = &self.snapshot;
+        let gone = self.tree.prune(base.number, |id| is_stored(snapshot, id))?;
+        self.forget(&gone);
+        let stored = self.snapshot.head().number;
+        if stored >= self.log_pruned.saturating_add(LOG_PRUNE_EVERY) {
+            self.log.prune(stored.saturating_sub(LOG_RETAINED)).map_err(ChainError::store)?;
+            self.log_pruned = stored;
+        }
+        let view = self.make_view(&self.heads)?.ok_or(ChainError::UnknownBlock(self.heads.head.hash))?;
+        self.publish(view);
+        self.persist()
+    }
+
+    /// Waits for the persister while executed blocks take more memory than they may. When nothing is left to store, it is side
+    /// branches that nobody made the head that take it: they are forgotten.
+    fn wait_for_room(&mut self) -> Result<(), ChainError> {
+        while self.tree.weight_above(self.snapshot.head().number) > OVERLAY_BUDGET {
+            if !self.persisting {
+                let gone = self.tree.keep_branch(self.snapshot.head().number, self.heads.head.hash);
+                tracing::warn!(blocks = gone.len(), "blocks on side branches take too much memory and are forgotten");
+                self.forget(&gone);
+                break;
+            }
+            self.collect(true)?;
+        }
+        Ok(())
+    }
+
+    /// These blocks have left the tree.
+    fn forget(&mut self, gone: &[B256]) {
+        let mut known = self.shared.known.write();
+        for hash in gone {
+            known.remove(hash);
+            self.unlogged.remove(hash);
+        }
+    }
+}
+
+/// Whether this block is on the canonical chain of this snapshot.
+fn is_stored(snapshot: &Snapshot, id: &BlockId) -> Result<bool, ChainError> {
+    Ok(id.number <= snapshot.head().number && snapshot.hash_of(id.number).map_err(ChainError::store)? == Some(id.hash))
+}
+
+/// Sends the reply. An error of the store is returned: it ends the chain.
+fn answer<T>(reply: Reply<T>, result: Result<T, ChainError>) -> Result<(), ChainError> {
+    let fatal = match &result {
+        Err(error @ (ChainError::Store(_) | ChainError::Stopped)) => Err(error.clone()),
+        _ => Ok(()),
+    };
+    let _ = reply.send(result);
+    fatal
+}

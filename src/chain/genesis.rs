@@ -1,0 +1,319 @@
+//! Reading a genesis file (geth's `genesis.json`) of either rule set: the chain's rules, its first header and its first state.
+//!
+//! Operators bring these files, so every error names the field and says what is wrong with it. The state root is computed here; the
+//! load is the size of the alloc.
+
+mod fields;
+#[cfg(test)]
+mod tests;
+
+use crate::chain::{
+    changes::{AccountChange, Changes, StorageChange},
+    execute::MESSAGE_PASSER,
+    rules::{ChainSpec, Eip1559Constants, ExtraData, INITIAL_BASE_FEE, Rules},
+    trie::{self, Update},
+    view::Overlay,
+};
+use alloy_consensus::Header;
+use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_primitives::{Address, B64, B256, KECCAK256_EMPTY, U256, keccak256};
+use alloy_trie::EMPTY_ROOT_HASH;
+use fields::Fields;
+use serde_json::Value;
+use starling_proto::{
+    config::RollupConfig,
+    fork::{EthereumSchedule, Fork, ForkSchedule},
+    payload::Payload,
+};
+use std::{
+    fs::File,
+    io::{self, BufReader, Read},
+    path::Path,
+};
+
+/// Gas limit of a genesis block that names none.
+const DEFAULT_GAS_LIMIT: u64 = 4_712_388;
+/// Difficulty of a genesis block that names neither difficulty nor mix hash.
+const DEFAULT_DIFFICULTY: u64 = 131_072;
+/// The upgrades of Ethereum by timestamp, and the forks of OP that bring them.
+const ETHEREUM_FORKS: [(&str, Fork); 4] =
+    [("shanghaiTime", Fork::Canyon), ("cancunTime", Fork::Ecotone), ("pragueTime", Fork::Isthmus), ("osakaTime", Fork::Karst)];
+
+/// The beginning of a chain.
+#[derive(Clone, Debug)]
+pub struct Genesis {
+    pub spec: ChainSpec,
+    pub header: Header,
+    /// The file's `config` object: what [`spec_of_config`] reads the rules from again when the chain is opened.
+    pub config: String,
+    /// The state, as rows of the store.
+    pub overlay: Overlay,
+}
+
+impl Genesis {
+    /// The genesis block.
+    pub fn payload(&self) -> Payload {
+        Payload::sealed(self.header.clone(), Vec::new())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GenesisError {
+    #[error("invalid genesis file: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("invalid genesis file: {field} {problem}")]
+    Field { field: String, problem: String },
+    #[error("invalid genesis file: {0}")]
+    State(#[from] trie::TrieError),
+}
+
+/// Longest genesis file, unpacked.
+const MAX_FILE: u64 = 2 << 30;
+
+/// The text of a file, unpacked if its name ends in `.zst`.
+pub fn read_file(path: &Path) -> io::Result<String> {
+    let file = BufReader::new(File::open(path)?);
+    let mut text = String::new();
+    let packed = path.extension().is_some_and(|extension| extension == "zst");
+    let mut reader: Box<dyn Read> = if packed { Box::new(zstd::Decoder::with_buffer(file)?) } else { Box::new(file) };
+    if reader.by_ref().take(MAX_FILE + 1).read_to_string(&mut text)? as u64 > MAX_FILE {
+        return Err(io::Error::other("it is larger than 2 GiB"));
+    }
+    Ok(text)
+}
+
+/// Parses a genesis file whose `config` may be missing: then it is that of the rollup config.
+pub fn parse_with_rollup(json: &str, rollup: &RollupConfig) -> Result<Genesis, GenesisError> {
+    let mut file: Value = serde_json::from_str(json)?;
+    if let Some(file) = file.as_object_mut()
+        && file.get("config").is_none_or(Value::is_null)
+    {
+        file.insert("config".to_owned(), config_of_rollup(rollup)?);
+        return parse(&Value::from(file.clone()).to_string());
+    }
+    parse(json)
+}
+
+/// The `config` object of the genesis file that belongs to a rollup config.
+pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
+    let missing = || GenesisError::Field {
+        field: "config".to_owned(),
+        problem: "is missing, and the rollup config has no chain_op_config to make one from".to_owned(),
+    };
+    let mut config = serde_json::json!({
+        "chainId": rollup.l2_chain_id,
+        "bedrockBlock": 0,
+        "terminalTotalDifficulty": 0,
+        "terminalTotalDifficultyPassed": true,
+        "optimism": rollup.chain_op_config.ok_or_else(missing)?,
+    });
+    let blocks = ["homestead", "eip150", "eip155", "eip158", "byzantium", "constantinople", "petersburg", "istanbul"];
+    for name in blocks.into_iter().chain(["muirGlacier", "berlin", "london", "arrowGlacier", "grayGlacier", "mergeNetsplit"]) {
+        config[format!("{name}Block")] = 0.into();
+    }
+    let op = Fork::ALL.into_iter().skip(1).map(|fork| (format!("{}Time", fork.name()), fork));
+    for (name, fork) in op.chain(ETHEREUM_FORKS.map(|(name, fork)| (name.to_owned(), fork))) {
+        if let Some(time) = rollup.forks.time(fork) {
+            config[name] = time.into();
+        }
+    }
+    if let Some(time) = rollup.lagoon_time {
+        config["lagoonTime"] = time.into();
+    }
+    Ok(config)
+}
+
+/// Parses a genesis file and computes its state root.
+pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
+    let raw: Value = serde_json::from_str(json)?;
+    let file = Fields::new("", &raw)?;
+    let config = file.object("config")?.ok_or_else(|| file.error("config", "is missing"))?;
+    let number = file.u64("number")?.unwrap_or(0);
+    let rules = rules(&config, number)?;
+    let timestamp = file.u64("timestamp")?.unwrap_or(0);
+    let mut spec = ChainSpec {
+        chain_id: config.u64("chainId")?.ok_or_else(|| config.error("chainId", "is missing"))?,
+        genesis_hash: B256::ZERO,
+        genesis_time: timestamp,
+        rules,
+    };
+    let (update, changes) = state(&file)?;
+    let mut header = header(&file, number, timestamp)?;
+    header.state_root = match (file.b256("stateHash")?, changes.accounts.is_empty()) {
+        (Some(_), false) => return Err(file.error("stateHash", "is given beside an alloc")),
+        (Some(root), true) => root,
+        (None, _) => update.state_root,
+    };
+    let active = spec.at(timestamp);
+    if active.shanghai {
+        header.withdrawals_root = Some(match active.is_op(Fork::Isthmus) {
+            true => update.storage_roots.get(&keccak256(MESSAGE_PASSER)).copied().unwrap_or(EMPTY_ROOT_HASH),
+            false => EMPTY_ROOT_HASH,
+        });
+    }
+    if active.cancun {
+        header.parent_beacon_block_root = Some(B256::ZERO);
+        header.blob_gas_used = Some(file.u64("blobGasUsed")?.unwrap_or(0));
+        header.excess_blob_gas = Some(file.u64("excessBlobGas")?.unwrap_or(0));
+    }
+    if active.prague {
+        header.requests_hash = Some(EMPTY_REQUESTS_HASH);
+    }
+    // The parameters of the next block's base fee.
+    if active.is_op(Fork::Holocene) {
+        ExtraData::decode(&header.extra_data, &active)
+            .map_err(|error| file.error("extraData", &format!("is invalid: {error}")))?;
+    }
+    spec.genesis_hash = header.hash_slow();
+    let config = serde_json::to_string(&raw["config"])?;
+    Ok(Genesis { spec, header, config, overlay: update.overlay })
+}
+
+/// The rules that the `config` object of a genesis file sets, for a chain whose first block is known.
+pub fn spec_of_config(config: &str, genesis: &Header) -> Result<ChainSpec, GenesisError> {
+    let config: Value = serde_json::from_str(config)?;
+    let config = Fields::new("config.", &config)?;
+    Ok(ChainSpec {
+        chain_id: config.u64("chainId")?.ok_or_else(|| config.error("chainId", "is missing"))?,
+        genesis_hash: genesis.hash_slow(),
+        genesis_time: genesis.timestamp,
+        rules: rules(&config, genesis.number)?,
+    })
+}
+
+fn rules(config: &Fields<'_>, number: u64) -> Result<Rules, GenesisError> {
+    match config.object("optimism")? {
+        Some(optimism) => optimism_rules(config, &optimism, number),
+        None => ethereum_rules(config),
+    }
+}
+
+fn optimism_rules(config: &Fields<'_>, optimism: &Fields<'_>, number: u64) -> Result<Rules, GenesisError> {
+    for lagoon in ["lagoonTime", "interopTime"] {
+        if config.u64(lagoon)?.is_some() {
+            return Err(config.error(lagoon, "is set, but this node does not know the rules of Lagoon (Interop)"));
+        }
+    }
+    if config.u64("bedrockBlock")?.is_some_and(|block| block > number) {
+        return Err(config.error("bedrockBlock", "is after the genesis block, but this node begins at Bedrock"));
+    }
+    let mut forks = ForkSchedule::from_times([]);
+    for fork in Fork::ALL.into_iter().filter(|fork| *fork != Fork::Bedrock) {
+        forks = forks.with(fork, config.u64(&format!("{}Time", fork.name()))?);
+    }
+    for (name, fork) in ETHEREUM_FORKS {
+        if let Some(time) = config.u64(name)?
+            && forks.time(fork) != Some(time)
+        {
+            return Err(config.error(name, &format!("is {time} and differs from {}Time", fork.name())));
+        }
+    }
+    // Delta changed nothing in execution and execution clients' files may leave it out.
+    if forks.time(Fork::Delta).is_none() {
+        forks = forks.clone().with(Fork::Delta, forks.time(Fork::Ecotone));
+    }
+    forks.validate().map_err(|error| config.error("fork times", &format!("are out of order: {error}")))?;
+    let constant = |name: &str| match optimism.u64(name)? {
+        Some(0) | None => Err(optimism.error(name, "is missing or zero")),
+        Some(value) => Ok(value),
+    };
+    let denominator = constant("eip1559Denominator")?;
+    let eip1559 = Eip1559Constants {
+        elasticity: constant("eip1559Elasticity")?,
+        denominator,
+        denominator_canyon: match forks.time(Fork::Canyon) {
+            Some(_) => constant("eip1559DenominatorCanyon")?,
+            None => optimism.u64("eip1559DenominatorCanyon")?.unwrap_or(denominator),
+        },
+    };
+    Ok(Rules::Optimism { forks, eip1559 })
+}
+
+fn ethereum_rules(config: &Fields<'_>) -> Result<Rules, GenesisError> {
+    const BLOCKS: [&str; 9] = [
+        "homesteadBlock",
+        "eip150Block",
+        "eip155Block",
+        "eip158Block",
+        "byzantiumBlock",
+        "constantinopleBlock",
+        "istanbulBlock",
+        "berlinBlock",
+        "londonBlock",
+    ];
+    for block in BLOCKS {
+        if config.u64(block)? != Some(0) {
+            return Err(config.error(block, "is not 0, but this node's Ethereum chains are past the merge from genesis on"));
+        }
+    }
+    if config.u256("terminalTotalDifficulty")? != Some(U256::ZERO) {
+        return Err(config
+            .error("terminalTotalDifficulty", "is not 0, but this node's Ethereum chains are past the merge from genesis on"));
+    }
+    let time = |name| config.u64(name);
+    let forks = EthereumSchedule {
+        shanghai: time("shanghaiTime")?,
+        cancun: time("cancunTime")?,
+        prague: time("pragueTime")?,
+        osaka: time("osakaTime")?,
+    };
+    let times = [forks.shanghai, forks.cancun, forks.prague, forks.osaka];
+    if times.windows(2).any(|pair| pair[1].is_some_and(|later| pair[0].is_none_or(|earlier| earlier > later))) {
+        return Err(config.error("fork times", "are out of order"));
+    }
+    Ok(Rules::Ethereum(forks))
+}
+
+/// The header without its roots and without the fields that came with forks.
+fn header(file: &Fields<'_>, number: u64, timestamp: u64) -> Result<Header, GenesisError> {
+    let mix_hash = file.b256("mixHash")?.unwrap_or_default();
+    let difficulty = match file.u256("difficulty")? {
+        Some(difficulty) => difficulty,
+        None if mix_hash.is_zero() => U256::from(DEFAULT_DIFFICULTY),
+        None => U256::ZERO,
+    };
+    Ok(Header {
+        parent_hash: file.b256("parentHash")?.unwrap_or_default(),
+        beneficiary: file.address("coinbase")?.unwrap_or_default(),
+        difficulty,
+        number,
+        gas_limit: file.u64("gasLimit")?.filter(|limit| *limit > 0).unwrap_or(DEFAULT_GAS_LIMIT),
+        gas_used: file.u64("gasUsed")?.unwrap_or(0),
+        timestamp,
+        extra_data: file.bytes("extraData")?.unwrap_or_default(),
+        mix_hash,
+        nonce: B64::from(file.u64("nonce")?.unwrap_or(0)),
+        base_fee_per_gas: Some(file.u64("baseFeePerGas")?.unwrap_or(INITIAL_BASE_FEE)),
+        ..Default::default()
+    })
+}
+
+/// The state of the alloc. Accounts without anything are there all the same; slots of value zero are not.
+fn state(file: &Fields<'_>) -> Result<(Update, Changes), GenesisError> {
+    let mut changes = Changes::default();
+    for (address, account) in file.object("alloc")?.ok_or_else(|| file.error("alloc", "is missing"))?.entries()? {
+        let hash = keccak256(fields::fixed::<20>(&address).map(Address::from).map_err(|problem| account.error("", &problem))?);
+        let code = account.bytes("code")?.unwrap_or_default();
+        let code_hash = if code.is_empty() { KECCAK256_EMPTY } else { keccak256(&code) };
+        let nonce = account.u64("nonce")?.unwrap_or(0);
+        let balance = account.u256("balance")?.ok_or_else(|| account.error("balance", "is missing"))?;
+        changes.accounts.insert(hash, Some(AccountChange { nonce, balance, code_hash }));
+        if !code.is_empty() {
+            changes.codes.insert(code_hash, code);
+        }
+        let mut storage = StorageChange::default();
+        if let Some(slots) = account.object("storage")? {
+            for slot in slots.keys() {
+                let key = fields::padded(slot).map_err(|problem| slots.error(slot, &problem))?;
+                let value = slots.word(slot)?;
+                if !value.is_zero() {
+                    storage.slots.insert(keccak256(key), value);
+                }
+            }
+        }
+        if !storage.slots.is_empty() {
+            changes.storages.insert(hash, storage);
+        }
+    }
+    Ok((trie::genesis(&changes)?, changes))
+}

@@ -1,0 +1,85 @@
+//! What a transaction pays besides execution: the L1 data fee, the operator fee, and its part of the block's data footprint (specs:
+//! each fork's exec-engine, fee formulas).
+//!
+//! Execution charges these inside the EVM, from the state. Here they are computed from the L1 attributes that a block's first
+//! transaction carries: for receipts, which do not keep them, and for the pool's admission. Pure and cheap; FastLZ runs once over the
+//! transaction.
+
+use crate::chain::evm::estimated_size_scaled;
+use alloy_primitives::U256;
+use starling_proto::{
+    fork::Fork,
+    l1info::{L1BlockInfo, L1InfoFormat},
+};
+
+/// The unit in which sizes are estimated: a millionth of a byte.
+const SCALE: u64 = 1_000_000;
+
+/// What a receipt says of one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L1Cost {
+    /// `l1GasUsed`: L1 gas, as the fork counts it.
+    pub gas_used: U256,
+    /// `l1Fee`, wei, as charged. (A deposit pays none.)
+    pub fee: U256,
+    /// The transaction's part of the block's data footprint; zero before Jovian.
+    pub da_footprint: u64,
+}
+
+/// The costs of a transaction (`raw`, EIP-2718) in a block of `fork` with these L1 attributes. The formula goes by the format of the
+/// attributes, for the block that activates a fork still carries the format before it.
+pub fn receipt_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8]) -> L1Cost {
+    let size = estimated_size_scaled(raw);
+    let (gas_used, fee) = if info.format == L1InfoFormat::Bedrock {
+        let gas = calldata_gas(raw, fork).saturating_add(U256::from_be_bytes(info.overhead.0));
+        let scalar = U256::from_be_bytes(info.scalar.0);
+        (gas, gas.saturating_mul(info.base_fee).saturating_mul(scalar) / U256::from(1_000_000))
+    } else {
+        let price = U256::from(16 * u64::from(info.base_fee_scalar))
+            .saturating_mul(info.base_fee)
+            .saturating_add(U256::from(info.blob_base_fee_scalar).saturating_mul(info.blob_base_fee));
+        if fork < Fork::Fjord {
+            let gas = calldata_gas(raw, fork);
+            (gas, gas.saturating_mul(price) / U256::from(16_000_000))
+        } else {
+            let size = U256::from(size);
+            (size * U256::from(16) / U256::from(SCALE), size.saturating_mul(price) / U256::from(1_000_000_000_000u64))
+        }
+    };
+    L1Cost { gas_used, fee, da_footprint: footprint(size, info.da_footprint_gas_scalar) }
+}
+
+/// Gas of the bytes as L1 calldata. Before Regolith an empty signature is counted too.
+fn calldata_gas(raw: &[u8], fork: Fork) -> U256 {
+    let zeros = raw.iter().filter(|byte| **byte == 0).count() as u64;
+    let nonzeros = raw.len() as u64 - zeros + if fork < Fork::Regolith { 68 } else { 0 };
+    U256::from(zeros * 4 + nonzeros * 16)
+}
+
+/// The part of a transaction in the data footprint of a Jovian block.
+pub fn da_footprint(raw: &[u8], scalar: u16) -> u64 {
+    footprint(estimated_size_scaled(raw), scalar)
+}
+
+fn footprint(size: u64, scalar: u16) -> u64 {
+    (size / SCALE).saturating_mul(scalar.into())
+}
+
+/// The operator fee for this much gas, wei; zero before Isthmus.
+pub fn operator_fee(info: &L1BlockInfo, fork: Fork, gas: u64) -> U256 {
+    let gas = U256::from(gas).saturating_mul(U256::from(info.operator_fee_scalar));
+    let variable = match fork {
+        fork if fork < Fork::Isthmus => return U256::ZERO,
+        Fork::Isthmus => gas / U256::from(1_000_000),
+        _ => gas.saturating_mul(U256::from(100)),
+    };
+    variable.saturating_add(U256::from(info.operator_fee_constant))
+}
+
+/// What a transaction must be able to pay besides execution and value, wei: the L1 fee and the operator fee at its gas limit.
+pub fn admission_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8], gas_limit: u64) -> U256 {
+    receipt_cost(info, fork, raw).fee.saturating_add(operator_fee(info, fork, gas_limit))
+}
+
+#[cfg(test)]
+mod tests;

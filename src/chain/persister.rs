@@ -1,0 +1,101 @@
+//! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds block by block, syncs.
+//!
+//! The executor gives it one piece of [`Work`] at a time and gets one [`Done`] back, so groups form by themselves while a commit runs.
+//! A full disk makes it wait and try again, until the chain is stopped; any other failure of the store ends the chain.
+
+use crate::chain::{
+    Shared,
+    executor::Command,
+    store::{Snapshot, Store, StoreError},
+    view::ExecutedBlock,
+};
+use starling_proto::payload::BlockId;
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender},
+    },
+    time::{Duration, Instant},
+};
+
+/// Time between two attempts to write to a full disk.
+const RETRY_NO_SPACE: Duration = Duration::from_secs(2);
+
+/// Take the store from its head down to `unwind_to`, then up along `blocks`.
+pub struct Work {
+    pub unwind_to: u64,
+    /// Oldest first, on top of `unwind_to`.
+    pub blocks: Vec<Arc<ExecutedBlock>>,
+    pub safe: Option<BlockId>,
+    pub finalized: Option<BlockId>,
+}
+
+/// The store after a piece of work.
+pub type Done = Result<Snapshot, StoreError>;
+
+/// Runs until the executor drops its end. `sync_every` bounds what a power cut can lose; a killed process loses nothing.
+pub fn run(
+    store: &Store,
+    shared: &Shared,
+    work: Receiver<Work>,
+    done: SyncSender<Done>,
+    wake: tokio::sync::mpsc::WeakSender<Command>,
+    sync_every: Duration,
+) {
+    let mut synced = Instant::now();
+    let mut dirty = false;
+    loop {
+        match work.recv_timeout(sync_every) {
+            Ok(piece) => {
+                let result = perform(store, shared, &piece);
+                let failed = result.is_err();
+                dirty = true;
+                if done.send(result).is_err() {
+                    break;
+                }
+                // A full command channel means that the executor is awake.
+                if let Some(wake) = wake.upgrade() {
+                    let _ = wake.try_send(Command::Wake);
+                }
+                if failed {
+                    break;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if dirty && synced.elapsed() >= sync_every {
+            if let Err(error) = store.sync() {
+                tracing::error!(%error, "the store could not be synced to disk");
+            }
+            synced = Instant::now();
+            dirty = false;
+        }
+    }
+    if let Err(error) = store.sync() {
+        tracing::error!(%error, "the store could not be synced to disk at the end");
+    }
+}
+
+fn perform(store: &Store, shared: &Shared, work: &Work) -> Done {
+    let started = Instant::now();
+    while store.head().number > work.unwind_to {
+        retry_without_space(shared, || store.unwind_one())?;
+    }
+    retry_without_space(shared, || store.commit(&work.blocks, work.safe, work.finalized))?;
+    metrics::histogram!("starling_persist_seconds").record(started.elapsed().as_secs_f64());
+    metrics::counter!("starling_persisted_blocks_total").increment(work.blocks.len() as u64);
+    store.snapshot()
+}
+
+fn retry_without_space<T>(shared: &Shared, mut write: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    loop {
+        match write() {
+            Err(error @ StoreError::NoSpace { .. }) if !shared.is_stopping() => {
+                tracing::error!(%error, "writing has stopped and goes on by itself when there is room");
+                std::thread::sleep(RETRY_NO_SPACE);
+            }
+            result => return result,
+        }
+    }
+}

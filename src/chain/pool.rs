@@ -1,0 +1,345 @@
+//! The transaction pool: transactions that wallets sent and no block holds yet.
+//!
+//! JSON-RPC adds, the block builder reads [`Pool::best`], the head's follower calls [`Pool::on_head`] once per new head. Everything
+//! is decided under one short lock from values passed in (state at the head, clock): no disk, no waiting. What can overload it is
+//! senders: counts are bounded by [`PoolConfig`], bytes by 128 KiB a transaction, and when full the worst-paying tail goes first.
+
+pub mod admit;
+mod book;
+#[cfg(test)]
+mod tests;
+
+use crate::chain::rules::{ChainSpec, Rules};
+use alloy_consensus::{Transaction, transaction::Recovered};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, B256, Bytes, U256};
+use book::Book;
+use op_alloy_consensus::OpTxEnvelope;
+use parking_lot::Mutex;
+use starling_proto::fork::Fork;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tokio::sync::broadcast;
+
+/// A transaction in the pool.
+#[derive(Clone, Debug)]
+pub struct PoolTx {
+    pub tx: Recovered<OpTxEnvelope>,
+    /// The EIP-2718 bytes.
+    pub raw: Bytes,
+    pub hash: B256,
+}
+
+impl PoolTx {
+    /// A transaction whose sender is known, as blocks hold it.
+    pub fn new(tx: Recovered<OpTxEnvelope>) -> Self {
+        let raw = Bytes::from(tx.encoded_2718());
+        Self { hash: alloy_primitives::keccak256(&raw), raw, tx }
+    }
+
+    /// Decodes and recovers a transaction as a wallet sends it.
+    pub fn decode(raw: Bytes) -> Result<Self, PoolError> {
+        admit::decode(raw)
+    }
+
+    pub fn sender(&self) -> Address {
+        self.tx.signer()
+    }
+
+    /// The most this transaction can pay in execution gas and value, wei; saturates.
+    pub fn cost(&self) -> U256 {
+        U256::from(self.tx.gas_limit()).saturating_mul(U256::from(self.tx.max_fee_per_gas())).saturating_add(self.tx.value())
+    }
+
+    /// What a block at this base fee pays its builder per gas; `None` if the fee cap is below the base fee.
+    pub fn effective_tip(&self, base_fee: u64) -> Option<u128> {
+        self.tx.effective_tip_per_gas(base_fee)
+    }
+}
+
+/// What admission needs to know of the sender and the chain at the head.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    pub nonce: u64,
+    pub balance: U256,
+    /// Wei per gas of the head block.
+    pub base_fee: u64,
+    pub block_gas_limit: u64,
+    /// What this transaction pays besides execution at the head: L1 data fee plus operator fee, wei. Zero on an Ethereum chain.
+    pub l1_cost: U256,
+    /// Unix seconds. The next block's time is about now: it decides by which fork's rules a transaction is judged.
+    pub now: u64,
+}
+
+/// What a chain's rules at some time ask of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TxRules {
+    chain_id: u64,
+    /// Shanghai (Canyon): EIP-3860.
+    init_code_limit: bool,
+    /// Prague (Isthmus): EIP-7702 transactions and the calldata floor of EIP-7623.
+    prague: bool,
+    /// EIP-7825 cap per transaction (Osaka, Karst).
+    gas_cap: Option<u64>,
+    /// Gas of a block that pool transactions never get: what the L1 attributes deposit may use (op-geth: 70,000). Zero on Ethereum.
+    reserved_gas: u64,
+}
+
+impl TxRules {
+    fn at(spec: &ChainSpec, time: u64) -> Self {
+        let (init_code_limit, prague, osaka, reserved_gas) = match &spec.rules {
+            Rules::Optimism { forks, .. } => {
+                let active = |fork| forks.is_active(fork, time);
+                (active(Fork::Canyon), active(Fork::Isthmus), active(Fork::Karst), 70_000)
+            }
+            Rules::Ethereum(forks) => (forks.is_shanghai(time), forks.is_prague(time), forks.is_osaka(time), 0),
+        };
+        Self { chain_id: spec.chain_id, init_code_limit, prague, gas_cap: osaka.then_some(1 << 24), reserved_gas }
+    }
+}
+
+/// Limits, with op-geth's defaults (`--txpool.*`, `--rpc.txfeecap`).
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Wei per gas.
+    pub min_tip: u128,
+    /// A replacement must raise both fees by this many percent.
+    pub price_bump: u128,
+    /// Executable transactions each account keeps when the pool is full.
+    pub account_slots: usize,
+    /// Executable transactions in all.
+    pub global_slots: usize,
+    /// Non-executable transactions per account.
+    pub account_queue: usize,
+    /// Non-executable transactions in all.
+    pub global_queue: usize,
+    /// Seconds that a non-executable transaction is kept.
+    pub lifetime: u64,
+    /// Wei; the most `gas limit · fee cap` may be. Zero is no cap.
+    pub tx_fee_cap: U256,
+    /// Accept legacy transactions without a chain id.
+    pub allow_unprotected: bool,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            min_tip: 1,
+            price_bump: 10,
+            account_slots: 16,
+            global_slots: 5120,
+            account_queue: 64,
+            global_queue: 1024,
+            lifetime: 3 * 60 * 60,
+            tx_fee_cap: U256::from(1_000_000_000_000_000_000u64),
+            allow_unprotected: false,
+        }
+    }
+}
+
+/// Why a transaction is refused. The texts are geth's: wallets and tools match on them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    #[error("already known")]
+    AlreadyKnown,
+    #[error("nonce too low: next nonce {next}, tx nonce {nonce}")]
+    NonceTooLow { next: u64, nonce: u64 },
+    #[error("nonce has max value")]
+    NonceMax,
+    #[error("replacement transaction underpriced")]
+    ReplacementUnderpriced,
+    #[error("transaction underpriced: gas tip cap {tip}, minimum needed {minimum}")]
+    TipTooLow { tip: u128, minimum: u128 },
+    /// The pool is full of better-paying transactions.
+    #[error("transaction underpriced")]
+    Underpriced,
+    #[error("account limit exceeded: {limit} queued transactions")]
+    AccountQueueFull { limit: usize },
+    #[error("max priority fee per gas higher than max fee per gas")]
+    TipAboveFeeCap,
+    #[error("insufficient funds for gas * price + value: balance {balance}, tx cost {cost}, overshot {}", cost.saturating_sub(*balance))]
+    InsufficientFunds { balance: U256, cost: U256 },
+    #[error(
+        "insufficient funds for gas * price + value: balance {balance}, queued cost {queued}, tx cost {cost}, overshot {}",
+        queued.saturating_add(*cost).saturating_sub(*balance)
+    )]
+    Overdraft { balance: U256, queued: U256, cost: U256 },
+    #[error("intrinsic gas too low: gas {gas}, minimum needed {minimum}")]
+    IntrinsicGas { gas: u64, minimum: u64 },
+    #[error("insufficient gas for floor data gas cost: gas {gas}, minimum needed {minimum}")]
+    FloorGas { gas: u64, minimum: u64 },
+    #[error("exceeds block gas limit")]
+    ExceedsBlockGas,
+    #[error("transaction gas limit too high (cap: {cap}, tx: {gas})")]
+    GasCap { cap: u64, gas: u64 },
+    #[error("oversized data: transaction size {size}, limit {limit}")]
+    Oversized { size: usize, limit: usize },
+    #[error("max initcode size exceeded: code size {size}, limit {limit}")]
+    InitCode { size: usize, limit: usize },
+    #[error("transaction type not supported")]
+    TypeNotSupported,
+    #[error("set code tx must have at least one authorization tuple")]
+    NoAuthorizations,
+    #[error("invalid chain id for signer: have {have} want {want}")]
+    ChainId { have: u64, want: u64 },
+    #[error("only replay-protected (EIP-155) transactions allowed over RPC")]
+    Unprotected,
+    #[error("tx fee ({fee} ether) exceeds the configured cap ({cap} ether)")]
+    FeeCap { fee: String, cap: String },
+    #[error("invalid sender")]
+    InvalidSender,
+    #[error("{0}")]
+    Decode(String),
+}
+
+/// What a new head means for the pool.
+#[derive(Clone, Debug, Default)]
+pub struct HeadChange {
+    /// Hashes of the transactions in the blocks that joined the chain.
+    pub mined: Vec<B256>,
+    /// Transactions of the blocks that left the chain. Deposits among them are ignored.
+    pub abandoned: Vec<PoolTx>,
+    /// Wei per gas of the new head.
+    pub base_fee: u64,
+    pub block_gas_limit: u64,
+    /// Unix seconds.
+    pub now: u64,
+}
+
+/// How full the pool is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Executable transactions.
+    pub pending: usize,
+    /// Transactions behind a nonce gap.
+    pub queued: usize,
+    pub senders: usize,
+}
+
+/// The transactions of one sender by nonce, executable ones first.
+pub type Content = (Vec<Arc<PoolTx>>, Vec<Arc<PoolTx>>);
+
+/// Subscribers that lag behind this many new transactions lose the oldest.
+const NEW_TRANSACTIONS: usize = 4096;
+
+/// The pool. Shared as `Arc<Pool>`.
+pub struct Pool {
+    spec: ChainSpec,
+    config: PoolConfig,
+    book: Mutex<Book>,
+    pending: broadcast::Sender<Arc<PoolTx>>,
+    version: AtomicU64,
+}
+
+impl Pool {
+    /// An empty pool with the default limits.
+    pub fn new(spec: &ChainSpec) -> Self {
+        Self::with_config(spec, PoolConfig::default())
+    }
+
+    pub fn with_config(spec: &ChainSpec, config: PoolConfig) -> Self {
+        let book = Mutex::new(Book::new(config.clone()));
+        Self { spec: spec.clone(), book, config, pending: broadcast::channel(NEW_TRANSACTIONS).0, version: AtomicU64::new(0) }
+    }
+
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// Decodes and recovers a transaction, asks `admission` about its sender, and admits it.
+    /// `E` is whatever reading the state at the head may fail with.
+    pub fn add_raw<E: From<PoolError>>(
+        &self,
+        raw: Bytes,
+        admission: impl FnOnce(&PoolTx) -> Result<Admission, E>,
+    ) -> Result<B256, E> {
+        let tx = PoolTx::decode(raw)?;
+        let at = admission(&tx)?;
+        Ok(self.add(tx, &at)?)
+    }
+
+    /// Admits a transaction. It becomes executable once the sender's earlier nonces are there.
+    pub fn add(&self, tx: PoolTx, at: &Admission) -> Result<B256, PoolError> {
+        admit::check(&tx, at, &TxRules::at(&self.spec, at.now), &self.config)?;
+        let hash = tx.hash;
+        let promoted = self.book.lock().add(tx, at)?;
+        self.changed();
+        self.announce(promoted);
+        Ok(hash)
+    }
+
+    pub fn get(&self, hash: &B256) -> Option<Arc<PoolTx>> {
+        self.book.lock().get(hash)
+    }
+
+    /// The executable transactions, best effective tip first, nonces in order, for a block with this base fee.
+    /// If one of them fails, the later ones of its sender cannot be used either.
+    pub fn best(&self, base_fee: u64) -> Vec<Arc<PoolTx>> {
+        self.book.lock().best(base_fee)
+    }
+
+    /// A number that grows with every change: as long as it stays, so does what [`Pool::best`] gives.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The next nonce of a sender counting its pending transactions; `state_nonce` if it has none.
+    pub fn next_nonce(&self, sender: &Address, state_nonce: u64) -> u64 {
+        self.book.lock().next_nonce(sender).map_or(state_nonce, |next| next.max(state_nonce))
+    }
+
+    /// Drops a transaction that the builder found impossible to execute. Later ones of its sender stay, behind the gap.
+    pub fn remove(&self, hash: &B256) {
+        self.book.lock().remove(hash);
+        self.changed();
+    }
+
+    /// Follows a new head: forgets what was mined or became stale, takes back what was abandoned, promotes, expires.
+    ///
+    /// `account` gives nonce and balance of a sender at the new head; `None` (state not readable) leaves that sender as it is.
+    /// It is called without the lock, so adding never waits for the store.
+    pub fn on_head(&self, change: HeadChange, mut account: impl FnMut(Address) -> Option<(u64, U256)>) {
+        let mut senders = self.book.lock().senders();
+        senders.extend(change.abandoned.iter().map(PoolTx::sender));
+        senders.sort_unstable();
+        senders.dedup();
+        let accounts: BTreeMap<_, _> = senders.into_iter().filter_map(|sender| Some((sender, account(sender)?))).collect();
+        let promoted = self.book.lock().on_head(change, &accounts);
+        self.changed();
+        self.announce(promoted);
+    }
+
+    /// Transactions as they become executable. Bounded: a slow subscriber is told that it lagged.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<PoolTx>> {
+        self.pending.subscribe()
+    }
+
+    pub fn stats(&self) -> PoolStats {
+        self.book.lock().stats()
+    }
+
+    /// Everything in the pool (`txpool_content`).
+    pub fn content(&self) -> BTreeMap<Address, Content> {
+        self.book.lock().content()
+    }
+
+    pub fn content_of(&self, sender: &Address) -> Content {
+        self.book.lock().content_of(sender)
+    }
+
+    fn announce(&self, promoted: Vec<Arc<PoolTx>>) {
+        for tx in promoted {
+            // An error means that nobody listens.
+            let _ = self.pending.send(tx);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A receipt as the chain keeps it: what consensus hashes, nothing that can be recomputed. Its EIP-2718 form and the receipts root.
+//!
+//! Execution makes receipts, the store keeps them, JSON-RPC completes and shows them.
+
+use alloy_primitives::{B256, Bloom, Bytes, Log};
+use alloy_rlp::{BufMut, Decodable, Encodable, Header};
+use alloy_trie::root::ordered_trie_root_with_encoder;
+use starling_proto::fork::Fork;
+
+/// EIP-2718 type of a deposit.
+pub const DEPOSIT: u8 = 0x7e;
+/// Highest type that is one byte before a list and no list itself (EIP-2718).
+const MAX_TYPE: u8 = 0x7f;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// EIP-2718 type, 0x7e for deposits.
+    pub tx_type: u8,
+    pub success: bool,
+    pub cumulative_gas_used: u64,
+    pub logs: Vec<Log>,
+    /// Deposits from Regolith on: the sender's nonce before execution.
+    pub deposit_nonce: Option<u64>,
+    /// Deposits from Canyon on: 1.
+    pub deposit_version: Option<u64>,
+}
+
+impl Receipt {
+    /// The bloom filter of the logs.
+    pub fn bloom(&self) -> Bloom {
+        self.logs.iter().collect()
+    }
+
+    /// The EIP-2718 form: the type unless legacy, then the list `status, cumulative gas, bloom, logs` and, on deposits, nonce and
+    /// version as far as there are any (specs: deposits, receipt).
+    pub fn encode_2718(&self, out: &mut dyn BufMut) {
+        self.encode(self.deposit_nonce, out);
+    }
+
+    fn encode(&self, deposit_nonce: Option<u64>, out: &mut dyn BufMut) {
+        if self.tx_type != 0 {
+            out.put_u8(self.tx_type);
+        }
+        let bloom = self.bloom();
+        let mut fields: Vec<&dyn Encodable> = vec![&self.success, &self.cumulative_gas_used, &bloom, &self.logs];
+        fields.extend(deposit_nonce.as_ref().map(|n| n as &dyn Encodable));
+        fields.extend(self.deposit_version.as_ref().map(|n| n as &dyn Encodable));
+        let payload_length = fields.iter().map(|field| field.length()).sum();
+        Header { list: true, payload_length }.encode(out);
+        fields.into_iter().for_each(|field| field.encode(out));
+    }
+
+    /// Reads what [`encode_2718`](Self::encode_2718) writes, and nothing after it.
+    pub fn decode_2718(bytes: &[u8]) -> Result<Self, alloy_rlp::Error> {
+        let mut rest = bytes;
+        let tx_type = match bytes.first() {
+            Some(first) if *first <= MAX_TYPE => {
+                rest = &bytes[1..];
+                *first
+            }
+            Some(_) => 0,
+            None => return Err(alloy_rlp::Error::InputTooShort),
+        };
+        let mut list = Header::decode_bytes(&mut rest, true)?;
+        if !rest.is_empty() {
+            return Err(alloy_rlp::Error::UnexpectedLength);
+        }
+        let success = bool::decode(&mut list)?;
+        let cumulative_gas_used = u64::decode(&mut list)?;
+        let bloom = Bloom::decode(&mut list)?;
+        let logs = Vec::<Log>::decode(&mut list)?;
+        let mut optional = || if list.is_empty() { Ok(None) } else { u64::decode(&mut list).map(Some) };
+        let (deposit_nonce, deposit_version) = (optional()?, optional()?);
+        if !list.is_empty() || (tx_type != DEPOSIT && deposit_nonce.is_some()) {
+            return Err(alloy_rlp::Error::UnexpectedLength);
+        }
+        let receipt = Self { tx_type, success, cumulative_gas_used, logs, deposit_nonce, deposit_version };
+        if receipt.bloom() != bloom {
+            return Err(alloy_rlp::Error::Custom("the bloom is not that of the logs"));
+        }
+        Ok(receipt)
+    }
+
+    /// The EIP-2718 form in bytes.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut out = Vec::new();
+        self.encode_2718(&mut out);
+        out.into()
+    }
+}
+
+/// The receipts root of a block. Between Regolith and Canyon the nonce of a deposit is kept and served but left out of the root; the
+/// receipt version of Canyon marks that it is in (specs: canyon, deposit receipt). `fork` is `None` on Ethereum.
+pub fn receipts_root(receipts: &[Receipt], fork: Option<Fork>) -> B256 {
+    let canyon = fork >= Some(Fork::Canyon);
+    ordered_trie_root_with_encoder(receipts, |receipt, out| receipt.encode(receipt.deposit_nonce.filter(|_| canyon), out))
+}
+
+/// The bloom filter of a block.
+pub fn block_bloom(receipts: &[Receipt]) -> Bloom {
+    receipts.iter().flat_map(|receipt| &receipt.logs).collect()
+}
+
+#[cfg(test)]
+mod tests;

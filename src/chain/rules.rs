@@ -1,0 +1,175 @@
+//! Which chain this is and what its rules ask of a block's header. One core, two rule sets: OP Stack L2 and Ethereum (the devnet's
+//! L1, without blob transactions, withdrawals and requests).
+//!
+//! Everything here is a pure function of the specification, the parent's header and the block's header, and costs nothing. Execution,
+//! the builder and JSON-RPC ask it; only headers whose hash was checked get here.
+
+mod extra_data;
+mod header;
+#[cfg(test)]
+mod tests;
+
+pub use extra_data::{ExtraData, ExtraDataError};
+pub use header::HeaderError;
+
+use alloy_consensus::Header;
+use alloy_eips::eip7840::BlobParams;
+use alloy_primitives::B256;
+use starling_proto::fork::{EthereumSchedule, Fork, ForkSchedule};
+
+/// Base fee of the first block that has one (EIP-1559), wei.
+pub const INITIAL_BASE_FEE: u64 = 1_000_000_000;
+/// EIP-7825: most gas of one transaction, from Osaka and Karst on. Deposits are exempt.
+pub const MAX_TRANSACTION_GAS: u64 = 1 << 24;
+
+/// Everything that execution needs to know of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainSpec {
+    pub chain_id: u64,
+    pub genesis_hash: B256,
+    /// Unix seconds.
+    pub genesis_time: u64,
+    pub rules: Rules,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rules {
+    Optimism { forks: ForkSchedule, eip1559: Eip1559Constants },
+    Ethereum(EthereumSchedule),
+}
+
+/// The `optimism` object of a genesis config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eip1559Constants {
+    pub elasticity: u64,
+    pub denominator: u64,
+    pub denominator_canyon: u64,
+}
+
+/// The rules in force at one timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Active {
+    /// The newest OP Stack fork; `None` on Ethereum. `op >= Some(fork)` says that a fork's rules apply.
+    pub op: Option<Fork>,
+    /// Shanghai, on OP Canyon.
+    pub shanghai: bool,
+    /// Cancun, on OP Ecotone.
+    pub cancun: bool,
+    /// Prague, on OP Isthmus.
+    pub prague: bool,
+    /// Osaka, on OP Karst.
+    pub osaka: bool,
+}
+
+impl Active {
+    /// Whether this is an OP chain at or after `fork`.
+    pub fn is_op(&self, fork: Fork) -> bool {
+        self.op >= Some(fork)
+    }
+}
+
+/// Parameters of the EIP-1559 base fee update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BaseFeeParams {
+    pub denominator: u64,
+    pub elasticity: u64,
+}
+
+impl ChainSpec {
+    pub fn is_optimism(&self) -> bool {
+        matches!(self.rules, Rules::Optimism { .. })
+    }
+
+    /// The rules of a block at `timestamp`.
+    pub fn at(&self, timestamp: u64) -> Active {
+        match &self.rules {
+            Rules::Optimism { forks, .. } => {
+                let fork = forks.at(timestamp);
+                Active {
+                    op: Some(fork),
+                    shanghai: fork >= Fork::Canyon,
+                    cancun: fork >= Fork::Ecotone,
+                    prague: fork >= Fork::Isthmus,
+                    osaka: fork >= Fork::Karst,
+                }
+            }
+            Rules::Ethereum(forks) => Active {
+                op: None,
+                shanghai: forks.is_shanghai(timestamp),
+                cancun: forks.is_cancun(timestamp),
+                prague: forks.is_prague(timestamp),
+                osaka: forks.is_osaka(timestamp),
+            },
+        }
+    }
+
+    /// Whether a block at `timestamp` deploys the create2deployer by force. Only the block exactly at Canyon's time does (op-geth:
+    /// consensus/misc/create2deployer.go), whatever the chain's block time.
+    pub fn deploys_create2(&self, timestamp: u64) -> bool {
+        matches!(&self.rules, Rules::Optimism { forks, .. } if forks.starts_at(Fork::Canyon, timestamp))
+    }
+
+    /// Blob parameters of Ethereum at `timestamp`; `None` on OP, where a blob's price is always 1 wei, and before Cancun.
+    pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {
+        let active = self.at(timestamp);
+        if active.op.is_some() || !active.cancun {
+            None
+        } else if active.osaka {
+            Some(BlobParams::osaka())
+        } else if active.prague {
+            Some(BlobParams::prague())
+        } else {
+            Some(BlobParams::cancun())
+        }
+    }
+
+    /// The constants of the base fee update for a block at `timestamp`, as configured.
+    pub fn base_fee_constants(&self, timestamp: u64) -> BaseFeeParams {
+        match &self.rules {
+            // The denominator goes by the child's time.
+            Rules::Optimism { forks, eip1559 } => BaseFeeParams {
+                denominator: match forks.is_active(Fork::Canyon, timestamp) {
+                    true => eip1559.denominator_canyon,
+                    false => eip1559.denominator,
+                },
+                elasticity: eip1559.elasticity,
+            },
+            Rules::Ethereum(_) => BaseFeeParams { denominator: 8, elasticity: 2 },
+        }
+    }
+
+    /// The base fee of a block at `timestamp` on `parent`, wei (specs: holocene and jovian exec-engine). Err if the parent's extra
+    /// data should carry parameters and does not, which no validated parent does.
+    pub fn next_base_fee(&self, parent: &Header, timestamp: u64) -> Result<u64, ExtraDataError> {
+        let Some(base_fee) = parent.base_fee_per_gas else { return Ok(INITIAL_BASE_FEE) };
+        let at_parent = self.at(parent.timestamp);
+        let mut params = self.base_fee_constants(timestamp);
+        let mut gas_used = parent.gas_used;
+        let mut minimum = 0;
+        // Holocene's and Jovian's parts go by the parent's time: the first block of each still follows the rules before it.
+        if at_parent.is_op(Fork::Holocene) {
+            let extra = ExtraData::decode(&parent.extra_data, &at_parent)?;
+            params = extra.params;
+            if at_parent.is_op(Fork::Jovian) {
+                // The data footprint of a Jovian block stands in `blobGasUsed`.
+                gas_used = gas_used.max(parent.blob_gas_used.unwrap_or(0));
+                minimum = extra.min_base_fee;
+            }
+        }
+        Ok(update_base_fee(base_fee, gas_used, parent.gas_limit, params).max(minimum))
+    }
+}
+
+/// The EIP-1559 update. Saturates where the reference grows without bound; zero parameters, which are refused where they are read,
+/// count as one.
+fn update_base_fee(base_fee: u64, gas_used: u64, gas_limit: u64, params: BaseFeeParams) -> u64 {
+    let target = gas_limit / params.elasticity.max(1);
+    if gas_used == target {
+        return base_fee;
+    }
+    let change = u128::from(base_fee) * u128::from(gas_used.abs_diff(target))
+        / u128::from(target.max(1))
+        / u128::from(params.denominator.max(1));
+    let change = u64::try_from(change).unwrap_or(u64::MAX);
+    if gas_used > target { base_fee.saturating_add(change.max(1)) } else { base_fee.saturating_sub(change) }
+}

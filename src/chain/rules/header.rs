@@ -1,0 +1,175 @@
+//! What a header must be, given its parent's: everything that can be said before execution.
+
+use super::{ChainSpec, ExtraData, ExtraDataError};
+use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
+use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_primitives::{B64, B256, U256};
+use alloy_trie::EMPTY_ROOT_HASH;
+use starling_proto::fork::Fork;
+
+/// Longest extra data of any header.
+const MAX_EXTRA_DATA: usize = 32;
+/// Highest gas limit of any header (2^63 - 1).
+const MAX_GAS_LIMIT: u64 = i64::MAX as u64;
+/// Ethereum: lowest gas limit, and the part of the parent's by which a limit may move.
+const MIN_GAS_LIMIT: u64 = 5_000;
+const GAS_LIMIT_BOUND_DIVISOR: u64 = 1_024;
+
+/// Which rule a header breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    #[error("parent hash is {have}, want {want}")]
+    ParentHash { have: B256, want: B256 },
+    #[error("number is {have}, want {want}")]
+    Number { have: u64, want: u64 },
+    #[error("timestamp is {have}, not after the parent's {parent}")]
+    Timestamp { have: u64, parent: u64 },
+    #[error("difficulty is {0}, want 0")]
+    Difficulty(U256),
+    #[error("nonce is {0}, want 0")]
+    Nonce(B64),
+    #[error("uncles hash is {0}, want that of no uncles")]
+    Uncles(B256),
+    #[error("extra data has {0} bytes, more than 32")]
+    ExtraDataLength(usize),
+    #[error(transparent)]
+    ExtraData(#[from] ExtraDataError),
+    #[error("gas limit is {0}, out of bounds")]
+    GasLimit(u64),
+    #[error("gas limit is {have}, too far from the parent's {parent}")]
+    GasLimitChange { have: u64, parent: u64 },
+    #[error("gas used is {have}, above the gas limit {limit}")]
+    GasUsed { have: u64, limit: u64 },
+    #[error("base fee is {have}, want {want}")]
+    BaseFee { have: u64, want: u64 },
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("{0} is set before its fork")]
+    Unexpected(&'static str),
+    #[error("withdrawals root is {have}, want {want}")]
+    WithdrawalsRoot { have: B256, want: B256 },
+    #[error("excess blob gas is {have}, want {want}")]
+    ExcessBlobGas { have: u64, want: u64 },
+    #[error("blob gas used is {have}, want {want}")]
+    BlobGasUsed { have: u64, want: u64 },
+    #[error("data footprint is {have}, above the gas limit {limit}")]
+    DataFootprint { have: u64, limit: u64 },
+    #[error("requests hash is {have}, want {want}")]
+    RequestsHash { have: B256, want: B256 },
+}
+
+/// `Ok` with the value if a field is there exactly when its fork is active.
+fn field<T: Copy>(name: &'static str, value: Option<T>, active: bool) -> Result<Option<T>, HeaderError> {
+    match (value, active) {
+        (None, true) => Err(HeaderError::Missing(name)),
+        (Some(_), false) => Err(HeaderError::Unexpected(name)),
+        _ => Ok(value),
+    }
+}
+
+impl ChainSpec {
+    /// Checks a header against its parent (specs: exec-engine of each fork). What only execution can tell is left to execution: the
+    /// roots, the bloom, gas used, and from Isthmus the withdrawals root.
+    pub fn check_header(&self, header: &Header, parent: &Header, parent_hash: B256) -> Result<(), HeaderError> {
+        if header.parent_hash != parent_hash {
+            return Err(HeaderError::ParentHash { have: header.parent_hash, want: parent_hash });
+        }
+        let number = parent.number.saturating_add(1);
+        if header.number != number {
+            return Err(HeaderError::Number { have: header.number, want: number });
+        }
+        if header.timestamp <= parent.timestamp {
+            return Err(HeaderError::Timestamp { have: header.timestamp, parent: parent.timestamp });
+        }
+        if !header.difficulty.is_zero() {
+            return Err(HeaderError::Difficulty(header.difficulty));
+        }
+        if !header.nonce.is_zero() {
+            return Err(HeaderError::Nonce(header.nonce));
+        }
+        if header.ommers_hash != EMPTY_OMMER_ROOT_HASH {
+            return Err(HeaderError::Uncles(header.ommers_hash));
+        }
+        self.check_extra_data(header)?;
+        self.check_gas(header, parent)?;
+        self.check_fork_fields(header, parent)
+    }
+
+    fn check_extra_data(&self, header: &Header) -> Result<(), HeaderError> {
+        let active = self.at(header.timestamp);
+        if header.extra_data.len() > MAX_EXTRA_DATA {
+            return Err(HeaderError::ExtraDataLength(header.extra_data.len()));
+        }
+        if active.is_op(Fork::Holocene) {
+            ExtraData::decode(&header.extra_data, &active)?;
+        } else if active.op.is_some() && !header.extra_data.is_empty() {
+            return Err(ExtraDataError::NotEmpty(header.extra_data.clone()).into());
+        }
+        Ok(())
+    }
+
+    fn check_gas(&self, header: &Header, parent: &Header) -> Result<(), HeaderError> {
+        let Header { gas_limit, gas_used, .. } = *header;
+        if gas_limit > MAX_GAS_LIMIT {
+            return Err(HeaderError::GasLimit(gas_limit));
+        }
+        // On OP the gas limit is the system configuration's and may jump.
+        if !self.is_optimism() {
+            if gas_limit < MIN_GAS_LIMIT {
+                return Err(HeaderError::GasLimit(gas_limit));
+            }
+            if gas_limit.abs_diff(parent.gas_limit) >= (parent.gas_limit / GAS_LIMIT_BOUND_DIVISOR).max(1) {
+                return Err(HeaderError::GasLimitChange { have: gas_limit, parent: parent.gas_limit });
+            }
+        }
+        if gas_used > gas_limit {
+            return Err(HeaderError::GasUsed { have: gas_used, limit: gas_limit });
+        }
+        let have = header.base_fee_per_gas.ok_or(HeaderError::Missing("base fee"))?;
+        let want = self.next_base_fee(parent, header.timestamp)?;
+        if have != want {
+            return Err(HeaderError::BaseFee { have, want });
+        }
+        Ok(())
+    }
+
+    /// The fields that came with forks.
+    fn check_fork_fields(&self, header: &Header, parent: &Header) -> Result<(), HeaderError> {
+        let active = self.at(header.timestamp);
+        let withdrawals = field("withdrawals root", header.withdrawals_root, active.shanghai)?;
+        // From Isthmus the root is that of the message passer's storage after the block.
+        if let Some(have) = withdrawals
+            && !active.is_op(Fork::Isthmus)
+            && have != EMPTY_ROOT_HASH
+        {
+            return Err(HeaderError::WithdrawalsRoot { have, want: EMPTY_ROOT_HASH });
+        }
+        field("parent beacon block root", header.parent_beacon_block_root, active.cancun)?;
+        if let Some(have) = field("excess blob gas", header.excess_blob_gas, active.cancun)? {
+            let want = self.excess_blob_gas(parent, header.timestamp);
+            if have != want {
+                return Err(HeaderError::ExcessBlobGas { have, want });
+            }
+        }
+        if let Some(have) = field("blob gas used", header.blob_gas_used, active.cancun)? {
+            if active.is_op(Fork::Jovian) {
+                if have > header.gas_limit {
+                    return Err(HeaderError::DataFootprint { have, limit: header.gas_limit });
+                }
+            } else if have != 0 {
+                return Err(HeaderError::BlobGasUsed { have, want: 0 });
+            }
+        }
+        if let Some(have) = field("requests hash", header.requests_hash, active.prague)?
+            && have != EMPTY_REQUESTS_HASH
+        {
+            return Err(HeaderError::RequestsHash { have, want: EMPTY_REQUESTS_HASH });
+        }
+        Ok(())
+    }
+
+    /// The excess blob gas of a block at `timestamp` on `parent`: zero on OP.
+    pub fn excess_blob_gas(&self, parent: &Header, timestamp: u64) -> u64 {
+        self.blob_params(timestamp).and_then(|params| parent.next_block_excess_blob_gas(params)).unwrap_or(0)
+    }
+}

@@ -1,0 +1,508 @@
+//! The store: the canonical chain on disk, in an LSM database (fjall) of six keyspaces grouped by life.
+//!
+//! Written by the persister alone: a group of blocks, or an unwind of one block, is one atomic batch across all keyspaces, and every
+//! batch writes the same head row into each of them; at open all must agree. Read by everybody, through a [`Snapshot`] only: plain
+//! reads would see half-applied batches. A snapshot pins the versions of all rows it can see, so that compaction cannot drop them:
+//! keep snapshots short (long readers take a fresh view now and then).
+//!
+//! A batch is in the operating system's buffers when `commit` returns: it survives a kill of the process, not a power cut.
+//! [`Store::sync`] makes it durable. What overloads the store: state history and receipts, by disk; writes stop above
+//! [`FREE_SPACE_FLOOR`].
+
+mod codec;
+mod error;
+pub mod keys;
+mod lock;
+mod read;
+
+pub(super) use codec::decode_whole;
+pub use error::{Identity, StoreError};
+pub use read::UnwindRecord;
+
+use crate::chain::view::{ExecutedBlock, Overlay, ReadError};
+use alloy_primitives::{B256, Bytes};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
+use lock::Lock;
+use parking_lot::Mutex;
+use starling_proto::payload::{BlockId, Payload};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The layout of rows. A store of another version is refused.
+pub const SCHEMA: u32 = 1;
+
+/// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and readers that still stand there.
+pub const UNWIND_MARGIN: u64 = 1024;
+
+/// Unwind records dropped by one commit at most, so that no commit is slow.
+const UNWIND_DROPS: u64 = 4096;
+
+/// Bytes that must be free on the disk before a commit: a full disk would poison the database.
+pub const FREE_SPACE_FLOOR: u64 = 512 << 20;
+
+const HEAD: &[u8] = b"_head";
+const SCHEMA_ROW: &[u8] = b"schema";
+const IDENTITY_ROW: &[u8] = b"identity";
+const SAFE_ROW: &[u8] = b"safe";
+const FINALIZED_ROW: &[u8] = b"finalized";
+const OLDEST_ROW: &[u8] = b"oldest";
+/// The oldest block whose unwind record is kept.
+const UNWIND_ROW: &[u8] = b"unwind";
+
+impl From<fjall::Error> for StoreError {
+    fn from(error: fjall::Error) -> Self {
+        match error {
+            fjall::Error::Poisoned => Self::Poisoned,
+            fjall::Error::Locked => Self::Locked { pid: None },
+            other => Self::Engine(other.to_string()),
+        }
+    }
+}
+
+/// The keyspaces, each of rows that live and die together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::chain::store) enum Space {
+    State,
+    History,
+    Blocks,
+    Index,
+    Code,
+    Meta,
+}
+
+impl Space {
+    const ALL: [Space; 6] = [Self::State, Self::History, Self::Blocks, Self::Index, Self::Code, Self::Meta];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::State => "state",
+            Self::History => "history",
+            Self::Blocks => "blocks",
+            Self::Index => "index",
+            Self::Code => "code",
+            Self::Meta => "meta",
+        }
+    }
+
+    fn options(self) -> KeyspaceCreateOptions {
+        let memtable = match self {
+            Self::State | Self::History => 16 << 20,
+            _ => 8 << 20,
+        };
+        KeyspaceCreateOptions::default().max_memtable_size(memtable)
+    }
+}
+
+/// A handle to the store; cheap to clone. The store closes when the last handle and the last snapshot are gone.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    db: Database,
+    spaces: [Keyspace; 6],
+    path: PathBuf,
+    identity: Identity,
+    /// Bytes that must stay free on the disk.
+    floor: u64,
+    /// The stored head. Held during every write.
+    writer: Mutex<BlockId>,
+    /// Last: released after the database is closed.
+    _lock: Lock,
+}
+
+impl Store {
+    /// Creates a store in `dir` that holds a genesis block and its state. An interrupted creation can be repeated.
+    /// `overlay` is the genesis state as [`trie::genesis`](crate::chain::trie::genesis) gives it.
+    pub fn create(dir: &Path, cache: u64, identity: Identity, genesis: &Payload, overlay: &Overlay) -> Result<Self, StoreError> {
+        refuse_other_clients(dir)?;
+        let path = dir.join(DATABASE);
+        if holds_something(&path) && !is_database(&path) {
+            return Err(StoreError::NotStarling(path));
+        }
+        std::fs::create_dir_all(dir).map_err(|source| StoreError::Io { path: dir.into(), source })?;
+        let lock = Lock::take(dir)?;
+        let db = Database::builder(&path).cache_size(cache).open()?;
+        let spaces = open_spaces(&db)?;
+        if let Some(have) = read_identity(&db, &spaces)? {
+            return Err(StoreError::Exists(have));
+        }
+        let head = genesis.id();
+        let store =
+            Self(Arc::new(Inner { db, spaces, path, identity, floor: FREE_SPACE_FLOOR, writer: Mutex::new(head), _lock: lock }));
+        store.0.check_space()?;
+        let mut batch = Batch { inner: &store.0, batch: store.0.db.batch() };
+        for (key, row) in &overlay.rows {
+            batch.set(Space::State, key, row.after.as_ref());
+        }
+        batch.codes(overlay);
+        batch.block(genesis, &[], &[]);
+        batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
+        batch.put(Space::Meta, IDENTITY_ROW, [&identity.chain_id.to_be_bytes()[..], identity.genesis_hash.as_slice()].concat());
+        batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
+        batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
+        batch.commit(head)?;
+        store.sync()?;
+        Ok(store)
+    }
+
+    /// Opens the store in `dir`; `cache` is the size of the block cache in bytes. With `want`, a store of another chain is refused.
+    pub fn open(dir: &Path, cache: u64, want: Option<Identity>) -> Result<Self, StoreError> {
+        refuse_other_clients(dir)?;
+        let path = dir.join(DATABASE);
+        if !holds_something(&path) {
+            return Err(StoreError::Missing(dir.into()));
+        }
+        if !is_database(&path) {
+            return Err(StoreError::NotStarling(path));
+        }
+        let lock = Lock::take(dir)?;
+        let db = Database::builder(&path).cache_size(cache).open()?;
+        if db.list_keyspace_names().iter().any(|name| Space::ALL.iter().all(|space| space.name() != &**name)) {
+            return Err(StoreError::NotStarling(path));
+        }
+        if !Space::ALL.iter().all(|space| db.keyspace_exists(space.name())) {
+            return Err(StoreError::Uninitialised(dir.into()));
+        }
+        let spaces = open_spaces(&db)?;
+        let Some(identity) = read_identity(&db, &spaces)? else { return Err(StoreError::Uninitialised(dir.into())) };
+        if let Some(want) = want.filter(|want| *want != identity) {
+            return Err(StoreError::OtherChain { have: identity, want });
+        }
+        let head = agreed_head(&db, &spaces)?;
+        Ok(Self(Arc::new(Inner { db, spaces, path, identity, floor: FREE_SPACE_FLOOR, writer: Mutex::new(head), _lock: lock })))
+    }
+
+    pub fn identity(&self) -> Identity {
+        self.0.identity
+    }
+
+    /// The newest stored block. Waits for a write that is under way.
+    pub fn head(&self) -> BlockId {
+        *self.0.writer.lock()
+    }
+
+    /// A consistent reading of all keyspaces as they are now.
+    pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let snapshot = self.0.db.snapshot();
+        let get = |key| -> Result<Option<Bytes>, StoreError> { Ok(get(&snapshot, &self.0.spaces[Space::Meta as usize], key)?) };
+        let id = |key: &'static [u8]| -> Result<Option<BlockId>, StoreError> {
+            get(key)?.map(|row| codec::decode_id(&row).ok_or_else(|| damaged_meta(key))).transpose()
+        };
+        let head = id(HEAD)?.ok_or_else(|| damaged_meta(HEAD))?;
+        let oldest = get(OLDEST_ROW)?.and_then(|row| codec::decode_number(&row)).ok_or_else(|| damaged_meta(OLDEST_ROW))?;
+        let (safe, finalized) = (id(SAFE_ROW)?, id(FINALIZED_ROW)?);
+        Ok(Snapshot(Arc::new(SnapshotInner { snapshot, head, safe, finalized, oldest, inner: self.0.clone() })))
+    }
+
+    /// Writes a group of blocks that stand on the stored head, oldest first, as one atomic batch, together with the heads.
+    /// A `None` head keeps what is stored. Unwind records [`UNWIND_MARGIN`] blocks below the finalized head are dropped.
+    pub fn commit(
+        &self,
+        blocks: &[Arc<ExecutedBlock>],
+        safe: Option<BlockId>,
+        finalized: Option<BlockId>,
+    ) -> Result<(), StoreError> {
+        let mut head = self.0.writer.lock();
+        self.0.check_space()?;
+        let mut new_head = *head;
+        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
+        // Only the last value of a row in the group is written.
+        let mut state = BTreeMap::new();
+        for block in blocks {
+            let id = block.payload.id();
+            if block.payload.parent_hash() != new_head.hash || id.number != new_head.number + 1 {
+                return Err(StoreError::Unlinked { block: id, head: new_head });
+            }
+            new_head = id;
+            for (key, row) in &block.overlay.rows {
+                state.insert(key, row.after.as_ref());
+                if keys::is_flat(key) {
+                    batch.put(Space::History, keys::history(key, id.number), codec::encode_before(row.before.as_ref()));
+                }
+            }
+            batch.put(Space::History, keys::unwind(id.number), codec::encode_unwind(&block.overlay));
+            batch.codes(&block.overlay);
+            batch.block(&block.payload, block.transaction_hashes(), &block.receipts);
+        }
+        for (key, after) in state {
+            batch.set(Space::State, key, after);
+        }
+        for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
+            if let Some(id) = id {
+                batch.put(Space::Meta, key, codec::encode_id(id));
+            }
+        }
+        if let Some(finalized) = finalized {
+            let oldest = self.0.number(UNWIND_ROW)?;
+            let keep =
+                finalized.number.min(new_head.number).saturating_sub(UNWIND_MARGIN).min(oldest.saturating_add(UNWIND_DROPS));
+            (oldest..keep).for_each(|number| batch.set(Space::History, &keys::unwind(number), None));
+            batch.put(Space::Meta, UNWIND_ROW, keep.max(oldest).to_be_bytes());
+        }
+        batch.commit(new_head)?;
+        *head = new_head;
+        Ok(())
+    }
+
+    /// Takes the newest stored block back, as one atomic batch: its parent is the stored head afterwards. Codes stay. A safe or
+    /// finalized head above the new head comes down to it. Returns the new head.
+    pub fn unwind_one(&self) -> Result<BlockId, StoreError> {
+        let mut head = self.0.writer.lock();
+        let snapshot = self.snapshot()?;
+        let gone = *head;
+        if gone.hash == self.0.identity.genesis_hash {
+            return Err(StoreError::Genesis);
+        }
+        let record = snapshot.unwind_record(gone.number)?.ok_or(StoreError::NoUnwindRecord(gone.number))?;
+        let lacks = |what: &str| ReadError::Damaged(format!("block {} has no {what}", gone.hash));
+        let header = snapshot.header(&gone.hash)?.ok_or_else(|| lacks("header"))?;
+        let body = snapshot.body(&gone.hash)?.ok_or_else(|| lacks("body"))?;
+        let parent = BlockId { hash: header.parent_hash, number: gone.number.saturating_sub(1) };
+
+        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
+        for (key, before) in &record {
+            batch.set(Space::State, key, before.as_ref());
+            if keys::is_flat(key) {
+                batch.set(Space::History, &keys::history(key, gone.number), None);
+            }
+        }
+        batch.set(Space::History, &keys::unwind(gone.number), None);
+        for key in [keys::header(&gone.hash), keys::body(&gone.hash), keys::receipts(&gone.hash)] {
+            batch.set(Space::Blocks, &key, None);
+        }
+        batch.set(Space::Index, &keys::hash_of(gone.number), None);
+        batch.set(Space::Index, &keys::number_of(&gone.hash), None);
+        for transaction in &body {
+            batch.set(Space::Index, &keys::transaction(&alloy_primitives::keccak256(transaction)), None);
+        }
+        for (key, id) in [(SAFE_ROW, snapshot.safe()), (FINALIZED_ROW, snapshot.finalized())] {
+            if id.is_some_and(|id| id.number > parent.number) {
+                batch.put(Space::Meta, key, codec::encode_id(parent));
+            }
+        }
+        batch.commit(parent)?;
+        *head = parent;
+        Ok(parent)
+    }
+
+    /// Waits until everything committed is on the disk.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        Ok(self.0.db.persist(PersistMode::SyncAll)?)
+    }
+
+    /// Starts to write memtables out that have been filling for long, so that the journal can be cut: replay at open stays short.
+    pub fn rotate(&self) -> Result<(), StoreError> {
+        for space in &self.0.spaces {
+            space.rotate_memtable()?;
+        }
+        Ok(())
+    }
+
+    /// A named value that lives with the chain, for example the genesis file it was made from.
+    pub fn setting(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
+        Ok(get(&self.0.db.snapshot(), &self.0.spaces[Space::Meta as usize], setting_key(name).as_bytes())?)
+    }
+
+    /// Writes a named value, durably.
+    pub fn set_setting(&self, name: &str, value: &[u8]) -> Result<(), StoreError> {
+        let head = self.0.writer.lock();
+        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
+        batch.put(Space::Meta, setting_key(name).as_bytes(), value);
+        batch.commit(*head)?;
+        self.sync()
+    }
+}
+
+/// The database's folder inside the directory of a store.
+const DATABASE: &str = "chain";
+
+/// Where other execution clients keep their databases.
+const OTHER_CLIENTS: [(&str, &str); 3] = [("geth/chaindata", "geth"), ("db/mdbx.dat", "reth"), ("chaindata/mdbx.dat", "erigon")];
+
+fn refuse_other_clients(dir: &Path) -> Result<(), StoreError> {
+    match OTHER_CLIENTS.iter().find(|(sign, _)| dir.join(sign).exists()) {
+        Some((_, client)) => Err(StoreError::OtherClient { path: dir.into(), client }),
+        None => Ok(()),
+    }
+}
+
+fn holds_something(path: &Path) -> bool {
+    path.read_dir().is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Whether the engine made this folder: it marks each with its version.
+fn is_database(path: &Path) -> bool {
+    path.join("version").is_file()
+}
+
+fn open_spaces(db: &Database) -> Result<[Keyspace; 6], StoreError> {
+    let [state, history, blocks, index, code, meta] = Space::ALL.map(|space| db.keyspace(space.name(), || space.options()));
+    Ok([state?, history?, blocks?, index?, code?, meta?])
+}
+
+/// `None`: nothing was ever committed.
+fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<Identity>, StoreError> {
+    let snapshot = db.snapshot();
+    let meta = &spaces[Space::Meta as usize];
+    let Some(schema) = get(&snapshot, meta, SCHEMA_ROW)? else { return Ok(None) };
+    let have = schema.as_ref().try_into().map(u32::from_be_bytes).map_err(|_| damaged_meta(SCHEMA_ROW))?;
+    if have != SCHEMA {
+        return Err(StoreError::Schema { have, want: SCHEMA });
+    }
+    let row = get(&snapshot, meta, IDENTITY_ROW)?.ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
+    let (chain_id, hash) = row.split_at_checked(8).ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
+    let chain_id = codec::decode_number(chain_id).ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
+    let genesis_hash = hash.try_into().map_err(|_| damaged_meta(IDENTITY_ROW))?;
+    Ok(Some(Identity { chain_id, genesis_hash }))
+}
+
+/// The head row, which must be the same in every keyspace.
+fn agreed_head(db: &Database, spaces: &[Keyspace; 6]) -> Result<BlockId, StoreError> {
+    let snapshot = db.snapshot();
+    let mut heads = Vec::with_capacity(spaces.len());
+    for space in spaces {
+        heads.push(get(&snapshot, space, HEAD)?.and_then(|row| codec::decode_id(&row)));
+    }
+    match heads[0] {
+        Some(head) if heads.iter().all(|other| *other == Some(head)) => Ok(head),
+        _ => {
+            let show = |head: &Option<BlockId>| head.map_or("none".into(), |h| format!("{} {}", h.number, h.hash));
+            let each: Vec<_> = Space::ALL.iter().zip(&heads).map(|(s, h)| format!("{}: {}", s.name(), show(h))).collect();
+            Err(StoreError::Torn(each.join(", ")))
+        }
+    }
+}
+
+fn damaged_meta(key: &[u8]) -> StoreError {
+    ReadError::Damaged(format!("row {} of meta", String::from_utf8_lossy(key))).into()
+}
+
+fn setting_key(name: &str) -> String {
+    format!("setting/{name}")
+}
+
+impl Inner {
+    fn number(&self, key: &[u8]) -> Result<u64, StoreError> {
+        let row = get(&self.db.snapshot(), &self.spaces[Space::Meta as usize], key)?;
+        row.and_then(|row| codec::decode_number(&row)).ok_or_else(|| damaged_meta(key))
+    }
+
+    fn check_space(&self) -> Result<(), StoreError> {
+        let free = free_space(&self.path).map_err(|source| StoreError::Io { path: self.path.clone(), source })?;
+        if free < self.floor { Err(StoreError::NoSpace { free, floor: self.floor }) } else { Ok(()) }
+    }
+}
+
+/// Bytes free on the disk of `path`.
+pub(super) fn free_space(path: &Path) -> std::io::Result<u64> {
+    let stat = nix::sys::statvfs::statvfs(path)?;
+    Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+}
+
+/// One atomic batch across keyspaces.
+struct Batch<'a> {
+    inner: &'a Inner,
+    batch: OwnedWriteBatch,
+}
+
+impl Batch<'_> {
+    fn put(&mut self, space: Space, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.batch.insert(&self.inner.spaces[space as usize], key.as_ref(), value.as_ref());
+    }
+
+    fn set(&mut self, space: Space, key: &[u8], value: Option<&Bytes>) {
+        match value {
+            Some(value) => self.put(space, key, value),
+            None => self.batch.remove(&self.inner.spaces[space as usize], key),
+        }
+    }
+
+    fn codes(&mut self, overlay: &Overlay) {
+        for (hash, code) in &overlay.codes {
+            self.put(Space::Code, hash, code);
+        }
+    }
+
+    /// Header, body, receipts and index rows of a canonical block.
+    fn block(&mut self, payload: &Payload, transactions: &[B256], receipts: &[crate::chain::receipt::Receipt]) {
+        let (hash, number) = (payload.hash, payload.number());
+        self.put(Space::Blocks, keys::header(&hash), alloy_rlp::encode(&payload.header));
+        self.put(Space::Blocks, keys::body(&hash), alloy_rlp::encode(&payload.transactions));
+        self.put(Space::Blocks, keys::receipts(&hash), codec::encode_receipts(receipts));
+        self.put(Space::Index, keys::hash_of(number), hash);
+        self.put(Space::Index, keys::number_of(&hash), number.to_be_bytes());
+        for (index, transaction) in transactions.iter().enumerate() {
+            let place = [&number.to_be_bytes()[..], &(index as u32).to_be_bytes()].concat();
+            self.put(Space::Index, keys::transaction(transaction), place);
+        }
+    }
+
+    fn commit(mut self, head: BlockId) -> Result<(), StoreError> {
+        for space in Space::ALL {
+            self.put(space, HEAD, codec::encode_id(head));
+        }
+        Ok(self.batch.commit()?)
+    }
+}
+
+/// A consistent reading of the store; cheap to clone, and keeps the store open. Typed reads are in `store/read.rs`.
+#[derive(Clone)]
+pub struct Snapshot(Arc<SnapshotInner>);
+
+struct SnapshotInner {
+    snapshot: fjall::Snapshot,
+    head: BlockId,
+    safe: Option<BlockId>,
+    finalized: Option<BlockId>,
+    oldest: u64,
+    inner: Arc<Inner>,
+}
+
+impl Snapshot {
+    /// The newest stored block.
+    pub fn head(&self) -> BlockId {
+        self.0.head
+    }
+
+    pub fn safe(&self) -> Option<BlockId> {
+        self.0.safe
+    }
+
+    pub fn finalized(&self) -> Option<BlockId> {
+        self.0.finalized
+    }
+
+    /// The oldest block whose state can still be read.
+    pub fn oldest_state(&self) -> u64 {
+        self.0.oldest
+    }
+
+    fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        get(&self.0.snapshot, &self.0.inner.spaces[space as usize], key)
+    }
+
+    fn scan(&self, space: Space, prefix: &[u8], from: &[u8]) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
+        let prefix = Bytes::copy_from_slice(prefix);
+        let rows = self.0.snapshot.range(&self.0.inner.spaces[space as usize], from.max(&prefix)..);
+        let mut rows = rows.map(|row| match row.into_inner() {
+            Ok((key, value)) => Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))),
+            Err(error) => Err(ReadError::Store(error.to_string())),
+        });
+        // After the last row with the prefix nothing more is read.
+        std::iter::from_fn(move || rows.next().filter(|row| row.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))))
+            .fuse()
+    }
+}
+
+fn get(snapshot: &fjall::Snapshot, space: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+    match snapshot.get(space, key) {
+        Ok(row) => Ok(row.map(|row| Bytes::copy_from_slice(&row))),
+        Err(error) => Err(ReadError::Store(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

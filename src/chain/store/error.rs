@@ -1,0 +1,58 @@
+//! What can go wrong with the store, each with its cause and, where there is one, the next step.
+
+use crate::chain::view::ReadError;
+use alloy_primitives::B256;
+use starling_proto::payload::BlockId;
+use std::path::PathBuf;
+
+/// Which chain a store holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub chain_id: u64,
+    pub genesis_hash: B256,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("there is no database in {}: run `starling init` first", .0.display())]
+    Missing(PathBuf),
+    #[error("the database in {} was never completely initialised: run `starling init` again", .0.display())]
+    Uninitialised(PathBuf),
+    #[error("{} does not hold a Starling database", .0.display())]
+    NotStarling(PathBuf),
+    #[error("{} holds the database of {client}: give another data directory", .path.display())]
+    OtherClient { path: PathBuf, client: &'static str },
+    #[error("there is a database of chain {} with genesis {} already", .0.chain_id, .0.genesis_hash)]
+    Exists(Identity),
+    #[error(
+        "the database holds another chain (have: chain id {}, genesis {}; want: chain id {}, genesis {})",
+        have.chain_id, have.genesis_hash, want.chain_id, want.genesis_hash
+    )]
+    OtherChain { have: Identity, want: Identity },
+    #[error(
+        "the database has schema version {have}, this program writes version {want}: use the program that wrote it, or sync again"
+    )]
+    Schema { have: u32, want: u32 },
+    #[error(
+        "the keyspaces of the database disagree on the head ({0}): it is torn. Restore a backup, or remove it and sync again"
+    )]
+    Torn(String),
+    #[error("the database is in use{}", .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
+    Locked { pid: Option<u32> },
+    #[error("only {free} bytes are free on the disk of the database, {floor} must stay free")]
+    NoSpace { free: u64, floor: u64 },
+    #[error("an earlier write to the database failed and it takes no more: close and reopen it")]
+    Poisoned,
+    #[error("block {block:?} does not stand on the stored head {head:?}")]
+    Unlinked { block: BlockId, head: BlockId },
+    #[error("the genesis block cannot be unwound")]
+    Genesis,
+    #[error("block {0} cannot be unwound: its unwind record is no longer kept")]
+    NoUnwindRecord(u64),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("database: {0}")]
+    Engine(String),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+}

@@ -1,0 +1,96 @@
+//! Row keys of the store. Numbers are big-endian, so that the order of keys is the order of blocks.
+
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::Nibbles;
+
+/// First bytes of the rows in the `state` keyspace.
+pub const ACCOUNT: u8 = b'a';
+pub const SLOT: u8 = b's';
+pub const STATE_NODE: u8 = b't';
+pub const STORAGE_NODE: u8 = b'u';
+
+/// `a‖keccak(address)` → RLP of nonce, balance, storage root, code hash.
+pub fn account(account: &B256) -> Bytes {
+    key(ACCOUNT, &[account.as_slice()])
+}
+
+pub fn account_prefix() -> Bytes {
+    key(ACCOUNT, &[])
+}
+
+/// `s‖keccak(address)‖keccak(slot)` → value, big-endian without leading zeros.
+pub fn slot(account: &B256, slot: &B256) -> Bytes {
+    key(SLOT, &[account.as_slice(), slot.as_slice()])
+}
+
+pub fn storage_prefix(account: &B256) -> Bytes {
+    key(SLOT, &[account.as_slice()])
+}
+
+/// `t‖path`, one nibble a byte → node of the state trie.
+pub fn state_node(path: &Nibbles) -> Bytes {
+    key(STATE_NODE, &[&path.to_vec()])
+}
+
+/// `u‖keccak(address)‖path`, one nibble a byte → node of the account's storage trie.
+pub fn storage_node(account: &B256, path: &Nibbles) -> Bytes {
+    key(STORAGE_NODE, &[account.as_slice(), &path.to_vec()])
+}
+
+pub fn storage_node_prefix(account: &B256) -> Bytes {
+    key(STORAGE_NODE, &[account.as_slice()])
+}
+
+/// Whether this row of `state` is a leaf: an account or a slot.
+pub fn is_flat(row: &[u8]) -> bool {
+    matches!(row.first(), Some(&ACCOUNT | &SLOT))
+}
+
+/// `U‖number` in `history` → the rows before this block.
+pub(super) fn unwind(number: u64) -> Bytes {
+    key(b'U', &[&number.to_be_bytes()])
+}
+
+/// `H‖row key` in `history`, to which the number of the block is appended.
+pub(super) fn history_prefix(row: &[u8]) -> Bytes {
+    key(b'H', &[row])
+}
+
+/// `H‖row key‖number` in `history` → the value of the row before this block.
+pub(super) fn history(row: &[u8], number: u64) -> Bytes {
+    key(b'H', &[row, &number.to_be_bytes()])
+}
+
+pub(super) fn header(hash: &B256) -> Bytes {
+    key(b'h', &[hash.as_slice()])
+}
+
+pub(super) fn body(hash: &B256) -> Bytes {
+    key(b'b', &[hash.as_slice()])
+}
+
+pub(super) fn receipts(hash: &B256) -> Bytes {
+    key(b'r', &[hash.as_slice()])
+}
+
+/// `n‖number` in `index` → hash of the canonical block.
+pub(super) fn hash_of(number: u64) -> Bytes {
+    key(b'n', &[&number.to_be_bytes()])
+}
+
+/// `N‖hash` in `index` → number of the canonical block.
+pub(super) fn number_of(hash: &B256) -> Bytes {
+    key(b'N', &[hash.as_slice()])
+}
+
+/// `x‖transaction hash` in `index` → block number and index in the block.
+pub(super) fn transaction(hash: &B256) -> Bytes {
+    key(b'x', &[hash.as_slice()])
+}
+
+fn key(tag: u8, parts: &[&[u8]]) -> Bytes {
+    let mut key = Vec::with_capacity(1 + parts.iter().map(|p| p.len()).sum::<usize>());
+    key.push(tag);
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key.into()
+}

@@ -1,0 +1,37 @@
+//! The LOCK file of a store: one process at a time. The kernel's lock on the file is what counts, so it ends with the process
+//! however that ends; the pid inside only serves the error message.
+
+use crate::chain::store::StoreError;
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{Read, Seek, Write},
+    path::Path,
+};
+
+const NAME: &str = "LOCK";
+
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    pub(super) fn take(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join(NAME);
+        let io = |source| StoreError::Io { path: path.clone(), source };
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                // What cannot be read is only left out of the message.
+                let _ = file.take(16).read_to_string(&mut pid);
+                return Err(StoreError::Locked { pid: pid.trim().parse().ok() });
+            }
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+        file.set_len(0).map_err(io)?;
+        file.rewind().map_err(io)?;
+        writeln!(file, "{}", std::process::id()).map_err(io)?;
+        Ok(Self { _file: file })
+    }
+}

@@ -1,0 +1,104 @@
+//! Typed reads of a [`Snapshot`]: what each row means.
+
+use crate::chain::{
+    receipt::Receipt,
+    store::{Snapshot, Space, codec, keys},
+    view::ReadError,
+};
+use alloy_consensus::Header;
+use alloy_primitives::{B256, Bytes};
+
+/// Rows of `state` with their values before a block.
+pub type UnwindRecord = Vec<(Bytes, Option<Bytes>)>;
+
+impl Snapshot {
+    /// A row of the `state` keyspace at the stored head.
+    pub fn state_row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.get(Space::State, key)
+    }
+
+    /// The rows of the `state` keyspace with this prefix, at or after `from`, ascending.
+    pub fn state_scan(&self, prefix: &[u8], from: &[u8]) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
+        self.scan(Space::State, prefix, from)
+    }
+
+    /// A flat row after an earlier block. One seek: the oldest history row above that block holds what was before it.
+    pub fn state_row_at(&self, key: &[u8], number: u64) -> Result<Option<Bytes>, ReadError> {
+        let from = keys::history(key, number.saturating_add(1));
+        match self.scan(Space::History, &keys::history_prefix(key), &from).next().transpose()? {
+            Some((_, before)) => codec::decode_before(&before).ok_or_else(|| damaged("history", &from)),
+            None => self.state_row(key),
+        }
+    }
+
+    /// The first flat row with this prefix at or after `from`, after an earlier block.
+    pub fn state_first_at(&self, prefix: &[u8], from: &[u8], number: u64) -> Result<Option<(Bytes, Bytes)>, ReadError> {
+        let mut from = from.max(prefix).to_vec();
+        loop {
+            // A row that existed then exists still or has a history row: look at the nearer of the two.
+            let stored = self.state_scan(prefix, &from).next().transpose()?.map(|(key, _)| key);
+            let changed =
+                self.scan(Space::History, &keys::history_prefix(prefix), &keys::history_prefix(&from)).next().transpose()?;
+            let changed = changed.map(|(key, _)| key.slice(1..key.len().saturating_sub(8).max(1)));
+            let Some(key) = [stored, changed].into_iter().flatten().min() else { return Ok(None) };
+            if key.as_ref() >= from.as_slice()
+                && let Some(value) = self.state_row_at(&key, number)?
+            {
+                return Ok(Some((key, value)));
+            }
+            // Flat keys of one kind have one length: this is beyond the key's history rows and before the next key.
+            from = [key.as_ref(), &[0xff; 9]].concat();
+        }
+    }
+
+    /// The rows before this block; `None` if the record is no longer kept.
+    pub fn unwind_record(&self, number: u64) -> Result<Option<UnwindRecord>, ReadError> {
+        let key = keys::unwind(number);
+        self.read(Space::History, &key, codec::decode_unwind)
+    }
+
+    /// Hash of the canonical block of this number.
+    pub fn hash_of(&self, number: u64) -> Result<Option<B256>, ReadError> {
+        self.read(Space::Index, &keys::hash_of(number), |row| row.try_into().ok())
+    }
+
+    /// Number of a canonical block.
+    pub fn number_of(&self, hash: &B256) -> Result<Option<u64>, ReadError> {
+        self.read(Space::Index, &keys::number_of(hash), codec::decode_number)
+    }
+
+    pub fn header(&self, hash: &B256) -> Result<Option<Header>, ReadError> {
+        self.read(Space::Blocks, &keys::header(hash), codec::decode_whole)
+    }
+
+    /// Raw transactions of a block.
+    pub fn body(&self, hash: &B256) -> Result<Option<Vec<Bytes>>, ReadError> {
+        self.read(Space::Blocks, &keys::body(hash), codec::decode_whole)
+    }
+
+    pub fn receipts(&self, hash: &B256) -> Result<Option<Vec<Receipt>>, ReadError> {
+        self.read(Space::Blocks, &keys::receipts(hash), codec::decode_receipts)
+    }
+
+    /// Block number and index of a transaction in the canonical chain.
+    pub fn transaction(&self, hash: &B256) -> Result<Option<(u64, usize)>, ReadError> {
+        self.read(Space::Index, &keys::transaction(hash), |row| {
+            let (number, index) = row.split_at_checked(8)?;
+            let index = u32::from_be_bytes(index.try_into().ok()?);
+            Some((codec::decode_number(number)?, index as usize))
+        })
+    }
+
+    pub fn code(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
+        self.get(Space::Code, hash.as_slice())
+    }
+
+    fn read<T>(&self, space: Space, key: &[u8], decode: impl FnOnce(&[u8]) -> Option<T>) -> Result<Option<T>, ReadError> {
+        let Some(row) = self.get(space, key)? else { return Ok(None) };
+        decode(&row).map(Some).ok_or_else(|| damaged(space.name(), key))
+    }
+}
+
+fn damaged(keyspace: &str, key: &[u8]) -> ReadError {
+    ReadError::Damaged(format!("row {} of {keyspace}", alloy_primitives::hex::encode(key)))
+}

@@ -1,0 +1,258 @@
+//! Opening, refusing to open, and surviving a kill. What the rows mean is tested through views.
+
+use super::*;
+use crate::chain::view::{RowChange, View};
+use alloy_consensus::Header;
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
+
+const CACHE: u64 = 1 << 20;
+
+fn genesis() -> Payload {
+    Payload::sealed(Header { extra_data: b"genesis"[..].into(), ..Default::default() }, vec![])
+}
+
+fn identity() -> Identity {
+    Identity { chain_id: 901, genesis_hash: genesis().hash }
+}
+
+fn create(dir: &Path) -> Store {
+    Store::create(dir, CACHE, identity(), &genesis(), &Overlay::default()).unwrap()
+}
+
+/// A block whose rows say its number.
+fn block(parent: BlockId) -> Arc<ExecutedBlock> {
+    let number = parent.number + 1;
+    let header = Header { parent_hash: parent.hash, number, ..Default::default() };
+    let value = |n: u64| (n > 0).then(|| Bytes::copy_from_slice(&n.to_be_bytes()));
+    let mut rows = BTreeMap::new();
+    rows.insert(keys::account(&B256::ZERO), RowChange { before: value(number - 1), after: value(number) });
+    rows.insert(
+        keys::account(&B256::from(alloy_primitives::U256::from(number))),
+        RowChange { before: None, after: value(number) },
+    );
+    let overlay = Overlay { rows, codes: vec![] };
+    Arc::new(ExecutedBlock::new(Arc::new(Payload::sealed(header, vec![])), vec![], Arc::default(), Arc::new(overlay)))
+}
+
+fn check_whole(store: &Store) {
+    let snapshot = store.snapshot().unwrap();
+    let head = snapshot.head().number;
+    let row = snapshot.state_row(&keys::account(&B256::ZERO)).unwrap();
+    assert_eq!(row.as_deref().map(|r| r.to_vec()), (head > 0).then(|| head.to_be_bytes().to_vec()));
+    assert_eq!(snapshot.state_scan(b"a", b"a").count() as u64, if head > 0 { head + 1 } else { 0 });
+    for number in 0..=head {
+        let hash = snapshot.hash_of(number).unwrap().unwrap();
+        assert_eq!(snapshot.header(&hash).unwrap().unwrap().number, number);
+        assert_eq!(snapshot.unwind_record(number).unwrap().is_some(), number > 0);
+    }
+    assert_eq!(snapshot.hash_of(head + 1).unwrap(), None);
+}
+
+#[test]
+fn refusals_say_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("data");
+    let open = |want| Store::open(&at, CACHE, want).map(|_| ()).unwrap_err();
+    assert!(matches!(open(None), StoreError::Missing(path) if path == at));
+    assert!(!at.exists(), "a refusal leaves nothing behind");
+
+    std::fs::create_dir_all(at.join("chain")).unwrap();
+    std::fs::write(at.join("chain/CURRENT"), "x").unwrap();
+    assert!(matches!(open(None), StoreError::NotStarling(_)));
+    assert!(matches!(Store::create(&at, CACHE, identity(), &genesis(), &Overlay::default()), Err(StoreError::NotStarling(_))));
+    std::fs::remove_file(at.join("chain/CURRENT")).unwrap();
+
+    // An initialisation that was cut short can be repeated.
+    drop(Database::builder(at.join("chain")).open().unwrap());
+    assert!(matches!(open(None), StoreError::Uninitialised(_)));
+    drop(create(&at));
+
+    let exists = Store::create(&at, CACHE, identity(), &genesis(), &Overlay::default());
+    assert!(matches!(exists, Err(StoreError::Exists(have)) if have == identity()));
+    let other = Identity { chain_id: 10, ..identity() };
+    assert!(matches!(open(Some(other)), StoreError::OtherChain { have, want } if have == identity() && want == other));
+    let text = open(Some(other)).to_string();
+    assert!(text.contains("have: chain id 901") && text.contains("want: chain id 10,"), "{text}");
+}
+
+#[test]
+fn another_programs_database_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::builder(dir.path().join("chain")).open().unwrap();
+    db.keyspace("recipes", KeyspaceCreateOptions::default).unwrap();
+    drop(db);
+    assert!(matches!(Store::open(dir.path(), CACHE, None), Err(StoreError::NotStarling(_))));
+}
+
+#[test]
+fn another_clients_directory_is_refused() {
+    for (sign, client) in OTHER_CLIENTS {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join(sign)).unwrap();
+        let error = Store::open(dir.path(), CACHE, None).map(|_| ()).unwrap_err();
+        assert!(matches!(error, StoreError::OtherClient { client: have, .. } if have == client));
+        assert!(Store::create(dir.path(), CACHE, identity(), &genesis(), &Overlay::default()).is_err());
+        assert!(!dir.path().join("LOCK").exists() && !dir.path().join(DATABASE).exists());
+    }
+}
+
+#[test]
+fn another_schema_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path());
+    store.0.spaces[Space::Meta as usize].insert(SCHEMA_ROW, (SCHEMA + 1).to_be_bytes()).unwrap();
+    drop(store);
+    let error = Store::open(dir.path(), CACHE, None).map(|_| ()).unwrap_err();
+    assert!(matches!(error, StoreError::Schema { have, want: SCHEMA } if have == SCHEMA + 1));
+}
+
+#[test]
+fn keyspaces_that_disagree_are_refused() {
+    for space in Space::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let store = create(dir.path());
+        let first = block(store.head());
+        store.commit(std::slice::from_ref(&first), None, None).unwrap();
+        store.0.spaces[space as usize].insert(HEAD, codec::encode_id(genesis().id())).unwrap();
+        drop(store);
+        let error = Store::open(dir.path(), CACHE, None).map(|_| ()).unwrap_err();
+        assert!(matches!(&error, StoreError::Torn(heads) if heads.contains(&format!("{}: 0 ", space.name()))), "{error}");
+    }
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path());
+    let pid = std::process::id();
+    let locked = Store::open(dir.path(), CACHE, None).map(|_| ()).unwrap_err();
+    assert!(matches!(locked, StoreError::Locked { pid: Some(have) } if have == pid), "{locked}");
+    let snapshot = store.snapshot().unwrap();
+    drop(store);
+    assert!(matches!(Store::open(dir.path(), CACHE, None), Err(StoreError::Locked { .. })), "a snapshot keeps the store open");
+    drop(snapshot);
+    // A pid that a dead process left behind does not count.
+    std::fs::write(dir.path().join("LOCK"), "1\n").unwrap();
+    drop(Store::open(dir.path(), CACHE, None).unwrap());
+}
+
+#[test]
+fn heads_and_settings_are_kept_and_come_down_with_an_unwind() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path());
+    let first = block(store.head());
+    let second = block(first.payload.id());
+    store.commit(&[first.clone(), second.clone()], Some(second.payload.id()), Some(first.payload.id())).unwrap();
+    store.commit(&[], None, None).unwrap();
+    store.set_setting("genesis", b"{}").unwrap();
+    store.rotate().unwrap();
+    drop(store);
+    let store = Store::open(dir.path(), CACHE, Some(identity())).unwrap();
+    check_whole(&store);
+    assert_eq!(store.setting("genesis").unwrap().as_deref().map(|v| v.to_vec()), Some(b"{}".to_vec()));
+    assert_eq!(store.setting("other").unwrap(), None);
+    let old = store.snapshot().unwrap();
+    assert_eq!((old.safe(), old.finalized()), (Some(second.payload.id()), Some(first.payload.id())));
+    assert_eq!(store.unwind_one().unwrap(), first.payload.id());
+    let new = store.snapshot().unwrap();
+    assert_eq!((new.safe(), new.finalized()), (Some(first.payload.id()), Some(first.payload.id())));
+    assert_eq!((new.head(), old.head()), (first.payload.id(), second.payload.id()));
+    check_whole(&store);
+}
+
+#[test]
+fn nothing_is_written_on_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = create(dir.path());
+    Arc::get_mut(&mut store.0).unwrap().floor = u64::MAX;
+    let refused = store.commit(&[block(store.head())], None, None);
+    assert!(matches!(refused, Err(StoreError::NoSpace { floor: u64::MAX, .. })));
+    assert_eq!(store.head(), genesis().id());
+    check_whole(&store);
+}
+
+#[test]
+fn unwind_records_are_dropped_below_the_finalized_head() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path());
+    let mut blocks = vec![block(store.head())];
+    for n in 1..UNWIND_MARGIN as usize + 20 {
+        blocks.push(block(blocks[n - 1].payload.id()));
+    }
+    let id = |number: u64| blocks[number as usize - 1].payload.id();
+    let kept = |number: u64| store.snapshot().unwrap().unwind_record(number).unwrap().is_some();
+    store.commit(&blocks[..5], None, Some(id(5))).unwrap();
+    assert!(kept(1));
+    store.commit(&blocks[5..], None, Some(id(UNWIND_MARGIN + 10))).unwrap();
+    assert!(!kept(1) && !kept(9) && kept(10));
+    store.commit(&[], None, Some(id(UNWIND_MARGIN + 4))).unwrap();
+    store.commit(&[], None, Some(id(UNWIND_MARGIN + 12))).unwrap();
+    assert!(!kept(11) && kept(12));
+    assert_eq!(store.unwind_one().unwrap(), id(UNWIND_MARGIN + 19));
+}
+
+#[test]
+fn missing_and_damaged_rows_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path());
+    let first = block(store.head());
+    store.commit(std::slice::from_ref(&first), None, None).unwrap();
+    store.0.spaces[Space::History as usize].remove(keys::unwind(1).as_ref()).unwrap();
+    assert!(matches!(store.unwind_one(), Err(StoreError::NoUnwindRecord(1))));
+    let branch = View::at_branch(store.snapshot().unwrap(), 0, vec![], None, None);
+    assert!(matches!(branch, Err(ReadError::Pruned(1))));
+    store.0.spaces[Space::Blocks as usize].insert(keys::header(&first.payload.hash).as_ref(), "?").unwrap();
+    let view = View::new(store.snapshot().unwrap(), vec![], None, None);
+    assert!(matches!(view, Err(ReadError::Damaged(what)) if what.ends_with("of blocks")));
+}
+
+const CHILD: &str = "STARLING_TEST_STORE";
+
+/// Not a test of its own: the process that `a_killed_process_loses_nothing_it_committed` kills.
+#[test]
+fn child_that_commits_until_it_is_killed() {
+    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let store = Store::open(Path::new(&dir), CACHE, None).unwrap();
+    check_whole(&store);
+    loop {
+        let number = store.head().number;
+        if number % 7 == 6 {
+            store.unwind_one().unwrap();
+        }
+        let mut blocks = vec![block(store.head())];
+        blocks.push(block(blocks[0].payload.id()));
+        store.commit(&blocks, None, None).unwrap();
+        println!("committed {}", store.head().number);
+    }
+}
+
+#[test]
+fn a_killed_process_loses_nothing_it_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(create(dir.path()));
+    let mut stored = 0;
+    for round in 1..=5 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "chain::store::tests::child_that_commits_until_it_is_killed", "--nocapture"])
+            .env(CHILD, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut told = stored;
+        while told < stored + 10 * round {
+            let line = lines.next().expect("the child stopped").unwrap();
+            told = line.rsplit_once("committed ").map_or(told, |(_, number)| number.parse().unwrap());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let store = Store::open(dir.path(), CACHE, Some(identity())).unwrap();
+        stored = store.head().number;
+        // One unwind may have been committed and not told.
+        assert!(stored + 1 >= told, "{stored} of {told}");
+        check_whole(&store);
+    }
+}

@@ -1,0 +1,598 @@
+//! The chain against a model of it: a tree of blocks made once, then random commands, stops and kills on a real chain in a temporary
+//! directory. Also what other tests of the chain's threads stand on.
+
+use super::*;
+use crate::chain::evm::tests::{CHAIN, address_of, deposit, deposited, sign, transfer};
+use alloy_consensus::{Header, TxEip1559};
+use alloy_primitives::{Address, B64, Bytes, U256};
+use alloy_rpc_types_engine::PayloadAttributes;
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use serde_json::json;
+use starling_proto::fork::Fork;
+use tempfile::TempDir;
+
+/// Time of the genesis block, Unix seconds.
+pub const GENESIS_TIME: u64 = 1_700_000_000;
+pub const GAS_LIMIT: u64 = 30_000_000;
+
+/// A data directory of an OP chain with every fork through Jovian, and funds for keys 1 to 9.
+pub fn datadir() -> TempDir {
+    let mut config = json!({
+        "chainId": CHAIN,
+        "londonBlock": 0,
+        "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
+    });
+    for fork in &Fork::ALL[1..Fork::Karst as usize] {
+        config[format!("{}Time", fork.name())] = 0.into();
+    }
+    let funds = |key| (address_of(key).to_string(), json!({ "balance": "0x56bc75e2d63100000" }));
+    let genesis = json!({
+        "config": config,
+        "timestamp": GENESIS_TIME,
+        "gasLimit": GAS_LIMIT,
+        "difficulty": "0",
+        "baseFeePerGas": "0x3e8",
+        "extraData": "0x01000000fa000000060000000000000000",
+        "alloc": (1..10).map(funds).collect::<serde_json::Map<_, _>>(),
+    });
+    let datadir = tempfile::tempdir().unwrap();
+    assert!(init(datadir.path(), &genesis::parse(&genesis.to_string()).unwrap()).unwrap());
+    datadir
+}
+
+pub fn open(datadir: &Path) -> (Chain, Threads) {
+    let commit_interval = Duration::from_millis(50);
+    Chain::open(&Options { datadir: datadir.to_owned(), cache: 4 << 20, commit_interval }).unwrap()
+}
+
+/// What a process leaves that is killed now: its files as the kernel has them.
+pub fn killed(datadir: &Path) -> TempDir {
+    fn copy(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let to = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => copy(&entry.path(), &to),
+                false => drop(std::fs::copy(entry.path(), to).unwrap()),
+            }
+        }
+    }
+    let copied = tempfile::tempdir().unwrap();
+    copy(datadir, copied.path());
+    copied
+}
+
+/// Attributes of a block two seconds after its parent: a deposit, then these transactions. `salt` tells siblings apart.
+pub fn attributes(parent: &Header, salt: u64, transactions: impl IntoIterator<Item = Bytes>) -> OpPayloadAttributes {
+    let forced = [deposited(deposit(Address::repeat_byte(9), 50_000)).1].into_iter().chain(transactions).collect();
+    OpPayloadAttributes {
+        payload_attributes: PayloadAttributes {
+            timestamp: parent.timestamp + 2,
+            prev_randao: B256::from(U256::from(salt)),
+            suggested_fee_recipient: Address::repeat_byte(0xfe),
+            withdrawals: Some(vec![]),
+            parent_beacon_block_root: Some(B256::ZERO),
+            ..Default::default()
+        },
+        transactions: Some(forced),
+        no_tx_pool: Some(true),
+        gas_limit: Some(GAS_LIMIT),
+        eip_1559_params: Some(B64::ZERO),
+        min_base_fee: Some(0),
+    }
+}
+
+/// Builds a block on a block the chain knows. No head moves.
+pub async fn build(chain: &Chain, parent: B256, salt: u64, transactions: impl IntoIterator<Item = Bytes>) -> Arc<ExecutedBlock> {
+    let view = chain.ask(|reply| Command::ViewOf { hash: parent, reply }).await.unwrap();
+    let id = chain.start(parent, attributes(view.header(), salt, transactions)).await.unwrap();
+    chain.seal(id).await.unwrap()
+}
+
+/// A block of the tree that the model knows beforehand.
+struct Made {
+    payload: Arc<Payload>,
+    /// Index in the tree; the genesis block is its own parent.
+    parent: usize,
+}
+
+struct World {
+    /// The genesis block first, parents before children.
+    tree: Vec<Made>,
+}
+
+/// Who gets money in a block of the tree.
+fn recipient(block: usize) -> Address {
+    Address::from_word(B256::from(U256::from(0x7000_0000 + block)))
+}
+
+impl World {
+    /// A random tree of that many blocks: some long branches, some short. Block `i` pays `i` wei to its recipient.
+    async fn new(count: usize, rng: &mut impl Rng) -> Self {
+        let datadir = datadir();
+        let (chain, _threads) = open(datadir.path());
+        let genesis = chain.view().payload(0).unwrap().unwrap();
+        let mut tree = vec![Made { payload: genesis, parent: 0 }];
+        while tree.len() < count {
+            let parent = match rng.random_range(0..10) {
+                0..7 => tree.len() - 1,
+                7 => rng.random_range(0..tree.len()),
+                _ => rng.random_range(tree.len().saturating_sub(6)..tree.len()),
+            };
+            let on = &tree[parent].payload;
+            let (value, to) = (U256::from(tree.len()), recipient(tree.len()).into());
+            let pay = sign(1, TxEip1559 { value, to, ..transfer(on.number()) }).1;
+            let block = build(&chain, on.hash, tree.len() as u64, [pay]).await;
+            tree.push(Made { payload: block.payload.clone(), parent });
+        }
+        Self { tree }
+    }
+
+    fn number(&self, block: usize) -> u64 {
+        self.tree[block].payload.number()
+    }
+
+    fn hash(&self, block: usize) -> B256 {
+        self.tree[block].payload.hash
+    }
+
+    fn id(&self, block: usize) -> BlockId {
+        self.tree[block].payload.id()
+    }
+
+    fn index(&self, hash: B256) -> usize {
+        self.tree.iter().position(|made| made.payload.hash == hash).expect("a block of the tree")
+    }
+
+    /// From the block down to genesis.
+    fn branch(&self, block: usize) -> Vec<usize> {
+        std::iter::successors(Some(block), |at| (*at != 0).then(|| self.tree[*at].parent)).collect()
+    }
+}
+
+/// What the chain should be.
+struct Model {
+    known: Vec<usize>,
+    /// Hashes refused as invalid.
+    invalid: Vec<B256>,
+    head: usize,
+    safe: Option<usize>,
+    finalized: Option<usize>,
+    /// Blocks in order of arrival, and how many came before the last move of the head that a replay would not repeat.
+    log: Vec<usize>,
+    settled: usize,
+    /// Blocks that are in the store only.
+    stored: Vec<usize>,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self { known: vec![0], invalid: vec![], head: 0, safe: None, finalized: None, log: vec![], settled: 0, stored: vec![] }
+    }
+
+    /// The fork choice of unsafe blocks.
+    fn prefers(&self, world: &World, block: usize) -> bool {
+        let branch = world.branch(block);
+        let contained = [self.safe, self.finalized].into_iter().flatten().all(|block| branch.contains(&block));
+        world.number(block) > world.number(self.head) && contained
+    }
+
+    fn learn(&mut self, block: usize) {
+        if !self.known.contains(&block) {
+            self.known.push(block);
+        }
+        if block != 0 && !self.log.contains(&block) {
+            self.log.push(block);
+        }
+    }
+
+    fn move_head(&mut self, world: &World, block: usize) {
+        let repeated = self.log.last() == Some(&block) && world.number(block) > world.number(self.head);
+        if block != self.head && !repeated {
+            self.settled = self.log.len();
+        }
+        self.head = block;
+    }
+
+    /// What only the store had and has unwound is forgotten with all that stands on it. Gives what the chain will forget.
+    fn forget(&mut self, world: &World) -> Vec<usize> {
+        let branch = world.branch(self.head);
+        let (kept, gone): (Vec<usize>, Vec<usize>) = self.stored.iter().partition(|block| branch.contains(block));
+        self.stored = kept;
+        let attached = |block: &usize| world.branch(*block).iter().all(|ancestor| !gone.contains(ancestor));
+        let (known, forgotten) = self.known.iter().partition(|block| attached(block));
+        self.known = known;
+        forgotten
+    }
+
+    /// Where a replay leads that starts with our head stored.
+    fn replay(&mut self, world: &World) {
+        let base = self.head;
+        for block in self.log[self.settled..].iter().copied() {
+            if self.prefers(world, block) && world.branch(block).contains(&base) {
+                self.head = block;
+            }
+        }
+    }
+}
+
+/// The chain shows what the model says.
+fn compare(world: &World, model: &Model, chain: &Chain) {
+    let heads = *chain.heads().borrow();
+    let id = |block: Option<usize>| block.map(|block| world.id(block));
+    assert_eq!((heads.head, heads.safe, heads.finalized), (world.id(model.head), id(model.safe), id(model.finalized)));
+    let view = chain.view();
+    assert_eq!((view.head(), view.safe(), view.finalized()), (heads.head, heads.safe, heads.finalized));
+    assert_eq!(view.header().timestamp, heads.timestamp);
+    assert_eq!(view.header(), &world.tree[model.head].payload.header);
+    let branch = world.branch(model.head);
+    for block in 0..world.tree.len() {
+        let paid = view.state().account(recipient(block)).unwrap().map_or(U256::ZERO, |account| account.balance);
+        let canonical = branch.contains(&block);
+        assert_eq!(paid, U256::from(if canonical { block } else { 0 }), "paid by block {block}");
+        assert_eq!(view.number_of(world.hash(block)).unwrap(), canonical.then(|| world.number(block)));
+    }
+    let nonce = view.state().account(address_of(1)).unwrap().unwrap().nonce;
+    assert_eq!(nonce, world.number(model.head));
+    for at in branch {
+        assert_eq!(view.payload(world.number(at)).unwrap().unwrap(), world.tree[at].payload);
+        assert_eq!(view.receipts(world.number(at)).unwrap().unwrap().len(), world.tree[at].payload.transactions.len());
+    }
+}
+
+/// A block that is wrong, on the parent of a good one.
+fn spoil(good: &Payload, rng: &mut impl Rng) -> Payload {
+    let mut header = good.header.clone();
+    let mut transactions = good.transactions.clone();
+    match rng.random_range(0..10) {
+        0 => header.state_root = B256::repeat_byte(1),
+        1 => header.receipts_root = B256::repeat_byte(1),
+        2 => header.gas_used += 1,
+        3 => header.timestamp -= 2,
+        4 => header.number += 1,
+        5 => header.base_fee_per_gas = header.base_fee_per_gas.map(|fee| fee + 1),
+        6 => header.withdrawals_root = None,
+        7 => header.gas_limit = 0,
+        8 => {
+            // A transaction that cannot be paid.
+            let broke = sign(77, transfer(0)).1;
+            transactions.push(broke);
+            header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&transactions);
+        }
+        _ => header.extra_data = Bytes::new(),
+    }
+    Payload::sealed(header, transactions)
+}
+
+/// Opens a chain after a stop or a kill, all of whose canonical blocks are in the store and not in memory.
+async fn reopen(datadir: &Path) -> (Chain, Threads) {
+    let (chain, threads) = open(datadir);
+    let head = chain.view().head();
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    let (chain, threads) = open(datadir);
+    assert_eq!(chain.view().head(), head);
+    (chain, threads)
+}
+
+/// Waits for something the chain's threads do by themselves.
+async fn until(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited too long until {what}");
+}
+
+async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
+    let mut dir = datadir();
+    let (mut chain, mut threads) = open(dir.path());
+    let mut model = Model::new();
+    for step in 0..steps {
+        match rng.random_range(0..100) {
+            0..60 => {
+                // Mostly something whose parent is known; duplicates and gaps too.
+                let fresh: Vec<usize> = (1..world.tree.len())
+                    .filter(|at| !model.known.contains(at) && model.known.contains(&world.tree[*at].parent))
+                    .collect();
+                let block = match fresh.choose(rng) {
+                    Some(block) if rng.random_ratio(4, 5) => *block,
+                    _ => rng.random_range(0..world.tree.len()),
+                };
+                let payload = world.tree[block].payload.clone();
+                let known = model.known.contains(&world.tree[block].parent);
+                let want = if known || model.known.contains(&block) { Inserted::Valid } else { Inserted::Syncing };
+                let follow = rng.random_ratio(3, 4);
+                let got = match follow {
+                    true => chain.follow(payload, Provenance::Linked).await.unwrap(),
+                    false => chain.insert(payload, Provenance::Linked).await.unwrap(),
+                };
+                assert_eq!(got, want, "step {step}: block {block}");
+                if want == Inserted::Valid {
+                    model.learn(block);
+                    if follow && model.prefers(world, block) {
+                        model.move_head(world, block);
+                    }
+                }
+            }
+            60..75 => {
+                let of = rng.random_range(1..world.tree.len());
+                let bad = spoil(&world.tree[of].payload, rng);
+                let got = chain.follow(Arc::new(bad.clone()), Provenance::Linked).await.unwrap();
+                if !model.known.contains(&world.tree[of].parent) {
+                    assert_eq!(got, Inserted::Syncing);
+                    continue;
+                }
+                assert!(matches!(&got, Inserted::Invalid { reason, .. } if !reason.is_empty()), "{got:?}");
+                model.invalid.push(bad.hash);
+                assert!(!chain.knows(bad.hash));
+                let header = Header { parent_hash: bad.hash, number: bad.number() + 1, ..bad.header };
+                let child = chain.follow(Arc::new(Payload::sealed(header, vec![])), Provenance::Linked).await.unwrap();
+                assert!(matches!(child, Inserted::Invalid { latest_valid: None, .. }), "{child:?}");
+            }
+            75..92 => {
+                let mut any = |odds| match rng.random_range(0..10) {
+                    0 => None,
+                    n if n < odds => Some(*model.known.choose(rng).unwrap()),
+                    _ => Some(rng.random_range(0..world.tree.len())),
+                };
+                let head = any(9).unwrap_or(model.head);
+                let (safe, finalized) = (any(3), any(2));
+                // Mostly on the branch, which by chance they rarely are.
+                let branch = world.branch(head);
+                let tame =
+                    |block: Option<usize>, at: usize| block.filter(|_| head % 3 != 0).map(|_| branch[at.min(branch.len() - 1)]);
+                let (safe, finalized) = if head % 7 == 0 { (safe, finalized) } else { (tame(safe, 2), tame(finalized, 4)) };
+                let hash = |block: Option<usize>| block.map(|block| world.hash(block));
+                let got = chain.forkchoice(world.hash(head), hash(safe), hash(finalized)).await;
+                let (safe, finalized) = (safe.or(model.safe), finalized.or(model.finalized));
+                let on_branch = |block: Option<usize>| block.is_none_or(|block| branch.contains(&block));
+                let ordered = safe.zip(finalized).is_none_or(|(safe, finalized)| world.number(finalized) <= world.number(safe));
+                let fine = model.known.contains(&head) && on_branch(safe) && on_branch(finalized) && ordered;
+                assert_eq!(got.is_ok(), fine, "step {step}: {got:?}");
+                if fine {
+                    model.move_head(world, head);
+                    (model.safe, model.finalized) = (safe, finalized);
+                }
+            }
+            92..94 => {
+                let unknown = if rng.random() { B256::ZERO } else { *model.invalid.last().unwrap_or(&B256::ZERO) };
+                let known = world.hash(model.head);
+                assert!(matches!(chain.forkchoice(unknown, None, None).await, Err(ChainError::UnknownBlock(_))));
+                let safe = chain.forkchoice(known, Some(unknown), None).await;
+                assert!(matches!(safe, Err(ChainError::NotOnBranch { .. })));
+            }
+            94..97 => {
+                drop(chain);
+                tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+                model.replay(world);
+                (chain, threads) = reopen(dir.path()).await;
+                model.stored = world.branch(model.head);
+                model.known = (0..world.tree.len()).filter(|block| chain.knows(world.hash(*block))).collect();
+                assert!(world.branch(model.head).iter().all(|block| model.known.contains(block)));
+            }
+            _ => {
+                // The old chain goes on in its directory until its handles are gone.
+                let copied = killed(dir.path());
+                drop(chain);
+                tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+                dir = copied;
+                (chain, threads) = reopen(dir.path()).await;
+                let heads = *chain.heads().borrow();
+                assert!(heads.head.number >= world.number(model.head), "step {step}: {heads:?} < {:?}", world.id(model.head));
+                model.head = world.index(heads.head.hash);
+                model.safe = heads.safe.map(|id| world.index(id.hash));
+                model.finalized = heads.finalized.map(|id| world.index(id.hash));
+                model.known = (0..world.tree.len()).filter(|block| chain.knows(world.hash(*block))).collect();
+                model.stored = world.branch(model.head);
+                let branch = &model.stored;
+                assert!(branch.iter().all(|block| model.known.contains(block)));
+                assert!([model.safe, model.finalized].into_iter().flatten().all(|block| branch.contains(&block)));
+            }
+        }
+        for block in model.forget(world) {
+            until("the store has unwound", || !chain.knows(world.hash(block))).await;
+        }
+        compare(world, &model, &chain);
+        let known: Vec<usize> = (0..world.tree.len()).filter(|block| chain.knows(world.hash(*block))).collect();
+        let mut want = model.known.clone();
+        want.sort_unstable();
+        assert_eq!(known, want, "step {step}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chain_is_what_the_model_says() {
+    let scenarios = std::env::var("STARLING_SCENARIOS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    for seed in 0..scenarios {
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        let world = World::new(60, &mut rng).await;
+        scenario(&world, &mut rng, 150).await;
+    }
+}
+
+/// The steps of a sequencer at the end of a block.
+const CRASH_POINTS: [&str; 6] = ["started", "sealed", "logged", "signed", "followed", "moved"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
+    let origin = B256::repeat_byte(0x11);
+    for point in CRASH_POINTS {
+        let dir = datadir();
+        let (chain, threads) = open(dir.path());
+        let genesis = chain.view().head().hash;
+        let base = build(&chain, genesis, 0, []).await.payload.clone();
+        chain.log_before_sign(base.clone(), origin).await.unwrap();
+        chain.forkchoice(base.hash, None, None).await.unwrap();
+
+        let mut signed = None;
+        let mut killed_dir = None;
+        let mut reach = |step| {
+            if step == point {
+                killed_dir = Some(killed(dir.path()));
+            }
+        };
+        let id = chain.start(base.hash, attributes(&base.header, 1, [])).await.unwrap();
+        reach("started");
+        let block = chain.seal(id).await.unwrap();
+        reach("sealed");
+        chain.log_before_sign(block.payload.clone(), origin).await.unwrap();
+        reach("logged");
+        if CRASH_POINTS.iter().position(|step| *step == point) >= Some(3) {
+            signed = Some(block.payload.hash);
+        }
+        reach("signed");
+        // The swarm gives it back as a block like any other, or the sequencer moves the head.
+        if point == "followed" {
+            chain.follow(block.payload.clone(), Provenance::Signed(Address::ZERO)).await.unwrap();
+        }
+        reach("followed");
+        chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+        reach("moved");
+        drop(chain);
+        tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+
+        // Again, with another block for the same place: other transactions have come.
+        let killed_dir = killed_dir.expect(point);
+        let (chain, _threads) = open(killed_dir.path());
+        let logged = chain.logged(block.payload.hash).unwrap().is_some();
+        assert_eq!(logged, !["started", "sealed"].contains(&point), "{point}");
+        // What may have been signed is the head again.
+        let head = if logged { block.payload.hash } else { base.hash };
+        assert_eq!(chain.view().head().hash, head, "{point}");
+        let other = build(&chain, base.hash, 2, []).await.payload.clone();
+        match chain.log_before_sign(other.clone(), origin).await {
+            Ok(()) => assert!(!logged && signed.is_none(), "{point}: two blocks for one place"),
+            Err(ChainError::AlreadySigned { have }) => assert!(logged && have == block.payload.hash, "{point}"),
+            Err(error) => panic!("{point}: {error}"),
+        }
+        // On another L1 origin the height may be filled again.
+        chain.log_before_sign(other, B256::repeat_byte(0x22)).await.unwrap_or_else(|error| panic!("{point}: {error}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_nobody_logged_survives_a_kill() {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    // Built, and made the head, as a driver without a sequencer does; then a block from elsewhere on it.
+    let first = build(&chain, chain.view().head().hash, 0, []).await;
+    let second = build(&chain, first.payload.hash, 0, []).await;
+    chain.forkchoice(second.payload.hash, Some(first.payload.hash), None).await.unwrap();
+    let copied = killed(dir.path());
+    let (reopened, _others) = open(copied.path());
+    assert_eq!(reopened.view().head(), second.payload.id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_went_down_stays_down() {
+    let dir = datadir();
+    let (chain, threads) = open(dir.path());
+    let mut blocks = vec![];
+    for _ in 0..5 {
+        let parent = chain.view().head().hash;
+        let block = build(&chain, parent, 0, []).await.payload.clone();
+        chain.forkchoice(block.hash, None, None).await.unwrap();
+        blocks.push(block);
+    }
+    chain.forkchoice(blocks[1].hash, None, None).await.unwrap();
+    let copied = killed(dir.path());
+    assert_eq!(open(copied.path()).0.view().head(), blocks[1].id());
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    let (chain, _threads) = open(dir.path());
+    assert_eq!(chain.view().head(), blocks[1].id());
+    // Followed, a block that is known can be the head again.
+    for block in &blocks[2..] {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+    }
+    assert_eq!(chain.view().head(), blocks[4].id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowded_height_says_nothing_about_a_block() {
+    let (dir, other) = (datadir(), datadir());
+    let (chain, _threads) = open(dir.path());
+    let genesis = chain.view().head().hash;
+    for salt in 0..tree::MAX_SIBLINGS as u64 {
+        build(&chain, genesis, salt, []).await;
+    }
+    let (elsewhere, _others) = open(other.path());
+    let block = build(&elsewhere, genesis, 99, []).await.payload.clone();
+    assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::NoRoom);
+    assert!(!chain.knows(block.hash));
+    assert_eq!(chain.logged(block.hash).unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abandoned_branch_is_forgotten_as_a_whole() {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    let genesis = chain.view().head().hash;
+    // A side branch that begins low and ends high enough to be kept by its height alone.
+    let mut side = vec![];
+    for _ in 0..15 {
+        let parent = side.last().map_or(genesis, |block: &Arc<Payload>| block.hash);
+        side.push(build(&chain, parent, 7, []).await.payload.clone());
+    }
+    let mut head = genesis;
+    for _ in 0..tree::RETAINED + 10 {
+        head = build(&chain, head, 0, []).await.payload.hash;
+        chain.forkchoice(head, None, None).await.unwrap();
+    }
+    until("it is forgotten", || !chain.knows(side[0].hash)).await;
+    for block in &side {
+        assert!(!chain.knows(block.hash), "block {}", block.number());
+    }
+    // Offered again from its root, it is taken again, until the next block is stored.
+    until("all is stored", || chain.view().stored().hash == head).await;
+    assert_eq!(chain.insert(side[14].clone(), Provenance::Linked).await.unwrap(), Inserted::Syncing);
+    for block in &side {
+        assert_eq!(chain.insert(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_does_not_wait_for_handles() {
+    let dir = datadir();
+    let (chain, threads) = open(dir.path());
+    let block = build(&chain, chain.view().head().hash, 0, []).await;
+    chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    chain.ended().await;
+    assert!(matches!(chain.forkchoice(block.payload.hash, None, None).await, Err(ChainError::Stopped)));
+    assert!(matches!(chain.start(block.payload.hash, attributes(&block.payload.header, 0, [])).await, Err(ChainError::Stopped)));
+    assert!(matches!(chain.seal(PayloadId::new([1; 8])).await, Err(ChainError::Stopped)));
+    drop(chain);
+    assert_eq!(open(dir.path()).0.view().head(), block.payload.id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_is_never_older_than_the_heads() {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    let mut heads = chain.heads();
+    let watched = chain.clone();
+    let reader = tokio::spawn(async move {
+        let mut seen = 0;
+        while heads.changed().await.is_ok() {
+            let heads = *heads.borrow_and_update();
+            let view = watched.view();
+            assert_eq!(view.hash_of(heads.head.number).unwrap(), Some(heads.head.hash));
+            assert!(heads.head.number > seen);
+            seen = heads.head.number;
+            if seen == 60 {
+                return;
+            }
+        }
+    });
+    for _ in 0..60 {
+        let block = build(&chain, chain.view().head().hash, 0, []).await;
+        chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+    }
+    tokio::time::timeout(Duration::from_secs(20), reader).await.unwrap().unwrap();
+}

@@ -1,0 +1,292 @@
+//! The tree of executed blocks above (and just below) the store's head: which blocks are known, how they link, which branch a head is on.
+//!
+//! Pure: no store, no clock. The executor owns the one instance. Every block in it leads down to the store: [`Tree::prune`] drops what
+//! fell too far behind the stored head together with whatever stood on it. Bounded in height by [`RETAINED`], in width by
+//! [`MAX_SIBLINGS`], in bytes by [`RETAINED_WEIGHT`] below the stored head and by the executor's budget above it.
+
+use crate::chain::view::ExecutedBlock;
+use alloy_primitives::B256;
+use lru::LruCache;
+use starling_proto::payload::BlockId;
+use std::{
+    collections::{BTreeMap, HashMap},
+    num::NonZeroUsize,
+    sync::Arc,
+};
+
+/// How many blocks behind the stored head a block stays in memory, so that a branch that lost can win again without being fetched.
+pub const RETAINED: u64 = 128;
+/// Bytes of blocks at and behind the stored head that stay in memory.
+pub const RETAINED_WEIGHT: usize = 64_000_000;
+/// Blocks kept at one height. Gossip lets six signed blocks of one height through; more can only come from a driver.
+pub const MAX_SIBLINGS: usize = 16;
+/// Hashes remembered as invalid, so that an invalid block and its descendants are refused without work.
+const INVALID: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
+
+/// Executed blocks by hash and height, and hashes of invalid ones.
+pub struct Tree {
+    blocks: HashMap<B256, Arc<ExecutedBlock>>,
+    heights: BTreeMap<u64, Height>,
+    invalid: LruCache<B256, String>,
+}
+
+#[derive(Default)]
+struct Height {
+    blocks: Vec<B256>,
+    weight: usize,
+}
+
+/// The blocks that lead from a block not in the tree to a block in it.
+pub struct Branch {
+    /// The block under the first of `blocks`: in the store, or unknown.
+    pub base: BlockId,
+    /// Oldest first; empty when the asked block is not in the tree.
+    pub blocks: Vec<Arc<ExecutedBlock>>,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self { blocks: HashMap::new(), heights: BTreeMap::new(), invalid: LruCache::new(INVALID) }
+    }
+}
+
+impl Tree {
+    pub fn get(&self, hash: &B256) -> Option<&Arc<ExecutedBlock>> {
+        self.blocks.get(hash)
+    }
+
+    /// Whether one more block can be kept at this height.
+    pub fn has_room(&self, number: u64) -> bool {
+        self.heights.get(&number).is_none_or(|height| height.blocks.len() < MAX_SIBLINGS)
+    }
+
+    /// Adds an executed block, whose parent is in the tree or in the store. `false` when this height is full.
+    pub fn insert(&mut self, block: Arc<ExecutedBlock>) -> bool {
+        let (number, hash) = (block.payload.number(), block.payload.hash);
+        if self.blocks.contains_key(&hash) {
+            return true;
+        }
+        if !self.has_room(number) {
+            return false;
+        }
+        let height = self.heights.entry(number).or_default();
+        height.blocks.push(hash);
+        height.weight += block.weight();
+        self.blocks.insert(hash, block);
+        true
+    }
+
+    /// Bytes of all blocks above this height.
+    pub fn weight_above(&self, number: u64) -> usize {
+        self.heights.range(number.saturating_add(1)..).map(|(_, height)| height.weight).sum()
+    }
+
+    /// Walks from `tip` to the first block that is stored or that the tree does not have.
+    pub fn branch<E>(&self, tip: BlockId, is_stored: impl Fn(&BlockId) -> Result<bool, E>) -> Result<Branch, E> {
+        let mut blocks = Vec::new();
+        let mut at = tip;
+        while !is_stored(&at)? {
+            let Some(block) = self.blocks.get(&at.hash) else { break };
+            at = parent_of(block);
+            blocks.push(block.clone());
+        }
+        blocks.reverse();
+        Ok(Branch { base: at, blocks })
+    }
+
+    /// Remembers that a block is invalid.
+    pub fn mark_invalid(&mut self, hash: B256, reason: String) {
+        self.invalid.put(hash, reason);
+    }
+
+    /// Why this block, or the parent it builds on, was refused before. A descendant is remembered too.
+    pub fn known_invalid(&mut self, hash: B256, parent: B256) -> Option<String> {
+        if let Some(reason) = self.invalid.get(&hash) {
+            return Some(reason.clone());
+        }
+        self.invalid.get(&parent)?;
+        let reason = "links to previously rejected block".to_owned();
+        self.invalid.put(hash, reason.clone());
+        Some(reason)
+    }
+
+    /// Drops what is more than [`RETAINED`] blocks or [`RETAINED_WEIGHT`] bytes behind the stored block `base`, and what no longer
+    /// leads down to the store then. Returns what is gone.
+    pub fn prune<E>(&mut self, base: u64, is_stored: impl Fn(&BlockId) -> Result<bool, E>) -> Result<Vec<B256>, E> {
+        let mut weight = 0;
+        let lowest = base.saturating_sub(RETAINED);
+        let too_much = self.heights.range(lowest..=base).rev().find(|(_, height)| {
+            weight += height.weight;
+            weight > RETAINED_WEIGHT
+        });
+        let floor = too_much.map_or(lowest, |(number, _)| number.saturating_add(1));
+        let kept = self.heights.split_off(&floor);
+        let mut gone: Vec<B256> =
+            std::mem::replace(&mut self.heights, kept).into_values().flat_map(|height| height.blocks).collect();
+        for hash in &gone {
+            self.blocks.remove(hash);
+        }
+        let cut_off = |tree: &Self, block: &ExecutedBlock| -> Result<bool, E> {
+            let parent = parent_of(block);
+            Ok(!tree.blocks.contains_key(&parent.hash) && !is_stored(&parent)?)
+        };
+        // Parents first, so that descendants of what goes follow it.
+        let kept: Vec<B256> = self.heights.values().flat_map(|height| height.blocks.iter().copied()).collect();
+        for hash in kept {
+            if self.blocks.get(&hash).map_or(Ok(false), |block| cut_off(self, block))? {
+                self.remove(hash);
+                gone.push(hash);
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Drops all blocks above height `base` but those on the branch that ends in `tip`. Returns what is gone.
+    pub fn keep_branch(&mut self, base: u64, tip: B256) -> Vec<B256> {
+        let mut branch = Vec::new();
+        let mut at = tip;
+        while let Some(block) = self.blocks.get(&at) {
+            branch.push(at);
+            at = block.payload.parent_hash();
+        }
+        let above = self.heights.range(base.saturating_add(1)..).flat_map(|(_, height)| height.blocks.iter().copied());
+        let gone: Vec<B256> = above.filter(|hash| !branch.contains(hash)).collect();
+        for hash in &gone {
+            self.remove(*hash);
+        }
+        gone
+    }
+
+    fn remove(&mut self, hash: B256) {
+        let Some(block) = self.blocks.remove(&hash) else { return };
+        let number = block.payload.number();
+        if let Some(height) = self.heights.get_mut(&number) {
+            height.blocks.retain(|other| *other != hash);
+            height.weight = height.weight.saturating_sub(block.weight());
+            if height.blocks.is_empty() {
+                self.heights.remove(&number);
+            }
+        }
+    }
+}
+
+fn parent_of(block: &ExecutedBlock) -> BlockId {
+    BlockId { number: block.payload.number().saturating_sub(1), hash: block.payload.parent_hash() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::view::Overlay;
+    use alloy_consensus::Header;
+    use starling_proto::payload::Payload;
+
+    fn block(number: u64, parent: B256, salt: u64) -> Arc<ExecutedBlock> {
+        let header = Header { number, parent_hash: parent, gas_limit: salt, ..Default::default() };
+        let payload = Arc::new(Payload::sealed(header, vec![]));
+        Arc::new(ExecutedBlock::new(payload, vec![], Arc::new(vec![]), Arc::new(Overlay::default())))
+    }
+
+    #[test]
+    fn a_branch_ends_at_the_store() {
+        let mut tree = Tree::default();
+        let a = block(1, B256::ZERO, 0);
+        let b = block(2, a.payload.hash, 0);
+        let c = block(2, a.payload.hash, 1);
+        for x in [&a, &b, &c] {
+            assert!(tree.insert(x.clone()));
+        }
+        let branch = tree.branch(c.payload.id(), |id| Ok::<_, ()>(id.hash == a.payload.hash)).unwrap();
+        assert_eq!(branch.base, a.payload.id());
+        assert_eq!(branch.blocks.len(), 1);
+        assert_eq!(branch.blocks[0].payload.hash, c.payload.hash);
+        let whole = tree.branch(b.payload.id(), |_| Ok::<_, ()>(false)).unwrap();
+        assert_eq!((whole.base.hash, whole.base.number, whole.blocks.len()), (B256::ZERO, 0, 2));
+    }
+
+    #[test]
+    fn descendants_of_an_invalid_block_are_refused() {
+        let mut tree = Tree::default();
+        let [bad, child, grandchild] = [1u8, 2, 3].map(B256::repeat_byte);
+        tree.mark_invalid(bad, "wrong root".into());
+        assert_eq!(tree.known_invalid(bad, B256::ZERO).as_deref(), Some("wrong root"));
+        assert!(tree.known_invalid(child, bad).is_some());
+        assert!(tree.known_invalid(grandchild, child).is_some());
+        assert!(tree.known_invalid(B256::repeat_byte(9), B256::repeat_byte(8)).is_none());
+    }
+
+    #[test]
+    fn a_height_is_bounded() {
+        let mut tree = Tree::default();
+        for salt in 0..MAX_SIBLINGS as u64 {
+            assert!(tree.has_room(5));
+            assert!(tree.insert(block(5, B256::ZERO, salt)));
+        }
+        assert!(!tree.has_room(5) && tree.has_room(6));
+        assert!(!tree.insert(block(5, B256::ZERO, 99)));
+        assert!(tree.insert(block(5, B256::ZERO, 3)), "it is there already");
+    }
+
+    /// A branch of blocks, oldest first.
+    fn chain(parent: B256, from: u64, count: u64, salt: u64) -> Vec<Arc<ExecutedBlock>> {
+        let mut blocks: Vec<Arc<ExecutedBlock>> = vec![];
+        for number in from..from + count {
+            let parent = blocks.last().map_or(parent, |block| block.payload.hash);
+            blocks.push(block(number, parent, salt));
+        }
+        blocks
+    }
+
+    #[test]
+    fn old_blocks_go_and_what_stood_on_them_goes_too() {
+        let mut tree = Tree::default();
+        let canonical = chain(B256::ZERO, 1, RETAINED + 10, 0);
+        // Leaves below the floor, at the floor, and above it.
+        let [cut, edge, kept] = [3, 4, 5].map(|at: u64| chain(canonical[at as usize].payload.hash, at + 2, 20, at));
+        for block in [&canonical, &cut, &edge, &kept].into_iter().flatten() {
+            assert!(tree.insert(block.clone()));
+        }
+        let is_stored = |id: &BlockId| Ok::<_, ()>(canonical.iter().any(|block| block.payload.id() == *id));
+        let floor = 6;
+        let gone = tree.prune(RETAINED + floor, is_stored).unwrap();
+        for block in &cut {
+            assert!(gone.contains(&block.payload.hash), "block {}", block.payload.number());
+        }
+        for block in edge.iter().chain(&kept).chain(&canonical[floor as usize - 1..]) {
+            assert!(tree.get(&block.payload.hash).is_some(), "block {}", block.payload.number());
+        }
+        assert_eq!(gone.len(), cut.len() + floor as usize - 1);
+        assert_eq!(tree.blocks.len(), tree.heights.values().map(|height| height.blocks.len()).sum::<usize>());
+        assert_eq!(tree.weight_above(0), tree.blocks.values().map(|block| block.weight()).sum::<usize>());
+    }
+
+    #[test]
+    fn weight_is_bounded_behind_the_stored_head() {
+        let mut tree = Tree::default();
+        let heavy = |number, parent| {
+            let header = Header { number, parent_hash: parent, ..Default::default() };
+            let payload = Arc::new(Payload::sealed(header, vec![vec![0; RETAINED_WEIGHT / 3].into()]));
+            Arc::new(ExecutedBlock::new(payload, vec![], Arc::new(vec![]), Arc::new(Overlay::default())))
+        };
+        let mut parent = B256::ZERO;
+        for number in 1..=6 {
+            let block = heavy(number, parent);
+            parent = block.payload.hash;
+            tree.insert(block);
+        }
+        assert_eq!(tree.prune(5, |_| Ok::<_, ()>(true)).unwrap().len(), 3);
+        assert_eq!(tree.heights.keys().copied().collect::<Vec<_>>(), [4, 5, 6]);
+    }
+
+    #[test]
+    fn what_is_not_on_the_branch_of_the_head_can_make_room() {
+        let mut tree = Tree::default();
+        let (ours, theirs) = (chain(B256::ZERO, 1, 5, 0), chain(B256::ZERO, 1, 9, 1));
+        for block in ours.iter().chain(&theirs) {
+            tree.insert(block.clone());
+        }
+        assert_eq!(tree.keep_branch(2, ours[4].payload.hash).len(), 7);
+        assert!(ours.iter().chain(&theirs[..2]).all(|block| tree.get(&block.payload.hash).is_some()));
+        assert_eq!(tree.blocks.len(), 7);
+    }
+}

@@ -1,0 +1,181 @@
+//! Nodes of a Merkle Patricia trie in memory, and the rows they are stored in.
+//!
+//! A node is known by its reference alone ([`Node::Stored`]) until a change touches it. Leaves carry their whole key, so that a
+//! leaf that moves up or down the trie stays the same value.
+
+use crate::chain::trie::TrieError;
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::{
+    Nibbles, TrieMask,
+    nodes::{BranchNodeRef, ExtensionNodeRef, LeafNodeRef, RlpNode},
+};
+
+/// Nibbles in a key: every key is a keccak hash.
+pub(super) const KEY_NIBBLES: usize = 64;
+
+/// What is known of a node that has not been loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Leaf,
+    /// The child of an extension is always a branch.
+    Branch,
+    /// A branch or an extension; in a bare witness, or at the root, a leaf as well.
+    Any,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    Empty,
+    Stored { reference: RlpNode, kind: Kind },
+    Leaf { key: B256, value: Bytes },
+    Extension { nibbles: Nibbles, child: Box<Node> },
+    Branch(Box<[Node; 16]>),
+}
+
+const BRANCH: u8 = 0;
+const EXTENSION: u8 = 1;
+
+impl Node {
+    pub(super) fn empty_branch() -> Box<[Node; 16]> {
+        Box::new(std::array::from_fn(|_| Node::Empty))
+    }
+
+    fn is_leaf(&self) -> bool {
+        matches!(self, Node::Leaf { .. } | Node::Stored { kind: Kind::Leaf, .. })
+    }
+}
+
+/// The `depth`-th nibble of a key.
+pub(super) fn nibble(key: &B256, depth: usize) -> usize {
+    let byte = key[depth / 2];
+    usize::from(if depth.is_multiple_of(2) { byte >> 4 } else { byte & 0x0f })
+}
+
+pub(super) fn rlp_leaf(key: &B256, depth: usize, value: &[u8]) -> Vec<u8> {
+    let mut rlp = Vec::with_capacity(40 + value.len());
+    let rest = Nibbles::unpack(key).slice(depth..);
+    alloy_rlp::Encodable::encode(&LeafNodeRef { key: &rest, value }, &mut rlp);
+    rlp
+}
+
+pub(super) fn rlp_extension(nibbles: &Nibbles, child: &RlpNode) -> Vec<u8> {
+    let mut rlp = Vec::with_capacity(72);
+    alloy_rlp::Encodable::encode(&ExtensionNodeRef::new(nibbles, child), &mut rlp);
+    rlp
+}
+
+/// `children` holds the present children only, in ascending order.
+pub(super) fn rlp_branch(mask: u16, children: &[RlpNode]) -> Vec<u8> {
+    let mut rlp = Vec::with_capacity(18 + 33 * children.len());
+    alloy_rlp::Encodable::encode(&BranchNodeRef::new(children, TrieMask::new(mask)), &mut rlp);
+    rlp
+}
+
+/// The row of a branch: tag, three masks (present, leaf, inline), then each child as 32 bytes of hash or as length and RLP.
+pub(super) fn branch_row(nodes: &[Node; 16], mask: u16, references: &[RlpNode]) -> Bytes {
+    let (mut leaves, mut inlines) = (0u16, 0u16);
+    let mut body = Vec::with_capacity(7 + 33 * references.len());
+    for (index, reference) in (0..16).filter(|i| mask & (1 << i) != 0).zip(references) {
+        if nodes[index].is_leaf() {
+            leaves |= 1 << index;
+        }
+        match reference.as_hash() {
+            Some(hash) => body.extend_from_slice(hash.as_slice()),
+            None => {
+                inlines |= 1 << index;
+                body.push(reference.len() as u8);
+                body.extend_from_slice(reference);
+            }
+        }
+    }
+    let mut row = Vec::with_capacity(7 + body.len());
+    row.push(BRANCH);
+    for bits in [mask, leaves, inlines] {
+        row.extend_from_slice(&bits.to_be_bytes());
+    }
+    row.extend_from_slice(&body);
+    row.into()
+}
+
+/// The row of an extension: tag, nibble count, nibbles, length and bytes of the child's reference (32 = a hash).
+pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
+    let mut row = vec![EXTENSION, nibbles.len() as u8];
+    row.extend(nibbles.iter());
+    match child.as_hash() {
+        Some(hash) => {
+            row.push(32);
+            row.extend_from_slice(hash.as_slice());
+        }
+        None => {
+            row.push(child.len() as u8);
+            row.extend_from_slice(child);
+        }
+    }
+    row.into()
+}
+
+/// Reads a row of the trie. `path` serves the error message and the bound on depth.
+pub(super) fn decode_row(row: &[u8], path: &Nibbles) -> Result<Node, TrieError> {
+    let mut input = Reader(row);
+    let node = match input.byte() {
+        Some(BRANCH) => decode_branch(&mut input),
+        Some(EXTENSION) => decode_extension(&mut input, path.len()),
+        _ => None,
+    };
+    node.filter(|_| input.0.is_empty() && path.len() < KEY_NIBBLES)
+        .ok_or_else(|| TrieError::Damaged(format!("the row of the node at path {path:?} cannot be read")))
+}
+
+fn decode_branch(input: &mut Reader<'_>) -> Option<Node> {
+    let (mask, leaves, inlines) = (input.u16()?, input.u16()?, input.u16()?);
+    if mask.count_ones() < 2 || (leaves | inlines) & !mask != 0 {
+        return None;
+    }
+    let mut children = Node::empty_branch();
+    for index in (0..16).filter(|i| mask & (1 << i) != 0) {
+        let reference = if inlines & (1 << index) != 0 {
+            let len = input.byte()?;
+            inline(input.take(usize::from(len))?)?
+        } else {
+            RlpNode::word_rlp(&B256::from_slice(input.take(32)?))
+        };
+        let kind = if leaves & (1 << index) != 0 { Kind::Leaf } else { Kind::Any };
+        children[index] = Node::Stored { reference, kind };
+    }
+    Some(Node::Branch(children))
+}
+
+fn decode_extension(input: &mut Reader<'_>, depth: usize) -> Option<Node> {
+    let count = usize::from(input.byte()?);
+    let nibbles = input.take(count)?;
+    if count == 0 || depth + count >= KEY_NIBBLES || nibbles.iter().any(|n| *n > 15) {
+        return None;
+    }
+    let len = usize::from(input.byte()?);
+    let bytes = input.take(len)?;
+    let reference = if len == 32 { RlpNode::word_rlp(&B256::from_slice(bytes)) } else { inline(bytes)? };
+    let child = Box::new(Node::Stored { reference, kind: Kind::Branch });
+    Some(Node::Extension { nibbles: Nibbles::from_nibbles(nibbles), child })
+}
+
+fn inline(rlp: &[u8]) -> Option<RlpNode> {
+    (rlp.len() < 32).then(|| RlpNode::from_raw(rlp)).flatten()
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|b| b[0])
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take(2).map(|b| u16::from_be_bytes([b[0], b[1]]))
+    }
+}

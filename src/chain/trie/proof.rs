@@ -1,0 +1,111 @@
+//! Merkle proofs of one account and its slots: the nodes on the way from the root to where a key is, or would be (EIP-1186).
+//!
+//! Asked for by JSON-RPC; a proof costs a walk down the trie per key. Every node is checked against the reference that led to it, so a
+//! damaged row is an error and never a proof of something else.
+
+use crate::chain::{
+    store::keys,
+    trie::{
+        StateSource, TrieError, decode_account, decode_slot,
+        node::{Node, nibble, rlp_branch, rlp_extension, rlp_leaf},
+        row, slot_leaf,
+        walk::{Source, root_node},
+    },
+    view::{Account, State},
+};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
+
+/// What a state holds of an account, and why that is so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountProof {
+    /// `None` if the state provably holds no such account.
+    pub account: Option<Account>,
+    /// RLP of the nodes from the state root down; nodes within another node (shorter than 32 bytes) are not listed again.
+    pub nodes: Vec<Bytes>,
+    /// In the order asked for.
+    pub slots: Vec<SlotProof>,
+}
+
+/// What a storage trie holds of one slot, and why that is so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotProof {
+    pub value: U256,
+    /// As [`AccountProof::nodes`], from the account's storage root; empty if the account has no storage.
+    pub nodes: Vec<Bytes>,
+}
+
+/// Proves an account and slots of it in a state that has a trie (see [`crate::chain::view::View::state_with_trie`]).
+pub fn prove(state: &State, address: Address, slots: &[U256]) -> Result<AccountProof, TrieError> {
+    let hash = keccak256(address);
+    let found = row(Some(state), &keys::account(&hash))?;
+    let account = found.as_ref().map(|row| decode_account(row)).transpose()?;
+    let nodes = path(&StateSource::new(Some(state), None), state.header().state_root, &hash, found.as_ref())?;
+    let root = account.map_or(EMPTY_ROOT_HASH, |account| account.storage_root);
+    let slots = slots.iter().map(|slot| {
+        let key = keccak256(B256::from(*slot));
+        let found = row(Some(state), &keys::slot(&hash, &key))?;
+        let value = found.as_ref().map_or(Ok(U256::ZERO), |row| decode_slot(row))?;
+        let leaf = found.map(|row| slot_leaf(&row));
+        let nodes = path(&StateSource::new(Some(state), Some(hash)), root, &key, leaf.as_ref())?;
+        Ok(SlotProof { value, nodes })
+    });
+    Ok(AccountProof { account, nodes, slots: slots.collect::<Result<_, TrieError>>()? })
+}
+
+/// The nodes from the root towards a key. `leaf` is what the flat rows say: the trie must say the same.
+pub(super) fn path<S: Source>(source: &S, root: B256, key: &B256, leaf: Option<&Bytes>) -> Result<Vec<Bytes>, TrieError> {
+    let (mut node, mut path) = (root_node(root), Nibbles::new());
+    let mut nodes = Vec::new();
+    let found = loop {
+        let Node::Stored { reference, kind } = node else { break None };
+        let loaded = source.load(&path, &reference, kind)?;
+        let rlp = encode(&loaded, path.len())?;
+        if RlpNode::from_rlp(&rlp) != reference {
+            return Err(TrieError::Damaged(format!("the node at path {path:?} is not the one its parent names")));
+        }
+        // The root is one of these: its keys are too long for it to be shorter.
+        if rlp.len() >= 32 {
+            nodes.push(rlp.into());
+        }
+        node = match loaded {
+            Node::Leaf { key: found, value } => break (found == *key).then_some(value),
+            Node::Extension { nibbles, child } => {
+                path = path.join(&nibbles);
+                if !Nibbles::unpack(key).starts_with(&path) {
+                    break None;
+                }
+                *child
+            }
+            Node::Branch(mut children) => {
+                let index = nibble(key, path.len());
+                path.push(index as u8);
+                std::mem::replace(&mut children[index], Node::Empty)
+            }
+            Node::Empty | Node::Stored { .. } => break None,
+        };
+    };
+    match found.as_ref() == leaf {
+        true => Ok(nodes),
+        false => Err(TrieError::Damaged(format!("the trie and the row of key {key} differ"))),
+    }
+}
+
+/// A node as it was loaded: all its children are references.
+fn encode(node: &Node, depth: usize) -> Result<Vec<u8>, TrieError> {
+    let reference = |node: &Node| match node {
+        Node::Stored { reference, .. } => Ok(reference.clone()),
+        _ => Err(TrieError::Damaged("a loaded node holds another".into())),
+    };
+    Ok(match node {
+        Node::Leaf { key, value } => rlp_leaf(key, depth, value),
+        Node::Extension { nibbles, child } => rlp_extension(nibbles, &reference(child)?),
+        Node::Branch(children) => {
+            let present = || children.iter().enumerate().filter(|(_, child)| **child != Node::Empty);
+            let mask = present().fold(0, |mask, (index, _)| mask | 1 << index);
+            let references: Vec<_> = present().map(|(_, child)| reference(child)).collect::<Result<_, _>>()?;
+            rlp_branch(mask, &references)
+        }
+        Node::Empty | Node::Stored { .. } => return Err(TrieError::Damaged("a source gave no node".into())),
+    })
+}

@@ -1,0 +1,138 @@
+//! A bare witness: nodes and codes by their hash, enough to read the state one block touches and to compute the roots after it.
+//!
+//! It may come from anybody: nothing is believed but what hashes to a hash already trusted.
+
+use crate::chain::{
+    changes::Changes,
+    trie::{
+        TrieError, decode_account, decode_slot, encode_account,
+        node::{KEY_NIBBLES, Kind, Node},
+        slot_leaf, touched,
+        walk::{Change, Source, apply, find, seal},
+    },
+    view::Account,
+};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_rlp::Decodable;
+use alloy_trie::{
+    EMPTY_ROOT_HASH, Nibbles,
+    nodes::{RlpNode, TrieNode},
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// Preimages by keccak hash: trie nodes and contract codes.
+#[derive(Clone, Debug, Default)]
+pub struct Witness {
+    pub(super) nodes: HashMap<B256, Bytes>,
+}
+
+/// The roots after a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roots {
+    pub state_root: B256,
+    /// By keccak(address): the new storage root of every account whose storage changed or that is gone.
+    pub storage_roots: BTreeMap<B256, B256>,
+}
+
+impl Witness {
+    /// Hashes every preimage, so that no wrong one can get in.
+    pub fn new(preimages: impl IntoIterator<Item = Bytes>) -> Self {
+        Self { nodes: preimages.into_iter().map(|bytes| (keccak256(&bytes), bytes)).collect() }
+    }
+
+    /// `None` if the state under `root` provably holds no such account.
+    pub fn account(&self, root: B256, address: Address) -> Result<Option<Account>, TrieError> {
+        self.account_by_hash(root, &keccak256(address))
+    }
+
+    /// Zero if the state under `root` provably holds no such slot.
+    pub fn storage(&self, root: B256, address: Address, slot: U256) -> Result<U256, TrieError> {
+        let Some(leaf) = find(self, self.storage_root(root, address)?, &keccak256(B256::from(slot)))? else {
+            return Ok(U256::ZERO);
+        };
+        let value = alloy_rlp::Header::decode_bytes(&mut leaf.as_ref(), false)
+            .map_err(|e| TrieError::Damaged(format!("a storage leaf cannot be read: {e}")))?;
+        Ok(decode_slot(value)?)
+    }
+
+    /// The root of the empty trie if there is no such account.
+    pub fn storage_root(&self, root: B256, address: Address) -> Result<B256, TrieError> {
+        Ok(self.account(root, address)?.map_or(EMPTY_ROOT_HASH, |account| account.storage_root))
+    }
+
+    pub fn code(&self, hash: B256) -> Option<Bytes> {
+        self.nodes.get(&hash).cloned()
+    }
+
+    /// The roots after these changes to the state under `root`.
+    pub fn update(&self, root: B256, changes: &Changes) -> Result<Roots, TrieError> {
+        let mut storage_roots = BTreeMap::new();
+        let mut leaves = Vec::new();
+        for (hash, account, storage) in touched(changes) {
+            let Some(account) = account else { return Err(TrieError::Orphan(hash)) };
+            let Some(account) = account else {
+                storage_roots.insert(hash, EMPTY_ROOT_HASH);
+                leaves.push(Change { key: hash, value: None, exists: false });
+                continue;
+            };
+            let mut storage_root = match storage {
+                Some(storage) if storage.wiped => EMPTY_ROOT_HASH,
+                _ => self.account_by_hash(root, &hash)?.map_or(EMPTY_ROOT_HASH, |account| account.storage_root),
+            };
+            if let Some(storage) = storage {
+                let slots: Vec<_> = storage
+                    .slots
+                    .iter()
+                    .map(|(slot, value)| {
+                        let value = (!value.is_zero()).then(|| slot_leaf(&value.to_be_bytes_trimmed_vec()));
+                        Change { key: *slot, value, exists: false }
+                    })
+                    .collect();
+                storage_root = seal(&apply(self, storage_root, &slots)?).0;
+                storage_roots.insert(hash, storage_root);
+            }
+            leaves.push(Change { key: hash, value: Some(encode_account(&account, storage_root)), exists: false });
+        }
+        let (state_root, _) = seal(&apply(self, root, &leaves)?);
+        Ok(Roots { state_root, storage_roots })
+    }
+
+    fn account_by_hash(&self, root: B256, hash: &B256) -> Result<Option<Account>, TrieError> {
+        Ok(find(self, root, hash)?.map(|leaf| decode_account(&leaf)).transpose()?)
+    }
+}
+
+impl Source for Witness {
+    fn load(&self, path: &Nibbles, reference: &RlpNode, kind: Kind) -> Result<Node, TrieError> {
+        let damaged = |what: &str| TrieError::Damaged(format!("the node at path {path:?} {what}"));
+        let mut rlp: &[u8] = match reference.as_hash() {
+            Some(hash) => {
+                let missing = || TrieError::Missing { path: format!("{path:?}"), hash: Some(hash) };
+                self.nodes.get(&hash).ok_or_else(missing)?
+            }
+            None => reference,
+        };
+        let node = TrieNode::decode(&mut rlp).map_err(|e| damaged(&format!("cannot be read: {e}")))?;
+        let any = |reference| Node::Stored { reference, kind: Kind::Any };
+        match node {
+            TrieNode::Branch(branch) if path.len() < KEY_NIBBLES && branch.state_mask.count_bits() >= 2 => {
+                let mut children = Node::empty_branch();
+                for (index, reference) in branch.state_mask.iter().zip(branch.stack) {
+                    children[usize::from(index)] = any(reference);
+                }
+                Ok(Node::Branch(children))
+            }
+            TrieNode::Extension(extension)
+                if kind != Kind::Branch && !extension.key.is_empty() && path.len() + extension.key.len() < KEY_NIBBLES =>
+            {
+                let child = Box::new(Node::Stored { reference: extension.child, kind: Kind::Branch });
+                Ok(Node::Extension { nibbles: extension.key, child })
+            }
+            TrieNode::Leaf(leaf) if kind != Kind::Branch && path.len() + leaf.key.len() == KEY_NIBBLES => {
+                let key = B256::from_slice(&path.join(&leaf.key).pack());
+                Ok(Node::Leaf { key, value: leaf.value.into() })
+            }
+            _ => Err(damaged("does not fit its place")),
+        }
+    }
+}

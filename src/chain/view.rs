@@ -1,0 +1,343 @@
+//! A view: one consistent reading of the chain at a head, on that head's branch.
+//!
+//! The executor publishes views; RPC, execution, the builder and everybody else read the chain through one. A view is a store
+//! snapshot, the executed blocks above it, and, for a branch that leaves the stored chain below its head, the unwind records that
+//! lead back to the fork. Point reads go through the blocks newest first and end in the snapshot, so their cost grows with the blocks
+//! above the store: the persister keeps those few. A view pins its snapshot: long readers take a fresh one now and then.
+
+mod state;
+
+pub use state::{Scan, State};
+
+use crate::chain::{receipt::Receipt, store::Snapshot};
+use alloy_consensus::{Header, transaction::SignerRecoverable};
+use alloy_eips::eip2718::Decodable2718;
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use op_alloy_consensus::OpTxEnvelope;
+use rayon::prelude::*;
+use starling_proto::payload::{BlockId, Payload};
+use state::At;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
+
+/// One row of the flat state or the trie, before and after a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowChange {
+    pub before: Option<Bytes>,
+    pub after: Option<Bytes>,
+}
+
+/// All rows of the `state` keyspace that one block changes, by row key. The same value serves as overlay (newer than the store),
+/// as the write set of a commit, as unwind record (befores), and turned around as an overlay that leads back in time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overlay {
+    pub rows: BTreeMap<Bytes, RowChange>,
+    pub codes: Vec<(B256, Bytes)>,
+}
+
+impl Overlay {
+    /// Approximate bytes held in memory: what budgets count.
+    pub fn weight(&self) -> usize {
+        let value = |value: &Option<Bytes>| value.as_ref().map_or(0, |v| v.len());
+        let rows: usize = self.rows.iter().map(|(key, row)| 160 + key.len() + value(&row.before) + value(&row.after)).sum();
+        rows + self.codes.iter().map(|(_, code)| 64 + code.len()).sum::<usize>()
+    }
+}
+
+/// An account, as the state trie's leaf holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub nonce: u64,
+    pub balance: U256,
+    pub storage_root: B256,
+    pub code_hash: B256,
+}
+
+/// A block that has been executed: the last rung of the ladder.
+#[derive(Debug)]
+pub struct ExecutedBlock {
+    pub payload: Arc<Payload>,
+    pub senders: Vec<Address>,
+    pub receipts: Arc<Vec<Receipt>>,
+    pub overlay: Arc<Overlay>,
+    transaction_hashes: OnceLock<Vec<B256>>,
+}
+
+impl ExecutedBlock {
+    pub fn new(payload: Arc<Payload>, senders: Vec<Address>, receipts: Arc<Vec<Receipt>>, overlay: Arc<Overlay>) -> Self {
+        Self { payload, senders, receipts, overlay, transaction_hashes: OnceLock::new() }
+    }
+
+    /// Hashes of the transactions, in block order; computed once.
+    pub fn transaction_hashes(&self) -> &[B256] {
+        self.transaction_hashes.get_or_init(|| self.payload.transactions.iter().map(keccak256).collect())
+    }
+
+    /// Approximate bytes held in memory: what budgets count.
+    pub fn weight(&self) -> usize {
+        let logs = self.receipts.iter().flat_map(|r| &r.logs).map(|log| 100 + 32 * log.topics().len() + log.data.data.len());
+        self.payload.weight() + self.overlay.weight() + 150 * self.receipts.len() + logs.sum::<usize>()
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("the store failed: {0}")]
+    Store(String),
+    #[error("a stored row is damaged: {0}")]
+    Damaged(String),
+    #[error("the records of block {0} are no longer kept")]
+    Pruned(u64),
+    #[error("no trie is kept for the state after block {0}, only its values")]
+    NoTrie(u64),
+    #[error("block {0} does not stand on the block below it")]
+    Unlinked(u64),
+}
+
+/// A head, the blocks above the store that lead to it, and the store snapshot below them.
+pub struct View {
+    snapshot: Snapshot,
+    /// The newest stored block on this branch: the stored head, or the fork of a side branch.
+    base: BlockId,
+    /// What the rows were at `base` that stored blocks above it have changed. Empty unless `base` is below the stored head.
+    back: BTreeMap<Bytes, Option<Bytes>>,
+    /// The executed blocks above `base`, oldest first.
+    blocks: Vec<Arc<ExecutedBlock>>,
+    /// Executed blocks up to `base` that are still in memory, oldest first: they spare reads of headers, bodies and receipts.
+    recent: Vec<Arc<ExecutedBlock>>,
+    header: Arc<Header>,
+    safe: Option<BlockId>,
+    finalized: Option<BlockId>,
+}
+
+impl View {
+    /// A view on the stored branch. `blocks` are consecutive, oldest first, and lead to the head; those at or below the stored head
+    /// must be stored blocks and only serve lookups from memory. Without blocks above the store the stored head is the head.
+    pub fn new(
+        snapshot: Snapshot,
+        blocks: Vec<Arc<ExecutedBlock>>,
+        safe: Option<BlockId>,
+        finalized: Option<BlockId>,
+    ) -> Result<Self, ReadError> {
+        let base = snapshot.head();
+        Self::assemble(snapshot, base, BTreeMap::new(), blocks, safe, finalized)
+    }
+
+    /// A view on a branch whose newest stored block is `fork`, at or below the stored head. Err if an unwind record between the
+    /// two is no longer kept. `blocks` as in [`View::new`], above `fork`; without any, `fork` is the head.
+    pub fn at_branch(
+        snapshot: Snapshot,
+        fork: u64,
+        blocks: Vec<Arc<ExecutedBlock>>,
+        safe: Option<BlockId>,
+        finalized: Option<BlockId>,
+    ) -> Result<Self, ReadError> {
+        let stored = snapshot.head();
+        if fork > stored.number {
+            return Err(ReadError::Unlinked(fork));
+        }
+        let hash = snapshot.hash_of(fork)?.ok_or(ReadError::Pruned(fork))?;
+        let mut back = BTreeMap::new();
+        for number in fork + 1..=stored.number {
+            // The oldest record that knows a row tells what it was at the fork.
+            for (key, before) in snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))? {
+                back.entry(key).or_insert(before);
+            }
+        }
+        Self::assemble(snapshot, BlockId { hash, number: fork }, back, blocks, safe, finalized)
+    }
+
+    fn assemble(
+        snapshot: Snapshot,
+        base: BlockId,
+        back: BTreeMap<Bytes, Option<Bytes>>,
+        blocks: Vec<Arc<ExecutedBlock>>,
+        safe: Option<BlockId>,
+        finalized: Option<BlockId>,
+    ) -> Result<Self, ReadError> {
+        for pair in blocks.windows(2) {
+            let (parent, child) = (pair[0].payload.id(), &pair[1].payload);
+            if child.parent_hash() != parent.hash || child.number() != parent.number + 1 {
+                return Err(ReadError::Unlinked(child.number()));
+            }
+        }
+        let mut recent = blocks;
+        let blocks = recent.split_off(recent.partition_point(|block| block.payload.number() <= base.number));
+        let on_base = recent.last().is_none_or(|block| block.payload.id() == base)
+            && blocks.first().is_none_or(|b| b.payload.parent_hash() == base.hash && b.payload.number() == base.number + 1);
+        if !on_base {
+            return Err(ReadError::Unlinked(base.number));
+        }
+        let header = match blocks.last().or(recent.last()) {
+            Some(block) => block.payload.header.clone(),
+            None => {
+                snapshot.header(&base.hash)?.ok_or_else(|| ReadError::Damaged(format!("block {} has no header", base.hash)))?
+            }
+        };
+        Ok(Self { snapshot, base, back, blocks, recent, header: Arc::new(header), safe, finalized })
+    }
+
+    pub fn head(&self) -> BlockId {
+        self.blocks.last().map_or(self.base, |block| block.payload.id())
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub fn safe(&self) -> Option<BlockId> {
+        self.safe
+    }
+
+    pub fn finalized(&self) -> Option<BlockId> {
+        self.finalized
+    }
+
+    /// The newest block of this branch that is in the store.
+    pub fn stored(&self) -> BlockId {
+        self.base
+    }
+
+    /// The state at the head.
+    pub fn state(self: &Arc<Self>) -> State {
+        State::new(self.clone(), self.header.clone(), At::Tip(self.blocks.len()))
+    }
+
+    /// The state after an earlier block of this branch; `None` above the head or below the retained history. Below
+    /// [`View::stored`] it has values but no trie.
+    pub fn state_at(self: &Arc<Self>, number: u64) -> Option<State> {
+        if number == self.header.number {
+            return Some(self.state());
+        }
+        if number > self.header.number || number < self.snapshot.oldest_state() {
+            return None;
+        }
+        let header = match self.header_of(number) {
+            Ok(header) => Arc::new(header?),
+            Err(error) => {
+                tracing::error!(number, %error, "cannot read a header");
+                return None;
+            }
+        };
+        let at = match number.checked_sub(self.base.number) {
+            Some(above) => At::Tip(above as usize),
+            None => At::Stored(number),
+        };
+        Some(State::new(self.clone(), header, at))
+    }
+
+    /// The state after a block of this branch with its trie, for proofs. For a block below [`View::stored`] the unwind records between
+    /// are read into memory: `Ok(None)` if there are more than `deepest` of them, or if the block is above the head.
+    pub fn state_with_trie(self: &Arc<Self>, number: u64, deepest: u64) -> Result<Option<State>, ReadError> {
+        if number >= self.base.number {
+            return Ok(self.state_at(number));
+        }
+        if self.snapshot.head().number - number > deepest {
+            return Ok(None);
+        }
+        match Self::at_branch(self.snapshot.clone(), number, vec![], None, None) {
+            Ok(view) => Ok(Some(Arc::new(view).state())),
+            Err(ReadError::Pruned(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The oldest block that [`View::state_at`] answers for.
+    pub fn oldest_state(&self) -> u64 {
+        self.snapshot.oldest_state()
+    }
+
+    pub fn hash_of(&self, number: u64) -> Result<Option<B256>, ReadError> {
+        match self.in_memory(number) {
+            Some(block) => Ok(Some(block.payload.hash)),
+            None if number <= self.base.number => self.snapshot.hash_of(number),
+            None => Ok(None),
+        }
+    }
+
+    /// The number of a block if it is on this branch.
+    pub fn number_of(&self, hash: B256) -> Result<Option<u64>, ReadError> {
+        if let Some(block) = self.all_in_memory().find(|block| block.payload.hash == hash) {
+            return Ok(Some(block.payload.number()));
+        }
+        Ok(self.snapshot.number_of(&hash)?.filter(|number| *number <= self.base.number))
+    }
+
+    pub fn header_of(&self, number: u64) -> Result<Option<Header>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.payload.header.clone()));
+        }
+        self.stored_part(number, Snapshot::header)
+    }
+
+    pub fn payload(&self, number: u64) -> Result<Option<Arc<Payload>>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.payload.clone()));
+        }
+        self.stored_part(number, |snapshot, hash| {
+            let (Some(header), Some(transactions)) = (snapshot.header(hash)?, snapshot.body(hash)?) else { return Ok(None) };
+            Ok(Some(Arc::new(Payload { hash: *hash, header, transactions })))
+        })
+    }
+
+    pub fn receipts(&self, number: u64) -> Result<Option<Arc<Vec<Receipt>>>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.receipts.clone()));
+        }
+        self.stored_part(number, |snapshot, hash| Ok(snapshot.receipts(hash)?.map(Arc::new)))
+    }
+
+    /// Senders in block order (recovered again if the block came from the store).
+    pub fn senders(&self, number: u64) -> Result<Option<Vec<Address>>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.senders.clone()));
+        }
+        let Some(payload) = self.payload(number)? else { return Ok(None) };
+        let recover = |raw: &Bytes| -> Result<Address, ReadError> {
+            let damaged = |what: String| ReadError::Damaged(format!("a transaction of block {number}: {what}"));
+            let transaction = OpTxEnvelope::decode_2718_exact(raw).map_err(|e| damaged(e.to_string()))?;
+            // The block has been executed, so its signatures were checked then.
+            transaction.recover_signer_unchecked().map_err(|e| damaged(e.to_string()))
+        };
+        Ok(Some(payload.transactions.par_iter().map(recover).collect::<Result<_, _>>()?))
+    }
+
+    /// Block number and index of a transaction on this branch.
+    pub fn transaction(&self, hash: B256) -> Result<Option<(u64, usize)>, ReadError> {
+        for block in self.all_in_memory() {
+            if let Some(index) = block.transaction_hashes().iter().position(|other| *other == hash) {
+                return Ok(Some((block.payload.number(), index)));
+            }
+        }
+        Ok(self.snapshot.transaction(&hash)?.filter(|(number, _)| *number <= self.base.number))
+    }
+
+    /// Newest first.
+    fn all_in_memory(&self) -> impl Iterator<Item = &Arc<ExecutedBlock>> {
+        self.blocks.iter().rev().chain(self.recent.iter().rev())
+    }
+
+    fn in_memory(&self, number: u64) -> Option<&Arc<ExecutedBlock>> {
+        let oldest = self.recent.first().or(self.blocks.first())?.payload.number();
+        let index = usize::try_from(number.checked_sub(oldest)?).ok()?;
+        self.recent.get(index).or_else(|| self.blocks.get(index.checked_sub(self.recent.len())?))
+    }
+
+    /// Part of a stored block of this branch.
+    fn stored_part<T>(
+        &self,
+        number: u64,
+        read: impl FnOnce(&Snapshot, &B256) -> Result<Option<T>, ReadError>,
+    ) -> Result<Option<T>, ReadError> {
+        if number > self.base.number {
+            return Ok(None);
+        }
+        let Some(hash) = self.snapshot.hash_of(number)? else { return Ok(None) };
+        read(&self.snapshot, &hash)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! The command line. Flags are data first ([`flags`]), values second ([`parse`]), configuration third ([`config`]); the rest of the
+//! program sees configuration only. Input is the operator's: nothing here can be overloaded, everything can be mistyped.
+
+pub mod config;
+pub mod flags;
+mod help;
+pub mod key;
+pub mod parse;
+pub mod value;
+
+use clap::{Arg, Command, error::ContextKind, error::ContextValue, error::ErrorKind};
+use config::{DevnetConfig, ExecutionConfig, InitConfig, NodeConfig};
+use flags::Role;
+use parse::{Environment, Values};
+use std::path::PathBuf;
+
+/// What the operator asks for.
+#[derive(Debug)]
+pub enum Invocation {
+    Node(Box<NodeConfig>),
+    Execution(Box<ExecutionConfig>),
+    Devnet(DevnetConfig),
+    Init(InitConfig),
+    Key(key::Tool),
+    /// Text to print: help or the version.
+    Print(String),
+}
+
+/// An invocation, and what must be said before it starts.
+#[derive(Debug)]
+pub struct Parsed {
+    pub invocation: Invocation,
+    /// Warnings, one sentence each: flags without effect, keys in plain sight.
+    pub notices: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error("there is no option {given}{}; see `starling {role} --help`", nearest.as_ref().map(|name| format!("; did you mean --{name}?")).unwrap_or_default())]
+    Unknown { given: String, nearest: Option<String>, role: &'static str },
+    #[error("{name} takes {expected}, and was given {given}")]
+    Value { name: String, expected: String, given: String },
+    #[error("{name} is not supported: {reason}")]
+    Refused { name: String, reason: &'static str },
+    #[error("{name} is missing: {next}")]
+    Missing { name: &'static str, next: &'static str },
+    #[error("--{name}: {reason}")]
+    Invalid { name: &'static str, reason: String },
+    #[error("{what} cannot be read from {}: {error}; check the path and its permissions", path.display())]
+    Unreadable { what: &'static str, path: PathBuf, error: std::io::Error },
+    #[error("{0}")]
+    Usage(String),
+    /// No command was given; the text lists them.
+    #[error("{0}")]
+    Help(String),
+    #[error("the flag {0} does not have the type it is read as")]
+    Table(&'static str),
+}
+
+/// Version, as `--version` and `web3_clientVersion` show it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Reads a command line. `argv` begins with the program's name.
+pub fn parse(argv: impl IntoIterator<Item = String>, environment: Environment) -> Result<Parsed, CliError> {
+    let argv: Vec<String> = argv.into_iter().collect();
+    let role = argv.get(1).and_then(|word| Role::ALL.into_iter().find(|role| role.name() == word));
+    let argv = match role {
+        Some(role) => parse::with_double_dashes(role, argv),
+        None => argv,
+    };
+    let matches = match command().try_get_matches_from(argv) {
+        Ok(matches) => matches,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return Ok(Parsed { invocation: Invocation::Print(error.render().to_string()), notices: Vec::new() });
+        }
+        Err(error) => return Err(explain(error, role)),
+    };
+    let Some((name, matches)) = matches.subcommand() else {
+        return Err(CliError::Help(command().render_help().to_string()));
+    };
+    if name == "p2p" {
+        return Ok(Parsed { invocation: Invocation::Key(key::Tool::from_matches(matches)?), notices: Vec::new() });
+    }
+    let role = role.ok_or_else(|| CliError::Usage(format!("there is no command {name}; see `starling help`")))?;
+    let values = Values::read(role, matches, environment)?;
+    let mut notices = values.notices();
+    let invocation = match role {
+        Role::Node => Invocation::Node(Box::new(NodeConfig::read(&values, &mut notices)?)),
+        Role::Execution => Invocation::Execution(Box::new(ExecutionConfig::read(&values)?)),
+        Role::Devnet => Invocation::Devnet(DevnetConfig::read(&values)?),
+        Role::Init => {
+            let genesis = matches.get_one::<String>("GENESIS").map(PathBuf::from);
+            let genesis = genesis.ok_or_else(|| CliError::Usage("need genesis.json file as the only argument".into()))?;
+            Invocation::Init(InitConfig::read(&values, genesis)?)
+        }
+    };
+    Ok(Parsed { invocation, notices })
+}
+
+/// The whole command line.
+pub fn command() -> Command {
+    let version = |command: Command| {
+        // clap's own short form is -V; the programs whose place this one takes have -v.
+        let arg = Arg::new("version").short('v').long("version").action(clap::ArgAction::Version).help("Print the version");
+        command.version(VERSION).display_name("starling").disable_version_flag(true).arg(arg)
+    };
+    let roles = Role::ALL.map(|role| {
+        let command = version(parse::command(role));
+        match role {
+            Role::Init => command.arg(Arg::new("GENESIS").help("The genesis file").value_name("GENESIS")),
+            _ => command,
+        }
+    });
+    version(Command::new("starling").about("An OP Stack node in one binary, organised around a libp2p swarm"))
+        .subcommands(roles)
+        .subcommand(version(key::command()))
+}
+
+/// One clear sentence for what clap could not read.
+fn explain(error: clap::Error, role: Option<Role>) -> CliError {
+    let given = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(given)) => Some(given.clone()),
+        _ => None,
+    };
+    match (error.kind(), role, given) {
+        (ErrorKind::UnknownArgument, Some(role), Some(given)) if given.starts_with('-') => {
+            CliError::Unknown { nearest: parse::nearest(role, &given), given, role: role.name() }
+        }
+        (ErrorKind::UnknownArgument, Some(Role::Init), _) => {
+            CliError::Usage("need genesis.json file as the only argument".into())
+        }
+        (ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ..) => CliError::Help(error.render().to_string()),
+        // clap's own text, without its "error: ", which main adds.
+        _ => CliError::Usage(error.render().to_string().trim_start_matches("error: ").trim_end().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,510 @@
+//! What a command line means: one plain structure per role. The rest of the program sees these and never a flag.
+
+use super::{CliError, parse::Source, parse::Values, value::Secret};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// `starling node`.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    pub datadir: PathBuf,
+    /// rollup.json.
+    pub rollup_config: PathBuf,
+    pub l1: L1Config,
+    /// `None`: no swarm.
+    pub p2p: Option<P2pConfig>,
+    /// `None`: a replica.
+    pub sequencer: Option<SequencerConfig>,
+    pub rpc: RpcConfig,
+    pub cache: CacheConfig,
+    pub log: LogConfig,
+    pub metrics: Option<MetricsConfig>,
+}
+
+/// `starling execution`.
+#[derive(Clone, Debug)]
+pub struct ExecutionConfig {
+    pub datadir: PathBuf,
+    pub rpc: RpcConfig,
+    /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
+    pub dev_period: Option<u64>,
+    pub cache: CacheConfig,
+    pub log: LogConfig,
+    pub metrics: Option<MetricsConfig>,
+}
+
+/// `starling devnet`.
+#[derive(Clone, Debug)]
+pub struct DevnetConfig {
+    pub replicas: usize,
+    /// `None`: a temporary directory, removed at the end.
+    pub datadir: Option<PathBuf>,
+    /// Seconds, at least 1. `None`: as in the directory, or 2.
+    pub l2_block_time: Option<u64>,
+    /// Seconds, at least 1. `None`: as in the directory, or 6.
+    pub l1_block_time: Option<u64>,
+    pub base_port: Option<u16>,
+    /// `None`: the network's own contracts.
+    pub files: Option<DevnetFiles>,
+    /// The sequencer's key; `None`: found among the development accounts, or made.
+    pub sequencer_key: Option<PathBuf>,
+    /// The nodes' `--log.level`.
+    pub log_level: String,
+}
+
+/// What a development network is made from, if not by itself.
+#[derive(Clone, Debug)]
+pub struct DevnetFiles {
+    /// A genesis file, or an alloc alone.
+    pub l1: PathBuf,
+    pub l2: PathBuf,
+    pub rollup: PathBuf,
+}
+
+/// `starling init`.
+#[derive(Clone, Debug)]
+pub struct InitConfig {
+    pub datadir: PathBuf,
+    pub genesis: PathBuf,
+    /// rollup.json, for a genesis without a `config`.
+    pub rollup_config: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+pub struct L1Config {
+    pub url: String,
+    /// Do not check the hashes of what it answers.
+    pub trust_rpc: bool,
+    /// How often its head is asked for; never zero.
+    pub poll_interval: Duration,
+    /// Requests in flight, at least 1.
+    pub max_concurrency: usize,
+    /// Requests in one batch, 1 to 500.
+    pub max_batch: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct P2pConfig {
+    pub listen_ip: IpAddr,
+    /// 0: any free one.
+    pub listen_tcp: u16,
+    pub key: P2pKey,
+    /// Multiaddrs that end in /p2p/PEER_ID.
+    pub static_peers: Vec<String>,
+    /// Ask peers for missing blocks and answer them.
+    pub req_resp: bool,
+    /// Gossiped blocks older than this are refused.
+    pub gossip_threshold: Duration,
+    pub mesh: MeshConfig,
+}
+
+/// Where the swarm's identity comes from.
+#[derive(Clone, Debug)]
+pub enum P2pKey {
+    /// Hex in a file, created if absent.
+    File(PathBuf),
+    Given(Secret),
+}
+
+/// Sizes of the gossip mesh: wanted, least, most, and how many more are told what was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeshConfig {
+    pub d: usize,
+    pub lo: usize,
+    pub hi: usize,
+    pub lazy: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct SequencerConfig {
+    /// Signs blocks. 32 bytes of hex, checked.
+    pub key: Secret,
+    /// Start idle.
+    pub stopped: bool,
+    /// L1 blocks to stay behind L1's head.
+    pub l1_confs: u64,
+    /// Stop building this many blocks above the safe head; `None`: never.
+    pub max_safe_lag: Option<u64>,
+    pub recover: bool,
+    /// How long before its time a block is sealed; never zero.
+    pub sealing: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct RpcConfig {
+    pub http: Option<HttpConfig>,
+    pub ws: Option<WsConfig>,
+    /// The sequencer's RPC, which gets submitted transactions.
+    pub sequencer_http: Option<String>,
+    /// Leave `l1FeeScalar` out from Ecotone on.
+    pub geth_exact_receipts: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    /// A host name or an address.
+    pub addr: String,
+    pub port: u16,
+    /// Namespaces.
+    pub api: Vec<String>,
+    pub cors_domains: Vec<String>,
+    pub vhosts: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct WsConfig {
+    /// A host name or an address.
+    pub addr: String,
+    pub port: u16,
+    /// Namespaces.
+    pub api: Vec<String>,
+    pub origins: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct CacheConfig {
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    /// As given; `telemetry::Level` knows the names.
+    pub level: String,
+    pub format: LogFormat,
+    pub color: bool,
+    pub pid: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Logfmt,
+    Json,
+    JsonPretty,
+}
+
+#[derive(Clone, Debug)]
+pub struct MetricsConfig {
+    /// A host name or an address.
+    pub addr: String,
+    pub port: u16,
+}
+
+impl NodeConfig {
+    pub fn read(values: &Values, notices: &mut Vec<String>) -> Result<Self, CliError> {
+        let rollup_config = values.text("rollup.config")?.ok_or(CliError::Missing {
+            name: "--rollup.config",
+            next: "give the chain's rollup.json (an operator's first node has it; `starling devnet` writes one)",
+        })?;
+        let p2p = P2pConfig::read(values, notices)?;
+        Ok(Self {
+            datadir: datadir(values)?,
+            rollup_config: expand_home(&rollup_config),
+            l1: L1Config::read(values)?,
+            p2p,
+            sequencer: SequencerConfig::read(values, notices)?,
+            rpc: RpcConfig::read(values)?,
+            cache: cache(values)?,
+            log: LogConfig::of_node(values)?,
+            metrics: match values.bool("metrics.enabled")? {
+                true => {
+                    Some(MetricsConfig { addr: host(values.required_text("metrics.addr")?), port: values.port("metrics.port")? })
+                }
+                false => None,
+            },
+        })
+    }
+}
+
+impl ExecutionConfig {
+    pub fn read(values: &Values) -> Result<Self, CliError> {
+        Ok(Self {
+            datadir: datadir(values)?,
+            rpc: RpcConfig::read(values)?,
+            dev_period: values.optional_uint("dev.period")?.filter(|seconds| *seconds > 0),
+            cache: cache(values)?,
+            log: LogConfig {
+                level: values.uint("verbosity")?.to_string(),
+                format: LogFormat::named(values.text("log.format")?.as_deref()),
+                color: false,
+                pid: false,
+            },
+            metrics: match values.bool("metrics")? {
+                true => Some(MetricsConfig {
+                    addr: host(values.text("metrics.addr")?.unwrap_or_default()),
+                    port: values.port("metrics.port")?,
+                }),
+                false => None,
+            },
+        })
+    }
+}
+
+impl DevnetConfig {
+    /// The most replicas one machine is asked to run.
+    const MAX_REPLICAS: u64 = 50;
+
+    pub fn read(values: &Values) -> Result<Self, CliError> {
+        let replicas = values.uint("replicas")?;
+        if replicas > Self::MAX_REPLICAS {
+            return Err(CliError::Invalid {
+                name: "replicas",
+                reason: format!("{replicas} is more than {}", Self::MAX_REPLICAS),
+            });
+        }
+        let block_time = |name| match (values.source(name), values.uint(name)?) {
+            (_, 0) => Err(CliError::Invalid { name, reason: "a block time is at least 1 second".into() }),
+            (None, _) => Ok(None),
+            (Some(_), seconds) => Ok(Some(seconds)),
+        };
+        Ok(Self {
+            replicas: replicas as usize,
+            datadir: values.text("datadir")?.map(|path| expand_home(&path)),
+            l2_block_time: block_time("l2.block-time")?,
+            l1_block_time: block_time("l1.block-time")?,
+            base_port: match values.optional_uint("base-port")? {
+                Some(_) => Some(values.port("base-port")?),
+                None => None,
+            },
+            files: DevnetFiles::read(values)?,
+            sequencer_key: values.text("p2p.sequencer.key.path")?.map(|path| expand_home(&path)),
+            log_level: values.required_text("log.level")?,
+        })
+    }
+}
+
+impl DevnetFiles {
+    fn read(values: &Values) -> Result<Option<Self>, CliError> {
+        let path = |name| Ok::<_, CliError>(values.text(name)?.map(|path| expand_home(&path)));
+        match (path("l1.genesis")?, path("l2.genesis")?, path("rollup.config")?) {
+            (None, None, None) => Ok(None),
+            (Some(l1), Some(l2), Some(rollup)) => Ok(Some(Self { l1, l2, rollup })),
+            (l1, l2, _) => Err(CliError::Missing {
+                name: match (l1, l2) {
+                    (None, _) => "--l1.genesis",
+                    (_, None) => "--l2.genesis",
+                    _ => "--rollup.config",
+                },
+                next: "a network is made from all three files or from none",
+            }),
+        }
+    }
+}
+
+impl L1Config {
+    /// Asking more often than this serves nobody.
+    const LEAST_INTERVAL: Duration = Duration::from_millis(50);
+
+    fn read(values: &Values) -> Result<Self, CliError> {
+        let within = |name, least: u64, most: u64| match values.uint(name)? {
+            value if (least..=most).contains(&value) => Ok(value as usize),
+            value => Err(CliError::Invalid { name, reason: format!("{value} is not between {least} and {most}") }),
+        };
+        Ok(Self {
+            url: values.required_text("l1")?,
+            trust_rpc: values.bool("l1.trustrpc")?,
+            poll_interval: values.duration("l1.http-poll-interval")?.max(Self::LEAST_INTERVAL),
+            max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
+            max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
+        })
+    }
+}
+
+impl P2pConfig {
+    fn read(values: &Values, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
+        let static_peers = values.list("p2p.static")?;
+        if values.bool("p2p.disable")? {
+            return match static_peers.is_empty() {
+                true => Ok(None),
+                false => Err(CliError::Invalid { name: "p2p.static", reason: "it contradicts --p2p.disable".into() }),
+            };
+        }
+        let listen_ip = values.required_text("p2p.listen.ip")?;
+        let key = match values.secret("p2p.priv.raw")? {
+            Some(key) if key.bytes().is_none() => {
+                return Err(CliError::Invalid { name: "p2p.priv.raw", reason: "a key is 32 bytes in hex".into() });
+            }
+            Some(key) => {
+                warn_of_key(values, "p2p.priv.raw", "--p2p.priv.path", notices);
+                P2pKey::Given(key)
+            }
+            None => P2pKey::File(expand_home(&values.required_text("p2p.priv.path")?)),
+        };
+        let size = |name| Ok::<_, CliError>(values.uint(name)?.min(1_000) as usize);
+        let mesh = MeshConfig {
+            d: size("p2p.gossip.mesh.d")?,
+            lo: size("p2p.gossip.mesh.lo")?,
+            hi: size("p2p.gossip.mesh.dhi")?,
+            lazy: size("p2p.gossip.mesh.dlazy")?,
+        };
+        if !(mesh.lo <= mesh.d && mesh.d <= mesh.hi) {
+            return Err(CliError::Invalid {
+                name: "p2p.gossip.mesh.d",
+                reason: format!("it must lie between the least ({}) and the most ({}), and is {}", mesh.lo, mesh.hi, mesh.d),
+            });
+        }
+        Ok(Some(Self {
+            listen_ip: listen_ip.parse().map_err(|_| CliError::Table("p2p.listen.ip"))?,
+            listen_tcp: values.port("p2p.listen.tcp")?,
+            key,
+            static_peers,
+            req_resp: values.bool("p2p.sync.req-resp")?,
+            gossip_threshold: values.duration("p2p.gossip.timestamp.threshold")?,
+            mesh,
+        }))
+    }
+}
+
+impl SequencerConfig {
+    const SEALING: Duration = Duration::from_millis(50);
+
+    fn read(values: &Values, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
+        let mut given = values.secret("p2p.sequencer.key")?;
+        let mut path = values.text("p2p.sequencer.key.path")?;
+        match (values.source("p2p.sequencer.key"), values.source("p2p.sequencer.key.path")) {
+            (Some(Source::CommandLine), Some(Source::Environment(_))) => path = None,
+            (Some(Source::Environment(_)), Some(Source::CommandLine)) => given = None,
+            _ => {}
+        }
+        if given.is_some() && path.is_some() {
+            return Err(CliError::Invalid {
+                name: "p2p.sequencer.key",
+                reason: "a key file is given too; give one of them".into(),
+            });
+        }
+        if given.is_some() {
+            warn_of_key(values, "p2p.sequencer.key", "--p2p.sequencer.key.path", notices);
+        }
+        if !values.bool("sequencer.enabled")? {
+            if given.is_some() || path.is_some() {
+                notices.push("the sequencer's key is not used: --sequencer.enabled is not given".into());
+            }
+            return Ok(None);
+        }
+        let key = match (given, path) {
+            (Some(key), _) => key,
+            (None, Some(path)) => read_key(&expand_home(&path))?,
+            (None, None) => {
+                return Err(CliError::Missing {
+                    name: "--p2p.sequencer.key.path",
+                    next: "a sequencer signs its blocks: give a file with the key, or OP_NODE_P2P_SEQUENCER_KEY",
+                });
+            }
+        };
+        if key.bytes().is_none_or(|bytes| secp256k1::SecretKey::from_byte_array(&bytes).is_err()) {
+            return Err(CliError::Invalid { name: "p2p.sequencer.key", reason: "a key is 32 bytes in hex".into() });
+        }
+        Ok(Some(Self {
+            key,
+            stopped: values.bool("sequencer.stopped")?,
+            l1_confs: values.uint("sequencer.l1-confs")?,
+            max_safe_lag: Some(values.uint("sequencer.max-safe-lag")?).filter(|blocks| *blocks > 0),
+            recover: values.bool("sequencer.recover")?,
+            // Zero stands for the default (op-node).
+            sealing: Some(values.duration("sequencer.sealing-duration")?).filter(|time| !time.is_zero()).unwrap_or(Self::SEALING),
+        }))
+    }
+}
+
+impl RpcConfig {
+    fn read(values: &Values) -> Result<Self, CliError> {
+        let namespaces = |name| {
+            let given = values.list(name)?;
+            Ok::<_, CliError>(if given.is_empty() { ["eth", "net", "web3"].map(str::to_string).to_vec() } else { given })
+        };
+        let http = HttpConfig {
+            addr: host(values.required_text("http.addr")?),
+            port: values.port("http.port")?,
+            api: namespaces("http.api")?,
+            cors_domains: values.list("http.corsdomain")?,
+            vhosts: values.list("http.vhosts")?,
+        };
+        let ws = WsConfig {
+            addr: host(values.required_text("ws.addr")?),
+            port: values.port("ws.port")?,
+            api: namespaces("ws.api")?,
+            origins: values.list("ws.origins")?,
+        };
+        Ok(Self {
+            http: values.bool("http")?.then_some(http),
+            ws: values.bool("ws")?.then_some(ws),
+            sequencer_http: values.text("rollup.sequencerhttp")?,
+            geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
+        })
+    }
+}
+
+impl LogConfig {
+    fn of_node(values: &Values) -> Result<Self, CliError> {
+        Ok(Self {
+            level: values.required_text("log.level")?,
+            format: LogFormat::named(values.text("log.format")?.as_deref()),
+            color: values.bool("log.color")?,
+            pid: values.bool("log.pid")?,
+        })
+    }
+}
+
+impl LogFormat {
+    fn named(name: Option<&str>) -> Self {
+        match name {
+            Some("logfmt") => LogFormat::Logfmt,
+            Some("json") => LogFormat::Json,
+            Some("json-pretty") => LogFormat::JsonPretty,
+            _ => LogFormat::Text,
+        }
+    }
+}
+
+impl InitConfig {
+    pub fn read(values: &Values, genesis: PathBuf) -> Result<Self, CliError> {
+        let rollup_config = values.text("rollup.config")?.map(|path| expand_home(&path));
+        Ok(Self { datadir: datadir(values)?, genesis, rollup_config })
+    }
+}
+
+/// Where the chain's data is.
+pub fn datadir(values: &Values) -> Result<PathBuf, CliError> {
+    Ok(expand_home(&values.required_text("datadir")?))
+}
+
+fn cache(values: &Values) -> Result<CacheConfig, CliError> {
+    Ok(CacheConfig { bytes: values.uint("cache")?.saturating_mul(1 << 20) })
+}
+
+/// Where to listen: this machine only, if nothing is said. A machine may know `localhost` by its IPv6 address first, and clients mean
+/// 127.0.0.1 by it.
+fn host(addr: String) -> String {
+    if addr.is_empty() || addr == "localhost" { "127.0.0.1".into() } else { addr }
+}
+
+/// `~/x` in the user's home, as a shell would have it; unit files and environment variables see no shell.
+fn expand_home(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(path),
+    }
+}
+
+fn read_key(path: &Path) -> Result<Secret, CliError> {
+    std::fs::read_to_string(path).map(|text| Secret::new(text.trim())).map_err(|error| CliError::Unreadable {
+        what: "the sequencer's key",
+        path: path.to_path_buf(),
+        error,
+    })
+}
+
+/// Everyone on the machine can read a command line.
+fn warn_of_key(values: &Values, name: &'static str, better: &str, notices: &mut Vec<String>) {
+    if let (Some(Source::CommandLine), Some(env)) = (values.source(name), env_name(name)) {
+        notices
+            .push(format!("--{name} shows the key to everyone on this machine: better put it in a file ({better}) or in {env}"));
+    }
+}
+
+fn env_name(name: &str) -> Option<String> {
+    super::flags::of_role(super::flags::Role::Node).into_iter().find(|flag| flag.name == name)?.env_names().into_iter().next()
+}

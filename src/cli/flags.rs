@@ -1,0 +1,209 @@
+//! The one table of flags. The command line, its help, the environment and the typed configuration are all made from it, so a
+//! flag is added in one place. Plain data: nothing here parses or reads anything.
+
+mod op_geth;
+mod op_node;
+mod own;
+
+/// Whose option this was first; decides the prefix of its environment variable and its spelling in `starling node`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    OpNode,
+    OpGeth,
+    Starling,
+}
+
+impl Program {
+    pub const fn env_prefix(self) -> &'static str {
+        match self {
+            Program::OpNode => "OP_NODE_",
+            Program::OpGeth => "GETH_",
+            Program::Starling => "STARLING_",
+        }
+    }
+}
+
+/// A subcommand that takes flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Node,
+    Execution,
+    Devnet,
+    Init,
+}
+
+impl Role {
+    pub const ALL: [Role; 4] = [Role::Node, Role::Execution, Role::Devnet, Role::Init];
+
+    /// The subcommand.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Node => "node",
+            Role::Execution => "execution",
+            Role::Devnet => "devnet",
+            Role::Init => "init",
+        }
+    }
+
+    pub const fn about(self) -> &'static str {
+        match self {
+            Role::Node => "Run a rollup node and its execution core in one process: a replica, or the sequencer",
+            Role::Execution => "Run an execution core alone; its genesis decides whether it is an OP Stack or an Ethereum chain",
+            Role::Devnet => "Run a private network on this machine: an L1, a sequencer and replicas",
+            Role::Init => "Write a genesis block into a data directory",
+        }
+    }
+}
+
+/// What a flag's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `--x`, `--x=true`, `--x=false`.
+    Bool,
+    Text,
+    Path,
+    Url,
+    Ip,
+    Port,
+    Uint,
+    Float,
+    /// Go's form: `1h0m0s`, `300ms`, `1.5s`. Not above zero means off.
+    Duration,
+    /// Comma separated, repeated, or both.
+    List,
+    Choice(&'static [&'static str]),
+    /// A private key. Its value is shown nowhere.
+    Secret,
+}
+
+impl Kind {
+    /// The placeholder in the help.
+    pub const fn placeholder(self) -> &'static str {
+        match self {
+            Kind::Bool => "BOOL",
+            Kind::Text => "TEXT",
+            Kind::Path => "PATH",
+            Kind::Url => "URL",
+            Kind::Ip => "ADDR",
+            Kind::Port => "PORT",
+            Kind::Uint => "N",
+            Kind::Float => "NUMBER",
+            Kind::Duration => "DURATION",
+            Kind::List => "LIST",
+            Kind::Choice(_) => "CHOICE",
+            Kind::Secret => "KEY",
+        }
+    }
+}
+
+/// Whether a flag does anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Works,
+    /// Accepted so that existing command lines keep working; the reason is said at start.
+    NoEffect(&'static str),
+    /// Ignoring it would make the node do something wrong, so it refuses to start.
+    Refused(&'static str),
+}
+
+/// One option.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    pub name: &'static str,
+    /// Other spellings of the name.
+    pub aliases: &'static [&'static str],
+    /// Environment variables where they do not follow from the name.
+    pub env: Option<&'static [&'static str]>,
+    pub kind: Kind,
+    /// As it would be typed; empty is none.
+    pub default: &'static str,
+    pub help: &'static str,
+    pub effect: Effect,
+    /// Left out of the help.
+    pub hidden: bool,
+}
+
+pub(super) const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+    Flag { name, aliases: &[], env: None, kind, default, help, effect: Effect::Works, hidden: false }
+}
+
+impl Flag {
+    const fn env(mut self, names: &'static [&'static str]) -> Self {
+        self.env = Some(names);
+        self
+    }
+
+    const fn aliases(mut self, names: &'static [&'static str]) -> Self {
+        self.aliases = names;
+        self
+    }
+
+    const fn no_effect(mut self, reason: &'static str) -> Self {
+        self.effect = Effect::NoEffect(reason);
+        self
+    }
+
+    const fn refused(mut self, reason: &'static str) -> Self {
+        self.effect = Effect::Refused(reason);
+        self
+    }
+
+    const fn hidden(mut self) -> Self {
+        self.hidden = true;
+        self
+    }
+
+    /// The environment variables that stand for this flag, in the order they are asked.
+    pub fn env_names(&self, program: Program) -> Vec<String> {
+        match self.env {
+            Some(names) => names.iter().map(|name| name.to_string()).collect(),
+            None => vec![format!("{}{}", program.env_prefix(), self.name.to_uppercase().replace(['.', '-'], "_"))],
+        }
+    }
+}
+
+/// Flags of one program that the help shows together.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    pub title: &'static str,
+    pub program: Program,
+    pub roles: &'static [Role],
+    pub flags: &'static [Flag],
+}
+
+/// The whole table.
+pub fn sections() -> impl Iterator<Item = &'static Section> {
+    [op_node::SECTIONS, op_geth::SECTIONS, own::SECTIONS].into_iter().flatten()
+}
+
+/// A flag as one role knows it.
+#[derive(Clone, Debug)]
+pub struct RoleFlag {
+    pub flag: &'static Flag,
+    pub section: &'static Section,
+    /// The long name on this role's command line.
+    pub name: String,
+}
+
+impl RoleFlag {
+    pub fn env_names(&self) -> Vec<String> {
+        self.flag.env_names(self.section.program)
+    }
+}
+
+/// Every flag of a role. In `node` a bare name is op-node's; an option of the execution client that has an op-node namesake takes
+/// the prefix `execution.`.
+pub fn of_role(role: Role) -> Vec<RoleFlag> {
+    let mut flags: Vec<RoleFlag> = Vec::new();
+    for section in sections().filter(|section| section.roles.contains(&role)) {
+        for flag in section.flags {
+            let taken = flags.iter().any(|other| other.name == flag.name);
+            let name = if taken { format!("execution.{}", flag.name) } else { flag.name.to_string() };
+            flags.push(RoleFlag { flag, section, name });
+        }
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests;

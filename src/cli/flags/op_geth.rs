@@ -1,0 +1,172 @@
+//! The options of an execution client, named as op-geth names them.
+
+use super::{Flag, Kind::*, Program, Role, Section, flag};
+
+const NO_ENGINE_API: &str = "the Engine API is not served yet";
+const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
+const NO_HISTORY_LIMIT: &str = "nothing is pruned, every node keeps its whole history";
+const OWN_STORE: &str = "there is one database and one state scheme";
+const NO_IPC: &str = "there is no IPC socket yet";
+const FIXED: &str = "the limit is fixed for now";
+const NO_PROFILER: &str = "there is no profiler yet";
+const NO_INTEROP: &str = "there is no interop yet";
+const NO_OVERRIDE: &str = "fork times come from the genesis; change them there before init";
+
+const BOTH: &[Role] = &[Role::Node, Role::Execution];
+
+const fn section(title: &'static str, roles: &'static [Role], flags: &'static [Flag]) -> Section {
+    Section { title, program: Program::OpGeth, roles, flags }
+}
+
+const fn fork(name: &'static str) -> Flag {
+    flag(name, Uint, "0", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
+}
+
+pub const SECTIONS: &[Section] = &[
+    section(
+        "Data",
+        &[Role::Node, Role::Execution, Role::Init],
+        &[flag("datadir", Path, "~/.starling", "Directory of the chain's data, made by `starling init`")],
+    ),
+    section(
+        "Storage",
+        BOTH,
+        &[
+            flag("cache", Uint, "64", "Megabytes of memory for the database's cache"),
+            flag("gcmode", Choice(&["full", "archive"]), "full", "Whether old states are kept").no_effect(NO_HISTORY_LIMIT),
+            flag("datadir.ancient", Path, "", "Directory of old blocks").no_effect(OWN_STORE),
+            flag("db.engine", Text, "pebble", "Database engine").no_effect(OWN_STORE),
+            flag("state.scheme", Choice(&["hash", "path"]), "", "How the state is stored").no_effect(OWN_STORE),
+            flag("snapshot", Bool, "true", "Keep a flat copy of the state").no_effect("the state is always kept flat"),
+            flag("history.state", Uint, "90000", "Blocks to keep state history of").no_effect(NO_HISTORY_LIMIT),
+            flag("history.transactions", Uint, "2350000", "Blocks to index transactions of; 0 is all")
+                .no_effect(NO_HISTORY_LIMIT),
+            flag("history.logs", Uint, "2350000", "Blocks to index logs of").no_effect(NO_HISTORY_LIMIT),
+            flag("history.chain", Choice(&["all", "postmerge"]), "all", "Which blocks to keep").no_effect(NO_HISTORY_LIMIT),
+            flag("config", Path, "", "TOML file with more configuration").refused("configuration files are not read"),
+            flag("networkid", Uint, "0", "Network id").no_effect("the network id is the genesis' chain id"),
+            flag("op-network", Text, "", "Name of a known network")
+                .aliases(&["beta.op-network"])
+                .refused("no network is built in yet; use `starling init` with its genesis"),
+            flag("syncmode", Choice(&["snap", "full"]), "snap", "How to synchronise").no_effect("every block is executed"),
+        ],
+    ),
+    section(
+        "JSON-RPC",
+        BOTH,
+        &[
+            flag("http", Bool, "false", "Serve JSON-RPC over HTTP"),
+            flag("http.addr", Text, "localhost", "Address of the HTTP server"),
+            flag("http.port", Port, "8545", "Port of the HTTP server; 0 is any free one"),
+            flag("http.api", List, "", "Namespaces over HTTP; none given is eth,net,web3"),
+            flag("http.corsdomain", List, "", "Origins that browsers may call from; * is any"),
+            flag("http.vhosts", List, "localhost", "Host names the HTTP server answers to; * is any"),
+            flag("http.rpcprefix", Text, "", "Path of the HTTP server").no_effect("requests are answered under every path"),
+            flag("ws", Bool, "false", "Serve JSON-RPC over WebSocket"),
+            flag("ws.addr", Text, "localhost", "Address of the WebSocket server"),
+            flag("ws.port", Port, "8546", "Port of the WebSocket server; 0 is any free one"),
+            flag("ws.api", List, "", "Namespaces over WebSocket; none given is eth,net,web3"),
+            flag("ws.origins", List, "", "Origins that browsers may connect from; * is any"),
+            flag("ws.rpcprefix", Text, "", "Path of the WebSocket server").no_effect("connections are taken under every path"),
+            flag("rpc.allow-unprotected-txs", Bool, "false", "Take transactions without a chain id")
+                .no_effect("they are never taken"),
+            flag("rpc.batch-request-limit", Uint, "1000", "Requests in a batch").no_effect(FIXED),
+            flag("rpc.batch-response-max-size", Uint, "25000000", "Bytes in the answer to a batch").no_effect(FIXED),
+            flag("rpc.gascap", Uint, "50000000", "Gas of eth_call and eth_estimateGas").no_effect(FIXED),
+            flag("rpc.evmtimeout", Duration, "5s", "Time limit of eth_call").no_effect(FIXED),
+            flag("rpc.txfeecap", Float, "1", "Highest fee of a submitted transaction, in ether; 0 is none").no_effect(FIXED),
+            flag("graphql", Bool, "false", "Serve GraphQL").no_effect("there is no GraphQL"),
+            flag("ipcdisable", Bool, "false", "Open no IPC socket").no_effect(NO_IPC),
+            flag("ipcpath", Path, "", "Path of the IPC socket").no_effect(NO_IPC),
+            flag("authrpc.addr", Text, "localhost", "Address of the Engine API").no_effect(NO_ENGINE_API),
+            flag("authrpc.port", Port, "8551", "Port of the Engine API").no_effect(NO_ENGINE_API),
+            flag("authrpc.vhosts", List, "localhost", "Host names the Engine API answers to").no_effect(NO_ENGINE_API),
+            flag("authrpc.jwtsecret", Path, "", "File with the Engine API's JWT secret").no_effect(NO_ENGINE_API),
+        ],
+    ),
+    section(
+        "Transactions",
+        BOTH,
+        &[
+            flag("rollup.sequencerhttp", Url, "", "The sequencer's RPC, to which submitted transactions are passed on")
+                .aliases(&["rollup.sequencer"]),
+            flag("rollup.disabletxpoolgossip", Bool, "false", "Do not gossip transactions").no_effect("they are never gossiped"),
+            flag("rollup.enabletxpooladmission", Bool, "false", "Take passed-on transactions into the local pool too")
+                .no_effect("a transaction is passed on or taken, never both"),
+            flag("rollup.computependingblock", Bool, "false", "Build a real pending block")
+                .no_effect("pending is the latest block"),
+            flag("rollup.historicalrpc", Url, "", "RPC that answers for blocks before Bedrock")
+                .no_effect("no such blocks are served"),
+            flag("rollup.historicalrpctimeout", Duration, "5s", "Its time limit").no_effect("no such blocks are served"),
+            flag("rollup.halt", Choice(&["major", "minor", "patch", "none"]), "none", "Stop when a newer protocol is signalled")
+                .no_effect(NO_ENGINE_API),
+            flag("rollup.superchain-upgrades", Bool, "true", "Take fork times from the registry")
+                .no_effect("fork times come from the genesis"),
+            flag("rollup.interoprpc", Url, "", "RPC that checks interop messages").no_effect(NO_INTEROP),
+            flag("rollup.interopmempoolfiltering", Bool, "false", "Check interop messages in the pool").no_effect(NO_INTEROP),
+            flag("rollup.sequencertxconditionalenabled", Bool, "false", "Serve eth_sendRawTransactionConditional")
+                .no_effect("the method is not served yet"),
+            flag("rollup.sequencertxconditionalcostratelimit", Uint, "5000", "Its cost limit per second")
+                .no_effect("the method is not served yet"),
+            flag("txpool.journal", Path, "transactions.rlp", "File that keeps own transactions").no_effect("no journal is kept"),
+            flag("txpool.lifetime", Duration, "3h0m0s", "How long a queued transaction stays").no_effect(FIXED),
+            flag("txpool.globalslots", Uint, "5120", "Executable transactions in the pool").no_effect(FIXED),
+            flag("txpool.globalqueue", Uint, "1024", "Queued transactions in the pool").no_effect(FIXED),
+            flag("txpool.accountslots", Uint, "16", "Executable transactions of one account").no_effect(FIXED),
+            flag("txpool.accountqueue", Uint, "64", "Queued transactions of one account").no_effect(FIXED),
+            flag("txpool.pricelimit", Uint, "1", "Least tip, in wei").no_effect(FIXED),
+            flag("txpool.pricebump", Uint, "10", "Percent by which a replacement must pay more").no_effect(FIXED),
+            flag("txpool.nolocals", Bool, "false", "Treat own transactions as any other").no_effect("that is always so"),
+            flag("txpool.maxtxgas", Uint, "0", "Most gas of a transaction; 0 is no limit").no_effect(FIXED),
+            flag("gpo.blocks", Uint, "20", "Blocks the gas price is suggested from").no_effect(FIXED),
+            flag("gpo.percentile", Uint, "60", "Percentile of their tips").no_effect(FIXED),
+            flag("gpo.maxprice", Uint, "500000000000", "Highest suggested tip, in wei").no_effect(FIXED),
+            flag("gpo.ignoreprice", Uint, "2", "Tips below this are left out, in wei").no_effect(FIXED),
+            flag("gpo.minsuggestedpriorityfee", Uint, "1000000", "Least suggested tip, in wei").no_effect(FIXED),
+        ],
+    ),
+    section(
+        "Execution client, other",
+        BOTH,
+        &[
+            fork("override.canyon"),
+            fork("override.ecotone"),
+            fork("override.fjord"),
+            fork("override.granite"),
+            fork("override.holocene"),
+            fork("override.isthmus"),
+            fork("override.interop"),
+            fork("override.jovian"),
+            fork("override.cancun"),
+            fork("override.osaka"),
+            flag("bootnodes", List, "", "Nodes discovery begins with").no_effect(NO_DEVP2P),
+            flag("discovery.port", Port, "30303", "UDP port of discovery").no_effect(NO_DEVP2P),
+            flag("discovery.v4", Bool, "false", "Use discovery version 4").no_effect(NO_DEVP2P),
+            flag("discovery.v5", Bool, "true", "Use discovery version 5").no_effect(NO_DEVP2P),
+            flag("discovery.dns", List, "", "DNS lists of nodes").no_effect(NO_DEVP2P),
+            flag("maxpeers", Uint, "50", "Most peers").no_effect(NO_DEVP2P),
+            flag("port", Port, "30303", "TCP port").no_effect(NO_DEVP2P),
+            flag("nat", Text, "any", "How to get through a router").no_effect(NO_DEVP2P),
+            flag("netrestrict", List, "", "Networks to connect within").no_effect(NO_DEVP2P),
+            flag("nodekey", Path, "", "File with the devp2p key").no_effect(NO_DEVP2P),
+            flag("nodekeyhex", Secret, "", "The devp2p key").no_effect(NO_DEVP2P),
+            flag("nodiscover", Bool, "false", "Do not look for peers").no_effect(NO_DEVP2P),
+            flag("pprof", Bool, "false", "Serve profiles").no_effect(NO_PROFILER),
+            flag("pprof.addr", Text, "127.0.0.1", "Address of the profile server").no_effect(NO_PROFILER),
+            flag("pprof.port", Port, "6060", "Port of the profile server").no_effect(NO_PROFILER),
+            flag("log.file", Path, "", "File to log to").no_effect("the log goes to standard error"),
+        ],
+    ),
+    section(
+        "Execution client, logging and metrics",
+        &[Role::Execution],
+        &[
+            flag("verbosity", Uint, "3", "Lowest level shown: 0 silent, 1 error, 2 warn, 3 info, 4 debug, 5 trace"),
+            flag("log.format", Choice(&["terminal", "logfmt", "json"]), "", "How a line is written; none given is terminal"),
+            flag("metrics", Bool, "false", "Serve metrics for Prometheus under /metrics"),
+            flag("metrics.addr", Text, "", "Address of the metrics server; none given is 127.0.0.1"),
+            flag("metrics.port", Port, "6060", "Port of the metrics server; 0 is any free one"),
+            flag("p2p.static", List, "", "Static peers").env(&[]).no_effect("an execution core alone joins no swarm"),
+        ],
+    ),
+];

@@ -1,0 +1,320 @@
+//! The options of a rollup node, named as op-node names them.
+
+use super::{Flag, Kind::*, Program, Role, Section, flag};
+
+const NO_DERIVATION: &str = "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
+const NO_BEACON: &str = "no blobs are read yet";
+const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
+const NO_DISCOVERY: &str = "peers are found through --p2p.static only";
+const NO_SCORING: &str = "peers are not scored, pruned or banned yet";
+const NO_ROLLUP_RPC: &str = "the rollup node's own RPC is not served yet";
+const NO_PROFILER: &str = "there is no profiler yet";
+const NO_SIGNER: &str = "blocks are signed with a local key (--p2p.sequencer.key.path) only";
+const NO_CONDUCTOR: &str = "the conductor is not asked yet";
+const NO_ALTDA: &str = "there is no alternative data availability yet";
+const NO_INTEROP: &str = "there is no interop yet";
+const NO_OVERRIDE: &str = "fork times come from the rollup config and the genesis; change them there";
+const OLD: &str = "it is obsolete";
+
+const NODE: &[Role] = &[Role::Node];
+
+const fn section(title: &'static str, flags: &'static [Flag]) -> Section {
+    Section { title, program: Program::OpNode, roles: NODE, flags }
+}
+
+const fn fork(name: &'static str) -> Flag {
+    flag(name, Uint, "0", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
+}
+
+pub const SECTIONS: &[Section] = &[
+    section(
+        "L1",
+        &[
+            flag("l1", Url, "http://127.0.0.1:8545", "JSON-RPC endpoint of an L1 execution client").env(&["OP_NODE_L1_ETH_RPC"]),
+            flag("l1.trustrpc", Bool, "false", "Believe the L1 endpoint's blocks and receipts without checking their hashes")
+                .env(&["OP_NODE_L1_TRUST_RPC"]),
+            flag("l1.http-poll-interval", Duration, "12s", "How often to ask the L1 endpoint for its newest block"),
+            flag("l1.beacon", Url, "", "Base URL of an L1 beacon node's REST API").no_effect(NO_BEACON),
+            flag("l1.beacon-fallbacks", List, "", "More beacon-compatible endpoints for blobs the first one lacks")
+                .aliases(&["l1.beacon-archiver"])
+                .env(&["OP_NODE_L1_BEACON_FALLBACKS", "OP_NODE_L1_BEACON_ARCHIVER"])
+                .no_effect(NO_BEACON),
+            flag("l1.beacon-header", Text, "", "Extra header 'X-Key: Value' of every beacon request").no_effect(NO_BEACON),
+            flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot and choose here").no_effect(NO_BEACON),
+            flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per slot, instead of asking the beacon node")
+                .no_effect(NO_BEACON),
+            flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check").no_effect(NO_BEACON),
+            flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window")
+                .no_effect(NO_DERIVATION),
+            flag("l1.epoch-poll-interval", Duration, "6m24s", "How often to ask for the safe and finalized L1 block; 0 is never")
+                .no_effect(NO_DERIVATION),
+            flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),
+            flag("l1.rpc-max-batch-size", Uint, "20", "Requests in one L1 batch, 1 to 500"),
+            flag("l1.rpc-rate-limit", Float, "0", "L1 requests per second; 0 is no limit")
+                .no_effect("requests are not slowed down yet"),
+            flag(
+                "l1.rpckind",
+                Choice(&[
+                    "alchemy",
+                    "quicknode",
+                    "infura",
+                    "parity",
+                    "nethermind",
+                    "debug_geth",
+                    "erigon",
+                    "basic",
+                    "any",
+                    "standard",
+                ]),
+                "standard",
+                "Which way of fetching receipts the L1 endpoint offers",
+            )
+            .env(&["OP_NODE_L1_RPC_KIND"])
+            .no_effect("eth_getBlockReceipts is tried first, then receipts one by one"),
+            flag(
+                "l1.runtime-config-reload-interval",
+                Duration,
+                "10m0s",
+                "How often to read the block signer from L1; 0 is never",
+            )
+            .no_effect("the block signer is read from L1 once, at start"),
+        ],
+    ),
+    section(
+        "L2 engine",
+        &[
+            flag("l2", Url, "", "Engine API endpoint of an execution client")
+                .env(&["OP_NODE_L2_ENGINE_RPC"])
+                .no_effect(IN_PROCESS),
+            flag("l2.engine-rpc-timeout", Duration, "10s", "Time limit of an engine call").no_effect(IN_PROCESS),
+            flag("l2.jwt-secret", Path, "", "File with the engine's JWT secret, 32 bytes in hex")
+                .env(&["OP_NODE_L2_ENGINE_AUTH"])
+                .no_effect(IN_PROCESS),
+            flag("l2.enginekind", Choice(&["geth", "reth", "erigon"]), "geth", "Which execution client the engine is")
+                .env(&["OP_NODE_L2_ENGINE_KIND"])
+                .no_effect(IN_PROCESS),
+            flag("l2.follow.source", Url, "", "Rollup node whose safe and finalized heads to adopt").no_effect(NO_DERIVATION),
+            flag("l2.engine-sync", Bool, "false", "Obsolete: see --syncmode")
+                .env(&["OP_NODE_L2_ENGINE_SYNC_ENABLED"])
+                .no_effect(OLD)
+                .hidden(),
+            flag("l2.skip-sync-start-check", Bool, "false", "Skip the check of L1 origins at a reset")
+                .no_effect(NO_DERIVATION)
+                .hidden(),
+            flag("l2.backup-unsafe-sync-rpc", Url, "", "Fetch missing blocks from this RPC")
+                .no_effect("missing blocks are fetched from peers")
+                .hidden(),
+            flag("l2.backup-unsafe-sync-rpc.trustrpc", Text, "", "Believe that RPC")
+                .env(&["OP_NODE_L2_BACKUP_UNSAFE_SYNC_RPC_TRUST_RPC"])
+                .no_effect("missing blocks are fetched from peers")
+                .hidden(),
+        ],
+    ),
+    section(
+        "Rollup",
+        &[
+            flag("rollup.config", Path, "", "The chain's rollup.json"),
+            flag("network", Text, "", "Name of a known network").refused("no network is built in yet; use --rollup.config"),
+            flag(
+                "rollup.halt",
+                Choice(&["major", "minor", "patch", "none"]),
+                "none",
+                "Stop when L1 asks for a newer protocol version",
+            )
+            .no_effect("protocol versions are not read from L1"),
+            flag("rollup.l1-chain-config", Path, "", "The L1's chain config, for the blob fee schedule")
+                .no_effect("the schedule is built in for public L1 chains, and Cancun's on any other"),
+            flag("rollup.load-protocol-versions", Bool, "false", "Read protocol versions from L1")
+                .no_effect("protocol versions are not read from L1"),
+            flag(
+                "syncmode",
+                Choice(&["consensus-layer", "execution-layer"]),
+                "consensus-layer",
+                "How to close a large initial gap",
+            )
+            .no_effect("gaps are closed by asking peers for blocks"),
+            flag("syncmode.req-resp", Bool, "false", "Close gaps by asking peers for blocks").no_effect("that is always done"),
+            flag("syncmode.offset-el-safe", Duration, "0s", "How far behind the tip to set the safe head after a sync")
+                .no_effect(NO_DERIVATION),
+            flag("verifier.l1-confs", Uint, "0", "L1 blocks to stay behind L1's head when deriving").no_effect(NO_DERIVATION),
+            flag("finality.lookback", Uint, "0", "L1 blocks to remember for finality").no_effect(NO_DERIVATION),
+            flag("finality.delay", Uint, "0", "L1 blocks between attempts to finalize").no_effect(NO_DERIVATION),
+            flag("safedb.path", Path, "", "Directory of the safe head database").no_effect(NO_DERIVATION),
+            flag("fetch-withdrawal-root-from-state", Bool, "false", "Take the withdrawals root of an output from the state")
+                .no_effect("no outputs are served yet"),
+            flag("snapshotlog.file", Path, "", "Obsolete").env(&["OP_NODE_SNAPSHOT_LOG"]).no_effect(OLD).hidden(),
+        ],
+    ),
+    section(
+        "Fork overrides",
+        &[
+            fork("override.canyon"),
+            fork("override.delta"),
+            fork("override.ecotone"),
+            fork("override.fjord"),
+            fork("override.granite"),
+            fork("override.holocene"),
+            fork("override.isthmus"),
+            fork("override.interop"),
+            fork("override.jovian"),
+            fork("override.karst"),
+            fork("override.pectrablobschedule"),
+            flag("override.keep-karst-upgrade-gas", Bool, "false", "Keep the gas of Karst's upgrade in the gas limit for good")
+                .refused(NO_OVERRIDE),
+            flag("ignore-missing-pectra-blob-schedule", Bool, "false", "Start without the Pectra blob schedule time")
+                .no_effect("that is never demanded")
+                .hidden(),
+        ],
+    ),
+    section(
+        "Sequencer",
+        &[
+            flag("sequencer.enabled", Bool, "false", "Sequence new L2 blocks"),
+            flag("sequencer.stopped", Bool, "false", "Start with the sequencer stopped"),
+            flag("sequencer.l1-confs", Uint, "4", "L1 blocks to stay behind L1's head when choosing an origin"),
+            flag("sequencer.max-safe-lag", Uint, "0", "Stop building this many L2 blocks above the safe head; 0 is never"),
+            flag("sequencer.recover", Bool, "false", "Take the next L1 origin with every block and leave the pool out"),
+            flag("sequencer.sealing-duration", Duration, "50ms", "Time kept for sealing before a block is due"),
+            flag("p2p.sequencer.key", Secret, "", "Private key that signs blocks, in hex (better: --p2p.sequencer.key.path)"),
+            flag("p2p.sequencer.key.path", Path, "", "File with the private key that signs blocks, in hex"),
+        ],
+    ),
+    section(
+        "Peer to peer",
+        &[
+            flag("p2p.disable", Bool, "false", "Run without the peer-to-peer network"),
+            flag("p2p.listen.ip", Ip, "0.0.0.0", "Address to listen on"),
+            flag("p2p.listen.tcp", Port, "9222", "TCP port to listen on; 0 is any free one")
+                .env(&["OP_NODE_P2P_LISTEN_TCP_PORT"]),
+            flag("p2p.priv.path", Path, "opnode_p2p_priv.txt", "File with this node's network key in hex; created if absent"),
+            flag("p2p.priv.raw", Secret, "", "This node's network key in hex (better: --p2p.priv.path)").hidden(),
+            flag("p2p.static", List, "", "Peers to stay connected with, as multiaddrs that end in /p2p/PEER_ID"),
+            flag("p2p.sync.req-resp", Bool, "true", "Ask peers for missing blocks, and answer them"),
+            flag("p2p.sync.onlyreqtostatic", Bool, "false", "Ask static peers only").no_effect(NO_DISCOVERY),
+            flag("p2p.gossip.timestamp.threshold", Duration, "1m0s", "Refuse gossiped blocks older than this"),
+            flag("p2p.gossip.mesh.d", Uint, "8", "Peers in the gossip mesh, wanted").hidden(),
+            flag("p2p.gossip.mesh.lo", Uint, "6", "Peers in the gossip mesh, least")
+                .env(&["OP_NODE_P2P_GOSSIP_MESH_DLO"])
+                .hidden(),
+            flag("p2p.gossip.mesh.dhi", Uint, "12", "Peers in the gossip mesh, most").hidden(),
+            flag("p2p.gossip.mesh.dlazy", Uint, "6", "Peers told what the mesh has seen").hidden(),
+            flag("p2p.gossip.mesh.floodpublish", Bool, "false", "Send own blocks to every peer")
+                .env(&["OP_NODE_P2P_GOSSIP_FLOOD_PUBLISH"])
+                .no_effect("own blocks go to the mesh")
+                .hidden(),
+            flag("p2p.listen.udp", Port, "0", "UDP port to listen on; 0 is the TCP port")
+                .env(&["OP_NODE_P2P_LISTEN_UDP_PORT"])
+                .no_effect(NO_DISCOVERY),
+            flag("p2p.advertise.ip", Text, "", "Address or host name to put in the discovery record").no_effect(NO_DISCOVERY),
+            flag("p2p.advertise.tcp", Port, "0", "TCP port to put in the discovery record; 0 is the one listened on")
+                .no_effect(NO_DISCOVERY),
+            flag("p2p.advertise.udp", Port, "0", "UDP port to put in the discovery record; 0 is the one listened on")
+                .no_effect(NO_DISCOVERY),
+            flag("p2p.bootnodes", List, "", "Records of the nodes discovery begins with").no_effect(NO_DISCOVERY),
+            flag("p2p.discovery.path", Path, "opnode_discovery_db", "Where to keep discovered records, or 'memory'")
+                .no_effect(NO_DISCOVERY),
+            flag("p2p.no-discovery", Bool, "false", "Do not look for peers").no_effect(NO_DISCOVERY),
+            flag("p2p.nat", Bool, "false", "Open a port on the router").no_effect("no ports are mapped yet"),
+            flag("p2p.netrestrict", List, "", "Networks to connect within, as CIDR").no_effect(NO_DISCOVERY),
+            flag("p2p.peerstore.path", Path, "opnode_peerstore_db", "Where to keep what is known of peers, or 'memory'")
+                .no_effect("nothing is remembered of peers yet"),
+            flag("p2p.peers.lo", Uint, "20", "Look for peers below this many").no_effect(NO_SCORING),
+            flag("p2p.peers.hi", Uint, "30", "Drop peers above this many").no_effect(NO_SCORING),
+            flag("p2p.peers.grace", Duration, "30s", "Time a new peer is not dropped").no_effect(NO_SCORING),
+            flag("p2p.ban.peers", Bool, "true", "Ban peers that behave badly")
+                .env(&["OP_NODE_P2P_PEER_BANNING"])
+                .no_effect(NO_SCORING),
+            flag("p2p.ban.threshold", Float, "-100", "Score below which a peer is banned")
+                .env(&["OP_NODE_P2P_PEER_BANNING_THRESHOLD"])
+                .no_effect(NO_SCORING),
+            flag("p2p.ban.duration", Duration, "1h0m0s", "How long a ban lasts")
+                .env(&["OP_NODE_P2P_PEER_BANNING_DURATION"])
+                .no_effect(NO_SCORING),
+            flag("p2p.scoring", Choice(&["none", "light"]), "light", "How peers are scored")
+                .env(&["OP_NODE_P2P_PEER_SCORING"])
+                .no_effect(NO_SCORING),
+            flag("p2p.scoring.peers", Text, "", "Obsolete: see --p2p.scoring").env(&[]).no_effect(OLD).hidden(),
+            flag("p2p.scoring.topics", Text, "", "Obsolete").env(&[]).no_effect(OLD).hidden(),
+            flag("p2p.score.bands", Text, "", "Obsolete").env(&[]).no_effect(OLD).hidden(),
+            flag("p2p.mux", List, "yamux,mplex", "Stream multiplexers").no_effect("yamux is the one used").hidden(),
+            flag("p2p.security", List, "noise", "Transport security").no_effect("noise is the one used").hidden(),
+            flag("p2p.useragent", Text, "optimism", "Name shown to peers")
+                .env(&["OP_NODE_P2P_AGENT"])
+                .no_effect("peers are shown this program's name")
+                .hidden(),
+            flag("p2p.timeout.negotiation", Duration, "10s", "Obsolete").no_effect(OLD).hidden(),
+            flag("p2p.timeout.accept", Duration, "10s", "Obsolete").no_effect(OLD).hidden(),
+            flag("p2p.timeout.dial", Duration, "10s", "Time limit of a dial").no_effect("the limit is fixed").hidden(),
+            flag("p2p.ping", Bool, "true", "Ping peers").no_effect("peers are always pinged").hidden(),
+        ],
+    ),
+    section(
+        "Logging",
+        &[
+            flag("log.level", Text, "info", "Lowest level shown: trace, debug, info, warn, error, crit, silent, or 0 to 5"),
+            flag("log.format", Choice(&["text", "terminal", "logfmt", "json", "json-pretty"]), "text", "How a line is written"),
+            flag("log.color", Bool, "false", "Colour in the formats text and terminal"),
+            flag("log.pid", Bool, "false", "Add the process id to every line"),
+        ],
+    ),
+    section(
+        "Metrics and profiles",
+        &[
+            flag("metrics.enabled", Bool, "false", "Serve metrics for Prometheus under /metrics"),
+            flag("metrics.addr", Text, "0.0.0.0", "Address of the metrics server"),
+            flag("metrics.port", Port, "7300", "Port of the metrics server; 0 is any free one"),
+            flag("pprof.enabled", Bool, "false", "Serve profiles").no_effect(NO_PROFILER),
+            flag("pprof.addr", Text, "0.0.0.0", "Address of the profile server").no_effect(NO_PROFILER),
+            flag("pprof.port", Port, "6060", "Port of the profile server").no_effect(NO_PROFILER),
+            flag("pprof.path", Path, "", "File or directory for profiles").no_effect(NO_PROFILER),
+            flag(
+                "pprof.type",
+                Choice(&["cpu", "heap", "goroutine", "threadcreate", "block", "mutex", "allocs"]),
+                "",
+                "What to profile",
+            )
+            .no_effect(NO_PROFILER),
+        ],
+    ),
+    section(
+        "Rollup node RPC",
+        &[
+            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC").no_effect(NO_ROLLUP_RPC),
+            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC").no_effect(NO_ROLLUP_RPC),
+            flag("rpc.enable-admin", Bool, "false", "Serve the admin methods").no_effect(NO_ROLLUP_RPC),
+            flag("rpc.admin-state", Path, "", "File that keeps what admin methods changed").no_effect(NO_ROLLUP_RPC),
+            flag("experimental.sequencer-api", Bool, "false", "Serve the block building methods").no_effect(NO_ROLLUP_RPC),
+        ],
+    ),
+    section(
+        "Signer, conductor, alternative data availability, interop",
+        &[
+            flag("signer.endpoint", Url, "", "Remote signer of gossiped blocks").no_effect(NO_SIGNER),
+            flag("signer.address", Text, "", "Address the remote signer signs for").no_effect(NO_SIGNER),
+            flag("signer.header", List, "", "Extra header key=value of signer requests").no_effect(NO_SIGNER),
+            flag("signer.tls.enabled", Bool, "true", "Use TLS client authentication").no_effect(NO_SIGNER),
+            flag("signer.tls.ca", Path, "tls/ca.crt", "TLS authority of the signer").no_effect(NO_SIGNER),
+            flag("signer.tls.cert", Path, "tls/tls.crt", "TLS client certificate").no_effect(NO_SIGNER),
+            flag("signer.tls.key", Path, "tls/tls.key", "TLS client key").no_effect(NO_SIGNER),
+            flag("conductor.enabled", Bool, "false", "Ask a conductor before sequencing").refused(NO_CONDUCTOR),
+            flag("conductor.rpc", Url, "http://127.0.0.1:8547", "Endpoint of the conductor").no_effect(NO_CONDUCTOR),
+            flag("conductor.rpc-timeout", Duration, "1s", "Time limit of a conductor call").no_effect(NO_CONDUCTOR),
+            flag("altda.enabled", Bool, "false", "Read data from a DA server").refused(NO_ALTDA),
+            flag("altda.da-server", Url, "", "Base URL of the DA server").no_effect(NO_ALTDA),
+            flag("altda.da-service", Bool, "false", "The DA server makes the commitments").no_effect(NO_ALTDA),
+            flag("altda.get-timeout", Duration, "0s", "Time limit of a read; 0 is none").no_effect(NO_ALTDA),
+            flag("altda.put-timeout", Duration, "0s", "Time limit of a write; 0 is none").no_effect(NO_ALTDA),
+            flag("altda.max-concurrent-da-requests", Uint, "1", "DA requests in flight").no_effect(NO_ALTDA),
+            flag("altda.verify-on-read", Bool, "true", "Check data against its commitment").no_effect(NO_ALTDA),
+            flag("interop.dependency-set", Path, "", "JSON file with the dependency set").no_effect(NO_INTEROP),
+            flag("interop.jwt-secret", Path, "", "File with the JWT secret of the interop RPC").no_effect(NO_INTEROP),
+            flag("interop.rpc.addr", Text, "", "Address of the interop RPC").no_effect(NO_INTEROP),
+            flag("interop.rpc.port", Port, "9645", "Port of the interop RPC").no_effect(NO_INTEROP),
+            flag("supervisor", Url, "", "Obsolete").no_effect(OLD).hidden(),
+            flag("heartbeat.enabled", Bool, "false", "Obsolete").no_effect(OLD).hidden(),
+            flag("heartbeat.moniker", Text, "", "Obsolete").no_effect(OLD).hidden(),
+            flag("heartbeat.url", Text, "", "Obsolete").no_effect(OLD).hidden(),
+            flag("beta.extra-networks", Bool, "false", "Obsolete").no_effect(OLD).hidden(),
+        ],
+    ),
+];

@@ -1,0 +1,199 @@
+//! The command line and the environment, read against the table. The command line beats the environment, which beats the default.
+
+use super::{
+    CliError,
+    flags::{Effect, Kind, Role, RoleFlag, of_role},
+    value::{self, Secret, Value},
+};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    CommandLine,
+    Environment(String),
+}
+
+/// Looks up an environment variable.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// One role's flags with their values.
+#[derive(Debug)]
+pub struct Values {
+    role: Role,
+    values: BTreeMap<String, Value>,
+    sources: BTreeMap<String, Source>,
+}
+
+impl Values {
+    /// Reads every flag of the role.
+    pub fn read(role: Role, matches: &ArgMatches, environment: Environment) -> Result<Self, CliError> {
+        let mut read = Self { role, values: BTreeMap::new(), sources: BTreeMap::new() };
+        for flag in of_role(role) {
+            let Some((given, source)) = find(&flag, matches, environment) else { continue };
+            let value = value::read(flag.flag.kind, &given).map_err(|expected| CliError::Value {
+                name: describe(&flag, source.as_ref()),
+                expected,
+                given: if flag.flag.kind == Kind::Secret { "a secret".into() } else { format!("\"{}\"", given.join(",")) },
+            })?;
+            if let (Effect::Refused(reason), Some(_)) = (flag.flag.effect, &source)
+                && value != Value::Bool(false)
+            {
+                return Err(CliError::Refused { name: describe(&flag, source.as_ref()), reason });
+            }
+            if let Some(source) = source {
+                read.sources.insert(flag.name.clone(), source);
+            }
+            read.values.insert(flag.name, value);
+        }
+        Ok(read)
+    }
+
+    /// Sentences to say at start: what was given and does nothing.
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = Vec::new();
+        for flag in of_role(self.role) {
+            if let (Effect::NoEffect(reason), Some(source)) = (flag.flag.effect, self.sources.get(&flag.name)) {
+                notices.push(format!("{} has no effect: {reason}", describe(&flag, Some(source))));
+            }
+        }
+        notices
+    }
+
+    pub fn source(&self, name: &str) -> Option<&Source> {
+        self.sources.get(name)
+    }
+
+    pub fn bool(&self, name: &'static str) -> Result<bool, CliError> {
+        match self.values.get(name) {
+            Some(Value::Bool(value)) => Ok(*value),
+            _ => Err(CliError::Table(name)),
+        }
+    }
+
+    /// `None` if the flag is neither given nor has a default.
+    pub fn text(&self, name: &'static str) -> Result<Option<String>, CliError> {
+        match self.values.get(name) {
+            Some(Value::Text(value)) => Ok(Some(value.clone())),
+            None => Ok(None),
+            _ => Err(CliError::Table(name)),
+        }
+    }
+
+    /// A flag that always has a value, because it has a default.
+    pub fn required_text(&self, name: &'static str) -> Result<String, CliError> {
+        self.text(name)?.ok_or(CliError::Table(name))
+    }
+
+    pub fn optional_uint(&self, name: &'static str) -> Result<Option<u64>, CliError> {
+        match self.values.get(name) {
+            Some(Value::Uint(value)) => Ok(Some(*value)),
+            None => Ok(None),
+            _ => Err(CliError::Table(name)),
+        }
+    }
+
+    pub fn uint(&self, name: &'static str) -> Result<u64, CliError> {
+        self.optional_uint(name)?.ok_or(CliError::Table(name))
+    }
+
+    pub fn port(&self, name: &'static str) -> Result<u16, CliError> {
+        u16::try_from(self.uint(name)?).map_err(|_| CliError::Table(name))
+    }
+
+    pub fn duration(&self, name: &'static str) -> Result<Duration, CliError> {
+        match self.values.get(name) {
+            Some(Value::Duration(value)) => Ok(*value),
+            _ => Err(CliError::Table(name)),
+        }
+    }
+
+    pub fn list(&self, name: &'static str) -> Result<Vec<String>, CliError> {
+        match self.values.get(name) {
+            Some(Value::List(value)) => Ok(value.clone()),
+            None => Ok(Vec::new()),
+            _ => Err(CliError::Table(name)),
+        }
+    }
+
+    pub fn secret(&self, name: &'static str) -> Result<Option<Secret>, CliError> {
+        match self.values.get(name) {
+            Some(Value::Secret(value)) => Ok(Some(value.clone())),
+            None => Ok(None),
+            _ => Err(CliError::Table(name)),
+        }
+    }
+}
+
+/// The texts given for a flag and their source; `None` as source is the default. What is set to nothing is not set: templates, compose
+/// files and unit files leave `--x=` and `X=` behind.
+fn find(flag: &RoleFlag, matches: &ArgMatches, environment: Environment) -> Option<(Vec<String>, Option<Source>)> {
+    let given: Vec<String> = matches.get_many(&flag.name).into_iter().flatten().cloned().collect();
+    if given.iter().any(|text| !text.is_empty()) {
+        return Some((given, Some(Source::CommandLine)));
+    }
+    for name in flag.env_names() {
+        if let Some(given) = environment(&name).filter(|given| !given.is_empty()) {
+            return Some((vec![given], Some(Source::Environment(name))));
+        }
+    }
+    (!flag.flag.default.is_empty()).then(|| (vec![flag.flag.default.to_string()], None))
+}
+
+fn describe(flag: &RoleFlag, source: Option<&Source>) -> String {
+    match source {
+        Some(Source::Environment(name)) => format!("{name} (--{})", flag.name),
+        _ => format!("--{}", flag.name),
+    }
+}
+
+/// The role's subcommand as clap sees it. Every value is text to clap: types, defaults and environment are read from the table.
+pub fn command(role: Role) -> Command {
+    let mut command = Command::new(role.name()).about(role.about()).args_override_self(true);
+    let mut flags = of_role(role);
+    // The help has its headings in the order of their first flag.
+    flags.sort_by_key(|flag| match flag.flag.effect {
+        Effect::Works => 0,
+        Effect::NoEffect(_) => 1,
+        Effect::Refused(_) => 2,
+    });
+    for flag in flags {
+        let mut arg = Arg::new(flag.name.clone()).long(flag.name.clone()).help(super::help::line(&flag)).hide(flag.flag.hidden);
+        arg = arg.value_name(flag.flag.kind.placeholder()).help_heading(super::help::heading(&flag)).aliases(flag.flag.aliases);
+        arg = match flag.flag.kind {
+            Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+            Kind::List => arg.num_args(1).action(ArgAction::Append).allow_hyphen_values(true),
+            _ => arg.num_args(1).allow_hyphen_values(true),
+        };
+        command = command.arg(arg);
+    }
+    command
+}
+
+/// Go's flag parsers take `-http` for `--http`: so do we, for names the role knows.
+pub fn with_double_dashes(role: Role, argv: impl IntoIterator<Item = String>) -> Vec<String> {
+    let names: Vec<String> = of_role(role)
+        .into_iter()
+        .flat_map(|flag| flag.flag.aliases.iter().map(|alias| alias.to_string()).chain([flag.name]).collect::<Vec<_>>())
+        .collect();
+    let known = |name: &str| names.iter().any(|other| other == name);
+    argv.into_iter()
+        .map(|arg| match arg.strip_prefix('-') {
+            Some(rest) if known(rest.split('=').next().unwrap_or(rest)) => format!("-{arg}"),
+            _ => arg,
+        })
+        .collect()
+}
+
+/// The flag whose name is nearest to an unknown one, if any is near.
+pub fn nearest(role: Role, unknown: &str) -> Option<String> {
+    let unknown = unknown.trim_start_matches('-').split('=').next().unwrap_or_default().to_lowercase();
+    of_role(role)
+        .into_iter()
+        .filter(|flag| !flag.flag.hidden)
+        .map(|flag| (strsim::damerau_levenshtein(&unknown, &flag.name), flag.name))
+        .min()
+        .filter(|(distance, name)| *distance <= 2 + name.len() / 6)
+        .map(|(_, name)| name)
+}

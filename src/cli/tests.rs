@@ -1,0 +1,221 @@
+use super::{config::*, *};
+use std::{collections::HashMap, time::Duration};
+
+fn parse_with(line: &str, environment: &[(&str, &str)]) -> Result<Parsed, CliError> {
+    let environment: HashMap<&str, &str> = environment.iter().copied().collect();
+    let argv = line.split_whitespace().map(str::to_string);
+    super::parse(argv, &|name| environment.get(name).map(|value| value.to_string()))
+}
+
+fn node(line: &str, environment: &[(&str, &str)]) -> Result<(NodeConfig, Vec<String>), CliError> {
+    let parsed = parse_with(&format!("starling node --rollup.config=r.json {line}"), environment)?;
+    match parsed.invocation {
+        Invocation::Node(config) => Ok((*config, parsed.notices)),
+        other => panic!("{other:?}"),
+    }
+}
+
+const KEY: &str = "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d";
+
+#[test]
+fn booleans_take_three_forms() -> Result<(), CliError> {
+    for (line, http, req_resp) in [
+        ("--http", true, true),
+        ("--http=true --p2p.sync.req-resp=false", true, false),
+        ("--http=false", false, true),
+        ("-http --p2p.sync.req-resp=0", true, false),
+        ("--http --http=false", false, true),
+    ] {
+        let (config, _) = node(line, &[])?;
+        assert_eq!((config.rpc.http.is_some(), config.p2p.map(|p2p| p2p.req_resp)), (http, Some(req_resp)), "{line}");
+    }
+    assert!(node("--http=maybe", &[]).is_err());
+    Ok(())
+}
+
+#[test]
+fn the_command_line_beats_the_environment_which_beats_the_default() -> Result<(), CliError> {
+    let environment = [("OP_NODE_L1_ETH_RPC", "http://env:1"), ("GETH_HTTP_PORT", "1"), ("GETH_HTTP", "true"), ("GETH_WS", "")];
+    let (config, _) = node("--http.port=2", &environment)?;
+    assert_eq!(config.l1.url, "http://env:1");
+    assert_eq!(config.rpc.http.map(|http| http.port), Some(2));
+    assert!(config.rpc.ws.is_none(), "an empty variable is not set");
+    assert_eq!(config.l1.poll_interval, Duration::from_secs(12));
+    Ok(())
+}
+
+#[test]
+fn go_spellings_are_read() -> Result<(), CliError> {
+    let (config, notices) = node("-p2p.gossip.timestamp.threshold 1m30s -http.api eth,net --http.api debug -http", &[])?;
+    assert_eq!(config.p2p.map(|p2p| p2p.gossip_threshold), Some(Duration::from_secs(90)));
+    assert_eq!(config.rpc.http.map(|http| http.api), Some(["eth", "net", "debug"].map(str::to_string).to_vec()));
+    assert_eq!(notices, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn what_has_no_effect_is_accepted_and_said() -> Result<(), CliError> {
+    let (_, notices) = node("--p2p.ban.threshold -50 --l2=http://127.0.0.1:8551", &[("OP_NODE_RPC_PORT", "9545")])?;
+    assert_eq!(notices.len(), 3, "{notices:?}");
+    assert!(notices.iter().any(|notice| notice.starts_with("--p2p.ban.threshold has no effect: ")));
+    assert!(notices.iter().any(|notice| notice.starts_with("OP_NODE_RPC_PORT (--rpc.port) has no effect: ")));
+    Ok(())
+}
+
+#[test]
+fn what_would_be_wrong_to_ignore_is_refused() {
+    for line in ["--override.jovian=5", "--conductor.enabled", "--execution.override.canyon 0", "--network op-mainnet"] {
+        assert!(matches!(node(line, &[]), Err(CliError::Refused { .. })), "{line}");
+    }
+    assert!(node("--conductor.enabled=false", &[]).is_ok());
+}
+
+#[test]
+fn an_empty_value_is_none() -> Result<(), CliError> {
+    let (config, _) = node("--rollup.sequencerhttp= --network= --p2p.sequencer.key= --p2p.static= --http --http.port=", &[])?;
+    assert!(config.rpc.sequencer_http.is_none() && config.sequencer.is_none());
+    assert_eq!(config.rpc.http.map(|http| http.port), Some(8545));
+    Ok(())
+}
+
+#[test]
+fn an_unknown_flag_suggests_the_nearest() {
+    let error = node("--rollup.sequncerhttp=http://a", &[]).expect_err("unknown").to_string();
+    assert!(error.contains("--rollup.sequncerhttp; did you mean --rollup.sequencerhttp?"), "{error}");
+    let error = node("--completely.other.words", &[]).expect_err("unknown").to_string();
+    assert!(error.starts_with("there is no option --completely.other.words; see `starling node --help`"), "{error}");
+}
+
+#[test]
+fn wrong_values_name_the_flag_and_its_form() {
+    for (line, expected) in [
+        ("--http.port=70000", "--http.port takes a port from 0 to 65535, and was given \"70000\""),
+        (
+            "--l1.http-poll-interval=5",
+            "--l1.http-poll-interval takes a duration such as 300ms, 1.5s or 1h0m0s, and was given \"5\"",
+        ),
+        ("--l1=localhost", "--l1 takes a URL that begins with http://, https://, ws:// or wss://, and was given \"localhost\""),
+        ("--log.format=xml", "--log.format takes one of text, terminal, logfmt, json, json-pretty, and was given \"xml\""),
+    ] {
+        assert_eq!(node(line, &[]).expect_err(line).to_string(), expected);
+    }
+}
+
+#[test]
+fn a_sequencer_needs_one_good_key_and_never_shows_it() -> Result<(), CliError> {
+    assert!(matches!(node("--sequencer.enabled", &[]), Err(CliError::Missing { .. })));
+    let error = node("--sequencer.enabled --p2p.sequencer.key=12ab", &[]).expect_err("short").to_string();
+    assert!(!error.contains("12ab"), "{error}");
+    assert!(node("--sequencer.enabled --p2p.sequencer.key.path=/nonexistent/key", &[]).is_err());
+
+    let (config, notices) = node(&format!("--sequencer.enabled --p2p.sequencer.key={KEY}"), &[])?;
+    assert!(
+        notices.iter().any(|notice| notice.contains("--p2p.sequencer.key.path") && notice.contains("OP_NODE_P2P_SEQUENCER_KEY"))
+    );
+    assert!(!format!("{config:?}{notices:?}").contains(KEY));
+
+    let (config, notices) = node("--sequencer.enabled", &[("OP_NODE_P2P_SEQUENCER_KEY", KEY)])?;
+    assert_eq!(config.sequencer.map(|sequencer| sequencer.key.expose().to_string()), Some(KEY.to_string()));
+    assert!(notices.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_key_file_on_the_command_line_beats_a_key_in_the_environment() -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("key");
+    std::fs::write(&path, format!("0x{KEY}\n"))?;
+    let environment = [("OP_NODE_P2P_SEQUENCER_KEY", "00")];
+    let (config, notices) = node(&format!("--sequencer.enabled --p2p.sequencer.key.path={}", path.display()), &environment)?;
+    assert_eq!(config.sequencer.and_then(|sequencer| sequencer.key.bytes()), hex::decode(KEY)?.try_into().ok());
+    assert_eq!(notices, Vec::<String>::new());
+    let both = format!("--sequencer.enabled --p2p.sequencer.key={KEY} --p2p.sequencer.key.path={}", path.display());
+    assert!(matches!(node(&both, &[]), Err(CliError::Invalid { .. })));
+    Ok(())
+}
+
+#[test]
+fn help_lists_what_has_no_effect_last() -> Result<(), CliError> {
+    let Invocation::Print(help) = parse_with("starling node --help", &[])?.invocation else { panic!("no help") };
+    let heading = |text: &str| help.find(&format!("\n{text}:\n")).unwrap_or_else(|| panic!("{text} is not in the help"));
+    assert!(heading("Sequencer") < heading("JSON-RPC") && heading("JSON-RPC") < heading("Accepted, without effect"));
+    assert!(heading("Accepted, without effect") < heading("Known, but not supported"));
+    Ok(())
+}
+
+#[test]
+fn contradictions_are_refused() {
+    assert!(node("--p2p.disable --p2p.static=/ip4/127.0.0.1/tcp/1", &[]).is_err());
+    assert!(node("--p2p.gossip.mesh.lo=9", &[]).is_err());
+    assert!(node("--l1.rpc-max-batch-size=501", &[]).is_err());
+    assert!(node("--l1.max-concurrency=0", &[]).is_err());
+    assert!(matches!(parse_with("starling node", &[]), Err(CliError::Missing { name: "--rollup.config", .. })));
+    assert!(parse_with("starling devnet --l2.block-time=0", &[]).is_err());
+}
+
+#[test]
+fn a_network_of_files_takes_all_three_or_none() -> Result<(), CliError> {
+    let devnet = |options: &[&str]| {
+        let argv = ["starling", "devnet"].iter().chain(options).map(|word| word.to_string());
+        match parse(argv, &|_| None)?.invocation {
+            Invocation::Devnet(config) => Ok(config),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(devnet(&[])?.files.is_none());
+    let all = ["--l1.genesis=a", "--l2.genesis=b", "--rollup.config=c"];
+    let files = devnet(&all)?.files.map(|files| [files.l1, files.l2, files.rollup]);
+    assert_eq!(files, Some(["a", "b", "c"].map(PathBuf::from)));
+    for (index, option) in all.iter().enumerate() {
+        let two: Vec<_> = all.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, word)| *word).collect();
+        let missing = option.split('=').next().unwrap_or_default();
+        let error = devnet(&two).expect_err("a refusal");
+        assert!(error.to_string().starts_with(&format!("{missing} is missing")), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn init_takes_one_genesis() -> Result<(), CliError> {
+    match parse_with("starling init --datadir d genesis.json", &[])?.invocation {
+        Invocation::Init(config) => assert_eq!((config.datadir, config.genesis), ("d".into(), "genesis.json".into())),
+        other => panic!("{other:?}"),
+    }
+    for line in ["starling init --datadir d", "starling init --datadir d a b"] {
+        assert_eq!(parse_with(line, &[]).expect_err(line).to_string(), "need genesis.json file as the only argument");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_role_has_help_and_version() -> Result<(), CliError> {
+    for role in Role::ALL {
+        for flag in ["--help", "-h"] {
+            let Invocation::Print(help) = parse_with(&format!("starling {} {flag}", role.name()), &[])?.invocation else {
+                panic!("no help for {}", role.name());
+            };
+            for flag in flags::of_role(role).iter().filter(|flag| !flag.flag.hidden) {
+                assert!(help.contains(&format!("--{}", flag.name)), "{} is not in the help of {}", flag.name, role.name());
+            }
+        }
+        for flag in ["--version", "-v"] {
+            let Invocation::Print(version) = parse_with(&format!("starling {} {flag}", role.name()), &[])?.invocation else {
+                panic!("no version for {}", role.name());
+            };
+            assert_eq!(version, format!("starling {VERSION}\n"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_command_and_unknown_commands_are_errors() {
+    assert!(matches!(parse_with("starling", &[]), Err(CliError::Help(help)) if help.contains("devnet")));
+    assert!(matches!(parse_with("starling p2p", &[]), Err(CliError::Help(help)) if help.contains("priv2id")));
+    assert!(parse_with("starling nod", &[]).is_err());
+}
+
+#[test]
+fn clap_finds_no_fault_with_the_table() {
+    command().debug_assert();
+}

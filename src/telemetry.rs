@@ -1,0 +1,117 @@
+//! What the program says about itself: the log on standard error, metrics for Prometheus. Set up once, by `main`.
+
+mod format;
+mod metrics_server;
+
+pub use metrics_server::{MetricsError, MetricsServer};
+
+use crate::cli::config::{LogConfig, LogFormat};
+use std::io::IsTerminal;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("there is no log level \"{0}\"; use trace, debug, info, warn, error, crit, silent, or a number from 0 to 5")]
+    Level(String),
+    #[error("the log is set up already")]
+    Twice,
+}
+
+/// Starts logging to standard error, and logs panics from here on.
+pub fn init(config: &LogConfig) -> Result<(), LogError> {
+    let filter = filter(level(&config.level)?);
+    let registry = tracing_subscriber::registry().with(filter);
+    let done = match config.format {
+        LogFormat::Text => {
+            // A pipe gets no colours unless they are asked for by a terminal's user.
+            let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+            let layer = layer.with_ansi(config.color && std::io::stderr().is_terminal());
+            registry.with(layer.event_format(format::Text { pid: config.pid, color: config.color })).try_init()
+        }
+        form => {
+            let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+            registry.with(layer.event_format(format::Structured { form, pid: config.pid })).try_init()
+        }
+    };
+    done.map_err(|_| LogError::Twice)?;
+    log_panics();
+    Ok(())
+}
+
+/// Levels by the names of this ecosystem's programs, by those of `tracing`, or by number.
+fn level(name: &str) -> Result<LevelFilter, LogError> {
+    match name.to_ascii_lowercase().as_str() {
+        "silent" | "0" => Ok(LevelFilter::OFF),
+        "crit" | "eror" | "error" | "1" => Ok(LevelFilter::ERROR),
+        "warn" | "2" => Ok(LevelFilter::WARN),
+        "info" | "3" => Ok(LevelFilter::INFO),
+        "debug" | "dbug" | "4" => Ok(LevelFilter::DEBUG),
+        "detail" | "trace" | "trce" | "5" => Ok(LevelFilter::TRACE),
+        _ => Err(LogError::Level(name.to_string())),
+    }
+}
+
+/// The number of a level, as an execution client's `--verbosity` takes it.
+pub fn verbosity(name: &str) -> Result<u8, LogError> {
+    Ok(match level(name)? {
+        LevelFilter::OFF => 0,
+        LevelFilter::ERROR => 1,
+        LevelFilter::WARN => 2,
+        LevelFilter::INFO => 3,
+        LevelFilter::DEBUG => 4,
+        LevelFilter::TRACE => 5,
+    })
+}
+
+/// Our own crates at the level asked for; libraries speak from `warn` up, unless everything is asked for.
+fn filter(level: LevelFilter) -> Targets {
+    let libraries = if level == LevelFilter::TRACE { LevelFilter::DEBUG } else { level.min(LevelFilter::WARN) };
+    Targets::new().with_default(libraries).with_target("starling", level).with_target("starling_p2p", level)
+}
+
+fn log_panics() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let message = panic.payload_as_str().unwrap_or("a value that is no text");
+        let location = panic.location().map(|location| location.to_string()).unwrap_or_default();
+        tracing::error!(thread = thread.name().unwrap_or("unnamed"), location, "panic: {message}");
+        default(panic);
+    }));
+}
+
+/// Wall-clock time, whole Unix seconds.
+pub fn unix_now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_have_names_and_numbers() {
+        for (names, expected) in [
+            (["silent", "0"], LevelFilter::OFF),
+            (["crit", "1"], LevelFilter::ERROR),
+            (["WARN", "2"], LevelFilter::WARN),
+            (["info", "3"], LevelFilter::INFO),
+            (["DEBUG", "4"], LevelFilter::DEBUG),
+            (["trace", "5"], LevelFilter::TRACE),
+        ] {
+            for name in names {
+                assert_eq!(level(name).ok(), Some(expected), "{name}");
+            }
+        }
+        assert!(level("loud").is_err());
+    }
+
+    #[test]
+    fn libraries_are_quieter_than_we_are() {
+        let filter = filter(LevelFilter::DEBUG);
+        assert!(filter.would_enable("starling::chain", &tracing::Level::DEBUG));
+        assert!(!filter.would_enable("libp2p_gossipsub", &tracing::Level::DEBUG));
+        assert!(filter.would_enable("libp2p_gossipsub", &tracing::Level::WARN));
+    }
+}

@@ -1,0 +1,128 @@
+//! `GET /metrics` for Prometheus. Whoever reaches the port may ask; connections are bounded and each is closed after one answer.
+
+use crate::cli::config::MetricsConfig;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
+use tokio::{net::TcpListener, task::JoinSet, time::interval, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Connections answered at once; more wait in the listener's queue.
+const MAX_CONNECTIONS: usize = 16;
+/// Time for one question and its answer.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// How often histograms are drained, so that they do not grow while nobody asks.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    #[error("the metrics server cannot listen on {address}: {error}; choose another --metrics.port")]
+    Listen { address: String, error: io::Error },
+    #[error("metrics are recorded already in this process")]
+    Twice,
+}
+
+/// A bound metrics server. Metrics are recorded from its creation on.
+pub struct MetricsServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    handle: PrometheusHandle,
+}
+
+impl MetricsServer {
+    pub async fn bind(config: &MetricsConfig) -> Result<Self, MetricsError> {
+        let failed = |error| MetricsError::Listen { address: format!("{}:{}", config.addr, config.port), error };
+        let listener = TcpListener::bind((config.addr.as_str(), config.port)).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let handle = PrometheusBuilder::new().install_recorder().map_err(|_| MetricsError::Twice)?;
+        Ok(Self { listener, address, handle })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until the token is cancelled.
+    pub async fn run(self, token: CancellationToken) {
+        let mut connections = JoinSet::new();
+        let mut upkeep = interval(UPKEEP);
+        loop {
+            tokio::select! {
+                _ = token.cancelled() => return,
+                _ = upkeep.tick() => self.handle.run_upkeep(),
+                Some(_) = connections.join_next() => {}
+                accepted = self.listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                    Ok((stream, _)) => {
+                        let handle = self.handle.clone();
+                        let service = service_fn(move |request| answer(request, handle.clone()));
+                        let connection = hyper::server::conn::http1::Builder::new()
+                            .timer(TokioTimer::new())
+                            .keep_alive(false)
+                            .serve_connection(TokioIo::new(stream), service);
+                        connections.spawn(async move {
+                            // A client that breaks off or dawdles is no event.
+                            let _ = timeout(TIME_LIMIT, connection).await;
+                        });
+                    }
+                    // Out of file descriptors, for instance: do not spin.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                },
+            }
+        }
+    }
+}
+
+async fn answer(request: Request<Incoming>, handle: PrometheusHandle) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (status, body) = match request.uri().path() {
+        "/metrics" => (StatusCode::OK, handle.render()),
+        _ => (StatusCode::NOT_FOUND, "see /metrics\n".to_string()),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let text = http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, text);
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn what_is_recorded_is_served() -> anyhow::Result<()> {
+        let config = MetricsConfig { addr: "127.0.0.1".into(), port: 0 };
+        let server = MetricsServer::bind(&config).await?;
+        let address = server.address();
+        metrics::counter!("starling_test_total").increment(3);
+        let token = CancellationToken::new();
+        let serve = server.run(token.clone());
+        let ask = async {
+            let (metrics, other) = (get(address, "/metrics").await, get(address, "/").await);
+            token.cancel();
+            Ok::<_, io::Error>((metrics?, other?))
+        };
+        let (_, answers) = tokio::join!(serve, ask);
+        let (metrics, other) = answers?;
+        assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("starling_test_total 3"), "{metrics}");
+        assert!(other.starts_with("HTTP/1.1 404"), "{other}");
+
+        let taken = MetricsConfig { addr: "127.0.0.1".into(), port: 0 };
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let taken = MetricsConfig { port: listener.local_addr()?.port(), ..taken };
+        assert!(matches!(MetricsServer::bind(&taken).await, Err(MetricsError::Listen { .. })));
+        Ok(())
+    }
+}
