@@ -36,4 +36,5 @@
 
 pub mod chain;
 pub mod cli;
+pub mod rollup;
 pub mod telemetry;

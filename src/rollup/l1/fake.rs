@@ -1,0 +1,125 @@
+//! An L1 endpoint for tests: a real HTTP server that says what it is told to say, true or not.
+
+use super::{L1Block, answer};
+use alloy_consensus::{Header, constants::EMPTY_RECEIPTS};
+use alloy_primitives::{B64, B256, U256};
+use jsonrpsee::{
+    RpcModule,
+    server::{ServerBuilder, ServerHandle},
+    types::ErrorObjectOwned,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+const METHODS: [&str; 7] = [
+    "eth_chainId",
+    "eth_getBlockByNumber",
+    "eth_getBlockByHash",
+    "eth_getBlockReceipts",
+    "eth_getTransactionReceipt",
+    "eth_getStorageAt",
+    "eth_call",
+];
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// Canonical blocks in order, the head last.
+    pub blocks: Vec<Value>,
+    /// Answers that go before everything else.
+    pub answers: HashMap<&'static str, Result<Value, (i32, String)>>,
+    /// By the first parameter.
+    pub receipts: HashMap<String, Value>,
+    /// Every call so far.
+    pub calls: Vec<&'static str>,
+    pub delay: Duration,
+}
+
+pub(crate) struct FakeL1 {
+    pub port: u16,
+    pub state: Arc<Mutex<State>>,
+    _server: ServerHandle,
+}
+
+impl FakeL1 {
+    pub(crate) async fn start() -> Self {
+        let state = Arc::new(Mutex::new(State::default()));
+        let mut module = RpcModule::from_arc(state.clone());
+        for method in METHODS {
+            let answer = move |params: jsonrpsee::types::Params<'static>, state: Arc<Mutex<State>>, _: jsonrpsee::Extensions| async move {
+                let delay = state.lock().delay;
+                tokio::time::sleep(delay).await;
+                state.lock().answer(method, params.parse().unwrap_or_default())
+            };
+            module.register_async_method(method, answer).unwrap();
+        }
+        let server = ServerBuilder::default().build("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        Self { port, state, _server: server.start(module) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn calls(&self, method: &str) -> usize {
+        self.state.lock().calls.iter().filter(|call| **call == method).count()
+    }
+
+    /// Replaces everything from this height on by `headers`.
+    pub(crate) fn set(&self, headers: &[Header]) {
+        self.state.lock().blocks = headers.iter().map(block_json).collect();
+    }
+}
+
+impl State {
+    fn answer(&mut self, method: &'static str, params: Vec<Value>) -> Result<Value, ErrorObjectOwned> {
+        self.calls.push(method);
+        if let Some(answer) = self.answers.get(method) {
+            return answer.clone().map_err(|(code, message)| ErrorObjectOwned::owned(code, message, None::<()>));
+        }
+        let first = params.first().and_then(Value::as_str).unwrap_or_default().to_owned();
+        let find = |field: &str| self.blocks.iter().find(|block| block[field] == first.as_str()).cloned();
+        Ok(match method {
+            "eth_getBlockByNumber" if first == "latest" => self.blocks.last().cloned().unwrap_or_default(),
+            "eth_getBlockByNumber" => find("number").unwrap_or_default(),
+            "eth_getBlockByHash" => find("hash").unwrap_or_default(),
+            _ => self.receipts.get(&first).cloned().unwrap_or_default(),
+        })
+    }
+}
+
+/// A header after the merge, `salt` tells branches apart.
+pub(crate) fn header(number: u64, parent_hash: B256, timestamp: u64, salt: u8) -> Header {
+    Header {
+        number,
+        parent_hash,
+        timestamp,
+        mix_hash: B256::repeat_byte(salt),
+        base_fee_per_gas: Some(7),
+        difficulty: U256::ZERO,
+        nonce: B64::ZERO,
+        receipts_root: EMPTY_RECEIPTS,
+        ..Default::default()
+    }
+}
+
+/// A chain of headers, one every 12 seconds.
+pub(crate) fn chain(first: u64, time: u64, count: u64, salt: u8) -> Vec<Header> {
+    let mut headers: Vec<Header> = Vec::new();
+    for i in 0..count {
+        let parent = headers.last().map_or(B256::ZERO, Header::hash_slow);
+        headers.push(header(first + i, parent, time + 12 * i, salt));
+    }
+    headers
+}
+
+pub(crate) fn block_json(header: &Header) -> Value {
+    let mut value = serde_json::to_value(alloy_rpc_types_eth::Header::new(header.clone())).unwrap();
+    value["transactions"] = json!([]);
+    value
+}
+
+pub(crate) fn block(header: &Header) -> L1Block {
+    answer::block(block_json(header), false).unwrap()
+}

@@ -1,0 +1,152 @@
+//! Origin selection: which L1 block the next L2 block stands on (specs: derivation, sequencer drift; op-node's origin selector).
+//!
+//! Pure: what is known of the next L1 block comes in, the choice or what must be fetched first comes out.
+
+use starling_proto::{attributes::L1Block, config::RollupConfig, fork::Fork};
+use thiserror::Error;
+
+/// Seconds a block may be ahead of its origin from Fjord on (specs: fjord, constant maximum sequencer drift).
+const FJORD_MAX_DRIFT: u64 = 1800;
+
+/// What is known of the L1 block after the current origin.
+#[expect(clippy::large_enum_variant, reason = "one lives at a time, and it is Copy")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextOrigin {
+    /// Nobody has asked yet, or the answer is not there yet.
+    Unknown,
+    /// L1 has none that is old enough (`--sequencer.l1-confs`).
+    NotYet,
+    Known(L1Block),
+}
+
+/// The origin of the next block.
+#[expect(clippy::large_enum_variant, reason = "one lives at a time, and it is Copy")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Origin(L1Block),
+    /// No decision is possible before the block after the current origin has been asked for.
+    AskNext,
+}
+
+/// Why no block can be built now.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OriginError {
+    /// The L1 block after the origin does not build on it: L1 was reorganised below the head.
+    #[error("L1 origin {number} {hash} has left the L1 chain: block {next} there builds on {parent}", number = .current.number, hash = .current.hash, next = .next.hash, parent = .next.parent_hash)]
+    Reorganised { current: Box<L1Block>, next: Box<L1Block> },
+    /// To be tried again when L1 has moved on.
+    #[error(
+        "the next block (time {time}) would be {ahead} s ahead of L1 origin {number}, more than the {drift} s that are allowed, and L1 block {next} is not available yet",
+        next = .number + 1
+    )]
+    DriftLimit { time: u64, number: u64, ahead: u64, drift: u64 },
+}
+
+/// Chooses the origin of a block at `time` whose parent stands on `current`. `recover` takes every next origin as soon as it can,
+/// which is what derivation will do after a long halt.
+pub fn select(
+    rollup: &RollupConfig,
+    time: u64,
+    current: &L1Block,
+    next: NextOrigin,
+    recover: bool,
+) -> Result<Choice, OriginError> {
+    if let NextOrigin::Known(next) = &next {
+        if next.parent_hash != current.hash {
+            return Err(OriginError::Reorganised { current: Box::new(*current), next: Box::new(*next) });
+        }
+        // A block is never older than its origin.
+        if time >= next.time {
+            return Ok(Choice::Origin(*next));
+        }
+    }
+    let drift = max_drift(rollup, current.time);
+    let ahead = time.saturating_sub(current.time);
+    match next {
+        NextOrigin::Unknown if recover || ahead > drift => Ok(Choice::AskNext),
+        // Past the drift and the next origin still in the future: the block stays, and stays empty.
+        NextOrigin::Known(_) => Ok(Choice::Origin(*current)),
+        _ if ahead <= drift => Ok(Choice::Origin(*current)),
+        _ => Err(OriginError::DriftLimit { time, number: current.number, ahead, drift }),
+    }
+}
+
+/// Whether a block at `time` on this origin must not take pool transactions because it is past the drift.
+pub fn past_drift(rollup: &RollupConfig, time: u64, origin: &L1Block) -> bool {
+    time > origin.time.saturating_add(max_drift(rollup, origin.time))
+}
+
+fn max_drift(rollup: &RollupConfig, origin_time: u64) -> u64 {
+    if rollup.forks.is_active(Fork::Fjord, origin_time) { FJORD_MAX_DRIFT } else { rollup.max_sequencer_drift }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::B256;
+    use starling_proto::fork::ForkSchedule;
+
+    fn rollup(last: Fork) -> RollupConfig {
+        RollupConfig { block_time: 2, max_sequencer_drift: 600, forks: ForkSchedule::from_genesis(last), ..Default::default() }
+    }
+
+    fn block(number: u8, time: u64) -> L1Block {
+        let hash = B256::with_last_byte(number);
+        L1Block { number: number.into(), hash, parent_hash: B256::with_last_byte(number - 1), time, ..Default::default() }
+    }
+
+    #[test]
+    fn the_next_origin_is_taken_as_soon_as_the_block_is_not_older() {
+        let (rollup, current, next) = (rollup(Fork::Jovian), block(5, 100), block(6, 112));
+        let choose = |time| select(&rollup, time, &current, NextOrigin::Known(next), false);
+        assert_eq!(choose(111), Ok(Choice::Origin(current)));
+        assert_eq!(choose(112), Ok(Choice::Origin(next)));
+        assert_eq!(choose(9_999), Ok(Choice::Origin(next)));
+    }
+
+    #[test]
+    fn inside_the_drift_an_unknown_next_origin_does_not_matter() {
+        let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
+        for next in [NextOrigin::Unknown, NextOrigin::NotYet] {
+            assert_eq!(select(&rollup, 1900, &current, next, false), Ok(Choice::Origin(current)));
+        }
+        assert!(!past_drift(&rollup, 1900, &current));
+        assert!(past_drift(&rollup, 1901, &current));
+    }
+
+    #[test]
+    fn past_the_drift_the_next_origin_must_be_known() {
+        let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
+        assert_eq!(select(&rollup, 1902, &current, NextOrigin::Unknown, false), Ok(Choice::AskNext));
+        let error = select(&rollup, 1902, &current, NextOrigin::NotYet, false).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the next block (time 1902) would be 1802 s ahead of L1 origin 5, more than the 1800 s that are allowed, and L1 block 6 is not available yet"
+        );
+        // L1 itself made no block for so long: an empty block on the old origin.
+        assert_eq!(select(&rollup, 1902, &current, NextOrigin::Known(block(6, 1903)), false), Ok(Choice::Origin(current)));
+    }
+
+    #[test]
+    fn before_fjord_the_drift_is_configured() {
+        let (rollup, current) = (rollup(Fork::Ecotone), block(5, 100));
+        assert_eq!(select(&rollup, 700, &current, NextOrigin::NotYet, false), Ok(Choice::Origin(current)));
+        assert!(matches!(select(&rollup, 701, &current, NextOrigin::NotYet, false), Err(OriginError::DriftLimit { .. })));
+    }
+
+    #[test]
+    fn recovering_asks_for_every_next_origin_first() {
+        let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
+        assert_eq!(select(&rollup, 102, &current, NextOrigin::Unknown, true), Ok(Choice::AskNext));
+        assert_eq!(select(&rollup, 102, &current, NextOrigin::NotYet, true), Ok(Choice::Origin(current)));
+        assert_eq!(select(&rollup, 102, &current, NextOrigin::Known(block(6, 104)), true), Ok(Choice::Origin(current)));
+    }
+
+    #[test]
+    fn a_next_origin_on_another_parent_is_a_reorganisation() {
+        let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
+        let next = L1Block { parent_hash: B256::repeat_byte(9), ..block(6, 112) };
+        let error = select(&rollup, 102, &current, NextOrigin::Known(next), false).unwrap_err();
+        assert!(error.to_string().contains("has left the L1 chain"), "{error}");
+    }
+}

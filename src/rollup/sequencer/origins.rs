@@ -1,0 +1,134 @@
+//! What the sequencer knows of L1 around its origin, asked anew whenever L1's head changes.
+
+use super::SequencerError;
+use crate::rollup::{
+    l1::{L1Block, L1Cause, L1Client, L1Error, L1Heads, Tag},
+    origin::{Choice, NextOrigin, select},
+};
+use starling_proto::{attributes::ReceiptLogs, config::RollupConfig, payload::BlockId};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::watch, time::timeout};
+
+/// For a next origin that would only be nice to have.
+const OPTIONAL: Duration = Duration::from_millis(500);
+/// For a next origin without which no block can be built.
+const REQUIRED: Duration = Duration::from_secs(10);
+
+/// One reading of L1: valid while head and origin are the same.
+#[derive(Clone, Copy)]
+struct Reading {
+    l1_head: BlockId,
+    current: L1Block,
+    next: NextOrigin,
+}
+
+pub(super) struct Origins {
+    l1: L1Client,
+    heads: watch::Receiver<L1Heads>,
+    /// L1 blocks that the origin stays below the head (`--sequencer.l1-confs`).
+    confs: u64,
+    reading: Option<Reading>,
+    /// Of the newest origin that was chosen as the first of its epoch.
+    receipts: Option<(BlockId, Arc<Vec<ReceiptLogs>>)>,
+}
+
+impl Origins {
+    pub(super) fn new(l1: L1Client, heads: watch::Receiver<L1Heads>, confs: u64) -> Self {
+        Self { l1, heads, confs, reading: None, receipts: None }
+    }
+
+    /// The origin of a block at `time` (Unix seconds) whose parent stands on `parent`.
+    pub(super) async fn choose(
+        &mut self,
+        rollup: &RollupConfig,
+        time: u64,
+        parent: BlockId,
+        recover: bool,
+    ) -> Result<L1Block, SequencerError> {
+        let mut reading = self.read(parent).await?;
+        // Kept only if it leads to a choice: a contradiction is asked about anew.
+        self.reading = None;
+        if reading.next == NextOrigin::Unknown {
+            // No answer is not an error here: the block can stay on its parent's origin.
+            reading.next = match timeout(OPTIONAL, self.next(&reading)).await {
+                Ok(Ok(next)) => next,
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the next L1 origin could not be read");
+                    NextOrigin::Unknown
+                }
+                Err(_) => NextOrigin::Unknown,
+            };
+        }
+        if select(rollup, time, &reading.current, reading.next, recover)? == Choice::AskNext {
+            let asked = timeout(REQUIRED, self.next(&reading)).await;
+            reading.next =
+                asked.map_err(|_| self.error("eth_getBlockByNumber", L1Cause::Transport("no answer in time".into())))??;
+        }
+        self.reading = Some(reading);
+        match select(rollup, time, &reading.current, reading.next, recover)? {
+            Choice::Origin(origin) => Ok(origin),
+            Choice::AskNext => Err(self.error("eth_getBlockByNumber", L1Cause::Transport("the next origin is not known".into()))),
+        }
+    }
+
+    /// The receipts of an origin, fetched once.
+    pub(super) async fn receipts(&mut self, origin: &L1Block) -> Result<Arc<Vec<ReceiptLogs>>, L1Error> {
+        if let Some((id, receipts)) = &self.receipts
+            && *id == origin.id()
+        {
+            return Ok(receipts.clone());
+        }
+        let receipts = Arc::new(self.l1.receipts(origin).await?);
+        self.receipts = Some((origin.id(), receipts.clone()));
+        Ok(receipts)
+    }
+
+    /// The current origin, which must still be part of the L1 chain.
+    async fn read(&mut self, origin: BlockId) -> Result<Reading, SequencerError> {
+        let told = self.heads.borrow().head;
+        let head = match told {
+            Some(head) => head,
+            None => self
+                .l1
+                .block(Tag::Latest)
+                .await?
+                .ok_or_else(|| self.error("eth_getBlockByNumber", L1Cause::Malformed("no head".into())))?,
+        };
+        if let Some(reading) = self.reading
+            && reading.l1_head == head.id()
+        {
+            if reading.current.id() == origin {
+                return Ok(reading);
+            }
+            // The block before this one moved to the next origin.
+            if let NextOrigin::Known(next) = reading.next
+                && next.id() == origin
+            {
+                return Ok(Reading { current: next, next: NextOrigin::Unknown, ..reading });
+            }
+        }
+        match self.l1.block_by_number(origin.number).await? {
+            Some(current) if current.hash == origin.hash => {
+                Ok(Reading { l1_head: head.id(), current, next: NextOrigin::Unknown })
+            }
+            Some(other) => Err(SequencerError::OriginGone { origin, canonical: other.hash }),
+            // The endpoint is behind what it has said before.
+            None => Err(self.error("eth_getBlockByNumber", L1Cause::Missing(origin.hash))),
+        }
+    }
+
+    async fn next(&self, reading: &Reading) -> Result<NextOrigin, L1Error> {
+        let number = reading.current.number.saturating_add(1);
+        if number.saturating_add(self.confs) > reading.l1_head.number {
+            return Ok(NextOrigin::NotYet);
+        }
+        Ok(self.l1.block_by_number(number).await?.map_or(NextOrigin::NotYet, NextOrigin::Known))
+    }
+
+    fn error(&self, method: &'static str, cause: L1Cause) -> SequencerError {
+        L1Error { endpoint: self.l1.endpoint().into(), method, cause }.into()
+    }
+}
+
+#[cfg(test)]
+mod tests;

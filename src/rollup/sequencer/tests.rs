@@ -1,0 +1,316 @@
+//! The sequencer on a real chain in a temporary directory, with an L1 endpoint that grows in real time.
+
+use super::*;
+use crate::{
+    chain::{
+        Options, Threads, genesis,
+        pool::{Admission, PoolError, PoolTx},
+    },
+    rollup::l1::{
+        L1Client, L1Config, L1Heads,
+        fake::{FakeL1, block, chain as l1_chain},
+    },
+};
+use alloy_consensus::{Header, SignableTransaction, TxEip1559};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, Bytes, Signature, U256};
+use op_alloy_consensus::OpTxEnvelope;
+use serde_json::json;
+use starling_proto::{
+    config::RollupGenesis,
+    fork::{Fork, ForkSchedule},
+    sign,
+    system_config::{FeeScalars, SystemConfig},
+};
+
+struct World {
+    datadir: tempfile::TempDir,
+    l1: FakeL1,
+    l1_headers: Vec<Header>,
+    l1_heads: watch::Sender<L1Heads>,
+    rollup: Arc<RollupConfig>,
+}
+
+impl World {
+    /// An L2 whose genesis is `age` seconds old and stands on the first of `count` L1 blocks.
+    async fn new(age: u64, count: u64) -> Self {
+        let l2_time = now().as_secs() - age;
+        let l1_headers = l1_chain(10, l2_time - 2, count, 1);
+        let l1 = FakeL1::start().await;
+        l1.set(&l1_headers);
+        let forks = ForkSchedule::from_genesis(Fork::Jovian);
+        let mut config = json!({
+            "chainId": 901,
+            "londonBlock": 0,
+            "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
+        });
+        for fork in &Fork::ALL[1..Fork::Karst as usize] {
+            config[format!("{}Time", fork.name())] = 0.into();
+        }
+        let genesis = json!({
+            "config": config,
+            "timestamp": l2_time,
+            "gasLimit": 30_000_000,
+            "difficulty": "0",
+            "extraData": "0x01000000fa000000060000000000000000",
+            "alloc": { wallet().to_string(): { "balance": "0xde0b6b3a7640000" } },
+        });
+        let genesis = genesis::parse(&genesis.to_string()).unwrap();
+        let datadir = tempfile::tempdir().unwrap();
+        crate::chain::init(datadir.path(), &genesis).unwrap();
+        let id = genesis.payload().id();
+        let system_config = SystemConfig {
+            batcher_addr: Address::repeat_byte(0xba),
+            scalar: FeeScalars { base_fee: 5, blob_base_fee: 6 }.encode(),
+            gas_limit: 30_000_000,
+            ..Default::default()
+        };
+        let rollup = RollupConfig {
+            genesis: RollupGenesis { l1: block(&l1_headers[0]).id(), l2: id, l2_time, system_config },
+            block_time: 2,
+            l1_chain_id: 900,
+            l2_chain_id: 901,
+            forks,
+            ..Default::default()
+        };
+        let heads = L1Heads { head: l1_headers.last().map(block), ..Default::default() };
+        Self { datadir, l1, l1_headers, l1_heads: watch::Sender::new(heads), rollup: Arc::new(rollup) }
+    }
+
+    fn open(&self) -> (Chain, Threads) {
+        let datadir = self.datadir.path().to_owned();
+        Chain::open(&Options { datadir, cache: 16 << 20, commit_interval: Duration::from_millis(100) }).unwrap()
+    }
+
+    fn sequencer(&self, chain: &Chain, config: SequencerConfig) -> (Sequencer, SequencerHandle) {
+        let l1 = L1Client::new(&L1Config::new(self.l1.url())).unwrap();
+        let signer = Signer::from_hex(&"11".repeat(32)).unwrap();
+        let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
+        let l1 = FollowedL1 { client: l1, heads: self.l1_heads.subscribe() };
+        Sequencer::new(config, self.rollup.clone(), blobs, chain.clone(), l1, signer, None)
+    }
+}
+
+/// The account that has all the money of the test chain, by its secret key.
+const WALLET: &str = "0x2222222222222222222222222222222222222222222222222222222222222222";
+
+fn wallet() -> Address {
+    sign::address(&sign::secret_from_hex(WALLET).unwrap())
+}
+
+/// A transfer as a wallet sends it.
+fn transfer(nonce: u64) -> Bytes {
+    let tx = TxEip1559 {
+        chain_id: 901,
+        nonce,
+        gas_limit: 21_000,
+        max_fee_per_gas: 2_000_000_000,
+        max_priority_fee_per_gas: 1_000_000,
+        to: Address::repeat_byte(7).into(),
+        value: U256::from(1),
+        ..Default::default()
+    };
+    let signature = sign::sign_hash(&sign::secret_from_hex(WALLET).unwrap(), tx.signature_hash());
+    let signature = Signature::from_bytes_and_parity(&signature[..64], signature[64] == 1);
+    OpTxEnvelope::from(tx.into_signed(signature)).encoded_2718().into()
+}
+
+/// Puts a transaction into the pool as JSON-RPC does; this chain has no L1 fee.
+fn submit(chain: &Chain, raw: Bytes) -> B256 {
+    let view = chain.view();
+    let admission = |tx: &PoolTx| {
+        let account = view.state().account(tx.sender()).unwrap().unwrap();
+        Ok::<_, PoolError>(Admission {
+            nonce: account.nonce,
+            balance: account.balance,
+            base_fee: view.header().base_fee_per_gas.unwrap(),
+            block_gas_limit: view.header().gas_limit,
+            l1_cost: U256::ZERO,
+            now: now().as_secs(),
+        })
+    };
+    chain.pool().add_raw(raw, admission).unwrap()
+}
+
+fn config() -> SequencerConfig {
+    SequencerConfig { l1_confs: 0, ..Default::default() }
+}
+
+/// Waits until the head has this time, Unix seconds.
+async fn until_time(chain: &Chain, time: u64) {
+    let mut heads = chain.heads();
+    tokio::time::timeout(Duration::from_secs(20), heads.wait_for(|heads| heads.timestamp >= time)).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_sequencer_catches_up_and_then_keeps_time() {
+    let world = World::new(40, 4).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, handle) = world.sequencer(&chain, config());
+    let token = CancellationToken::new();
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_time(&chain, now().as_secs() + 1).await;
+
+    // Twenty blocks in the time of less than two, every timestamp, and the origin with them.
+    let view = chain.view();
+    let genesis = &world.rollup.genesis;
+    let mut origins = vec![];
+    for number in 1..=view.head().number {
+        let payload = view.payload(number).unwrap().unwrap();
+        assert_eq!(payload.timestamp(), genesis.l2_time + 2 * number);
+        let l2 = L2BlockRef::of(&payload, genesis).unwrap();
+        assert!(origins.last().is_none_or(|last: &u64| l2.origin.number - last <= 1));
+        origins.push(l2.origin.number);
+    }
+    assert_eq!(origins.last(), Some(&13));
+    let (made, time) = (view.head().number, now());
+    until_time(&chain, view.header().timestamp + 4).await;
+    let took = now() - time;
+    assert!(took > Duration::from_millis(2_500) && took < Duration::from_millis(4_500), "{took:?}");
+
+    // Stopped and started by its handle.
+    assert!(handle.active());
+    let head = handle.stop().await.unwrap();
+    assert_eq!(head, chain.view().head().hash);
+    assert!(chain.view().head().number >= made + 2);
+    assert_eq!(handle.stop().await, Err(ControlError::NotRunning));
+    assert!(matches!(handle.start(B256::ZERO).await, Err(ControlError::WrongHead { .. })));
+    handle.start(head).await.unwrap();
+    assert_eq!(handle.start(head).await, Err(ControlError::AlreadyRunning));
+    until_time(&chain, now().as_secs() + 1).await;
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_was_signed_before_is_used_again() {
+    let world = World::new(4, 1).await;
+    let (chain, _threads) = world.open();
+    // What a sequencer leaves that is killed between log and head. Another randao tells its block from the
+    // one that will be built.
+    let genesis = chain.view().payload(0).unwrap().unwrap();
+    let origin = block(&world.l1_headers[0]);
+    let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
+    let mut derived = attributes(&world.rollup, &blobs, &genesis, &origin, None).unwrap().attributes;
+    derived.no_tx_pool = Some(true);
+    derived.payload_attributes.prev_randao = B256::repeat_byte(9);
+    let id = chain.start(genesis.hash, derived).await.unwrap();
+    let signed = chain.seal(id).await.unwrap();
+    chain.log_before_sign(signed.payload.clone(), origin.hash).await.unwrap();
+
+    let (sequencer, _handle) = world.sequencer(&chain, config());
+    let token = CancellationToken::new();
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_time(&chain, world.rollup.genesis.l2_time + 4).await;
+    assert_eq!(chain.view().hash_of(1).unwrap(), Some(signed.payload.hash));
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pool_transactions_are_mined_in_order_and_leave_the_pool() {
+    let world = World::new(2, 2).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, _handle) = world.sequencer(&chain, config());
+    let token = CancellationToken::new();
+    let upkeep = tokio::spawn(crate::chain::upkeep::run(chain.clone(), token.clone()));
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    let hashes: Vec<_> = [2, 0, 1].into_iter().map(|nonce| submit(&chain, transfer(nonce))).collect();
+    until_time(&chain, now().as_secs() + 4).await;
+    let places: Vec<_> = hashes.iter().map(|hash| chain.view().transaction(*hash).unwrap().expect("mined")).collect();
+    assert!(places[1] < places[2] && places[2] < places[0], "{places:?}");
+    assert_eq!(chain.view().state().account(wallet()).unwrap().unwrap().nonce, 3);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(chain.pool().stats(), Default::default());
+    token.cancel();
+    task.await.unwrap().unwrap();
+    upkeep.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recovering_leaves_the_pool_alone() {
+    let world = World::new(2, 2).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, _handle) = world.sequencer(&chain, SequencerConfig { recover: true, ..config() });
+    let token = CancellationToken::new();
+    let hash = submit(&chain, transfer(0));
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_time(&chain, now().as_secs() + 2).await;
+    assert_eq!(chain.view().transaction(hash).unwrap(), None);
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_goes_on_where_the_log_ended() {
+    let world = World::new(10, 2).await;
+    let mut last = None;
+    for _ in 0..2 {
+        let (chain, threads) = world.open();
+        let head = chain.view().head();
+        assert!(last.is_none_or(|last| last == head), "{last:?} {head:?}");
+        let (sequencer, handle) = world.sequencer(&chain, config());
+        let token = CancellationToken::new();
+        let task = tokio::spawn(sequencer.run(token.clone()));
+        until_time(&chain, chain.view().header().timestamp + 4).await;
+        token.cancel();
+        task.await.unwrap().unwrap();
+        assert_eq!(handle.stop().await, Err(ControlError::NotEnabled));
+        last = Some(chain.view().head());
+        assert!(last.unwrap().number >= head.number + 2);
+        drop(chain);
+        tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequencer_that_catches_up_can_be_stopped() {
+    let world = World::new(20_000, 1700).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, handle) = world.sequencer(&chain, config());
+    let token = CancellationToken::new();
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_time(&chain, world.rollup.genesis.l2_time + 4).await;
+    let head = handle.stop().await.unwrap();
+    assert_eq!(chain.view().head().hash, head);
+    assert!(chain.view().header().timestamp + 1000 < now().as_secs(), "stopped on the way");
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_l1_endpoint_that_contradicts_itself_once_does_not_end_sequencing() {
+    let world = World::new(20, 2).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, _handle) = world.sequencer(&chain, config());
+    let token = CancellationToken::new();
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_time(&chain, world.rollup.genesis.l2_time + 14).await;
+    // Another node behind the same balancer, for one answer.
+    let other = l1_chain(10, world.rollup.genesis.l2_time - 2, 3, 2);
+    let asked = world.l1.calls("eth_getBlockByNumber");
+    world.l1.set(&other);
+    world.l1_heads.send_modify(|heads| heads.head = other.last().map(block));
+    while world.l1.calls("eth_getBlockByNumber") == asked {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    world.l1.set(&world.l1_headers);
+    world.l1_heads.send_modify(|heads| heads.head = world.l1_headers.last().map(block));
+    until_time(&chain, now().as_secs() + 1).await;
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reorganised_l1_ends_sequencing_with_a_sentence() {
+    let world = World::new(20, 2).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, _handle) = world.sequencer(&chain, config());
+    let task = tokio::spawn(sequencer.run(CancellationToken::new()));
+    until_time(&chain, world.rollup.genesis.l2_time + 14).await;
+    let other = l1_chain(10, world.rollup.genesis.l2_time - 2, 3, 2);
+    world.l1.set(&other);
+    world.l1_heads.send_modify(|heads| heads.head = other.last().map(block));
+    let error = tokio::time::timeout(Duration::from_secs(10), task).await.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().contains("has left the L1 chain"), "{error}");
+}
