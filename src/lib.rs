@@ -37,4 +37,5 @@
 pub mod chain;
 pub mod cli;
 pub mod rollup;
+pub mod rpc;
 pub mod telemetry;

@@ -1,0 +1,205 @@
+//! The JSON-RPC server: what wallets and tools ask the execution client, over HTTP and WebSocket.
+//!
+//! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`frame`] is JSON-RPC itself, [`api`]
+//! the table of methods; [`eth`], [`net`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters.
+//! Every request reads one view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
+
+pub mod api;
+pub mod error;
+pub mod eth;
+pub mod frame;
+mod io;
+mod json;
+pub mod net;
+pub mod params;
+pub mod server;
+pub mod txpool;
+pub mod web3;
+pub mod ws;
+
+use crate::chain::{Chain, Heads, pool::Pool, rules::ChainSpec, view::View};
+use api::{Api, Bounds, Namespace};
+use server::{Http, Limits, Listener, Site, Ws};
+use starling_p2p::Network;
+use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
+use tokio::{net::TcpListener, sync::watch};
+use tokio_util::sync::CancellationToken;
+
+pub use eth::{filters::Filters, send::TxRoute};
+
+/// Every namespace that `--http.api` and `--ws.api` can name.
+static NAMESPACES: [Namespace; 4] = [eth::NAMESPACE, net::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
+
+/// What RPC may do with a chain: read its newest view, wait for the next, add to its pool.
+#[derive(Clone)]
+pub struct Reader {
+    pub spec: Arc<ChainSpec>,
+    pub pool: Arc<Pool>,
+    /// Wakes when a head moves.
+    pub heads: watch::Receiver<Heads>,
+    pub view: Arc<dyn Fn() -> Arc<View> + Send + Sync>,
+}
+
+impl From<&Chain> for Reader {
+    fn from(chain: &Chain) -> Self {
+        let (spec, pool, heads) = (chain.spec().clone(), chain.pool().clone(), chain.heads());
+        let chain = chain.clone();
+        Self { spec, pool, heads, view: Arc::new(move || chain.view()) }
+    }
+}
+
+/// How far a node has to go that is not at the head of the network (`eth_syncing`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Where it began.
+    pub starting: u64,
+    /// The newest block it has heard of.
+    pub highest: u64,
+}
+
+/// What the methods answer from.
+pub struct RpcContext {
+    pub chain: Reader,
+    pub route: TxRoute,
+    /// `None` where there is no swarm.
+    pub network: Option<Network>,
+    /// `None` inside when at the head.
+    pub syncing: Option<watch::Receiver<Option<Progress>>>,
+    /// `web3_clientVersion`.
+    pub client_version: String,
+    /// Leaves `l1FeeScalar` out of receipts from Ecotone on, as op-geth does (`--rpc.geth-exact-receipts`).
+    pub geth_exact_receipts: bool,
+    pub filters: Filters,
+    pub bounds: Bounds,
+}
+
+impl RpcContext {
+    /// A context without a swarm that is always at the head; set the fields that differ.
+    pub fn new(chain: Reader, route: TxRoute) -> Self {
+        let client_version =
+            format!("starling/v{}/{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
+        Self {
+            chain,
+            route,
+            network: None,
+            syncing: None,
+            client_version,
+            geth_exact_receipts: false,
+            filters: Filters::default(),
+            bounds: Bounds::default(),
+        }
+    }
+
+    /// The newest view. Take it once per request.
+    pub fn view(&self) -> Arc<View> {
+        (self.chain.view)()
+    }
+}
+
+/// `--http.*`.
+#[derive(Clone, Debug)]
+pub struct HttpEndpoint {
+    pub addr: SocketAddr,
+    /// Names of namespaces.
+    pub api: Vec<String>,
+    /// Names accepted in the `Host` header; addresses always are, `*` accepts all.
+    pub vhosts: Vec<String>,
+    /// Origins that browsers may call from; `*` allows all.
+    pub cors: Vec<String>,
+}
+
+/// `--ws.*`.
+#[derive(Clone, Debug)]
+pub struct WsEndpoint {
+    pub addr: SocketAddr,
+    /// Names of namespaces.
+    pub api: Vec<String>,
+    /// Origins that browsers may connect from; `*` allows all, none means this machine only.
+    pub origins: Vec<String>,
+}
+
+/// What is served where. The same address for both is one listening socket.
+#[derive(Clone, Debug, Default)]
+pub struct RpcConfig {
+    pub http: Option<HttpEndpoint>,
+    pub ws: Option<WsEndpoint>,
+    pub limits: Limits,
+}
+
+/// Where the server listens, with the ports that the system chose where 0 was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BoundAddrs {
+    pub http: Option<SocketAddr>,
+    pub ws: Option<SocketAddr>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("{addr} is in use by another program: stop it, or choose another port with --{flag}.port")]
+    InUse { addr: SocketAddr, flag: &'static str },
+    #[error("cannot listen on {addr}: {source}; choose another address with --{flag}.addr")]
+    Io { addr: SocketAddr, flag: &'static str, source: std::io::Error },
+}
+
+/// A server that is bound and not yet serving.
+pub struct RpcServer {
+    listeners: Vec<Listener>,
+}
+
+impl RpcServer {
+    /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
+    pub async fn bind(config: RpcConfig, context: RpcContext) -> Result<(Self, BoundAddrs), BindError> {
+        let context = Arc::new(context);
+        let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
+        let http = config.http.map(|end| {
+            let api = api(&end.api, "--http.api");
+            (end.addr, Http { api, vhosts: end.vhosts, cors: end.cors })
+        });
+        let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, "--ws.api"), origins: end.origins }));
+        Self::bind_sites(http, ws, config.limits).await
+    }
+
+    async fn bind_sites(
+        http: Option<(SocketAddr, Http)>,
+        ws: Option<(SocketAddr, Ws)>,
+        limits: Limits,
+    ) -> Result<(Self, BoundAddrs), BindError> {
+        let mut listeners = Vec::new();
+        let mut bound = BoundAddrs::default();
+        match (http, ws) {
+            (Some((addr, http)), Some((same, ws))) if addr == same && addr.port() != 0 => {
+                listeners.push(listen(addr, "http", Site::new(Some(http), Some(ws), limits)).await?);
+                bound = BoundAddrs { http: Some(addr), ws: Some(addr) };
+            }
+            (http, ws) => {
+                if let Some((addr, http)) = http {
+                    let listener = listen(addr, "http", Site::new(Some(http), None, limits.clone())).await?;
+                    bound.http = Some(listener.socket.local_addr().unwrap_or(addr));
+                    listeners.push(listener);
+                }
+                if let Some((addr, ws)) = ws {
+                    let listener = listen(addr, "ws", Site::new(None, Some(ws), limits)).await?;
+                    bound.ws = Some(listener.socket.local_addr().unwrap_or(addr));
+                    listeners.push(listener);
+                }
+            }
+        }
+        Ok((Self { listeners }, bound))
+    }
+
+    /// Serves until `token` is cancelled; then requests in flight end, WebSockets are closed.
+    pub async fn run(self, token: CancellationToken) {
+        futures::future::join_all(self.listeners.into_iter().map(|listener| listener.run(token.clone()))).await;
+    }
+}
+
+async fn listen(addr: SocketAddr, flag: &'static str, site: Site) -> Result<Listener, BindError> {
+    let socket = TcpListener::bind(addr).await.map_err(|source| match source.kind() {
+        ErrorKind::AddrInUse => BindError::InUse { addr, flag },
+        _ => BindError::Io { addr, flag, source },
+    })?;
+    Ok(Listener { socket, site: Arc::new(site) })
+}
+
+#[cfg(test)]
+mod tests;

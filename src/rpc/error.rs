@@ -1,0 +1,73 @@
+//! JSON-RPC errors with geth's codes and texts.
+
+use crate::chain::view::ReadError;
+use alloy_primitives::Bytes;
+use serde_json::value::RawValue;
+
+/// What a method answers: the JSON of its result, or an error object.
+pub type Reply = Result<Box<RawValue>, RpcError>;
+
+pub const PARSE: i32 = -32700;
+pub const INVALID_REQUEST: i32 = -32600;
+pub const METHOD_NOT_FOUND: i32 = -32601;
+pub const INVALID_PARAMS: i32 = -32602;
+pub const INTERNAL: i32 = -32603;
+/// Everything that has no code of its own.
+pub const SERVER: i32 = -32000;
+pub const TIMEOUT: i32 = -32002;
+pub const RESPONSE_TOO_LARGE: i32 = -32003;
+/// A call that reverted; `data` is what it returned.
+pub const REVERTED: i32 = 3;
+
+/// The `error` member of a response.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message} ({code})")]
+pub struct RpcError {
+    pub code: i32,
+    pub message: String,
+    /// JSON, passed on as it is.
+    pub data: Option<Box<RawValue>>,
+}
+
+impl RpcError {
+    pub fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    pub fn server(message: impl Into<String>) -> Self {
+        Self::new(SERVER, message)
+    }
+
+    pub fn invalid_params(message: impl Into<String>) -> Self {
+        Self::new(INVALID_PARAMS, message)
+    }
+
+    pub fn method_not_found(method: &str) -> Self {
+        Self::new(METHOD_NOT_FOUND, format!("the method {method} does not exist/is not available"))
+    }
+
+    /// A call that reverted with `output`; the message tells the reason.
+    pub fn reverted(message: String, output: &Bytes) -> Self {
+        Self { code: REVERTED, message, data: serde_json::value::to_raw_value(output).ok() }
+    }
+
+    /// The value of the `error` member, in geth's order of keys.
+    pub fn to_json(&self) -> String {
+        let message = serde_json::Value::from(self.message.as_str());
+        match &self.data {
+            Some(data) => format!(r#"{{"code":{},"message":{message},"data":{}}}"#, self.code, data.get()),
+            None => format!(r#"{{"code":{},"message":{message}}}"#, self.code),
+        }
+    }
+}
+
+impl From<ReadError> for RpcError {
+    fn from(error: ReadError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+/// The JSON of a result.
+pub fn reply<T: serde::Serialize>(result: T) -> Reply {
+    serde_json::value::to_raw_value(&result).map_err(|error| RpcError::new(INTERNAL, error.to_string()))
+}

@@ -1,0 +1,226 @@
+//! What gas costs: the tip suggestion of OP nodes and the fee history, both as geth computes them.
+
+use super::{
+    block_arg::{BlockArg, BlockTag},
+    blocks::Block,
+    shape::effective_gas_price,
+};
+use crate::{
+    chain::{receipt::Receipt, view::View},
+    rpc::{
+        RpcContext,
+        error::{Reply, RpcError, reply},
+        params::{Args, Count, Json},
+    },
+};
+use alloy_consensus::Header;
+use alloy_primitives::{U64, U128};
+use serde::Serialize;
+
+/// Wei: the tip suggested while blocks have room.
+const MIN_TIP: u128 = 1_000_000;
+/// Wei: the tip never suggested more than.
+const MAX_TIP: u128 = 500_000_000_000;
+/// Blocks in one fee history.
+const MAX_BLOCKS: u64 = 1024;
+/// Percentiles in one fee history.
+const MAX_PERCENTILES: usize = 100;
+
+pub fn max_priority_fee_per_gas(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    reply(U128::from(suggested_tip(&context.view())?))
+}
+
+/// The suggested tip on top of the head's base fee.
+pub fn gas_price(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    let view = context.view();
+    let base_fee = view.header().base_fee_per_gas.unwrap_or(0);
+    reply(U128::from(suggested_tip(&view)? + u128::from(base_fee)))
+}
+
+/// The base fee of the block to come.
+pub fn base_fee(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    let view = context.view();
+    reply(U64::from(next_base_fee(context, view.header())?))
+}
+
+/// geth asks for the next second, whatever the block time.
+fn next_base_fee(context: &RpcContext, header: &Header) -> Result<u64, RpcError> {
+    let next = context.chain.spec.next_base_fee(header, header.timestamp.saturating_add(1));
+    next.map_err(|error| RpcError::server(error.to_string()))
+}
+
+/// Null before blob fields exist.
+pub fn blob_base_fee(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    let header = context.view().header().clone();
+    reply(header.excess_blob_gas.map(|_| one_if_blobs(&header)))
+}
+
+/// geth's rule for OP chains: the minimum unless the newest block had no room for one more transaction as large as its largest;
+/// then a tenth above the median tip it was paid.
+fn suggested_tip(view: &View) -> Result<u128, RpcError> {
+    let Some(block) = Block::load(view, view.head().number)? else { return Ok(MIN_TIP) };
+    let header = &block.payload.header;
+    let largest = gas_used(&block.receipts).max().unwrap_or(0);
+    if largest > header.gas_limit || header.gas_used.saturating_add(largest) <= header.gas_limit {
+        return Ok(MIN_TIP);
+    }
+    let mut tips = tips(&block)?;
+    tips.sort_unstable();
+    let Some(median) = tips.get(tips.len() / 2) else { return Ok(MIN_TIP) };
+    Ok(median.saturating_add(median / 10).clamp(MIN_TIP, MAX_TIP))
+}
+
+/// Gas of each transaction.
+fn gas_used(receipts: &[Receipt]) -> impl Iterator<Item = u64> + '_ {
+    receipts.iter().scan(0, |before, receipt| {
+        let gas = receipt.cumulative_gas_used.saturating_sub(*before);
+        *before = receipt.cumulative_gas_used;
+        Some(gas)
+    })
+}
+
+/// What each transaction paid the block's builder, wei per gas; deposits nothing.
+fn tips(block: &Block) -> Result<Vec<u128>, RpcError> {
+    let base_fee = block.payload.header.base_fee_per_gas;
+    let tip = |index| {
+        let price = effective_gas_price(&block.transaction(index)?, base_fee);
+        Ok(price.saturating_sub(base_fee.unwrap_or(0).into()))
+    };
+    (0..block.receipts.len()).map(tip).collect()
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FeeHistory {
+    oldest_block: U64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reward: Vec<Vec<U128>>,
+    /// One more than there are blocks: the last is that of the block to come.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    base_fee_per_gas: Vec<U64>,
+    gas_used_ratio: Option<Vec<f64>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    base_fee_per_blob_gas: Vec<U64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    blob_gas_used_ratio: Vec<f64>,
+}
+
+pub fn fee_history(context: &RpcContext, args: Args) -> Reply {
+    let mut args = args.at_most(3)?;
+    let (Count(count), newest): (Count, BlockTag) = (args.required()?, args.required()?);
+    let percentiles = args.optional::<Json<Vec<f64>>>()?.map(|Json(list)| list).unwrap_or_default();
+    if count == 0 {
+        return reply(FeeHistory {
+            oldest_block: U64::ZERO,
+            reward: vec![],
+            base_fee_per_gas: vec![],
+            gas_used_ratio: None,
+            base_fee_per_blob_gas: vec![],
+            blob_gas_used_ratio: vec![],
+        });
+    }
+    check_percentiles(&percentiles)?;
+    let view = context.view();
+    let head = view.head().number;
+    let newest = newest.number(context, &view)?;
+    if newest > head {
+        return Err(RpcError::server(format!("request beyond head block: requested {newest}, head {head}")));
+    }
+    let genesis = BlockArg::Tag(BlockTag::Earliest).number(context, &view)?.unwrap_or(0);
+    let count = count.min(MAX_BLOCKS).min(newest.saturating_sub(genesis) + 1);
+    let oldest = newest + 1 - count;
+    let mut history = FeeHistory {
+        oldest_block: U64::from(oldest),
+        reward: vec![],
+        base_fee_per_gas: vec![],
+        gas_used_ratio: Some(vec![]),
+        base_fee_per_blob_gas: vec![],
+        blob_gas_used_ratio: vec![],
+    };
+    for number in oldest..=newest {
+        let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
+        history.base_fee_per_gas.push(U64::from(header.base_fee_per_gas.unwrap_or(0)));
+        history.gas_used_ratio.get_or_insert_default().push(header.gas_used as f64 / header.gas_limit as f64);
+        history.base_fee_per_blob_gas.push(one_if_blobs(&header));
+        // Neither rule set has blob transactions; in Jovian the field counts data of another kind.
+        history.blob_gas_used_ratio.push(0.0);
+        if !percentiles.is_empty() {
+            let block = Block::load(&view, number)?.ok_or_else(|| RpcError::server("header not found"))?;
+            history.reward.push(rewards(&block, &percentiles)?);
+        }
+        if number == newest {
+            history.base_fee_per_gas.push(U64::from(next_base_fee(context, &header)?));
+            history.base_fee_per_blob_gas.push(one_if_blobs(&header));
+        }
+    }
+    reply(history)
+}
+
+/// One wei since blob fields exist (there are no blobs to raise it).
+fn one_if_blobs(header: &Header) -> U64 {
+    U64::from(header.excess_blob_gas.is_some())
+}
+
+fn check_percentiles(percentiles: &[f64]) -> Result<(), RpcError> {
+    let invalid = |detail: String| Err(RpcError::server(format!("invalid reward percentile: {detail}")));
+    if percentiles.len() > MAX_PERCENTILES {
+        return invalid(format!("over the query limit {MAX_PERCENTILES}"));
+    }
+    if let Some(wrong) = percentiles.iter().find(|p| !(0.0..=100.0).contains(*p)) {
+        return invalid(format!("{wrong:.6}"));
+    }
+    match percentiles.windows(2).enumerate().find(|(_, pair)| pair[1] <= pair[0]) {
+        Some((i, pair)) => invalid(format!("#{i}:{:.6} >= #{}:{:.6}", pair[0], i + 1, pair[1])),
+        None => Ok(()),
+    }
+}
+
+/// The tips at these percentiles of the block's gas.
+fn rewards(block: &Block, percentiles: &[f64]) -> Result<Vec<U128>, RpcError> {
+    let mut paid: Vec<(u128, u64)> = tips(block)?.into_iter().zip(gas_used(&block.receipts)).collect();
+    paid.sort_by_key(|(tip, _)| *tip);
+    Ok(at_percentiles(&paid, block.payload.header.gas_used, percentiles))
+}
+
+/// `paid` are tip and gas of each transaction, cheapest first.
+fn at_percentiles(paid: &[(u128, u64)], total: u64, percentiles: &[f64]) -> Vec<U128> {
+    let Some((_, first)) = paid.first() else { return vec![U128::ZERO; percentiles.len()] };
+    let (mut index, mut sum) = (0, *first);
+    let mut rewards = Vec::with_capacity(percentiles.len());
+    for percentile in percentiles {
+        let threshold = (total as f64 * percentile / 100.0) as u64;
+        while sum < threshold && index + 1 < paid.len() {
+            index += 1;
+            sum += paid[index].1;
+        }
+        rewards.push(U128::from(paid[index].0));
+    }
+    rewards
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_checked_in_geths_words() {
+        let refused = |list: &[f64]| check_percentiles(list).unwrap_err().message;
+        assert_eq!(refused(&[0.0; 101]), "invalid reward percentile: over the query limit 100");
+        assert_eq!(refused(&[101.0]), "invalid reward percentile: 101.000000");
+        assert_eq!(refused(&[f64::NAN]), "invalid reward percentile: NaN");
+        assert_eq!(refused(&[20.0, 10.0]), "invalid reward percentile: #0:20.000000 >= #1:10.000000");
+        check_percentiles(&[0.0, 50.0, 100.0]).unwrap();
+    }
+
+    #[test]
+    fn rewards_follow_the_gas() {
+        let paid = [(1, 100), (5, 100), (9, 200)];
+        let rewards = at_percentiles(&paid, 400, &[0.0, 25.0, 26.0, 50.0, 51.0, 100.0]);
+        assert_eq!(rewards, [1, 1, 5, 5, 9, 9].map(|tip| U128::from(tip as u64)));
+        assert_eq!(at_percentiles(&[], 0, &[1.0]), [U128::ZERO]);
+    }
+}

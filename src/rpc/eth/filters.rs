@@ -1,0 +1,181 @@
+//! Filters: events that a client asks for again and again instead of subscribing (`eth_newFilter` and its like).
+//!
+//! A filter is a place on the chain; nothing piles up between two questions, the blocks between are read when the client asks. What
+//! can overload it is their number, which is bounded ([`MAX_FILTERS`]), and clients that never come back: a filter not asked for
+//! [`LIFETIME`] is gone.
+
+use super::{
+    logs::{Follower, MAX_LOGS, Query, matching},
+    shape::TransactionJson,
+};
+use crate::{
+    chain::{
+        heads::{Cursor, Step},
+        pool::PoolTx,
+    },
+    rpc::{
+        RpcContext,
+        error::{Reply, RpcError, reply},
+        frame::random_id,
+        params::Args,
+    },
+};
+use alloy_primitives::B256;
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::broadcast::{self, error::TryRecvError};
+
+/// Filters of all clients together.
+const MAX_FILTERS: usize = 1000;
+/// How long a filter lives without being asked.
+const LIFETIME: Duration = Duration::from_secs(300);
+
+/// Blocks that one answer goes through.
+const MAX_BLOCKS: usize = 1000;
+
+/// The filters of a node.
+pub struct Filters {
+    live: Mutex<HashMap<String, Entry>>,
+    pub(in crate::rpc) lifetime: Duration,
+}
+
+struct Entry {
+    /// When the client last asked.
+    asked: Instant,
+    filter: Arc<Mutex<Filter>>,
+}
+
+enum Filter {
+    Blocks(Cursor),
+    Logs { query: Query, cursor: Cursor, follower: Follower },
+    Pending { transactions: broadcast::Receiver<Arc<PoolTx>>, full: bool },
+}
+
+impl Default for Filters {
+    fn default() -> Self {
+        Self { live: Mutex::default(), lifetime: LIFETIME }
+    }
+}
+
+impl Filters {
+    fn add(&self, filter: Filter) -> Reply {
+        let mut live = self.live.lock();
+        live.retain(|_, entry| entry.asked.elapsed() < self.lifetime);
+        if live.len() >= MAX_FILTERS {
+            return Err(RpcError::server(format!("too many filters: {MAX_FILTERS} are in use, ask again later or subscribe")));
+        }
+        let id = random_id();
+        live.insert(id.clone(), Entry { asked: Instant::now(), filter: Arc::new(Mutex::new(filter)) });
+        reply(id)
+    }
+
+    /// The filter, which lives on from now.
+    fn get(&self, id: &str) -> Result<Arc<Mutex<Filter>>, RpcError> {
+        let mut live = self.live.lock();
+        live.retain(|_, entry| entry.asked.elapsed() < self.lifetime);
+        let entry = live.get_mut(id).ok_or_else(not_found)?;
+        entry.asked = Instant::now();
+        Ok(entry.filter.clone())
+    }
+
+    fn remove(&self, id: &str) -> bool {
+        self.live.lock().remove(id).is_some_and(|entry| entry.asked.elapsed() < self.lifetime)
+    }
+}
+
+fn not_found() -> RpcError {
+    RpcError::server("filter not found")
+}
+
+/// Logs of blocks to come, within the blocks of the query.
+pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
+    let query: Query = args.at_most(1)?.required()?;
+    query.check_order()?;
+    let follower = query.follower();
+    context.filters.add(Filter::Logs { query, cursor: Cursor::new(context.view().head()), follower })
+}
+
+/// Hashes of blocks to come.
+pub fn new_block_filter(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    context.filters.add(Filter::Blocks(Cursor::new(context.view().head())))
+}
+
+/// Transactions that become executable: hashes, or in full.
+pub fn new_pending_transaction_filter(context: &RpcContext, args: Args) -> Reply {
+    let full = args.at_most(1)?.optional()?.unwrap_or(false);
+    context.filters.add(Filter::Pending { transactions: context.chain.pool.subscribe(), full })
+}
+
+pub fn uninstall_filter(context: &RpcContext, args: Args) -> Reply {
+    let id: String = args.at_most(1)?.required()?;
+    reply(context.filters.remove(&id))
+}
+
+/// What has happened since the client last asked; far behind the head, the first part of it.
+pub fn get_filter_changes(context: &RpcContext, args: Args) -> Reply {
+    let id: String = args.at_most(1)?.required()?;
+    let filter = context.filters.get(&id)?;
+    let changes = filter.lock().changes(context);
+    if changes.is_err() {
+        // Its place has moved: what was to be told is lost, and the client must learn of it.
+        context.filters.remove(&id);
+    }
+    changes
+}
+
+/// All logs that match now, whatever has been told.
+pub fn get_filter_logs(context: &RpcContext, args: Args) -> Reply {
+    let id: String = args.at_most(1)?.required()?;
+    let filter = context.filters.get(&id)?;
+    let query = match &*filter.lock() {
+        Filter::Logs { query, .. } => query.clone(),
+        _ => return Err(not_found()),
+    };
+    reply(matching(context, query)?)
+}
+
+impl Filter {
+    fn changes(&mut self, context: &RpcContext) -> Reply {
+        match self {
+            Self::Blocks(cursor) => {
+                let added = cursor.advance(&context.view())?.into_iter().filter_map(|step| match step {
+                    Step::Added(id) => Some(id.hash),
+                    Step::Removed(_) => None,
+                });
+                reply(added.collect::<Vec<B256>>())
+            }
+            Self::Logs { cursor, follower, .. } => {
+                let view = context.view();
+                let mut logs = Vec::new();
+                for _ in 0..MAX_BLOCKS {
+                    if logs.len() >= MAX_LOGS {
+                        break;
+                    }
+                    let Some(step) = cursor.advance_by(&view, 1)?.pop() else { break };
+                    logs.extend(follower.logs(&view, step)?);
+                }
+                reply(logs)
+            }
+            Self::Pending { transactions, full } => {
+                let mut found = Vec::new();
+                loop {
+                    match transactions.try_recv() {
+                        Ok(tx) => found.push(tx),
+                        // The oldest are lost; those that are left come with the next try.
+                        Err(TryRecvError::Lagged(_)) => {}
+                        Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+                    }
+                }
+                match *full {
+                    true => reply(found.iter().map(|tx| TransactionJson::pooled(tx)).collect::<Vec<_>>()),
+                    false => reply(found.iter().map(|tx| tx.hash).collect::<Vec<_>>()),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Logs: which ones a filter means, over a bounded range of blocks by header bloom first, or block by block as the chain moves.
+
+use super::{block_arg::BlockTag, blocks::Block, receipt::LogJson};
+use crate::{
+    chain::{heads::Step, view::View},
+    rpc::{
+        RpcContext,
+        api::HEAVY_TIMEOUT,
+        error::{Reply, RpcError, reply},
+        params::{Arg, Args},
+    },
+};
+use alloy_primitives::{Address, B256, Bloom, BloomInput, Log};
+use serde_json::{Map, Value};
+use starling_proto::payload::BlockId;
+use std::{collections::VecDeque, time::Instant};
+
+/// Blocks in one range.
+const MAX_RANGE: u64 = 100_000;
+/// Logs in one answer, but for those of its last block.
+pub const MAX_LOGS: usize = 20_000;
+/// Positions of topics, which the EVM has four of.
+const MAX_TOPICS: usize = 4;
+/// Alternatives in one position, and addresses.
+const MAX_ALTERNATIVES: usize = 1000;
+
+/// Which logs: by address and by topic in each position. An empty list matches anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub addresses: Vec<Address>,
+    pub topics: Vec<Vec<B256>>,
+}
+
+impl Filter {
+    pub fn matches(&self, log: &Log) -> bool {
+        (self.addresses.is_empty() || self.addresses.contains(&log.address))
+            && self.topics.len() <= log.topics().len()
+            && self.topics.iter().zip(log.topics()).all(|(wanted, topic)| wanted.is_empty() || wanted.contains(topic))
+    }
+
+    /// Whether a block with this bloom can hold a matching log.
+    pub fn may_match(&self, bloom: &Bloom) -> bool {
+        let any =
+            |mut inputs: Box<dyn Iterator<Item = &[u8]> + '_>| inputs.any(|input| bloom.contains_input(BloomInput::Raw(input)));
+        (self.addresses.is_empty() || any(Box::new(self.addresses.iter().map(|a| a.as_slice()))))
+            && self.topics.iter().all(|wanted| wanted.is_empty() || any(Box::new(wanted.iter().map(|t| t.as_slice()))))
+    }
+
+    /// The matching logs of a block.
+    pub fn of(&self, block: &Block) -> Vec<LogJson> {
+        let mut found = Vec::new();
+        for (index, receipt) in block.receipts.iter().enumerate() {
+            if receipt.logs.iter().any(|log| self.matches(log)) {
+                let logs = block.logs(index).into_iter().zip(&receipt.logs);
+                found.extend(logs.filter(|(_, log)| self.matches(log)).map(|(json, _)| json));
+            }
+        }
+        found
+    }
+
+    /// The `address` and `topics` members of a filter object.
+    fn parse(object: &Map<String, Value>) -> Result<Self, String> {
+        let addresses = match object.get("address") {
+            None | Some(Value::Null) => vec![],
+            Some(Value::Array(list)) => list.iter().map(item).collect::<Result<_, _>>()?,
+            Some(one) => vec![item(one)?],
+        };
+        let alternatives = |position: &Value| match position {
+            Value::Null => Ok(vec![]),
+            // A null among the alternatives matches anything.
+            Value::Array(list) if list.contains(&Value::Null) => Ok(vec![]),
+            Value::Array(list) => list.iter().map(item).collect(),
+            one => Ok(vec![item(one)?]),
+        };
+        let topics: Vec<Vec<B256>> = match object.get("topics") {
+            None | Some(Value::Null) => vec![],
+            Some(Value::Array(list)) => list.iter().map(alternatives).collect::<Result<_, String>>()?,
+            Some(_) => return Err("invalid topic(s)".into()),
+        };
+        if topics.len() > MAX_TOPICS || topics.iter().any(|wanted| wanted.len() > MAX_ALTERNATIVES) {
+            return Err("exceed max topics".into());
+        }
+        if addresses.len() > MAX_ALTERNATIVES {
+            return Err("exceed max addresses".into());
+        }
+        Ok(Self { addresses, topics })
+    }
+}
+
+fn item<T: Arg>(value: &Value) -> Result<T, String> {
+    T::from_json(&value.to_string())
+}
+
+impl Arg for Filter {
+    fn from_json(json: &str) -> Result<Self, String> {
+        Self::parse(&serde_json::from_str(json).map_err(|error| error.to_string())?)
+    }
+}
+
+/// What `eth_getLogs` and `eth_newFilter` take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    filter: Filter,
+    blocks: Blocks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocks {
+    Hash(B256),
+    Range(BlockTag, BlockTag),
+}
+
+impl Query {
+    /// Refuses a range whose numbers can be seen to be in the wrong order.
+    pub fn check_order(&self) -> Result<(), RpcError> {
+        match self.blocks {
+            Blocks::Range(BlockTag::Number(from), BlockTag::Number(to)) if from > to => Err(bad_range()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A follower of the blocks to come. Tags bound nothing but numbers do; a block by its hash is none to come.
+    pub fn follower(&self) -> Follower {
+        let bound = |tag, open| match tag {
+            BlockTag::Number(number) => number,
+            _ => open,
+        };
+        let (first, last) = match self.blocks {
+            Blocks::Hash(_) => (u64::MAX, 0),
+            Blocks::Range(from, to) => (bound(from, 0), bound(to, u64::MAX)),
+        };
+        Follower { first, last, ..Follower::new(self.filter.clone()) }
+    }
+}
+
+fn bad_range() -> RpcError {
+    RpcError::invalid_params("invalid block range params")
+}
+
+/// Blocks whose logs can be told as removed.
+const REMEMBERED: usize = 128;
+
+/// The logs of each block that joins the chain, and again with `removed` when it leaves.
+pub struct Follower {
+    filter: Filter,
+    /// Blocks outside are passed over.
+    first: u64,
+    last: u64,
+    /// Blocks that had matching logs, oldest first. They are shared with everybody who reads them.
+    told: VecDeque<Block>,
+}
+
+impl Follower {
+    pub fn new(filter: Filter) -> Self {
+        Self { filter, first: 0, last: u64::MAX, told: VecDeque::new() }
+    }
+
+    pub fn logs(&mut self, view: &View, step: Step) -> Result<Vec<LogJson>, RpcError> {
+        match step {
+            Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => Ok(vec![]),
+            Step::Added(BlockId { number, .. }) => {
+                let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
+                if !self.filter.may_match(&header.logs_bloom) {
+                    return Ok(vec![]);
+                }
+                let block = Block::load(view, number)?.ok_or_else(|| RpcError::server("header not found"))?;
+                let logs = self.filter.of(&block);
+                if !logs.is_empty() {
+                    self.told.push_back(block);
+                    if self.told.len() > REMEMBERED {
+                        self.told.pop_front();
+                    }
+                }
+                Ok(logs)
+            }
+            Step::Removed(BlockId { hash, .. }) => {
+                let block = self.told.pop_back_if(|newest| newest.payload.hash == hash);
+                let logs = block.map(|block| self.filter.of(&block)).unwrap_or_default();
+                Ok(logs.into_iter().rev().map(|log| LogJson { removed: true, ..log }).collect())
+            }
+        }
+    }
+}
+
+impl Arg for Query {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let object: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let member = |name| object.get(name).filter(|value| !value.is_null());
+        let tag = |name| member(name).map(item::<BlockTag>).transpose();
+        let blocks = match (member("blockHash"), tag("fromBlock")?, tag("toBlock")?) {
+            (Some(hash), None, None) => Blocks::Hash(item(hash)?),
+            (Some(_), _, _) => {
+                return Err("cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other".into());
+            }
+            (None, from, to) => Blocks::Range(from.unwrap_or(BlockTag::Latest), to.unwrap_or(BlockTag::Latest)),
+        };
+        Ok(Self { filter: Filter::parse(&object)?, blocks })
+    }
+}
+
+pub fn get_logs(context: &RpcContext, args: Args) -> Reply {
+    let query = args.at_most(1)?.required()?;
+    reply(matching(context, query)?)
+}
+
+/// The logs of the chain that a query means.
+pub fn matching(context: &RpcContext, Query { filter, blocks }: Query) -> Result<Vec<LogJson>, RpcError> {
+    let view = context.view();
+    let (from, to) = match blocks {
+        Blocks::Hash(hash) => {
+            let number = view.number_of(hash)?.ok_or_else(|| RpcError::server("unknown block"))?;
+            (number, number)
+        }
+        Blocks::Range(from, to) => (from.number(context, &view)?, to.number(context, &view)?),
+    };
+    if from > to {
+        return Err(bad_range());
+    }
+    if to > view.head().number {
+        return Err(RpcError::invalid_params("block range extends beyond current head block"));
+    }
+    if to - from >= MAX_RANGE {
+        return Err(RpcError::invalid_params(format!("query exceeds max block range {MAX_RANGE}")));
+    }
+    let began = Instant::now();
+    let mut found = Vec::new();
+    let (first, head) = (from, view.head());
+    let mut view = view;
+    for number in from..=to {
+        if began.elapsed() > HEAVY_TIMEOUT {
+            return Err(RpcError::server("query timeout exceeded"));
+        }
+        // A view pins what it reads: long walks take a fresh one now and then.
+        if number != first && (number - first).is_multiple_of(1000) {
+            view = context.view();
+            if view.hash_of(head.number)? != Some(head.hash) {
+                return Err(RpcError::server("the chain was reorganised during the query, ask again"));
+            }
+        }
+        let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
+        if !filter.may_match(&header.logs_bloom) {
+            continue;
+        }
+        let Some(block) = Block::load(&view, number)? else { return Err(RpcError::server("header not found")) };
+        found.extend(filter.of(&block));
+        if found.len() > MAX_LOGS {
+            let retry = number.saturating_sub(1).max(from);
+            return Err(RpcError::invalid_params(format!(
+                "query exceeds max results {MAX_LOGS}, retry with the range {from}-{retry}"
+            )));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::Bytes;
+
+    fn log(topics: &[u8]) -> Log {
+        Log::new_unchecked(Address::repeat_byte(1), topics.iter().map(|n| B256::repeat_byte(*n)).collect(), Bytes::new())
+    }
+
+    fn filter(json: Value) -> Filter {
+        Filter::from_json(&json.to_string()).unwrap()
+    }
+
+    #[test]
+    fn topics_match_by_position_with_alternatives_and_gaps() {
+        let (a, b, c) = (B256::repeat_byte(0xa), B256::repeat_byte(0xb), B256::repeat_byte(0xc));
+        let logged = log(&[0xa, 0xb]);
+        let bloom: Bloom = [&logged].into_iter().collect();
+        for (topics, matches) in [
+            (serde_json::json!([]), true),
+            (serde_json::json!([a]), true),
+            (serde_json::json!([b]), false),
+            (serde_json::json!([null, b]), true),
+            (serde_json::json!([[c, a], [b]]), true),
+            (serde_json::json!([[null, c]]), true),
+            (serde_json::json!([a, b, null]), false),
+        ] {
+            let filter = filter(serde_json::json!({ "address": Address::repeat_byte(1), "topics": topics }));
+            assert_eq!(filter.matches(&logged), matches, "{topics}");
+            assert!(!matches || filter.may_match(&bloom), "{topics}");
+        }
+        let other = filter(serde_json::json!({ "address": [Address::repeat_byte(2)] }));
+        assert!(!other.matches(&logged) && !other.may_match(&bloom));
+    }
+
+    #[test]
+    fn filters_that_make_no_sense_are_refused() {
+        let refused = |json: Value| Query::from_json(&json.to_string()).unwrap_err();
+        assert_eq!(
+            refused(serde_json::json!({ "blockHash": B256::ZERO, "fromBlock": "0x1" })),
+            "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
+        );
+        assert_eq!(refused(serde_json::json!({ "topics": [null, null, null, null, null] })), "exceed max topics");
+        assert_eq!(refused(serde_json::json!({ "topics": [vec![B256::ZERO; 1001]] })), "exceed max topics");
+        assert_eq!(refused(serde_json::json!({ "fromBlock": "0x01" })), "hex number with leading zero digits");
+    }
+}

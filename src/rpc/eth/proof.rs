@@ -1,0 +1,76 @@
+//! `eth_getProof` (EIP-1186): an account and its slots with the trie nodes that prove them.
+
+use super::{block_arg::BlockArg, state::StorageKey};
+use crate::{
+    chain::trie::{self, TrieError},
+    rpc::{
+        RpcContext,
+        error::{Reply, RpcError, reply},
+        params::{Args, Json},
+    },
+};
+use alloy_primitives::{Address, B256, Bytes, U64, U256};
+use serde::Serialize;
+
+/// Blocks below the store's head whose tries can be led back to, each by its unwind record (geth keeps as many states).
+pub const PROOF_BLOCKS: u64 = 128;
+/// Slots in one request.
+pub const MAX_SLOTS: usize = 1024;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AccountJson {
+    address: Address,
+    account_proof: Vec<Bytes>,
+    balance: U256,
+    code_hash: B256,
+    nonce: U64,
+    storage_hash: B256,
+    storage_proof: Vec<SlotJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct SlotJson {
+    /// 32 bytes if it was asked for so, else a quantity.
+    key: String,
+    value: U256,
+    proof: Vec<Bytes>,
+}
+
+impl From<TrieError> for RpcError {
+    fn from(error: TrieError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+/// An account that does not exist has zeros for hashes, as geth prints them.
+pub fn get_proof(context: &RpcContext, args: Args) -> Reply {
+    let mut args = args.at_most(3)?;
+    let (address, Json(keys)): (Address, Json<Vec<String>>) = (args.required()?, args.required()?);
+    let block: BlockArg = args.optional()?.unwrap_or_default();
+    if keys.len() > MAX_SLOTS {
+        return Err(RpcError::invalid_params(format!("too many slots (max {MAX_SLOTS})")));
+    }
+    let keys = keys.iter().map(|key| key.parse()).collect::<Result<Vec<StorageKey>, _>>()?;
+    let view = context.view();
+    let number = block.known_number(context, &view)?;
+    let state = view.state_with_trie(number, PROOF_BLOCKS)?.ok_or_else(|| {
+        RpcError::server(format!("no proofs of block #{number}: the state's trie is kept for the newest {PROOF_BLOCKS} blocks"))
+    })?;
+    let slots: Vec<U256> = keys.iter().map(|key| key.slot).collect();
+    let proof = trie::prove(&state, address, &slots)?;
+    let storage_proof = keys.iter().zip(proof.slots).map(|(key, slot)| SlotJson {
+        key: if key.whole { B256::from(key.slot).to_string() } else { format!("{:#x}", key.slot) },
+        value: slot.value,
+        proof: slot.nodes,
+    });
+    reply(AccountJson {
+        address,
+        account_proof: proof.nodes,
+        balance: proof.account.map_or(U256::ZERO, |account| account.balance),
+        code_hash: proof.account.map_or(B256::ZERO, |account| account.code_hash),
+        nonce: U64::from(proof.account.map_or(0, |account| account.nonce)),
+        storage_hash: proof.account.map_or(B256::ZERO, |account| account.storage_root),
+        storage_proof: storage_proof.collect(),
+    })
+}

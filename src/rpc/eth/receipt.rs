@@ -1,0 +1,244 @@
+//! Receipts with what each fork says of the L1 data fee (`facts`: receipt JSON, per fork).
+//!
+//! The chain keeps only what consensus hashes. The L1 fields follow from the block's first transaction, which tells the L1
+//! attributes, and from the bytes of each transaction.
+
+use super::{
+    block_arg::BlockArg,
+    blocks::Block,
+    shape::{effective_gas_price, sender},
+};
+use crate::{
+    chain::{l1fee, rules::Rules},
+    rpc::{
+        RpcContext,
+        error::{Reply, RpcError, reply},
+        params::Args,
+    },
+};
+use alloy_consensus::Transaction;
+use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U64, U128, U256, keccak256};
+use op_alloy_consensus::OpTxEnvelope;
+use serde::Serialize;
+use starling_proto::{
+    fork::Fork,
+    l1info::{L1BlockInfo, L1InfoFormat},
+    payload::BlockId,
+};
+
+/// A receipt.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReceiptJson {
+    #[serde(rename = "type")]
+    pub ty: U64,
+    pub status: U64,
+    pub cumulative_gas_used: U64,
+    pub logs: Vec<LogJson>,
+    pub logs_bloom: Bloom,
+    pub transaction_hash: B256,
+    pub transaction_index: U64,
+    pub block_hash: B256,
+    pub block_number: U64,
+    pub gas_used: U64,
+    pub effective_gas_price: U128,
+    pub from: Address,
+    pub to: Option<Address>,
+    pub contract_address: Option<Address>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deposit_nonce: Option<U64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deposit_receipt_version: Option<U64>,
+    /// Jovian: the transaction's part of the block's data footprint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blob_gas_used: Option<U64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub l1: Option<L1Json>,
+}
+
+/// The L1 part of a receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct L1Json {
+    pub l1_gas_price: U256,
+    pub l1_gas_used: U256,
+    pub l1_fee: U256,
+    /// A decimal number. Until Ecotone the scalar itself; from Ecotone, where op-geth leaves the field out, that of the base fee.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l1_fee_scalar: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l1_base_fee_scalar: Option<U64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l1_blob_base_fee: Option<U256>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l1_blob_base_fee_scalar: Option<U64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator_fee_scalar: Option<U64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator_fee_constant: Option<U64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub da_footprint_gas_scalar: Option<U64>,
+}
+
+/// A log, in a receipt or on its own.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LogJson {
+    pub address: Address,
+    pub topics: Vec<B256>,
+    pub data: Bytes,
+    pub block_number: U64,
+    pub transaction_hash: B256,
+    pub transaction_index: U64,
+    pub block_hash: B256,
+    pub block_timestamp: U64,
+    pub log_index: U64,
+    /// The block has left the chain.
+    pub removed: bool,
+}
+
+impl LogJson {
+    pub fn new(log: &Log, block: BlockId, timestamp: u64, (index, transaction): (usize, B256), log_index: usize) -> Self {
+        Self {
+            address: log.address,
+            topics: log.topics().to_vec(),
+            data: log.data.data.clone(),
+            block_number: U64::from(block.number),
+            transaction_hash: transaction,
+            transaction_index: U64::from(index),
+            block_hash: block.hash,
+            block_timestamp: U64::from(timestamp),
+            log_index: U64::from(log_index),
+            removed: false,
+        }
+    }
+}
+
+/// A number of millionths as a decimal number, exactly.
+fn millionths(value: U256) -> String {
+    let million = U256::from(1_000_000);
+    let (whole, rest) = (value / million, (value % million).to::<u64>());
+    match rest {
+        0 => whole.to_string(),
+        rest => format!("{whole}.{rest:06}").trim_end_matches('0').to_owned(),
+    }
+}
+
+/// What a block's L1 attributes mean for the receipts in it.
+pub struct L1Context {
+    pub info: L1BlockInfo,
+    pub fork: Fork,
+    /// As op-geth prints them: nothing on deposits, no `l1FeeScalar` from Ecotone on.
+    pub geth_exact: bool,
+}
+
+impl L1Context {
+    /// The L1 fields of a transaction and its data footprint.
+    pub fn of(&self, tx: &OpTxEnvelope, raw: &[u8]) -> (Option<L1Json>, Option<U64>) {
+        let info = &self.info;
+        let deposit = tx.is_deposit();
+        if deposit && self.geth_exact {
+            return (None, None);
+        }
+        let cost = l1fee::receipt_cost(info, self.fork, raw);
+        let since = |format| info.format >= format;
+        let ecotone = since(L1InfoFormat::Ecotone);
+        let operator = since(L1InfoFormat::Isthmus) && (info.operator_fee_scalar != 0 || info.operator_fee_constant != 0);
+        let jovian = since(L1InfoFormat::Jovian);
+        let scalar = if ecotone { U256::from(info.base_fee_scalar) } else { U256::from_be_bytes(info.scalar.0) };
+        let json = L1Json {
+            l1_gas_price: info.base_fee,
+            l1_gas_used: cost.gas_used,
+            l1_fee: if deposit { U256::ZERO } else { cost.fee },
+            l1_fee_scalar: (!ecotone || !self.geth_exact).then(|| millionths(scalar)),
+            l1_base_fee_scalar: ecotone.then(|| U64::from(info.base_fee_scalar)),
+            l1_blob_base_fee: ecotone.then_some(info.blob_base_fee),
+            l1_blob_base_fee_scalar: ecotone.then(|| U64::from(info.blob_base_fee_scalar)),
+            operator_fee_scalar: operator.then(|| U64::from(info.operator_fee_scalar)),
+            operator_fee_constant: operator.then(|| U64::from(info.operator_fee_constant)),
+            da_footprint_gas_scalar: jovian.then(|| U64::from(info.da_footprint_gas_scalar)),
+        };
+        // A deposit has no part in the footprint of its block.
+        (Some(json), (jovian && !deposit).then(|| U64::from(cost.da_footprint)))
+    }
+}
+
+impl Block {
+    /// The L1 attributes; `None` on Ethereum and in a block without any, as genesis is.
+    pub fn l1_info(&self, rules: &Rules) -> Option<L1BlockInfo> {
+        match rules {
+            Rules::Optimism { .. } => L1BlockInfo::of(&self.payload).ok(),
+            Rules::Ethereum(_) => None,
+        }
+    }
+
+    /// Logs in the block before the transaction at `index`.
+    fn logs_before(&self, index: usize) -> usize {
+        self.receipts[..index].iter().map(|receipt| receipt.logs.len()).sum()
+    }
+
+    /// The logs of one transaction.
+    pub fn logs(&self, index: usize) -> Vec<LogJson> {
+        let (first, hash) = (self.logs_before(index), keccak256(&self.payload.transactions[index]));
+        let (id, timestamp) = (self.payload.id(), self.payload.timestamp());
+        let logs = self.receipts[index].logs.iter().enumerate();
+        logs.map(|(n, log)| LogJson::new(log, id, timestamp, (index, hash), first + n)).collect()
+    }
+
+    /// The receipt of the transaction at `index`, which exists.
+    pub fn receipt(&self, index: usize, from: Option<Address>, l1: Option<&L1Context>) -> Result<ReceiptJson, RpcError> {
+        let tx = self.transaction(index)?;
+        let from = from.or_else(|| sender(&tx)).ok_or_else(|| RpcError::server("invalid sender"))?;
+        let receipt = &self.receipts[index];
+        let before = index.checked_sub(1).map_or(0, |previous| self.receipts[previous].cumulative_gas_used);
+        let nonce = if tx.is_deposit() { receipt.deposit_nonce.unwrap_or(0) } else { tx.nonce() };
+        let (l1, blob_gas_used) = l1.map_or((None, None), |l1| l1.of(&tx, &self.payload.transactions[index]));
+        Ok(ReceiptJson {
+            ty: U64::from(receipt.tx_type),
+            status: U64::from(receipt.success),
+            cumulative_gas_used: U64::from(receipt.cumulative_gas_used),
+            logs: self.logs(index),
+            logs_bloom: receipt.logs.iter().collect(),
+            transaction_hash: tx.tx_hash(),
+            transaction_index: U64::from(index),
+            block_hash: self.payload.hash,
+            block_number: U64::from(self.payload.number()),
+            gas_used: U64::from(receipt.cumulative_gas_used.saturating_sub(before)),
+            effective_gas_price: U128::from(effective_gas_price(&tx, self.payload.header.base_fee_per_gas)),
+            from,
+            to: tx.to(),
+            contract_address: tx.is_create().then(|| from.create(nonce)),
+            deposit_nonce: receipt.deposit_nonce.map(U64::from),
+            deposit_receipt_version: receipt.deposit_version.map(U64::from),
+            blob_gas_used,
+            l1,
+        })
+    }
+
+    /// What the block's L1 attributes mean for its receipts.
+    fn l1(&self, context: &RpcContext) -> Option<L1Context> {
+        let Rules::Optimism { forks, .. } = &context.chain.spec.rules else { return None };
+        let info = self.l1_info(&context.chain.spec.rules)?;
+        let fork = forks.at(self.payload.timestamp());
+        Some(L1Context { info, fork, geth_exact: context.geth_exact_receipts })
+    }
+}
+
+pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
+    let hash: B256 = args.at_most(1)?.required()?;
+    let view = context.view();
+    let Some((number, index)) = view.transaction(hash)? else { return reply(()) };
+    let Some(block) = Block::load(&view, number)?.filter(|block| index < block.receipts.len()) else { return reply(()) };
+    reply(block.receipt(index, None, block.l1(context).as_ref())?)
+}
+
+pub fn get_block_receipts(context: &RpcContext, args: Args) -> Reply {
+    let block: BlockArg = args.at_most(1)?.required()?;
+    let view = context.view();
+    let Some(number) = block.number(context, &view)? else { return reply(()) };
+    let Some(block) = Block::load(&view, number)? else { return reply(()) };
+    let senders = view.senders(number)?.unwrap_or_default();
+    let l1 = block.l1(context);
+    let receipts = (0..block.receipts.len()).map(|index| block.receipt(index, senders.get(index).copied(), l1.as_ref()));
+    reply(receipts.collect::<Result<Vec<_>, _>>()?)
+}

@@ -1,0 +1,119 @@
+//! `eth_sendRawTransaction`: into our own pool, or on to the sequencer.
+
+use super::blocks::Block;
+use crate::{
+    chain::{
+        l1fee,
+        pool::{Admission, PoolError, PoolTx},
+        rules::Rules,
+        view::View,
+    },
+    rpc::{
+        RpcContext,
+        api::blocking,
+        error::{Reply, RpcError, reply},
+        params::Args,
+    },
+};
+use alloy_consensus::Transaction;
+use alloy_primitives::{B256, Bytes, U256};
+use futures::{FutureExt, future::BoxFuture};
+use jsonrpsee::{
+    core::{ClientError, client::ClientT},
+    http_client::{HttpClient, HttpClientBuilder},
+    rpc_params,
+};
+use serde_json::value::RawValue;
+use std::{sync::Arc, time::Duration};
+
+/// How long the sequencer may take.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where transactions go that wallets send here.
+#[derive(Clone, Debug)]
+pub enum TxRoute {
+    /// Our own pool: on a sequencer, or on a node that nobody gave a sequencer.
+    Pool,
+    /// `--rollup.sequencerhttp`. Nothing is kept here.
+    Sequencer(HttpClient),
+}
+
+impl TxRoute {
+    /// A route to the JSON-RPC at `url`. The error is a sentence.
+    pub fn sequencer(url: &str) -> Result<Self, String> {
+        HttpClientBuilder::default()
+            .request_timeout(FORWARD_TIMEOUT)
+            .build(url)
+            .map(Self::Sequencer)
+            .map_err(|error| format!("the sequencer's URL {url} cannot be used: {error}"))
+    }
+}
+
+impl From<PoolError> for RpcError {
+    fn from(error: PoolError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+pub fn send_raw_transaction(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let raw: Bytes = args.at_most(1)?.required()?;
+        let route = context.route.clone();
+        let (sent, places) = (raw.clone(), context.bounds.reads.clone());
+        // Decoding recovers the sender, admission reads the state: neither belongs on a worker of the runtime.
+        let own = blocking("eth_sendRawTransaction", places, move || {
+            let tx = PoolTx::decode(sent)?;
+            match &context.route {
+                TxRoute::Pool => admit(&context, tx).map(Some),
+                TxRoute::Sequencer(_) => Ok(None),
+            }
+        })
+        .await?;
+        match (own, route) {
+            (None, TxRoute::Sequencer(client)) => forward(&client, &raw).await,
+            (hash, _) => reply(hash),
+        }
+    }
+    .boxed()
+}
+
+/// Adds a transaction to our own pool, judged by the state at the head.
+fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
+    let view = context.view();
+    let header = view.header();
+    let account = view.state().account(tx.sender())?;
+    let at = Admission {
+        nonce: account.map_or(0, |account| account.nonce),
+        balance: account.map_or(U256::ZERO, |account| account.balance),
+        base_fee: header.base_fee_per_gas.unwrap_or(0),
+        block_gas_limit: header.gas_limit,
+        l1_cost: l1_cost(context, &view, &tx)?,
+        now: now(),
+    };
+    Ok(context.chain.pool.add(tx, &at)?)
+}
+
+/// What the transaction would pay besides execution in a block like the head; nothing on Ethereum.
+fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcError> {
+    let Rules::Optimism { forks, .. } = &context.chain.spec.rules else { return Ok(U256::ZERO) };
+    let Some(block) = Block::load(view, view.head().number)? else { return Ok(U256::ZERO) };
+    let fork = forks.at(block.payload.timestamp());
+    let info = block.l1_info(&context.chain.spec.rules);
+    Ok(info.map_or(U256::ZERO, |info| l1fee::admission_cost(&info, fork, &tx.raw, tx.tx.gas_limit())))
+}
+
+/// Unix seconds.
+fn now() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs())
+}
+
+/// The sequencer's answer as it is: its result, or its error with code, message and data.
+async fn forward(client: &HttpClient, raw: &Bytes) -> Reply {
+    let answer: Result<Box<RawValue>, _> = client.request("eth_sendRawTransaction", rpc_params![raw]).await;
+    answer.map_err(|error| match error {
+        ClientError::Call(error) => {
+            RpcError { code: error.code(), message: error.message().to_owned(), data: error.data().map(ToOwned::to_owned) }
+        }
+        error => RpcError::server(format!("the sequencer could not be reached: {error}")),
+    })
+}

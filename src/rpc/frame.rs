@@ -1,0 +1,235 @@
+//! JSON-RPC framing: bytes of a request or a batch in, text of the response out, by geth's rules (`facts`: JSON-RPC, framing).
+//!
+//! Both transports end here. A batch runs one call after another, and stops growing at 25 MB.
+
+use super::{
+    api::{Api, EventStream},
+    error::{self, Reply, RpcError},
+    json::{Firsts, Members},
+    params::Args,
+};
+use futures::FutureExt;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use std::{collections::HashMap, fmt::Write, panic::AssertUnwindSafe};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+/// Calls in one batch.
+const MAX_BATCH: usize = 1000;
+/// Bytes of results in one batch; what follows the result that crosses the line is an error.
+const MAX_BATCH_RESPONSE: usize = 25_000_000;
+/// Live subscriptions of one connection.
+const MAX_SUBSCRIPTIONS: usize = 1000;
+
+/// What goes back to the client, and the subscriptions that begin once it has gone.
+#[derive(Default)]
+pub struct Answer {
+    /// `None`: nothing is sent (notifications only, or an empty body).
+    pub text: Option<String>,
+    pub subscriptions: Vec<Subscription>,
+}
+
+/// A subscription that its client has been told of by `id`.
+pub struct Subscription {
+    pub id: String,
+    pub namespace: String,
+    pub events: EventStream,
+    /// Cancelled by `<namespace>_unsubscribe`.
+    pub token: CancellationToken,
+}
+
+/// The live subscriptions of a connection, by id.
+pub type Live = Mutex<HashMap<String, CancellationToken>>;
+
+/// What a connection allows its requests.
+pub struct Session<'a> {
+    pub api: &'a Api,
+    /// Answers after this moment are -32002. HTTP only: nobody waits on a WebSocket.
+    pub deadline: Option<Instant>,
+    /// `None` where there cannot be any (HTTP).
+    pub subscriptions: Option<&'a Live>,
+}
+
+/// One request of the wire. Members of the wrong kind count as absent, so that the id is echoed whatever else is wrong.
+#[derive(Default)]
+struct Message<'a> {
+    version: bool,
+    /// Echoed byte for byte.
+    id: Option<&'a RawValue>,
+    method: String,
+    params: Option<&'a RawValue>,
+}
+
+impl<'a> Message<'a> {
+    fn parse(json: &'a RawValue) -> Self {
+        let Ok(members) = serde_json::from_str::<Members<'a>>(json.get()) else { return Self::default() };
+        let text = |value: Option<&RawValue>| value.and_then(|v| serde_json::from_str::<String>(v.get()).ok());
+        Self {
+            version: text(members.jsonrpc).as_deref() == Some("2.0"),
+            id: members.id,
+            method: text(members.method).unwrap_or_default(),
+            params: members.params,
+        }
+    }
+
+    /// The id if it is a string, a number or null; objects and lists are no ids.
+    fn valid_id(&self) -> Option<&'a RawValue> {
+        self.id.filter(|id| !id.get().starts_with(['{', '[']))
+    }
+
+    fn is_call(&self) -> bool {
+        self.version && self.valid_id().is_some() && !self.method.is_empty()
+    }
+
+    fn is_notification(&self) -> bool {
+        self.version && self.id.is_none() && !self.method.is_empty()
+    }
+}
+
+/// The response to one call, in geth's order of keys.
+fn response(id: Option<&RawValue>, reply: &Reply) -> String {
+    let id = id.map_or("null", RawValue::get);
+    match reply {
+        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{}}}"#, result.get()),
+        Err(error) => format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{}}}"#, error.to_json()),
+    }
+}
+
+/// The notification that carries one event of a subscription.
+pub fn notification(namespace: &str, subscription: &str, result: &RawValue) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"{namespace}_subscription","params":{{"subscription":"{subscription}","result":{}}}}}"#,
+        result.get()
+    )
+}
+
+impl Session<'_> {
+    /// Answers one message of the client: a request or a batch.
+    pub async fn answer(&self, body: &[u8]) -> Answer {
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Answer::default();
+        }
+        let failed =
+            |code, message: &str| Answer { text: Some(response(None, &Err(RpcError::new(code, message)))), ..Answer::default() };
+        let Ok(json) = serde_json::from_slice::<&RawValue>(body) else { return failed(error::PARSE, "parse error") };
+        let mut answer = Answer::default();
+        if !json.get().starts_with('[') {
+            let message = Message::parse(json);
+            if let Some(reply) = self.handle(&message, &mut answer).await {
+                answer.text = Some(response(message.valid_id(), &reply));
+            }
+            return answer;
+        }
+        let Ok(Firsts(batch)) = serde_json::from_str::<Firsts<'_, { MAX_BATCH + 1 }>>(json.get()) else {
+            return failed(error::PARSE, "parse error");
+        };
+        if batch.is_empty() {
+            return failed(error::INVALID_REQUEST, "empty batch");
+        }
+        let messages = batch.iter().map(|json| Message::parse(json));
+        if batch.len() > MAX_BATCH {
+            let id = messages.into_iter().find(Message::is_call).and_then(|call| call.id);
+            let error = Err(RpcError::new(error::INVALID_REQUEST, "batch too large"));
+            return Answer { text: Some(format!("[{}]", response(id, &error))), ..Answer::default() };
+        }
+        let mut text = String::new();
+        let mut results = 0;
+        // Why the rest of the batch is not executed.
+        let mut stop: Option<RpcError> = None;
+        for message in messages {
+            let reply = match &stop {
+                Some(_) if message.is_notification() => None,
+                Some(error) => Some(Err(error.clone())),
+                None => self.handle(&message, &mut answer).await,
+            };
+            let Some(reply) = reply else { continue };
+            match &reply {
+                Ok(result) => results += result.get().len(),
+                Err(error) if error.code == error::TIMEOUT => stop = Some(error.clone()),
+                Err(_) => {}
+            }
+            if results > MAX_BATCH_RESPONSE && stop.is_none() {
+                stop = Some(RpcError::new(error::RESPONSE_TOO_LARGE, "response too large"));
+            }
+            let separator = if text.is_empty() { '[' } else { ',' };
+            let _ = write!(text, "{separator}{}", response(message.valid_id(), &reply));
+        }
+        if !text.is_empty() {
+            text.push(']');
+            answer.text = Some(text);
+        }
+        answer
+    }
+
+    /// The reply to one message; `None` for a notification, which is executed all the same.
+    async fn handle(&self, message: &Message<'_>, answer: &mut Answer) -> Option<Reply> {
+        if message.is_notification() {
+            // Nobody would learn the id of a subscription made this way.
+            if !message.method.ends_with("_subscribe") {
+                let _ = self.call(message, answer).await;
+            }
+            return None;
+        }
+        if !message.is_call() {
+            return Some(Err(RpcError::new(error::INVALID_REQUEST, "invalid request")));
+        }
+        Some(self.call(message, answer).await)
+    }
+
+    async fn call(&self, message: &Message<'_>, answer: &mut Answer) -> Reply {
+        if let Some(namespace) = message.method.strip_suffix("_subscribe") {
+            return self.subscribe(namespace, message.params, answer);
+        }
+        let args = Args::parse(message.params);
+        if let (Some(namespace), Some(live)) = (message.method.strip_suffix("_unsubscribe"), self.subscriptions)
+            && self.api.has_subscriptions(namespace)
+        {
+            let id: String = args?.at_most(1)?.required()?;
+            let token = live.lock().remove(&id).ok_or_else(|| RpcError::server("subscription not found"))?;
+            token.cancel();
+            return error::reply(true);
+        }
+        let Some(method) = self.api.method(&message.method) else { return Err(RpcError::method_not_found(&message.method)) };
+        let call = AssertUnwindSafe(method(args?)).catch_unwind();
+        let outcome = match self.deadline {
+            Some(deadline) => timeout_at(deadline, call).await.map_err(|_| RpcError::new(error::TIMEOUT, "request timed out"))?,
+            None => call.await,
+        };
+        outcome.unwrap_or_else(|_| Err(crashed(&message.method)))
+    }
+
+    fn subscribe(&self, namespace: &str, params: Option<&RawValue>, answer: &mut Answer) -> Reply {
+        let Some(live) = self.subscriptions else {
+            return Err(RpcError::new(error::METHOD_NOT_FOUND, "notifications not supported"));
+        };
+        if !self.api.has_subscriptions(namespace) {
+            return Err(RpcError::method_not_found(&format!("{namespace}_subscribe")));
+        }
+        let mut args = Args::parse(Some(params.unwrap_or(RawValue::NULL)))?;
+        let name: String =
+            args.required().map_err(|_| RpcError::invalid_params("expected subscription name as first argument"))?;
+        let Some(subscription) = self.api.subscription(namespace, &name) else {
+            return Err(RpcError::new(error::METHOD_NOT_FOUND, format!("no {name:?} subscription in {namespace} namespace")));
+        };
+        if live.lock().len() >= MAX_SUBSCRIPTIONS {
+            return Err(RpcError::server("too many subscriptions on this connection"));
+        }
+        let events = subscription(args)?;
+        let (id, token) = (random_id(), CancellationToken::new());
+        let reply = error::reply(&id);
+        live.lock().insert(id.clone(), token.clone());
+        answer.subscriptions.push(Subscription { id, namespace: namespace.to_owned(), events, token });
+        reply
+    }
+}
+
+pub fn crashed(method: &str) -> RpcError {
+    tracing::error!(method, "an RPC method crashed");
+    RpcError::new(error::INTERNAL, "method handler crashed")
+}
+
+/// The id of a subscription or a filter, which nobody else can guess: 16 random bytes, as a quantity.
+pub fn random_id() -> String {
+    format!("{:#x}", rand::random::<u128>())
+}

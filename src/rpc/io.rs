@@ -1,0 +1,73 @@
+//! A socket that gives up on a peer that does not read.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::{Instant, Sleep},
+};
+
+/// Fails a write that made no progress for `limit`: what is buffered for a slow reader is freed with its connection.
+pub struct WriteTimeout {
+    socket: TcpStream,
+    limit: Duration,
+    stalled: Pin<Box<Sleep>>,
+    waiting: bool,
+}
+
+impl WriteTimeout {
+    pub fn new(socket: TcpStream, limit: Duration) -> Self {
+        Self { socket, limit, stalled: Box::pin(tokio::time::sleep(limit)), waiting: false }
+    }
+
+    /// Passes on the outcome of a write and watches over its waiting.
+    fn watch<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            self.waiting = false;
+            return outcome;
+        }
+        if !self.waiting {
+            self.waiting = true;
+            self.stalled.as_mut().reset(Instant::now() + self.limit);
+        }
+        match self.stalled.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for WriteTimeout {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for WriteTimeout {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.socket).poll_write(cx, data);
+        self.watch(cx, outcome)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.socket).poll_write_vectored(cx, data);
+        self.watch(cx, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}

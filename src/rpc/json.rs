@@ -1,0 +1,95 @@
+//! Reading JSON of strangers without keeping more of it than is used: a body of 5 MiB can hold millions of tiny values.
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::{fmt, marker::PhantomData};
+
+/// The first `N` elements of an array; the others are checked for syntax and forgotten.
+pub struct Firsts<'a, const N: usize>(pub Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a, const N: usize> Deserialize<'de> for Firsts<'a, N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements<'a, const N: usize>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a, const N: usize> Visitor<'de> for Elements<'a, N> {
+            type Value = Firsts<'a, N>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+                let mut firsts = Vec::new();
+                while firsts.len() < N {
+                    match elements.next_element()? {
+                        Some(element) => firsts.push(element),
+                        None => return Ok(Firsts(firsts)),
+                    }
+                }
+                while elements.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Firsts(firsts))
+            }
+        }
+        deserializer.deserialize_seq(Elements(PhantomData))
+    }
+}
+
+/// The members of a request that JSON-RPC knows; of a repeated one the last.
+#[derive(Default)]
+pub struct Members<'a> {
+    pub jsonrpc: Option<&'a RawValue>,
+    pub id: Option<&'a RawValue>,
+    pub method: Option<&'a RawValue>,
+    pub params: Option<&'a RawValue>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for Object<'a> {
+            type Value = Members<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Members::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    let member = match name.as_str() {
+                        "jsonrpc" => &mut members.jsonrpc,
+                        "id" => &mut members.id,
+                        "method" => &mut members.method,
+                        "params" => &mut members.params,
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            continue;
+                        }
+                    };
+                    *member = Some(map.next_value()?);
+                }
+                Ok(members)
+            }
+        }
+        deserializer.deserialize_map(Object(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_elements_are_kept() {
+        let Firsts(kept) = serde_json::from_str::<Firsts<'_, 2>>("[1, [2], {\"a\": 3}]").unwrap();
+        assert_eq!(kept.iter().map(|raw| raw.get()).collect::<Vec<_>>(), ["1", "[2]"]);
+        assert!(serde_json::from_str::<Firsts<'_, 2>>("[1, 2, 3").is_err());
+        assert!(serde_json::from_str::<Firsts<'_, 2>>("{}").is_err());
+    }
+
+    #[test]
+    fn of_a_repeated_member_the_last_counts() {
+        let members: Members<'_> = serde_json::from_str(r#"{"id":1,"other":[{}],"id":2,"i\u0064":3}"#).unwrap();
+        assert_eq!(members.id.unwrap().get(), "3");
+        assert!(members.method.is_none());
+    }
+}

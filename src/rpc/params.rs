@@ -1,0 +1,260 @@
+//! Positional parameters, read one after another, refused in geth's words (code -32602).
+
+use super::{error::RpcError, json::Firsts};
+use alloy_primitives::{Address, B256, Bytes, U256};
+use serde_json::value::RawValue;
+
+/// More parameters than any method has; what is beyond them is not kept.
+const MAX_PARAMS: usize = 16;
+
+/// The parameters of one request.
+#[derive(Debug, Default)]
+pub struct Args {
+    values: std::vec::IntoIter<Box<RawValue>>,
+    /// The number of the next parameter, for messages.
+    next: usize,
+}
+
+/// A value that can be a parameter. The error is the text after `invalid argument N: `.
+pub trait Arg: Sized {
+    fn from_json(json: &str) -> Result<Self, String>;
+}
+
+impl Args {
+    /// `params` of a request: an array, null or nothing.
+    pub fn parse(params: Option<&RawValue>) -> Result<Self, RpcError> {
+        let Some(params) = params.filter(|params| params.get() != "null") else { return Ok(Self::default()) };
+        let Firsts(values) = serde_json::from_str::<Firsts<'_, MAX_PARAMS>>(params.get())
+            .map_err(|_| RpcError::invalid_params("non-array args"))?;
+        let values: Vec<Box<RawValue>> = values.into_iter().map(ToOwned::to_owned).collect();
+        Ok(Self { values: values.into_iter(), next: 0 })
+    }
+
+    /// Refuses more than `most` parameters in all.
+    pub fn at_most(self, most: usize) -> Result<Self, RpcError> {
+        if self.next + self.values.len() > most {
+            return Err(RpcError::invalid_params(format!("too many arguments, want at most {most}")));
+        }
+        Ok(self)
+    }
+
+    pub fn required<T: Arg>(&mut self) -> Result<T, RpcError> {
+        let number = self.next;
+        let value = self.values.next();
+        self.next += 1;
+        let value = value.ok_or_else(|| RpcError::invalid_params(format!("missing value for required argument {number}")))?;
+        T::from_json(value.get()).map_err(|text| RpcError::invalid_params(format!("invalid argument {number}: {text}")))
+    }
+
+    /// `None` if the parameter is absent or null.
+    pub fn optional<T: Arg>(&mut self) -> Result<Option<T>, RpcError> {
+        match self.values.as_slice().first() {
+            None => Ok(None),
+            Some(value) if value.get() == "null" => {
+                self.values.next();
+                self.next += 1;
+                Ok(None)
+            }
+            Some(_) => self.required().map(Some),
+        }
+    }
+}
+
+/// A JSON string, or `None` if the value is of another kind.
+pub fn string(json: &str) -> Option<String> {
+    serde_json::from_str(json).ok()
+}
+
+/// The number of a `0x` quantity of at most 64 bits.
+pub fn quantity(text: &str) -> Result<u64, &'static str> {
+    let digits = quantity_digits(text)?;
+    if digits.len() > 16 {
+        return Err("hex number > 64 bits");
+    }
+    u64::from_str_radix(digits, 16).map_err(|_| "invalid hex string")
+}
+
+/// The number of a `0x` quantity of at most 256 bits.
+pub fn big_quantity(text: &str) -> Result<U256, &'static str> {
+    let digits = quantity_digits(text)?;
+    if digits.len() > 64 {
+        return Err("hex number > 256 bits");
+    }
+    U256::from_str_radix(digits, 16).map_err(|_| "invalid hex string")
+}
+
+fn quantity_digits(text: &str) -> Result<&str, &'static str> {
+    let digits = hex_digits(text)?;
+    if digits.is_empty() {
+        return Err("hex string \"0x\"");
+    }
+    if digits.len() > 1 && digits.starts_with('0') {
+        return Err("hex number with leading zero digits");
+    }
+    // `from_str_radix` would take a sign or an underscore.
+    if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err("invalid hex string");
+    }
+    Ok(digits)
+}
+
+fn hex_digits(text: &str) -> Result<&str, &'static str> {
+    if text.is_empty() {
+        return Err("empty hex string");
+    }
+    text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).ok_or("hex string without 0x prefix")
+}
+
+/// The bytes of a `0x` string.
+pub fn bytes(text: &str) -> Result<Vec<u8>, &'static str> {
+    let digits = hex_digits(text)?;
+    if !digits.len().is_multiple_of(2) {
+        return Err("hex string of odd length");
+    }
+    hex::decode(digits).map_err(|_| "invalid hex string")
+}
+
+/// The text of Go's decoder for a value that does not fit a type.
+fn unfit(problem: &str, go_type: &str) -> String {
+    format!("json: cannot unmarshal {problem} into Go value of type {go_type}")
+}
+
+fn fixed<const N: usize>(json: &str, go_type: &str) -> Result<[u8; N], String> {
+    let text = string(json).ok_or_else(|| unfit("non-string", go_type))?;
+    let bytes = bytes(&text).map_err(|problem| unfit(problem, go_type))?;
+    let digits = bytes.len() * 2;
+    bytes.try_into().map_err(|_| format!("hex string has length {digits}, want {} for {go_type}", N * 2))
+}
+
+impl Arg for B256 {
+    fn from_json(json: &str) -> Result<Self, String> {
+        fixed(json, "common.Hash").map(B256::new)
+    }
+}
+
+impl Arg for Address {
+    fn from_json(json: &str) -> Result<Self, String> {
+        fixed(json, "common.Address").map(Address::new)
+    }
+}
+
+impl Arg for Bytes {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let text = string(json).ok_or_else(|| unfit("non-string", "hexutil.Bytes"))?;
+        bytes(&text).map(Bytes::from).map_err(|problem| unfit(problem, "hexutil.Bytes"))
+    }
+}
+
+impl Arg for bool {
+    fn from_json(json: &str) -> Result<Self, String> {
+        serde_json::from_str(json).map_err(|_| unfit(kind(json), "bool"))
+    }
+}
+
+impl Arg for String {
+    fn from_json(json: &str) -> Result<Self, String> {
+        string(json).ok_or_else(|| unfit(kind(json), "string"))
+    }
+}
+
+/// A 64-bit quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quantity(pub u64);
+
+impl Arg for Quantity {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let text = string(json).ok_or_else(|| unfit("non-string", "hexutil.Uint64"))?;
+        quantity(&text).map(Quantity).map_err(|problem| unfit(problem, "hexutil.Uint64"))
+    }
+}
+
+/// A number of blocks: a quantity, or a plain JSON number as older tools send it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64);
+
+impl Arg for Count {
+    fn from_json(json: &str) -> Result<Self, String> {
+        if let Ok(number) = serde_json::from_str::<u64>(json) {
+            return Ok(Count(number));
+        }
+        Quantity::from_json(json).map(|quantity| Count(quantity.0))
+    }
+}
+
+/// Anything that serde reads: objects and lists.
+#[derive(Clone, Debug)]
+pub struct Json<T>(pub T);
+
+impl<T: serde::de::DeserializeOwned> Arg for Json<T> {
+    fn from_json(json: &str) -> Result<Self, String> {
+        serde_json::from_str(json).map(Json).map_err(|error| error.to_string())
+    }
+}
+
+fn kind(json: &str) -> &'static str {
+    match json.as_bytes().first() {
+        Some(b'"') => "string",
+        Some(b'{') => "object",
+        Some(b'[') => "array",
+        Some(b't' | b'f') => "bool",
+        Some(b'n') => "null",
+        _ => "number",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(json: &str) -> Args {
+        Args::parse(Some(&RawValue::from_string(json.to_owned()).unwrap())).unwrap()
+    }
+
+    fn refusal<T: Arg + std::fmt::Debug>(json: &str) -> String {
+        let error = args(json).required::<T>().unwrap_err();
+        assert_eq!(error.code, -32602);
+        error.message
+    }
+
+    #[test]
+    fn refusals_are_in_geths_words() {
+        assert_eq!(refusal::<Address>("[]"), "missing value for required argument 0");
+        assert_eq!(
+            refusal::<B256>(r#"["12"]"#),
+            "invalid argument 0: json: cannot unmarshal hex string without 0x prefix into Go value of type common.Hash"
+        );
+        assert_eq!(
+            refusal::<B256>("[12]"),
+            "invalid argument 0: json: cannot unmarshal non-string into Go value of type common.Hash"
+        );
+        assert_eq!(refusal::<Address>(r#"["0x12"]"#), "invalid argument 0: hex string has length 2, want 40 for common.Address");
+        assert_eq!(
+            refusal::<Quantity>(r#"["0x01"]"#),
+            "invalid argument 0: json: cannot unmarshal hex number with leading zero digits into Go value of type hexutil.Uint64"
+        );
+        assert_eq!(refusal::<bool>(r#"["x"]"#), "invalid argument 0: json: cannot unmarshal string into Go value of type bool");
+        assert_eq!(args("[1,2]").at_most(1).unwrap_err().message, "too many arguments, want at most 1");
+        let object = RawValue::from_string("{}".into()).unwrap();
+        assert_eq!(Args::parse(Some(&object)).unwrap_err().message, "non-array args");
+    }
+
+    #[test]
+    fn trailing_parameters_may_be_null_or_absent() {
+        let mut given = args(r#"[true,null]"#);
+        assert!(given.required::<bool>().unwrap());
+        assert_eq!(given.optional::<bool>().unwrap(), None);
+        assert_eq!(given.optional::<bool>().unwrap(), None);
+        assert_eq!(Args::parse(None).unwrap().optional::<bool>().unwrap(), None);
+    }
+
+    #[test]
+    fn quantities_are_minimal() {
+        assert_eq!(quantity("0x0"), Ok(0));
+        assert_eq!(quantity("0xffffffffffffffff"), Ok(u64::MAX));
+        assert_eq!(quantity("0x10000000000000000"), Err("hex number > 64 bits"));
+        assert_eq!(quantity("0x"), Err("hex string \"0x\""));
+        assert_eq!(quantity("0x+1"), Err("invalid hex string"));
+        assert_eq!(quantity("1"), Err("hex string without 0x prefix"));
+        assert_eq!(big_quantity("0x1_0"), Err("invalid hex string"));
+    }
+}

@@ -1,0 +1,403 @@
+//! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins, time limits, as geth has them.
+//!
+//! Clients talk to it. What can overload it, and the bound: connections (a limit for HTTP, one for WebSockets), bodies (5 MiB
+//! each, [`Limits::body_memory`] together), readers that do not read (a write that stalls ends the connection), senders that do
+//! not send (time limits on head, body and idleness).
+
+use super::{api::Api, frame::Session, io::WriteTimeout, ws};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// What one client may cost, and all of them together.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections that speak HTTP; the next one waits to be accepted.
+    pub http_connections: usize,
+    /// Connections that speak WebSocket; the next one is refused with 503.
+    pub ws_connections: usize,
+    /// Bytes of one request body.
+    pub body: usize,
+    /// Bytes of all request bodies in memory.
+    pub body_memory: usize,
+    /// Bytes of one WebSocket message.
+    pub ws_message: usize,
+    /// The head of a connection's first request, and a request's body.
+    pub read: Duration,
+    /// A response that its reader does not take, and the time a request may be worked on.
+    pub write: Duration,
+    /// Between two requests of a connection.
+    pub idle: Duration,
+    /// A WebSocket message that its reader does not take.
+    pub ws_write: Duration,
+    /// Between two pings; a WebSocket that is silent for twice as long is closed.
+    pub ws_ping: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            http_connections: 1024,
+            ws_connections: 256,
+            body: 5 << 20,
+            body_memory: 128 << 20,
+            ws_message: 32 << 20,
+            read: Duration::from_secs(30),
+            write: Duration::from_secs(30),
+            idle: Duration::from_secs(120),
+            ws_write: Duration::from_secs(10),
+            ws_ping: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Who may use the HTTP side of a listener, and for what.
+pub struct Http {
+    pub api: Arc<Api>,
+    pub vhosts: Vec<String>,
+    pub cors: Vec<String>,
+}
+
+/// Who may use the WebSocket side of a listener, and for what.
+pub struct Ws {
+    pub api: Arc<Api>,
+    pub origins: Vec<String>,
+}
+
+/// One listening socket. It serves HTTP, WebSockets, or both by looking at the `Upgrade` header.
+pub struct Listener {
+    pub socket: TcpListener,
+    pub site: Arc<Site>,
+}
+
+/// What a listener serves.
+pub struct Site {
+    pub http: Option<Http>,
+    pub ws: Option<Ws>,
+    pub limits: Limits,
+    ws_places: Arc<Semaphore>,
+    body_memory: Semaphore,
+}
+
+/// How long a request in flight may hold up the server's end.
+const STOP: Duration = Duration::from_secs(5);
+/// Body memory is counted in these.
+const KIB: usize = 1024;
+
+impl Site {
+    pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits) -> Self {
+        let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
+        let body_memory = Semaphore::new(limits.body_memory.max(limits.body).div_ceil(KIB));
+        Self { http, ws, limits, ws_places, body_memory }
+    }
+}
+
+impl Listener {
+    /// Accepts until `token` is cancelled, then lets the requests in flight end. Connections are tasks of this function: when it
+    /// returns none is left.
+    pub async fn run(self, token: CancellationToken) {
+        let places = Arc::new(Semaphore::new(self.site.limits.http_connections + self.site.limits.ws_connections));
+        let tasks = TaskTracker::new();
+        loop {
+            let accepted = async {
+                let place = places.clone().acquire_owned().await.ok()?;
+                Some((self.socket.accept().await, place))
+            };
+            let (accepted, place) = tokio::select! {
+                () = token.cancelled() => break,
+                accepted = accepted => match accepted {
+                    Some(accepted) => accepted,
+                    None => break,
+                },
+            };
+            match accepted {
+                Ok((socket, peer)) => {
+                    tasks.spawn(connection(socket, peer, self.site.clone(), token.clone(), place, tasks.clone()));
+                }
+                Err(error) => {
+                    // Out of file descriptors, mostly: waiting is the only thing that helps.
+                    tracing::warn!(%error, "an RPC connection could not be accepted");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        drop(self.socket);
+        tasks.close();
+        tasks.wait().await;
+    }
+}
+
+async fn connection(
+    socket: TcpStream,
+    peer: SocketAddr,
+    site: Arc<Site>,
+    token: CancellationToken,
+    place: OwnedSemaphorePermit,
+    tasks: TaskTracker,
+) {
+    let _ = socket.set_nodelay(true);
+    let socket = TokioIo::new(WriteTimeout::new(socket, site.limits.write));
+    let began = Arc::new(AtomicBool::new(false));
+    let place = Arc::new(place);
+    let service = service_fn(|request: Request<Incoming>| {
+        began.store(true, Ordering::Relaxed);
+        let (site, token, tasks, place) = (site.clone(), token.clone(), tasks.clone(), place.clone());
+        async move {
+            if site.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
+                return Ok::<_, Infallible>(site.upgrade(request, &tasks, token, place));
+            }
+            Ok(site.http(request).await)
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(site.limits.idle);
+    let connection = http.serve_connection(socket, service).with_upgrades();
+    tokio::pin!(connection);
+    // hyper has one clock for idleness and for the head of a request: the first head gets its own.
+    let first = sleep(site.limits.read);
+    tokio::pin!(first);
+    let (mut waiting, mut stopping) = (true, false);
+    let stop = sleep(Duration::ZERO);
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            outcome = &mut connection => {
+                if let Err(error) = outcome {
+                    tracing::debug!(%peer, %error, "RPC connection ended");
+                }
+                return;
+            }
+            () = &mut first, if waiting => {
+                waiting = false;
+                if !began.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            () = token.cancelled(), if !stopping => {
+                stopping = true;
+                stop.as_mut().reset(Instant::now() + STOP);
+                connection.as_mut().graceful_shutdown();
+            }
+            () = &mut stop, if stopping => return,
+        }
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+/// An HTTP error in the form of Go's `http.Error`.
+fn refused(status: StatusCode, text: &str) -> Answer {
+    let mut response = Response::new(Full::from(format!("{text}\n")));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn empty(status: StatusCode) -> Answer {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
+}
+
+impl Site {
+    /// A request that is not a WebSocket upgrade.
+    async fn http(&self, request: Request<Incoming>) -> Answer {
+        let Some(http) = &self.http else { return empty(StatusCode::NOT_FOUND) };
+        if request.uri().path() != "/" {
+            return empty(StatusCode::NOT_FOUND);
+        }
+        if !host_allowed(&http.vhosts, request.headers()) {
+            return refused(StatusCode::FORBIDDEN, "invalid host specified");
+        }
+        let cors = cors_headers(&http.cors, &request);
+        let mut response = match &cors {
+            Some(_) if is_preflight(&request) => empty(StatusCode::NO_CONTENT),
+            _ => self.post(http, request).await,
+        };
+        response.headers_mut().extend(cors.unwrap_or_default());
+        response
+    }
+
+    /// The rules of geth's `rpc/http.go`, in its order.
+    async fn post(&self, http: &Http, request: Request<Incoming>) -> Answer {
+        let limit = self.limits.body;
+        let length = content_length(request.headers());
+        let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
+        if request.method() == Method::GET && length.unwrap_or(0) == 0 && !chunked && request.uri().query().is_none() {
+            return empty(StatusCode::OK);
+        }
+        if request.method() != Method::POST && request.method() != Method::OPTIONS {
+            return refused(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
+        }
+        if let Some(length) = length.filter(|length| *length > limit as u64) {
+            return refused(StatusCode::PAYLOAD_TOO_LARGE, &format!("content length too large ({length}>{limit})"));
+        }
+        if request.method() == Method::OPTIONS {
+            return empty(StatusCode::OK);
+        }
+        if !is_json(request.headers()) {
+            let text = "invalid content type, only application/json is supported";
+            return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
+        }
+        let deadline = Instant::now() + self.limits.write;
+        let weight = length.map_or(limit, |length| length as usize).div_ceil(KIB) as u32;
+        let Ok(Ok(_memory)) = tokio::time::timeout_at(deadline, self.body_memory.acquire_many(weight)).await else {
+            return refused(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once");
+        };
+        let body = match timeout(self.limits.read, Limited::new(request.into_body(), limit).collect()).await {
+            Err(_) => return empty(StatusCode::REQUEST_TIMEOUT),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                return refused(StatusCode::PAYLOAD_TOO_LARGE, &format!("content length too large (>{limit})"));
+            }
+            Ok(Err(_)) => return empty(StatusCode::BAD_REQUEST),
+            Ok(Ok(body)) => body.to_bytes(),
+        };
+        let session = Session { api: &http.api, deadline: Some(deadline), subscriptions: None };
+        let answer = session.answer(&body).await;
+        let mut response = Response::new(Full::from(answer.text.unwrap_or_default()));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+
+    /// A WebSocket handshake. The session runs as a task beside the connection that it came from.
+    fn upgrade(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+        tasks: &TaskTracker,
+        token: CancellationToken,
+        place: Arc<OwnedSemaphorePermit>,
+    ) -> Answer {
+        let Some(ws) = &self.ws else { return empty(StatusCode::NOT_FOUND) };
+        if request.uri().path() != "/" {
+            return empty(StatusCode::NOT_FOUND);
+        }
+        if !origin_allowed(&ws.origins, request.headers()) {
+            return refused(StatusCode::FORBIDDEN, "origin not allowed");
+        }
+        let Ok(ws_place) = self.ws_places.clone().try_acquire_owned() else {
+            return refused(StatusCode::SERVICE_UNAVAILABLE, "too many WebSocket connections");
+        };
+        let mut handshake = soketto::handshake::http::Server::new();
+        let response = match handshake.receive_request(&request) {
+            Ok(response) => response.map(|()| Full::default()),
+            Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
+        };
+        let upgraded = hyper::upgrade::on(&mut request);
+        tasks.spawn(async move {
+            let _places = (place, ws_place);
+            let (Ok(socket), Some(ws)) = (upgraded.await, &self.ws) else { return };
+            ws::session(TokioIo::new(socket), ws.api.clone(), &self.limits, token).await;
+        });
+        response
+    }
+}
+
+fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    text(headers, header::CONTENT_LENGTH)?.parse().ok()
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let media_type = text(headers, header::CONTENT_TYPE).unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    ["application/json", "application/json-rpc", "application/jsonrequest"]
+        .iter()
+        .any(|accepted| media_type.eq_ignore_ascii_case(accepted))
+}
+
+/// The name in a `Host` header: without its port, IPv6 without brackets.
+fn host_name(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split(']').next().unwrap_or_default();
+    }
+    match host.rsplit_once(':') {
+        Some((name, _)) if !name.contains(':') => name,
+        _ => host,
+    }
+}
+
+/// The defence against DNS rebinding: a name in `Host` must be listed. Addresses cannot be rebound.
+fn host_allowed(vhosts: &[String], headers: &HeaderMap) -> bool {
+    let host = text(headers, header::HOST).unwrap_or_default();
+    let name = host_name(host);
+    name.is_empty()
+        || name.parse::<std::net::IpAddr>().is_ok()
+        || vhosts.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(name))
+}
+
+fn is_preflight<B>(request: &Request<B>) -> bool {
+    request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// The CORS headers for a browser's request from an allowed origin; `None` means that CORS has no say in it.
+fn cors_headers<B>(allowed: &[String], request: &Request<B>) -> Option<HeaderMap> {
+    let origin = request.headers().get(header::ORIGIN)?;
+    let any = allowed.iter().any(|pattern| pattern == "*");
+    let name = origin.to_str().ok()?;
+    if !any && !allowed.iter().any(|pattern| matches_pattern(pattern, name)) {
+        return None;
+    }
+    let mut headers = HeaderMap::new();
+    headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+    let origin = if any { HeaderValue::from_static("*") } else { origin.clone() };
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    if is_preflight(request) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST, GET"));
+        let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.unwrap_or(HeaderValue::from_static("*")));
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    }
+    Some(headers)
+}
+
+/// An origin against a pattern with at most one `*`.
+fn matches_pattern(pattern: &str, origin: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern.eq_ignore_ascii_case(origin),
+        Some((start, end)) => origin.len() >= start.len() + end.len() && origin.starts_with(start) && origin.ends_with(end),
+    }
+}
+
+/// `--ws.origins`: a rule may name a scheme, a host and a port; what it leaves out matches anything. Programs that are not
+/// browsers send no origin and are let in.
+fn origin_allowed(rules: &[String], headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    let Some(origin) = origin.to_str().ok().map(split_origin) else { return false };
+    let allowed = |rule: &str| {
+        let (scheme, host, port) = split_origin(rule);
+        let same = |rule: &str, value: &str| rule.is_empty() || rule.eq_ignore_ascii_case(value);
+        rule == "*" || (same(scheme, origin.0) && same(host, origin.1) && same(port, origin.2))
+    };
+    match rules.iter().map(|rule| rule.trim()).filter(|rule| !rule.is_empty()).collect::<Vec<_>>() {
+        rules if rules.is_empty() => allowed("http://localhost"),
+        rules => rules.into_iter().any(allowed),
+    }
+}
+
+/// Scheme, host and port of an origin; absent parts are empty.
+fn split_origin(origin: &str) -> (&str, &str, &str) {
+    let (scheme, rest) = origin.split_once("://").unwrap_or(("", origin));
+    let rest = rest.trim_end_matches('/');
+    let host = host_name(rest);
+    let port = rest.rsplit_once(':').map_or("", |(_, port)| if port.contains(']') { "" } else { port });
+    (scheme, host, port)
+}

@@ -1,0 +1,128 @@
+//! The server over real sockets: HTTP rules, JSON-RPC framing, WebSocket sessions.
+
+mod call;
+mod chain;
+mod filters;
+mod fixtures;
+mod framing;
+mod heads;
+mod http;
+mod more;
+mod send;
+mod values;
+mod websocket;
+
+use super::{
+    BoundAddrs, RpcServer,
+    api::Api,
+    error::{Reply, RpcError, reply},
+    server::{Http, Limits, Ws},
+};
+use futures::{FutureExt, StreamExt, stream};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinHandle,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// A server of toy methods; it stops when dropped.
+struct Server {
+    addrs: BoundAddrs,
+    token: CancellationToken,
+    running: JoinHandle<()>,
+    _guard: DropGuard,
+}
+
+/// What a test changes of the server.
+struct Setup {
+    vhosts: Vec<String>,
+    cors: Vec<String>,
+    origins: Vec<String>,
+    limits: Limits,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { vhosts: vec!["localhost".into()], cors: vec![], origins: vec![], limits: Limits::default() }
+    }
+}
+
+fn toys() -> Api {
+    let mut api = Api::default();
+    api.insert("toy_echo", |mut args| {
+        async move {
+            let first: String = args.required()?;
+            reply(first)
+        }
+        .boxed()
+    });
+    api.insert("toy_fail", |_| {
+        async { Err(RpcError { data: Some(reply("0x12")?), ..RpcError::new(3, "execution reverted \"so\"") }) }.boxed()
+    });
+    api.insert("toy_crash", |_| async { panic!("a toy that breaks") }.boxed());
+    api.insert("toy_sleep", |_| async { std::future::pending::<Reply>().await }.boxed());
+    api.insert("toy_big", |mut args| {
+        async move { reply("x".repeat(args.required::<super::params::Count>()?.0 as usize)) }.boxed()
+    });
+    api.insert_subscription("toy", "count", |_| {
+        Ok(stream::iter(0..3).map(|n| reply(n).unwrap()).chain(stream::pending()).boxed())
+    });
+    api.insert_subscription("toy", "flood", |_| Ok(stream::repeat_with(|| reply("x".repeat(100_000)).unwrap()).boxed()));
+    api.insert_subscription("toy", "brief", |_| Ok(stream::iter([reply(7).unwrap()]).boxed()));
+    api
+}
+
+impl Server {
+    async fn start(setup: Setup) -> Self {
+        Self::of(toys(), setup).await
+    }
+
+    async fn of(api: Api, setup: Setup) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let api = Arc::new(api);
+        let http = Http { api: api.clone(), vhosts: setup.vhosts, cors: setup.cors };
+        let ws = Ws { api, origins: setup.origins };
+        let (server, addrs) = RpcServer::bind_sites(Some((any, http)), Some((any, ws)), setup.limits).await.unwrap();
+        let token = CancellationToken::new();
+        let running = tokio::spawn(server.run(token.clone()));
+        Self { addrs, running, _guard: token.clone().drop_guard(), token }
+    }
+
+    async fn plain() -> Self {
+        Self::start(Setup::default()).await
+    }
+
+    /// Sends bytes to the HTTP port and reads until the server closes or `wait` is over.
+    async fn raw(&self, request: &[u8], wait: Duration) -> String {
+        let mut socket = TcpStream::connect(self.addrs.http.unwrap()).await.unwrap();
+        let _ = socket.write_all(request).await;
+        read_all(&mut socket, wait).await
+    }
+
+    /// One HTTP request with a body; the answer's status and all of its text.
+    async fn http(&self, head: &str, body: &str) -> (u16, String) {
+        let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+        let request = format!("{head}\r\nconnection: close\r\n{length}\r\n{body}");
+        let answer = self.raw(request.as_bytes(), Duration::from_secs(10)).await;
+        let status =
+            answer.get(9..12).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status in {answer:?}"));
+        (status, answer)
+    }
+
+    /// A JSON-RPC body by POST; the body of the answer.
+    async fn post(&self, body: &str) -> String {
+        let (status, answer) = self.http(POST, body).await;
+        assert_eq!(status, 200, "{answer}");
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+}
+
+const POST: &str = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
+
+async fn read_all(socket: &mut TcpStream, wait: Duration) -> String {
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(wait, socket.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}

@@ -1,0 +1,273 @@
+//! A small chain to ask: a stored genesis block and executed blocks above it, without an executor.
+
+use crate::{
+    chain::{
+        Heads,
+        changes::{AccountChange, Changes, StorageChange},
+        pool::Pool,
+        receipt::Receipt,
+        rules::{ChainSpec, Eip1559Constants, Rules},
+        store::{Identity, Store},
+        trie,
+        view::{ExecutedBlock, View},
+    },
+    rpc::{
+        NAMESPACES, Reader, RpcContext, TxRoute,
+        api::Api,
+        frame::{Live, Session},
+    },
+};
+use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxLegacy, transaction::SignerRecoverable};
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip2930::{AccessList, AccessListItem},
+};
+use alloy_primitives::{Address, B256, Bytes, Log, Signature, TxKind, U256, keccak256};
+use op_alloy_consensus::OpTxEnvelope;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use starling_proto::{
+    fork::{Fork, ForkSchedule},
+    l1info::{L1Origin, l1_info_tx},
+    payload::{BlockId, Payload},
+    system_config::SystemConfig,
+};
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::watch;
+
+pub const CHAIN_ID: u64 = 901;
+pub const CONTRACT: Address = Address::repeat_byte(0xcc);
+pub const RICH: Address = Address::repeat_byte(0xaa);
+/// What the account of the send tests has, wei.
+pub const FUNDS: U256 = U256::from_limbs([1_000_000_000_000, 0, 0, 0]);
+const CODE: [u8; 3] = [0x60, 0x00, 0x00];
+
+/// A chain held in memory above a stored genesis block.
+pub struct Chain {
+    _dir: tempfile::TempDir,
+    pub store: Store,
+    pub blocks: Vec<Arc<ExecutedBlock>>,
+    pub view: Arc<Mutex<Arc<View>>>,
+    heads: watch::Sender<Heads>,
+    pub context: Arc<RpcContext>,
+    pub api: Api,
+    /// Of the blocks to come.
+    pub gas_limit: u64,
+    forks: ForkSchedule,
+}
+
+fn account(nonce: u64, balance: u64, code_hash: B256) -> Option<AccountChange> {
+    Some(AccountChange { nonce, balance: U256::from(balance), code_hash })
+}
+
+impl Chain {
+    pub fn new(fork: Fork) -> Self {
+        let forks = ForkSchedule::from_genesis(fork);
+        let eip1559 = Eip1559Constants { elasticity: 6, denominator: 50, denominator_canyon: 250 };
+        Self::with_rules(Rules::Optimism { forks: forks.clone(), eip1559 }, forks)
+    }
+
+    fn with_rules(rules: Rules, forks: ForkSchedule) -> Self {
+        let code = Bytes::from(CODE);
+        let hash = keccak256(&code);
+        let slots = BTreeMap::from([(keccak256(B256::with_last_byte(1)), U256::from(0x38))]);
+        let changes = Changes {
+            accounts: BTreeMap::from([
+                (keccak256(RICH), account(7, 1_000_000, alloy_primitives::KECCAK256_EMPTY)),
+                (keccak256(CONTRACT), account(1, 0, hash)),
+                (keccak256(super::send::SENDER), account(0, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY)),
+            ]),
+            storages: BTreeMap::from([(keccak256(CONTRACT), StorageChange { wiped: false, slots })]),
+            codes: BTreeMap::from([(hash, code)]),
+        };
+        let update = trie::genesis(&changes).unwrap();
+        let header = Header {
+            state_root: update.state_root,
+            timestamp: 1000,
+            gas_limit: 30_000_000,
+            base_fee_per_gas: Some(1000),
+            ..Default::default()
+        };
+        let genesis = Payload::sealed(header, vec![]);
+        let dir = tempfile::tempdir().unwrap();
+        let identity = Identity { chain_id: CHAIN_ID, genesis_hash: genesis.hash };
+        let store = Store::create(dir.path(), 8 << 20, identity, &genesis, &update.overlay).unwrap();
+        let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
+        let view = Arc::new(Mutex::new(view));
+        let heads = watch::Sender::new(Heads { head: genesis.id(), ..Default::default() });
+        let spec = ChainSpec { chain_id: CHAIN_ID, genesis_hash: genesis.hash, genesis_time: 1000, rules };
+        let newest = view.clone();
+        let reader = Reader {
+            pool: Arc::new(Pool::new(&spec)),
+            spec: Arc::new(spec),
+            heads: heads.subscribe(),
+            view: Arc::new(move || newest.lock().clone()),
+        };
+        let context = RpcContext::new(reader, TxRoute::Pool);
+        let mut chain = Self {
+            _dir: dir,
+            store,
+            blocks: vec![],
+            view,
+            heads,
+            context: Arc::new(context),
+            api: Api::default(),
+            gas_limit: 30_000_000,
+            forks,
+        };
+        chain.bind();
+        chain
+    }
+
+    /// The table of methods over the context as it is.
+    fn bind(&mut self) {
+        let names = ["eth", "net", "txpool", "web3", "unheard-of"].map(String::from);
+        self.api = Api::new(&names, &NAMESPACES, &self.context, "--http.api");
+    }
+
+    /// The same chain with another context.
+    pub fn with(mut self, change: impl FnOnce(&mut RpcContext)) -> Self {
+        self.api = Api::default();
+        change(Arc::get_mut(&mut self.context).expect("nothing else holds it"));
+        self.bind();
+        self
+    }
+
+    pub fn with_route(self, route: TxRoute) -> Self {
+        self.with(|context| context.route = route)
+    }
+
+    pub fn head(&self) -> BlockId {
+        self.view.lock().head()
+    }
+
+    /// A block on `parent` with the L1 attributes and these transactions, each with its logs.
+    pub fn block(&self, parent: &Arc<View>, transactions: &[(OpTxEnvelope, Vec<Log>)], extra: &str) -> Arc<ExecutedBlock> {
+        let time = parent.header().timestamp + 2;
+        let mut all = vec![(l1_attributes(&self.forks, time), vec![])];
+        all.extend_from_slice(transactions);
+        let active = |fork| self.forks.is_active(fork, time);
+        let mut receipts = Vec::new();
+        let (mut raw, mut senders) = (Vec::new(), Vec::new());
+        for (n, (tx, logs)) in all.iter().enumerate() {
+            senders.push(tx.recover_signer().unwrap());
+            raw.push(Bytes::from(tx.encoded_2718()));
+            receipts.push(Receipt {
+                tx_type: alloy_consensus::Typed2718::ty(tx),
+                success: true,
+                cumulative_gas_used: 50_000 * (n as u64 + 1),
+                logs: logs.clone(),
+                deposit_nonce: (tx.is_deposit() && active(Fork::Regolith)).then_some(40 + n as u64),
+                deposit_version: (tx.is_deposit() && active(Fork::Canyon)).then_some(1),
+            });
+        }
+        let changes = Changes::default();
+        let update = trie::update(&parent.state(), &changes).unwrap();
+        let header = Header {
+            parent_hash: parent.head().hash,
+            number: parent.head().number + 1,
+            timestamp: time,
+            state_root: update.state_root,
+            gas_limit: self.gas_limit,
+            gas_used: 50_000 * all.len() as u64,
+            base_fee_per_gas: Some(1000),
+            extra_data: Bytes::copy_from_slice(extra.as_bytes()),
+            logs_bloom: all.iter().flat_map(|(_, logs)| logs).collect(),
+            withdrawals_root: active(Fork::Canyon).then_some(alloy_trie::EMPTY_ROOT_HASH),
+            blob_gas_used: active(Fork::Ecotone).then_some(0),
+            excess_blob_gas: active(Fork::Ecotone).then_some(0),
+            parent_beacon_block_root: active(Fork::Ecotone).then_some(B256::ZERO),
+            requests_hash: active(Fork::Isthmus).then_some(alloy_eips::eip7685::EMPTY_REQUESTS_HASH),
+            ..Default::default()
+        };
+        let payload = Arc::new(Payload::sealed(header, raw));
+        Arc::new(ExecutedBlock::new(payload, senders, Arc::new(receipts), Arc::new(update.overlay)))
+    }
+
+    /// Extends the chain by one block.
+    pub fn add(&mut self, transactions: &[(OpTxEnvelope, Vec<Log>)]) -> Arc<ExecutedBlock> {
+        let parent = self.view.lock().clone();
+        let block = self.block(&parent, transactions, "");
+        self.blocks.push(block.clone());
+        self.publish();
+        block
+    }
+
+    pub fn publish(&self) {
+        let view = View::new(self.store.snapshot().unwrap(), self.blocks.clone(), None, None).unwrap();
+        let head = view.head();
+        *self.view.lock() = Arc::new(view);
+        self.heads.send_modify(|heads| heads.head = head);
+    }
+
+    pub async fn ask(&self, method: &str, params: Value) -> Value {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let live = Live::default();
+        let session = Session { api: &self.api, deadline: None, subscriptions: Some(&live) };
+        serde_json::from_str(&session.answer(request.to_string().as_bytes()).await.text.unwrap()).unwrap()
+    }
+
+    pub async fn result(&self, method: &str, params: Value) -> Value {
+        let answer = self.ask(method, params).await;
+        answer.get("result").unwrap_or_else(|| panic!("{method}: {answer}")).clone()
+    }
+
+    pub async fn error(&self, method: &str, params: Value) -> (i64, String) {
+        let answer = self.ask(method, params).await;
+        let error = answer.get("error").unwrap_or_else(|| panic!("{method}: {answer}"));
+        (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().to_owned())
+    }
+}
+
+fn l1_attributes(forks: &ForkSchedule, time: u64) -> OpTxEnvelope {
+    let scalar = match forks.is_active(Fork::Ecotone, time) {
+        // Version 1: scalars of the blob base fee and of the base fee.
+        true => {
+            let mut scalar = [0; 32];
+            scalar[0] = 1;
+            scalar[24..28].copy_from_slice(&810_949u32.to_be_bytes());
+            scalar[28..].copy_from_slice(&1368u32.to_be_bytes());
+            B256::from(scalar)
+        }
+        false => B256::from(U256::from(684_000)),
+    };
+    let config = SystemConfig {
+        batcher_addr: Address::repeat_byte(0xba),
+        overhead: B256::from(U256::from(188)),
+        scalar,
+        operator_fee_scalar: 3,
+        operator_fee_constant: 5,
+        ..Default::default()
+    };
+    let origin = L1Origin { hash: B256::repeat_byte(9), number: 77, time, base_fee: 2_000_000_000, blob_base_fee: 7 };
+    l1_info_tx(forks, &config, &origin, 0, time, time - 1).unwrap().into()
+}
+
+/// Signed by nobody in particular: the signature recovers to some address.
+pub fn signature() -> Signature {
+    Signature::new(U256::from(0x1234), U256::from(0x5678), true)
+}
+
+pub fn legacy(nonce: u64) -> OpTxEnvelope {
+    let to = TxKind::Call(RICH);
+    TxLegacy { chain_id: Some(CHAIN_ID), nonce, gas_price: 2000, gas_limit: 21_000, to, ..Default::default() }
+        .into_signed(signature())
+        .into()
+}
+
+pub fn dynamic() -> OpTxEnvelope {
+    let access_list = AccessList(vec![AccessListItem { address: CONTRACT, storage_keys: vec![B256::ZERO] }]);
+    TxEip1559 {
+        chain_id: CHAIN_ID,
+        nonce: 3,
+        gas_limit: 100_000,
+        max_fee_per_gas: 5000,
+        max_priority_fee_per_gas: 100,
+        to: TxKind::Create,
+        value: U256::from(5),
+        access_list,
+        input: Bytes::from_static(&[1, 2, 3]),
+    }
+    .into_signed(signature())
+    .into()
+}

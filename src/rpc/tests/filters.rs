@@ -1,0 +1,134 @@
+//! Filters over a small chain: what they tell, over a reorg too, and when they end.
+
+use super::{
+    chain::{CONTRACT, Chain, RICH, legacy},
+    send::transfer,
+};
+use crate::chain::view::View;
+use alloy_primitives::{B256, Bytes, Log};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use starling_proto::fork::Fork;
+use std::{sync::Arc, time::Duration};
+
+fn log(topic: u8) -> Log {
+    Log::new_unchecked(CONTRACT, vec![B256::repeat_byte(topic)], Bytes::new())
+}
+
+/// Of each log: its first topic's first byte, and whether it was removed.
+fn seen(logs: &Value) -> Vec<(String, bool)> {
+    let one = |log: &Value| (log["topics"][0].as_str().unwrap()[2..4].to_owned(), log["removed"].as_bool().unwrap());
+    logs.as_array().unwrap().iter().map(one).collect()
+}
+
+fn gone(id: &Value) -> (i64, String) {
+    assert!(id.as_str().unwrap().starts_with("0x"));
+    (-32000, "filter not found".into())
+}
+
+#[tokio::test]
+async fn filters_tell_what_came_since_the_last_question() {
+    let mut chain = Chain::new(Fork::Canyon);
+    chain.add(&[(legacy(0), vec![log(1)])]);
+    let all = chain.result("eth_newFilter", json!([{ "fromBlock": "0x0", "address": CONTRACT }])).await;
+    let some = chain.result("eth_newFilter", json!([{ "topics": [[B256::repeat_byte(2)]] }])).await;
+    let bounded = chain.result("eth_newFilter", json!([{ "fromBlock": "0x3", "toBlock": "0x3" }])).await;
+    let other = chain.result("eth_newFilter", json!([{ "address": RICH }])).await;
+    let blocks = chain.result("eth_newBlockFilter", json!([])).await;
+    let changes = |id: &Value| chain_changes(&chain, id.clone());
+    for id in [&all, &some, &bounded, &other, &blocks] {
+        assert_eq!(changes(id).await, json!([]));
+    }
+    let second = chain.add(&[(legacy(1), vec![log(2), log(3)])]);
+    let third = chain.add(&[(legacy(2), vec![log(2)])]);
+    let changes = |id: &Value| chain_changes(&chain, id.clone());
+    let told = |logs: &[(&str, bool)]| logs.iter().map(|(topic, removed)| (topic.to_string(), *removed)).collect::<Vec<_>>();
+    assert_eq!(seen(&changes(&all).await), told(&[("02", false), ("03", false), ("02", false)]));
+    assert_eq!(seen(&changes(&some).await), told(&[("02", false), ("02", false)]));
+    assert_eq!(seen(&changes(&bounded).await), told(&[("02", false)]));
+    assert_eq!(changes(&other).await, json!([]));
+    assert_eq!(changes(&blocks).await, json!([second.payload.hash, third.payload.hash]));
+    assert_eq!(changes(&all).await, json!([]));
+    // All that match, told or not, from before the filter too.
+    let logs = chain.result("eth_getFilterLogs", json!([all])).await;
+    assert_eq!(seen(&logs).len(), 4);
+    assert_eq!(chain.error("eth_getFilterLogs", json!([blocks])).await, gone(&blocks));
+
+    // A branch without the second block's logs, one block higher: what was told comes back as removed, newest first.
+    chain.blocks.truncate(1);
+    let parent = Arc::new(View::new(chain.store.snapshot().unwrap(), chain.blocks.clone(), None, None).unwrap());
+    let fork = chain.block(&parent, &[(legacy(9), vec![log(7)])], "other");
+    chain.blocks.push(fork.clone());
+    let mut branch = vec![fork];
+    for _ in 0..2 {
+        let view = View::new(chain.store.snapshot().unwrap(), chain.blocks.clone(), None, None).unwrap();
+        let block = chain.block(&Arc::new(view), &[], "other");
+        chain.blocks.push(block.clone());
+        branch.push(block);
+    }
+    chain.publish();
+    let changes = |id: &Value| chain_changes(&chain, id.clone());
+    let expected = told(&[("02", true), ("03", true), ("02", true), ("07", false)]);
+    assert_eq!(seen(&changes(&all).await), expected);
+    assert_eq!(seen(&changes(&some).await), told(&[("02", true), ("02", true)]));
+    let hashes: Vec<_> = branch.iter().map(|block| block.payload.hash).collect();
+    assert_eq!(changes(&blocks).await, json!(hashes));
+
+    assert_eq!(chain.result("eth_uninstallFilter", json!([all])).await, true);
+    assert_eq!(chain.result("eth_uninstallFilter", json!([all])).await, false);
+    assert_eq!(chain.error("eth_getFilterChanges", json!([all])).await, gone(&all));
+    let reversed = json!([{ "fromBlock": "0x5", "toBlock": "0x2" }]);
+    assert_eq!(chain.error("eth_newFilter", reversed).await, (-32602, "invalid block range params".into()));
+}
+
+async fn chain_changes(chain: &Chain, id: Value) -> Value {
+    chain.result("eth_getFilterChanges", json!([id])).await
+}
+
+#[tokio::test]
+async fn many_logs_are_told_in_parts() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let filter = chain.result("eth_newFilter", json!([{}])).await;
+    for nonce in 0..3 {
+        chain.add(&[(legacy(nonce), vec![log(1); 15_000])]);
+    }
+    // Blocks are never cut: two of them cross the bound, the third comes with the next question.
+    assert_eq!(chain_changes(&chain, filter.clone()).await.as_array().unwrap().len(), 30_000);
+    let rest = chain_changes(&chain, filter.clone()).await;
+    assert_eq!((rest.as_array().unwrap().len(), &rest[0]["blockNumber"]), (15_000, &json!("0x3")));
+    assert_eq!(chain_changes(&chain, filter).await, json!([]));
+}
+
+#[tokio::test]
+async fn filters_that_nobody_asks_end_and_their_number_is_bounded() {
+    let chain = Chain::new(Fork::Canyon).with(|context| context.filters.lifetime = Duration::from_millis(200));
+    let forgotten = chain.result("eth_newBlockFilter", json!([])).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(chain.error("eth_getFilterChanges", json!([forgotten])).await, gone(&forgotten));
+
+    let chain = Chain::new(Fork::Canyon);
+    let first = chain.result("eth_newBlockFilter", json!([])).await;
+    for _ in 1..1000 {
+        chain.result("eth_newFilter", json!([{}])).await;
+    }
+    let (code, message) = chain.error("eth_newBlockFilter", json!([])).await;
+    assert!(code == -32000 && message.starts_with("too many filters"), "{message}");
+    chain.result("eth_uninstallFilter", json!([first])).await;
+    chain.result("eth_newBlockFilter", json!([])).await;
+}
+
+#[tokio::test]
+async fn transactions_are_told_as_they_become_executable() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    chain.add(&[]);
+    let hashes = chain.result("eth_newPendingTransactionFilter", json!([])).await;
+    let full = chain.result("eth_newPendingTransactionFilter", json!([true])).await;
+    let subscribe = chain.api.subscription("eth", "newPendingTransactions").unwrap();
+    let mut events = subscribe(Default::default()).unwrap();
+    let hash = chain.result("eth_sendRawTransaction", json!([transfer(0, 21_000)])).await;
+    assert_eq!(chain_changes(&chain, hashes.clone()).await, json!([hash]));
+    assert_eq!(chain_changes(&chain, hashes).await, json!([]));
+    let told = chain_changes(&chain, full).await;
+    assert_eq!((&told[0]["hash"], &told[0]["blockHash"]), (&hash, &Value::Null));
+    assert_eq!(serde_json::from_str::<Value>(events.next().await.unwrap().get()).unwrap(), hash);
+}

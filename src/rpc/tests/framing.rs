@@ -1,0 +1,122 @@
+//! JSON-RPC framing, through HTTP.
+
+use super::*;
+
+fn error(id: &str, code: i32, message: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"{message}"}}}}"#)
+}
+
+fn echo(id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"toy_echo","params":["hi"]}}"#)
+}
+
+fn echoed(id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"hi"}}"#)
+}
+
+#[tokio::test]
+async fn ids_are_echoed_byte_for_byte() {
+    let server = Server::plain().await;
+    for id in ["1", "-1", "1.50", "1e3", "\"a\\u0062\"", "null", "18446744073709551616"] {
+        assert_eq!(server.post(&echo(id)).await, echoed(id));
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused() {
+    let server = Server::plain().await;
+    for (body, answer) in [
+        ("{", error("null", -32700, "parse error")),
+        ("hello", error("null", -32700, "parse error")),
+        ("[1,", error("null", -32700, "parse error")),
+        ("1", error("null", -32600, "invalid request")),
+        ("null", error("null", -32600, "invalid request")),
+        ("{}", error("null", -32600, "invalid request")),
+        (r#"{"jsonrpc":"1.0","id":1,"method":"toy_echo","params":["hi"]}"#, error("1", -32600, "invalid request")),
+        (r#"{"id":1,"method":"toy_echo","params":["hi"]}"#, error("1", -32600, "invalid request")),
+        (r#"{"jsonrpc":"2.0","id":1}"#, error("1", -32600, "invalid request")),
+        (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, error("1", -32600, "invalid request")),
+        (r#"{"jsonrpc":"2.0","id":{},"method":"toy_echo"}"#, error("null", -32600, "invalid request")),
+        (r#"{"jsonrpc":"2.0","id":[1],"method":"toy_echo"}"#, error("null", -32600, "invalid request")),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"foo_bar"}"#,
+            error("1", -32601, "the method foo_bar does not exist/is not available"),
+        ),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":{}}"#, error("1", -32602, "non-array args")),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo"}"#, error("1", -32602, "missing value for required argument 0")),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["count"]}"#,
+            error("1", -32601, "notifications not supported"),
+        ),
+    ] {
+        assert_eq!(server.post(body).await, answer, "{body}");
+    }
+    assert_eq!(server.post("  ").await, "");
+    // Millions of values, and nesting without end: refused, not stored, not recursed into.
+    let many = "1,".repeat(2_000_000) + "1";
+    assert_eq!(server.post(&format!("[{many}]")).await, format!("[{}]", error("null", -32600, "batch too large")));
+    let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"rpc_modules","params":[{many}]}}"#);
+    assert_eq!(server.post(&call).await, error("1", -32601, "the method rpc_modules does not exist/is not available"));
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":[{}]}}"#,
+        "[".repeat(1_000_000) + &"]".repeat(1_000_000)
+    );
+    assert!(server.post(&deep).await.contains("-32602"));
+}
+
+#[tokio::test]
+async fn errors_carry_code_message_and_data() {
+    let server = Server::plain().await;
+    let answer = server.post(r#"{"jsonrpc":"2.0","id":1,"method":"toy_fail"}"#).await;
+    let error = r#"{"code":3,"message":"execution reverted \"so\"","data":"0x12"}"#;
+    assert_eq!(answer, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#));
+}
+
+#[tokio::test]
+async fn a_crash_is_an_error_and_not_the_end() {
+    let server = Server::plain().await;
+    let answer = server.post(r#"{"jsonrpc":"2.0","id":1,"method":"toy_crash"}"#).await;
+    assert_eq!(answer, error("1", -32603, "method handler crashed"));
+    assert_eq!(server.post(&echo("2")).await, echoed("2"));
+}
+
+#[tokio::test]
+async fn a_notification_has_no_answer() {
+    let server = Server::plain().await;
+    assert_eq!(server.post(r#"{"jsonrpc":"2.0","method":"toy_echo","params":["hi"]}"#).await, "");
+    let batch = format!(r#"[{},{{"jsonrpc":"2.0","method":"toy_echo"}},{}]"#, echo("1"), echo("2"));
+    assert_eq!(server.post(&batch).await, format!("[{},{}]", echoed("1"), echoed("2")));
+    assert_eq!(server.post(r#"[{"jsonrpc":"2.0","method":"toy_echo"}]"#).await, "");
+}
+
+#[tokio::test]
+async fn batches_have_edges() {
+    let server = Server::plain().await;
+    assert_eq!(server.post("[]").await, error("null", -32600, "empty batch"));
+    assert_eq!(server.post("[1]").await, format!("[{}]", error("null", -32600, "invalid request")));
+    let many = |n: usize| format!("[{}]", vec![echo("9"); n].join(","));
+    assert_eq!(server.post(&many(1000)).await, format!("[{}]", vec![echoed("9"); 1000].join(",")));
+    assert_eq!(server.post(&many(1001)).await, format!("[{}]", error("9", -32600, "batch too large")));
+}
+
+#[tokio::test]
+async fn a_batch_stops_growing() {
+    let server = Server::plain().await;
+    let big = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"toy_big","params":[13000000]}}"#);
+    let answer = server.post(&format!("[{},{},{},{}]", big(1), big(2), big(3), echo("4"))).await;
+    let text = "x".repeat(13_000_000);
+    let done = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"{text}"}}"#);
+    let refused = |id: &str| error(id, -32003, "response too large");
+    assert!(answer == format!("[{},{},{},{}]", done(1), done(2), refused("3"), refused("4")));
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_told_so() {
+    let limits = Limits { write: Duration::from_millis(100), ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let sleep = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"toy_sleep"}}"#);
+    let late = |id: &str| error(id, -32002, "request timed out");
+    assert_eq!(server.post(&sleep("1")).await, late("1"));
+    let batch = format!("[{},{},{}]", echo("1"), sleep("2"), echo("3"));
+    assert_eq!(server.post(&batch).await, format!("[{},{},{}]", echoed("1"), late("2"), late("3")));
+}

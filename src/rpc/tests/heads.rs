@@ -1,0 +1,67 @@
+//! Subscriptions over a small chain.
+
+use super::chain::{CONTRACT, Chain, legacy};
+use crate::chain::view::View;
+use alloy_primitives::{Bytes, Log};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use starling_proto::fork::Fork;
+use std::sync::Arc;
+
+#[tokio::test]
+async fn new_heads_come_in_order_over_a_reorg() {
+    let mut chain = Chain::new(Fork::Canyon);
+    chain.add(&[]);
+    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
+    let mut heads = subscribe(Default::default()).unwrap();
+    let log = Log::new_unchecked(CONTRACT, vec![], Bytes::new());
+    let subscribe = chain.api.subscription("eth", "logs").unwrap();
+    let mut logs = subscribe(Default::default()).unwrap();
+    let next = |raw: Option<Box<serde_json::value::RawValue>>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
+    // Both begin at the present head, then two blocks at once.
+    let genesis = Arc::new(View::new(chain.store.snapshot().unwrap(), vec![], None, None).unwrap());
+    assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
+    let parent = chain.view.lock().clone();
+    let second = chain.block(&parent, &[(legacy(1), vec![log.clone()])], "");
+    chain.blocks.push(second.clone());
+    chain.publish();
+    let third = chain.add(&[]);
+    for block in [&second, &third] {
+        let head = next(heads.next().await);
+        assert_eq!(head["hash"], json!(block.payload.hash));
+        assert!(head.get("transactions").is_none() && head.get("size").is_none());
+    }
+    let told = next(logs.next().await);
+    assert_eq!((&told["blockHash"], &told["removed"]), (&json!(second.payload.hash), &json!(false)));
+    // Another branch from genesis, one block higher.
+    let mut branch = vec![chain.block(&genesis, &[(legacy(2), vec![log])], "other")];
+    for _ in 0..3 {
+        let view = View::new(chain.store.snapshot().unwrap(), branch.clone(), None, None).unwrap();
+        branch.push(chain.block(&Arc::new(view), &[], "other"));
+    }
+    chain.blocks = branch.clone();
+    chain.publish();
+    for block in &branch {
+        assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
+    }
+    let (removed, added) = (next(logs.next().await), next(logs.next().await));
+    assert_eq!((&removed["blockHash"], &removed["removed"]), (&json!(second.payload.hash), &json!(true)));
+    assert_eq!((&added["blockHash"], &added["removed"]), (&json!(branch[0].payload.hash), &json!(false)));
+    assert_eq!(chain.head(), branch[3].payload.id());
+}
+
+#[tokio::test]
+async fn a_subscriber_too_far_behind_is_let_go() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
+    let mut heads = subscribe(Default::default()).unwrap();
+    for _ in 0..1030 {
+        let parent = chain.view.lock().clone();
+        let block = chain.block(&parent, &[], "");
+        chain.blocks.push(block);
+        let view = View::new(chain.store.snapshot().unwrap(), chain.blocks.clone(), None, None).unwrap();
+        *chain.view.lock() = Arc::new(view);
+    }
+    chain.publish();
+    assert!(heads.next().await.is_none());
+}

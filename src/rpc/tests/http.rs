@@ -1,0 +1,162 @@
+//! The rules in front of JSON-RPC.
+
+use super::*;
+
+const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
+
+#[tokio::test]
+async fn methods_paths_and_types() {
+    let server = Server::plain().await;
+    let (status, answer) = server.http("GET / HTTP/1.1\r\nhost: localhost", "").await;
+    assert_eq!((status, answer.split_once("\r\n\r\n").unwrap().1), (200, ""));
+    for (head, body, status, text) in [
+        ("GET /?x=1 HTTP/1.1\r\nhost: localhost", "", 405, "method not allowed"),
+        ("GET / HTTP/1.1\r\nhost: localhost", "x", 405, "method not allowed"),
+        ("PUT / HTTP/1.1\r\nhost: localhost", CALL, 405, "method not allowed"),
+        ("DELETE / HTTP/1.1\r\nhost: localhost", "", 405, "method not allowed"),
+        ("OPTIONS / HTTP/1.1\r\nhost: localhost", "", 200, ""),
+        ("POST /rpc HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json", CALL, 404, ""),
+        ("POST / HTTP/1.1\r\nhost: localhost", CALL, 415, "invalid content type, only application/json is supported"),
+        ("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain", CALL, 415, "invalid content type"),
+        ("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json; charset=utf-8", CALL, 200, "\"hi\""),
+        ("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json-rpc", CALL, 200, "\"hi\""),
+        ("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/jsonrequest", CALL, 200, "\"hi\""),
+    ] {
+        let (got, answer) = server.http(head, body).await;
+        assert_eq!(got, status, "{head}: {answer}");
+        assert!(answer.contains(text), "{head}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_bounded() {
+    let server = Server::plain().await;
+    let request = format!("{POST}\r\ncontent-length: 5242881\r\n\r\n");
+    let answer = server.raw(request.as_bytes(), Duration::from_millis(500)).await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("content length too large (5242881>5242880)"), "{answer}");
+    // One byte less is read, whatever it is.
+    let (status, answer) = server.http(POST, &" ".repeat(5_242_880)).await;
+    assert_eq!(status, 200, "{answer}");
+    // Without a length the bytes are counted.
+    let limits = Limits { body: 1000, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let chunk = format!("200\r\n{}\r\n", " ".repeat(0x200));
+    let request = format!("{POST}\r\ntransfer-encoding: chunked\r\n\r\n{}0\r\n\r\n", chunk.repeat(3));
+    let answer = server.raw(request.as_bytes(), Duration::from_millis(500)).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+}
+
+#[tokio::test]
+async fn hosts_that_are_not_named_are_refused() {
+    let server = Server::plain().await;
+    let post = |host: &str| format!("POST / HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json");
+    for (host, expected) in [
+        ("localhost:8545", 200),
+        ("LOCALHOST", 200),
+        ("127.0.0.1:8545", 200),
+        ("[::1]:8545", 200),
+        ("10.1.2.3", 200),
+        ("rebound.example", 403),
+        ("localhost.example:8545", 403),
+    ] {
+        let (status, answer) = server.http(&post(host), CALL).await;
+        assert_eq!(status, expected, "{host}");
+        assert_eq!(status == 403, answer.contains("invalid host specified"), "{host}");
+    }
+    let server = Server::start(Setup { vhosts: vec!["*".into()], ..Setup::default() }).await;
+    assert_eq!(server.http(&post("rebound.example"), CALL).await.0, 200);
+}
+
+#[tokio::test]
+async fn browsers_need_leave_by_origin() {
+    let server = Server::start(Setup { cors: vec!["https://app.example".into()], ..Setup::default() }).await;
+    let preflight = |origin: &str| {
+        format!(
+            "OPTIONS / HTTP/1.1\r\nhost: localhost\r\norigin: {origin}\r\naccess-control-request-method: POST\r\naccess-control-request-headers: content-type"
+        )
+    };
+    let (status, answer) = server.http(&preflight("https://app.example"), "").await;
+    assert_eq!(status, 204);
+    for header in [
+        "access-control-allow-origin: https://app.example",
+        "access-control-allow-methods: POST, GET",
+        "access-control-allow-headers: content-type",
+        "access-control-max-age: 600",
+    ] {
+        assert!(answer.contains(header), "{header} is missing in {answer}");
+    }
+    let (_, answer) = server.http(&preflight("https://evil.example"), "").await;
+    assert!(!answer.contains("access-control-allow-origin"), "{answer}");
+    let (_, answer) = server.http(&format!("{POST}\r\norigin: https://app.example"), CALL).await;
+    assert!(answer.contains("access-control-allow-origin: https://app.example") && answer.contains("\"hi\""), "{answer}");
+    let closed = Server::plain().await;
+    let (_, answer) = closed.http(&format!("{POST}\r\norigin: https://app.example"), CALL).await;
+    assert!(!answer.contains("access-control"), "{answer}");
+}
+
+#[tokio::test]
+async fn clients_that_do_not_send_are_dropped() {
+    let limits = Limits { read: Duration::from_millis(200), idle: Duration::from_millis(400), ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let began = std::time::Instant::now();
+    assert_eq!(server.raw(b"POST / HT", Duration::from_secs(5)).await, "");
+    assert!(began.elapsed() < Duration::from_secs(2), "half a head is waited for");
+    let request = format!("{POST}\r\ncontent-length: 10\r\n\r\n{{");
+    let answer = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    // An idle connection is closed after its answer.
+    let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
+    let began = std::time::Instant::now();
+    let answer = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
+    assert!(answer.contains("\"hi\"") && began.elapsed() < Duration::from_secs(2), "{answer}");
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_is_dropped() {
+    let limits = Limits { write: Duration::from_millis(300), ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[20000000]}"#;
+    let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let answer = read_all(&mut socket, Duration::from_secs(5)).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.len() < 20_000_000, "{} bytes came", answer.len());
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait() {
+    let limits = Limits { http_connections: 1, ws_connections: 0, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let first = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let request = format!("{POST}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
+    let mut second = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    second.write_all(request.as_bytes()).await.unwrap();
+    assert_eq!(read_all(&mut second, Duration::from_millis(300)).await, "");
+    drop(first);
+    assert!(read_all(&mut second, Duration::from_secs(5)).await.contains("\"hi\""));
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_one_sentence() {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = taken.local_addr().unwrap();
+    let http = Http { api: Arc::new(toys()), vhosts: vec![], cors: vec![] };
+    let error = RpcServer::bind_sites(Some((addr, http)), None, Limits::default()).await.err().unwrap();
+    let sentence = format!("{addr} is in use by another program: stop it, or choose another port with --http.port");
+    assert_eq!(error.to_string(), sentence);
+}
+
+#[tokio::test]
+async fn the_server_stops_when_told() {
+    let mut server = Server::plain().await;
+    // An idle connection does not hold it up.
+    let mut idle = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
+    idle.write_all(request.as_bytes()).await.unwrap();
+    let mut byte = [0];
+    idle.read_exact(&mut byte).await.unwrap();
+    server.token.cancel();
+    tokio::time::timeout(Duration::from_secs(5), &mut server.running).await.unwrap().unwrap();
+    assert!(TcpStream::connect(server.addrs.http.unwrap()).await.is_err());
+}

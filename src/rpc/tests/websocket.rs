@@ -1,0 +1,218 @@
+//! WebSocket sessions, with jsonrpsee's socket library on the other side.
+
+use super::*;
+use soketto::{
+    Incoming, Receiver, Sender,
+    handshake::{Client, ServerResponse},
+};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+struct Socket {
+    sender: Sender<Compat<TcpStream>>,
+    receiver: Receiver<Compat<TcpStream>>,
+}
+
+async fn connect(addr: SocketAddr, origin: Option<&str>) -> Result<Socket, u16> {
+    let socket = TcpStream::connect(addr).await.unwrap();
+    let headers: Vec<_> =
+        origin.iter().map(|o| soketto::handshake::client::Header { name: "origin", value: o.as_bytes() }).collect();
+    let mut client = Client::new(socket.compat(), "localhost", "/");
+    client.set_headers(&headers);
+    match client.handshake().await.unwrap() {
+        ServerResponse::Accepted { .. } => {
+            let mut builder = client.into_builder();
+            builder.set_max_message_size(64 << 20);
+            builder.set_max_frame_size(64 << 20);
+            let (sender, receiver) = builder.finish();
+            Ok(Socket { sender, receiver })
+        }
+        ServerResponse::Rejected { status_code } => Err(status_code),
+        ServerResponse::Redirect { status_code, .. } => Err(status_code),
+    }
+}
+
+impl Socket {
+    async fn open(server: &Server) -> Self {
+        connect(server.addrs.ws.unwrap(), None).await.unwrap()
+    }
+
+    async fn send(&mut self, text: &str) {
+        self.sender.send_text(text).await.unwrap();
+        self.sender.flush().await.unwrap();
+    }
+
+    /// The next message; `None` if the server closed.
+    async fn next(&mut self) -> Option<String> {
+        let mut message = Vec::new();
+        let received = tokio::time::timeout(Duration::from_secs(10), self.receiver.receive_data(&mut message)).await;
+        received.expect("a message in time").ok()?;
+        Some(String::from_utf8(message).unwrap())
+    }
+
+    async fn ask(&mut self, text: &str) -> String {
+        self.send(text).await;
+        self.next().await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn requests_and_batches_are_answered() {
+    let server = Server::plain().await;
+    let mut socket = Socket::open(&server).await;
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
+    assert_eq!(socket.ask(call).await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
+    assert_eq!(socket.ask(&format!("[{call}]")).await, r#"[{"jsonrpc":"2.0","id":1,"result":"hi"}]"#);
+    let answer = socket.ask("{").await;
+    assert_eq!(answer, r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#);
+    // A slow call does not hold up the next one.
+    socket.send(r#"{"jsonrpc":"2.0","id":2,"method":"toy_sleep"}"#).await;
+    assert_eq!(socket.ask(call).await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
+}
+
+#[tokio::test]
+async fn the_answer_to_a_subscription_comes_before_its_events() {
+    let server = Server::plain().await;
+    let mut socket = Socket::open(&server).await;
+    let answer = socket.ask(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["count"]}"#).await;
+    let id = answer.strip_prefix(r#"{"jsonrpc":"2.0","id":1,"result":"0x"#).unwrap().strip_suffix("\"}").unwrap();
+    assert!(!id.starts_with('0') && id.len() <= 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
+    for n in 0..3 {
+        let event =
+            format!(r#"{{"jsonrpc":"2.0","method":"toy_subscription","params":{{"subscription":"0x{id}","result":{n}}}}}"#);
+        assert_eq!(socket.next().await.unwrap(), event);
+    }
+    let cancel = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"toy_unsubscribe","params":["0x{id}"]}}"#);
+    assert_eq!(socket.ask(&cancel).await, r#"{"jsonrpc":"2.0","id":2,"result":true}"#);
+    let unknown = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"subscription not found"}}"#;
+    assert_eq!(socket.ask(&cancel).await, unknown);
+}
+
+#[tokio::test]
+async fn unknown_subscriptions_are_refused() {
+    let server = Server::plain().await;
+    let mut socket = Socket::open(&server).await;
+    for (method, params, code, message) in [
+        ("toy_subscribe", r#"["tides"]"#, -32601, r#"no \"tides\" subscription in toy namespace"#),
+        ("toy_subscribe", "[]", -32602, "expected subscription name as first argument"),
+        ("sea_subscribe", r#"["tides"]"#, -32601, "the method sea_subscribe does not exist/is not available"),
+        ("sea_unsubscribe", r#"["0x1"]"#, -32601, "the method sea_unsubscribe does not exist/is not available"),
+    ] {
+        let answer = socket.ask(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#)).await;
+        assert_eq!(answer, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"{message}"}}}}"#));
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_that_cannot_go_on_ends_the_connection() {
+    let server = Server::plain().await;
+    let mut socket = Socket::open(&server).await;
+    socket.ask(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["brief"]}"#).await;
+    assert!(socket.next().await.unwrap().contains("\"result\":7"));
+    assert_eq!(socket.next().await, None);
+}
+
+#[tokio::test]
+async fn origins_are_checked() {
+    let server = Server::plain().await;
+    let addr = server.addrs.ws.unwrap();
+    assert!(connect(addr, Some("http://localhost")).await.is_ok());
+    assert!(connect(addr, Some("http://localhost:3000")).await.is_ok());
+    assert_eq!(connect(addr, Some("https://evil.example")).await.err(), Some(403));
+    let origins = vec!["https://app.example".into(), "other.example:81".into()];
+    let server = Server::start(Setup { origins, ..Setup::default() }).await;
+    let addr = server.addrs.ws.unwrap();
+    for (origin, allowed) in [
+        ("https://app.example", true),
+        ("https://app.example:8443", true),
+        ("http://app.example", false),
+        ("http://other.example:81", true),
+        ("http://other.example:82", false),
+        ("http://localhost", false),
+    ] {
+        assert_eq!(connect(addr, Some(origin)).await.is_ok(), allowed, "{origin}");
+    }
+}
+
+#[tokio::test]
+async fn messages_and_connections_are_bounded() {
+    let limits = Limits { ws_message: 1000, ws_connections: 1, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let mut socket = Socket::open(&server).await;
+    assert_eq!(connect(server.addrs.ws.unwrap(), None).await.err(), Some(503));
+    socket.send(&" ".repeat(1001)).await;
+    assert_eq!(socket.next().await, None);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(connect(server.addrs.ws.unwrap(), None).await.is_ok(), "the place is free again");
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_pinged_then_closed() {
+    let limits = Limits { ws_ping: Duration::from_millis(200), ..Limits::default() };
+    let server = Server::start(Setup { limits: limits.clone(), ..Setup::default() }).await;
+    // soketto answers pings while it receives: this one lives.
+    let mut living = Socket::open(&server).await;
+    let mut message = Vec::new();
+    let quiet = tokio::time::timeout(Duration::from_millis(1200), living.receiver.receive(&mut message)).await;
+    assert!(!matches!(quiet, Ok(Ok(Incoming::Closed(_)) | Err(_))), "a connection that answers was closed");
+    // This one sends nothing, not even a pong.
+    let mut silent = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
+    let handshake = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+        sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+    silent.write_all(handshake.as_bytes()).await.unwrap();
+    let mut received = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(3), silent.read_to_end(&mut received)).await;
+    assert!(closed.is_ok(), "a dead connection is kept");
+    assert!(received.windows(2).any(|frame| frame == [0x89, 0]), "no ping came");
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_dropped() {
+    let limits = Limits { ws_write: Duration::from_millis(300), ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let mut socket = Socket::open(&server).await;
+    socket.send(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["flood"]}"#).await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let mut messages = 0;
+    while socket.next().await.is_some() {
+        messages += 1;
+    }
+    assert!(messages < 1000, "{messages} messages were kept for it");
+}
+
+#[tokio::test]
+async fn one_port_can_serve_both() {
+    let probe = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = probe.local_addr().unwrap();
+    drop(probe);
+    let api = Arc::new(toys());
+    let http = Http { api: api.clone(), vhosts: vec!["localhost".into()], cors: vec![] };
+    let ws = Ws { api, origins: vec![] };
+    let (server, addrs) = RpcServer::bind_sites(Some((addr, http)), Some((addr, ws)), Limits::default()).await.unwrap();
+    assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr) });
+    let token = CancellationToken::new();
+    let running = tokio::spawn(server.run(token.clone()));
+    let server = Server { addrs, running, _guard: token.clone().drop_guard(), token };
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
+    let answer = r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#;
+    assert_eq!(server.post(call).await, answer);
+    assert_eq!(Socket::open(&server).await.ask(call).await, answer);
+}
+
+#[tokio::test]
+async fn a_port_for_one_does_not_serve_the_other() {
+    let server = Server::plain().await;
+    assert_eq!(connect(server.addrs.http.unwrap(), None).await.err(), Some(200));
+    let mut socket = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
+    let request = format!("{POST}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    assert!(read_all(&mut socket, Duration::from_secs(5)).await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test]
+async fn sessions_end_with_the_server() {
+    let mut server = Server::plain().await;
+    let mut socket = Socket::open(&server).await;
+    server.token.cancel();
+    assert_eq!(socket.next().await, None);
+    tokio::time::timeout(Duration::from_secs(5), &mut server.running).await.unwrap().unwrap();
+}
