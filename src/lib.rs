@@ -3,12 +3,12 @@
 //! # Crates
 //!
 //! `proto` ◀ `p2p` ◀ this crate ◀ `netsim`. *proto* is the protocol: wire formats and every rule that needs no I/O. *p2p* is the
-//! swarm: one task that owns libp2p, behind a cloneable `starling_p2p::Network`. This crate is the node. Nothing reaches back.
+//! swarm: one task that owns libp2p, behind a cloneable [`starling_p2p::Network`]. This crate is the node. Nothing reaches back.
 //!
 //! # Words
 //!
-//! A **payload** is a block on the wire. The **follower** (`follow`) takes blocks from the network into the **chain** (`chain`,
-//! the execution core), whose **executor** and **persister** are threads. A **view** (`chain::view::View`) is one consistent
+//! A **payload** is a block on the wire. The **follower** ([`follow`]) takes blocks from the network into the **chain** ([`chain`],
+//! the execution core), whose **executor** and **persister** are threads. A **view** ([`chain::view::View`]) is one consistent
 //! reading of the chain. The **heads** are unsafe, safe and finalized.
 //!
 //! # Flows
@@ -20,7 +20,7 @@
 //! *A transaction*: wallet ▸ `rpc` ▸ forwarded to the sequencer, or into the pool ▸ the sequencer's tick: origin ▸ attributes ▸
 //! start … seal ▸ payload log and guard row, fsync ▸ sign ▸ publish ▸ the flow above on every replica.
 //!
-//! *Heads without gaps*: `watch<Heads>` only wakes; each consumer keeps a `chain::heads::Cursor` and walks from it.
+//! *Heads without gaps*: `watch<Heads>` only wakes; each consumer keeps a [`chain::heads::Cursor`] and walks from it.
 //!
 //! # Storage
 //!
@@ -32,10 +32,15 @@
 //! # Rules of the house
 //!
 //! `tests/it/tidy.rs` holds the invariants. Decisions are pure (events and `now` in, actions out); I/O is a thin shell. Every piece
-//! of state has one owner, every channel a bound. Only `node` spawns long-lived tasks.
+//! of state has one owner, every channel a bound. Only [`node`] spawns long-lived tasks.
 
 pub mod chain;
 pub mod cli;
+pub mod devnet;
+pub mod follow;
+pub mod node;
+pub mod period;
 pub mod rollup;
 pub mod rpc;
+pub mod tasks;
 pub mod telemetry;

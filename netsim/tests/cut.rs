@@ -1,0 +1,173 @@
+//! A replica behind a link that is cut for longer than gossip accepts a block's age: silence, not a closed connection. The nodes are
+//! real processes; a local network gives their genesis, keys and L1.
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+use starling_netsim::{Conditions, Link};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// How old a block may be for gossip, and a little more, in blocks of one second.
+const CUT_BLOCKS: u64 = 66;
+
+/// The program, built as these tests are.
+fn starling() -> PathBuf {
+    let own = std::env::current_exe().expect("this test's file");
+    let profile = own.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--bin", "starling"]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo").success(), "the program builds");
+    profile.join("starling")
+}
+
+/// A process that ends with the test: in order if it can, by force else.
+struct Running(Child);
+
+impl Running {
+    fn start(program: &Path, args: &[String], log: &Path) -> Self {
+        let out = File::options().create(true).append(true).open(log).expect("a log file");
+        let err = out.try_clone().expect("a log file");
+        Self(Command::new(program).args(args).stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("the program starts"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGINT);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(20) && matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A node of the network as its description names it.
+struct Node {
+    pid: i32,
+    command: Vec<String>,
+    /// HOST:PORT of its JSON-RPC.
+    http: String,
+    p2p: String,
+}
+
+impl Node {
+    fn read(network: &Value, role: &str) -> Self {
+        let node = network["nodes"].as_array().unwrap().iter().find(|node| node["role"] == role).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        Self {
+            pid: node["pid"].as_i64().unwrap() as i32,
+            command: node["command"].as_array().unwrap().iter().map(text).collect(),
+            http: text(&node["http"]).trim_start_matches("http://").trim_end_matches('/').to_owned(),
+            p2p: text(&node["p2p"]),
+        }
+    }
+
+    /// Kills the node and starts it again with these static peers alone.
+    fn restart(&self, peers: &[String], log: &Path) -> Running {
+        kill(Pid::from_raw(self.pid), Signal::SIGKILL).expect("it runs");
+        let mut args = self.command[1..].to_vec();
+        args.retain(|arg| !arg.starts_with("--p2p.static="));
+        args.extend(peers.iter().map(|peer| format!("--p2p.static={peer}")));
+        Running::start(Path::new(&self.command[0]), &args, log)
+    }
+
+    /// The result of a call; `None` if there is no answer.
+    async fn call(&self, method: &str, params: Value) -> Option<Value> {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let (host, length) = (&self.http, body.len());
+        let request = format!(
+            "POST / HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let mut answer = String::new();
+        let mut stream = TcpStream::connect(host).await.ok()?;
+        stream.write_all(request.as_bytes()).await.ok()?;
+        stream.read_to_string(&mut answer).await.ok()?;
+        let mut answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?;
+        Some(answer["result"].take())
+    }
+
+    async fn head(&self) -> Option<u64> {
+        let number = self.call("eth_blockNumber", json!([])).await?;
+        u64::from_str_radix(number.as_str()?.trim_start_matches("0x"), 16).ok()
+    }
+
+    async fn hash(&self, number: u64) -> Value {
+        let block = self.call("eth_getBlockByNumber", json!([format!("{number:#x}"), false])).await.expect("an answer");
+        block["hash"].clone()
+    }
+
+    async fn reaches(&self, number: u64, limit: Duration) {
+        let start = Instant::now();
+        while self.head().await.is_none_or(|head| head < number) {
+            assert!(start.elapsed() < limit, "head {:?} and not {number} after {limit:?}", self.head().await);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+async fn description(path: &Path) -> Value {
+    let start = Instant::now();
+    loop {
+        if let Ok(text) = std::fs::read_to_string(path) {
+            return serde_json::from_str(&text).expect("it is written whole");
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "no {}", path.display());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_link_was_cut_catches_up() {
+    let program = tokio::task::spawn_blocking(starling).await.unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("net");
+    let args = ["--replicas=1", "--l2.block-time=1", "--l1.block-time=3"].map(String::from);
+    let args = [vec!["devnet".into(), format!("--datadir={}", dir.display())], args.to_vec()].concat();
+    let _network = Running::start(&program, &args, &temp.path().join("network.log"));
+    let network = description(&dir.join("devnet.json")).await;
+    let (sequencer, replica) = (Node::read(&network, "sequencer"), Node::read(&network, "replica"));
+
+    // /ip4/127.0.0.1/tcp/PORT/p2p/ID: the replica dials the link, and the sequencer dials nobody.
+    let mut address: Vec<&str> = sequencer.p2p.split('/').collect();
+    let port: u16 = address[4].parse().unwrap();
+    let link = Link::to(([127, 0, 0, 1], port).into()).await.unwrap();
+    let near = link.address().port().to_string();
+    address[4] = &near;
+    let _sequencer = sequencer.restart(&[], &temp.path().join("sequencer.log"));
+    let replica_log = temp.path().join("replica.log");
+    let _replica = replica.restart(&[address.join("/")], &replica_log);
+    let start = sequencer.head().await.unwrap_or_default() + 3;
+    replica.reaches(start, Duration::from_secs(60)).await;
+
+    link.set(Conditions { cut: true, ..Default::default() });
+    let cut = sequencer.head().await.unwrap();
+    sequencer.reaches(cut + CUT_BLOCKS, Duration::from_secs(CUT_BLOCKS + 120)).await;
+    let behind = replica.head().await.unwrap();
+    assert!(behind <= cut + 2, "block {behind} passed a link that was cut at {cut}");
+
+    link.set(Conditions::default());
+    let target = sequencer.head().await.unwrap() + 2;
+    replica.reaches(target, Duration::from_secs(90)).await;
+    for number in 0..=target {
+        assert_eq!(replica.hash(number).await, sequencer.hash(number).await, "block {number}");
+    }
+    let log = std::fs::read_to_string(replica_log).unwrap();
+    assert!(log.contains("peer does not answer"), "silence is noticed:\n{log}");
+    assert!(log.matches("peer connected").count() >= 2, "and the peer is dialled again:\n{log}");
+}

@@ -1,0 +1,96 @@
+//! `starling devnet`: a private network on this machine. An L1, a sequencer and replicas run as ordinary processes of this program,
+//! each started with a command line that is printed, so that its user may kill, restart or copy one. This module starts them, tells
+//! where they are, follows their heads and ends them; it takes no part in the network.
+
+pub mod accounts;
+mod directory;
+pub mod genesis;
+mod given;
+mod processes;
+mod status;
+
+use crate::cli::config::DevnetConfig;
+use directory::{Directory, DirectoryError};
+use processes::{Process, ProcessError};
+use std::{path::PathBuf, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+pub use processes::end_with_parent;
+
+/// How long a node may take from its start to its first answer.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long a node may take to stop in order.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+#[derive(Debug, thiserror::Error)]
+pub enum DevnetError {
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error("this program's own file cannot be found: {0}")]
+    OwnFile(std::io::Error),
+    #[error("{0}; use trace, debug, info, warn, error, crit, silent, or a number from 0 to 5")]
+    Level(#[from] crate::telemetry::LogError),
+}
+
+/// Who a node is in the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    L1,
+    Sequencer,
+    Replica,
+}
+
+/// A node of the network: what it is started with and where it answers.
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    pub name: String,
+    pub role: Role,
+    /// argv that makes its data directory.
+    pub init: Vec<String>,
+    /// argv that runs it.
+    pub command: Vec<String>,
+    pub http: String,
+    pub ws: String,
+    pub metrics: String,
+    /// Its multiaddr; the L1 has none.
+    pub p2p: Option<String>,
+    /// Takes its standard output and error.
+    pub log: PathBuf,
+}
+
+/// Runs a network until the token is cancelled or its user ends it.
+pub async fn run(config: DevnetConfig, token: CancellationToken) -> Result<(), DevnetError> {
+    let program = std::env::current_exe().map_err(DevnetError::OwnFile)?;
+    let verbosity = crate::telemetry::verbosity(&config.log_level)?;
+    let directory = Directory::open(&config, &program.to_string_lossy(), verbosity)?;
+    directory.announce();
+
+    let started = tokio::select! {
+        started = start(&directory) => Some(started?),
+        _ = token.cancelled() => None,
+    };
+    if let Some(mut processes) = started {
+        directory.write_description(processes.iter().map(|process| (&process.node, process.pid)))?;
+        status::print_table(&directory);
+        status::follow(&directory, &mut processes, &token).await;
+        status::say("stopping");
+        processes::stop(processes, STOP_LIMIT).await;
+    }
+    directory.close();
+    Ok(())
+}
+
+/// Starts every node and returns when all answer. The others wait for the L1, which they read as they start.
+async fn start(directory: &Directory) -> Result<Vec<Process>, DevnetError> {
+    let nodes = directory.nodes();
+    futures::future::try_join_all(nodes.iter().map(processes::initialise)).await?;
+    let (l1, l2): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.role == Role::L1);
+    let mut running = Vec::new();
+    for group in [l1, l2] {
+        running.extend(futures::future::try_join_all(group.into_iter().map(|node| Process::start(node, START_LIMIT))).await?);
+    }
+    Ok(running)
+}

@@ -1,0 +1,466 @@
+//! The directory of a development network: genesis files, keys, one folder and one log per node, and `devnet.json`, which tells other
+//! programs where everything is. A directory that its user names is kept, and the network in it goes on the next time.
+
+use super::{
+    NodePlan, Role, accounts,
+    genesis::{self, BuildError, Plan},
+    given::{Given, GivenError},
+};
+use crate::cli::{config::DevnetConfig, key};
+use alloy_primitives::Address;
+use ports::{NodePorts, Ports};
+use serde::{Deserialize, Serialize};
+use starling_proto::config::RollupConfig;
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+use tempfile::TempDir;
+
+mod ports;
+
+const L1_GENESIS: &str = "l1-genesis.json";
+const L2_GENESIS: &str = "l2-genesis.json";
+/// Written last: a directory that has it holds a whole network.
+const ROLLUP: &str = "rollup.json";
+const DESCRIPTION: &str = "devnet.json";
+const DEFAULT_L1_BLOCK_TIME: u64 = 6;
+const DEFAULT_L2_BLOCK_TIME: u64 = 2;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    #[error("{} cannot be used: {error}; check the path and its permissions", path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{} is not empty and holds no development network; name another --datadir, or remove it", .0.display())]
+    Foreign(PathBuf),
+    #[error("{} is damaged ({reason}); remove the directory to begin anew", path.display())]
+    Damaged { path: PathBuf, reason: String },
+    #[error("the network in {} has an L2 block every {kept} s, which cannot change; leave --l2.block-time out", path.display())]
+    BlockTime { path: PathBuf, kept: u64 },
+    #[error("port {port} is in use ({error}); choose another --base-port")]
+    Port { port: u32, error: io::Error },
+    #[error("no free port was found: {0}")]
+    NoPort(io::Error),
+    #[error(transparent)]
+    Genesis(#[from] BuildError),
+    #[error(transparent)]
+    Given(#[from] GivenError),
+    #[error("no key of {0}, who signs blocks by the L1's SystemConfig, is known; give --p2p.sequencer.key.path")]
+    NoSequencerKey(Address),
+    #[error("--p2p.sequencer.key.path: {reason}")]
+    SequencerKey { reason: String },
+    #[error("the clock of this machine stands before 1970")]
+    Clock,
+}
+
+/// `devnet.json`.
+#[derive(Serialize, Deserialize)]
+struct Description {
+    chain_ids: ChainIds,
+    contracts: Contracts,
+    nodes: Vec<NodeEntry>,
+    accounts: Vec<AccountEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ChainIds {
+    l1: u64,
+    l2: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Contracts {
+    portal: Address,
+    system_config: Address,
+}
+
+#[derive(Serialize, Deserialize)]
+struct NodeEntry {
+    name: String,
+    role: Role,
+    pid: u32,
+    command: Vec<String>,
+    http: String,
+    ws: String,
+    metrics: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    p2p: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct AccountEntry {
+    address: Address,
+    private_key: String,
+}
+
+/// An open directory and the nodes that live in it.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    temporary: Option<TempDir>,
+    resumed: bool,
+    /// Whether its user brought files to make it from.
+    given: bool,
+    rollup: RollupConfig,
+    nodes: Vec<NodePlan>,
+}
+
+impl Directory {
+    /// Makes a new network, or finds the one that is there. `program` is the first word of every command line.
+    pub fn open(config: &DevnetConfig, program: &str, verbosity: u8) -> Result<Self, DirectoryError> {
+        let (path, temporary) = match &config.datadir {
+            Some(path) => {
+                fs::create_dir_all(path).map_err(|error| DirectoryError::Io { path: path.clone(), error })?;
+                (fs::canonicalize(path).map_err(|error| DirectoryError::Io { path: path.clone(), error })?, None)
+            }
+            None => {
+                let made = tempfile::Builder::new().prefix("starling-devnet-").tempdir();
+                let made = made.map_err(|error| DirectoryError::Io { path: std::env::temp_dir(), error })?;
+                (made.path().to_path_buf(), Some(made))
+            }
+        };
+        let resumed = path.join(ROLLUP).exists();
+        match resumed {
+            true => check_kept(&path, config)?,
+            false => make(&path, config)?,
+        }
+        let earlier = earlier(&path);
+        let ports =
+            |name: &str, ports: &mut Ports| ports.of_node(earlier.iter().find(|node| node.name == name).map(NodePorts::of));
+        let l1_block_time = config.l1_block_time.or_else(|| kept_period(&earlier)).unwrap_or(DEFAULT_L1_BLOCK_TIME);
+
+        let mut taken = Ports::new(config.base_port);
+        let builder = Builder { path: &path, program, log_level: &config.log_level, verbosity, l1_block_time };
+        let l1_ports = ports("l1", &mut taken)?;
+        let names = std::iter::once((Role::Sequencer, "sequencer".to_string()))
+            .chain((1..=config.replicas).map(|number| (Role::Replica, format!("replica-{number}"))));
+        let mut members = Vec::new();
+        for (role, name) in names {
+            members.push(Member { peer: builder.peer(&name)?, ports: ports(&name, &mut taken)?, role, name });
+        }
+        let mut nodes = vec![builder.l1(&l1_ports)];
+        nodes.extend(members.iter().map(|member| builder.l2(member, &members, &l1_ports)));
+        let rollup = read_rollup(&path)?;
+        let given = config.files.is_some();
+        Ok(Self { path, temporary, resumed, given, rollup, nodes })
+    }
+
+    /// Says where the network lives, and with which command lines it is started.
+    pub fn announce(&self) {
+        let fate = match (&self.temporary, self.resumed) {
+            (Some(_), _) => "temporary, removed at the end",
+            (None, false) => "new, kept",
+            (None, true) => "resumed, kept",
+        };
+        println!("development network in {} ({fate})", self.path.display());
+        match (self.given, self.resumed) {
+            (true, false) => println!(
+                "both chains begin now: {L1_GENESIS}, {L2_GENESIS} and {ROLLUP} there hold the new times and hashes (L2 {})",
+                self.rollup.genesis.l2.hash
+            ),
+            (true, true) => println!("it goes on with the genesis files and the {ROLLUP} that are there, not with those given"),
+            (false, _) => {}
+        }
+        println!();
+        for node in &self.nodes {
+            println!("{}", node.command.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" "));
+        }
+    }
+
+    /// The L1 first, then the sequencer, then the replicas.
+    pub fn nodes(&self) -> &[NodePlan] {
+        &self.nodes
+    }
+
+    /// The network's rollup config.
+    pub fn rollup(&self) -> &RollupConfig {
+        &self.rollup
+    }
+
+    /// The path of `devnet.json`.
+    pub fn description(&self) -> PathBuf {
+        self.path.join(DESCRIPTION)
+    }
+
+    /// Writes `devnet.json`, whole or not at all. Takes the nodes that run and their process ids.
+    pub fn write_description<'a>(&self, running: impl IntoIterator<Item = (&'a NodePlan, u32)>) -> Result<(), DirectoryError> {
+        let entry = |(node, pid): (&NodePlan, u32)| {
+            let NodePlan { name, role, command, http, ws, metrics, p2p, .. } = node.clone();
+            NodeEntry { name, role, pid, command, http, ws, metrics, p2p }
+        };
+        let account = |account: accounts::Account| AccountEntry { address: account.address, private_key: account.private_key };
+        let description = Description {
+            chain_ids: ChainIds { l1: self.rollup.l1_chain_id, l2: self.rollup.l2_chain_id },
+            contracts: Contracts {
+                portal: self.rollup.deposit_contract_address,
+                system_config: self.rollup.l1_system_config_address,
+            },
+            nodes: running.into_iter().map(entry).collect(),
+            accounts: accounts::all().into_iter().map(account).collect(),
+        };
+        let text = serde_json::to_string_pretty(&description).map_err(|error| self.damaged(DESCRIPTION, error))?;
+        write(&self.path, DESCRIPTION, &text, 0o644)
+    }
+
+    /// Removes a temporary directory.
+    pub fn close(self) {
+        if let Some(temporary) = self.temporary
+            && let Err(error) = temporary.close()
+        {
+            println!("{} could not be removed: {error}", self.path.display());
+        }
+    }
+
+    fn damaged(&self, file: &str, reason: impl ToString) -> DirectoryError {
+        DirectoryError::Damaged { path: self.path.join(file), reason: reason.to_string() }
+    }
+}
+
+/// Writes genesis files and keys into an empty directory.
+fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
+    let mut entries = fs::read_dir(path).map_err(|error| DirectoryError::Io { path: path.to_path_buf(), error })?;
+    if entries.next().is_some() {
+        return Err(DirectoryError::Foreign(path.to_path_buf()));
+    }
+    // Read before anything is written: a directory that is left behind half-made helps nobody.
+    let given = config.files.as_ref().map(Given::read).transpose()?;
+    let signer = given.as_ref().map(Given::signer).transpose()?;
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| DirectoryError::Clock)?.as_secs();
+    let given = given.map(|given| given.files(time, config.l2_block_time)).transpose()?;
+    let sequencer = sequencer_key(path, config.sequencer_key.as_deref(), signer)?;
+    let files = match given {
+        Some(files) => files,
+        None => {
+            let l2_block_time = config.l2_block_time.unwrap_or(DEFAULT_L2_BLOCK_TIME);
+            genesis::build(&Plan { time, l2_block_time, sequencer })?
+        }
+    };
+    write(path, L1_GENESIS, &format!("{:#}", files.l1_genesis), 0o644)?;
+    write(path, L2_GENESIS, &format!("{:#}", files.l2_genesis), 0o644)?;
+    write(path, ROLLUP, &files.rollup.to_json(), 0o644)
+}
+
+/// Puts the sequencer's key into its file and gives its address: the key that was given, that of the development account which the
+/// L1 names, or a new one.
+fn sequencer_key(path: &Path, given: Option<&Path>, signer: Option<Address>) -> Result<Address, DirectoryError> {
+    const FILE: &str = "sequencer.key";
+    let key = match (given, signer) {
+        (Some(file), _) => {
+            let text = fs::read_to_string(file).map_err(|error| DirectoryError::Io { path: file.to_path_buf(), error })?;
+            Some(text.trim().trim_start_matches("0x").to_owned())
+        }
+        (None, Some(signer)) => {
+            let account = accounts::all().into_iter().find(|account| account.address == signer);
+            let key = account.ok_or(DirectoryError::NoSequencerKey(signer))?.private_key;
+            Some(key.trim_start_matches("0x").to_owned())
+        }
+        (None, None) => None,
+    };
+    let refused = |reason: String| DirectoryError::SequencerKey { reason };
+    let Some(key) = key else {
+        let damaged = || DirectoryError::Damaged { path: path.join(FILE), reason: "it is no key".into() };
+        return accounts::address_of(&new_key(path, FILE)?).ok_or_else(damaged);
+    };
+    let address = accounts::address_of(&key).ok_or_else(|| refused("the file holds no key of 32 bytes in hex".into()))?;
+    if let Some(signer) = signer.filter(|signer| *signer != address) {
+        return Err(refused(format!("the key is that of {address}, and the L1's SystemConfig names {signer}")));
+    }
+    write(path, FILE, &key, 0o600)?;
+    Ok(address)
+}
+
+fn read_rollup(path: &Path) -> Result<RollupConfig, DirectoryError> {
+    let file = path.join(ROLLUP);
+    let damaged = |reason: String| DirectoryError::Damaged { path: file.clone(), reason };
+    let text = fs::read_to_string(&file).map_err(|error| damaged(error.to_string()))?;
+    RollupConfig::from_json(&text).map_err(|error| damaged(error.to_string()))
+}
+
+/// What cannot change in a network that is there.
+fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
+    let kept = read_rollup(path)?.block_time;
+    match config.l2_block_time {
+        Some(wanted) if wanted != kept => Err(DirectoryError::BlockTime { path: path.to_path_buf(), kept }),
+        _ => Ok(()),
+    }
+}
+
+/// The nodes as the last run described them; none if it described none.
+fn earlier(path: &Path) -> Vec<NodeEntry> {
+    let text = fs::read_to_string(path.join(DESCRIPTION)).unwrap_or_default();
+    serde_json::from_str::<Description>(&text).map(|description| description.nodes).unwrap_or_default()
+}
+
+/// The L1's block time in the last run.
+fn kept_period(earlier: &[NodeEntry]) -> Option<u64> {
+    let command = &earlier.iter().find(|node| node.role == Role::L1)?.command;
+    command.iter().find_map(|word| word.strip_prefix("--dev.period=")?.parse().ok())
+}
+
+/// A word as a shell reads it back.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
+    if word.chars().all(plain) { word.to_string() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// A key in a file that only its owner reads; the one that is there, if there is one.
+fn new_key(path: &Path, name: &str) -> Result<String, DirectoryError> {
+    let file = path.join(name);
+    match fs::read_to_string(&file) {
+        Ok(key) => Ok(key.trim().to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let key =
+                key::Tool::Generate.run("").map_err(|error| DirectoryError::Damaged { path: file, reason: error.to_string() })?;
+            write(path, name, &key, 0o600)?;
+            Ok(key)
+        }
+        Err(error) => Err(DirectoryError::Io { path: file, error }),
+    }
+}
+
+/// A whole file or none: written beside its place, then moved there.
+fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), DirectoryError> {
+    let path = directory.join(name);
+    let beside = directory.join(format!(".{name}.new"));
+    let written = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)
+    };
+    written().map_err(|error| DirectoryError::Io { path: path.clone(), error })
+}
+
+/// An L2 node before its command line is written.
+struct Member {
+    role: Role,
+    name: String,
+    peer: String,
+    ports: NodePorts,
+}
+
+impl Member {
+    fn multiaddr(&self) -> String {
+        format!("/ip4/127.0.0.1/tcp/{}/p2p/{}", self.ports.p2p, self.peer)
+    }
+}
+
+/// Writes command lines.
+struct Builder<'a> {
+    path: &'a Path,
+    program: &'a str,
+    log_level: &'a str,
+    verbosity: u8,
+    l1_block_time: u64,
+}
+
+impl Builder<'_> {
+    /// The peer id of a node, whose network key is made if it has none.
+    fn peer(&self, name: &str) -> Result<String, DirectoryError> {
+        let file = format!("{name}.p2p-key");
+        let key = new_key(self.path, &file)?;
+        let damaged = |reason: String| DirectoryError::Damaged { path: self.path.join(&file), reason };
+        let bytes = hex::decode(&key).map_err(|error| damaged(error.to_string()))?;
+        key::peer_id(&bytes).map(|id| id.to_string()).map_err(|error| damaged(error.to_string()))
+    }
+
+    fn l1(&self, ports: &NodePorts) -> NodePlan {
+        let mut command = self.command("execution", "l1");
+        command.push(format!("--dev.period={}", self.l1_block_time));
+        command.extend(self.rpc(ports));
+        command.extend([
+            "--metrics".into(),
+            "--metrics.addr=127.0.0.1".into(),
+            format!("--metrics.port={}", ports.metrics),
+            format!("--verbosity={}", self.verbosity),
+        ]);
+        self.plan("l1", Role::L1, L1_GENESIS, command, ports, None)
+    }
+
+    fn l2(&self, member: &Member, members: &[Member], l1: &NodePorts) -> NodePlan {
+        let ports = &member.ports;
+        let mut command = self.command("node", &member.name);
+        command.extend([
+            format!("--rollup.config={}", self.file(ROLLUP)),
+            format!("--l1={}", l1.http_url()),
+            // The L1 stands beside us: asking it often costs nothing, and deposits arrive sooner.
+            "--l1.http-poll-interval=500ms".into(),
+        ]);
+        command.extend(self.rpc(ports));
+        let others = members.iter().filter(|other| other.name != member.name).map(Member::multiaddr).collect::<Vec<_>>();
+        command.extend([
+            "--p2p.listen.ip=127.0.0.1".into(),
+            format!("--p2p.listen.tcp={}", ports.p2p),
+            format!("--p2p.priv.path={}", self.file(&format!("{}.p2p-key", member.name))),
+        ]);
+        if !others.is_empty() {
+            command.push(format!("--p2p.static={}", others.join(",")));
+        }
+        match (member.role, members.iter().find(|other| other.role == Role::Sequencer)) {
+            (Role::Replica, Some(sequencer)) => command.push(format!("--rollup.sequencerhttp={}", sequencer.ports.http_url())),
+            _ => command.extend([
+                "--sequencer.enabled".into(),
+                // This L1 never takes a block back.
+                "--sequencer.l1-confs=0".into(),
+                format!("--p2p.sequencer.key.path={}", self.file("sequencer.key")),
+            ]),
+        }
+        command.extend([
+            "--metrics.enabled".into(),
+            "--metrics.addr=127.0.0.1".into(),
+            format!("--metrics.port={}", ports.metrics),
+            format!("--log.level={}", self.log_level),
+        ]);
+        self.plan(&member.name, member.role, L2_GENESIS, command, ports, Some(member.multiaddr()))
+    }
+
+    fn plan(
+        &self,
+        name: &str,
+        role: Role,
+        genesis: &str,
+        command: Vec<String>,
+        ports: &NodePorts,
+        p2p: Option<String>,
+    ) -> NodePlan {
+        let mut init = self.command("init", name);
+        init.push(self.file(genesis));
+        NodePlan {
+            name: name.to_string(),
+            role,
+            init,
+            command,
+            http: ports.http_url(),
+            ws: format!("ws://127.0.0.1:{}", ports.ws),
+            metrics: format!("http://127.0.0.1:{}/metrics", ports.metrics),
+            p2p,
+            log: self.path.join(format!("{name}.log")),
+        }
+    }
+
+    fn command(&self, role: &str, name: &str) -> Vec<String> {
+        vec![self.program.to_string(), role.to_string(), format!("--datadir={}", self.file(name))]
+    }
+
+    fn rpc(&self, ports: &NodePorts) -> [String; 6] {
+        [
+            "--http".into(),
+            "--http.addr=127.0.0.1".into(),
+            format!("--http.port={}", ports.http),
+            "--ws".into(),
+            "--ws.addr=127.0.0.1".into(),
+            format!("--ws.port={}", ports.ws),
+        ]
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.path.join(name).to_string_lossy().into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

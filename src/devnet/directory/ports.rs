@@ -1,0 +1,99 @@
+//! Ports for the nodes: given, as in the last run, or free ones. Each is bound for a moment to see that it can be; all are let go
+//! together, so that none is chosen twice.
+
+use super::{DirectoryError, NodeEntry};
+use std::{io, net::TcpListener};
+
+/// Each node's share of the ports that begin at `--base-port`.
+const PORTS_PER_NODE: u32 = 10;
+
+/// Above the ports of well-known services, below those of outgoing connections (Linux: 32768 and up).
+const QUIET_PORTS: std::ops::Range<u16> = 12_000..32_000;
+/// Random ports tried before the system is asked.
+const RANDOM_TRIES: usize = 50;
+
+/// The ports of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePorts {
+    pub http: u16,
+    pub ws: u16,
+    pub p2p: u16,
+    pub metrics: u16,
+}
+
+impl NodePorts {
+    /// As they were described; zero where nothing was.
+    pub fn of(entry: &NodeEntry) -> Self {
+        let of_url = |url: &str| {
+            url.split("://").nth(1).and_then(|rest| rest.split('/').next()?.rsplit(':').next()?.parse().ok()).unwrap_or(0)
+        };
+        let p2p = entry.p2p.as_deref().and_then(|address| address.split("/tcp/").nth(1)?.split('/').next()?.parse().ok());
+        Self { http: of_url(&entry.http), ws: of_url(&entry.ws), p2p: p2p.unwrap_or(0), metrics: of_url(&entry.metrics) }
+    }
+
+    pub fn http_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http)
+    }
+}
+
+/// Chooses ports.
+pub struct Ports {
+    /// Where the next node's share begins.
+    next: Option<u32>,
+    held: Vec<TcpListener>,
+}
+
+impl Ports {
+    pub fn new(base: Option<u16>) -> Self {
+        Self { next: base.map(u32::from), held: Vec::new() }
+    }
+
+    /// The ports of the next node.
+    pub fn of_node(&mut self, earlier: Option<NodePorts>) -> Result<NodePorts, DirectoryError> {
+        if let Some(first) = self.next {
+            self.next = Some(first + PORTS_PER_NODE);
+            return Ok(NodePorts {
+                http: self.given(first)?,
+                ws: self.given(first + 1)?,
+                p2p: self.given(first + 2)?,
+                metrics: self.given(first + 3)?,
+            });
+        }
+        let earlier = earlier.unwrap_or(NodePorts { http: 0, ws: 0, p2p: 0, metrics: 0 });
+        Ok(NodePorts {
+            http: self.free(earlier.http)?,
+            ws: self.free(earlier.ws)?,
+            p2p: self.free(earlier.p2p)?,
+            metrics: self.free(earlier.metrics)?,
+        })
+    }
+
+    fn given(&mut self, port: u32) -> Result<u16, DirectoryError> {
+        let in_use = |error| DirectoryError::Port { port, error };
+        let port = u16::try_from(port).map_err(|_| in_use(io::Error::other("there is no such port")))?;
+        self.hold(port).map_err(in_use)
+    }
+
+    /// The wanted port if it can be had, else any free one. A port of the system's own choice would lie where outgoing connections
+    /// get theirs, and one of those could take it while its node is being restarted.
+    fn free(&mut self, wanted: u16) -> Result<u16, DirectoryError> {
+        if wanted != 0
+            && let Ok(port) = self.hold(wanted)
+        {
+            return Ok(port);
+        }
+        for _ in 0..RANDOM_TRIES {
+            if let Ok(port) = self.hold(rand::random_range(QUIET_PORTS)) {
+                return Ok(port);
+            }
+        }
+        self.hold(0).map_err(DirectoryError::NoPort)
+    }
+
+    fn hold(&mut self, port: u16) -> io::Result<u16> {
+        let listener = TcpListener::bind(("127.0.0.1", port))?;
+        let port = listener.local_addr()?.port();
+        self.held.push(listener);
+        Ok(port)
+    }
+}

@@ -1,0 +1,267 @@
+//! Both genesis files and the rollup config of a development network. Everything comes out of the program itself: published and own
+//! creation code runs in a scratch EVM, and the alloc is what it leaves behind.
+
+use super::accounts;
+use crate::chain::{
+    evm::deploy::{Scratch, ScratchError},
+    genesis::{self, GenesisError},
+};
+use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
+use serde_json::{Map, Value, json};
+use starling_proto::{
+    config::{ChainOpConfig, RollupConfig, RollupGenesis},
+    fork::{Fork, ForkSchedule},
+    payload::BlockId,
+    system_config::{Eip1559Params, FeeScalars, SystemConfig},
+};
+
+pub const L1_CHAIN_ID: u64 = 900;
+pub const L2_CHAIN_ID: u64 = 901;
+
+/// Where the L1 contracts stand. Any addresses do; these are easy to see in a log.
+pub const PORTAL: Address = address!("de90de90de90de90de90de90de90de90de900001");
+pub const SYSTEM_CONFIG: Address = address!("de90de90de90de90de90de90de90de90de900002");
+const BATCH_INBOX: Address = address!("ff00000000000000000000000000000000000901");
+
+/// L2 predeploys (specs: predeploys).
+pub const GAS_PRICE_ORACLE: Address = address!("420000000000000000000000000000000000000F");
+pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");
+pub const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
+pub const OPERATOR_FEE_VAULT: Address = address!("420000000000000000000000000000000000001B");
+
+/// System contracts that the EIPs fix.
+const BEACON_ROOTS: Address = address!("000F3df6D732807Ef1319fB7B8bB8522d0Beac02");
+const BLOCK_HASHES: Address = address!("0000F90827F1C53a10cb7A02335B175320002935");
+
+/// Who sends L1 attributes, and may switch the gas price oracle on (specs: deposits).
+pub const DEPOSITOR: Address = address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001");
+
+const GAS_LIMIT: u64 = 60_000_000;
+const L1_GAS_LIMIT: u64 = 30_000_000;
+const FEE_SCALARS: FeeScalars = FeeScalars { base_fee: 1_368, blob_base_fee: 810_949 };
+const EIP1559: Eip1559Params = Eip1559Params { denominator: 250, elasticity: 6 };
+const CONSTANTS: ChainOpConfig =
+    ChainOpConfig { eip1559_elasticity: 6, eip1559_denominator: 50, eip1559_denominator_canyon: Some(250) };
+const INITIAL_BASE_FEE: &str = "0x3b9aca00";
+
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("a contract of the genesis cannot be built: {0}")]
+    Contract(#[from] ScratchError),
+    #[error("the contract at {0} has no code")]
+    NoCode(Address),
+    #[error("the program's own bytecode is damaged: {0}")]
+    Hex(#[from] hex::FromHexError),
+    #[error("the program cannot read the genesis it made: {0}")]
+    Genesis(#[from] GenesisError),
+}
+
+/// What a network begins from.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Unix seconds; both chains begin then.
+    pub time: u64,
+    /// Seconds.
+    pub l2_block_time: u64,
+    /// Signs blocks on L2.
+    pub sequencer: Address,
+}
+
+/// The files of a network.
+#[derive(Clone, Debug)]
+pub struct Files {
+    pub l1_genesis: Value,
+    pub l2_genesis: Value,
+    pub rollup: RollupConfig,
+}
+
+/// Makes the files. Deterministic: the same plan gives the same bytes.
+pub fn build(plan: &Plan) -> Result<Files, BuildError> {
+    let l1_genesis = l1_genesis(plan)?;
+    let l2_genesis = l2_genesis(plan)?;
+    let block =
+        |file: &Value| Ok::<_, BuildError>(BlockId { number: 0, hash: genesis::parse(&file.to_string())?.header.hash_slow() });
+    let rollup = RollupConfig {
+        genesis: RollupGenesis {
+            l1: block(&l1_genesis)?,
+            l2: block(&l2_genesis)?,
+            l2_time: plan.time,
+            system_config: SystemConfig {
+                batcher_addr: accounts::batcher(),
+                overhead: B256::ZERO,
+                scalar: FEE_SCALARS.encode(),
+                gas_limit: GAS_LIMIT,
+                eip1559: EIP1559,
+                ..Default::default()
+            },
+        },
+        block_time: plan.l2_block_time,
+        max_sequencer_drift: 600,
+        seq_window_size: 3_600,
+        channel_timeout: 300,
+        l1_chain_id: L1_CHAIN_ID,
+        l2_chain_id: L2_CHAIN_ID,
+        forks: ForkSchedule::from_genesis(Fork::Jovian),
+        batch_inbox_address: BATCH_INBOX,
+        deposit_contract_address: PORTAL,
+        l1_system_config_address: SYSTEM_CONFIG,
+        chain_op_config: Some(CONSTANTS),
+        ..Default::default()
+    };
+    Ok(Files { l1_genesis, l2_genesis, rollup })
+}
+
+/// The contracts of the L1, as they stand in its genesis.
+pub fn l1_contracts(sequencer: Address) -> Result<Scratch, BuildError> {
+    let mut scratch = Scratch::default();
+    scratch.deploy(PORTAL, code(include_str!("../../contracts/DepositPortal.hex"))?)?;
+    let words = [
+        accounts::owner().into_word(),
+        accounts::batcher().into_word(),
+        sequencer.into_word(),
+        number(GAS_LIMIT),
+        number(FEE_SCALARS.base_fee.into()),
+        number(FEE_SCALARS.blob_base_fee.into()),
+        number(EIP1559.denominator.into()),
+        number(EIP1559.elasticity.into()),
+    ];
+    let mut creation = code(include_str!("../../contracts/SystemConfig.hex"))?.to_vec();
+    creation.extend(words.iter().flat_map(|word| word.0));
+    scratch.deploy(SYSTEM_CONFIG, creation.into())?;
+    scratch.deploy(BEACON_ROOTS, code(include_str!("data/eip4788.hex"))?)?;
+    Ok(scratch)
+}
+
+/// The predeploys of an L2 that has every fork through Jovian from its first block on.
+pub fn l2_contracts() -> Result<Scratch, BuildError> {
+    let mut scratch = Scratch::default();
+    scratch.deploy(L1_BLOCK, code(include_str!("data/jovian-l1-block.hex"))?)?;
+    scratch.deploy(GAS_PRICE_ORACLE, code(include_str!("data/jovian-gas-price-oracle.hex"))?)?;
+    scratch.deploy(OPERATOR_FEE_VAULT, code(include_str!("data/isthmus-operator-fee-vault.hex"))?)?;
+    scratch.deploy(MESSAGE_PASSER, code(include_str!("../../contracts/MessagePasser.hex"))?)?;
+    scratch.deploy(BEACON_ROOTS, code(include_str!("data/eip4788.hex"))?)?;
+    scratch.deploy(BLOCK_HASHES, code(include_str!("data/eip2935.hex"))?)?;
+    // The oracle goes through its forks one by one, as the upgrade transactions of a living chain would take it.
+    for fork in ["setEcotone()", "setFjord()", "setIsthmus()", "setJovian()"] {
+        scratch.call(DEPOSITOR, GAS_PRICE_ORACLE, U256::ZERO, Bytes::copy_from_slice(&keccak256(fork)[..4]))?;
+    }
+    Ok(scratch)
+}
+
+fn l1_genesis(plan: &Plan) -> Result<Value, BuildError> {
+    let alloc = alloc(&l1_contracts(plan.sequencer)?, &[PORTAL, SYSTEM_CONFIG, BEACON_ROOTS])?;
+    let mut file = l1_genesis_of(L1_CHAIN_ID, alloc);
+    file["timestamp"] = format!("{:#x}", plan.time).into();
+    Ok(file)
+}
+
+/// The genesis of an L1 with Cancun's rules and this alloc, at time 0.
+pub fn l1_genesis_of(chain_id: u64, alloc: Map<String, Value>) -> Value {
+    let mut config = ethereum_config(chain_id);
+    config.insert("shanghaiTime".into(), 0.into());
+    config.insert("cancunTime".into(), 0.into());
+    config.insert("blobSchedule".into(), json!({"cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477}}));
+    genesis_file(config, 0, L1_GAS_LIMIT, &Bytes::new(), alloc)
+}
+
+fn l2_genesis(plan: &Plan) -> Result<Value, BuildError> {
+    let mut config = ethereum_config(L2_CHAIN_ID);
+    config.insert("bedrockBlock".into(), 0.into());
+    for key in ["shanghaiTime", "cancunTime", "pragueTime"] {
+        config.insert(key.into(), 0.into());
+    }
+    for fork in Fork::ALL.into_iter().filter(|fork| (Fork::Regolith..=Fork::Jovian).contains(fork) && *fork != Fork::Delta) {
+        config.insert(format!("{}Time", fork.name()), 0.into());
+    }
+    config.insert("optimism".into(), json!(CONSTANTS));
+    // Jovian's form: version, denominator, elasticity, least base fee (specs: jovian, exec engine).
+    let mut extra_data = vec![1];
+    extra_data.extend(EIP1559.denominator.to_be_bytes());
+    extra_data.extend(EIP1559.elasticity.to_be_bytes());
+    extra_data.extend(0u64.to_be_bytes());
+    let contracts = [L1_BLOCK, GAS_PRICE_ORACLE, OPERATOR_FEE_VAULT, MESSAGE_PASSER, BEACON_ROOTS, BLOCK_HASHES];
+    let alloc = alloc(&l2_contracts()?, &contracts)?;
+    Ok(genesis_file(config, plan.time, GAS_LIMIT, &extra_data.into(), alloc))
+}
+
+/// A chain that has passed every block-numbered fork and the merge.
+fn ethereum_config(chain_id: u64) -> Map<String, Value> {
+    let mut config = Map::new();
+    config.insert("chainId".into(), chain_id.into());
+    for name in [
+        "homestead",
+        "eip150",
+        "eip155",
+        "eip158",
+        "byzantium",
+        "constantinople",
+        "petersburg",
+        "istanbul",
+        "muirGlacier",
+        "berlin",
+        "london",
+        "arrowGlacier",
+        "grayGlacier",
+        "mergeNetsplit",
+    ] {
+        config.insert(format!("{name}Block"), 0.into());
+    }
+    config.insert("terminalTotalDifficulty".into(), 0.into());
+    config.insert("terminalTotalDifficultyPassed".into(), true.into());
+    config
+}
+
+fn genesis_file(config: Map<String, Value>, time: u64, gas_limit: u64, extra_data: &Bytes, alloc: Map<String, Value>) -> Value {
+    json!({
+        "config": config,
+        "nonce": "0x0",
+        "timestamp": format!("{time:#x}"),
+        "extraData": extra_data.to_string(),
+        "gasLimit": format!("{gas_limit:#x}"),
+        "difficulty": "0x0",
+        "mixHash": B256::ZERO.to_string(),
+        "coinbase": Address::ZERO.to_string(),
+        "number": "0x0",
+        "gasUsed": "0x0",
+        "parentHash": B256::ZERO.to_string(),
+        "baseFeePerGas": INITIAL_BASE_FEE,
+        "excessBlobGas": "0x0",
+        "blobGasUsed": "0x0",
+        "alloc": alloc,
+    })
+}
+
+/// The contracts as the scratch EVM holds them, and the development accounts with money.
+fn alloc(scratch: &Scratch, contracts: &[Address]) -> Result<Map<String, Value>, BuildError> {
+    let mut alloc = Map::new();
+    for address in contracts {
+        let contract = scratch.contract(*address).ok_or(BuildError::NoCode(*address))?;
+        let storage: Map<String, Value> = contract
+            .storage
+            .iter()
+            .map(|(slot, value)| (B256::from(*slot).to_string(), B256::from(*value).to_string().into()))
+            .collect();
+        let entry = json!({
+            "balance": "0x0",
+            "nonce": format!("{:#x}", contract.nonce),
+            "code": contract.code.to_string(),
+            "storage": storage,
+        });
+        alloc.insert(address.to_string(), entry);
+    }
+    for account in accounts::all() {
+        alloc.insert(account.address.to_string(), json!({"balance": format!("{:#x}", accounts::BALANCE)}));
+    }
+    Ok(alloc)
+}
+
+fn number(value: u64) -> B256 {
+    U256::from(value).into()
+}
+
+fn code(text: &str) -> Result<Bytes, hex::FromHexError> {
+    hex::decode(text.trim()).map(Bytes::from)
+}
+
+#[cfg(test)]
+mod tests;

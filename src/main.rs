@@ -1,0 +1,146 @@
+//! The program: reads its command line, starts one role, and turns every failure into one sentence and an exit code.
+
+use anyhow::{Context, bail};
+use starling::{
+    chain::{self, genesis},
+    cli::{
+        self, CliError, Invocation,
+        config::{InitConfig, LogConfig, LogFormat},
+        key::Tool,
+    },
+    devnet, node, telemetry,
+};
+use std::{future::Future, io::Read, process::ExitCode};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Exit code of a command line that cannot be read; anything else that fails is 1.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let argv = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
+    let parsed = match cli::parse(argv, &|name| std::env::var(name).ok()) {
+        Ok(parsed) => parsed,
+        Err(CliError::Help(text)) => {
+            eprint!("{text}");
+            return ExitCode::from(USAGE);
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    match run(parsed.invocation, &parsed.notices) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
+    match invocation {
+        Invocation::Print(text) => print!("{text}"),
+        Invocation::Key(tool) => println!("{}", tool.run(&input(tool)?)?),
+        Invocation::Init(config) => {
+            start_log(&plain_log(), notices)?;
+            init(&config)?;
+        }
+        Invocation::Devnet(config) => {
+            for notice in notices {
+                eprintln!("warning: {notice}");
+            }
+            until_interrupted(|token| async { Ok(devnet::run(config, token).await?) })?;
+        }
+        Invocation::Node(config) => {
+            start_log(&config.log, notices)?;
+            devnet::end_with_parent();
+            until_interrupted(|token| node::run_node(*config, token))?;
+        }
+        Invocation::Execution(config) => {
+            start_log(&config.log, notices)?;
+            devnet::end_with_parent();
+            until_interrupted(|token| node::run_execution(*config, token))?;
+        }
+    }
+    Ok(())
+}
+
+/// `starling init`. The sentences are those that operators and their scripts know from op-geth.
+fn init(config: &InitConfig) -> anyhow::Result<()> {
+    if !config.genesis.is_file() {
+        bail!("invalid path to genesis file: {} is no file", config.genesis.display());
+    }
+    let text = genesis::read_file(&config.genesis)
+        .with_context(|| format!("Failed to read genesis file: {}", config.genesis.display()))?;
+    let genesis = match &config.rollup_config {
+        Some(path) => {
+            let rollup = node::read_rollup_config(path)?;
+            let genesis = genesis::parse_with_rollup(&text, &rollup)?;
+            let (have, want) = (genesis.header.hash_slow(), rollup.genesis.l2.hash);
+            if have != want {
+                bail!(
+                    "the hash of this genesis is {have}, and --rollup.config says {want}: the two files are of different chains"
+                );
+            }
+            genesis
+        }
+        None => genesis::parse(&text)?,
+    };
+    let new = chain::init(&config.datadir, &genesis).context("Failed to write genesis block")?;
+    let hash = genesis.header.hash_slow();
+    match new {
+        true => tracing::info!(database = %config.datadir.display(), %hash, "Successfully wrote genesis state"),
+        false => tracing::info!(database = %config.datadir.display(), %hash, "This genesis is there already"),
+    }
+    Ok(())
+}
+
+/// Runs a role whose token is cancelled by the first SIGINT or SIGTERM. The second one does not wait for it.
+fn until_interrupted<F>(role: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime does not start")?;
+    let result = runtime.block_on(async {
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let token = CancellationToken::new();
+        let role = role(token.clone());
+        tokio::pin!(role);
+        loop {
+            tokio::select! {
+                ended = &mut role => return ended,
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if token.is_cancelled() {
+                bail!("stopped at once by a second signal");
+            }
+            token.cancel();
+        }
+    });
+    // Dropping the runtime would wait for blocking work, for which a second signal does not wait.
+    runtime.shutdown_background();
+    result
+}
+
+fn start_log(config: &LogConfig, notices: &[String]) -> anyhow::Result<()> {
+    telemetry::init(config)?;
+    for notice in notices {
+        tracing::warn!("{notice}");
+    }
+    Ok(())
+}
+
+fn plain_log() -> LogConfig {
+    LogConfig { level: "info".into(), format: LogFormat::Text, color: false, pid: false }
+}
+
+fn input(tool: Tool) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if tool.reads_input() {
+        std::io::stdin().take(1_000).read_to_string(&mut text).context("standard input cannot be read")?;
+    }
+    Ok(text)
+}

@@ -1,0 +1,427 @@
+//! The node: the one file that knows everybody. It opens the chain, joins the swarm, serves JSON-RPC, sequences, and is the only
+//! place that spawns long-lived tasks.
+
+use crate::{
+    chain::{Chain, Options, Threads, rules::Rules, upkeep},
+    cli::{
+        VERSION,
+        config::{ExecutionConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey, RpcConfig, SequencerConfig},
+    },
+    follow, period,
+    rollup::{
+        l1::{self, FollowedL1, L1Client, L1Error, L1Heads},
+        sequencer::{self, Sequencer, SequencerError},
+        signer::Signer,
+    },
+    rpc::{self, HttpEndpoint, RpcContext, RpcServer, TxRoute, WsEndpoint},
+    tasks::Tasks,
+    telemetry::MetricsServer,
+};
+use alloy_primitives::Address;
+use anyhow::{Context, anyhow, bail, ensure};
+use starling_p2p::{Event, Network, Service};
+use starling_proto::{config::RollupConfig, fork::BlobSchedule};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+/// The longest time between two syncs of the store to disk: what a power cut may cost in blocks to fetch again.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// L1 is asked this often for the signer at start before a node without a remembered one gives up (op-node: 5 tries).
+const SIGNER_TRIES: u32 = 5;
+const SIGNER_PAUSE: Duration = Duration::from_secs(2);
+/// Under this name the store remembers the unsafe block signer, so that a node starts while L1 is away.
+const SIGNER_SETTING: &str = "unsafe_block_signer";
+/// How often the log says that sequencing has ended.
+const SEQUENCER_ENDED_REMINDER: Duration = Duration::from_secs(60);
+/// How often L1 is asked for its safe and finalized heads (op-node: `--l1.epoch-poll-interval`).
+const EPOCH_POLL: Duration = Duration::from_secs(384);
+
+/// `starling execution`: the execution core alone; with a period, a chain of its own.
+pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) -> anyhow::Result<()> {
+    let tasks = Tasks::new(token);
+    serve_metrics(&tasks, config.metrics.as_ref()).await?;
+    let (chain, threads) = open(&config.datadir, config.cache.bytes).await?;
+    if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
+        bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
+    }
+    serve_rpc(&tasks, &chain, None, &config.rpc).await?;
+    tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
+    if let Some(seconds) = config.dev_period {
+        tasks.spawn("block production", period::run(chain.clone(), Duration::from_secs(seconds), tasks.token()));
+    }
+    finish(tasks, chain, threads).await
+}
+
+/// `starling node`: everything in one process.
+pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::Result<()> {
+    let tasks = Tasks::new(token);
+    serve_metrics(&tasks, config.metrics.as_ref()).await?;
+    let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
+    let (chain, threads) = open(&config.datadir, config.cache.bytes).await?;
+    check_same_chain(&chain, &rollup, &config)?;
+    let (l1, poll) = (l1_client(&config.l1)?, config.l1.poll_interval);
+    let signer = config.sequencer.as_ref().map(|sequencer| Signer::from_hex(sequencer.key.expose())).transpose()?;
+    let swarm = config.p2p.as_ref().map(|p2p| join_swarm(&chain, &rollup, p2p)).transpose()?;
+    let network = swarm.as_ref().map(|(_, network, _)| network.clone());
+    serve_rpc(&tasks, &chain, network.clone(), &config.rpc).await?;
+    if config.rpc.sequencer_http.is_none() && signer.is_none() {
+        tracing::warn!(
+            "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
+        );
+    }
+    if let Some((service, network, events)) = swarm {
+        tasks.spawn("swarm", {
+            let token = tasks.token();
+            async move {
+                service.run(token).await;
+                Ok(())
+            }
+        });
+        tasks.spawn("follower", follow::run(chain.clone(), network.clone(), events, tasks.token()));
+        tasks.spawn("heads to the swarm", follow::report_heads(chain.clone(), network, rollup.genesis.l2, tasks.token()));
+    }
+    tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
+
+    let sequencer = signer.zip(config.sequencer.as_ref());
+    let started = learn_signer(&tasks, &chain, (l1, poll), rollup, network, sequencer).await;
+    if started.is_err() {
+        tasks.token().cancel();
+    }
+    let finished = finish(tasks, chain, threads).await;
+    started.and(finished)
+}
+
+/// Asks L1 who signs blocks, tells the swarm, and begins to sequence if that is this node's key.
+async fn learn_signer(
+    tasks: &Tasks,
+    chain: &Chain,
+    (l1, poll): (L1Client, Duration),
+    rollup: Arc<RollupConfig>,
+    network: Option<Network>,
+    sequencer: Option<(Signer, &SequencerConfig)>,
+) -> anyhow::Result<()> {
+    let asked = unsafe_block_signer(chain, &l1, &rollup);
+    let Some(named) = tasks.token().run_until_cancelled_owned(asked).await else { return Ok(()) };
+    let named = named?;
+    if let Some(network) = &network {
+        network.set_signer(named).await;
+    }
+    if let Some((signer, config)) = sequencer {
+        check_signer(&signer, named)?;
+        sequence(tasks, chain, (l1, poll), rollup, signer, network, config);
+    }
+    Ok(())
+}
+
+async fn open(datadir: &Path, cache: u64) -> anyhow::Result<(Chain, Threads)> {
+    let options = Options { datadir: datadir.to_owned(), cache, commit_interval: COMMIT_INTERVAL };
+    let opened = tokio::task::spawn_blocking(move || Chain::open(&options)).await?;
+    opened.with_context(|| format!("the chain in {} cannot be opened", datadir.display()))
+}
+
+/// Runs until something fails or the token is cancelled, then stops everything and waits until the chain is stored.
+async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<()> {
+    let result = tasks.run_until(chain.ended()).await;
+    drop(chain);
+    // When the chain has failed, tasks fail because it is gone: its own error is the cause.
+    tokio::task::spawn_blocking(move || threads.stop()).await?.context("the chain has failed")?;
+    result
+}
+
+fn l1_client(config: &L1Config) -> anyhow::Result<L1Client> {
+    let l1 = l1::L1Config {
+        trust: config.trust_rpc,
+        max_concurrency: config.max_concurrency,
+        max_batch: config.max_batch,
+        ..l1::L1Config::new(&config.url)
+    };
+    L1Client::new(&l1).context("--l1")
+}
+
+fn check_signer(signer: &Signer, named: Address) -> anyhow::Result<()> {
+    ensure!(
+        signer.address() == named,
+        "--p2p.sequencer.key belongs to {}, and L1 names {named} as the signer of blocks: peers would refuse every block",
+        signer.address()
+    );
+    Ok(())
+}
+
+fn sequence(
+    tasks: &Tasks,
+    chain: &Chain,
+    (l1, poll): (L1Client, Duration),
+    rollup: Arc<RollupConfig>,
+    signer: Signer,
+    network: Option<Network>,
+    config: &SequencerConfig,
+) {
+    let (heads, watched) = watch::channel(L1Heads::default());
+    tasks.spawn("L1 heads", {
+        let (l1, token) = (l1.clone(), tasks.token());
+        async move {
+            l1::follow_heads(l1, heads, poll, EPOCH_POLL, token).await;
+            Ok(())
+        }
+    });
+    let config = sequencer::SequencerConfig {
+        l1_confs: config.l1_confs,
+        max_safe_lag: config.max_safe_lag.unwrap_or(0),
+        sealing: config.sealing,
+        stopped: config.stopped,
+        recover: config.recover,
+    };
+    let l1 = FollowedL1 { client: l1, heads: watched };
+    let blobs = BlobSchedule::of_chain(rollup.l1_chain_id).unwrap_or_default();
+    let (sequencer, _handle) = Sequencer::new(config, rollup, blobs, chain.clone(), l1, signer, network);
+    let token = tasks.token();
+    tasks.spawn("sequencer", async move {
+        let ended = sequencer.run(token.clone()).await;
+        outlive_sequencer(ended, &token).await
+    });
+}
+
+/// When sequencing ends because no further block may be made, the node goes on: its blocks are still asked for, over JSON-RPC and by
+/// peers, and an operator needs both to see what happened. Only a failure of the chain itself ends the node.
+async fn outlive_sequencer(ended: Result<(), SequencerError>, token: &CancellationToken) -> anyhow::Result<()> {
+    let error = match ended {
+        Err(error) if !error.is_of_chain() => error,
+        ended => return Ok(ended?),
+    };
+    metrics::gauge!("starling_sequencer_ended").set(1.0);
+    let repeat = async {
+        loop {
+            tracing::error!(
+                %error,
+                "sequencing has ended, and no further block is made here; the node goes on serving and following; restart it when the cause is gone"
+            );
+            tokio::time::sleep(SEQUENCER_ENDED_REMINDER).await;
+        }
+    };
+    token.run_until_cancelled(repeat).await;
+    Ok(())
+}
+
+/// Reads the file of `--rollup.config`.
+pub fn read_rollup_config(path: &Path) -> anyhow::Result<RollupConfig> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("--rollup.config: {} cannot be read", path.display()))?;
+    RollupConfig::from_json(&text).with_context(|| format!("--rollup.config: {}", path.display()))
+}
+
+/// rollup.json and the data directory must speak of one chain.
+fn check_same_chain(chain: &Chain, rollup: &RollupConfig, config: &NodeConfig) -> anyhow::Result<()> {
+    let spec = chain.spec();
+    let (data, json) = (config.datadir.display(), config.rollup_config.display());
+    ensure!(
+        spec.chain_id == rollup.l2_chain_id,
+        "{data} holds chain {}, {json} describes chain {}: give the rollup.json that belongs to this data directory",
+        spec.chain_id,
+        rollup.l2_chain_id
+    );
+    ensure!(
+        spec.genesis_hash == rollup.genesis.l2.hash,
+        "{data} begins with block {}, {json} with {}: give the rollup.json that belongs to this data directory",
+        spec.genesis_hash,
+        rollup.genesis.l2.hash
+    );
+    match &spec.rules {
+        Rules::Optimism { .. } => Ok(()),
+        Rules::Ethereum(_) => bail!("{data} holds an Ethereum chain; run it with `starling execution`"),
+    }
+}
+
+/// Who signs unsafe blocks: SystemConfig on L1 says it (specs: rollup-node-p2p, block signatures). While L1 does not answer, the
+/// last signer it named is used.
+async fn unsafe_block_signer(chain: &Chain, l1: &L1Client, rollup: &RollupConfig) -> anyhow::Result<Address> {
+    let mut attempt = 1;
+    loop {
+        let error = match named_signer(l1, rollup).await {
+            Ok(signer) => {
+                if signer.is_zero() {
+                    tracing::warn!("SystemConfig on L1 names no block signer: blocks from gossip are ignored");
+                }
+                chain.remember(SIGNER_SETTING, signer.to_vec()).await?;
+                return Ok(signer);
+            }
+            // Another attempt will not make it the right chain.
+            Err(error) if error.is::<WrongL1>() => return Err(error),
+            Err(error) => error,
+        };
+        tracing::warn!(attempt, %error, "L1 does not say who signs blocks");
+        if let Some(known) = chain.remembered(SIGNER_SETTING)?.and_then(|bytes| Address::try_from(&bytes[..]).ok()) {
+            tracing::warn!(signer = %known, "the signer that L1 named last is used");
+            return Ok(known);
+        }
+        if attempt == SIGNER_TRIES {
+            return Err(error).context("the unsafe block signer cannot be read from L1; check --l1");
+        }
+        attempt += 1;
+        tokio::time::sleep(SIGNER_PAUSE).await;
+    }
+}
+
+/// The L1 endpoint works, and serves another chain.
+#[derive(Debug, thiserror::Error)]
+#[error("{endpoint} serves chain {chain_id}, and rollup.json is on chain {expected}: give the endpoint of that chain with --l1")]
+struct WrongL1 {
+    endpoint: String,
+    chain_id: u64,
+    expected: u64,
+}
+
+async fn named_signer(l1: &L1Client, rollup: &RollupConfig) -> anyhow::Result<Address> {
+    let chain_id = l1.chain_id().await?;
+    if chain_id != rollup.l1_chain_id {
+        return Err(WrongL1 { endpoint: l1.endpoint().to_owned(), chain_id, expected: rollup.l1_chain_id }.into());
+    }
+    let head = l1.block(l1::Tag::Latest).await?.ok_or_else(|| anyhow!("{} has no latest block", l1.endpoint()))?;
+    let contract =
+        l1.system_contract(rollup.l1_system_config_address, head.id()).await.map_err(|error: L1Error| anyhow!(error))?;
+    Ok(contract.unsafe_block_signer)
+}
+
+fn join_swarm(
+    chain: &Chain,
+    rollup: &RollupConfig,
+    config: &P2pConfig,
+) -> anyhow::Result<(Service, Network, mpsc::Receiver<Event>)> {
+    let identity = match &config.key {
+        P2pKey::File(path) => starling_p2p::identity::load_or_create(path)?,
+        P2pKey::Given(secret) => {
+            starling_p2p::identity::from_hex(secret.expose()).ok_or_else(|| anyhow!("--p2p.priv.raw is no secp256k1 key"))?
+        }
+    };
+    let genesis = starling_p2p::Genesis { id: rollup.genesis.l2, time: rollup.genesis.l2_time, block_time: rollup.block_time };
+    let mut swarm = starling_p2p::Config::new(identity, rollup.l2_chain_id, rollup.forks.clone(), genesis);
+    swarm.listen_ip = config.listen_ip;
+    swarm.listen_tcp = config.listen_tcp;
+    swarm.static_peers = config
+        .static_peers
+        .iter()
+        .map(|peer| peer.parse().with_context(|| format!("--p2p.static: {peer} is no multiaddr")))
+        .collect::<anyhow::Result<_>>()?;
+    swarm.gossip_threshold = config.gossip_threshold;
+    swarm.sync_req_resp = config.req_resp;
+    swarm.mesh = starling_p2p::Mesh { d: config.mesh.d, lo: config.mesh.lo, hi: config.mesh.hi, lazy: config.mesh.lazy };
+    Ok(Service::new(swarm, Arc::new(chain.clone()))?)
+}
+
+async fn serve_rpc(tasks: &Tasks, chain: &Chain, network: Option<Network>, config: &RpcConfig) -> anyhow::Result<()> {
+    let route = match &config.sequencer_http {
+        Some(url) => TxRoute::sequencer(url).map_err(|reason| anyhow!("--rollup.sequencerhttp: {reason}"))?,
+        None => TxRoute::Pool,
+    };
+    let mut context = RpcContext::new(chain.into(), route);
+    context.network = network;
+    context.geth_exact_receipts = config.geth_exact_receipts;
+    let mut endpoints = rpc::RpcConfig::default();
+    if let Some(http) = &config.http {
+        endpoints.http = Some(HttpEndpoint {
+            addr: resolve("--http.addr", &http.addr, http.port).await?,
+            api: http.api.clone(),
+            vhosts: http.vhosts.clone(),
+            cors: http.cors_domains.clone(),
+        });
+    }
+    if let Some(ws) = &config.ws {
+        endpoints.ws = Some(WsEndpoint {
+            addr: resolve("--ws.addr", &ws.addr, ws.port).await?,
+            api: ws.api.clone(),
+            origins: ws.origins.clone(),
+        });
+    }
+    let (server, bound) = RpcServer::bind(endpoints, context).await?;
+    tracing::info!(version = VERSION, http = ?bound.http, ws = ?bound.ws, "JSON-RPC is served");
+    tasks.spawn("JSON-RPC", {
+        let token = tasks.token();
+        async move {
+            server.run(token).await;
+            Ok(())
+        }
+    });
+    Ok(())
+}
+
+/// The address to listen on. `localhost` is 127.0.0.1, whatever the resolver puts first.
+async fn resolve(flag: &str, host: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let host = if host == "localhost" { "127.0.0.1" } else { host };
+    let mut found = tokio::net::lookup_host((host, port)).await.with_context(|| format!("{flag}: {host} is no address"))?;
+    found.next().ok_or_else(|| anyhow!("{flag}: {host} has no address"))
+}
+
+async fn serve_metrics(tasks: &Tasks, config: Option<&MetricsConfig>) -> anyhow::Result<()> {
+    let Some(config) = config else { return Ok(()) };
+    let server = MetricsServer::bind(config).await?;
+    tracing::info!(address = %server.address(), "metrics are served");
+    let token = tasks.token();
+    tasks.spawn("metrics", async move {
+        server.run(token).await;
+        Ok(())
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        chain::{ChainError, genesis},
+        rollup::l1::{L1Config, fake::FakeL1},
+    };
+    use alloy_primitives::B256;
+    use serde_json::json;
+    use starling_proto::payload::BlockId;
+
+    /// Even for a node that remembers a signer from the right L1.
+    #[tokio::test]
+    async fn another_l1_chain_is_refused_at_once() {
+        let genesis = json!({
+            "config": {
+                "chainId": 901, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
+                "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0, "londonBlock": 0,
+                "terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0,
+            },
+            "timestamp": "0x1", "gasLimit": "0x1c9c380", "difficulty": "0x0", "alloc": {},
+        });
+        let genesis = genesis::parse(&genesis.to_string()).unwrap();
+        let datadir = tempfile::tempdir().unwrap();
+        crate::chain::init(datadir.path(), &genesis).unwrap();
+        let (chain, _threads) = open(datadir.path(), 16 << 20).await.unwrap();
+        chain.remember(SIGNER_SETTING, vec![7; 20]).await.unwrap();
+
+        let l1 = FakeL1::start().await;
+        l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x5")));
+        let client = L1Client::new(&L1Config::new(l1.url())).unwrap();
+        let rollup = RollupConfig { l1_chain_id: 900, ..Default::default() };
+        let error = unsafe_block_signer(&chain, &client, &rollup).await.unwrap_err().to_string();
+        assert!(error.contains("serves chain 5") && error.contains("--l1"), "{error}");
+        // One that does not answer is another matter.
+        l1.state.lock().answers.insert("eth_chainId", Err((-32000, "away".into())));
+        assert_eq!(unsafe_block_signer(&chain, &client, &rollup).await.unwrap(), Address::repeat_byte(7));
+    }
+
+    #[tokio::test]
+    async fn the_node_outlives_sequencing_and_not_its_chain() {
+        let tasks = Tasks::new(CancellationToken::new());
+        let token = tasks.token();
+        let gone = SequencerError::OriginGone { origin: BlockId::default(), canonical: B256::ZERO };
+        tasks.spawn("sequencer", {
+            let token = token.clone();
+            async move { outlive_sequencer(Err(gone), &token).await }
+        });
+        let running = tasks.run_until(std::future::pending());
+        tokio::pin!(running);
+        for _ in 0..10 {
+            assert!(futures::poll!(&mut running).is_pending(), "the node goes on");
+            tokio::task::yield_now().await;
+        }
+        token.cancel();
+        running.await.unwrap();
+
+        let tasks = Tasks::new(CancellationToken::new());
+        let token = tasks.token();
+        tasks.spawn("sequencer", async move { outlive_sequencer(Err(ChainError::Stopped.into()), &token).await });
+        assert!(tasks.run_until(std::future::pending()).await.is_err());
+    }
+}
