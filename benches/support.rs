@@ -1,0 +1,184 @@
+//! What the benches stand on: a chain of full blocks made in this process, and the few statistics that are printed.
+#![allow(dead_code, reason = "each bench uses its part")]
+
+use alloy_consensus::{SignableTransaction, TxEip1559};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, Bytes, Signature, U256};
+use op_alloy_consensus::OpTxEnvelope;
+use secp256k1::{Message, SECP256K1, SecretKey};
+use serde_json::json;
+use starling::{
+    chain::{
+        self, Chain, Options, Threads,
+        genesis::{self, Genesis},
+    },
+    devnet::genesis::{Files, Plan, build},
+};
+use starling_proto::{
+    attributes::{L1Block, attributes},
+    config::RollupConfig,
+    fork::BlobSchedule,
+    payload::Payload,
+    sign,
+};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Seconds between blocks.
+const BLOCK_TIME: u64 = 1;
+const GAS_OF_TRANSFER: u64 = 21_000;
+const CACHE: u64 = 64 << 20;
+const SEQUENCER_KEY: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
+
+/// A size from the environment.
+pub fn size(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+pub fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock stands after 1970").as_secs()
+}
+
+/// An account that pays.
+pub struct Sender {
+    key: SecretKey,
+    pub address: Address,
+    nonce: u64,
+}
+
+impl Sender {
+    /// Account number `index` of a bench.
+    pub fn new(index: usize) -> Self {
+        let key = SecretKey::from_slice(&U256::from(index + 1).to_be_bytes::<32>()).expect("small numbers are keys");
+        Self { address: sign::address(&key), key, nonce: 0 }
+    }
+
+    /// The next transfer of one wei, in its EIP-2718 form.
+    pub fn pay(&mut self, chain_id: u64, to: Address) -> Bytes {
+        let tx = TxEip1559 {
+            chain_id,
+            nonce: self.nonce,
+            gas_limit: GAS_OF_TRANSFER,
+            max_fee_per_gas: 100_000_000_000,
+            max_priority_fee_per_gas: 1_000_000,
+            to: to.into(),
+            value: U256::from(1),
+            ..Default::default()
+        };
+        self.nonce += 1;
+        let digest = Message::from_digest(tx.signature_hash().0);
+        let (id, bytes) = SECP256K1.sign_ecdsa_recoverable(&digest, &self.key).serialize_compact();
+        let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) == 1);
+        OpTxEnvelope::Eip1559(tx.into_signed(signature)).encoded_2718().into()
+    }
+}
+
+/// An L2 with the devnet's contracts, every fork through Jovian and many funded accounts, and who fills its blocks.
+pub struct Ground {
+    pub genesis: Genesis,
+    pub rollup: RollupConfig,
+    origin: L1Block,
+    senders: Vec<Sender>,
+    turn: usize,
+}
+
+impl Ground {
+    /// `time` is that of genesis, Unix seconds.
+    pub fn new(time: u64, accounts: usize) -> Self {
+        let senders: Vec<_> = (0..accounts).map(Sender::new).collect();
+        let plan = Plan { time, l2_block_time: BLOCK_TIME, sequencer: sign::address(&sequencer()) };
+        let Files { l1_genesis, mut l2_genesis, mut rollup } = build(&plan).expect("the genesis builds");
+        let alloc = l2_genesis["alloc"].as_object_mut().expect("an alloc");
+        for sender in &senders {
+            alloc.insert(sender.address.to_string(), json!({"balance": "0x3635c9adc5dea00000"}));
+        }
+        let genesis = genesis::parse(&l2_genesis.to_string()).expect("our genesis parses");
+        rollup.genesis.l2 = genesis.payload().id();
+        let l1 = genesis::parse(&l1_genesis.to_string()).expect("our L1 genesis parses").payload();
+        // Every block has the L1's first block as its origin: what L1 says is not what is measured.
+        let origin = L1Block {
+            number: l1.number(),
+            hash: l1.hash,
+            parent_hash: l1.parent_hash(),
+            time: l1.timestamp(),
+            base_fee: l1.header.base_fee_per_gas.unwrap_or_default(),
+            mix_hash: l1.header.mix_hash,
+            excess_blob_gas: l1.header.excess_blob_gas,
+            parent_beacon_root: l1.header.parent_beacon_block_root,
+            receipts_root: l1.header.receipts_root,
+        };
+        Self { genesis, rollup, origin, senders, turn: 0 }
+    }
+
+    /// Makes a data directory and opens it.
+    pub fn open(&self, datadir: &Path) -> (Chain, Threads) {
+        chain::init(datadir, &self.genesis).expect("the data directory is made");
+        let options = Options { datadir: datadir.to_owned(), cache: CACHE, commit_interval: Duration::from_secs(1) };
+        Chain::open(&options).expect("the chain opens")
+    }
+
+    /// The chain's next block: the L1 attributes and so many transfers, each of another account to yet another one.
+    pub async fn extend(&mut self, chain: &Chain, transfers: usize) -> Arc<Payload> {
+        let parent = chain.view();
+        let number = parent.head().number;
+        let parent = parent.payload(number).expect("the head can be read").expect("the head is there");
+        let derived = attributes(&self.rollup, &BlobSchedule::default(), &parent, &self.origin, None);
+        let mut attributes = derived.expect("the attributes can be derived").attributes;
+        attributes.no_tx_pool = Some(true);
+        let forced = attributes.transactions.get_or_insert_default();
+        for _ in 0..transfers {
+            let count = self.senders.len();
+            let (from, to) = (self.turn % count, self.senders[(self.turn * 31 + 7) % count].address);
+            forced.push(self.senders[from].pay(self.rollup.l2_chain_id, to));
+            self.turn += 1;
+        }
+        let id = chain.start(parent.hash, attributes).await.expect("the block is started");
+        let block = chain.seal(id).await.expect("the block is sealed");
+        chain.forkchoice(block.payload.hash, None, None).await.expect("the head moves");
+        block.payload.clone()
+    }
+}
+
+/// Whose blocks the swarm accepts.
+pub fn sequencer() -> sign::SecretKey {
+    sign::secret_from_hex(SEQUENCER_KEY).expect("a key")
+}
+
+/// Durations of one thing, many times.
+#[derive(Default)]
+pub struct Times(Vec<Duration>);
+
+impl Times {
+    pub fn push(&mut self, time: Duration) {
+        self.0.push(time);
+    }
+
+    pub fn sum(&self) -> Duration {
+        self.0.iter().sum()
+    }
+
+    pub fn mean(&self) -> Duration {
+        self.sum() / (self.0.len().max(1) as u32)
+    }
+
+    /// The least duration that so many of a hundred do not exceed.
+    pub fn percentile(&self, percent: usize) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort();
+        let rank = (sorted.len() * percent).div_ceil(100).max(1);
+        sorted.get(rank - 1).copied().unwrap_or_default()
+    }
+}
+
+pub fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// A line of a table of times.
+pub fn print_times(name: &str, times: &Times) {
+    let [p50, p99, max] = [50, 99, 100].map(|percent| ms(times.percentile(percent)));
+    println!("  {name:<44} p50 {p50:>8.3} ms   p99 {p99:>8.3} ms   max {max:>8.3} ms");
+}

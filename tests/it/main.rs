@@ -1,0 +1,12 @@
+//! The integration tests: one binary.
+
+mod bad_input;
+mod clients;
+mod crash;
+mod devnet;
+mod exec_blocks;
+mod forks;
+mod net;
+mod real_contracts;
+mod rpc_fields;
+mod tidy;

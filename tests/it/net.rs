@@ -1,0 +1,320 @@
+//! What the integration tests stand on: a local network of real processes, a plain JSON-RPC caller, signed transactions.
+
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, hex};
+use serde_json::{Value, json};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// The binary under test.
+pub fn starling() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_starling"))
+}
+
+/// Calls a JSON-RPC method over HTTP. `Err` holds the error object, or a description of what went wrong on the way.
+pub fn call(url: &str, method: &str, params: Value) -> Result<Value, Value> {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+    let (status, text) = post(url, &body).map_err(|error| json!({"transport": error.to_string()}))?;
+    let mut answer: Value = serde_json::from_str(&text).map_err(|_| json!({"transport": format!("HTTP {status}: {text}")}))?;
+    match answer.get_mut("error") {
+        Some(error) => Err(error.take()),
+        None => Ok(answer["result"].take()),
+    }
+}
+
+/// Like [`call`], for calls that must succeed.
+pub fn ask(url: &str, method: &str, params: Value) -> Value {
+    call(url, method, params.clone()).unwrap_or_else(|error| panic!("{method}{params} at {url}: {error}"))
+}
+
+/// Posts a body and returns the HTTP status and the answer's body.
+pub fn post(url: &str, body: &str) -> std::io::Result<(u16, String)> {
+    let host = url.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(host)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    write!(
+        stream,
+        "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let status = answer.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+    let (head, rest) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    Ok((status, if chunked { unchunk(rest) } else { rest.to_owned() }))
+}
+
+fn unchunk(mut rest: &str) -> String {
+    let mut out = String::new();
+    while let Some((size, tail)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
+        if size == 0 || tail.len() < size {
+            break;
+        }
+        out.push_str(&tail[..size]);
+        rest = tail[size..].trim_start_matches("\r\n");
+    }
+    out
+}
+
+/// A quantity of an answer.
+pub fn number(value: &Value) -> u64 {
+    let text = value.as_str().unwrap_or_else(|| panic!("not a quantity: {value}"));
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or_else(|_| panic!("not a quantity: {value}"))
+}
+
+/// The head of a node, or `None` while it does not answer.
+pub fn head(url: &str) -> Option<u64> {
+    call(url, "eth_blockNumber", json!([])).ok().map(|n| number(&n))
+}
+
+/// Waits until `probe` gives something.
+pub fn wait<T>(what: &str, timeout: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(started.elapsed() < timeout, "waited {timeout:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// An account of the network that holds ether.
+#[derive(Clone)]
+pub struct Account {
+    pub address: Address,
+    pub key: B256,
+}
+
+impl Account {
+    pub fn key_hex(&self) -> String {
+        hex::encode_prefixed(self.key)
+    }
+
+    /// A signed EIP-1559 transaction.
+    pub fn sign(&self, chain_id: u64, nonce: u64, to: TxKind, value: U256, input: Bytes, gas_limit: u64) -> Bytes {
+        let tx = TxEip1559 {
+            chain_id,
+            nonce,
+            gas_limit,
+            max_fee_per_gas: 100_000_000_000,
+            max_priority_fee_per_gas: 1_000_000,
+            to,
+            value,
+            access_list: Default::default(),
+            input,
+        };
+        let hash = tx.signature_hash();
+        let secp = secp256k1::SECP256K1;
+        let key = secp256k1::SecretKey::from_slice(self.key.as_slice()).expect("a key");
+        let (id, bytes) = secp.sign_ecdsa_recoverable(&secp256k1::Message::from_digest(hash.0), &key).serialize_compact();
+        let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) == 1);
+        TxEnvelope::Eip1559(tx.into_signed(signature)).encoded_2718().into()
+    }
+}
+
+/// One node of a network, as devnet.json describes it.
+#[derive(Clone)]
+pub struct Node {
+    pub name: String,
+    pub role: String,
+    pub pid: i32,
+    pub command: Vec<String>,
+    pub http: String,
+    pub ws: String,
+}
+
+impl Node {
+    /// Kills the node's process and waits until it is dead: until then it holds its ports.
+    pub fn kill9(&self) {
+        signal(self.pid, nix::sys::signal::Signal::SIGKILL);
+        wait("a killed process to die", Duration::from_secs(10), || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+            let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+            matches!(state, None | Some('Z' | 'X')).then_some(())
+        });
+    }
+
+    /// Starts the node again with the command line that the devnet printed.
+    pub fn restart(&self, log: &Path) -> Running {
+        let out = std::fs::File::options().create(true).append(true).open(log).expect("a log file");
+        let err = out.try_clone().expect("a log file");
+        let child = Command::new(&self.command[0])
+            .args(&self.command[1..])
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .expect("the node's own command line starts it");
+        Running { child }
+    }
+}
+
+/// A process that ends with the test.
+pub struct Running {
+    pub child: Child,
+}
+
+impl Running {
+    pub fn kill9(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill9();
+    }
+}
+
+pub fn signal(pid: i32, signal: nix::sys::signal::Signal) {
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
+}
+
+/// A local network started with `starling devnet`, stopped when dropped.
+pub struct Devnet {
+    child: Child,
+    pub dir: PathBuf,
+    pub nodes: Vec<Node>,
+    pub accounts: Vec<Account>,
+    pub l2_chain_id: u64,
+    pub portal: Address,
+    /// Keeps the folder until the network has stopped.
+    _temp: tempfile::TempDir,
+}
+
+impl Devnet {
+    pub fn start(args: &[&str]) -> Self {
+        let temp = tempfile::tempdir().expect("a temporary folder");
+        let dir = temp.path().join("net");
+        let log = std::fs::File::create(temp.path().join("devnet.log")).expect("a log file");
+        let child = starling()
+            .arg("devnet")
+            .arg(format!("--datadir={}", dir.display()))
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log file"))
+            .stderr(log)
+            .spawn()
+            .expect("the devnet starts");
+        let mut net = Self { child, dir, nodes: vec![], accounts: vec![], l2_chain_id: 0, portal: Address::ZERO, _temp: temp };
+        let info = wait("devnet.json", Duration::from_secs(60), || {
+            if let Ok(Some(status)) = net.child.try_wait() {
+                panic!("the devnet ended with {status}: {}", net.log());
+            }
+            let text = std::fs::read_to_string(net.dir.join("devnet.json")).ok()?;
+            Some(serde_json::from_str::<Value>(&text).expect("devnet.json is written whole"))
+        });
+        net.read(&info);
+        net
+    }
+
+    fn read(&mut self, info: &Value) {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        self.l2_chain_id = info["chain_ids"]["l2"].as_u64().expect("chain_ids.l2");
+        self.portal = info["contracts"]["portal"].as_str().expect("contracts.portal").parse().expect("an address");
+        self.nodes = info["nodes"]
+            .as_array()
+            .expect("nodes")
+            .iter()
+            .map(|node| Node {
+                name: text(&node["name"]).expect("name"),
+                role: text(&node["role"]).expect("role"),
+                pid: node["pid"].as_i64().expect("pid") as i32,
+                command: node["command"].as_array().expect("command").iter().filter_map(text).collect(),
+                http: text(&node["http"]).expect("http"),
+                ws: text(&node["ws"]).expect("ws"),
+            })
+            .collect();
+        self.accounts = info["accounts"]
+            .as_array()
+            .expect("accounts")
+            .iter()
+            .map(|account| Account {
+                address: account["address"].as_str().expect("address").parse().expect("an address"),
+                key: account["private_key"].as_str().expect("private_key").parse().expect("a key"),
+            })
+            .collect();
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.with_file_name("devnet.log")).unwrap_or_default()
+    }
+
+    pub fn role(&self, role: &str) -> Vec<Node> {
+        self.nodes.iter().filter(|node| node.role == role).cloned().collect()
+    }
+
+    pub fn l1(&self) -> Node {
+        self.role("l1").remove(0)
+    }
+
+    pub fn sequencer(&self) -> Node {
+        self.role("sequencer").remove(0)
+    }
+
+    pub fn replicas(&self) -> Vec<Node> {
+        self.role("replica")
+    }
+}
+
+impl Drop for Devnet {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- devnet\n{}", self.log());
+            let logs = std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|entry| entry.path());
+            for path in logs.filter(|path| path.extension().is_some_and(|e| e == "log")) {
+                let log = std::fs::read_to_string(&path).unwrap_or_default();
+                let tail: Vec<&str> = log.lines().rev().take(40).collect();
+                eprintln!("--- {} (newest first)\n{}", path.display(), tail.join("\n"));
+            }
+        }
+        signal(self.child.id() as i32, nix::sys::signal::Signal::SIGINT);
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(15) {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A foreign client from `tests/clients`; `None`, with a sentence, where `npm install` has not been run there. On CI it must exist.
+pub fn client(name: &str) -> Option<PathBuf> {
+    let path = Path::new(CLIENTS).join("node_modules/.bin").join(name);
+    installed(name, path.exists(), "run npm install in tests/clients").then_some(path)
+}
+
+/// A script in `tests/clients` that stands on an npm package, as a command; `None` as with [`client`].
+pub fn script(package: &str) -> Option<Command> {
+    let there = Path::new(CLIENTS).join("node_modules").join(package).exists();
+    if !installed(package, there, "run npm install in tests/clients") {
+        return None;
+    }
+    let mut node = Command::new("node");
+    node.arg(Path::new(CLIENTS).join(format!("{package}.mjs")));
+    Some(node)
+}
+
+const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
+
+/// Says what is skipped when a client is not there. On CI it must be.
+pub fn installed(name: &str, there: bool, advice: &str) -> bool {
+    if !there {
+        assert!(std::env::var_os("CI").is_none(), "{name} is not installed: {advice}");
+        eprintln!("skipped: {name} is not installed ({advice})");
+    }
+    there
+}

@@ -1,0 +1,116 @@
+//! A network on the published contracts: genesis files of a deployment tool, a deposit through the real portal.
+
+use crate::net::{Devnet, ask, call, number, starling, wait};
+use alloy_primitives::{Address, Bytes, TxKind, U256, hex};
+use serde_json::{Value, json};
+use std::{
+    path::{Path, PathBuf},
+    process::Output,
+    time::Duration,
+};
+
+fn fixtures() -> Option<PathBuf> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures/devnet/jovian"));
+    if folder.is_dir() {
+        return Some(folder.to_path_buf());
+    }
+    println!("skipped: ../shared/fixtures is absent");
+    None
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&starling::chain::genesis::read_file(path).unwrap()).unwrap()
+}
+
+fn init(datadir: &Path, args: &[&Path]) -> Output {
+    starling().arg("init").arg(format!("--datadir={}", datadir.display())).args(args).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    [output.stdout.as_slice(), output.stderr.as_slice()].map(String::from_utf8_lossy).concat()
+}
+
+#[test]
+fn init_gives_the_hash_of_the_rollup_config() {
+    let Some(fixtures) = fixtures() else { return };
+    let genesis = fixtures.join("l2-genesis.json.zst");
+    let rollup = fixtures.join("rollup.json");
+    let expected = read(&rollup)["genesis"]["l2"]["hash"].as_str().unwrap().to_owned();
+    let dir = tempfile::tempdir().unwrap();
+    let packed = init(&dir.path().join("packed"), &[&genesis]);
+    assert!(packed.status.success() && said(&packed).contains(&expected), "{}", said(&packed));
+
+    // A file as registries publish it, without a config.
+    let mut bare = read(&genesis);
+    bare["config"] = Value::Null;
+    let bare_path = dir.path().join("bare.json");
+    std::fs::write(&bare_path, bare.to_string()).unwrap();
+    let option = PathBuf::from(format!("--rollup.config={}", rollup.display()));
+    let joined = init(&dir.path().join("joined"), &[&option, &bare_path]);
+    assert!(joined.status.success() && said(&joined).contains(&expected), "{}", said(&joined));
+    let alone = init(&dir.path().join("alone"), &[&bare_path]);
+    assert!(!alone.status.success() && said(&alone).contains("config is missing"), "{}", said(&alone));
+    bare["timestamp"] = 5.into();
+    std::fs::write(&bare_path, bare.to_string()).unwrap();
+    let other = init(&dir.path().join("other"), &[&option, &bare_path]);
+    assert!(!other.status.success() && said(&other).contains("the two files are of different chains"), "{}", said(&other));
+    assert!(!dir.path().join("other").exists(), "nothing is written");
+}
+
+#[test]
+fn a_deposit_through_the_real_portal_arrives() {
+    let Some(fixtures) = fixtures() else { return };
+    let option = |name: &str, file: &str| format!("--{name}={}", fixtures.join(file).display());
+    let files = [
+        option("l1.genesis", "l1-allocs.json.zst"),
+        option("l2.genesis", "l2-genesis.json.zst"),
+        option("rollup.config", "rollup.json"),
+    ];
+    let args: Vec<&str> = files.iter().map(String::as_str).chain(["--l1.block-time=2", "--replicas=1"]).collect();
+    let net = Devnet::start(&args);
+    let (l1, replica) = (net.l1(), &net.replicas()[0]);
+    let published = read(&fixtures.join("rollup.json"));
+    assert_eq!(net.portal, published["deposit_contract_address"].as_str().unwrap().parse::<Address>().unwrap());
+    assert_eq!(net.l2_chain_id, 13);
+    assert!(net.log().contains("both chains begin now"), "{}", net.log());
+
+    // The files in the directory are those of the running chains, and begin together.
+    let rollup = read(&net.dir.join("rollup.json"));
+    for (node, chain) in [(&l1, "l1"), (replica, "l2")] {
+        let genesis = ask(&node.http, "eth_getBlockByNumber", json!(["0x0", false]));
+        assert_eq!(genesis["hash"], rollup["genesis"][chain]["hash"]);
+        assert_eq!(number(&genesis["timestamp"]), rollup["genesis"]["l2_time"].as_u64().unwrap());
+    }
+    assert_eq!(rollup["chain_op_config"], published["chain_op_config"]);
+
+    // depositTransaction(to, value, gasLimit, isCreation, data)
+    let account = &net.accounts[1];
+    let to = Address::repeat_byte(0x77);
+    let value = U256::from(1_000_000_000_000_000u64);
+    let mut input = hex::decode("e9e05c42").unwrap();
+    for word in [U256::from_be_slice(to.as_slice()), value, U256::from(100_000), U256::ZERO, U256::from(160), U256::ZERO] {
+        input.extend(word.to_be_bytes::<32>());
+    }
+    let raw = account.sign(1337, 0, TxKind::Call(net.portal), value, input.into(), 1_000_000);
+    let hash = ask(&l1.http, "eth_sendRawTransaction", json!([raw]));
+    let included = wait("the deposit on L1", Duration::from_secs(30), || {
+        call(&l1.http, "eth_getTransactionReceipt", json!([hash])).ok().filter(|receipt| !receipt.is_null())
+    });
+    assert_eq!(included["status"], "0x1", "{included}");
+    wait("the deposit on L2", Duration::from_secs(60), || {
+        let balance = ask(&replica.http, "eth_getBalance", json!([to, "latest"]));
+        (balance == json!(format!("{value:#x}"))).then_some(())
+    });
+
+    // Users have money on L2, and its real predeploys answer: the L1 attributes have the portal's chain.
+    // A deposit counts as a transaction of its sender.
+    let raw = account.sign(13, 1, TxKind::Call(to), U256::from(1), Bytes::new(), 21_000);
+    let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
+    let receipt = wait("the transfer", Duration::from_secs(30), || {
+        Some(ask(&replica.http, "eth_getTransactionReceipt", json!([hash]))).filter(|receipt| !receipt.is_null())
+    });
+    assert_eq!(receipt["status"], "0x1");
+    let oracle = "0x420000000000000000000000000000000000000F";
+    let l1_base_fee = ask(&replica.http, "eth_call", json!([{"to": oracle, "data": "0x519b4bd3"}, receipt["blockNumber"]]));
+    assert_eq!(l1_base_fee.as_str().unwrap().parse::<U256>().unwrap(), U256::from(number(&receipt["l1GasPrice"])));
+}
