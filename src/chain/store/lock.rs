@@ -10,9 +10,7 @@ use std::{
 
 const NAME: &str = "LOCK";
 
-pub(super) struct Lock {
-    _file: File,
-}
+pub(super) struct Lock(File);
 
 impl Lock {
     pub(super) fn take(dir: &Path) -> Result<Self, StoreError> {
@@ -32,6 +30,31 @@ impl Lock {
         file.set_len(0).map_err(io)?;
         file.rewind().map_err(io)?;
         writeln!(file, "{}", std::process::id()).map_err(io)?;
-        Ok(Self { _file: file })
+        Ok(Self(file))
+    }
+}
+
+/// Unlocked by name, not only by closing: a child process that is just being started has a copy of the descriptor until its exec,
+/// and with it the lock, so a store closed and opened again at that moment would find itself taken.
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file does it anyway, a moment later.
+        let _ = self.0.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_and_free_again_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::take(dir.path()).unwrap();
+        assert!(matches!(Lock::take(dir.path()), Err(StoreError::Locked { pid: Some(pid) }) if pid == std::process::id()));
+        // What a child holds between fork and exec.
+        let _inherited = lock.0.try_clone().unwrap();
+        drop(lock);
+        Lock::take(dir.path()).unwrap();
     }
 }
