@@ -6,6 +6,7 @@ mod filters;
 mod fixtures;
 mod framing;
 mod heads;
+mod hostile;
 mod http;
 mod more;
 mod send;

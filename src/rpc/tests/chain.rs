@@ -76,6 +76,11 @@ impl Chain {
                 (keccak256(RICH), account(7, 1_000_000, alloy_primitives::KECCAK256_EMPTY)),
                 (keccak256(CONTRACT), account(1, 0, hash)),
                 (keccak256(super::send::SENDER), account(0, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY)),
+                (
+                    keccak256(super::hostile::address(super::hostile::USED)),
+                    account(5, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY),
+                ),
+                (keccak256(super::hostile::address(super::hostile::DELEGATED)), account(0, FUNDS.to(), hash)),
             ]),
             storages: BTreeMap::from([(keccak256(CONTRACT), StorageChange { wiped: false, slots })]),
             codes: BTreeMap::from([(hash, code)]),
