@@ -6,6 +6,7 @@
 use super::{
     RpcContext,
     error::{Reply, RpcError},
+    eth::logs::LogLimits,
     frame::crashed,
     params::Args,
 };
@@ -128,11 +129,12 @@ impl Api {
 /// The bounds on work that all endpoints share.
 pub struct Bounds {
     pub(super) reads: Arc<Semaphore>,
-    heavy: Arc<Semaphore>,
+    pub(super) heavy: Arc<Semaphore>,
     /// Of a heavy call (`--rpc.evmtimeout`).
     pub timeout: Duration,
     /// Gas of one run of the EVM (`--rpc.gascap`).
     pub gas_cap: u64,
+    pub logs: LogLimits,
 }
 
 impl Default for Bounds {
@@ -143,6 +145,7 @@ impl Default for Bounds {
             heavy: Arc::new(Semaphore::new(cores.max(2))),
             timeout: HEAVY_TIMEOUT,
             gas_cap: RPC_GAS_CAP,
+            logs: LogLimits::default(),
         }
     }
 }

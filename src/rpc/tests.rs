@@ -1,5 +1,6 @@
 //! The server over real sockets: HTTP rules, JSON-RPC framing, WebSocket sessions.
 
+mod bounds;
 mod call;
 mod chain;
 mod filters;

@@ -5,7 +5,7 @@
 //! [`LIFETIME`] is gone.
 
 use super::{
-    logs::{Follower, MAX_LOG_BYTES, MAX_LOGS, Query, matching},
+    logs::{Follower, Query, matching},
     receipt::LogJson,
     shape::TransactionJson,
 };
@@ -153,9 +153,9 @@ impl Filter {
             }
             Self::Logs { cursor, follower, .. } => {
                 let view = context.view();
-                let (mut logs, mut bytes) = (Vec::new(), 0);
+                let (limits, mut logs, mut bytes) = (context.bounds.logs, Vec::new(), 0);
                 for _ in 0..MAX_BLOCKS {
-                    if logs.len() >= MAX_LOGS || bytes >= MAX_LOG_BYTES {
+                    if logs.len() >= limits.logs || bytes >= limits.bytes {
                         break;
                     }
                     let Some(step) = cursor.advance_by(&view, 1)?.pop() else { break };

@@ -14,12 +14,23 @@ use serde_json::{Map, Value};
 use starling_proto::payload::BlockId;
 use std::collections::VecDeque;
 
-/// Blocks in one range.
-const MAX_RANGE: u64 = 100_000;
-/// Logs in one answer, but for those of its only block.
-pub const MAX_LOGS: usize = 20_000;
-/// Bytes of topics and data in one answer, but for those of its only block; as JSON they are more than twice as many.
-pub const MAX_LOG_BYTES: usize = 10_000_000;
+/// What one answer may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLimits {
+    /// Blocks in one range.
+    pub blocks: u64,
+    /// Logs, but for those of a single block.
+    pub logs: usize,
+    /// Bytes of topics and data, but for those of a single block; as JSON they are more than twice as many.
+    pub bytes: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { blocks: 100_000, logs: 20_000, bytes: 10_000_000 }
+    }
+}
+
 /// Positions of topics, which the EVM has four of.
 const MAX_TOPICS: usize = 4;
 /// Alternatives in one position, and addresses.
@@ -220,8 +231,9 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline:
     if to > view.head().number {
         return Err(RpcError::invalid_params("block range extends beyond current head block"));
     }
-    if to - from >= MAX_RANGE {
-        return Err(RpcError::invalid_params(format!("query exceeds max block range {MAX_RANGE}")));
+    let limits = context.bounds.logs;
+    if to - from >= limits.blocks {
+        return Err(RpcError::invalid_params(format!("query exceeds max block range {}", limits.blocks)));
     }
     let (mut found, mut bytes) = (Vec::new(), 0);
     let (first, head) = (from, view.head());
@@ -244,9 +256,9 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline:
         bytes += logs.iter().map(LogJson::weight).sum::<usize>();
         found.extend(logs);
         // One block is always answered for: nobody could ask for less.
-        if number > from && (found.len() > MAX_LOGS || bytes > MAX_LOG_BYTES) {
+        if number > from && (found.len() > limits.logs || bytes > limits.bytes) {
             let retry = number - 1;
-            let limit = if found.len() > MAX_LOGS { format!("{MAX_LOGS}") } else { format!("{MAX_LOG_BYTES} bytes") };
+            let limit = if found.len() > limits.logs { limits.logs.to_string() } else { format!("of {} bytes", limits.bytes) };
             return Err(RpcError::invalid_params(format!(
                 "query exceeds max results {limit}, retry with the range {from}-{retry}"
             )));
