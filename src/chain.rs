@@ -29,7 +29,7 @@ use crate::chain::{
     executor::{Command, Executor},
     genesis::Genesis,
     payload_log::PayloadLog,
-    pool::Pool,
+    pool::{Pool, PoolConfig},
     rules::{ChainSpec, Rules},
     store::{Identity, Store, StoreError},
     view::{ExecutedBlock, ReadError, View},
@@ -231,6 +231,11 @@ fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
 impl Chain {
     /// Opens a data directory and executes again what the payload log holds above the store.
     pub fn open(options: &Options) -> Result<(Self, Threads), ChainError> {
+        Self::open_with(options, PoolConfig::default())
+    }
+
+    /// Like [`Chain::open`], with other limits of the pool.
+    pub fn open_with(options: &Options, pool: PoolConfig) -> Result<(Self, Threads), ChainError> {
         let store = Store::open(&options.datadir, options.cache, None).map_err(ChainError::store)?;
         let log = PayloadLog::open(&options.datadir.join(WAL)).map_err(ChainError::store)?;
         let spec = Arc::new(spec_of(&store)?);
@@ -240,7 +245,7 @@ impl Chain {
         let heads = Heads { head, timestamp: view.header().timestamp, safe, finalized };
 
         let shared = Arc::new(Shared {
-            pool: Arc::new(Pool::new(&spec)),
+            pool: Arc::new(Pool::with_config(&spec, pool)),
             spec,
             view: ArcSwap::from_pointee(view),
             heads: watch::Sender::new(heads),

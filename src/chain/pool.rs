@@ -125,6 +125,8 @@ pub struct PoolConfig {
     pub global_queue: usize,
     /// Seconds that a non-executable transaction is kept.
     pub lifetime: u64,
+    /// Most gas of a transaction (`--txpool.maxtxgas`).
+    pub max_gas: Option<u64>,
     /// Wei; the most `gas limit · fee cap` may be. Zero is no cap.
     pub tx_fee_cap: U256,
     /// Accept legacy transactions without a chain id.
@@ -141,6 +143,7 @@ impl Default for PoolConfig {
             account_queue: 64,
             global_queue: 1024,
             lifetime: 3 * 60 * 60,
+            max_gas: None,
             tx_fee_cap: U256::from(1_000_000_000_000_000_000u64),
             allow_unprotected: false,
         }

@@ -99,7 +99,7 @@ pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolC
     if tx.raw.len() > MAX_SIZE {
         return Err(PoolError::Oversized { size: tx.raw.len(), limit: MAX_SIZE });
     }
-    check_gas_limit(tx, at, rules)?;
+    check_gas_limit(tx, at, rules, config)?;
     let tip = tip_cap(tx);
     if tip > t.max_fee_per_gas() {
         return Err(PoolError::TipAboveFeeCap);
@@ -134,14 +134,12 @@ pub(super) fn authorities(tx: &PoolTx) -> Vec<Address> {
 }
 
 /// What bounds the gas limit, and the init code, from above.
-fn check_gas_limit(tx: &PoolTx, at: &Admission, rules: &TxRules) -> Result<(), PoolError> {
+fn check_gas_limit(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolConfig) -> Result<(), PoolError> {
     let (t, gas) = (&tx.tx, tx.tx.gas_limit());
     if rules.init_code_limit && t.is_create() && t.input().len() > MAX_INIT_CODE {
         return Err(PoolError::InitCode { size: t.input().len(), limit: MAX_INIT_CODE });
     }
-    if let Some(cap) = rules.gas_cap
-        && gas > cap
-    {
+    if let Some(cap) = rules.gas_cap.into_iter().chain(config.max_gas).min().filter(|cap| gas > *cap) {
         return Err(PoolError::GasCap { cap, gas });
     }
     if gas > at.block_gas_limit.saturating_sub(rules.reserved_gas) {

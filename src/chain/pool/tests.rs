@@ -143,6 +143,30 @@ fn refusals_say_what_geth_says() {
 }
 
 #[test]
+fn the_operators_limits_count() {
+    let config = PoolConfig {
+        max_gas: Some(30_000),
+        min_tip: 5,
+        price_bump: 100,
+        tx_fee_cap: U256::from(21_000 * 100),
+        allow_unprotected: true,
+        ..Default::default()
+    };
+    let pool = Pool::with_config(&spec(Fork::Karst), config);
+    let say = |tx: PoolTx| pool.add(tx, &at(0)).unwrap_err().to_string();
+    let wide = TxEip1559 { gas_limit: 30_001, ..eip1559(0, 5, 5) };
+    assert_eq!(say(pooled(1, wide)), "transaction gas limit too high (cap: 30000, tx: 30001)");
+    assert_eq!(say(tx(1, 0, 9, 4)), "transaction underpriced: gas tip cap 4, minimum needed 5");
+    assert!(say(tx(1, 0, 101, 5)).starts_with("tx fee ("));
+    pool.add(tx(1, 0, 10, 5), &at(0)).unwrap();
+    assert_eq!(pool.add(tx(1, 0, 19, 10), &at(0)), Err(PoolError::ReplacementUnderpriced));
+    pool.add(tx(1, 0, 20, 10), &at(0)).unwrap();
+    let legacy = TxLegacy { gas_price: 5, gas_limit: 21_000, to: TxKind::Call(Address::ZERO), ..Default::default() };
+    let legacy = OpTxEnvelope::from(legacy.into_signed(Signature::test_signature()));
+    pool.add(PoolTx::new(Recovered::new_unchecked(legacy, sender(2))), &at(0)).unwrap();
+}
+
+#[test]
 fn older_rules_ask_less() {
     let pool = Pool::new(&spec(Fork::Holocene));
     pool.add(pooled(1, TxEip1559 { gas_limit: 1 << 25, ..eip1559(0, 2, 2) }), &Admission { block_gas_limit: 1 << 26, ..at(0) })
