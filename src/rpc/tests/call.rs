@@ -60,7 +60,7 @@ async fn reverts_are_told_with_code_reason_and_data() {
 #[tokio::test]
 async fn other_failures_have_no_code_of_their_own() {
     let chain = chain().await;
-    let call = json!({ "to": CONTRACT });
+    let call = json!({ "to": CONTRACT, "gas": "0x100000" });
     let error = |code: &'static str| {
         let params = json!([call, "latest", with_code(code)]);
         chain.error("eth_call", params)
