@@ -301,6 +301,19 @@ impl Chain {
         self.ask(|reply| Command::Insert { payload, provenance, follow: true, reply }).await
     }
 
+    /// Like [`Chain::follow`], but returns as soon as the payload is in the executor's queue, with the answer to come: payloads are
+    /// executed in the order of these calls.
+    pub async fn submit(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+    ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Insert { payload, provenance, follow: true, reply };
+        self.commands.send(command).await.map_err(|_| ChainError::Stopped)?;
+        Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
+    }
+
     /// Moves the heads. `None` leaves safe or finalized where they are. Both must be on the branch of `head`, also when they stay, and
     /// finalized not above safe; in every error nothing has moved.
     pub async fn forkchoice(&self, head: B256, safe: Option<B256>, finalized: Option<B256>) -> Result<(), ChainError> {

@@ -19,7 +19,10 @@ pub(super) use codec::decode_whole;
 pub use error::{Identity, StoreError};
 pub use read::UnwindRecord;
 
-use crate::chain::view::{ExecutedBlock, Overlay, ReadError};
+use crate::chain::{
+    receipt::Receipt,
+    view::{ExecutedBlock, Overlay, ReadError},
+};
 use alloy_primitives::{B256, Bytes};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 use lock::Lock;
@@ -135,10 +138,10 @@ impl Store {
         store.0.check_space()?;
         let mut batch = Batch { inner: &store.0, batch: store.0.db.batch() };
         for (key, row) in &overlay.rows {
-            batch.set(Space::State, key, row.after.as_ref());
+            batch.set(Space::State, key, row.after.as_ref().map(AsRef::as_ref));
         }
-        batch.codes(overlay);
-        batch.block(genesis, &[], &[]);
+        code_rows(overlay, &mut |space, key, value| batch.set(space, key, value));
+        block_rows(genesis, &[], &[], &mut |space, key, value| batch.set(space, key, value));
         batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
         batch.put(Space::Meta, IDENTITY_ROW, [&identity.chain_id.to_be_bytes()[..], identity.genesis_hash.as_slice()].concat());
         batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
@@ -208,28 +211,15 @@ impl Store {
         let mut head = self.0.writer.lock();
         self.0.check_space()?;
         let mut new_head = *head;
-        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
-        // Only the last value of a row in the group is written.
-        let mut state = BTreeMap::new();
         for block in blocks {
             let id = block.payload.id();
             if block.payload.parent_hash() != new_head.hash || id.number != new_head.number + 1 {
                 return Err(StoreError::Unlinked { block: id, head: new_head });
             }
             new_head = id;
-            for (key, row) in &block.overlay.rows {
-                state.insert(key, row.after.as_ref());
-                if keys::is_flat(key) {
-                    batch.put(Space::History, keys::history(key, id.number), codec::encode_before(row.before.as_ref()));
-                }
-            }
-            batch.put(Space::History, keys::unwind(id.number), codec::encode_unwind(&block.overlay));
-            batch.codes(&block.overlay);
-            batch.block(&block.payload, block.transaction_hashes(), &block.receipts);
         }
-        for (key, after) in state {
-            batch.set(Space::State, key, after);
-        }
+        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
+        rows_of(blocks, &mut |space, key, value| batch.set(space, key, value));
         for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
             if let Some(id) = id {
                 batch.put(Space::Meta, key, codec::encode_id(id));
@@ -264,7 +254,7 @@ impl Store {
 
         let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
         for (key, before) in &record {
-            batch.set(Space::State, key, before.as_ref());
+            batch.set(Space::State, key, before.as_ref().map(AsRef::as_ref));
             if keys::is_flat(key) {
                 batch.set(Space::History, &keys::history(key, gone.number), None);
             }
@@ -402,6 +392,58 @@ pub(super) fn free_space(path: &Path) -> std::io::Result<u64> {
     Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
+/// The rows that a group of blocks writes, each with its keyspace: the last value of every row of `state`, and what is kept per block.
+fn rows_of(blocks: &[Arc<ExecutedBlock>], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    let mut state = BTreeMap::new();
+    for block in blocks {
+        let (overlay, number) = (&block.overlay, block.payload.number());
+        for (key, row) in &overlay.rows {
+            state.insert(key, row.after.as_ref());
+            if keys::is_flat(key) {
+                put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
+            }
+        }
+        put(Space::History, &keys::unwind(number), Some(&codec::encode_unwind(overlay)));
+        code_rows(overlay, put);
+        block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
+    }
+    for (key, after) in state {
+        put(Space::State, key, after.map(AsRef::as_ref));
+    }
+}
+
+fn code_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    for (hash, code) in &overlay.codes {
+        put(Space::Code, hash.as_slice(), Some(code));
+    }
+}
+
+/// Header, body, receipts and index rows of a canonical block.
+fn block_rows(payload: &Payload, transactions: &[B256], receipts: &[Receipt], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    let (hash, number) = (payload.hash, payload.number());
+    put(Space::Blocks, &keys::header(&hash), Some(&alloy_rlp::encode(&payload.header)));
+    put(Space::Blocks, &keys::body(&hash), Some(&alloy_rlp::encode(&payload.transactions)));
+    put(Space::Blocks, &keys::receipts(&hash), Some(&codec::encode_receipts(receipts)));
+    put(Space::Index, &keys::hash_of(number), Some(hash.as_slice()));
+    put(Space::Index, &keys::number_of(&hash), Some(&number.to_be_bytes()));
+    for (index, transaction) in transactions.iter().enumerate() {
+        let place = [&number.to_be_bytes()[..], &(index as u32).to_be_bytes()].concat();
+        put(Space::Index, &keys::transaction(transaction), Some(&place));
+    }
+}
+
+/// A row that a commit writes: keyspace, key, value or its removal.
+pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
+
+/// The rows that [`Store::commit`] writes for these blocks.
+pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
+    let mut rows = Vec::new();
+    rows_of(blocks, &mut |space, key, value| {
+        rows.push((space.name(), Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)));
+    });
+    rows
+}
+
 /// One atomic batch across keyspaces.
 struct Batch<'a> {
     inner: &'a Inner,
@@ -413,30 +455,10 @@ impl Batch<'_> {
         self.batch.insert(&self.inner.spaces[space as usize], key.as_ref(), value.as_ref());
     }
 
-    fn set(&mut self, space: Space, key: &[u8], value: Option<&Bytes>) {
+    fn set(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
         match value {
             Some(value) => self.put(space, key, value),
             None => self.batch.remove(&self.inner.spaces[space as usize], key),
-        }
-    }
-
-    fn codes(&mut self, overlay: &Overlay) {
-        for (hash, code) in &overlay.codes {
-            self.put(Space::Code, hash, code);
-        }
-    }
-
-    /// Header, body, receipts and index rows of a canonical block.
-    fn block(&mut self, payload: &Payload, transactions: &[B256], receipts: &[crate::chain::receipt::Receipt]) {
-        let (hash, number) = (payload.hash, payload.number());
-        self.put(Space::Blocks, keys::header(&hash), alloy_rlp::encode(&payload.header));
-        self.put(Space::Blocks, keys::body(&hash), alloy_rlp::encode(&payload.transactions));
-        self.put(Space::Blocks, keys::receipts(&hash), codec::encode_receipts(receipts));
-        self.put(Space::Index, keys::hash_of(number), hash);
-        self.put(Space::Index, keys::number_of(&hash), number.to_be_bytes());
-        for (index, transaction) in transactions.iter().enumerate() {
-            let place = [&number.to_be_bytes()[..], &(index as u32).to_be_bytes()].concat();
-            self.put(Space::Index, keys::transaction(transaction), place);
         }
     }
 
