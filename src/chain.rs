@@ -26,6 +26,7 @@ pub mod view;
 
 use crate::chain::{
     builder::Build,
+    execute::Preparation,
     executor::{Command, Executor},
     genesis::Genesis,
     payload_log::PayloadLog,
@@ -293,25 +294,22 @@ impl Chain {
 
     /// Executes a payload. Never moves a head.
     pub async fn insert(&self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
-        self.ask(|reply| Command::Insert { payload, provenance, follow: false, reply }).await
+        self.enqueue(payload, provenance, false).await?.await
     }
 
     /// Executes an unsafe payload and applies the fork choice of unsafe blocks.
     pub async fn follow(&self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
-        self.ask(|reply| Command::Insert { payload, provenance, follow: true, reply }).await
+        self.enqueue(payload, provenance, true).await?.await
     }
 
     /// Like [`Chain::follow`], but returns as soon as the payload is in the executor's queue, with the answer to come: payloads are
-    /// executed in the order of these calls.
+    /// executed in the order of these calls, and the senders of each are recovered while those before it run.
     pub async fn submit(
         &self,
         payload: Arc<Payload>,
         provenance: Provenance,
     ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Insert { payload, provenance, follow: true, reply };
-        self.commands.send(command).await.map_err(|_| ChainError::Stopped)?;
-        Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
+        self.enqueue(payload, provenance, true).await
     }
 
     /// Moves the heads. `None` leaves safe or finalized where they are. Both must be on the branch of `head`, also when they stay, and
@@ -377,6 +375,23 @@ impl Chain {
             .await
             .map_err(|_| ChainError::Stopped)?
             .map_err(ChainError::store)
+    }
+
+    async fn enqueue(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+        follow: bool,
+    ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
+        let place = self.commands.reserve().await.map_err(|_| ChainError::Stopped)?;
+        // What is known already is not executed again.
+        let payload = match self.shared.known.read().contains(&payload.hash) {
+            true => Preparation::later(payload),
+            false => Preparation::begin(payload),
+        };
+        let (reply, answer) = oneshot::channel();
+        place.send(Command::Insert { payload, provenance, follow, reply });
+        Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 
     fn build(&self, request: Build) -> Result<(), ChainError> {

@@ -8,7 +8,7 @@ use crate::{
 use alloy_evm::{Evm, EvmEnv, EvmFactory, FromTxWithEncoded};
 use alloy_op_evm::{OpEvmFactory, OpTx};
 use alloy_primitives::{Address, B256, Bytes, U256};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
 use op_revm::OpSpecId;
 use rayon::prelude::*;
 use revm::{
@@ -115,7 +115,9 @@ pub struct Parts {
 impl Parts {
     /// `datadir` holds the genesis and is used up.
     pub fn new(ground: &Ground, evm_state: InMemoryDB, datadir: &Path) -> Self {
-        let disk = Database::builder(datadir.join("chain")).cache_size(CACHE).open().expect("the database opens");
+        // As the store sets it up; each keyspace keeps the options it was made with.
+        let disk = Database::builder(datadir.join("chain")).cache_size(CACHE / 2).worker_threads(1);
+        let disk = disk.journal_compression(CompressionType::None).open().expect("the database opens");
         let open = |name: &'static str| (name, disk.keyspace(name, KeyspaceCreateOptions::default).expect("a keyspace"));
         let spaces = HashMap::from(["state", "history", "blocks", "index", "code", "meta"].map(open));
         let mut trie_state = Memory::default();

@@ -9,6 +9,7 @@
 //! [`Store::sync`] makes it durable. What overloads the store: state history and receipts, by disk; writes stop above
 //! [`FREE_SPACE_FLOOR`].
 
+mod cache;
 mod codec;
 mod error;
 pub mod keys;
@@ -24,7 +25,10 @@ use crate::chain::{
     view::{ExecutedBlock, Overlay, ReadError},
 };
 use alloy_primitives::{B256, Bytes};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
+use cache::{RowCache, Written};
+use fjall::{
+    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, PersistMode, Readable,
+};
 use lock::Lock;
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
@@ -45,6 +49,12 @@ const UNWIND_DROPS: u64 = 4096;
 
 /// Bytes that must be free on the disk before a commit: a full disk would poison the database.
 pub const FREE_SPACE_FLOOR: u64 = 512 << 20;
+
+/// A genesis of more rows is written out at once: the first open should not find it in the journal.
+const LARGE_GENESIS: usize = 100_000;
+
+/// Rows of so many bytes are kept apart from their keys.
+const LONG_ROW: u32 = 4096;
 
 const HEAD: &[u8] = b"_head";
 const SCHEMA_ROW: &[u8] = b"schema";
@@ -95,7 +105,14 @@ impl Space {
             Self::State | Self::History => 16 << 20,
             _ => 8 << 20,
         };
-        KeyspaceCreateOptions::default().max_memtable_size(memtable)
+        let options = KeyspaceCreateOptions::default().max_memtable_size(memtable);
+        // Unwind records, bodies and receipts are long and written once: compaction moves their places, not them.
+        let separated = KvSeparationOptions::default().separation_threshold(LONG_ROW);
+        match self {
+            Self::History => options.with_kv_separation(Some(separated.compression(CompressionType::None))),
+            Self::Blocks => options.with_kv_separation(Some(separated)),
+            _ => options,
+        }
     }
 }
 
@@ -106,6 +123,7 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     db: Database,
     spaces: [Keyspace; 6],
+    rows: RowCache,
     path: PathBuf,
     identity: Identity,
     /// Bytes that must stay free on the disk.
@@ -127,16 +145,24 @@ impl Store {
         }
         std::fs::create_dir_all(dir).map_err(|source| StoreError::Io { path: dir.into(), source })?;
         let lock = Lock::take(dir)?;
-        let db = Database::builder(&path).cache_size(cache).open()?;
+        let db = database(&path, cache)?;
         let spaces = open_spaces(&db)?;
         if let Some(have) = read_identity(&db, &spaces)? {
             return Err(StoreError::Exists(have));
         }
         let head = genesis.id();
-        let store =
-            Self(Arc::new(Inner { db, spaces, path, identity, floor: FREE_SPACE_FLOOR, writer: Mutex::new(head), _lock: lock }));
+        let store = Self(Arc::new(Inner {
+            db,
+            spaces,
+            rows: RowCache::new(cache / 2),
+            path,
+            identity,
+            floor: FREE_SPACE_FLOOR,
+            writer: Mutex::new(head),
+            _lock: lock,
+        }));
         store.0.check_space()?;
-        let mut batch = Batch { inner: &store.0, batch: store.0.db.batch() };
+        let mut batch = Batch::new(&store.0);
         for (key, row) in &overlay.rows {
             batch.set(Space::State, key, row.after.as_ref().map(AsRef::as_ref));
         }
@@ -148,6 +174,9 @@ impl Store {
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
         batch.commit(head)?;
         store.sync()?;
+        if overlay.rows.len() > LARGE_GENESIS {
+            store.0.spaces[Space::State as usize].rotate_memtable_and_wait()?;
+        }
         Ok(store)
     }
 
@@ -162,7 +191,7 @@ impl Store {
             return Err(StoreError::NotStarling(path));
         }
         let lock = Lock::take(dir)?;
-        let db = Database::builder(&path).cache_size(cache).open()?;
+        let db = database(&path, cache)?;
         if db.list_keyspace_names().iter().any(|name| Space::ALL.iter().all(|space| space.name() != &**name)) {
             return Err(StoreError::NotStarling(path));
         }
@@ -175,7 +204,16 @@ impl Store {
             return Err(StoreError::OtherChain { have: identity, want });
         }
         let head = agreed_head(&db, &spaces)?;
-        Ok(Self(Arc::new(Inner { db, spaces, path, identity, floor: FREE_SPACE_FLOOR, writer: Mutex::new(head), _lock: lock })))
+        Ok(Self(Arc::new(Inner {
+            db,
+            spaces,
+            rows: RowCache::new(cache / 2),
+            path,
+            identity,
+            floor: FREE_SPACE_FLOOR,
+            writer: Mutex::new(head),
+            _lock: lock,
+        })))
     }
 
     pub fn identity(&self) -> Identity {
@@ -189,7 +227,7 @@ impl Store {
 
     /// A consistent reading of all keyspaces as they are now.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let snapshot = self.0.db.snapshot();
+        let (snapshot, generation) = self.0.rows.at_generation(|| self.0.db.snapshot());
         let get = |key| -> Result<Option<Bytes>, StoreError> { Ok(get(&snapshot, &self.0.spaces[Space::Meta as usize], key)?) };
         let id = |key: &'static [u8]| -> Result<Option<BlockId>, StoreError> {
             get(key)?.map(|row| codec::decode_id(&row).ok_or_else(|| damaged_meta(key))).transpose()
@@ -197,7 +235,7 @@ impl Store {
         let head = id(HEAD)?.ok_or_else(|| damaged_meta(HEAD))?;
         let oldest = get(OLDEST_ROW)?.and_then(|row| codec::decode_number(&row)).ok_or_else(|| damaged_meta(OLDEST_ROW))?;
         let (safe, finalized) = (id(SAFE_ROW)?, id(FINALIZED_ROW)?);
-        Ok(Snapshot(Arc::new(SnapshotInner { snapshot, head, safe, finalized, oldest, inner: self.0.clone() })))
+        Ok(Snapshot(Arc::new(SnapshotInner { snapshot, generation, head, safe, finalized, oldest, inner: self.0.clone() })))
     }
 
     /// Writes a group of blocks that stand on the stored head, oldest first, as one atomic batch, together with the heads.
@@ -218,8 +256,11 @@ impl Store {
             }
             new_head = id;
         }
-        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
-        rows_of(blocks, &mut |space, key, value| batch.set(space, key, value));
+        let mut batch = Batch::new(&self.0);
+        kept_rows(blocks, &mut |space, key, value| batch.set(space, key, value));
+        for (key, value) in state_rows(blocks) {
+            batch.state(key, value);
+        }
         for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
             if let Some(id) = id {
                 batch.put(Space::Meta, key, codec::encode_id(id));
@@ -252,9 +293,9 @@ impl Store {
         let body = snapshot.body(&gone.hash)?.ok_or_else(|| lacks("body"))?;
         let parent = BlockId { hash: header.parent_hash, number: gone.number.saturating_sub(1) };
 
-        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
+        let mut batch = Batch::new(&self.0);
         for (key, before) in &record {
-            batch.set(Space::State, key, before.as_ref().map(AsRef::as_ref));
+            batch.state(key, before.as_ref());
             if keys::is_flat(key) {
                 batch.set(Space::History, &keys::history(key, gone.number), None);
             }
@@ -299,11 +340,17 @@ impl Store {
     /// Writes a named value, durably.
     pub fn set_setting(&self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         let head = self.0.writer.lock();
-        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
+        let mut batch = Batch::new(&self.0);
         batch.put(Space::Meta, setting_key(name).as_bytes(), value);
         batch.commit(*head)?;
         self.sync()
     }
+}
+
+/// Half of `cache` is for blocks of the database, half for rows.
+fn database(path: &Path, cache: u64) -> Result<Database, fjall::Error> {
+    // With more threads than one, one of them would turn in circles while another compacts.
+    Database::builder(path).cache_size(cache / 2).worker_threads(1).journal_compression(CompressionType::None).open()
 }
 
 /// The database's folder inside the directory of a store.
@@ -392,23 +439,22 @@ pub(super) fn free_space(path: &Path) -> std::io::Result<u64> {
     Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
-/// The rows that a group of blocks writes, each with its keyspace: the last value of every row of `state`, and what is kept per block.
-fn rows_of(blocks: &[Arc<ExecutedBlock>], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
-    let mut state = BTreeMap::new();
+/// The rows of `state` that a group of blocks writes: only the last value of a row.
+fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>> {
+    let rows = blocks.iter().flat_map(|block| &block.overlay.rows);
+    rows.map(|(key, row)| (key, row.after.as_ref())).collect()
+}
+
+/// What is kept of each block beside the state.
+fn kept_rows(blocks: &[Arc<ExecutedBlock>], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
     for block in blocks {
         let (overlay, number) = (&block.overlay, block.payload.number());
-        for (key, row) in &overlay.rows {
-            state.insert(key, row.after.as_ref());
-            if keys::is_flat(key) {
-                put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
-            }
+        for (key, row) in overlay.rows.iter().filter(|(key, _)| keys::is_flat(key)) {
+            put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
         }
         put(Space::History, &keys::unwind(number), Some(&codec::encode_unwind(overlay)));
         code_rows(overlay, put);
         block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
-    }
-    for (key, after) in state {
-        put(Space::State, key, after.map(AsRef::as_ref));
     }
 }
 
@@ -438,9 +484,10 @@ pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
 /// The rows that [`Store::commit`] writes for these blocks.
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
-    rows_of(blocks, &mut |space, key, value| {
+    kept_rows(blocks, &mut |space, key, value| {
         rows.push((space.name(), Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)));
     });
+    rows.extend(state_rows(blocks).into_iter().map(|(key, value)| (Space::State.name(), key.clone(), value.cloned())));
     rows
 }
 
@@ -448,9 +495,21 @@ pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
 struct Batch<'a> {
     inner: &'a Inner,
     batch: OwnedWriteBatch,
+    /// Its rows of `state`.
+    written: Written,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        Self { inner, batch: inner.db.batch(), written: Written::new() }
+    }
+
+    /// Sets or removes a row of `state`.
+    fn state(&mut self, key: &Bytes, value: Option<&Bytes>) {
+        self.set(Space::State, key, value.map(AsRef::as_ref));
+        self.written.push((key.clone(), value.cloned()));
+    }
+
     fn put(&mut self, space: Space, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.batch.insert(&self.inner.spaces[space as usize], key.as_ref(), value.as_ref());
     }
@@ -466,7 +525,11 @@ impl Batch<'_> {
         for space in Space::ALL {
             self.put(space, HEAD, codec::encode_id(head));
         }
-        Ok(self.batch.commit()?)
+        let Self { inner, batch, written } = self;
+        if written.is_empty() {
+            return Ok(batch.commit()?);
+        }
+        Ok(inner.rows.write(written, || batch.commit())?)
     }
 }
 
@@ -476,6 +539,8 @@ pub struct Snapshot(Arc<SnapshotInner>);
 
 struct SnapshotInner {
     snapshot: fjall::Snapshot,
+    /// Of the row cache; `None` if it must not be asked.
+    generation: Option<u64>,
     head: BlockId,
     safe: Option<BlockId>,
     finalized: Option<BlockId>,
