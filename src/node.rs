@@ -42,6 +42,7 @@ pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) ->
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
+    chain.keep_states(config.history.states);
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
     }
@@ -59,6 +60,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
     let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
+    chain.keep_states(config.history.states);
     check_same_chain(&chain, &rollup, &config)?;
     let (l1, poll) = (l1_client(&config.l1)?, config.l1.poll_interval);
     let signer = config.sequencer.as_ref().map(|sequencer| Signer::from_hex(sequencer.key.expose())).transpose()?;

@@ -4,7 +4,7 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 
 const NO_ENGINE_API: &str = "the Engine API is not served yet";
 const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
-const NO_HISTORY_LIMIT: &str = "nothing is pruned, every node keeps its whole history";
+const NO_HISTORY_LIMIT: &str = "blocks, receipts and their indexes are never pruned";
 const OWN_STORE: &str = "there is one database and one state scheme";
 const NO_IPC: &str = "there is no IPC socket yet";
 const FIXED: &str = "the limit is fixed for now";
@@ -25,20 +25,30 @@ const fn fork(name: &'static str) -> Flag {
 pub const SECTIONS: &[Section] = &[
     section(
         "Data",
-        &[Role::Node, Role::Execution, Role::Init],
+        &[Role::Node, Role::Execution, Role::Init, Role::Import, Role::Export, Role::Db],
         &[flag("datadir", Path, "~/.starling", "Directory of the chain's data, made by `starling init`")],
+    ),
+    section(
+        "Cache",
+        &[Role::Node, Role::Execution, Role::Import, Role::Export, Role::Db],
+        &[flag("cache", Uint, "64", "Megabytes of memory for the database's cache")],
+    ),
+    section(
+        "History",
+        &[Role::Node, Role::Execution, Role::Import, Role::Db],
+        &[
+            flag("gcmode", Choice(&["full", "archive"]), "full", "Whether all old states are kept (archive)"),
+            flag("history.state", Uint, "302400", "Blocks below the head whose states can be read; 0 is all"),
+        ],
     ),
     section(
         "Storage",
         BOTH,
         &[
-            flag("cache", Uint, "64", "Megabytes of memory for the database's cache"),
-            flag("gcmode", Choice(&["full", "archive"]), "full", "Whether old states are kept").no_effect(NO_HISTORY_LIMIT),
             flag("datadir.ancient", Path, "", "Directory of old blocks").no_effect(OWN_STORE),
             flag("db.engine", Text, "pebble", "Database engine").no_effect(OWN_STORE),
             flag("state.scheme", Choice(&["hash", "path"]), "", "How the state is stored").no_effect(OWN_STORE),
             flag("snapshot", Bool, "true", "Keep a flat copy of the state").no_effect("the state is always kept flat"),
-            flag("history.state", Uint, "90000", "Blocks to keep state history of").no_effect(NO_HISTORY_LIMIT),
             flag("history.transactions", Uint, "2350000", "Blocks to index transactions of; 0 is all")
                 .no_effect(NO_HISTORY_LIMIT),
             flag("history.logs", Uint, "2350000", "Blocks to index logs of").no_effect(NO_HISTORY_LIMIT),
