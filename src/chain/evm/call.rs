@@ -263,7 +263,6 @@ struct Question {
 impl Question {
     fn new(ask: Ask<'_>) -> Result<Self, CallError> {
         let Ask { spec, state, block, input, overrides, deadline, .. } = ask;
-        deadline.check()?;
         let tx = transaction(input)?;
         let fee_cap = tx.gas_price;
         let mut env = block_env(spec, block);
