@@ -12,7 +12,7 @@ mod parent;
 mod text;
 
 pub use call::{
-    AccessListOutcome, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, call,
+    AccessListOutcome, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, Refusal, call,
     create_access_list, estimate_gas,
 };
 pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;

@@ -18,7 +18,8 @@ fn targets(net: &Devnet) -> [(Node, Account); 2] {
     [(net.sequencer(), net.accounts[3].clone()), (net.replicas().remove(0), net.accounts[4].clone())]
 }
 
-fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u64) {
+/// Runs a script against a node and panics with what it printed unless every answer was right.
+pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u64) {
     let target = json!({ "http": node.http, "ws": node.ws, "key": account.key_hex(), "chainId": chain_id });
     let mut child =
         command.arg(target.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the script starts");
