@@ -13,7 +13,7 @@ mod parent;
 mod text;
 
 pub use call::{
-    AccessListOutcome, Ask, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, call,
+    AccessListOutcome, Ask, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, Refusal, call,
     create_access_list, estimate_gas,
 };
 pub use deadline::{Deadline, Waiting};

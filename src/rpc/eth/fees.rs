@@ -10,7 +10,7 @@ use crate::{
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
-        params::{Args, Count, Json},
+        params::{Args, Count, List},
     },
 };
 use alloy_consensus::Header;
@@ -112,7 +112,7 @@ struct FeeHistory {
 pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(3)?;
     let (Count(count), newest): (Count, BlockTag) = (args.required()?, args.required()?);
-    let percentiles = args.optional::<Json<Vec<f64>>>()?.map(|Json(list)| list).unwrap_or_default();
+    let percentiles = args.optional::<List<f64>>()?.map(|List(list)| list).unwrap_or_default();
     if count == 0 {
         return reply(FeeHistory {
             oldest_block: U64::ZERO,
