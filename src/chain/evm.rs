@@ -7,6 +7,7 @@
 
 mod access_list;
 mod call;
+mod codes;
 mod deadline;
 pub mod deploy;
 mod parent;
