@@ -17,11 +17,14 @@ pub mod payload_log;
 pub mod persister;
 pub mod pool;
 pub mod receipt;
+pub mod repair;
 pub mod rules;
+pub mod stats;
 pub mod store;
 pub mod tree;
 pub mod trie;
 pub mod upkeep;
+pub mod verify;
 pub mod view;
 
 use crate::chain::{
@@ -29,7 +32,7 @@ use crate::chain::{
     executor::{Command, Executor},
     genesis::Genesis,
     payload_log::PayloadLog,
-    pool::Pool,
+    pool::{Pool, PoolConfig},
     rules::{ChainSpec, Rules},
     store::{Identity, Store, StoreError},
     view::{ExecutedBlock, ReadError, View},
@@ -61,6 +64,11 @@ const INIT_CACHE: u64 = 16 << 20;
 const CONFIG_SETTING: &str = "genesis_config";
 /// The payload log's folder inside the data directory.
 const WAL: &str = "wal";
+
+/// The payload log of a data directory.
+pub fn payload_log_dir(datadir: &Path) -> PathBuf {
+    datadir.join(WAL)
+}
 
 /// The three heads that a driver moves. `safe` and `finalized` are `None` until somebody has said them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -217,7 +225,7 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
     Ok(false)
 }
 
-fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
+pub(crate) fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
     let genesis = store.identity().genesis_hash;
     let header = store.snapshot().map_err(ChainError::store)?.header(&genesis).map_err(ChainError::store)?;
     let config = store.setting(CONFIG_SETTING).map_err(ChainError::store)?;
@@ -231,8 +239,13 @@ fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
 impl Chain {
     /// Opens a data directory and executes again what the payload log holds above the store.
     pub fn open(options: &Options) -> Result<(Self, Threads), ChainError> {
+        Self::open_with(options, PoolConfig::default())
+    }
+
+    /// Like [`Chain::open`], with other limits of the pool.
+    pub fn open_with(options: &Options, pool: PoolConfig) -> Result<(Self, Threads), ChainError> {
         let store = Store::open(&options.datadir, options.cache, None).map_err(ChainError::store)?;
-        let log = PayloadLog::open(&options.datadir.join(WAL)).map_err(ChainError::store)?;
+        let log = PayloadLog::open(&payload_log_dir(&options.datadir)).map_err(ChainError::store)?;
         let spec = Arc::new(spec_of(&store)?);
         let snapshot = store.snapshot().map_err(ChainError::store)?;
         let (head, safe, finalized) = (snapshot.head(), snapshot.safe(), snapshot.finalized());
@@ -240,7 +253,7 @@ impl Chain {
         let heads = Heads { head, timestamp: view.header().timestamp, safe, finalized };
 
         let shared = Arc::new(Shared {
-            pool: Arc::new(Pool::new(&spec)),
+            pool: Arc::new(Pool::with_config(&spec, pool)),
             spec,
             view: ArcSwap::from_pointee(view),
             heads: watch::Sender::new(heads),
@@ -366,6 +379,18 @@ impl Chain {
             .map_err(ChainError::store)
     }
 
+    /// How many blocks below the head keep their states readable; `None` is all. Old states go little by little, as blocks are stored.
+    pub fn keep_states(&self, blocks: Option<u64>) {
+        self.settings.keep_states(blocks);
+    }
+
+    /// The genesis block.
+    pub fn genesis(&self) -> Result<BlockId, ChainError> {
+        let hash = self.settings.identity().genesis_hash;
+        let number = self.view().number_of(hash).map_err(ChainError::store)?.ok_or(ChainError::UnknownBlock(hash))?;
+        Ok(BlockId { number, hash })
+    }
+
     fn build(&self, request: Build) -> Result<(), ChainError> {
         self.builds.try_send(request).map_err(|error| match error {
             std_mpsc::TrySendError::Full(_) => ChainError::Build("the builder is busy".into()),
@@ -385,4 +410,4 @@ fn thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'stati
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

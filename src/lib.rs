@@ -36,6 +36,7 @@
 
 pub mod chain;
 pub mod cli;
+pub mod db;
 pub mod devnet;
 pub mod follow;
 pub mod node;
@@ -44,3 +45,4 @@ pub mod rollup;
 pub mod rpc;
 pub mod tasks;
 pub mod telemetry;
+pub mod transfer;

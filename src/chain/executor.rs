@@ -4,6 +4,10 @@
 //! Readers never come here: they take the published [`View`]. It never touches the write path of the store; it waits only when
 //! executed but not yet stored blocks exceed [`OVERLAY_BUDGET`], the node's one point of back-pressure.
 
+mod import;
+
+pub use import::Imported;
+
 use crate::chain::{
     ChainError, Heads, Inserted, Shared,
     execute::{self, InvalidBlock, ValidateError},
@@ -51,6 +55,11 @@ pub enum Command {
     Adopt {
         block: Arc<ExecutedBlock>,
         reply: Reply<()>,
+    },
+    /// Execute blocks of a file and make each the head.
+    Import {
+        payloads: Vec<Arc<Payload>>,
+        reply: Reply<Imported>,
     },
     Forkchoice {
         head: B256,
@@ -142,6 +151,7 @@ impl Executor {
             Command::Insert { payload, provenance, follow: false, reply } => answer(reply, self.insert(payload, provenance)),
             Command::Insert { payload, provenance, follow: true, reply } => answer(reply, self.follow(payload, provenance)),
             Command::Adopt { block, reply } => answer(reply, self.adopt(block)),
+            Command::Import { payloads, reply } => answer(reply, self.import(payloads)),
             Command::Forkchoice { head, safe, finalized, reply } => answer(reply, self.forkchoice(head, safe, finalized)),
             Command::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
             Command::Wake => Ok(()),

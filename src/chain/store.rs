@@ -11,18 +11,25 @@
 
 mod codec;
 mod error;
+mod history;
+mod journal;
 pub mod keys;
 mod lock;
+mod maintain;
 mod read;
 
 pub(super) use codec::decode_whole;
 pub use error::{Identity, StoreError};
+pub use journal::DamagedJournal;
+pub(in crate::chain) use journal::check as check_journals;
+pub(in crate::chain) use maintain::{KINDS, Rewrite, is_own};
 pub use read::UnwindRecord;
 
 use crate::chain::view::{ExecutedBlock, Overlay, ReadError};
 use alloy_primitives::{B256, Bytes};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
-use lock::Lock;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, Readable};
+use history::{History, Kept, Pin};
+pub(in crate::chain) use lock::Lock;
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
@@ -36,9 +43,6 @@ pub const SCHEMA: u32 = 1;
 
 /// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and readers that still stand there.
 pub const UNWIND_MARGIN: u64 = 1024;
-
-/// Unwind records dropped by one commit at most, so that no commit is slow.
-const UNWIND_DROPS: u64 = 4096;
 
 /// Bytes that must be free on the disk before a commit: a full disk would poison the database.
 pub const FREE_SPACE_FLOOR: u64 = 512 << 20;
@@ -64,7 +68,7 @@ impl From<fjall::Error> for StoreError {
 
 /// The keyspaces, each of rows that live and die together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::chain::store) enum Space {
+pub(in crate::chain) enum Space {
     State,
     History,
     Blocks,
@@ -76,7 +80,7 @@ pub(in crate::chain::store) enum Space {
 impl Space {
     const ALL: [Space; 6] = [Self::State, Self::History, Self::Blocks, Self::Index, Self::Code, Self::Meta];
 
-    fn name(self) -> &'static str {
+    pub(in crate::chain) fn name(self) -> &'static str {
         match self {
             Self::State => "state",
             Self::History => "history",
@@ -105,6 +109,7 @@ struct Inner {
     spaces: [Keyspace; 6],
     path: PathBuf,
     identity: Identity,
+    history: History,
     /// Bytes that must stay free on the disk.
     floor: u64,
     /// The stored head. Held during every write.
@@ -124,14 +129,15 @@ impl Store {
         }
         std::fs::create_dir_all(dir).map_err(|source| StoreError::Io { path: dir.into(), source })?;
         let lock = Lock::take(dir)?;
-        let db = Database::builder(&path).cache_size(cache).open()?;
+        let history = History::default();
+        let db = Database::builder(&path).cache_size(cache).with_compaction_filter_factories(history.filters()).open()?;
         let spaces = open_spaces(&db)?;
         if let Some(have) = read_identity(&db, &spaces)? {
             return Err(StoreError::Exists(have));
         }
         let head = genesis.id();
-        let store =
-            Self(Arc::new(Inner { db, spaces, path, identity, floor: FREE_SPACE_FLOOR, writer: Mutex::new(head), _lock: lock }));
+        let (floor, writer) = (FREE_SPACE_FLOOR, Mutex::new(head));
+        let store = Self(Arc::new(Inner { db, spaces, path, identity, history, floor, writer, _lock: lock }));
         store.0.check_space()?;
         let mut batch = Batch { inner: &store.0, batch: store.0.db.batch() };
         for (key, row) in &overlay.rows {
@@ -141,7 +147,9 @@ impl Store {
         batch.block(genesis, &[], &[]);
         batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
         batch.put(Space::Meta, IDENTITY_ROW, [&identity.chain_id.to_be_bytes()[..], identity.genesis_hash.as_slice()].concat());
-        batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
+        for space in [Space::History, Space::Meta] {
+            batch.put(space, OLDEST_ROW, head.number.to_be_bytes());
+        }
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
         batch.commit(head)?;
         store.sync()?;
@@ -159,7 +167,11 @@ impl Store {
             return Err(StoreError::NotStarling(path));
         }
         let lock = Lock::take(dir)?;
-        let db = Database::builder(&path).cache_size(cache).open()?;
+        if let Some(damaged) = journal::check(&path).map_err(|source| StoreError::Io { path: path.clone(), source })? {
+            return Err(damaged.into());
+        }
+        let history = History::default();
+        let db = Database::builder(&path).cache_size(cache).with_compaction_filter_factories(history.filters()).open()?;
         if db.list_keyspace_names().iter().any(|name| Space::ALL.iter().all(|space| space.name() != &**name)) {
             return Err(StoreError::NotStarling(path));
         }
@@ -172,7 +184,10 @@ impl Store {
             return Err(StoreError::OtherChain { have: identity, want });
         }
         let head = agreed_head(&db, &spaces)?;
-        Ok(Self(Arc::new(Inner { db, spaces, path, identity, floor: FREE_SPACE_FLOOR, writer: Mutex::new(head), _lock: lock })))
+        let (floor, writer) = (FREE_SPACE_FLOOR, Mutex::new(head));
+        let store = Self(Arc::new(Inner { db, spaces, path, identity, history, floor, writer, _lock: lock }));
+        store.0.history.committed(store.0.kept(&store.0.db.snapshot())?);
+        Ok(store)
     }
 
     pub fn identity(&self) -> Identity {
@@ -186,19 +201,21 @@ impl Store {
 
     /// A consistent reading of all keyspaces as they are now.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let pin = self.0.history.pin();
         let snapshot = self.0.db.snapshot();
         let get = |key| -> Result<Option<Bytes>, StoreError> { Ok(get(&snapshot, &self.0.spaces[Space::Meta as usize], key)?) };
         let id = |key: &'static [u8]| -> Result<Option<BlockId>, StoreError> {
             get(key)?.map(|row| codec::decode_id(&row).ok_or_else(|| damaged_meta(key))).transpose()
         };
         let head = id(HEAD)?.ok_or_else(|| damaged_meta(HEAD))?;
-        let oldest = get(OLDEST_ROW)?.and_then(|row| codec::decode_number(&row)).ok_or_else(|| damaged_meta(OLDEST_ROW))?;
+        let kept = self.0.kept(&snapshot)?;
         let (safe, finalized) = (id(SAFE_ROW)?, id(FINALIZED_ROW)?);
-        Ok(Snapshot(Arc::new(SnapshotInner { snapshot, head, safe, finalized, oldest, inner: self.0.clone() })))
+        Ok(Snapshot(Arc::new(SnapshotInner { snapshot, head, safe, finalized, kept, _pin: pin, inner: self.0.clone() })))
     }
 
     /// Writes a group of blocks that stand on the stored head, oldest first, as one atomic batch, together with the heads.
-    /// A `None` head keeps what is stored. Unwind records [`UNWIND_MARGIN`] blocks below the finalized head are dropped.
+    /// A `None` head keeps what is stored. Unwind records [`UNWIND_MARGIN`] blocks below the finalized head are let go, and old states
+    /// by [`Store::keep_states`].
     pub fn commit(
         &self,
         blocks: &[Arc<ExecutedBlock>],
@@ -235,15 +252,10 @@ impl Store {
                 batch.put(Space::Meta, key, codec::encode_id(id));
             }
         }
-        if let Some(finalized) = finalized {
-            let oldest = self.0.number(UNWIND_ROW)?;
-            let keep =
-                finalized.number.min(new_head.number).saturating_sub(UNWIND_MARGIN).min(oldest.saturating_add(UNWIND_DROPS));
-            (oldest..keep).for_each(|number| batch.set(Space::History, &keys::unwind(number), None));
-            batch.put(Space::Meta, UNWIND_ROW, keep.max(oldest).to_be_bytes());
-        }
+        let kept = self.0.advance(&mut batch, new_head.number, finalized)?;
         batch.commit(new_head)?;
         *head = new_head;
+        self.0.history.committed(kept);
         Ok(())
     }
 
@@ -290,7 +302,12 @@ impl Store {
 
     /// Waits until everything committed is on the disk.
     pub fn sync(&self) -> Result<(), StoreError> {
-        Ok(self.0.db.persist(PersistMode::SyncAll)?)
+        self.0.sync()
+    }
+
+    /// How many blocks below the head keep their states readable; `None` is all.
+    pub fn keep_states(&self, blocks: Option<u64>) {
+        self.0.history.set_window(blocks);
     }
 
     /// Starts to write memtables out that have been filling for long, so that the journal can be cut: replay at open stays short.
@@ -317,7 +334,7 @@ impl Store {
 }
 
 /// The database's folder inside the directory of a store.
-const DATABASE: &str = "chain";
+pub(in crate::chain) const DATABASE: &str = "chain";
 
 /// Where other execution clients keep their databases.
 const OTHER_CLIENTS: [(&str, &str); 3] = [("geth/chaindata", "geth"), ("db/mdbx.dat", "reth"), ("chaindata/mdbx.dat", "erigon")];
@@ -385,11 +402,6 @@ fn setting_key(name: &str) -> String {
 }
 
 impl Inner {
-    fn number(&self, key: &[u8]) -> Result<u64, StoreError> {
-        let row = get(&self.db.snapshot(), &self.spaces[Space::Meta as usize], key)?;
-        row.and_then(|row| codec::decode_number(&row)).ok_or_else(|| damaged_meta(key))
-    }
-
     fn check_space(&self) -> Result<(), StoreError> {
         let free = free_space(&self.path).map_err(|source| StoreError::Io { path: self.path.clone(), source })?;
         if free < self.floor { Err(StoreError::NoSpace { free, floor: self.floor }) } else { Ok(()) }
@@ -435,8 +447,7 @@ impl Batch<'_> {
         self.put(Space::Index, keys::hash_of(number), hash);
         self.put(Space::Index, keys::number_of(&hash), number.to_be_bytes());
         for (index, transaction) in transactions.iter().enumerate() {
-            let place = [&number.to_be_bytes()[..], &(index as u32).to_be_bytes()].concat();
-            self.put(Space::Index, keys::transaction(transaction), place);
+            self.put(Space::Index, keys::transaction(transaction), codec::encode_place(number, index));
         }
     }
 
@@ -457,8 +468,10 @@ struct SnapshotInner {
     head: BlockId,
     safe: Option<BlockId>,
     finalized: Option<BlockId>,
-    oldest: u64,
+    kept: Kept,
     inner: Arc<Inner>,
+    /// Last: the states stay as long as the snapshot.
+    _pin: Pin,
 }
 
 impl Snapshot {
@@ -477,7 +490,7 @@ impl Snapshot {
 
     /// The oldest block whose state can still be read.
     pub fn oldest_state(&self) -> u64 {
-        self.0.oldest
+        self.0.kept.states
     }
 
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, ReadError> {

@@ -8,10 +8,12 @@
 
 mod node;
 mod proof;
+mod stack;
 mod walk;
 mod witness;
 
 pub use proof::{AccountProof, SlotProof, prove};
+pub use stack::{StackTrie, row_children, row_hash};
 pub use witness::{Roots, Witness};
 
 use crate::chain::{
@@ -198,13 +200,19 @@ fn encode_account(account: &AccountChange, storage_root: B256) -> Bytes {
     alloy_rlp::encode(TrieAccount { nonce, balance, storage_root, code_hash }).into()
 }
 
+/// The row of an account.
+pub(super) fn encode_account_row(account: &Account) -> Bytes {
+    let Account { nonce, balance, storage_root, code_hash } = *account;
+    encode_account(&AccountChange { nonce, balance, code_hash }, storage_root)
+}
+
 /// A slot's value as its row holds it.
 pub(super) fn decode_slot(row: &[u8]) -> Result<U256, ReadError> {
     U256::try_from_be_slice(row).ok_or_else(|| ReadError::Damaged("a storage value is longer than 32 bytes".into()))
 }
 
 /// The leaf of a slot: the RLP of the row.
-fn slot_leaf(row: &[u8]) -> Bytes {
+pub(super) fn slot_leaf(row: &[u8]) -> Bytes {
     let mut leaf = Vec::with_capacity(1 + row.len());
     row.encode(&mut leaf);
     leaf.into()

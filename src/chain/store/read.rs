@@ -53,6 +53,10 @@ impl Snapshot {
 
     /// The rows before this block; `None` if the record is no longer kept.
     pub fn unwind_record(&self, number: u64) -> Result<Option<UnwindRecord>, ReadError> {
+        // Below the bound a row may be there still, and may be gone at any time.
+        if number < self.oldest_unwind() {
+            return Ok(None);
+        }
         let key = keys::unwind(number);
         self.read(Space::History, &key, codec::decode_unwind)
     }
