@@ -172,3 +172,25 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
     waits.sort();
     println!("found again after {:?} at the median, {:?} at most", waits[waits.len() / 2], waits[waits.len() - 1]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_static_peers_are_asked_if_that_is_wanted() {
+    let blocks = chain(10, vec![]);
+    let server = Node::start_with(config(), &blocks[..9]).await;
+    let asked = async |only_request_static: bool, is_static: bool| {
+        let statics = if is_static { vec![server.address.clone()] } else { vec![] };
+        let wanted = Config { only_request_static, static_peers: statics, ..config() };
+        let node = Node::start_with(wanted, &blocks[..1]).await;
+        node.network.connect(&server.address).await.unwrap();
+        let mut raw = Raw::connected_to(&node, false).await;
+        raw.publish(message(&blocks[9]));
+        let network = node.network.clone();
+        let start = Instant::now();
+        raw.drive(eventually(LONG, || node.chain.has(&blocks[9]) || start.elapsed() > Duration::from_secs(3))).await;
+        (node.chain.has(&blocks[9]), network.report().await.unwrap().sync.missing)
+    };
+    assert_eq!(asked(false, false).await, (true, 0));
+    assert_eq!(asked(true, true).await, (true, 0));
+    let (filled, missing) = asked(true, false).await;
+    assert!(!filled && missing > 0, "{missing}");
+}
