@@ -10,6 +10,7 @@ mod heads;
 mod hostile;
 mod http;
 mod more;
+mod opp2p;
 mod send;
 mod values;
 mod websocket;

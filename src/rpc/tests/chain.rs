@@ -126,7 +126,7 @@ impl Chain {
 
     /// The table of methods over the context as it is.
     fn bind(&mut self) {
-        let names = ["eth", "net", "txpool", "web3", "unheard-of"].map(String::from);
+        let names = ["eth", "net", "opp2p", "txpool", "web3", "unheard-of"].map(String::from);
         self.api = Api::new(&names, &NAMESPACES, &self.context, "--http.api");
     }
 
