@@ -37,6 +37,7 @@
 pub mod chain;
 pub mod cli;
 pub mod devnet;
+pub mod engine;
 pub mod follow;
 pub mod node;
 pub mod period;

@@ -4,7 +4,7 @@
 //! each, [`Limits::body_memory`] together), readers that do not read (a write that stalls ends the connection), senders that do
 //! not send (time limits on head, body and idleness).
 
-use super::{api::Api, frame::Session, io::WriteTimeout, ws};
+use super::{api::Api, frame::Session, io::WriteTimeout, jwt::JwtSecret, ws};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -92,6 +92,8 @@ pub struct Site {
     pub http: Option<Http>,
     pub ws: Option<Ws>,
     pub limits: Limits,
+    /// Whoever does not know it is refused whatever they ask.
+    secret: Option<JwtSecret>,
     ws_places: Arc<Semaphore>,
     body_memory: Semaphore,
 }
@@ -105,7 +107,11 @@ impl Site {
     pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits) -> Self {
         let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
         let body_memory = Semaphore::new(limits.body_memory.max(limits.body).div_ceil(KIB));
-        Self { http, ws, limits, ws_places, body_memory }
+        Self { http, ws, limits, secret: None, ws_places, body_memory }
+    }
+
+    pub fn with_secret(self, secret: JwtSecret) -> Self {
+        Self { secret: Some(secret), ..self }
     }
 }
 
@@ -160,8 +166,11 @@ async fn connection(
         began.store(true, Ordering::Relaxed);
         let (site, token, tasks, place) = (site.clone(), token.clone(), tasks.clone(), place.clone());
         async move {
+            if let Some(Err(reason)) = site.secret.as_ref().map(|secret| secret.check(request.headers())) {
+                return Ok::<_, Infallible>(refused(StatusCode::UNAUTHORIZED, &reason));
+            }
             if site.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
-                return Ok::<_, Infallible>(site.upgrade(request, &tasks, token, place));
+                return Ok(site.upgrade(request, &tasks, token, place));
             }
             Ok(site.http(request).await)
         }
