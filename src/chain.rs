@@ -402,4 +402,4 @@ fn thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'stati
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -374,4 +374,4 @@ fn changes(bundle: BundleState) -> Changes {
 }
 
 #[cfg(test)]
-pub(in crate::chain) mod tests;
+pub(crate) mod tests;

@@ -4,6 +4,7 @@ mod bad_input;
 mod clients;
 mod crash;
 mod devnet;
+mod engine;
 mod exec_blocks;
 mod forks;
 mod net;
