@@ -8,8 +8,8 @@ pub mod key;
 pub mod parse;
 pub mod value;
 
-use clap::{Arg, Command, error::ContextKind, error::ContextValue, error::ErrorKind};
-use config::{DevnetConfig, ExecutionConfig, InitConfig, NodeConfig};
+use clap::{Arg, Command, builder::PossibleValue, error::ContextKind, error::ContextValue, error::ErrorKind};
+use config::{DbConfig, DevnetConfig, ExecutionConfig, ExportConfig, ImportConfig, InitConfig, NodeConfig};
 use flags::Role;
 use parse::{Environment, Values};
 use std::path::PathBuf;
@@ -21,6 +21,9 @@ pub enum Invocation {
     Execution(Box<ExecutionConfig>),
     Devnet(DevnetConfig),
     Init(InitConfig),
+    Import(ImportConfig),
+    Export(ExportConfig),
+    Db(DbConfig),
     Key(key::Tool),
     /// Text to print: help or the version.
     Print(String),
@@ -93,9 +96,19 @@ pub fn parse(argv: impl IntoIterator<Item = String>, environment: Environment) -
             let genesis = genesis.ok_or_else(|| CliError::Usage("need genesis.json file as the only argument".into()))?;
             Invocation::Init(InitConfig::read(&values, genesis)?)
         }
+        Role::Import => Invocation::Import(ImportConfig::read(&values, operands(matches))?),
+        Role::Export => Invocation::Export(ExportConfig::read(&values, &operands(matches))?),
+        Role::Db => Invocation::Db(DbConfig::read(&values, operands(matches).first().map(String::as_str))?),
     };
     Ok(Parsed { invocation, notices })
 }
+
+/// What stands on the command line beside options.
+fn operands(matches: &clap::ArgMatches) -> Vec<String> {
+    matches.get_many(OPERANDS).into_iter().flatten().cloned().collect()
+}
+
+const OPERANDS: &str = "OPERANDS";
 
 /// The whole command line.
 pub fn command() -> Command {
@@ -104,10 +117,24 @@ pub fn command() -> Command {
         let arg = Arg::new("version").short('v').long("version").action(clap::ArgAction::Version).help("Print the version");
         command.version(VERSION).display_name("starling").disable_version_flag(true).arg(arg)
     };
+    let operands = |name: &'static str, help: &'static str| Arg::new(OPERANDS).value_name(name).help(help);
     let roles = Role::ALL.map(|role| {
         let command = version(parse::command(role));
         match role {
             Role::Init => command.arg(Arg::new("GENESIS").help("The genesis file").value_name("GENESIS")),
+            Role::Import => command.arg(operands("FILE", "The files, one after the other").num_args(0..)),
+            Role::Export => command.arg(
+                operands("FILE [FIRST LAST]", "The file; and first and last block, which are appended to it").num_args(0..=3),
+            ),
+            Role::Db => command.arg(
+                operands("ACTION", "What to do").num_args(0..=1).value_parser([
+                    PossibleValue::new("verify")
+                        .help("Check state root, tries, blocks, indexes, history; fails if anything is damaged"),
+                    PossibleValue::new("stats").help("Rows and bytes by kind, heads, disk use"),
+                    PossibleValue::new("prune").help("Drop the states that --history.state does not keep, now"),
+                    PossibleValue::new("repair").help("Cut damaged journals; make indexes, receipts and trie rows anew"),
+                ]),
+            ),
             _ => command,
         }
     });

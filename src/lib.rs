@@ -36,6 +36,7 @@
 
 pub mod chain;
 pub mod cli;
+pub mod db;
 pub mod devnet;
 pub mod engine;
 pub mod follow;
@@ -45,3 +46,4 @@ pub mod rollup;
 pub mod rpc;
 pub mod tasks;
 pub mod telemetry;
+pub mod transfer;

@@ -8,7 +8,7 @@ use starling::{
         config::{InitConfig, LogConfig, LogFormat},
         key::Tool,
     },
-    devnet, node, telemetry,
+    db, devnet, node, telemetry, transfer,
 };
 use std::{future::Future, io::Read, process::ExitCode};
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,6 +46,18 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
         Invocation::Init(config) => {
             start_log(&plain_log(), notices)?;
             init(&config)?;
+        }
+        Invocation::Import(config) => {
+            start_log(&plain_log(), notices)?;
+            until_interrupted(|token| async { Ok(transfer::run_import(config, token).await?) })?;
+        }
+        Invocation::Export(config) => {
+            start_log(&plain_log(), notices)?;
+            until_interrupted(|token| async { Ok(transfer::run_export(config, token).await?) })?;
+        }
+        Invocation::Db(config) => {
+            start_log(&plain_log(), notices)?;
+            db::run(&config)?;
         }
         Invocation::Devnet(config) => {
             for notice in notices {

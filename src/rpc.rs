@@ -39,6 +39,9 @@ static NAMESPACES: [Namespace; 4] = [eth::NAMESPACE, net::NAMESPACE, txpool::NAM
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
 /// Bytes of one request on the authenticated endpoint: a block, in hex.
 const AUTH_BODY: usize = 128 << 20;
+/// Calls in one batch there, and bytes of their results (op-geth's).
+const AUTH_BATCH: usize = 2000;
+const AUTH_BATCH_RESPONSE: usize = 250_000_000;
 
 /// What RPC may do with a chain: read its newest view, wait for the next, add to its pool.
 #[derive(Clone)]
@@ -180,7 +183,14 @@ impl RpcServer {
             (end.addr, Http { api, vhosts: end.vhosts, cors: end.cors })
         });
         let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, "--ws.api"), origins: end.origins }));
-        let auth_limits = Limits { body: AUTH_BODY, ws_message: AUTH_BODY, ..config.limits.clone() };
+        let auth_limits = Limits {
+            body: AUTH_BODY,
+            ws_message: AUTH_BODY,
+            batch: AUTH_BATCH,
+            batch_response: AUTH_BATCH_RESPONSE,
+            answer_memory: config.limits.answer_memory.max(AUTH_BATCH_RESPONSE),
+            ..config.limits.clone()
+        };
         let (mut server, mut bound) = Self::bind_sites(http, ws, config.limits).await?;
         if let Some(AuthEndpoint { addr, vhosts, secret }) = config.auth {
             let names = AUTH_NAMESPACES.each_ref().map(|namespace| namespace.name.to_owned());

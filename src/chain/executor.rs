@@ -4,9 +4,13 @@
 //! Readers never come here: they take the published [`View`]. It never touches the write path of the store; it waits only when
 //! executed but not yet stored blocks exceed [`OVERLAY_BUDGET`], the node's one point of back-pressure.
 
+mod import;
+
+pub use import::Imported;
+
 use crate::chain::{
     ChainError, Heads, Inserted, Shared,
-    execute::{self, InvalidBlock, ValidateError},
+    execute::{self, InvalidBlock, Preparation, ValidateError},
     payload_log::PayloadLog,
     persister::{Done, Work},
     store::Snapshot,
@@ -15,7 +19,7 @@ use crate::chain::{
 };
 use alloy_primitives::{B256, map::HashSet};
 use starling_p2p::Provenance;
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::payload::BlockId;
 use std::{
     sync::{
         Arc,
@@ -42,7 +46,7 @@ type Reply<T> = oneshot::Sender<Result<T, ChainError>>;
 pub enum Command {
     /// Execute; with `follow`, apply the fork choice of unsafe blocks too.
     Insert {
-        payload: Arc<Payload>,
+        payload: Preparation,
         provenance: Provenance,
         follow: bool,
         reply: Reply<Inserted>,
@@ -51,6 +55,11 @@ pub enum Command {
     Adopt {
         block: Arc<ExecutedBlock>,
         reply: Reply<()>,
+    },
+    /// Execute blocks of a file and make each the head.
+    Import {
+        payloads: Vec<Preparation>,
+        reply: Reply<Imported>,
     },
     Forkchoice {
         head: B256,
@@ -106,6 +115,7 @@ impl Executor {
             let logged = logged.map_err(ChainError::store)?;
             let payload = Arc::new(logged.payload);
             let (id, timestamp) = (payload.id(), payload.timestamp());
+            let payload = Preparation::later(payload);
             // A sibling that lost, or a branch cut off by pruning, is not an error.
             if let Inserted::Valid = self.insert(payload, Provenance::Imported)? {
                 replayed += 1;
@@ -142,13 +152,15 @@ impl Executor {
             Command::Insert { payload, provenance, follow: false, reply } => answer(reply, self.insert(payload, provenance)),
             Command::Insert { payload, provenance, follow: true, reply } => answer(reply, self.follow(payload, provenance)),
             Command::Adopt { block, reply } => answer(reply, self.adopt(block)),
+            Command::Import { payloads, reply } => answer(reply, self.import(payloads)),
             Command::Forkchoice { head, safe, finalized, reply } => answer(reply, self.forkchoice(head, safe, finalized)),
             Command::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
             Command::Wake => Ok(()),
         }
     }
 
-    fn insert(&mut self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
+    fn insert(&mut self, preparation: Preparation, provenance: Provenance) -> Result<Inserted, ChainError> {
+        let payload = preparation.payload().clone();
         let id = payload.id();
         if self.tree.get(&id.hash).is_none() && !self.stored(&id)? {
             let parent = payload.parent_hash();
@@ -166,7 +178,7 @@ impl Executor {
                 return Ok(Inserted::NoRoom);
             }
             let started = Instant::now();
-            let block = match execute::validate(&self.shared.spec, parent_view.state(), payload.clone()) {
+            let block = match execute::validate_prepared(&self.shared.spec, parent_view.state(), preparation) {
                 Ok(block) => Arc::new(block),
                 Err(ValidateError::Invalid(error)) => {
                     let reason = error.to_string();
@@ -210,8 +222,8 @@ impl Executor {
         Ok(())
     }
 
-    fn follow(&mut self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
-        let (id, timestamp) = (payload.id(), payload.timestamp());
+    fn follow(&mut self, payload: Preparation, provenance: Provenance) -> Result<Inserted, ChainError> {
+        let (id, timestamp) = (payload.payload().id(), payload.payload().timestamp());
         let inserted = self.insert(payload, provenance)?;
         if inserted == Inserted::Valid
             && let Some((heads, view)) = self.preferred(id, timestamp)?

@@ -5,7 +5,7 @@
 //! L1 origin is part of the key because an L1 reorg must be able to fill a height again. Grows with the blocks of the chain until
 //! [`PayloadLog::prune`].
 
-use crate::chain::store::{decode_whole, free_space};
+use crate::chain::store::{DamagedJournal, check_journals, decode_whole, free_space};
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, keccak256};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
@@ -37,6 +37,8 @@ pub enum LogError {
     NoSpace { free: u64, floor: u64 },
     #[error("an earlier write to the payload log failed and it takes no more: close and reopen it")]
     Poisoned,
+    #[error("{0}: `starling db repair` cuts it at its last whole batch")]
+    Journal(#[from] DamagedJournal),
     #[error("payload log: {0}")]
     Engine(String),
 }
@@ -64,6 +66,17 @@ pub struct Logged {
     pub settled: bool,
 }
 
+/// What a log holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    pub payloads: u64,
+    /// Of the payloads' rows.
+    pub bytes: u64,
+    /// The lowest and the highest height.
+    pub heights: Option<(u64, u64)>,
+    pub guards: u64,
+}
+
 /// A handle to the log; cheap to clone.
 #[derive(Clone)]
 pub struct PayloadLog(Arc<Inner>);
@@ -89,7 +102,12 @@ impl PayloadLog {
         if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) && !dir.join("version").is_file() {
             return Err(LogError::NotALog(dir.into()));
         }
-        let db = Database::builder(dir).cache_size(8 << 20).open()?;
+        if dir.is_dir()
+            && let Some(damaged) = check_journals(dir).map_err(|error| LogError::Engine(error.to_string()))?
+        {
+            return Err(damaged.into());
+        }
+        let db = Database::builder(dir).cache_size(8 << 20).worker_threads(1).open()?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(8 << 20);
         let payloads = db.keyspace("payloads", options)?;
         let (index, guard) = (db.keyspace("index", options)?, db.keyspace("guard", options)?);
@@ -202,6 +220,21 @@ impl PayloadLog {
     pub fn settle(&self) -> Result<(), LogError> {
         let next = self.0.writer.lock();
         Ok(self.0.index.insert(SETTLED, next.to_be_bytes())?)
+    }
+
+    /// What the log holds. Reads every row.
+    pub fn size(&self) -> Result<Size, LogError> {
+        let snapshot = self.0.db.snapshot();
+        let mut size = Size::default();
+        for row in snapshot.iter(&self.0.payloads) {
+            let (key, row) = row.into_inner()?;
+            let height = self.0.height(&key, &row)?;
+            size.payloads += 1;
+            size.bytes += (key.len() + row.len()) as u64;
+            size.heights = Some(size.heights.map_or((height, height), |(low, high)| (low.min(height), high.max(height))));
+        }
+        size.guards = snapshot.iter(&self.0.guard).count() as u64;
+        Ok(size)
     }
 
     /// Waits until everything logged is on the disk.

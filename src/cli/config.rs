@@ -1,6 +1,11 @@
 //! What a command line means: one plain structure per role. The rest of the program sees these and never a flag.
 
+mod limits;
+
+pub use limits::RpcLimits;
+
 use super::{CliError, parse::Source, parse::Values, value::Secret};
+use crate::chain::pool::PoolConfig;
 use crate::rpc::engine::superchain::HaltAt;
 use std::{
     net::IpAddr,
@@ -20,7 +25,9 @@ pub struct NodeConfig {
     /// `None`: a replica.
     pub sequencer: Option<SequencerConfig>,
     pub rpc: RpcConfig,
+    pub pool: PoolConfig,
     pub cache: CacheConfig,
+    pub history: HistoryConfig,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
 }
@@ -31,9 +38,11 @@ pub struct ExecutionConfig {
     pub datadir: PathBuf,
     pub rpc: RpcConfig,
     pub engine: EngineConfig,
+    pub pool: PoolConfig,
     /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
     pub dev_period: Option<u64>,
     pub cache: CacheConfig,
+    pub history: HistoryConfig,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
 }
@@ -86,6 +95,50 @@ pub struct InitConfig {
     pub genesis: PathBuf,
     /// rollup.json, for a genesis without a `config`.
     pub rollup_config: Option<PathBuf>,
+}
+
+/// `starling import`.
+#[derive(Clone, Debug)]
+pub struct ImportConfig {
+    pub datadir: PathBuf,
+    /// At least one.
+    pub files: Vec<PathBuf>,
+    pub cache: CacheConfig,
+    pub history: HistoryConfig,
+}
+
+/// `starling export`.
+#[derive(Clone, Debug)]
+pub struct ExportConfig {
+    pub datadir: PathBuf,
+    pub file: PathBuf,
+    /// First and last block, both included; `None`: all.
+    pub range: Option<(u64, u64)>,
+    pub cache: CacheConfig,
+}
+
+/// `starling db`.
+#[derive(Clone, Debug)]
+pub struct DbConfig {
+    pub datadir: PathBuf,
+    pub action: DbAction,
+    pub cache: CacheConfig,
+    pub history: HistoryConfig,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DbAction {
+    Verify,
+    Stats,
+    Prune,
+    Repair,
+}
+
+/// Which old states are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryConfig {
+    /// Blocks below the head whose states can be read; `None`: all.
+    pub states: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -156,6 +209,7 @@ pub struct RpcConfig {
     pub sequencer_http: Option<String>,
     /// Leave `l1FeeScalar` out from Ecotone on.
     pub geth_exact_receipts: bool,
+    pub limits: RpcLimits,
 }
 
 #[derive(Clone, Debug)]
@@ -222,7 +276,9 @@ impl NodeConfig {
             p2p,
             sequencer: SequencerConfig::read(values, notices)?,
             rpc: RpcConfig::read(values)?,
+            pool: limits::pool(values)?,
             cache: cache(values)?,
+            history: HistoryConfig::read(values)?,
             log: LogConfig::of_node(values)?,
             metrics: match values.bool("metrics.enabled")? {
                 true => {
@@ -240,8 +296,10 @@ impl ExecutionConfig {
             datadir: datadir(values)?,
             rpc: RpcConfig::read(values)?,
             engine: EngineConfig::read(values)?,
+            pool: limits::pool(values)?,
             dev_period: values.optional_uint("dev.period")?.filter(|seconds| *seconds > 0),
             cache: cache(values)?,
+            history: HistoryConfig::read(values)?,
             log: LogConfig {
                 level: values.uint("verbosity")?.to_string(),
                 format: LogFormat::named(values.text("log.format")?.as_deref()),
@@ -470,6 +528,7 @@ impl RpcConfig {
             ws: values.bool("ws")?.then_some(ws),
             sequencer_http: values.text("rollup.sequencerhttp")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
+            limits: RpcLimits::read(values)?,
         })
     }
 }
@@ -500,6 +559,53 @@ impl InitConfig {
     pub fn read(values: &Values, genesis: PathBuf) -> Result<Self, CliError> {
         let rollup_config = values.text("rollup.config")?.map(|path| expand_home(&path));
         Ok(Self { datadir: datadir(values)?, genesis, rollup_config })
+    }
+}
+
+impl ImportConfig {
+    pub fn read(values: &Values, files: Vec<String>) -> Result<Self, CliError> {
+        if files.is_empty() {
+            return Err(CliError::Usage("This command requires an argument: the files to import".into()));
+        }
+        let files = files.iter().map(|file| expand_home(file)).collect();
+        Ok(Self { datadir: datadir(values)?, files, cache: cache(values)?, history: HistoryConfig::read(values)? })
+    }
+}
+
+impl ExportConfig {
+    /// The operands: file, and perhaps first and last block.
+    pub fn read(values: &Values, operands: &[String]) -> Result<Self, CliError> {
+        let number = |text: &String| {
+            let wrong = || CliError::Usage(format!("Export error in parsing parameters: block number not an integer: {text}"));
+            text.parse::<u64>().map_err(|_| wrong())
+        };
+        let (file, range) = match operands {
+            [file] => (file, None),
+            [file, first, last] => (file, Some((number(first)?, number(last)?))),
+            [_, _] => return Err(CliError::Usage("a range has a first and a last block: export FILE FIRST LAST".into())),
+            _ => return Err(CliError::Usage("This command requires an argument: export FILE [FIRST LAST]".into())),
+        };
+        Ok(Self { datadir: datadir(values)?, file: expand_home(file), range, cache: cache(values)? })
+    }
+}
+
+impl DbConfig {
+    pub fn read(values: &Values, action: Option<&str>) -> Result<Self, CliError> {
+        let action = match action {
+            Some("verify") => DbAction::Verify,
+            Some("stats") => DbAction::Stats,
+            Some("prune") => DbAction::Prune,
+            Some("repair") => DbAction::Repair,
+            _ => return Err(CliError::Usage("db takes one of verify, stats, prune, repair".into())),
+        };
+        Ok(Self { datadir: datadir(values)?, action, cache: cache(values)?, history: HistoryConfig::read(values)? })
+    }
+}
+
+impl HistoryConfig {
+    fn read(values: &Values) -> Result<Self, CliError> {
+        let archive = values.required_text("gcmode")? == "archive";
+        Ok(Self { states: Some(values.uint("history.state")?).filter(|blocks| *blocks > 0 && !archive) })
     }
 }
 

@@ -30,10 +30,13 @@ pub enum Role {
     Execution,
     Devnet,
     Init,
+    Import,
+    Export,
+    Db,
 }
 
 impl Role {
-    pub const ALL: [Role; 4] = [Role::Node, Role::Execution, Role::Devnet, Role::Init];
+    pub const ALL: [Role; 7] = [Role::Node, Role::Execution, Role::Devnet, Role::Init, Role::Import, Role::Export, Role::Db];
 
     /// The subcommand.
     pub const fn name(self) -> &'static str {
@@ -42,6 +45,9 @@ impl Role {
             Role::Execution => "execution",
             Role::Devnet => "devnet",
             Role::Init => "init",
+            Role::Import => "import",
+            Role::Export => "export",
+            Role::Db => "db",
         }
     }
 
@@ -51,6 +57,9 @@ impl Role {
             Role::Execution => "Run an execution core alone; its genesis decides whether it is an OP Stack or an Ethereum chain",
             Role::Devnet => "Run a private network on this machine: an L1, a sequencer and replicas",
             Role::Init => "Write a genesis block into a data directory",
+            Role::Import => "Execute the blocks of files (RLP as geth exports it; .gz and .zst are unpacked)",
+            Role::Export => "Write blocks to a file (RLP as geth imports it; .gz and .zst are packed); a range is appended",
+            Role::Db => "Look after the database of a data directory that no node is using",
         }
     }
 }

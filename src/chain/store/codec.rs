@@ -61,6 +61,11 @@ pub(super) fn decode_receipts(row: &[u8]) -> Option<Vec<Receipt>> {
         .collect()
 }
 
+/// Where a transaction stands: block number and index in the block.
+pub(super) fn encode_place(number: u64, index: usize) -> Vec<u8> {
+    [&number.to_be_bytes()[..], &(index as u32).to_be_bytes()].concat()
+}
+
 /// Decodes RLP that must fill the whole input.
 pub(in crate::chain) fn decode_whole<T: Decodable>(mut row: &[u8]) -> Option<T> {
     let value = T::decode(&mut row).ok()?;

@@ -1,6 +1,6 @@
 //! What can go wrong with the store, each with its cause and, where there is one, the next step.
 
-use crate::chain::view::ReadError;
+use crate::chain::{store::DamagedJournal, view::ReadError};
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 use std::path::PathBuf;
@@ -37,6 +37,8 @@ pub enum StoreError {
         "the keyspaces of the database disagree on the head ({0}): it is torn. Restore a backup, or remove it and sync again"
     )]
     Torn(String),
+    #[error("{0}: `starling db repair` cuts it at its last whole batch")]
+    Journal(#[from] DamagedJournal),
     #[error("the database is in use{}", .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
     Locked { pid: Option<u32> },
     #[error("only {free} bytes are free on the disk of the database, {floor} must stay free")]

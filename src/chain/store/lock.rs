@@ -10,10 +10,10 @@ use std::{
 
 const NAME: &str = "LOCK";
 
-pub(super) struct Lock(File);
+pub(in crate::chain) struct Lock(File);
 
 impl Lock {
-    pub(super) fn take(dir: &Path) -> Result<Self, StoreError> {
+    pub(in crate::chain) fn take(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(NAME);
         let io = |source| StoreError::Io { path: path.clone(), source };
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;

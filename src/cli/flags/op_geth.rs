@@ -4,7 +4,7 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 
 const NO_ENGINE_API: &str = "the rollup node is in this process and needs no Engine API";
 const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
-const NO_HISTORY_LIMIT: &str = "nothing is pruned, every node keeps its whole history";
+const NO_HISTORY_LIMIT: &str = "blocks, receipts and their indexes are never pruned";
 const OWN_STORE: &str = "there is one database and one state scheme";
 const NO_IPC: &str = "there is no IPC socket yet";
 const FIXED: &str = "the limit is fixed for now";
@@ -25,20 +25,30 @@ const fn fork(name: &'static str) -> Flag {
 pub const SECTIONS: &[Section] = &[
     section(
         "Data",
-        &[Role::Node, Role::Execution, Role::Init],
+        &[Role::Node, Role::Execution, Role::Init, Role::Import, Role::Export, Role::Db],
         &[flag("datadir", Path, "~/.starling", "Directory of the chain's data, made by `starling init`")],
+    ),
+    section(
+        "Cache",
+        &[Role::Node, Role::Execution, Role::Import, Role::Export, Role::Db],
+        &[flag("cache", Uint, "64", "Megabytes of memory for the database's cache")],
+    ),
+    section(
+        "History",
+        &[Role::Node, Role::Execution, Role::Import, Role::Db],
+        &[
+            flag("gcmode", Choice(&["full", "archive"]), "full", "Whether all old states are kept (archive)"),
+            flag("history.state", Uint, "302400", "Blocks below the head whose states can be read; 0 is all"),
+        ],
     ),
     section(
         "Storage",
         BOTH,
         &[
-            flag("cache", Uint, "64", "Megabytes of memory for the database's cache"),
-            flag("gcmode", Choice(&["full", "archive"]), "full", "Whether old states are kept").no_effect(NO_HISTORY_LIMIT),
             flag("datadir.ancient", Path, "", "Directory of old blocks").no_effect(OWN_STORE),
             flag("db.engine", Text, "pebble", "Database engine").no_effect(OWN_STORE),
             flag("state.scheme", Choice(&["hash", "path"]), "", "How the state is stored").no_effect(OWN_STORE),
             flag("snapshot", Bool, "true", "Keep a flat copy of the state").no_effect("the state is always kept flat"),
-            flag("history.state", Uint, "90000", "Blocks to keep state history of").no_effect(NO_HISTORY_LIMIT),
             flag("history.transactions", Uint, "2350000", "Blocks to index transactions of; 0 is all")
                 .no_effect(NO_HISTORY_LIMIT),
             flag("history.logs", Uint, "2350000", "Blocks to index logs of").no_effect(NO_HISTORY_LIMIT),
@@ -68,13 +78,17 @@ pub const SECTIONS: &[Section] = &[
             flag("ws.api", List, "", "Namespaces over WebSocket; none given is eth,net,web3"),
             flag("ws.origins", List, "", "Origins that browsers may connect from; * is any"),
             flag("ws.rpcprefix", Text, "", "Path of the WebSocket server").no_effect("connections are taken under every path"),
-            flag("rpc.allow-unprotected-txs", Bool, "false", "Take transactions without a chain id")
-                .no_effect("they are never taken"),
-            flag("rpc.batch-request-limit", Uint, "1000", "Requests in a batch").no_effect(FIXED),
-            flag("rpc.batch-response-max-size", Uint, "25000000", "Bytes in the answer to a batch").no_effect(FIXED),
-            flag("rpc.gascap", Uint, "50000000", "Gas of eth_call and eth_estimateGas").no_effect(FIXED),
-            flag("rpc.evmtimeout", Duration, "5s", "Time limit of eth_call").no_effect(FIXED),
-            flag("rpc.txfeecap", Float, "1", "Highest fee of a submitted transaction, in ether; 0 is none").no_effect(FIXED),
+            flag("rpc.allow-unprotected-txs", Bool, "false", "Take transactions without a chain id"),
+            flag("rpc.batch-request-limit", Uint, "1000", "Requests in a batch; 0 is no limit"),
+            flag("rpc.batch-response-max-size", Uint, "25000000", "Bytes in the answer to a batch; 0 is no limit"),
+            flag("rpc.gascap", Uint, "50000000", "Gas of eth_call and eth_estimateGas; 0 is no limit"),
+            flag(
+                "rpc.evmtimeout",
+                Duration,
+                "5s",
+                "Time limit of eth_call and all that takes as long, waiting included; 0 is none",
+            ),
+            flag("rpc.txfeecap", Float, "1", "Highest fee of a submitted transaction, in ether; 0 is none"),
             flag("graphql", Bool, "false", "Serve GraphQL").no_effect("there is no GraphQL"),
             flag("ipcdisable", Bool, "false", "Open no IPC socket").no_effect(NO_IPC),
             flag("ipcpath", Path, "", "Path of the IPC socket").no_effect(NO_IPC),
@@ -136,15 +150,17 @@ pub const SECTIONS: &[Section] = &[
             flag("rollup.sequencertxconditionalcostratelimit", Uint, "5000", "Its cost limit per second")
                 .no_effect("the method is not served yet"),
             flag("txpool.journal", Path, "transactions.rlp", "File that keeps own transactions").no_effect("no journal is kept"),
-            flag("txpool.lifetime", Duration, "3h0m0s", "How long a queued transaction stays").no_effect(FIXED),
-            flag("txpool.globalslots", Uint, "5120", "Executable transactions in the pool").no_effect(FIXED),
-            flag("txpool.globalqueue", Uint, "1024", "Queued transactions in the pool").no_effect(FIXED),
-            flag("txpool.accountslots", Uint, "16", "Executable transactions of one account").no_effect(FIXED),
-            flag("txpool.accountqueue", Uint, "64", "Queued transactions of one account").no_effect(FIXED),
-            flag("txpool.pricelimit", Uint, "1", "Least tip, in wei").no_effect(FIXED),
-            flag("txpool.pricebump", Uint, "10", "Percent by which a replacement must pay more").no_effect(FIXED),
+            flag("txpool.rejournal", Duration, "1h0m0s", "How often it is written anew").no_effect("no journal is kept"),
+            flag("txpool.locals", List, "", "Accounts whose transactions are treated as own").no_effect("all are treated alike"),
+            flag("txpool.lifetime", Duration, "3h0m0s", "How long a queued transaction stays"),
+            flag("txpool.globalslots", Uint, "5120", "Executable transactions in the pool"),
+            flag("txpool.globalqueue", Uint, "1024", "Queued transactions in the pool"),
+            flag("txpool.accountslots", Uint, "16", "Executable transactions an account keeps when the pool is full"),
+            flag("txpool.accountqueue", Uint, "64", "Queued transactions of one account"),
+            flag("txpool.pricelimit", Uint, "1", "Least tip, in wei"),
+            flag("txpool.pricebump", Uint, "10", "Percent by which a replacement must pay more"),
             flag("txpool.nolocals", Bool, "false", "Treat own transactions as any other").no_effect("that is always so"),
-            flag("txpool.maxtxgas", Uint, "0", "Most gas of a transaction; 0 is no limit").no_effect(FIXED),
+            flag("txpool.maxtxgas", Uint, "0", "Most gas of a transaction; 0 is no limit"),
             flag("gpo.blocks", Uint, "20", "Blocks the gas price is suggested from").no_effect(FIXED),
             flag("gpo.percentile", Uint, "60", "Percentile of their tips").no_effect(FIXED),
             flag("gpo.maxprice", Uint, "500000000000", "Highest suggested tip, in wei").no_effect(FIXED),

@@ -22,8 +22,9 @@ fn every_default_has_the_form_of_its_flag() {
     }
 }
 
-/// Defaults that differ on purpose: another program's data directory is never ours, and our caches are smaller.
-const OWN_DEFAULTS: [&str; 2] = ["datadir", "cache"];
+/// Defaults that differ on purpose: another program's data directory is never ours, our caches are smaller, and a week of states serves
+/// proofs of withdrawals.
+const OWN_DEFAULTS: [&str; 3] = ["datadir", "cache", "history.state"];
 
 /// Every option of op-node and op-geth is known, with the environment variables and the default that operators know.
 #[test]

@@ -5,7 +5,11 @@ use crate::{
         tests::{datadir, open},
     },
     engine::payload_id,
-    rpc::{TxRoute, api::Api, frame::Session},
+    rpc::{
+        TxRoute,
+        api::Api,
+        frame::{Allowance, Session},
+    },
 };
 use alloy_eips::eip2718::Encodable2718;
 use op_alloy_consensus::OpTxEnvelope;
@@ -156,7 +160,8 @@ impl Server {
 
     async fn call(&self, method: &str, params: Value) -> Value {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        let session = Session { api: &self.api, deadline: None, subscriptions: None };
+        let allowance = Allowance::new(10, 1 << 20, 1 << 20);
+        let session = Session { api: &self.api, allowance: &allowance, deadline: None, subscriptions: None };
         serde_json::from_str(&session.answer(body.as_bytes()).await.text.unwrap()).unwrap()
     }
 

@@ -1,0 +1,81 @@
+//! Blocks from a file: executed like any other, but never logged, and each the head as soon as it is valid. What a killed process has
+//! not stored is in the file still.
+
+use super::{Command, Executor};
+use crate::chain::{Chain, ChainError, Heads, Inserted, execute::Preparation};
+use starling_p2p::Provenance;
+use starling_proto::payload::Payload;
+use std::sync::Arc;
+
+/// What came of a run of blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    pub executed: u64,
+    /// Blocks that were on the branch of the head already.
+    pub known: u64,
+    /// The first block that could not be imported, by its place in the run, and why. Those after it were not looked at.
+    pub refused: Option<(usize, String)>,
+}
+
+impl Chain {
+    /// Executes blocks, each on a block that is known, and makes the last valid one the head. Blocks on the branch of the head are
+    /// passed over. Nothing is written to the payload log: whoever calls can read the blocks again.
+    pub async fn import(&self, payloads: Vec<Arc<Payload>>) -> Result<Imported, ChainError> {
+        // What is known already is not executed again.
+        let prepare = |payload: Arc<Payload>| match self.knows(payload.hash) {
+            true => Preparation::later(payload),
+            false => Preparation::begin(payload),
+        };
+        let payloads = payloads.into_iter().map(prepare).collect();
+        self.ask(|reply| Command::Import { payloads, reply }).await
+    }
+}
+
+impl Executor {
+    pub(super) fn import(&mut self, payloads: Vec<Preparation>) -> Result<Imported, ChainError> {
+        let mut imported = Imported::default();
+        for (index, payload) in payloads.into_iter().enumerate() {
+            self.collect(false)?;
+            let id = payload.payload().id();
+            if self.shared.view.load().hash_of(id.number).map_err(ChainError::store)? == Some(id.hash) {
+                imported.known += 1;
+            } else if let Err(reason) = self.import_one(payload)? {
+                imported.refused = Some((index, reason));
+                break;
+            } else {
+                imported.executed += 1;
+            }
+        }
+        Ok(imported)
+    }
+
+    /// The inner error says why the block cannot be imported.
+    fn import_one(&mut self, preparation: Preparation) -> Result<Result<(), String>, ChainError> {
+        let payload = preparation.payload();
+        let (id, timestamp, parent) = (payload.id(), payload.timestamp(), payload.parent_hash());
+        match self.insert(preparation, Provenance::Imported)? {
+            Inserted::Valid => {}
+            Inserted::Invalid { reason, .. } => return Ok(Err(reason)),
+            Inserted::Syncing if id.number == 0 => return Ok(Err("it is the genesis block of another chain".into())),
+            Inserted::Syncing => return Ok(Err(format!("its parent {parent} is not in the database"))),
+            Inserted::NoRoom => return Ok(Err("there are too many other blocks at its height".into())),
+        }
+        let heads = Heads { head: id, timestamp, ..self.heads };
+        let Some(view) = self.make_view(&heads)? else {
+            return Ok(Err("it leaves the stored chain deeper than that can be taken back".into()));
+        };
+        for (name, kept) in [("safe", heads.safe), ("finalized", heads.finalized)] {
+            if let Some(kept) = kept
+                && view.hash_of(kept.number).map_err(ChainError::store)? != Some(kept.hash)
+            {
+                return Ok(Err(format!("it contradicts the {name} block {kept}")));
+            }
+        }
+        match parent == self.heads.head.hash {
+            true => self.set_heads(heads, view)?,
+            // A replay of the log must not bring the abandoned branch back.
+            false => self.move_heads(heads, view)?,
+        }
+        Ok(Ok(()))
+    }
+}

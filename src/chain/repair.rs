@@ -1,0 +1,248 @@
+//! `starling db repair`: computes again what follows from the rest of a store, as far as that can be proven, and nothing else.
+//!
+//! First the journals are cut where they can no longer be read. Then, block by block from the head down, hashes prove headers, headers
+//! prove transactions, and with both the index is written anew; receipts come from executing blocks again and must have the root that
+//! the header says. Trie rows come from the flat state if its root is the header's. Every write is right by itself, so a repair that
+//! is interrupted can be repeated.
+
+use crate::chain::{
+    self, ChainError,
+    receipt::receipts_root,
+    rules::ChainSpec,
+    store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals, keys},
+    verify::{Sink, Tell, check_block, replay, unreachable, walk},
+    view::{Account, ReadError, View},
+};
+use alloy_primitives::{B256, Bytes};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("{0}: it follows from nothing else here. Restore a backup, or remove the database and sync or import again")]
+    Lost(String),
+}
+
+/// What a repair did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Where the ends of journals are kept that were cut off.
+    pub cut: Vec<PathBuf>,
+    pub index_rows: u64,
+    /// Blocks whose receipts were made again.
+    pub receipts: u64,
+    pub trie_rows: u64,
+}
+
+/// Cuts the journals of a data directory that cannot be read to their ends.
+pub fn cut_journals(datadir: &Path) -> Result<Vec<PathBuf>, RepairError> {
+    let _lock = Lock::take(datadir)?;
+    let mut cut = Vec::new();
+    for database in [datadir.join(DATABASE), chain::payload_log_dir(datadir)] {
+        let io = |source| RepairError::Io { path: database.clone(), source };
+        if database.is_dir()
+            && let Some(damaged) = check_journals(&database).map_err(io)?
+        {
+            cut.extend(damaged.cut().map_err(io)?);
+        }
+    }
+    Ok(cut)
+}
+
+/// Puts right what can be.
+pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairError> {
+    let spec = chain::spec_of(store)?;
+    let snapshot = store.snapshot()?;
+    let mut repaired = Repaired { trie_rows: trie(store, &snapshot, tell)?, ..Default::default() };
+    let (index, receipts) = blocks(store, &snapshot, &spec, tell)?;
+    repaired.index_rows = index;
+    if !receipts.is_empty() {
+        repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
+    }
+    Ok(repaired)
+}
+
+/// Looks at every block from the head down to the genesis block. If the index is not what they say, it is made anew. Returns how many
+/// index rows were written, and the blocks whose receipts are not theirs.
+fn blocks(
+    store: &Store,
+    snapshot: &Snapshot,
+    spec: &ChainSpec,
+    tell: &mut Tell<'_>,
+) -> Result<(u64, Vec<(u64, B256)>), RepairError> {
+    let genesis = store.identity().genesis_hash;
+    let head = snapshot.head();
+    let (mut at, mut wrong, mut receipts, mut transactions) = (head, false, Vec::new(), 0);
+    let first = loop {
+        let checked = check_block(snapshot, spec, at.number, at.hash)?;
+        let by_number = snapshot.hash_of(at.number)?;
+        if checked.damages.iter().any(|(_, remedy)| *remedy == super::verify::Remedy::Resync) {
+            let what = checked.damages.into_iter().map(|(what, _)| what).collect::<Vec<_>>().join("; ");
+            return Err(RepairError::Lost(what));
+        }
+        wrong |= checked.index || by_number != Some(at.hash);
+        transactions += checked.transactions;
+        if checked.receipts {
+            receipts.push((at.number, at.hash));
+        }
+        tell("blocks", head.number - at.number, head.number);
+        if at.hash == genesis {
+            break at.number;
+        }
+        let (Some(parent), Some(below)) = (checked.parent, at.number.checked_sub(1)) else {
+            return Err(RepairError::Lost(format!("block {at} does not lead to the genesis block")));
+        };
+        at = starling_proto::payload::BlockId { number: below, hash: parent };
+    };
+    let all = head.number - first + 1;
+    for (tag, expected) in [(b'n', all), (b'N', all), (b'x', transactions)] {
+        wrong |= snapshot.rows(Space::Index, &[tag]).count() as u64 != expected;
+    }
+    let mut rows = strays(store, snapshot, first)?;
+    if wrong {
+        store.clear_index()?;
+        let mut rewrite = store.rewrite();
+        let mut at = head;
+        loop {
+            let body = snapshot.body(&at.hash)?.unwrap_or_default();
+            rewrite.index(at.number, at.hash, &body)?;
+            if at.hash == genesis {
+                break;
+            }
+            let header = snapshot.header(&at.hash)?.ok_or_else(|| RepairError::Lost(format!("the header of block {at}")))?;
+            at = starling_proto::payload::BlockId { number: at.number.saturating_sub(1), hash: header.parent_hash };
+            tell("index", head.number - at.number, head.number);
+        }
+        rows += rewrite.finish()?;
+    }
+    Ok((rows, receipts))
+}
+
+/// Removes headers, bodies and receipts of blocks that are not canonical.
+fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairError> {
+    let head = snapshot.head();
+    let all = head.number - first + 1;
+    let more = [b'h', b'b', b'r'].into_iter().any(|tag| snapshot.rows(Space::Blocks, &[tag]).count() as u64 > all);
+    if !more {
+        return Ok(0);
+    }
+    // By their parents, not by the index, which may be what is damaged.
+    let mut canonical = alloy_primitives::map::HashSet::<B256>::default();
+    let mut at = head.hash;
+    while canonical.insert(at)
+        && let Some(header) = snapshot.header(&at)?
+        && header.number > first
+    {
+        at = header.parent_hash;
+    }
+    let mut rewrite = store.rewrite();
+    for tag in [b'h', b'b', b'r'] {
+        for row in snapshot.rows(Space::Blocks, &[tag]) {
+            let (key, _) = row?;
+            if B256::try_from(&key[1..]).map_or(true, |hash| !canonical.contains(&hash)) {
+                rewrite.set(Space::Blocks, &key, None)?;
+            }
+        }
+    }
+    Ok(rewrite.finish()?)
+}
+
+/// Executes blocks again for their receipts.
+fn make_receipts(store: &Store, spec: &ChainSpec, blocks: &[(u64, B256)], tell: &mut Tell<'_>) -> Result<u64, RepairError> {
+    // The index is right now.
+    let view = Arc::new(View::new(store.snapshot()?, vec![], None, None)?);
+    let mut rewrite = store.rewrite();
+    let mut done = 0;
+    for (number, hash) in blocks {
+        let lost =
+            |why: String| RepairError::Lost(format!("the receipts of block {number} ({hash}) cannot be made again: {why}"));
+        let header = view.header_of(*number)?.ok_or_else(|| lost("its header is missing".into()))?;
+        let receipts = match *hash == store.identity().genesis_hash {
+            true => vec![],
+            false => match replay(&view, spec, *number) {
+                Ok(Ok(execution)) => execution.receipts,
+                Ok(Err(reason)) => return Err(lost(reason)),
+                Err(ReadError::Pruned(_)) => return Err(lost("the state before it is no longer kept".into())),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if receipts_root(&receipts, spec.at(header.timestamp).op) != header.receipts_root {
+            return Err(lost("executing it gives others".into()));
+        }
+        rewrite.receipts(*hash, &receipts)?;
+        done += 1;
+        tell("receipts", done, blocks.len() as u64);
+    }
+    rewrite.finish()?;
+    Ok(done)
+}
+
+/// Makes the rows of the tries anew where they are not what the flat state gives.
+fn trie(store: &Store, snapshot: &Snapshot, tell: &mut Tell<'_>) -> Result<u64, RepairError> {
+    let head = snapshot.head();
+    let header = snapshot.header(&head.hash)?.filter(|header| header.hash_slow() == head.hash);
+    let root = header
+        .ok_or_else(|| RepairError::Lost(format!("the header of the head, block {head}, is missing or another's")))?
+        .state_root;
+    // Nothing is written before the flat state is proven.
+    let mut proof = Rebuild { snapshot, rewrite: None, tell, accounts: 0 };
+    let made = walk(snapshot, &mut proof)?;
+    if made != root {
+        return Err(RepairError::Lost(format!("the flat state has the root {made}, and the head's header says {root}")));
+    }
+    let mut rebuild = Rebuild { snapshot, rewrite: Some(store.rewrite()), tell, accounts: 0 };
+    walk(snapshot, &mut rebuild)?;
+    let rows = rebuild.rewrite.map_or(Ok(0), Rewrite::finish)?;
+    let snapshot = store.snapshot()?;
+    let mut rewrite = store.rewrite();
+    for tag in [keys::STATE_NODE, keys::STORAGE_NODE] {
+        unreachable(&snapshot, tag, root, |key| Ok::<_, RepairError>(rewrite.set(Space::State, key, None)?))?;
+    }
+    Ok(rows + rewrite.finish()?)
+}
+
+/// Proves the flat rows and, if it may, writes the trie rows that differ.
+struct Rebuild<'a, 'b> {
+    snapshot: &'a Snapshot,
+    rewrite: Option<Rewrite<'a>>,
+    tell: &'a mut Tell<'b>,
+    accounts: u64,
+}
+
+impl Sink for Rebuild<'_, '_> {
+    type Error = RepairError;
+
+    fn node(&mut self, key: Bytes, row: Bytes) -> Result<(), RepairError> {
+        if let Some(rewrite) = &mut self.rewrite
+            && self.snapshot.state_row(&key)?.as_ref() != Some(&row)
+        {
+            rewrite.set(Space::State, &key, Some(&row))?;
+        }
+        Ok(())
+    }
+
+    fn account(&mut self, hash: B256, account: &Account, storage_root: B256) -> Result<(), RepairError> {
+        self.accounts += 1;
+        if self.accounts.is_multiple_of(4096) {
+            (self.tell)("accounts", self.accounts, 0);
+        }
+        match storage_root == account.storage_root {
+            true => Ok(()),
+            false => Err(RepairError::Lost(format!("the slots of account {hash} do not make its storage root"))),
+        }
+    }
+
+    fn stray(&mut self, key: &Bytes) -> Result<(), RepairError> {
+        Err(RepairError::Lost(format!("the flat row {key} is no account's, or has no right form")))
+    }
+}

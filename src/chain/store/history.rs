@@ -1,0 +1,227 @@
+//! The history window: how far back states can be read and blocks be unwound, and the compaction filter that drops what is older.
+//!
+//! A commit moves the two bounds, in its own batch, and costs nothing more. Rows below them stay until the engine compacts the table
+//! they are in, on its own threads: no tombstones are written, nobody waits. Two things come between a bound and its rows. It must be
+//! on the disk, in a table of the same keyspace, or a power cut could bring back a bound whose rows are gone; and no snapshot may
+//! still answer by an older one.
+
+use crate::chain::store::{
+    Batch, FINALIZED_ROW, Inner, OLDEST_ROW, Space, StoreError, UNWIND_MARGIN, UNWIND_ROW, codec, damaged_meta, get,
+};
+use fjall::{
+    Keyspace,
+    compaction::filter::{CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict},
+};
+use parking_lot::Mutex;
+use starling_proto::payload::BlockId;
+use std::{
+    collections::BTreeMap,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Most blocks that a bound moves at once: each move writes a memtable out.
+const MAX_STEP: u64 = 1024;
+
+/// The bounds of history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// The oldest block whose state can be read: history rows of this block and older ones serve nobody.
+    pub states: u64,
+    /// The oldest block that can be unwound.
+    pub unwinds: u64,
+}
+
+#[derive(Default)]
+pub(super) struct History {
+    /// Blocks; zero is all.
+    window: AtomicU64,
+    /// As committed.
+    committed: Mutex<Kept>,
+    /// On its way to the disk.
+    pending: Mutex<Option<Kept>>,
+    floors: Arc<Floors>,
+}
+
+/// What the filter may drop, and who still reads.
+#[derive(Default)]
+struct Floors {
+    durable: Mutex<Kept>,
+    /// How many snapshots read by each bound.
+    pins: Mutex<BTreeMap<u64, usize>>,
+}
+
+/// Keeps the states that a snapshot can read.
+pub(super) struct Pin {
+    states: u64,
+    floors: Arc<Floors>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pins = self.floors.pins.lock();
+        if let Some(count) = pins.get_mut(&self.states) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&self.states);
+            }
+        }
+    }
+}
+
+impl Floors {
+    /// What may be dropped now. No snapshot taken later can need it: bounds only rise.
+    fn droppable(&self) -> Kept {
+        let pins = self.pins.lock();
+        let durable = *self.durable.lock();
+        Kept { states: pins.first_key_value().map_or(durable.states, |(pin, _)| durable.states.min(*pin)), ..durable }
+    }
+}
+
+impl History {
+    pub(super) fn set_window(&self, blocks: Option<u64>) {
+        self.window.store(blocks.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Before a snapshot is taken: what it can see stays until the pin is gone.
+    pub(super) fn pin(&self) -> Pin {
+        let mut pins = self.floors.pins.lock();
+        let states = self.floors.durable.lock().states;
+        *pins.entry(states).or_default() += 1;
+        Pin { states, floors: self.floors.clone() }
+    }
+
+    /// For the history keyspace.
+    pub(super) fn filters(&self) -> Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync> {
+        let floors = self.floors.clone();
+        Arc::new(move |name| {
+            let factory = || Arc::new(DropsOld(AssertUnwindSafe(floors.clone()))) as Arc<dyn Factory>;
+            (name == Space::History.name()).then(factory)
+        })
+    }
+
+    pub(super) fn committed(&self, kept: Kept) {
+        *self.committed.lock() = kept;
+    }
+
+    /// Everything that was committed before the last call of [`History::before_sync`] is in a synced journal.
+    fn synced(&self, kept: Kept, space: &Keyspace) -> Result<(), StoreError> {
+        let mut pending = self.pending.lock();
+        match *pending {
+            // The memtable with the bound has become a table.
+            Some(flushed) if space.sealed_memtable_count() == 0 => {
+                *self.floors.durable.lock() = flushed;
+                *pending = None;
+            }
+            Some(_) => {}
+            None if kept != *self.floors.durable.lock() => {
+                space.rotate_memtable()?;
+                *pending = Some(kept);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// The bounds as they are stored.
+    pub(super) fn kept(&self, snapshot: &fjall::Snapshot) -> Result<Kept, StoreError> {
+        let [history, meta] = [Space::History, Space::Meta].map(|space| &self.spaces[space as usize]);
+        let number = |space, key: &'static [u8]| -> Result<Option<u64>, StoreError> {
+            get(snapshot, space, key)?.map(|row| codec::decode_number(&row).ok_or_else(|| damaged_meta(key))).transpose()
+        };
+        // Beside the rows it is about since there is a window; before, in meta alone.
+        let states = match number(history, OLDEST_ROW)? {
+            Some(states) => states,
+            None => number(meta, OLDEST_ROW)?.ok_or_else(|| damaged_meta(OLDEST_ROW))?,
+        };
+        Ok(Kept { states, unwinds: number(meta, UNWIND_ROW)?.ok_or_else(|| damaged_meta(UNWIND_ROW))? })
+    }
+
+    /// Moves the bounds up to where a head and a finalized head allow it; `None` is the stored one. A finalized state can always be
+    /// read. Without a finalized head the window bounds the unwind records too.
+    pub(super) fn advance(&self, batch: &mut Batch<'_>, head: u64, finalized: Option<BlockId>) -> Result<Kept, StoreError> {
+        let snapshot = self.db.snapshot();
+        let finalized = match finalized {
+            Some(finalized) => Some(finalized),
+            None => get(&snapshot, &self.spaces[Space::Meta as usize], FINALIZED_ROW)?.and_then(|row| codec::decode_id(&row)),
+        };
+        let finalized = finalized.map(|id| id.number.min(head));
+        let old = self.kept(&snapshot)?;
+        let mut kept = old;
+        let window = self.history.window.load(Ordering::Relaxed);
+        if window > 0 {
+            let wanted = head.saturating_sub(window).min(finalized.unwrap_or(head));
+            if wanted >= old.states.saturating_add((window / 64).clamp(1, MAX_STEP)) {
+                kept.states = wanted;
+            }
+        }
+        let settled = finalized.unwrap_or(0).max(if window > 0 { kept.states } else { 0 });
+        kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
+        if kept.states != old.states {
+            for space in [Space::History, Space::Meta] {
+                batch.put(space, OLDEST_ROW, kept.states.to_be_bytes());
+            }
+        }
+        if kept.unwinds != old.unwinds {
+            batch.put(Space::Meta, UNWIND_ROW, kept.unwinds.to_be_bytes());
+        }
+        Ok(kept)
+    }
+
+    /// Waits until everything committed is on the disk. Bounds that rose take two calls and a flush between them until rows may go.
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        let kept = *self.history.committed.lock();
+        self.db.persist(fjall::PersistMode::SyncAll)?;
+        self.history.synced(kept, &self.spaces[Space::History as usize])
+    }
+
+    /// Moves the bounds and drops what is below them now, however long that takes.
+    pub(super) fn prune(&self) -> Result<(), StoreError> {
+        let space = &self.spaces[Space::History as usize];
+        self.sync()?;
+        while self.history.pending.lock().is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            self.sync()?;
+        }
+        Ok(space.major_compact()?)
+    }
+}
+
+/// Makes a filter for one compaction.
+struct DropsOld(AssertUnwindSafe<Arc<Floors>>);
+
+impl Factory for DropsOld {
+    fn name(&self) -> &str {
+        "history window"
+    }
+
+    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
+        Box::new(Filter(self.0.droppable()))
+    }
+}
+
+struct Filter(Kept);
+
+impl CompactionFilter for Filter {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
+        // A row of a block that was unwound and stored again has an older version below: a tombstone, and then as old a row as this.
+        Ok(if is_old(item.key(), self.0) { Verdict::Destroy } else { Verdict::Keep })
+    }
+}
+
+fn is_old(key: &[u8], kept: Kept) -> bool {
+    let number = || key.last_chunk().copied().map(u64::from_be_bytes);
+    match key.first() {
+        Some(b'H') => number().is_some_and(|number| number <= kept.states),
+        Some(b'U') => number().is_some_and(|number| number < kept.unwinds),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

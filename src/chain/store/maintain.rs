@@ -1,0 +1,151 @@
+//! What `starling db` needs of a store beyond the reads and writes of a running node: all rows of a keyspace, their sizes, and writes
+//! that put right what can be computed again. Nothing here runs beside the chain's threads.
+
+use crate::chain::{
+    receipt::Receipt,
+    store::{Batch, SCHEMA, Snapshot, Space, Store, StoreError, codec, keys},
+    view::ReadError,
+};
+use alloy_primitives::{B256, Bytes};
+use std::path::Path;
+
+/// Bytes of rows after which a repair commits.
+const BATCH: usize = 4 << 20;
+
+/// The tags of the rows in a keyspace, and what they are.
+pub(in crate::chain) const KINDS: [(Space, &[(u8, &str)]); 6] = [
+    (
+        Space::State,
+        &[
+            (keys::ACCOUNT, "accounts"),
+            (keys::SLOT, "storage slots"),
+            (keys::STATE_NODE, "state trie nodes"),
+            (keys::STORAGE_NODE, "storage trie nodes"),
+        ],
+    ),
+    (Space::History, &[(b'H', "state history"), (b'U', "unwind records")]),
+    (Space::Blocks, &[(b'h', "headers"), (b'b', "bodies"), (b'r', "receipts")]),
+    (Space::Index, &[(b'n', "hashes by number"), (b'N', "numbers by hash"), (b'x', "transactions")]),
+    (Space::Code, &[]),
+    (Space::Meta, &[]),
+];
+
+/// One row.
+pub(in crate::chain) type Row = Result<(Bytes, Bytes), ReadError>;
+
+impl Snapshot {
+    /// The rows of a keyspace with this prefix, ascending.
+    pub(in crate::chain) fn rows(&self, space: Space, prefix: &[u8]) -> impl Iterator<Item = Row> + use<> {
+        self.scan(space, prefix, prefix)
+    }
+
+    /// The number of a history row's block, and the state row it is about.
+    pub(in crate::chain) fn history_row(key: &[u8]) -> Option<(&[u8], u64)> {
+        let (row, number) = key.strip_prefix(b"H")?.split_last_chunk()?;
+        Some((row, u64::from_be_bytes(*number)))
+    }
+
+    /// What a state row was before this block, if the block changed it.
+    pub(in crate::chain) fn before(&self, row: &[u8], number: u64) -> Result<Option<Option<Bytes>>, ReadError> {
+        let key = keys::history(row, number);
+        self.get(Space::History, &key)?
+            .map(|before| codec::decode_before(&before).ok_or_else(|| ReadError::Damaged(format!("history row {key}"))))
+            .transpose()
+    }
+
+    /// The oldest block that can be unwound.
+    pub fn oldest_unwind(&self) -> u64 {
+        self.0.kept.unwinds
+    }
+
+    pub fn schema(&self) -> u32 {
+        SCHEMA
+    }
+}
+
+/// Whether this is a row that the store keeps for itself, in every keyspace.
+pub(in crate::chain) fn is_own(key: &[u8]) -> bool {
+    key.starts_with(b"_")
+}
+
+impl Store {
+    /// Bytes on the disk, by keyspace.
+    pub fn disk_use(&self) -> Vec<(&'static str, u64)> {
+        Space::ALL.iter().map(|space| (space.name(), self.0.spaces[*space as usize].disk_space())).collect()
+    }
+
+    /// Bytes of the journals on the disk.
+    pub fn journal_use(&self) -> Result<u64, StoreError> {
+        Ok(self.0.db.journal_disk_space()?)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Drops what the window does not keep, now.
+    pub fn prune(&self) -> Result<(), StoreError> {
+        self.commit(&[], None, None)?;
+        self.0.prune()
+    }
+
+    /// Makes the index an empty keyspace. It is told by its head row until it is whole again.
+    pub(in crate::chain) fn clear_index(&self) -> Result<(), StoreError> {
+        let head = self.0.writer.lock();
+        self.0.spaces[Space::Index as usize].clear()?;
+        Batch::new(&self.0).commit(*head)
+    }
+
+    pub(in crate::chain) fn rewrite(&self) -> Rewrite<'_> {
+        Rewrite { store: self, batch: Batch::new(&self.0), weight: 0, rows: 0 }
+    }
+}
+
+/// Writes of a repair, committed in batches. Each is a step that may be the last: what is written is right by itself.
+pub(in crate::chain) struct Rewrite<'a> {
+    store: &'a Store,
+    batch: Batch<'a>,
+    weight: usize,
+    rows: u64,
+}
+
+impl Rewrite<'_> {
+    pub(in crate::chain) fn set(&mut self, space: Space, key: &[u8], value: Option<&Bytes>) -> Result<(), StoreError> {
+        match space {
+            Space::State => self.batch.state(&Bytes::copy_from_slice(key), value),
+            _ => self.batch.set(space, key, value.map(AsRef::as_ref)),
+        }
+        self.rows += 1;
+        self.weight += key.len() + value.map_or(0, |value| value.len());
+        if self.weight >= BATCH { self.flush() } else { Ok(()) }
+    }
+
+    /// The index rows of a canonical block.
+    pub(in crate::chain) fn index(&mut self, number: u64, hash: B256, transactions: &[Bytes]) -> Result<(), StoreError> {
+        self.set(Space::Index, &keys::hash_of(number), Some(&Bytes::copy_from_slice(hash.as_slice())))?;
+        self.set(Space::Index, &keys::number_of(&hash), Some(&Bytes::copy_from_slice(&number.to_be_bytes())))?;
+        for (index, raw) in transactions.iter().enumerate() {
+            let key = keys::transaction(&alloy_primitives::keccak256(raw));
+            self.set(Space::Index, &key, Some(&codec::encode_place(number, index).into()))?;
+        }
+        Ok(())
+    }
+
+    pub(in crate::chain) fn receipts(&mut self, hash: B256, receipts: &[Receipt]) -> Result<(), StoreError> {
+        self.set(Space::Blocks, &keys::receipts(&hash), Some(&codec::encode_receipts(receipts).into()))
+    }
+
+    fn flush(&mut self) -> Result<(), StoreError> {
+        let head = self.store.0.writer.lock();
+        let empty = Batch::new(&self.store.0);
+        self.weight = 0;
+        std::mem::replace(&mut self.batch, empty).commit(*head)
+    }
+
+    /// Commits what is left, durably; returns how many rows were written.
+    pub(in crate::chain) fn finish(mut self) -> Result<u64, StoreError> {
+        self.flush()?;
+        self.store.sync()?;
+        Ok(self.rows)
+    }
+}

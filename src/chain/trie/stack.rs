@@ -1,0 +1,163 @@
+//! A trie from its leaves in order, in memory that grows with its depth alone: for whoever has all leaves and wants the root and every
+//! node's row, as they are when the state is right.
+
+use crate::chain::trie::{
+    TrieError,
+    node::{KEY_NIBBLES, Kind, Node, branch_row, decode_row, extension_row, nibble, rlp_branch, rlp_extension, rlp_leaf},
+    walk::seal,
+};
+use alloy_primitives::{B256, Bytes, keccak256};
+use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
+
+/// Takes leaves by ascending key, gives out rows of branches and extensions as they become final, children before parents.
+#[derive(Default)]
+pub struct StackTrie {
+    /// Branches on the way to the last leaf, by depth.
+    open: Vec<Open>,
+    last: Option<(B256, Bytes)>,
+}
+
+struct Open {
+    depth: usize,
+    children: Box<[Node; 16]>,
+}
+
+impl StackTrie {
+    /// The next leaf. Its key is above all before it.
+    pub fn insert<E>(&mut self, key: B256, value: Bytes, row: impl FnMut(Nibbles, Bytes) -> Result<(), E>) -> Result<(), E> {
+        if let Some((last, old)) = self.last.replace((key, value)) {
+            debug_assert!(last < key);
+            let fork = (0..KEY_NIBBLES).find(|depth| nibble(&last, *depth) != nibble(&key, *depth)).unwrap_or_default();
+            self.close(&last, &old, Some(fork), row)?;
+        }
+        Ok(())
+    }
+
+    /// The root hash of all leaves.
+    pub fn finish<E>(mut self, row: impl FnMut(Nibbles, Bytes) -> Result<(), E>) -> Result<B256, E> {
+        let Some((last, value)) = self.last.take() else { return Ok(EMPTY_ROOT_HASH) };
+        let root = self.close(&last, &value, None, row)?;
+        Ok(root.map_or(EMPTY_ROOT_HASH, |root| root.as_hash().unwrap_or_else(|| keccak256(&root))))
+    }
+
+    /// Puts the last leaf into its branch and closes all branches below `fork`, where the next leaf leaves its path; `None` closes
+    /// everything and gives the root.
+    fn close<E>(
+        &mut self,
+        key: &B256,
+        value: &[u8],
+        fork: Option<usize>,
+        mut row: impl FnMut(Nibbles, Bytes) -> Result<(), E>,
+    ) -> Result<Option<RlpNode>, E> {
+        let path = Nibbles::unpack(key);
+        // The depth of the branch above a node whose own depth is not above `below`.
+        let parent = |open: &[Open]| open.last().map(|open| open.depth).max(fork);
+        let start = |parent: Option<usize>| parent.map_or(0, |depth| depth + 1);
+        let mut above = parent(&self.open);
+        let mut node = RlpNode::from_rlp(&rlp_leaf(key, start(above), value));
+        let mut kind = Kind::Leaf;
+        loop {
+            let Some(depth) = above else { return Ok(Some(node)) };
+            if self.open.last().is_none_or(|open| open.depth < depth) {
+                self.open.push(Open { depth, children: Node::empty_branch() });
+            }
+            if let Some(open) = self.open.last_mut() {
+                open.children[nibble(key, depth)] = Node::Stored { reference: node, kind };
+            }
+            if Some(depth) == fork {
+                return Ok(None);
+            }
+            let Some(Open { children, .. }) = self.open.pop() else { return Ok(None) };
+            above = parent(&self.open);
+            node = branch(&children, path.slice(..depth), &mut row)?;
+            let start = start(above);
+            if start < depth {
+                let nibbles = path.slice(start..depth);
+                row(path.slice(..start), extension_row(&nibbles, &node))?;
+                node = RlpNode::from_rlp(&rlp_extension(&nibbles, &node));
+            }
+            kind = Kind::Any;
+        }
+    }
+}
+
+fn branch<E>(children: &[Node; 16], path: Nibbles, row: &mut impl FnMut(Nibbles, Bytes) -> Result<(), E>) -> Result<RlpNode, E> {
+    let (mut mask, mut references) = (0u16, Vec::with_capacity(16));
+    for (index, child) in children.iter().enumerate() {
+        if let Node::Stored { reference, .. } = child {
+            mask |= 1 << index;
+            references.push(reference.clone());
+        }
+    }
+    row(path, branch_row(children, mask, &references))?;
+    Ok(RlpNode::from_rlp(&rlp_branch(mask, &references)))
+}
+
+/// The hash of the node in a row, were it the root.
+pub fn row_hash(row: &[u8]) -> Result<B256, TrieError> {
+    Ok(seal(&decode_row(row, &Nibbles::new())?).0)
+}
+
+/// Where the nodes below the node in a row have rows of their own.
+pub fn row_children(row: &[u8], path: &Nibbles) -> Result<Vec<Nibbles>, TrieError> {
+    Ok(match decode_row(row, path)? {
+        Node::Extension { nibbles, .. } => vec![path.join(&nibbles)],
+        Node::Branch(children) => {
+            let nodes = children.iter().enumerate().filter(|(_, child)| matches!(child, Node::Stored { kind: Kind::Any, .. }));
+            nodes.map(|(index, _)| path.join(&Nibbles::from_nibbles([index as u8]))).collect()
+        }
+        _ => vec![],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::trie::walk::{Change, Source, apply};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    struct Nothing;
+
+    impl Source for Nothing {
+        fn load(&self, path: &Nibbles, reference: &RlpNode, _: Kind) -> Result<Node, TrieError> {
+            Err(TrieError::Missing { path: format!("{path:?}"), hash: reference.as_hash() })
+        }
+    }
+
+    /// Keys that share long prefixes, and values short enough for nodes inside nodes.
+    fn leaves() -> impl Strategy<Value = BTreeMap<B256, Bytes>> {
+        let key = prop::collection::vec((0usize..64, 0u8..3), 0..4).prop_map(|marks| {
+            let mut key = [0; 32];
+            marks.iter().for_each(|(at, value)| key[at / 2] |= value << (4 * (1 - at % 2)));
+            B256::from(key)
+        });
+        let value = prop::collection::vec(any::<u8>(), 1..40).prop_map(Bytes::from);
+        prop::collection::btree_map(key, value, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn root_and_rows_are_those_of_the_walk(leaves in leaves()) {
+            let changes: Vec<_> = leaves.iter().map(|(key, v)| Change { key: *key, value: Some(v.clone()), exists: false }).collect();
+            let (root, rows) = seal(&apply(&Nothing, EMPTY_ROOT_HASH, &changes).unwrap());
+            let rows: BTreeMap<_, _> = rows.into_iter().collect();
+
+            let mut found = BTreeMap::new();
+            let mut trie = StackTrie::default();
+            let mut row = |path, row| { assert!(found.insert(path, row).is_none()); Ok::<_, ()>(()) };
+            for (key, value) in &leaves {
+                trie.insert(*key, value.clone(), &mut row).unwrap();
+            }
+            prop_assert_eq!(trie.finish(&mut row).unwrap(), root);
+            prop_assert_eq!(&found, &rows);
+            if let Some(top) = rows.get(&Nibbles::new()) {
+                prop_assert_eq!(row_hash(top).unwrap(), root);
+            }
+            let mut reached: Vec<_> = rows.iter().flat_map(|(path, row)| row_children(row, path).unwrap()).collect();
+            reached.extend(rows.contains_key(&Nibbles::new()).then(Nibbles::new));
+            reached.sort();
+            prop_assert_eq!(reached, rows.into_keys().collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether a store holds what it should: `starling db verify`.
+//!
+//! The flat state is the ground: its rows are read once in order, and the root of the tries they make must be the one in the head's
+//! header; every trie row must be one that this gives, and there must be no other. Blocks are checked against their headers from the
+//! genesis block to the head, indexes against blocks, history against unwind records and against executing blocks again. Reads a
+//! snapshot; its load is the whole store, its memory is not. What cannot be read is damage, not an error.
+
+mod blocks;
+mod history;
+mod report;
+mod state;
+
+pub use report::{Damage, Remedy, Report};
+pub(in crate::chain) use {
+    blocks::check_block,
+    history::replay,
+    state::{Sink, unreachable, walk},
+};
+
+use crate::chain::{
+    ChainError,
+    store::{Snapshot, Store},
+    view::View,
+};
+use std::sync::Arc;
+
+/// Told how far a stage is: its name, how much is done, and of how much if that is known.
+pub type Tell<'a> = dyn FnMut(&'static str, u64, u64) + 'a;
+
+/// How much of what is only sampled is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples {
+    /// Blocks whose unwind records are compared with state history, newest first and then at random.
+    pub unwinds: u64,
+    /// Blocks that are executed again.
+    pub replays: u64,
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self { unwinds: 2048, replays: 64 }
+    }
+}
+
+/// Checks the whole store as it is now. The error is that nothing can be said about it at all.
+pub fn verify(store: &Store, samples: Samples, tell: &mut Tell<'_>) -> Result<Report, ChainError> {
+    let spec = super::spec_of(store)?;
+    let snapshot = store.snapshot().map_err(ChainError::store)?;
+    let mut report = Report::default();
+    let head = snapshot.head();
+    report.count("head", head.number);
+    let root = match snapshot.header(&head.hash) {
+        Ok(Some(header)) if header.hash_slow() == head.hash => Some(header.state_root),
+        Ok(_) => {
+            report.add(format!("the header of the head, block {head}, is missing or another's"), Remedy::Resync);
+            None
+        }
+        Err(error) => {
+            report.unreadable("the header of the head", &error);
+            None
+        }
+    };
+    state::check(&snapshot, root, &mut report, tell);
+    let genesis = store.identity().genesis_hash;
+    blocks::check(&snapshot, &spec, genesis, &mut report, tell);
+    let view = |snapshot: Snapshot| View::new(snapshot, vec![], None, None).map(Arc::new);
+    match view(snapshot.clone()) {
+        Ok(view) => history::check(&snapshot, &view, &spec, samples, &mut report, tell),
+        Err(error) => report.unreadable("the head", &error),
+    }
+    Ok(report)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

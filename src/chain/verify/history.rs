@@ -1,0 +1,179 @@
+//! History: unwind records lead back through the roots that the headers say, state history holds what they hold, and executing a block
+//! again on the state before it gives its receipts and the state after it.
+
+use super::{Remedy, Report, Samples, Tell};
+use crate::chain::{
+    changes::AccountChange,
+    execute::{self, BlockExecution, Execution, TransactError},
+    rules::ChainSpec,
+    store::{Snapshot, Space, keys},
+    trie::{decode_account, row_hash},
+    view::{ReadError, View},
+};
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::Nibbles;
+use rand::seq::index;
+use std::{collections::BTreeSet, sync::Arc};
+
+const TELL_EVERY: u64 = 64;
+
+pub(super) fn check(
+    snapshot: &Snapshot,
+    view: &Arc<View>,
+    spec: &ChainSpec,
+    samples: Samples,
+    report: &mut Report,
+    tell: &mut Tell<'_>,
+) {
+    if let Err(error) = unwinds(snapshot, samples.unwinds, report, tell) {
+        report.unreadable("the unwind records", &error);
+    }
+    if let Err(error) = rows(snapshot, report, tell) {
+        report.unreadable("the state history", &error);
+    }
+    let (oldest, head) = (snapshot.oldest_state(), snapshot.head().number);
+    let mut replayed = 0;
+    for number in pick(oldest + 1, head, samples.replays) {
+        match compare(snapshot, view, spec, number) {
+            Ok(None) => {}
+            Ok(Some(what)) => report.add(format!("block {number}, executed again: {what}"), Remedy::Resync),
+            Err(error) => report.unreadable(&format!("what block {number} needs to be executed again"), &error),
+        }
+        replayed += 1;
+        tell("replays", replayed, samples.replays);
+    }
+    report.count("blocks executed again", replayed);
+}
+
+/// Half of the sample is the newest, half is random.
+fn pick(first: u64, last: u64, samples: u64) -> BTreeSet<u64> {
+    let all = (last + 1).saturating_sub(first);
+    if all <= samples {
+        return (first..=last).collect();
+    }
+    let newest = samples / 2;
+    let older = all - newest;
+    let random = index::sample(&mut rand::rng(), older as usize, (samples - newest) as usize);
+    random.into_iter().map(|at| first + at as u64).chain(last + 1 - newest..=last).collect()
+}
+
+/// Goes back through the records that are kept: every one must be there, and the root it leads to must be the one below it.
+fn unwinds(snapshot: &Snapshot, samples: u64, report: &mut Report, tell: &mut Tell<'_>) -> Result<(), ReadError> {
+    let (oldest, head) = (snapshot.oldest_unwind(), snapshot.head().number);
+    let compared = pick(oldest.max(1), head, samples);
+    let root_key = keys::state_node(&Nibbles::new());
+    let mut root_row = snapshot.state_row(&root_key)?;
+    let mut count = 0;
+    for number in (oldest.max(1)..=head).rev() {
+        let Some(record) = snapshot.unwind_record(number)? else {
+            report.add(
+                format!("the unwind record of block {number} is missing: the chain cannot go back below it"),
+                Remedy::Resync,
+            );
+            break;
+        };
+        if let Some((_, before)) = record.iter().find(|(key, _)| *key == root_key) {
+            root_row = before.clone();
+        }
+        let below = snapshot.hash_of(number - 1)?.map(|hash| snapshot.header(&hash)).transpose()?.flatten();
+        // A trie of one leaf has no row at its root.
+        if let (Some(row), Some(header)) = (&root_row, below)
+            && row_hash(row).ok() != Some(header.state_root)
+        {
+            let what = format!("the unwind record of block {number} does not lead to the state root below it");
+            report.add(what, Remedy::Resync);
+        }
+        if compared.contains(&number) {
+            for (key, before) in record.iter().filter(|(key, _)| keys::is_flat(key)) {
+                // Rows at or below the bound may be gone.
+                if number > snapshot.oldest_state() && snapshot.before(key, number)?.as_ref() != Some(before) {
+                    let what = format!("the state history of row {key} at block {number} is not what its unwind record says");
+                    report.add(what, Remedy::Resync);
+                }
+            }
+        }
+        count += 1;
+        if count % TELL_EVERY == 0 {
+            tell("unwind records", count, head - oldest + 1);
+        }
+    }
+    report.count("unwind records", count);
+    Ok(())
+}
+
+/// The form of all rows of state history.
+fn rows(snapshot: &Snapshot, report: &mut Report, tell: &mut Tell<'_>) -> Result<(), ReadError> {
+    let head = snapshot.head().number;
+    let mut count = 0u64;
+    for row in snapshot.rows(Space::History, b"H") {
+        let (key, value) = row?;
+        let sound = Snapshot::history_row(&key).is_some_and(|(row, number)| {
+            let length = if row.first() == Some(&keys::ACCOUNT) { 33 } else { 65 };
+            keys::is_flat(row) && row.len() == length && number <= head && matches!(value.as_ref(), [0] | [1, _, ..])
+        });
+        if !sound {
+            report.add(format!("the row {key} of history has no right form, or is above the head"), Remedy::Resync);
+        }
+        count += 1;
+        if count.is_multiple_of(TELL_EVERY * 1024) {
+            tell("state history", count, 0);
+        }
+    }
+    report.count("rows of state history", count);
+    Ok(())
+}
+
+/// Executes a stored block again on the state before it, from state history. The inner error says why it is not executed to its end.
+pub(in crate::chain) fn replay(view: &Arc<View>, spec: &ChainSpec, number: u64) -> Result<Result<Execution, String>, ReadError> {
+    let parent = view.state_at(number.saturating_sub(1)).ok_or(ReadError::Pruned(number.saturating_sub(1)))?;
+    let payload = view.payload(number)?.ok_or_else(|| ReadError::Damaged(format!("block {number} is not whole")))?;
+    let mut execution = match BlockExecution::begin(spec, &payload.header, (&parent).into()) {
+        Ok(execution) => execution,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    for (index, raw) in payload.transactions.iter().enumerate() {
+        let ran = execute::recover(index, raw)
+            .map_err(|error| error.to_string())
+            .and_then(|tx| execution.transact(&tx, raw).map(drop).map_err(|error: TransactError| error.to_string()));
+        if let Err(reason) = ran {
+            return Ok(Err(format!("transaction {index}: {reason}")));
+        }
+    }
+    Ok(Ok(execution.finish()))
+}
+
+/// What differs, if anything.
+fn compare(snapshot: &Snapshot, view: &Arc<View>, spec: &ChainSpec, number: u64) -> Result<Option<String>, ReadError> {
+    let execution = match replay(view, spec, number)? {
+        Ok(execution) => execution,
+        Err(reason) => return Ok(Some(reason)),
+    };
+    // Receipts have a check of their own, which can repair them.
+    let used = view.header_of(number)?.map(|header| header.gas_used);
+    if used != Some(execution.gas_used) {
+        return Ok(Some(format!("it uses {} gas, and its header says {used:?}", execution.gas_used)));
+    }
+    for (hash, account) in &execution.changes.accounts {
+        let key = keys::account(hash);
+        let stored = snapshot.state_row_at(&key, number)?.map(|row| decode_account(&row)).transpose()?;
+        let stored = stored.map(|a| AccountChange { nonce: a.nonce, balance: a.balance, code_hash: a.code_hash });
+        if stored != *account {
+            return Ok(Some(format!("account {hash} is {account:?} after it, and history says {stored:?}")));
+        }
+        for (slot, value) in execution.changes.storages.get(hash).into_iter().flat_map(|storage| &storage.slots) {
+            let stored = snapshot.state_row_at(&keys::slot(hash, slot), number)?;
+            let made = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
+            if stored != made {
+                return Ok(Some(format!("slot {slot} of account {hash} is {made:?} after it, and history says {stored:?}")));
+            }
+        }
+    }
+    // And nothing else changed, as far as its unwind record is kept.
+    for (key, _) in snapshot.unwind_record(number)?.into_iter().flatten().filter(|(key, _)| keys::is_flat(key)) {
+        let hash = key.get(1..33).map(B256::from_slice).unwrap_or_default();
+        if !execution.changes.accounts.contains_key(&hash) {
+            return Ok(Some(format!("its unwind record has row {key}, which it does not change")));
+        }
+    }
+    Ok(None)
+}

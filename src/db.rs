@@ -1,0 +1,157 @@
+//! `starling db`: looks after the database of a data directory that no node is using. Each action opens the store, works through it
+//! and prints what it found; damage and what cannot be put right are an exit code that is not zero.
+
+use crate::{
+    chain::{
+        repair::{self, RepairError},
+        stats::{self, Rows, Stats},
+        store::{Store, StoreError},
+        verify::{self, Remedy, Report, Samples},
+    },
+    cli::config::{DbAction, DbConfig},
+    transfer::Progress,
+};
+use anyhow::bail;
+use starling_proto::payload::BlockId;
+use std::path::Path;
+
+/// Runs one action.
+pub fn run(config: &DbConfig) -> anyhow::Result<()> {
+    let mut shown = Shown::default();
+    let mut tell = |stage, done, all| shown.tell(stage, done, all);
+    let dir = &config.datadir;
+    match config.action {
+        DbAction::Verify => {
+            let store = open(config)?;
+            let report = verify::verify(&store, Samples::default(), &mut tell)?;
+            shown.end();
+            print!("{}", show_report(&report, dir));
+            if !report.is_sound() {
+                bail!("the database is damaged ({} findings)", report.count);
+            }
+        }
+        DbAction::Stats => {
+            let stats = stats::stats(&open(config)?, dir, &mut tell)?;
+            shown.end();
+            print!("{}", show_stats(&stats));
+        }
+        DbAction::Prune => {
+            let before = stats::folder(dir);
+            let store = open(config)?;
+            let oldest = store.snapshot()?.oldest_state();
+            store.keep_states(config.history.states);
+            store.prune()?;
+            let snapshot = store.snapshot()?;
+            println!("oldest state: block {} (before: {oldest}), head: {}", snapshot.oldest_state(), snapshot.head());
+            drop((snapshot, store));
+            println!("disk: {} (before: {})", bytes(stats::folder(dir)), bytes(before));
+        }
+        DbAction::Repair => {
+            for cut in repair::cut_journals(dir)? {
+                println!("a journal was cut at its last whole batch; what stood there before is kept as {}", cut.display());
+            }
+            let store = open(config)?;
+            let repaired = repair::repair(&store, &mut tell).map_err(next_step)?;
+            shown.end();
+            println!(
+                "written anew: {} trie rows, {} index rows, receipts of {} blocks",
+                repaired.trie_rows, repaired.index_rows, repaired.receipts
+            );
+            println!("run `starling db verify --datadir {}` to see that nothing else is damaged", dir.display());
+        }
+    }
+    Ok(())
+}
+
+fn open(config: &DbConfig) -> anyhow::Result<Store> {
+    Store::open(&config.datadir, config.cache.bytes, None).map_err(|error| match error {
+        StoreError::Engine(_) | StoreError::Read(_) => anyhow::Error::from(error)
+            .context("the database cannot be opened: run `starling db repair`; if that was done, restore a backup or sync again"),
+        error => error.into(),
+    })
+}
+
+fn next_step(error: RepairError) -> anyhow::Error {
+    anyhow::Error::from(error).context("not everything can be put right")
+}
+
+/// Progress of stages that follow each other.
+#[derive(Default)]
+struct Shown(Option<(&'static str, Progress)>);
+
+impl Shown {
+    fn tell(&mut self, stage: &'static str, done: u64, all: u64) {
+        if self.0.as_ref().is_none_or(|(other, _)| *other != stage) {
+            self.end();
+            self.0 = Some((stage, Progress::new(stage, all, false)));
+        }
+        if let Some((_, progress)) = &mut self.0 {
+            progress.set(done, String::new);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some((_, progress)) = self.0.take() {
+            progress.end();
+        }
+    }
+}
+
+fn show_report(report: &Report, dir: &Path) -> String {
+    let mut text = String::new();
+    for (what, count) in &report.checked {
+        text.push_str(&format!("{what:<22} {count}\n"));
+    }
+    for damage in &report.damages {
+        text.push_str(&format!("damaged: {}\n", damage.what));
+    }
+    let named = report.damages.len() as u64;
+    if report.count > named {
+        text.push_str(&format!("and {} more\n", report.count - named));
+    }
+    let dir = dir.display();
+    text.push_str(&match (report.is_sound(), report.damages.iter().any(|damage| damage.remedy == Remedy::Resync)) {
+        (true, _) => "nothing is damaged\n".to_owned(),
+        (false, false) => format!("next: `starling db repair --datadir {dir}` makes it anew\n"),
+        (false, true) => format!(
+            "next: `starling db repair --datadir {dir}` makes anew what it can; what follows from nothing else needs a backup, or \
+             remove the database and sync or import again\n"
+        ),
+    });
+    text
+}
+
+fn show_stats(stats: &Stats) -> String {
+    let block = |id: Option<BlockId>| id.map_or("none".to_owned(), |id| id.to_string());
+    let mut text = format!(
+        "chain id               {}\ngenesis                {}\nschema                 {}\nhead                   {}\n\
+         safe                   {}\nfinalized              {}\noldest state           {}\noldest unwind record   {}\n\n",
+        stats.identity.chain_id,
+        stats.identity.genesis_hash,
+        stats.schema,
+        stats.head,
+        block(stats.safe),
+        block(stats.finalized),
+        stats.oldest_state,
+        stats.oldest_unwind,
+    );
+    text.push_str(&format!("{:<10} {:<20} {:>14} {:>12}\n", "keyspace", "kind", "rows", "size"));
+    for Rows { keyspace, kind, rows, bytes: size } in &stats.rows {
+        text.push_str(&format!("{keyspace:<10} {kind:<20} {rows:>14} {:>12}\n", bytes(*size)));
+    }
+    text.push_str("\non the disk\n");
+    for (keyspace, size) in &stats.disk {
+        text.push_str(&format!("{keyspace:<31} {:>12}\n", bytes(*size)));
+    }
+    text.push_str(&format!("{:<31} {:>12}\n", "journals", bytes(stats.journals)));
+    let log = stats.payload_log;
+    let heights = log.heights.map_or(String::new(), |(low, high)| format!(", heights {low} to {high}"));
+    let what = format!("payload log ({} payloads{heights}, {} guard rows)", log.payloads, log.guards);
+    text.push_str(&format!("{what:<31} {:>12}\n", bytes(stats.payload_log_disk)));
+    text.push_str(&format!("{:<31} {:>12}\n", "whole data directory", bytes(stats.whole)));
+    text
+}
+
+fn bytes(count: u64) -> String {
+    indicatif::HumanBytes(count).to_string()
+}

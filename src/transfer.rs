@@ -1,0 +1,84 @@
+//! `starling import` and `starling export`: blocks from files into the chain, and from the chain into files.
+//!
+//! Both run the chain in their own process and need the data directory for themselves. Memory is bounded whatever the files hold: an
+//! import reads ahead through a bounded channel and hands the executor small groups; an export takes a fresh view now and then, since
+//! a view pins what it reads. Progress is shown where there is a terminal and logged where there is none.
+
+pub mod block_file;
+mod export;
+mod import;
+
+pub use export::{ExportError, export};
+pub use import::{ImportError, import};
+
+use crate::{
+    chain::Options,
+    cli::config::{ExportConfig, ImportConfig},
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use tokio_util::sync::CancellationToken;
+
+/// The longest time between two syncs of the store to disk.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time between two lines of progress in the log.
+const LOG_EVERY: Duration = Duration::from_secs(8);
+
+/// `starling import`.
+pub async fn run_import(config: ImportConfig, token: CancellationToken) -> Result<(), ImportError> {
+    import(options(config.datadir, config.cache.bytes), config.history.states, &config.files, token).await.map(drop)
+}
+
+/// `starling export`.
+pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Result<(), ExportError> {
+    export(options(config.datadir, config.cache.bytes), &config.file, config.range, token).await.map(drop)
+}
+
+fn options(datadir: PathBuf, cache: u64) -> Options {
+    Options { datadir, cache, commit_interval: COMMIT_INTERVAL }
+}
+
+/// How far a long job is: a bar on a terminal, else a line in the log now and then.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    said: Instant,
+    what: &'static str,
+}
+
+impl Progress {
+    /// `length` counts bytes if `bytes`, else whatever is worked through.
+    pub(crate) fn new(what: &'static str, length: u64, bytes: bool) -> Self {
+        let bar = ProgressBar::new(length);
+        let template = match bytes {
+            true => "{prefix} [{bar:30}] {bytes}/{total_bytes} {msg} {eta}",
+            false => "{prefix} [{bar:30}] {pos}/{len} {msg} {eta}",
+        };
+        // The templates are constants; without a style of ours there is still a bar.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_prefix(what);
+        Self { bar, said: Instant::now(), what }
+    }
+
+    pub(crate) fn set(&mut self, position: u64, message: impl FnOnce() -> String) {
+        self.bar.set_position(position);
+        if !self.bar.is_hidden() {
+            self.bar.set_message(message());
+        } else if self.said.elapsed() >= LOG_EVERY {
+            self.said = Instant::now();
+            tracing::info!(done = position, of = self.bar.length().unwrap_or_default(), "{}: {}", self.what, message());
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

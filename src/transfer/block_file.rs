@@ -1,0 +1,280 @@
+//! Files of blocks: one RLP block after the other, as geth's `export` writes them, compressed if the name says so (`.gz`, `.zst`).
+//!
+//! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals; a typed transaction stands in it as a string,
+//! a legacy one as a list. Whoever writes the file chooses every byte, so nothing in it is trusted: memory grows with what is read,
+//! never with what a length claims, and every error says where it stands.
+
+use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
+use alloy_primitives::{Bytes, bytes::Buf};
+use alloy_rlp::{Decodable, Encodable};
+use flate2::{Compression, read::MultiGzDecoder, write::GzEncoder};
+use starling_proto::payload::Payload;
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, BufReader, BufWriter, Read, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// The largest block that is read: more than any gas limit allows.
+const MAX_BLOCK: u64 = 256 << 20;
+
+/// Where and why a file cannot be read on.
+#[derive(Debug, thiserror::Error)]
+#[error("{}, byte {offset}{}: {cause}", path.display(), if *.compressed { " of what it unpacks to" } else { "" })]
+pub struct BlockFileError {
+    pub path: PathBuf,
+    /// Where the block that cannot be read begins.
+    pub offset: u64,
+    pub compressed: bool,
+    pub cause: Cause,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    #[error("the file ends in the middle of a block")]
+    Truncated,
+    #[error("there is no block here: {0}")]
+    NoBlock(&'static str),
+    #[error("a block of {0} bytes is larger than any can be")]
+    TooLarge(u64),
+    #[error("the header cannot be decoded: {0}")]
+    Header(alloy_rlp::Error),
+    #[error("the transactions of block {number} cannot be decoded: {error}")]
+    Transactions { number: u64, error: alloy_rlp::Error },
+    #[error("block {number} has {what}, which no block of this chain has")]
+    Foreign { number: u64, what: &'static str },
+    #[error("it cannot be read: {0}")]
+    Io(io::Error),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Packing {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    fn of(path: &Path) -> Self {
+        match path.extension().and_then(OsStr::to_str) {
+            Some("gz") => Self::Gzip,
+            Some("zst") => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+}
+
+/// Counts the bytes that are read from a file as it lies on the disk.
+struct Counted {
+    file: File,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// Reads a file block by block.
+pub struct BlockReader {
+    path: PathBuf,
+    packing: Packing,
+    input: Box<dyn Read + Send>,
+    offset: u64,
+    read: Arc<AtomicU64>,
+    /// Nothing is read after an error.
+    failed: bool,
+}
+
+/// A block and where it begins in its file.
+#[derive(Debug)]
+pub struct FileBlock {
+    pub offset: u64,
+    pub payload: Payload,
+}
+
+impl BlockReader {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let read = Arc::<AtomicU64>::default();
+        let packing = Packing::of(path);
+        let file = BufReader::with_capacity(1 << 20, Counted { file: File::open(path)?, read: read.clone() });
+        let input: Box<dyn Read + Send> = match packing {
+            Packing::None => Box::new(file),
+            // An export that was appended to has several members.
+            Packing::Gzip => Box::new(BufReader::with_capacity(1 << 20, MultiGzDecoder::new(file))),
+            Packing::Zstd => Box::new(BufReader::with_capacity(1 << 20, zstd::Decoder::with_buffer(file)?)),
+        };
+        Ok(Self { path: path.to_owned(), packing, input, offset: 0, read, failed: false })
+    }
+
+    /// The bytes read from the disk so far, kept up to date by the reader.
+    pub fn position(&self) -> Arc<AtomicU64> {
+        self.read.clone()
+    }
+
+    fn read_block(&mut self) -> Result<Option<(u64, Payload)>, Cause> {
+        let mut first = [0; 1];
+        if self.input.by_ref().take(1).read(&mut first).map_err(io_cause)? == 0 {
+            return Ok(None);
+        }
+        let mut rlp = first.to_vec();
+        let length = match first[0] {
+            short @ 0xc0..=0xf7 => u64::from(short - 0xc0),
+            long @ 0xf8.. => {
+                let mut length = [0; 8];
+                let digits = &mut length[8 - usize::from(long - 0xf7)..];
+                self.input.read_exact(digits).map_err(io_cause)?;
+                rlp.extend_from_slice(digits);
+                u64::from_be_bytes(length)
+            }
+            _ => return Err(Cause::NoBlock("it would begin with a list")),
+        };
+        if length > MAX_BLOCK {
+            return Err(Cause::TooLarge(length));
+        }
+        let read = self.input.by_ref().take(length).read_to_end(&mut rlp).map_err(io_cause)?;
+        if (read as u64) < length {
+            return Err(Cause::Truncated);
+        }
+        let length = rlp.len() as u64;
+        Ok(Some((length, decode(rlp.into())?)))
+    }
+}
+
+impl Iterator for BlockReader {
+    type Item = Result<FileBlock, BlockFileError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        match self.read_block() {
+            Ok(None) => None,
+            Ok(Some((length, payload))) => {
+                let offset = self.offset;
+                self.offset += length;
+                Some(Ok(FileBlock { offset, payload }))
+            }
+            Err(cause) => {
+                self.failed = true;
+                let (path, compressed) = (self.path.clone(), self.packing != Packing::None);
+                Some(Err(BlockFileError { path, offset: self.offset, compressed, cause }))
+            }
+        }
+    }
+}
+
+fn io_cause(error: io::Error) -> Cause {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Cause::Truncated,
+        _ => Cause::Io(error),
+    }
+}
+
+fn decode(rlp: Bytes) -> Result<Payload, Cause> {
+    let mut whole = rlp.as_ref();
+    let mut items =
+        alloy_rlp::Header::decode_bytes(&mut whole, true).map_err(|_| Cause::NoBlock("its length is not canonical"))?;
+    let header = Header::decode(&mut items).map_err(Cause::Header)?;
+    let number = header.number;
+    let failed = |error| Cause::Transactions { number, error };
+    let mut list = alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?;
+    let mut transactions = Vec::new();
+    while !list.is_empty() {
+        transactions.push(Bytes(rlp.0.slice_ref(raw_transaction(&mut list).map_err(failed)?)));
+    }
+    let foreign = |what| Cause::Foreign { number, what };
+    let uncles = alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?;
+    if !uncles.is_empty() || header.ommers_hash != EMPTY_OMMER_ROOT_HASH {
+        return Err(foreign("uncles"));
+    }
+    if !items.is_empty() && !alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?.is_empty() {
+        return Err(foreign("withdrawals"));
+    }
+    if !items.is_empty() {
+        return Err(foreign("a part after its withdrawals"));
+    }
+    Ok(Payload::sealed(header, transactions))
+}
+
+/// The EIP-2718 bytes of the next transaction: a legacy one is a list, any other a string that holds them.
+fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error> {
+    let start = *list;
+    let header = alloy_rlp::Header::decode(list)?;
+    let (body, rest) = list.split_at_checked(header.payload_length).ok_or(alloy_rlp::Error::InputTooShort)?;
+    *list = rest;
+    Ok(if header.list { &start[..start.len() - rest.remaining()] } else { body })
+}
+
+/// A block as [`BlockReader`] reads it.
+pub fn encode(payload: &Payload) -> Vec<u8> {
+    let mut items = Vec::with_capacity(1024 + payload.weight());
+    payload.header.encode(&mut items);
+    let is_list = |raw: &Bytes| raw.first().is_some_and(|byte| *byte >= 0xc0);
+    let length = |raw: &Bytes| if is_list(raw) { raw.len() } else { raw.as_ref().length() };
+    alloy_rlp::Header { list: true, payload_length: payload.transactions.iter().map(length).sum() }.encode(&mut items);
+    for raw in &payload.transactions {
+        match is_list(raw) {
+            true => items.extend_from_slice(raw),
+            false => raw.as_ref().encode(&mut items),
+        }
+    }
+    items.push(alloy_rlp::EMPTY_LIST_CODE);
+    if payload.header.withdrawals_root.is_some() {
+        items.push(alloy_rlp::EMPTY_LIST_CODE);
+    }
+    let mut block = Vec::with_capacity(items.len() + 9);
+    alloy_rlp::Header { list: true, payload_length: items.len() }.encode(&mut block);
+    block.extend_from_slice(&items);
+    block
+}
+
+/// Writes a file block by block.
+pub enum BlockWriter {
+    Plain(BufWriter<File>),
+    Gzip(GzEncoder<BufWriter<File>>),
+    Zstd(zstd::Encoder<'static, BufWriter<File>>),
+}
+
+impl BlockWriter {
+    /// With `append`, what the file holds stays before what is written.
+    pub fn create(path: &Path, append: bool) -> io::Result<Self> {
+        let file = File::options().create(true).write(true).append(append).truncate(!append).open(path)?;
+        let file = BufWriter::with_capacity(1 << 20, file);
+        Ok(match Packing::of(path) {
+            Packing::None => Self::Plain(file),
+            Packing::Gzip => Self::Gzip(GzEncoder::new(file, Compression::default())),
+            Packing::Zstd => Self::Zstd(zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?),
+        })
+    }
+
+    pub fn write(&mut self, payload: &Payload) -> io::Result<()> {
+        let block = encode(payload);
+        match self {
+            Self::Plain(file) => file.write_all(&block),
+            Self::Gzip(file) => file.write_all(&block),
+            Self::Zstd(file) => file.write_all(&block),
+        }
+    }
+
+    /// Writes out what is left and waits until it is on the disk.
+    pub fn finish(self) -> io::Result<()> {
+        let file = match self {
+            Self::Plain(file) => file,
+            Self::Gzip(file) => file.finish()?,
+            Self::Zstd(file) => file.finish()?,
+        };
+        file.into_inner().map_err(|error| error.into_error())?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+use super::*;
+use proptest::prelude::*;
+
+fn read(bytes: &[u8]) -> Vec<Result<FileBlock, BlockFileError>> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    BlockReader::open(file.path()).unwrap().collect()
+}
+
+/// A chain that geth exported: what can be read of it is written the same.
+#[test]
+fn a_file_of_geth_is_read_and_written_the_same() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures/rpc-compat/tests/chain.rlp");
+    let Ok(bytes) = std::fs::read(path) else {
+        println!("skipped: ../shared/fixtures is absent");
+        return;
+    };
+    let (mut count, mut legacy, mut typed) = (0, 0, 0);
+    for block in BlockReader::open(Path::new(path)).unwrap() {
+        let FileBlock { offset, payload } = match block {
+            Ok(block) => block,
+            Err(BlockFileError { cause: Cause::Foreign { what: "withdrawals" | "uncles", .. }, .. }) => break,
+            Err(error) => panic!("{error}"),
+        };
+        let again = encode(&payload);
+        assert_eq!(bytes[offset as usize..][..again.len()], again, "block {}", payload.number());
+        count += 1;
+        let first = |raw: &Bytes| raw.first().is_some_and(|byte| *byte >= 0xc0);
+        legacy += payload.transactions.iter().filter(|raw| first(raw)).count();
+        typed += payload.transactions.iter().filter(|raw| !first(raw)).count();
+        assert_eq!(payload.header.transactions_root, alloy_trie::root::ordered_trie_root_encoded(&payload.transactions));
+    }
+    println!("{count} blocks, {legacy} legacy and {typed} typed transactions");
+    assert!(count > 10 && legacy > 0 && typed > 0);
+}
+
+#[test]
+fn lengths_that_lie_cost_nothing() {
+    for bytes in [&[0xff; 9][..], &[0xfa, 0xff, 0xff, 0xff, 1, 2], &[0xf8], &[0xbf], &[0x00], &[0xc1], &[0xf8, 0x00]] {
+        let all = read(bytes);
+        assert_eq!(all.len(), 1);
+        assert!(all[0].as_ref().is_err_and(|error| error.offset == 0), "{bytes:?}");
+    }
+    assert!(read(&[]).is_empty());
+}
+
+fn block(transactions: Vec<Bytes>, shanghai: bool) -> Payload {
+    let header = Header {
+        number: 7,
+        withdrawals_root: shanghai.then_some(alloy_trie::EMPTY_ROOT_HASH),
+        base_fee_per_gas: Some(1),
+        ..Default::default()
+    };
+    Payload::sealed(header, transactions)
+}
+
+#[test]
+fn what_no_block_of_this_chain_has_is_named() {
+    let good = encode(&block(vec![], true));
+    let items = &good[3..];
+    for (tail, what) in [
+        (&[0xc1, 0xc0, 0xc0][..], "uncles"),
+        (&[0xc0, 0xc1, 0xc0], "withdrawals"),
+        (&[0xc0, 0xc0, 0xc0], "a part after its withdrawals"),
+    ] {
+        let items = [&items[..items.len() - 2], tail].concat();
+        let mut bytes = vec![];
+        alloy_rlp::Header { list: true, payload_length: items.len() }.encode(&mut bytes);
+        bytes.extend_from_slice(&items);
+        let all = read(&bytes);
+        let Err(BlockFileError { cause: Cause::Foreign { number: 7, what: have }, .. }) = &all[0] else {
+            panic!("{all:?}");
+        };
+        assert_eq!(*have, what);
+    }
+}
+
+proptest! {
+    #[test]
+    fn blocks_round_trip(
+        transactions in prop::collection::vec((1u8..0x80, prop::collection::vec(any::<u8>(), 0..90)), 0..5), shanghai in any::<bool>()
+    ) {
+        // Typed ones, and lists as legacy ones are.
+        let raw = |(tag, body): (u8, Vec<u8>)| match tag % 2 {
+            0 => [&[tag][..], &body].concat(),
+            _ => alloy_rlp::encode(vec![Bytes::from(body)]),
+        };
+        let payload = block(transactions.into_iter().map(|tx| raw(tx).into()).collect(), shanghai);
+        let bytes = [encode(&payload), encode(&payload)].concat();
+        let all = read(&bytes);
+        prop_assert_eq!(all.len(), 2);
+        for (block, offset) in all.into_iter().zip([0, bytes.len() as u64 / 2]) {
+            let block = block.unwrap();
+            prop_assert_eq!((&block.payload, block.offset), (&payload, offset));
+        }
+        for cut in 1..bytes.len() / 2 {
+            let all = read(&bytes[..cut]);
+            prop_assert!(matches!(&all[..], [Err(BlockFileError { offset: 0, cause: Cause::Truncated, .. })]), "{:?}", all);
+        }
+    }
+
+    #[test]
+    fn hostile_files_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = read(&bytes);
+    }
+}

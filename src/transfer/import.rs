@@ -1,0 +1,144 @@
+//! Blocks from files into the chain.
+//!
+//! A thread reads and decodes ahead; the executor gets groups of blocks, each block on the one before it. What is stored already is
+//! passed over, so the same command goes on where it was interrupted. The last valid block is the head, whatever follows it.
+
+use crate::{
+    chain::{Chain, ChainError, Options, Threads},
+    transfer::{
+        Progress,
+        block_file::{BlockFileError, BlockReader, FileBlock},
+    },
+};
+use starling_proto::payload::{BlockId, Payload};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// A group goes to the executor with that many blocks or bytes.
+const GROUP_BLOCKS: usize = 64;
+const GROUP_BYTES: usize = 4 << 20;
+/// Groups that wait to be executed.
+const GROUPS: usize = 3;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    #[error("{} cannot be opened: {source}", path.display())]
+    Open { path: PathBuf, source: std::io::Error },
+    #[error("the import stops after block {head}: {error}")]
+    File { head: BlockId, error: BlockFileError },
+    #[error("the import stops after block {head}: {}, byte {offset}, block {block}: {reason}", path.display())]
+    Block { head: BlockId, path: PathBuf, offset: u64, block: BlockId, reason: String },
+    #[error("the import was interrupted after block {0}: the same command goes on from there")]
+    Interrupted(BlockId),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error("the thread that reads the file cannot be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// What an import did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub executed: u64,
+    /// Blocks that were in the chain already.
+    pub known: u64,
+}
+
+/// Imports the files one after the other, until one of them cannot be imported on. What was imported until then is stored in any case.
+/// `history` is how many blocks of old states to keep, `None` is all.
+pub async fn import(
+    options: Options,
+    history: Option<u64>,
+    files: &[PathBuf],
+    token: CancellationToken,
+) -> Result<Counts, ImportError> {
+    let (chain, threads) = super::export::open(options).await?;
+    chain.keep_states(history);
+    let mut counts = Counts::default();
+    let mut result = Ok(());
+    for path in files {
+        result = import_file(&chain, path, &mut counts, &token).await;
+        if result.is_err() {
+            break;
+        }
+    }
+    let head = chain.view().head();
+    drop(chain);
+    stop(threads).await?;
+    tracing::info!(executed = counts.executed, known = counts.known, number = head.number, hash = %head.hash, "imported blocks");
+    result.map(|()| counts)
+}
+
+pub(super) async fn stop(threads: Threads) -> Result<(), ChainError> {
+    tokio::task::spawn_blocking(move || threads.stop()).await.map_err(|_| ChainError::Stopped)?
+}
+
+/// Blocks in the order of the file, then perhaps why there are no more.
+type Group = (Vec<FileBlock>, Option<BlockFileError>);
+
+async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &CancellationToken) -> Result<(), ImportError> {
+    let open = |source| ImportError::Open { path: path.to_owned(), source };
+    let reader = BlockReader::open(path).map_err(open)?;
+    let position = reader.position();
+    let mut progress = Progress::new("import", std::fs::metadata(path).map_err(open)?.len(), true);
+    let (sender, mut groups) = mpsc::channel(GROUPS);
+    let thread = std::thread::Builder::new().name("block reader".into()).spawn(move || read(reader, &sender));
+    thread.map_err(ImportError::Thread)?;
+    loop {
+        let group = tokio::select! {
+            biased;
+            () = token.cancelled() => return Err(ImportError::Interrupted(chain.view().head())),
+            group = groups.recv() => group,
+        };
+        let Some((blocks, error)) = group else { break };
+        let mut places = Vec::with_capacity(blocks.len());
+        let mut payloads = Vec::with_capacity(blocks.len());
+        for FileBlock { offset, payload } in blocks {
+            places.push((offset, payload.id()));
+            payloads.push(Arc::new(payload));
+        }
+        let imported = chain.import(payloads).await?;
+        counts.executed += imported.executed;
+        counts.known += imported.known;
+        let head = chain.view().head();
+        progress.set(position.load(Ordering::Relaxed), || format!("block {}", head.number));
+        if let Some((index, reason)) = imported.refused {
+            let (offset, block) = places.get(index).copied().unwrap_or_default();
+            return Err(ImportError::Block { head, path: path.to_owned(), offset, block, reason });
+        }
+        if let Some(error) = error {
+            return Err(ImportError::File { head, error });
+        }
+    }
+    progress.end();
+    Ok(())
+}
+
+/// Reads ahead until the file ends, an error, or nobody takes the blocks.
+fn read(reader: BlockReader, groups: &mpsc::Sender<Group>) {
+    let mut group = Vec::new();
+    let mut weight = 0;
+    for block in reader {
+        match block {
+            Ok(block) => {
+                weight += Payload::weight(&block.payload);
+                group.push(block);
+                if group.len() >= GROUP_BLOCKS || weight >= GROUP_BYTES {
+                    weight = 0;
+                    if groups.blocking_send((std::mem::take(&mut group), None)).is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                let _ = groups.blocking_send((group, Some(error)));
+                return;
+            }
+        }
+    }
+    let _ = groups.blocking_send((group, None));
+}

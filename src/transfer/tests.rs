@@ -1,0 +1,226 @@
+//! Files of every kind, whole, cut and damaged.
+
+use super::{block_file::*, import::Counts, *};
+use crate::chain::{
+    Chain,
+    tests::{datadir, open},
+    verify::tests::{check, grow, grown},
+};
+use alloy_primitives::B256;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use starling_proto::payload::{BlockId, Payload};
+use std::path::Path;
+use tempfile::TempDir;
+
+fn options_of(dir: &TempDir) -> Options {
+    options(dir.path().to_owned(), 4 << 20)
+}
+
+async fn import_to(dir: &TempDir, files: &[PathBuf]) -> Result<Counts, ImportError> {
+    import(options_of(dir), None, files, CancellationToken::new()).await
+}
+
+async fn export_from(dir: &TempDir, file: &Path, range: Option<(u64, u64)>) -> Result<u64, ExportError> {
+    export(options_of(dir), file, range, CancellationToken::new()).await
+}
+
+async fn with<T>(dir: &TempDir, read: impl FnOnce(&Chain) -> T) -> T {
+    let (chain, threads) = open(dir.path());
+    let value = read(&chain);
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    value
+}
+
+async fn head(dir: &TempDir) -> BlockId {
+    with(dir, |chain| chain.view().head()).await
+}
+
+/// Blocks of a file and where each begins.
+fn blocks(file: &Path) -> Vec<(u64, Payload)> {
+    BlockReader::open(file).unwrap().map(|block| block.map(|block| (block.offset, block.payload)).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_exported_can_be_imported() {
+    let (source, files) = (grown(11, 90).await, tempfile::tempdir().unwrap());
+    let want = head(&source).await;
+    for name in ["blocks.rlp", "blocks.rlp.gz", "blocks.rlp.zst"] {
+        let file = files.path().join(name);
+        assert_eq!(export_from(&source, &file, None).await.unwrap(), 91);
+        let target = datadir();
+        let counts = import_to(&target, &[file.clone()]).await.unwrap();
+        assert_eq!((counts, head(&target).await), (Counts { executed: 90, known: 1 }, want), "{name}");
+        assert!(check(target.path()).is_sound());
+        // Again: everything is known.
+        assert_eq!(import_to(&target, &[file]).await.unwrap(), Counts { executed: 0, known: 91 });
+    }
+    let sizes = ["blocks.rlp", "blocks.rlp.gz", "blocks.rlp.zst"].map(|name| files.path().join(name).metadata().unwrap().len());
+    assert!(sizes[1] < sizes[0] && sizes[2] < sizes[0], "{sizes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_are_appended_and_files_follow_each_other() {
+    let (source, files) = (grown(12, 40).await, tempfile::tempdir().unwrap());
+    let want = head(&source).await;
+    let whole = files.path().join("whole");
+    export_from(&source, &whole, None).await.unwrap();
+    for ending in ["", ".gz", ".zst"] {
+        let parts = files.path().join(format!("parts{ending}"));
+        export_from(&source, &parts, Some((0, 9))).await.unwrap();
+        export_from(&source, &parts, Some((10, 40))).await.unwrap();
+        assert_eq!(blocks(&parts), blocks(&whole));
+    }
+    let [first, second] = ["first", "second.gz"].map(|name| files.path().join(name));
+    export_from(&source, &first, Some((1, 20))).await.unwrap();
+    export_from(&source, &second, Some((15, 40))).await.unwrap();
+    let target = datadir();
+    let counts = import_to(&target, &[first, second]).await.unwrap();
+    assert_eq!((counts, head(&target).await), (Counts { executed: 40, known: 6 }, want));
+
+    let error = export_from(&source, &whole, Some((3, 41))).await.unwrap_err().to_string();
+    assert_eq!(error, "Export error: block number 41 larger than head block 40");
+    assert!(matches!(export_from(&source, &whole, Some((3, 2))).await, Err(ExportError::Order { .. })));
+    assert_eq!(blocks(&whole).len(), 41, "what cannot be exported changes nothing");
+}
+
+/// Cut anywhere: the last whole block is the head, and the error says where the next begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_file_is_imported_to_its_last_whole_block() {
+    let (source, files) = (grown(13, 30).await, tempfile::tempdir().unwrap());
+    let mut rng = StdRng::seed_from_u64(13);
+    for name in ["blocks", "blocks.gz", "blocks.zst"] {
+        let file = files.path().join(name);
+        export_from(&source, &file, None).await.unwrap();
+        let (whole, all) = (std::fs::read(&file).unwrap(), blocks(&file));
+        for _ in 0..4 {
+            let cut = rng.random_range(1..whole.len());
+            std::fs::write(&file, &whole[..cut]).unwrap();
+            let target = datadir();
+            let result = import_to(&target, &[file.clone()]).await;
+            let reached = head(&target).await;
+            assert_eq!(reached, all[reached.number as usize].1.id());
+            let next = reached.number as usize + 1;
+            match result {
+                // Between two blocks a plain file is whole.
+                Ok(_) => assert_eq!((name, cut as u64), ("blocks", all[next].0)),
+                Err(error) => {
+                    let text = error.to_string();
+                    // Of a packed file the last blocks may not come out.
+                    let begins = all.iter().map(|(offset, _)| *offset).find(|offset| text.contains(&format!("byte {offset}")));
+                    let expected = if reached.number == 0 && cut < 600 { begins } else { Some(all[next].0) };
+                    assert_eq!(begins.or(expected), expected, "{text}");
+                    assert!(text.contains(name) && text.contains(&format!("after block {reached}")), "{text}");
+                    assert!(matches!(error, ImportError::File { .. }), "{text}");
+                }
+            }
+            // With the whole file the same command goes on.
+            std::fs::write(&file, &whole).unwrap();
+            let counts = import_to(&target, &[file.clone()]).await.unwrap();
+            assert_eq!((counts.known, counts.executed), (reached.number + 1, 30 - reached.number));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_block_stops_an_import_and_is_named() {
+    let (source, files) = (grown(14, 20).await, tempfile::tempdir().unwrap());
+    let file = files.path().join("blocks");
+    export_from(&source, &file, None).await.unwrap();
+    let all: Vec<Payload> = blocks(&file).into_iter().map(|(_, payload)| payload).collect();
+    let spoiled: [(&str, fn(&mut Payload)); 6] = [
+        ("state root", |block| block.header.state_root = B256::repeat_byte(1)),
+        ("gas used", |block| block.header.gas_used += 1),
+        ("parent", |block| block.header.parent_hash = B256::repeat_byte(1)),
+        ("transactions root", |block| drop(block.transactions.pop())),
+        ("timestamp", |block| block.header.timestamp = 1),
+        ("transaction", |block| block.transactions[0] = vec![0x7e, 1, 2].into()),
+    ];
+    for (reason, spoil) in spoiled {
+        let mut writer = BlockWriter::create(&file, false).unwrap();
+        let mut bad = Payload::clone(&all[12]);
+        spoil(&mut bad);
+        if reason == "transaction" {
+            bad.header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&bad.transactions);
+        }
+        let offset: usize = all[..12].iter().map(|block| encode(block).len()).sum();
+        for block in all[..12].iter().chain([&bad]).chain(&all[13..]) {
+            writer.write(block).unwrap();
+        }
+        writer.finish().unwrap();
+        let target = datadir();
+        let error = import_to(&target, &[file.clone()]).await.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(head(&target).await, all[11].id(), "{text}");
+        for part in [file.to_str().unwrap(), &format!("byte {offset}"), "block 12", reason] {
+            assert!(text.contains(part), "no {part} in: {text}");
+        }
+        assert!(check(target.path()).is_sound());
+    }
+}
+
+/// Bytes flipped anywhere never panic, and never lead to a block that is not valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn flipped_bytes_never_panic() {
+    let (source, files) = (grown(15, 12).await, tempfile::tempdir().unwrap());
+    let mut rng = StdRng::seed_from_u64(15);
+    for name in ["blocks", "blocks.gz", "blocks.zst"] {
+        let file = files.path().join(name);
+        export_from(&source, &file, None).await.unwrap();
+        let whole = std::fs::read(&file).unwrap();
+        for _ in 0..8 {
+            let mut bytes = whole.clone();
+            let at = rng.random_range(0..bytes.len());
+            bytes[at] ^= 1 << rng.random_range(0..8);
+            std::fs::write(&file, &bytes).unwrap();
+            let target = datadir();
+            let _ = import_to(&target, &[file.clone()]).await;
+            assert!(check(target.path()).is_sound(), "byte {at} of {name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_chains_file_is_refused() {
+    let (source, files) = (grown(16, 3).await, tempfile::tempdir().unwrap());
+    let file = files.path().join("blocks");
+    export_from(&source, &file, None).await.unwrap();
+    let mut all = blocks(&file);
+    all[0].1.header.extra_data = vec![0; 17].into();
+    let mut writer = BlockWriter::create(&file, false).unwrap();
+    all.iter().for_each(|(_, block)| writer.write(block).unwrap());
+    writer.finish().unwrap();
+    let target = datadir();
+    let error = import_to(&target, &[file]).await.unwrap_err().to_string();
+    assert!(error.contains("genesis block of another chain"), "{error}");
+    let missing = import_to(&target, &[files.path().join("none")]).await.unwrap_err();
+    assert!(matches!(missing, ImportError::Open { .. }), "{missing}");
+}
+
+/// A file is authority: another branch replaces ours, as far as nothing is finalized.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_branch_becomes_the_chain() {
+    let (source, target, files) = (grown(17, 8).await, datadir(), tempfile::tempdir().unwrap());
+    let file = files.path().join("blocks");
+    export_from(&source, &file, None).await.unwrap();
+    let want = head(&source).await;
+    let (chain, threads) = open(target.path());
+    grow(&chain, 18, 20).await;
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    import_to(&target, &[file.clone()]).await.unwrap();
+    assert_eq!(head(&target).await, want);
+    assert!(check(target.path()).is_sound());
+
+    let finalized = datadir();
+    let (chain, threads) = open(finalized.path());
+    grow(&chain, 18, 20).await;
+    let three = chain.view().hash_of(3).unwrap();
+    chain.forkchoice(chain.view().head().hash, three, three).await.unwrap();
+    let ours = chain.view().head();
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    let error = import_to(&finalized, &[file]).await.unwrap_err().to_string();
+    assert!(error.contains("contradicts the safe block 3"), "{error}");
+    assert_eq!(head(&finalized).await, ours);
+}
