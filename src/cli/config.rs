@@ -1,12 +1,13 @@
 //! What a command line means: one plain structure per role. The rest of the program sees these and never a flag.
 
+mod engine;
 mod limits;
 
+pub use engine::EngineConfig;
 pub use limits::RpcLimits;
 
 use super::{CliError, parse::Source, parse::Values, value::Secret};
 use crate::chain::pool::PoolConfig;
-use crate::rpc::engine::superchain::HaltAt;
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
@@ -45,19 +46,6 @@ pub struct ExecutionConfig {
     pub history: HistoryConfig,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
-}
-
-/// Where a rollup node finds the Engine API.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// A host name or an address.
-    pub addr: String,
-    pub port: u16,
-    pub vhosts: Vec<String>,
-    /// Created if absent.
-    pub jwt_secret: PathBuf,
-    /// Stop when a protocol version is required that is newer in this place.
-    pub halt: Option<HaltAt>,
 }
 
 /// `starling devnet`.
@@ -312,27 +300,6 @@ impl ExecutionConfig {
                     port: values.port("metrics.port")?,
                 }),
                 false => None,
-            },
-        })
-    }
-}
-
-impl EngineConfig {
-    fn read(values: &Values) -> Result<Self, CliError> {
-        let jwt_secret = match values.text("authrpc.jwtsecret")?.filter(|path| !path.is_empty()) {
-            Some(path) => expand_home(&path),
-            None => datadir(values)?.join("geth").join("jwtsecret"),
-        };
-        Ok(Self {
-            addr: host(values.required_text("authrpc.addr")?),
-            port: values.port("authrpc.port")?,
-            vhosts: values.list("authrpc.vhosts")?,
-            jwt_secret,
-            halt: match values.text("rollup.halt")?.as_deref() {
-                Some("major") => Some(HaltAt::Major),
-                Some("minor") => Some(HaltAt::Minor),
-                Some("patch") => Some(HaltAt::Patch),
-                _ => None,
             },
         })
     }

@@ -180,7 +180,7 @@ mod tests {
             ("?.?.?".to_owned(), "illegal base64 data"),
             (token(json!({}), json!({ "iat": now })), "signing method (alg) is unspecified."),
             (token(json!({ "alg": "HS512" }), json!({ "iat": now })), "signing method HS512 is invalid"),
-            (token(hs256(), json!({ "iat": now })) + "AA", "signature is invalid"),
+            (token(hs256(), json!({ "iat": now })) + "AAAA", "signature is invalid"),
             (token(hs256(), json!({ "iat": now, "exp": now })), "token is expired"),
             (token(hs256(), json!({})), "missing issued-at"),
             (token(hs256(), json!({ "iat": null })), "missing issued-at"),

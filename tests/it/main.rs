@@ -11,3 +11,4 @@ mod net;
 mod real_contracts;
 mod rpc_fields;
 mod tidy;
+mod vectors;
