@@ -3,13 +3,14 @@
 use super::*;
 use crate::chain::{
     Chain,
-    evm::tests::{address_of, sign, transfer},
+    evm::tests::{address_of, deposit, deposited, sign, transfer},
     repair::{RepairError, cut_journals, repair},
     store::{DATABASE, KINDS, Space, keys},
-    tests::{build, datadir, killed, open},
+    tests::{attributes, datadir, killed, open},
     trie::StackTrie,
 };
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, hex, keccak256};
+use op_alloy_consensus::TxDeposit;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::path::Path;
 
@@ -53,7 +54,13 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
             transactions.push(sign(1, paid).1);
             nonce += 1;
         }
-        let block = build(chain, view.head().hash, rng.random(), transactions).await;
+        // As on a real chain, no two deposits are the same.
+        let deposit = TxDeposit { source_hash: rng.random::<[u8; 32]>().into(), ..deposit(Address::repeat_byte(9), 50_000) };
+        transactions.insert(0, deposited(deposit).1);
+        let mut attributes = attributes(view.header(), rng.random(), []);
+        attributes.transactions = Some(transactions);
+        let id = chain.start(view.head().hash, attributes).await.unwrap();
+        let block = chain.seal(id).await.unwrap();
         chain.forkchoice(block.payload.hash, None, None).await.unwrap();
     }
 }
