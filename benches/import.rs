@@ -1,162 +1,292 @@
-//! Import of blocks full of transfers: how fast a second data directory takes over a chain, where the time goes, and how far that is
-//! from executing the same transactions and doing nothing else.
+//! Import of blocks: from payload bytes to a visible head, on a durable store that holds a million accounts.
 //!
-//! Sizes: `STARLING_BENCH_BLOCKS` (300), `STARLING_BENCH_TRANSFERS` per block (200), `STARLING_BENCH_ACCOUNTS` (20000).
+//! Three sections in one run. *Full blocks* of mixed transactions, beside the parts of the same import each measured alone, block by
+//! block in turn, so that both see the same machine. *Small blocks* of ten transfers. *Memory*: a process of its own imports full
+//! blocks at full speed from a file; its resident memory and the bytes that it wrote are what the kernel says.
+//!
+//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (150), `STARLING_BENCH_MGAS` of a full block (30),
+//! `STARLING_BENCH_SMALL_BLOCKS` (1000), `STARLING_BENCH_MINUTES` of the memory section (1; the bar is meant for 10).
 
+#[path = "import/load.rs"]
+mod load;
+#[path = "import/parts.rs"]
+mod parts;
 mod support;
 
-use rayon::prelude::*;
-use starling::chain::{
-    Inserted,
-    evm::ParentState,
-    execute::{BlockExecution, recover},
-    payload_log::PayloadLog,
-    store::{Identity, Store},
-    view::{ExecutedBlock, View},
-};
+use alloy_primitives::Bytes;
+use futures::{StreamExt, stream};
+use load::Load;
+use parts::Parts;
+use starling::chain::{Chain, Inserted, Options, Threads};
 use starling_p2p::Provenance;
-use starling_proto::payload::Payload;
+use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
+    fs::{self, File},
+    io::{BufReader, BufWriter, Read, Write},
     path::Path,
+    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
-use support::{Ground, Times, ms, size};
+use support::{Ground, ms, process, size};
 
+/// Bytes, as `--cache` gives them.
 const CACHE: u64 = 64 << 20;
-
-/// The stages of one block, each alone and in order.
-#[derive(Default)]
-struct Stages {
-    recovery: Times,
-    execution: Times,
-    roots: Times,
-    log: Times,
-    commit: Times,
-}
+const SENDERS: usize = 10_000;
+/// Payloads that are on their way at a time, as in the follower.
+const AHEAD: usize = 3;
+/// Blocks imported before their parts are measured.
+const CHUNK: usize = 25;
+const TRANSFERS_OF_SMALL: usize = 10;
+/// Longest import, of the sum of its parts.
+const BAR: f64 = 1.25;
+const MEMORY_BAR: f64 = 600.0;
+/// Set for the process of the memory section: data directory and file of blocks.
+const CHILD: &str = "STARLING_BENCH_CHILD";
 
 fn main() {
-    let [blocks, transfers, accounts] = [("BLOCKS", 300), ("TRANSFERS", 200), ("ACCOUNTS", 20_000)]
-        .map(|(name, default)| size(&format!("STARLING_BENCH_{name}"), default));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    if let Some(paths) = std::env::var_os(CHILD) {
+        let paths: Vec<_> = std::env::split_paths(&paths).collect();
+        return runtime.block_on(child(&paths[0], &paths[1]));
+    }
+    let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
+    let blocks = size("STARLING_BENCH_BLOCKS", 150);
+    let gas = size("STARLING_BENCH_MGAS", 30) as u64 * 1_000_000;
+    let small = size("STARLING_BENCH_SMALL_BLOCKS", 1000);
+    let minutes = size("STARLING_BENCH_MINUTES", 1);
+
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut ground = Ground::new(1_700_000_000, accounts);
-
-    let (source, threads) = ground.open(&folder.path().join("source"));
-    let chain: Vec<_> = runtime.block_on(async {
-        let mut payloads = Vec::new();
-        for _ in 0..blocks {
-            payloads.push(ground.extend(&source, transfers).await);
-        }
-        payloads
+    let path = |name: &str| folder.path().join(name);
+    let receivers = accounts.saturating_sub(SENDERS);
+    let mut database = None;
+    let mut ground = Ground::with(1_700_000_000, SENDERS, |alloc, senders| {
+        load::genesis(alloc, senders, receivers);
+        database = Some(parts::database(alloc));
     });
-    drop(source);
-    threads.stop().expect("the source is stored");
+    starling::chain::init(&path("genesis"), &ground.genesis).expect("the data directory is made");
+    for name in ["source", "target", "parts", "child"] {
+        copy(&path("genesis"), &path(name));
+    }
+    let mut parts = Parts::new(&ground, database.expect("it was filled"), &path("parts"));
+    ground.genesis.overlay = Default::default();
+    println!("{accounts} accounts; block cache {} MB", CACHE >> 20);
 
-    let stages = stage_by_stage(&ground, &folder.path().join("stages"), &chain);
-
-    let (target, threads) = ground.open(&folder.path().join("target"));
-    let started = Instant::now();
-    let mut follow = Times::default();
+    let (source, threads) = open(&path("source"));
+    let mut load = Load::new(receivers);
+    let mut file = BufWriter::new(File::create(path("blocks")).expect("a file"));
+    let (target, target_threads) = open(&path("target"));
     runtime.block_on(async {
-        for payload in &chain {
-            let begun = Instant::now();
-            let inserted = target.follow(payload.clone(), Provenance::Linked).await.expect("the chain runs");
-            assert_eq!(inserted, Inserted::Valid, "block {}", payload.number());
-            follow.push(begun.elapsed());
+        // The first block tells how many rounds make the gas.
+        let probe = full_block(&mut ground, &mut load, &source, 10).await;
+        let rounds = (gas as usize * 10 / probe.header.gas_used as usize).max(1);
+        let mut chain = vec![probe];
+        for _ in 0..blocks {
+            chain.push(full_block(&mut ground, &mut load, &source, rounds).await);
         }
+        chain.iter().for_each(|block| write(&mut file, block));
+        let full = section(&format!("full blocks: {blocks} of {} Mgas", gas / 1_000_000), &target, &chain, &mut parts).await;
+
+        let batch = parts.batch_bytes as f64 / chain.len() as f64;
+
+        let mut chain = Vec::with_capacity(small);
+        for _ in 0..small {
+            chain.push(ground.extend(&source, TRANSFERS_OF_SMALL).await);
+        }
+        chain.iter().for_each(|block| write(&mut file, block));
+        let title = format!("small blocks: {small} of {TRANSFERS_OF_SMALL} transfers");
+        let small = section(&title, &target, &chain, &mut parts).await;
+
+        let more = minutes as f64 * 60.0 * full.blocks / full.wall.as_secs_f64();
+        for _ in full.blocks as usize..more as usize {
+            write(&mut file, &full_block(&mut ground, &mut load, &source, rounds).await);
+        }
+        file.flush().expect("the file is written");
+        let memory = memory(&path("child"), &path("blocks"), batch * more.max(full.blocks));
+        println!("\n{} · {} · {memory}", full.closing(), small.closing_small());
     });
-    let executed = started.elapsed();
-    drop(target);
-    threads.stop().expect("the target is stored");
-    let stored = started.elapsed();
-    report(&chain, transfers, accounts, &stages, &follow, executed, stored);
+    for (chain, threads) in [(source, threads), (target, target_threads)] {
+        drop(chain);
+        threads.stop().expect("the chain is stored");
+    }
 }
 
-/// Does by hand, one after the other, what the executor and the persister do.
-fn stage_by_stage(ground: &Ground, folder: &Path, chain: &[Arc<Payload>]) -> Stages {
-    let spec = &ground.genesis.spec;
-    let identity = Identity { chain_id: spec.chain_id, genesis_hash: spec.genesis_hash };
-    let store = Store::create(folder, CACHE, identity, &ground.genesis.payload(), &ground.genesis.overlay).expect("a store");
-    let log = PayloadLog::open(&folder.join("wal")).expect("a payload log");
-    let mut stages = Stages::default();
-    for payload in chain {
-        let view = View::new(store.snapshot().expect("a snapshot"), vec![], None, None).expect("a view");
-        let parent = ParentState::from(Arc::new(view).state());
+async fn full_block(ground: &mut Ground, load: &mut Load, source: &Chain, rounds: usize) -> Arc<Payload> {
+    let transactions = load.rounds(ground, rounds);
+    ground.seal(source, transactions).await
+}
 
-        let begun = Instant::now();
-        let recovered: Vec<_> = payload
-            .transactions
-            .par_iter()
-            .enumerate()
-            .map(|(index, raw)| recover(index, raw).expect("our transactions are signed"))
-            .collect();
-        stages.recovery.push(begun.elapsed());
+fn open(datadir: &Path) -> (Chain, Threads) {
+    let options = Options { datadir: datadir.to_owned(), cache: CACHE, commit_interval: Duration::from_secs(1) };
+    Chain::open(&options).expect("the chain opens")
+}
 
-        let begun = Instant::now();
-        let mut execution = BlockExecution::begin(spec, &payload.header, parent.clone()).expect("the block begins");
-        for (tx, raw) in recovered.iter().zip(&payload.transactions) {
-            execution.transact(tx, raw).expect("our transactions are valid");
+/// Copies a folder.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in from.read_dir().expect("a folder").flatten() {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).expect("a copy");
         }
-        let execution = execution.finish();
-        stages.execution.push(begun.elapsed());
-
-        let begun = Instant::now();
-        let (outcome, update) = execution.outcome(&spec.at(payload.timestamp()), &parent).expect("roots");
-        assert_eq!(outcome.state_root, payload.header.state_root, "block {}", payload.number());
-        stages.roots.push(begun.elapsed());
-
-        let begun = Instant::now();
-        log.append(payload, 0).expect("the payload is logged");
-        stages.log.push(begun.elapsed());
-
-        let senders = recovered.iter().map(|tx| tx.signer()).collect();
-        let block = ExecutedBlock::new(payload.clone(), senders, Arc::new(execution.receipts), Arc::new(update.overlay));
-        drop(parent);
-        let begun = Instant::now();
-        store.commit(&[Arc::new(block)], None, None).expect("the block is stored");
-        stages.commit.push(begun.elapsed());
     }
-    stages
 }
 
-fn report(
-    chain: &[Arc<Payload>],
-    transfers: usize,
-    accounts: usize,
-    stages: &Stages,
-    follow: &Times,
-    executed: Duration,
-    stored: Duration,
-) {
-    let blocks = chain.len();
-    let gas: u64 = chain.iter().map(|payload| payload.header.gas_used).sum();
-    let mgas = |time: Duration| gas as f64 / 1e6 / time.as_secs_f64();
-    let per_block = |time: Duration| ms(time) / blocks as f64;
-    println!("import of {blocks} blocks of {transfers} transfers, {accounts} accounts, {:.1} Mgas in all", gas as f64 / 1e6);
-    println!("\nstage by stage, one thread but for sender recovery and roots");
-    let all = [
-        ("sender recovery", &stages.recovery),
-        ("execution", &stages.execution),
-        ("roots", &stages.roots),
-        ("payload log", &stages.log),
-        ("commit", &stages.commit),
-    ];
-    let sum: Duration = all.iter().map(|(_, times)| times.sum()).sum();
-    for (name, times) in all {
-        let share = 100.0 * times.sum().as_secs_f64() / sum.as_secs_f64();
-        println!("  {name:<20} {:>8.3} ms a block   {share:>5.1} %   {:>8.0} Mgas/s", ms(times.mean()), mgas(times.sum()));
-    }
-    let bare = stages.execution.sum();
-    println!("\nimport through the chain");
-    support::print_times("one block, until it is the head", follow);
-    for (name, time) in [("until executed", executed), ("until stored", stored)] {
-        let rate = blocks as f64 / time.as_secs_f64();
-        println!("  {name:<20} {:>8.3} ms a block   {rate:>7.0} blocks/s   {:>6.0} Mgas/s", per_block(time), mgas(time));
-    }
-    println!("\nratio to bare execution: {:.2} until executed, {:.2} until stored", ratio(executed, bare), ratio(stored, bare));
+/// What the full and the small blocks gave.
+struct Figures {
+    blocks: f64,
+    mgas: f64,
+    wall: Duration,
+    processor: Duration,
+    parts: Duration,
+    evm: Duration,
 }
 
-fn ratio(time: Duration, bare: Duration) -> f64 {
-    time.as_secs_f64() / bare.as_secs_f64()
+/// Imports the blocks at full speed, a chunk at a time, and measures the parts of each chunk after it. The time of a chunk ends when
+/// all of it is in the store.
+async fn section(title: &str, target: &Chain, chain: &[Arc<Payload>], parts: &mut Parts) -> Figures {
+    parts.clear();
+    let (mut wall, mut threads) = (Duration::ZERO, process::Threads::default());
+    for chunk in chain.chunks(CHUNK) {
+        let wire: Vec<Bytes> = chunk.iter().map(|payload| payload.to_wire(PayloadVersion::V4).into()).collect();
+        let (before, begun) = (process::Threads::now(), Instant::now());
+        import(target, stream::iter(wire)).await;
+        while target.view().stored() != target.view().head() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        wall += begun.elapsed();
+        threads.add(&process::Threads::now().since(&before));
+        chunk.iter().for_each(|payload| parts.measure(target, payload));
+    }
+    let figures = Figures {
+        blocks: chain.len() as f64,
+        mgas: chain.iter().map(|payload| payload.header.gas_used).sum::<u64>() as f64 / 1e6,
+        wall,
+        processor: threads.sum(),
+        parts: parts.sum(),
+        evm: parts.evm.sum(),
+    };
+    figures.print(title, chain, parts, &threads);
+    figures
+}
+
+/// Gives the chain payloads as the follower does: decoded elsewhere, a few at a time on their way.
+async fn import(chain: &Chain, wire: impl stream::Stream<Item = Bytes>) {
+    let decode = |bytes: Bytes| {
+        tokio::task::spawn_blocking(move || {
+            WirePayload::decode(PayloadVersion::V4, &bytes)?.into_payload().map_err(anyhow::Error::from)
+        })
+    };
+    let mut answers = std::pin::pin!(
+        wire.map(decode)
+            .buffered(AHEAD)
+            .then(async |payload| {
+                let payload = Arc::new(payload.expect("decoding ends").expect("it is a payload"));
+                chain.submit(payload, Provenance::Linked).await.expect("the chain runs")
+            })
+            .buffered(AHEAD)
+    );
+    while let Some(answer) = answers.next().await {
+        assert_eq!(answer.expect("the chain runs"), Inserted::Valid);
+    }
+}
+
+impl Figures {
+    fn per_block(&self, time: Duration) -> f64 {
+        ms(time) / self.blocks
+    }
+
+    fn ratio(&self, other: Duration) -> f64 {
+        self.wall.as_secs_f64() / other.as_secs_f64()
+    }
+
+    fn print(&self, title: &str, chain: &[Arc<Payload>], parts: &Parts, threads: &process::Threads) {
+        let transactions = chain.iter().map(|payload| payload.transactions.len()).sum::<usize>() as f64;
+        let [gas, transactions, batch] = [self.mgas, transactions, parts.batch_bytes as f64 / 1e3].map(|sum| sum / self.blocks);
+        println!("\n{title}: {transactions:.0} transactions, {gas:.1} Mgas, a batch of {batch:.0} kB each");
+        let rows = [
+            ("sender recovery, all cores", parts.recovery.sum()),
+            ("bare op-revm", parts.evm.sum()),
+            ("roots in memory, all cores", parts.roots.sum()),
+            ("commit to a bare database", parts.commit.sum()),
+            ("sum of the parts", self.parts),
+            ("import", self.wall),
+        ];
+        for (name, time) in rows {
+            println!("  {name:<30} {:>9.3} ms a block {:>8.0} Mgas/s", self.per_block(time), self.mgas / time.as_secs_f64());
+        }
+        println!(
+            "  ratio to the sum of the parts {:.2} (bar {BAR}), to bare op-revm {:.2}",
+            self.ratio(self.parts),
+            self.ratio(self.evm)
+        );
+        println!("  processor time of the import {:.3} ms a block, of that", self.per_block(self.processor));
+        for (name, time) in threads.table() {
+            println!("    {name:<28} {:>9.3} ms", self.per_block(time));
+        }
+    }
+
+    fn closing(&self) -> String {
+        let rate = self.mgas / self.wall.as_secs_f64();
+        format!("import {:.2} x its parts, {:.2} x op-revm, {rate:.0} Mgas/s", self.ratio(self.parts), self.ratio(self.evm))
+    }
+
+    fn closing_small(&self) -> String {
+        let rate = self.blocks / self.wall.as_secs_f64();
+        format!("small blocks {rate:.0}/s, {:.2} ms of processor each", self.per_block(self.processor))
+    }
+}
+
+/// Appends a block to the file of the memory section: length, bytes.
+fn write(file: &mut impl Write, payload: &Arc<Payload>) {
+    let wire = payload.to_wire(PayloadVersion::V4);
+    file.write_all(&(wire.len() as u32).to_be_bytes()).and_then(|()| file.write_all(&wire)).expect("the block is written");
+}
+
+/// The next block of the file.
+fn read(file: &mut impl Read) -> Option<Bytes> {
+    let mut length = [0; 4];
+    file.read_exact(&mut length).ok()?;
+    let mut wire = vec![0; u32::from_be_bytes(length) as usize];
+    file.read_exact(&mut wire).expect("a whole block");
+    Some(wire.into())
+}
+
+/// Runs the process that imports the file of blocks; `batch` bytes are what their batches hold.
+fn memory(datadir: &Path, blocks: &Path, batch: f64) -> String {
+    let program = std::env::current_exe().expect("the bench has a path");
+    let paths = std::env::join_paths([datadir, blocks]).expect("the paths can be joined");
+    let output = Command::new(program).env(CHILD, paths).stderr(std::process::Stdio::inherit()).output().expect("it runs");
+    assert!(output.status.success(), "the process of the memory section failed");
+    let output = String::from_utf8_lossy(&output.stdout);
+    let figures: Vec<f64> = output.split_whitespace().filter_map(|figure| figure.parse().ok()).collect();
+    let [seconds, mgas, fresh, peak, last, written] = figures[..] else { panic!("six figures, not {output}") };
+    println!("\nmemory: {mgas:.0} Mgas in {seconds:.0} s at full speed, {:.0} Mgas/s", mgas / seconds);
+    println!("  resident when fresh {fresh:.0} MB, at the end {last:.0} MB, at most {peak:.0} MB (bar {MEMORY_BAR})");
+    let amplification = written * 1e6 / batch;
+    println!("  written {written:.0} MB, {amplification:.2} bytes a byte of batch");
+    format!("at most {peak:.0} MB resident in {seconds:.0} s, {amplification:.2} bytes written a byte of batch")
+}
+
+/// The process of the memory section: imports the file and prints seconds, Mgas, and megabytes: resident when fresh, at most and at the
+/// end, and written.
+async fn child(datadir: &Path, blocks: &Path) {
+    let (chain, threads) = open(datadir);
+    let mut file = BufReader::new(File::open(blocks).expect("the file of blocks"));
+    let (fresh, _) = process::resident();
+    let begun = Instant::now();
+    import(&chain, stream::iter(std::iter::from_fn(|| read(&mut file)))).await;
+    let seconds = begun.elapsed().as_secs_f64();
+    let (last, peak) = process::resident();
+    let view = chain.view();
+    let mut gas = 0;
+    for number in 1..=view.head().number {
+        gas += view.header_of(number).expect("a header").expect("it is stored").gas_used;
+    }
+    drop((view, chain));
+    threads.stop().expect("the chain is stored");
+    let [fresh, peak, last, written] = [fresh, peak, last, process::written()].map(|bytes| bytes as f64 / 1e6);
+    println!("{seconds} {} {fresh} {peak} {last} {written}", gas as f64 / 1e6);
 }

@@ -1,10 +1,13 @@
 //! What the benches stand on: a chain of full blocks made in this process, and the few statistics that are printed.
 #![allow(dead_code, reason = "each bench uses its part")]
 
+pub mod process;
+
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, Bytes, Signature, U256};
 use op_alloy_consensus::OpTxEnvelope;
+use rayon::prelude::*;
 use secp256k1::{Message, SECP256K1, SecretKey};
 use serde_json::json;
 use starling::{
@@ -20,6 +23,7 @@ use starling_proto::{
     fork::BlobSchedule,
     payload::Payload,
     sign,
+    system_config::Eip1559Params,
 };
 use std::{
     path::Path,
@@ -29,6 +33,7 @@ use std::{
 
 /// Seconds between blocks.
 const BLOCK_TIME: u64 = 1;
+const BLOCK_GAS_LIMIT: u64 = 120_000_000;
 const GAS_OF_TRANSFER: u64 = 21_000;
 const CACHE: u64 = 64 << 20;
 const SEQUENCER_KEY: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
@@ -58,21 +63,40 @@ impl Sender {
 
     /// The next transfer of one wei, in its EIP-2718 form.
     pub fn pay(&mut self, chain_id: u64, to: Address) -> Bytes {
+        self.call(chain_id, to, U256::from(1), GAS_OF_TRANSFER, Bytes::new()).sign()
+    }
+
+    /// The next transaction, yet to be signed.
+    pub fn call(&mut self, chain_id: u64, to: Address, value: U256, gas_limit: u64, input: Bytes) -> Unsigned {
         let tx = TxEip1559 {
             chain_id,
             nonce: self.nonce,
-            gas_limit: GAS_OF_TRANSFER,
+            gas_limit,
             max_fee_per_gas: 100_000_000_000,
             max_priority_fee_per_gas: 1_000_000,
             to: to.into(),
-            value: U256::from(1),
+            value,
+            input,
             ..Default::default()
         };
         self.nonce += 1;
-        let digest = Message::from_digest(tx.signature_hash().0);
+        Unsigned { tx, key: self.key }
+    }
+}
+
+/// A transaction and who is to sign it.
+pub struct Unsigned {
+    tx: TxEip1559,
+    key: SecretKey,
+}
+
+impl Unsigned {
+    /// Its EIP-2718 form.
+    pub fn sign(self) -> Bytes {
+        let digest = Message::from_digest(self.tx.signature_hash().0);
         let (id, bytes) = SECP256K1.sign_ecdsa_recoverable(&digest, &self.key).serialize_compact();
         let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) == 1);
-        OpTxEnvelope::Eip1559(tx.into_signed(signature)).encoded_2718().into()
+        OpTxEnvelope::Eip1559(self.tx.into_signed(signature)).encoded_2718().into()
     }
 }
 
@@ -81,20 +105,29 @@ pub struct Ground {
     pub genesis: Genesis,
     pub rollup: RollupConfig,
     origin: L1Block,
-    senders: Vec<Sender>,
+    pub senders: Vec<Sender>,
     turn: usize,
 }
+
+/// The objects of a genesis file's `alloc`, by address.
+pub type Alloc = serde_json::Map<String, serde_json::Value>;
 
 impl Ground {
     /// `time` is that of genesis, Unix seconds.
     pub fn new(time: u64, accounts: usize) -> Self {
-        let senders: Vec<_> = (0..accounts).map(Sender::new).collect();
+        Self::with(time, accounts, |_, _| {})
+    }
+
+    /// With more in the genesis than `senders`: `add` puts it there.
+    pub fn with(time: u64, senders: usize, add: impl FnOnce(&mut Alloc, &[Sender])) -> Self {
+        let senders: Vec<_> = (0..senders).into_par_iter().map(Sender::new).collect();
         let plan = Plan { time, l2_block_time: BLOCK_TIME, sequencer: sign::address(&sequencer()) };
         let Files { l1_genesis, mut l2_genesis, mut rollup } = build(&plan).expect("the genesis builds");
         let alloc = l2_genesis["alloc"].as_object_mut().expect("an alloc");
         for sender in &senders {
             alloc.insert(sender.address.to_string(), json!({"balance": "0x3635c9adc5dea00000"}));
         }
+        add(alloc, &senders);
         let genesis = genesis::parse(&l2_genesis.to_string()).expect("our genesis parses");
         rollup.genesis.l2 = genesis.payload().id();
         let l1 = genesis::parse(&l1_genesis.to_string()).expect("our L1 genesis parses").payload();
@@ -122,19 +155,28 @@ impl Ground {
 
     /// The chain's next block: the L1 attributes and so many transfers, each of another account to yet another one.
     pub async fn extend(&mut self, chain: &Chain, transfers: usize) -> Arc<Payload> {
+        let count = self.senders.len();
+        let transactions = (self.turn..self.turn + transfers).map(|turn| {
+            let to = self.senders[(turn * 31 + 7) % count].address;
+            self.senders[turn % count].pay(self.rollup.l2_chain_id, to)
+        });
+        let transactions = transactions.collect();
+        self.turn += transfers;
+        self.seal(chain, transactions).await
+    }
+
+    /// The chain's next block: the L1 attributes and these transactions.
+    pub async fn seal(&self, chain: &Chain, transactions: Vec<Bytes>) -> Arc<Payload> {
         let parent = chain.view();
         let number = parent.head().number;
         let parent = parent.payload(number).expect("the head can be read").expect("the head is there");
         let derived = attributes(&self.rollup, &BlobSchedule::default(), &parent, &self.origin, None);
         let mut attributes = derived.expect("the attributes can be derived").attributes;
         attributes.no_tx_pool = Some(true);
-        let forced = attributes.transactions.get_or_insert_default();
-        for _ in 0..transfers {
-            let count = self.senders.len();
-            let (from, to) = (self.turn % count, self.senders[(self.turn * 31 + 7) % count].address);
-            forced.push(self.senders[from].pay(self.rollup.l2_chain_id, to));
-            self.turn += 1;
-        }
+        // Far above what the blocks use, so that the base fee does not rise.
+        attributes.gas_limit = Some(BLOCK_GAS_LIMIT);
+        attributes.eip_1559_params = Some(Eip1559Params { denominator: 250, elasticity: 1 }.encode());
+        attributes.transactions.get_or_insert_default().extend(transactions);
         let id = chain.start(parent.hash, attributes).await.expect("the block is started");
         let block = chain.seal(id).await.expect("the block is sealed");
         chain.forkchoice(block.payload.hash, None, None).await.expect("the head moves");

@@ -29,10 +29,11 @@ pub mod view;
 
 use crate::chain::{
     builder::Build,
+    execute::Preparation,
     executor::{Command, Executor},
     genesis::Genesis,
     payload_log::PayloadLog,
-    pool::Pool,
+    pool::{Pool, PoolConfig},
     rules::{ChainSpec, Rules},
     store::{Identity, Store, StoreError},
     view::{ExecutedBlock, ReadError, View},
@@ -239,6 +240,11 @@ pub(crate) fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
 impl Chain {
     /// Opens a data directory and executes again what the payload log holds above the store.
     pub fn open(options: &Options) -> Result<(Self, Threads), ChainError> {
+        Self::open_with(options, PoolConfig::default())
+    }
+
+    /// Like [`Chain::open`], with other limits of the pool.
+    pub fn open_with(options: &Options, pool: PoolConfig) -> Result<(Self, Threads), ChainError> {
         let store = Store::open(&options.datadir, options.cache, None).map_err(ChainError::store)?;
         let log = PayloadLog::open(&payload_log_dir(&options.datadir)).map_err(ChainError::store)?;
         let spec = Arc::new(spec_of(&store)?);
@@ -248,7 +254,7 @@ impl Chain {
         let heads = Heads { head, timestamp: view.header().timestamp, safe, finalized };
 
         let shared = Arc::new(Shared {
-            pool: Arc::new(Pool::new(&spec)),
+            pool: Arc::new(Pool::with_config(&spec, pool)),
             spec,
             view: ArcSwap::from_pointee(view),
             heads: watch::Sender::new(heads),
@@ -301,12 +307,22 @@ impl Chain {
 
     /// Executes a payload. Never moves a head.
     pub async fn insert(&self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
-        self.ask(|reply| Command::Insert { payload, provenance, follow: false, reply }).await
+        self.enqueue(payload, provenance, false).await?.await
     }
 
     /// Executes an unsafe payload and applies the fork choice of unsafe blocks.
     pub async fn follow(&self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
-        self.ask(|reply| Command::Insert { payload, provenance, follow: true, reply }).await
+        self.enqueue(payload, provenance, true).await?.await
+    }
+
+    /// Like [`Chain::follow`], but returns as soon as the payload is in the executor's queue, with the answer to come: payloads are
+    /// executed in the order of these calls, and the senders of each are recovered while those before it run.
+    pub async fn submit(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+    ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
+        self.enqueue(payload, provenance, true).await
     }
 
     /// Moves the heads. `None` leaves safe or finalized where they are. Both must be on the branch of `head`, also when they stay, and
@@ -384,6 +400,23 @@ impl Chain {
         let hash = self.settings.identity().genesis_hash;
         let number = self.view().number_of(hash).map_err(ChainError::store)?.ok_or(ChainError::UnknownBlock(hash))?;
         Ok(BlockId { number, hash })
+    }
+
+    async fn enqueue(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+        follow: bool,
+    ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
+        let place = self.commands.reserve().await.map_err(|_| ChainError::Stopped)?;
+        // What is known already is not executed again.
+        let payload = match self.shared.known.read().contains(&payload.hash) {
+            true => Preparation::later(payload),
+            false => Preparation::begin(payload),
+        };
+        let (reply, answer) = oneshot::channel();
+        place.send(Command::Insert { payload, provenance, follow, reply });
+        Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 
     fn build(&self, request: Build) -> Result<(), ChainError> {

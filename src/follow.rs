@@ -4,14 +4,16 @@
 //! the heads are. What can overload it is the executor: the event channel is bounded and the swarm keeps a credit in bytes.
 
 use crate::chain::{Chain, ChainError, Inserted};
-use starling_p2p::{Blocks, Event, Network, Settled};
+use alloy_primitives::B256;
+use futures::{StreamExt, stream::FuturesOrdered};
+use starling_p2p::{Blocks, Event, Network, PeerId, Settled};
 use starling_proto::payload::Payload;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// What the chain answers to peers.
 impl Blocks for Chain {
-    fn knows(&self, hash: alloy_primitives::B256) -> bool {
+    fn knows(&self, hash: B256) -> bool {
         Chain::knows(self, hash)
     }
 
@@ -26,6 +28,9 @@ impl Blocks for Chain {
     }
 }
 
+/// Payloads handed to the chain at a time: the senders of the next are recovered while one is executed.
+const AHEAD: usize = 3;
+
 /// Executes what the swarm hands over until the token is cancelled.
 pub async fn run(
     chain: Chain,
@@ -33,33 +38,50 @@ pub async fn run(
     mut events: mpsc::Receiver<Event>,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
+    let mut answers = FuturesOrdered::new();
     loop {
-        let event = tokio::select! {
+        tokio::select! {
             () = token.cancelled() => return Ok(()),
-            event = events.recv() => match event {
-                Some(event) => event,
-                None => return Ok(()),
+            Some((block, blame, answer)) = answers.next() => match settle(&block, blame, answer) {
+                Ok(settled) => network.settled(block.hash, settled).await,
+                Err(ChainError::Stopped) if token.is_cancelled() => return Ok(()),
+                Err(error) => return Err(error.into()),
             },
-        };
-        let hash = event.payload.hash;
-        let number = event.payload.number();
-        let age = crate::telemetry::unix_now().saturating_sub(event.payload.timestamp());
-        let settled = match chain.follow(event.payload, event.provenance).await {
-            Ok(Inserted::Valid) => {
-                tracing::info!(number, %hash, age, "block");
-                Settled::Ok
+            event = events.recv(), if answers.len() < AHEAD => {
+                let Some(Event { payload, provenance, blame }) = event else { return Ok(()) };
+                let block = Block { number: payload.number(), hash: payload.hash, timestamp: payload.timestamp() };
+                match chain.submit(payload, provenance).await {
+                    Ok(answer) => answers.push_back(async move { (block, blame, answer.await) }),
+                    Err(ChainError::Stopped) if token.is_cancelled() => return Ok(()),
+                    Err(error) => return Err(error.into()),
+                }
             }
-            Ok(Inserted::Invalid { reason, .. }) => {
-                tracing::warn!(number, %hash, peer = ?event.blame, reason, "a block from the swarm is invalid");
-                Settled::Invalid(reason)
-            }
-            // The parent went away between the hand-over and now; the swarm finds the gap again with the next block.
-            Ok(Inserted::Syncing | Inserted::NoRoom) => Settled::Dropped,
-            Err(ChainError::Stopped) if token.is_cancelled() => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        network.settled(hash, settled).await;
+        }
     }
+}
+/// What is said of a block in logs.
+struct Block {
+    number: u64,
+    hash: B256,
+    timestamp: u64,
+}
+
+/// The chain's answer as the swarm wants it.
+fn settle(block: &Block, blame: Option<PeerId>, answer: Result<Inserted, ChainError>) -> Result<Settled, ChainError> {
+    let Block { number, hash, timestamp } = *block;
+    Ok(match answer? {
+        Inserted::Valid => {
+            let age = crate::telemetry::unix_now().saturating_sub(timestamp);
+            tracing::info!(number, %hash, age, "block");
+            Settled::Ok
+        }
+        Inserted::Invalid { reason, .. } => {
+            tracing::warn!(number, %hash, peer = ?blame, reason, "a block from the swarm is invalid");
+            Settled::Invalid(reason)
+        }
+        // The parent went away between the hand-over and now; the swarm finds the gap again with the next block.
+        Inserted::Syncing | Inserted::NoRoom => Settled::Dropped,
+    })
 }
 
 /// Tells the swarm of every move of the heads until the token is cancelled.

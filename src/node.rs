@@ -2,7 +2,7 @@
 //! place that spawns long-lived tasks.
 
 use crate::{
-    chain::{Chain, Options, Threads, rules::Rules, upkeep},
+    chain::{Chain, Options, Threads, pool::PoolConfig, rules::Rules, upkeep},
     cli::{
         VERSION,
         config::{ExecutionConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey, RpcConfig, SequencerConfig},
@@ -41,7 +41,7 @@ const EPOCH_POLL: Duration = Duration::from_secs(384);
 pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
-    let (chain, threads) = open(&config.datadir, config.cache.bytes).await?;
+    let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
     chain.keep_states(config.history.states);
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
@@ -59,7 +59,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
-    let (chain, threads) = open(&config.datadir, config.cache.bytes).await?;
+    let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
     chain.keep_states(config.history.states);
     check_same_chain(&chain, &rollup, &config)?;
     let (l1, poll) = (l1_client(&config.l1)?, config.l1.poll_interval);
@@ -116,9 +116,9 @@ async fn learn_signer(
     Ok(())
 }
 
-async fn open(datadir: &Path, cache: u64) -> anyhow::Result<(Chain, Threads)> {
+async fn open(datadir: &Path, cache: u64, pool: PoolConfig) -> anyhow::Result<(Chain, Threads)> {
     let options = Options { datadir: datadir.to_owned(), cache, commit_interval: COMMIT_INTERVAL };
-    let opened = tokio::task::spawn_blocking(move || Chain::open(&options)).await?;
+    let opened = tokio::task::spawn_blocking(move || Chain::open_with(&options, pool)).await?;
     opened.with_context(|| format!("the chain in {} cannot be opened", datadir.display()))
 }
 
@@ -317,7 +317,9 @@ async fn serve_rpc(tasks: &Tasks, chain: &Chain, network: Option<Network>, confi
     let mut context = RpcContext::new(chain.into(), route);
     context.network = network;
     context.geth_exact_receipts = config.geth_exact_receipts;
+    (context.bounds.gas_cap, context.bounds.timeout) = (config.limits.gas_cap, config.limits.evm_timeout);
     let mut endpoints = rpc::RpcConfig::default();
+    (endpoints.limits.batch, endpoints.limits.batch_response) = (config.limits.batch, config.limits.batch_response);
     if let Some(http) = &config.http {
         endpoints.http = Some(HttpEndpoint {
             addr: resolve("--http.addr", &http.addr, http.port).await?,
@@ -389,7 +391,7 @@ mod tests {
         let genesis = genesis::parse(&genesis.to_string()).unwrap();
         let datadir = tempfile::tempdir().unwrap();
         crate::chain::init(datadir.path(), &genesis).unwrap();
-        let (chain, _threads) = open(datadir.path(), 16 << 20).await.unwrap();
+        let (chain, _threads) = open(datadir.path(), 16 << 20, PoolConfig::default()).await.unwrap();
         chain.remember(SIGNER_SETTING, vec![7; 20]).await.unwrap();
 
         let l1 = FakeL1::start().await;

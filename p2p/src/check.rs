@@ -42,6 +42,15 @@ pub enum Origin {
     Own,
 }
 
+/// Why a message is not checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// Its sender has as many in flight as it may.
+    OfPeer,
+    /// Strangers together have.
+    OfAll,
+}
+
 /// A check that ended.
 #[derive(Debug)]
 pub struct Checked {
@@ -106,7 +115,7 @@ impl Checker {
         }
     }
 
-    /// Starts the check of a message (flag byte and bytes); false when too many are in flight.
+    /// Starts the check of a message (flag byte and bytes), unless too many are in flight.
     pub fn submit(
         &mut self,
         peer: PeerId,
@@ -114,7 +123,7 @@ impl Checker {
         message: MessageId,
         version: PayloadVersion,
         tagged: Vec<u8>,
-    ) -> bool {
+    ) -> Result<(), Excess> {
         let (mut of_topic, mut of_peer) = (0, 0);
         for (origin, other) in self.tickets.values() {
             if let Origin::Peer { peer: from, protected, .. } = origin {
@@ -122,12 +131,15 @@ impl Checker {
                 of_peer += usize::from(*from == peer);
             }
         }
-        if of_peer >= PER_PEER || (!protected && of_topic >= PER_TOPIC) {
-            return false;
+        if of_peer >= PER_PEER {
+            return Err(Excess::OfPeer);
+        }
+        if !protected && of_topic >= PER_TOPIC {
+            return Err(Excess::OfAll);
         }
         let rules = self.rules.clone();
         self.start(Origin::Peer { peer, protected, message }, version, move || rules.check(version, &tagged, Some(peer)));
-        true
+        Ok(())
     }
 
     /// Encodes a block of our own and checks it as any other; false when too many of ours are in flight.
@@ -209,7 +221,8 @@ mod tests {
     #[tokio::test]
     async fn strangers_do_not_crowd_out_a_static_peer() {
         let mut checker = Checker::new(901, ForkSchedule::from_genesis(Fork::Jovian), 60, None, Arc::new(Empty));
-        let mut submit = |peer, protected| checker.submit(peer, protected, MessageId::new(b"id"), PayloadVersion::V4, vec![0]);
+        let mut submit =
+            |peer, protected| checker.submit(peer, protected, MessageId::new(b"id"), PayloadVersion::V4, vec![0]).is_ok();
         let strangers: Vec<PeerId> = (0..4).map(|_| PeerId::random()).collect();
         let taken = strangers.iter().flat_map(|peer| [*peer; 3]).filter(|peer| submit(*peer, false)).count();
         assert_eq!(taken, PER_TOPIC);
@@ -220,6 +233,6 @@ mod tests {
         for _ in 0..PER_TOPIC + PER_PEER {
             checker.next().await;
         }
-        assert!(checker.submit(strangers[3], false, MessageId::new(b"id"), PayloadVersion::V4, vec![0]));
+        assert!(checker.submit(strangers[3], false, MessageId::new(b"id"), PayloadVersion::V4, vec![0]).is_ok());
     }
 }

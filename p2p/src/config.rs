@@ -1,10 +1,14 @@
 //! What the swarm is told at start.
 
-use crate::sync::Limits;
+use crate::{
+    peers::{Policy, Tides},
+    sync::Limits,
+};
 use alloy_primitives::Address;
+use ipnet::IpNet;
 use libp2p::{Multiaddr, PeerId, identity::Keypair, multiaddr::Protocol};
 use starling_proto::{fork::ForkSchedule, payload::BlockId};
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 /// The shape of the gossip mesh, in peers per topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +67,17 @@ pub struct Config {
     pub mesh: Mesh,
     /// Whether blocks are served to peers, and gaps filled from them, by request and response.
     pub sync_req_resp: bool,
+    /// Whether gaps are filled from static peers alone.
+    pub only_request_static: bool,
     pub user_agent: String,
+    /// How many peers.
+    pub tides: Tides,
+    /// What follows from misbehaviour.
+    pub policy: Policy,
+    /// Networks to connect within; empty for all.
+    pub restrict: Vec<IpNet>,
+    /// Where scores, bans and blocks are kept; `None` keeps them in memory.
+    pub peerstore: Option<PathBuf>,
     pub limits: Limits,
 }
 
@@ -82,9 +96,19 @@ impl Config {
             gossip_threshold: Duration::from_secs(60),
             mesh: Mesh::default(),
             sync_req_resp: true,
+            only_request_static: false,
             user_agent: concat!("starling/", env!("CARGO_PKG_VERSION")).to_owned(),
+            tides: Tides::default(),
+            policy: Policy::default(),
+            restrict: Vec::new(),
+            peerstore: None,
             limits: Limits::default(),
         }
+    }
+
+    /// The time between two blocks, in which scores decay.
+    pub(crate) fn slot(&self) -> Duration {
+        Duration::from_secs(self.genesis.block_time.max(1))
     }
 
     pub(crate) fn listen_addr(&self) -> Multiaddr {

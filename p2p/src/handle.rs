@@ -1,6 +1,11 @@
 //! The node's side of the swarm: what it may ask ([`Network`]), what it is told ([`Event`]), what it must answer ([`Blocks`],
 //! [`Network::settled`]).
 
+mod control;
+
+pub(crate) use control::Control;
+pub use control::{BanReport, ControlError, Direction, MeshReport, PeerReport, Refused, Report, Subject, SyncReport};
+
 use alloy_primitives::{Address, B256};
 use libp2p::{Multiaddr, PeerId};
 use starling_proto::payload::{BlockId, Payload};
@@ -71,7 +76,7 @@ pub struct PeerInfo {
     pub agent: String,
     /// We dialled it.
     pub outbound: bool,
-    /// A static peer.
+    /// A static peer, or one that an operator protects.
     pub protected: bool,
     /// One, but for moments when both sides dialled.
     pub connections: usize,
@@ -92,6 +97,7 @@ pub(crate) enum Command {
     Settled { hash: B256, settled: Settled },
     Heads(Heads),
     Signer(Address),
+    Control(Control),
 }
 
 impl Network {

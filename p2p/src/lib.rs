@@ -2,16 +2,21 @@
 //!
 //! A gossiped block: socket → decompressed once (`topics.rs`) → checked on a thread of its own (`check.rs`) → verdict to the
 //! router → `sync.rs`, which hands it over when its parent is known and fetches what lies between (`reqresp.rs`) when it is not →
-//! [`Event`]. `service.rs` is the task that moves all this and never waits; `serve.rs` answers peers; `peers.rs` knows the people.
+//! [`Event`]. `service.rs` is the task that moves all this and never waits; `serve.rs` answers peers.
+//!
+//! A peer: `gate.rs` lets it in, `peers.rs` scores what it does, bans it and writes the reason into the ledger, `peerstore.rs`
+//! remembers that over a restart.
 
 mod behaviour;
 mod check;
 pub mod config;
+mod gate;
 mod guard;
 pub mod handle;
 pub mod identity;
 mod limits;
-mod peers;
+pub mod peers;
+mod peerstore;
 mod reqresp;
 mod serve;
 pub mod service;
@@ -20,6 +25,15 @@ mod topics;
 mod transport;
 
 pub use config::{Config, Genesis, Mesh};
-pub use handle::{Blocks, Event, Heads, Network, PeerInfo, Provenance, Settled};
+pub use handle::{
+    BanReport, Blocks, ControlError, Direction, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance, Refused,
+    Report, Settled, Subject, SyncReport,
+};
+pub use ipnet::IpNet;
 pub use libp2p::{Multiaddr, PeerId, identity::Keypair};
+pub use peers::{
+    Policy, Tides,
+    ledger::{Change, Entry},
+    score::{Scores, Scoring},
+};
 pub use service::{Service, StartError};

@@ -1,14 +1,17 @@
 //! `payload_by_number`, the answering side. Serving tasks are the only callers of [`Blocks::block`].
 //!
 //! What can overload it: peers that ask faster than the disk, and peers that do not read their answers. Streams are bounded
-//! altogether and per peer (the excess is reset at once), answers in memory likewise, each peer has a token bucket (a request waits
-//! for its token, it is not refused), and reading and writing have deadlines.
+//! altogether, per address and per peer (the excess is reset at once), answers in memory likewise, each peer has a token bucket (a
+//! request waits for its token, it is not refused), and reading and writing have deadlines. What strangers hold they hold among
+//! themselves: static and protected peers have places of their own. Excess and stalls are offences.
 
 use crate::{
     check::unix_now,
     config::Genesis,
-    handle::Blocks,
+    gate::{ip_of, site},
+    handle::{Blocks, PeerInfo},
     limits::{Bucket, PER_PEER_BURST, PER_PEER_RATE},
+    peers::Offence,
 };
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt, stream::SelectAll};
 use libp2p::{PeerId, Stream};
@@ -21,46 +24,84 @@ use starling_proto::{
 };
 use std::{
     io,
+    net::{IpAddr, Ipv4Addr},
     num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::JoinSet,
+    time::timeout,
+};
 
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Streams open at once, altogether and for one peer; a peer of our own kind asks for 16 at once.
-const STREAMS: usize = 256;
-const STREAMS_PER_PEER: usize = 32;
-/// Answers in memory at once, altogether and for one peer: read from the chain, written to the peer.
-const ANSWERS: usize = 24;
-const ANSWERS_PER_PEER: usize = 8;
-/// Peers whose bucket is remembered.
+/// Streams open at once, for one peer, one address, and all strangers together or all protected peers together; a peer of our own
+/// kind asks for 16 at once.
+const STREAMS: Share = Share { peer: 32, address: 64, all: 256 };
+/// Answers in memory at once: read from the chain, written to the peer.
+const ANSWERS: Share = Share { peer: 8, address: 8, all: 24 };
+/// Peers, and addresses, whose places are remembered.
 const PEERS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
+
+/// How many places.
+struct Share {
+    peer: usize,
+    address: usize,
+    all: usize,
+}
+
+/// What serving needs to know of the swarm, and tells it.
+pub struct Seen {
+    pub peers: watch::Receiver<Vec<PeerInfo>>,
+    pub offences: mpsc::Sender<(PeerId, Offence)>,
+}
 
 pub struct Server {
     genesis: Genesis,
     forks: ForkSchedule,
     blocks: Arc<dyn Blocks>,
-    streams: Arc<Semaphore>,
-    answers: Semaphore,
+    seen: Seen,
+    /// For strangers and for protected peers.
+    all: [Places; 2],
+    addresses: Mutex<LruCache<IpAddr, Places>>,
     peers: Mutex<LruCache<PeerId, Arc<Peer>>>,
 }
 
-struct Peer {
+#[derive(Clone)]
+struct Places {
     streams: Arc<Semaphore>,
-    answers: Semaphore,
+    answers: Arc<Semaphore>,
+}
+
+impl Places {
+    fn new(streams: usize, answers: usize) -> Self {
+        Self { streams: Arc::new(Semaphore::new(streams)), answers: Arc::new(Semaphore::new(answers)) }
+    }
+}
+
+struct Peer {
+    places: Places,
     bucket: Mutex<Bucket>,
 }
 
+/// The places one request needs, the narrowest first: who holds all of its own share blocks nobody else's.
+struct Route {
+    peer: Arc<Peer>,
+    places: Vec<Places>,
+}
+
 impl Server {
-    pub fn new(genesis: Genesis, forks: ForkSchedule, blocks: Arc<dyn Blocks>) -> Self {
+    pub fn new(genesis: Genesis, forks: ForkSchedule, blocks: Arc<dyn Blocks>, seen: Seen) -> Self {
+        let all = || Places::new(STREAMS.all, ANSWERS.all);
         Self {
             genesis,
             forks,
             blocks,
-            streams: Arc::new(Semaphore::new(STREAMS)),
-            answers: Semaphore::new(ANSWERS),
+            seen,
+            all: [all(), all()],
+            addresses: Mutex::new(LruCache::new(PEERS)),
             peers: Mutex::new(LruCache::new(PEERS)),
         }
     }
@@ -70,41 +111,67 @@ impl Server {
         let mut tasks = JoinSet::new();
         while let Some((peer, stream)) = incoming.next().await {
             while tasks.try_join_next().is_some() {}
-            let state = self.peer(peer);
-            let permits = (self.streams.clone().try_acquire_owned(), state.streams.clone().try_acquire_owned());
-            let (Ok(all), Ok(theirs)) = permits else {
+            let route = self.route(peer);
+            let mut permits = Vec::new();
+            for places in &route.places {
+                permits.extend(places.streams.clone().try_acquire_owned());
+            }
+            if permits.len() < route.places.len() {
                 metrics::counter!("starling_p2p_serve_total", "result" => "overload").increment(1);
+                // That others took all places is not this peer's fault.
+                if route.peer.places.streams.available_permits() == 0 {
+                    self.report(peer, Offence::ExcessStreams);
+                }
                 continue;
-            };
+            }
             let server = self.clone();
             tasks.spawn(async move {
-                let _permits = (all, theirs);
-                if let Err(error) = server.serve(&state, stream).await {
+                let _permits = permits;
+                if let Err(error) = server.serve(&route, stream).await {
+                    if error.kind() == io::ErrorKind::TimedOut {
+                        server.report(peer, Offence::StalledStream);
+                    }
                     tracing::debug!(%peer, %error, "request not served");
                 }
             });
         }
     }
 
-    fn peer(&self, peer: PeerId) -> Arc<Peer> {
-        let fresh = || {
-            Arc::new(Peer {
-                streams: Arc::new(Semaphore::new(STREAMS_PER_PEER)),
-                answers: Semaphore::new(ANSWERS_PER_PEER),
-                bucket: Mutex::new(Bucket::new(PER_PEER_RATE, PER_PEER_BURST, Instant::now())),
-            })
-        };
-        self.peers.lock().get_or_insert(peer, fresh).clone()
+    fn report(&self, peer: PeerId, offence: Offence) {
+        // Lost when the swarm is busy: it will not be the last.
+        let _ = self.seen.offences.try_send((peer, offence));
     }
 
-    async fn serve(&self, peer: &Peer, mut stream: Stream) -> io::Result<()> {
+    fn route(&self, id: PeerId) -> Route {
+        let (address, protected) = {
+            let peers = self.seen.peers.borrow();
+            let info = peers.iter().find(|info| info.id == id);
+            (info.and_then(|info| ip_of(&info.address)), info.is_some_and(|info| info.protected))
+        };
+        let fresh = || {
+            let bucket = Mutex::new(Bucket::new(PER_PEER_RATE, PER_PEER_BURST, Instant::now()));
+            Arc::new(Peer { places: Places::new(STREAMS.peer, ANSWERS.peer), bucket })
+        };
+        let peer = self.peers.lock().get_or_insert(id, fresh).clone();
+        let mut places = vec![peer.places.clone()];
+        if !protected {
+            let address = site(address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+            let fresh = || Places::new(STREAMS.address, ANSWERS.address);
+            places.push(self.addresses.lock().get_or_insert(address, fresh).clone());
+        }
+        places.push(self.all[usize::from(protected)].clone());
+        Route { peer, places }
+    }
+
+    async fn serve(&self, route: &Route, mut stream: Stream) -> io::Result<()> {
         let mut request = [0; REQUEST_LEN];
         timeout(READ_TIMEOUT, stream.read_exact(&mut request)).await??;
-        let wait = peer.bucket.lock().take(Instant::now());
+        let wait = route.peer.bucket.lock().take(Instant::now());
         tokio::time::sleep(wait).await;
-        // The peer's own permit first, so that one slow peer holds no more than its share.
-        let _theirs = peer.answers.acquire().await.map_err(io::Error::other)?;
-        let _all = self.answers.acquire().await.map_err(io::Error::other)?;
+        let mut permits = Vec::new();
+        for places in &route.places {
+            permits.push(places.answers.acquire().await.map_err(io::Error::other)?);
+        }
         let number = u64::from_le_bytes(request);
         let (result, bytes) = match self.answer(number).await {
             Ok(bytes) => ("ok", bytes),

@@ -5,16 +5,20 @@
 //! allows, so it is never full. From the chain: commands, in order.
 
 mod connections;
+mod control;
 mod gossip;
+mod standing;
 
 use crate::{
     behaviour::{Behaviour, BehaviourEvent},
-    check::Checker,
+    check::{self, Checker},
     config::Config,
+    gate::{Rules, SharedRules, site},
     handle::{Blocks, Command, Event, Network, PeerInfo, Settled},
-    peers::{Link, Offence, Offences, StaticPeers},
+    peers::{Link, Offence, Reputation, StaticPeers, Tides},
+    peerstore::{Peerstore, Record},
     reqresp::{self, Client},
-    serve::Server,
+    serve::{Seen, Server},
     sync::{Action, Arrival, Failure, Fault, Sync},
     topics::Topics,
     transport,
@@ -26,13 +30,16 @@ use libp2p::{
     swarm::{ConnectionId, SwarmEvent},
 };
 use libp2p_stream::IncomingStreams;
+use lru::LruCache;
 use std::{
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::{Id, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
@@ -41,11 +48,42 @@ pub use transport::StartError;
 /// Commands waiting for the swarm.
 const COMMANDS: usize = 256;
 
+/// Offences seen by serving tasks and not yet taken in; past it they are lost.
+const OFFENCES: usize = 256;
+/// Peers that left and are still reported.
+const KNOWN: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+/// The libraries' protocols that every peer is shown.
+const PROTOCOLS: [&str; 6] =
+    ["/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0", "/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"];
+/// How often standings are looked at, and how often scores are written down.
+const SECOND: Duration = Duration::from_secs(1);
+const SAVE_INTERVAL: Duration = Duration::from_secs(15);
+
 /// A connected peer.
 struct Connected {
     links: Vec<Link>,
+    since: Instant,
     address: Multiaddr,
-    agent: String,
+    /// Of [`Connected::address`].
+    ip: Option<IpAddr>,
+    /// What it said of itself.
+    identity: Option<identify::Info>,
+    latency: Duration,
+    /// Why we close its connections.
+    leaving: Option<(&'static str, String)>,
+}
+
+/// When standings are looked at next.
+struct Ticks {
+    second: Instant,
+    slot: Instant,
+    save: Instant,
+}
+
+struct Fetching {
+    id: u64,
+    peer: PeerId,
+    number: u64,
 }
 
 /// The swarm before it runs.
@@ -57,14 +95,34 @@ pub struct Service {
     sync: Sync,
     /// Whether blocks are fetched from peers.
     fetching: bool,
+    /// From static peers alone.
+    only_static: bool,
     client: Client,
     server: Option<(Server, SelectAll<IncomingStreams>)>,
     fetches: JoinSet<Result<Arrival, Failure>>,
-    /// Request ids of the fetches in flight.
-    fetch_ids: HashMap<Id, u64>,
+    /// Request ids of the fetches in flight, and whom and what they ask.
+    fetch_ids: HashMap<Id, Fetching>,
     statics: StaticPeers,
-    offences: Offences,
+    /// Peers that an operator asked to be connected with, and who waits for it.
+    awaited: Vec<(PeerId, oneshot::Sender<Result<(), String>>)>,
+    rules: SharedRules,
+    reputation: Reputation,
+    peerstore: Peerstore,
+    /// The peerstore being written, at most once at a time.
+    writing: JoinSet<()>,
+    /// What serving tasks saw.
+    offences: mpsc::Receiver<(PeerId, Offence)>,
+    /// When the last warning about an offence was given, and how many were not since.
+    offence_warning: (Option<Instant>, u64),
+    tides: Tides,
+    /// What peers see of us.
+    user_agent: String,
+    protocols: Vec<String>,
+    slot: Duration,
+    ticks: Ticks,
     peers: BTreeMap<PeerId, Connected>,
+    /// Peers that were connected lately.
+    known: LruCache<PeerId, identify::Info>,
     /// Surplus connections and when to close them.
     closing: Vec<(Instant, PeerId, ConnectionId)>,
     /// Our newest block that no peer has heard yet.
@@ -83,21 +141,43 @@ impl Service {
     pub fn new(config: Config, blocks: Arc<dyn Blocks>) -> Result<(Self, Network, mpsc::Receiver<Event>), StartError> {
         let now = Instant::now();
         let topics = Topics::new(config.chain_id);
-        let mut swarm = transport::listening_swarm(&config, &topics)?;
-        let local = *swarm.local_peer_id();
+        config.tides.check().map_err(StartError::Tides)?;
+        let local = config.identity.public().to_peer_id();
+        let statics = StaticPeers::new(&config.static_peers, local, now);
+        let (peerstore, records) = Peerstore::open(config.peerstore.as_deref())?;
+        let rules = SharedRules::new(Rules {
+            restrict: config.restrict.clone(),
+            friends: statics.ids().copied().collect(),
+            friendly_addresses: statics.ips().map(site).collect(),
+            ..Default::default()
+        });
+        let swarm = transport::listening_swarm(&config, &topics, &rules, statics.ips())?;
+        let slot = config.slot();
+        let mut reputation = Reputation::new(config.policy, slot, statics.ids().copied(), statics.ips());
+        for record in &records {
+            match record {
+                Record::BlockedPeer(peer, true) => drop(rules.lock().blocked_peers.insert(*peer)),
+                Record::BlockedAddress(address, true) => drop(rules.lock().blocked_addresses.insert(*address)),
+                Record::BlockedSubnet(subnet, true) => drop(rules.lock().blocked_subnets.insert(*subnet)),
+                _ => {}
+            }
+        }
+        reputation.restore(records, check::unix_now());
         let mut control = swarm.behaviour().streams.new_control();
+        let (peers_out, peers) = watch::channel(Vec::new());
+        let (offences_in, offences) = mpsc::channel(OFFENCES);
         let server = config.sync_req_resp.then(|| {
             // Cannot be registered twice: the swarm is new.
             let incoming = reqresp::protocols(config.chain_id).into_iter().filter_map(|protocol| control.accept(protocol).ok());
-            (Server::new(config.genesis, config.forks.clone(), blocks.clone()), incoming.collect())
+            let seen = Seen { peers: peers.clone(), offences: offences_in };
+            (Server::new(config.genesis, config.forks.clone(), blocks.clone(), seen), incoming.collect())
         });
-        let statics = StaticPeers::new(&config.static_peers, local, now);
-        for peer in statics.ids() {
-            swarm.behaviour_mut().limits.bypass_peer_id(peer);
+        let mut protocols: Vec<String> = PROTOCOLS.map(str::to_owned).into();
+        if server.is_some() {
+            protocols.extend(reqresp::protocols(config.chain_id).iter().map(ToString::to_string));
         }
         let (commands_in, commands) = mpsc::channel(COMMANDS);
         let (events, events_out) = mpsc::channel(config.limits.unsettled.max(1));
-        let (peers_out, peers) = watch::channel(Vec::new());
         let (listen_out, listen_addrs) = watch::channel(Vec::new());
         let threshold = config.gossip_threshold.as_secs();
         let service = Self {
@@ -107,13 +187,26 @@ impl Service {
             checker: Checker::new(config.chain_id, config.forks, threshold, config.unsafe_block_signer, blocks.clone()),
             sync: Sync::new(config.limits, config.genesis.id, rand::random()),
             fetching: config.sync_req_resp,
+            only_static: config.only_request_static,
             client: Client::new(control, config.chain_id, blocks),
             server,
             fetches: JoinSet::new(),
             fetch_ids: HashMap::new(),
             statics,
-            offences: Offences::default(),
+            awaited: Vec::new(),
+            rules,
+            reputation,
+            peerstore,
+            writing: JoinSet::new(),
+            offences,
+            offence_warning: (None, 0),
+            tides: config.tides,
+            user_agent: config.user_agent.clone(),
+            protocols,
+            slot,
+            ticks: Ticks { second: now + SECOND, slot: now + slot, save: now + SAVE_INTERVAL },
             peers: BTreeMap::new(),
+            known: LruCache::new(KNOWN),
             closing: Vec::new(),
             unheard: None,
             clock_warning: None,
@@ -140,6 +233,8 @@ impl Service {
                 event = self.swarm.select_next_some() => self.on_swarm(event),
                 checked = self.checker.next() => self.on_checked(checked),
                 Some(fetched) = self.fetches.join_next_with_id() => self.on_fetched(fetched),
+                Some((peer, offence)) = self.offences.recv() => self.on_offence(peer, offence, ""),
+                Some(_) = self.writing.join_next() => {}
                 command = self.commands.recv() => match command {
                     Some(command) => self.on_command(command),
                     None => break,
@@ -149,6 +244,8 @@ impl Service {
             let now = Instant::now();
             self.dial_statics(now);
             self.close_surplus(now);
+            self.tick(now);
+            self.enforce();
             if self.sync.wakeup().is_some_and(|at| at <= now) {
                 self.sync.on_timer(now);
             }
@@ -156,22 +253,20 @@ impl Service {
                 break;
             }
         }
+        self.store_at_end().await;
         tracing::info!("p2p stopped");
     }
 
     fn wakeup(&self) -> Option<Instant> {
         let closing = self.closing.iter().map(|(at, ..)| *at).min();
-        [self.sync.wakeup(), self.statics.next_dial(), closing].into_iter().flatten().min()
+        [self.sync.wakeup(), self.statics.next_dial(), closing, Some(self.ticks.second)].into_iter().flatten().min()
     }
 
     fn on_swarm(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::Behaviour(BehaviourEvent::Gossip(event)) => self.on_gossip(event),
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. })) => {
-                if let Some(peer) = self.peers.get_mut(&peer_id) {
-                    peer.agent = info.agent_version;
-                    self.tell_peers();
-                }
+                self.on_identified(peer_id, info);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Ping(event)) => self.on_ping(event),
             SwarmEvent::Behaviour(_) => {}
@@ -196,6 +291,7 @@ impl Service {
             }
             Command::Heads(heads) => self.sync.on_heads(heads, now),
             Command::Signer(signer) => self.checker.set_signer(signer),
+            Command::Control(control) => self.on_control(control, now),
         }
     }
 
@@ -212,9 +308,16 @@ impl Service {
             Err(Failure::Malformed) => "malformed",
         };
         metrics::counter!("starling_p2p_fetch_total", "result" => result).increment(1);
-        if let Some(id) = self.fetch_ids.remove(&task) {
-            self.sync.on_fetched(id, outcome, Instant::now());
+        let Some(Fetching { id, peer, number }) = self.fetch_ids.remove(&task) else { return };
+        match &outcome {
+            Ok(_) => self.reputation.on_valid_response(peer, check::unix_now()),
+            // That a connection was lost on the way is nobody's offence.
+            Err(Failure::Unreachable) if self.peers.contains_key(&peer) => {
+                self.on_offence(peer, Offence::NoResponse, &format!("asked for block {number}"));
+            }
+            Err(_) => {}
         }
+        self.sync.on_fetched(id, outcome, Instant::now());
     }
 
     /// Does what `sync.rs` asks; false when the node no longer listens.
@@ -233,14 +336,14 @@ impl Service {
                 }
                 Action::Fetch { id, peer, number } => {
                     let task = self.fetches.spawn(self.client.clone().fetch(peer, number));
-                    self.fetch_ids.insert(task.id(), id);
+                    self.fetch_ids.insert(task.id(), Fetching { id, peer, number });
                 }
-                Action::Blame { peer, fault } => {
-                    let fault = match fault {
-                        Fault::WrongBlock => Offence::WrongBlock,
-                        Fault::Malformed => Offence::MalformedResponse,
+                Action::Blame { peer, fault, number } => {
+                    let (offence, evidence) = match fault {
+                        Fault::WrongBlock => (Offence::WrongBlock, format!("its block {number} is not the one its child names")),
+                        Fault::Malformed => (Offence::MalformedResponse, format!("asked for block {number}")),
                     };
-                    self.offences.record(&peer, &fault, Instant::now());
+                    self.on_offence(peer, offence, &evidence);
                 }
                 Action::Dropped { tip, why } => {
                     tracing::warn!(number = tip.number, hash = %tip.hash, reason = ?why, "unsafe block dropped");

@@ -17,7 +17,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-use crate::handle::{Blocks, Heads, Provenance, Settled};
+use crate::handle::{Blocks, Heads, Provenance, Settled, SyncReport};
 use alloy_primitives::{Address, B256};
 use gap::{Gap, Step};
 use ledger::{Ledger, Refusal};
@@ -96,10 +96,26 @@ pub enum Dropped {
 /// What the caller must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    HandOver { payload: Arc<Payload>, provenance: Provenance, blame: Option<PeerId> },
-    Fetch { id: u64, peer: PeerId, number: u64 },
-    Blame { peer: PeerId, fault: Fault },
-    Dropped { tip: BlockId, why: Dropped },
+    HandOver {
+        payload: Arc<Payload>,
+        provenance: Provenance,
+        blame: Option<PeerId>,
+    },
+    Fetch {
+        id: u64,
+        peer: PeerId,
+        number: u64,
+    },
+    /// `number` is the block that it was seen from.
+    Blame {
+        peer: PeerId,
+        fault: Fault,
+        number: u64,
+    },
+    Dropped {
+        tip: BlockId,
+        why: Dropped,
+    },
 }
 
 /// A payload that came in, and what the chain says of it at that moment.
@@ -254,10 +270,10 @@ impl Sync {
                 let body = Body { arrival, provenance: Provenance::Linked };
                 match self.gap.as_mut().map_or(Ok(()), |gap| gap.fill(number, body, &self.limits, now)) {
                     Ok(()) => self.sources.worked(&peer),
-                    Err(fault) => self.blame(peer, fault, now),
+                    Err(fault) => self.blame(peer, fault, number, now),
                 }
             }
-            Err(Failure::Malformed) => self.blame(peer, Fault::Malformed, now),
+            Err(Failure::Malformed) => self.blame(peer, Fault::Malformed, number, now),
             // A former source's late failures say nothing new.
             Err(failure) => {
                 if self.gap.as_mut().is_some_and(|gap| gap.drop_source(&peer)) {
@@ -306,8 +322,22 @@ impl Sync {
         self.gap.as_ref().map_or(0, Gap::len)
     }
 
-    fn blame(&mut self, peer: PeerId, fault: Fault, now: Instant) {
-        self.actions.push_back(Action::Blame { peer, fault });
+    /// What is missing, in numbers.
+    pub fn report(&self) -> SyncReport {
+        let gap = self.gap.as_ref();
+        SyncReport {
+            target: gap.map(|gap| gap.top().number),
+            missing: self.gap_len(),
+            linked: gap.is_some_and(Gap::is_grounded),
+            waiting: self.tips.len() as u64,
+            requests: self.flights.len() as u64,
+            source: gap.and_then(Gap::source).map(|peer| peer.to_string()),
+            starved: self.starved,
+        }
+    }
+
+    fn blame(&mut self, peer: PeerId, fault: Fault, number: u64, now: Instant) {
+        self.actions.push_back(Action::Blame { peer, fault, number });
         self.sources.failed(&peer, false, now);
         if let Some(gap) = &mut self.gap {
             gap.drop_source(&peer);
@@ -334,8 +364,9 @@ impl Sync {
                 }
                 Step::Missing => self.give_up(Dropped::Stalled),
                 Step::Wrong(peer) => {
+                    let number = gap.low();
                     if let Some(peer) = peer {
-                        self.blame(peer, Fault::WrongBlock, now);
+                        self.blame(peer, Fault::WrongBlock, number, now);
                     }
                 }
                 Step::Refused(why) => {

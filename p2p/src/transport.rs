@@ -1,6 +1,13 @@
 //! The host: TCP with DNS names, noise, yamux; and the one listening socket.
 
-use crate::{behaviour::Behaviour, config::Config, guard::Guard, topics::Topics};
+use crate::{
+    behaviour::Behaviour,
+    config::Config,
+    gate::{Gated, SharedRules},
+    guard::Guard,
+    peerstore::StoreError,
+    topics::Topics,
+};
 use libp2p::{
     PeerId, Swarm, Transport,
     core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
@@ -10,7 +17,7 @@ use libp2p::{
 };
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     time::Duration,
 };
 
@@ -33,12 +40,21 @@ pub enum StartError {
     Noise(#[from] noise::Error),
     #[error("invalid gossip mesh parameters: {0}; each needs 1 <= lo <= d <= hi")]
     Mesh(String),
+    #[error("invalid numbers of peers: {0}")]
+    Tides(String),
+    #[error(transparent)]
+    Peerstore(#[from] StoreError),
 }
 
-/// A swarm that listens and has dialled nobody yet.
-pub fn listening_swarm(config: &Config, topics: &Topics) -> Result<Swarm<Behaviour>, StartError> {
-    let transport = transport(&config.identity)?;
-    let behaviour = Behaviour::new(config, topics).map_err(StartError::Mesh)?;
+/// A swarm that listens and has dialled nobody yet. `crowds`: see [`Behaviour::new`].
+pub fn listening_swarm(
+    config: &Config,
+    topics: &Topics,
+    rules: &SharedRules,
+    crowds: impl IntoIterator<Item = IpAddr>,
+) -> Result<Swarm<Behaviour>, StartError> {
+    let transport = transport(&config.identity, rules)?;
+    let behaviour = Behaviour::new(config, topics, rules.clone(), crowds).map_err(StartError::Mesh)?;
     let options = swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE);
     let mut swarm = Swarm::new(transport, behaviour, config.identity.public().to_peer_id(), options);
 
@@ -58,8 +74,8 @@ fn listen_error(address: SocketAddr, source: io::Error) -> StartError {
     }
 }
 
-fn transport(identity: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, StartError> {
-    let tcp = || tcp::tokio::Transport::new(tcp::Config::new().nodelay(true));
+fn transport(identity: &Keypair, rules: &SharedRules) -> Result<Boxed<(PeerId, StreamMuxerBox)>, StartError> {
+    let tcp = || Gated::new(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)), rules.clone());
     // A machine without a resolver configuration can still dial addresses.
     let named = dns::tokio::Transport::system(tcp()).unwrap_or_else(|error| {
         tracing::warn!(%error, "no system DNS configuration, using public resolvers for peers given by name");

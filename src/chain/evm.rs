@@ -3,18 +3,20 @@
 //!
 //! A [`Vm`] runs transactions of one block, in order, over the state of the parent block, and ends as the [`Changes`] the block
 //! makes. It is made anew for every block: the L1 fee parameters that it caches belong to one. Its cost is the gas it is given; callers
-//! bound that (a block's gas limit, [`RPC_GAS_CAP`]).
+//! bound that (a block's gas limit, a question's gas and [`Deadline`]).
 
 mod access_list;
 mod call;
+mod deadline;
 pub mod deploy;
 mod parent;
 mod text;
 
 pub use call::{
-    AccessListOutcome, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, call,
+    AccessListOutcome, Ask, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, call,
     create_access_list, estimate_gas,
 };
+pub use deadline::{Deadline, Waiting};
 pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;
 pub use parent::{ParentState, StateError, WitnessState};
 pub use text::revert_text;
@@ -31,6 +33,7 @@ use alloy_evm::{
 };
 use alloy_op_evm::{OpEvm, OpEvmFactory, OpTx, OpTxError};
 use alloy_primitives::{Address, B256, Bytes, Log, U256, keccak256, map::HashMap};
+use deadline::{Source, interruptible};
 use op_alloy_consensus::OpTxEnvelope;
 use op_revm::{OpHaltReason, OpSpecId, OpTransactionError};
 use revm::{
@@ -41,7 +44,7 @@ use revm::{
         block::BlobExcessGasAndPrice,
         result::{EVMError, ExecutionResult, InvalidTransaction, ResultAndState},
     },
-    database::{BundleState, State, WrapDatabaseRef, states::bundle_state::BundleRetention},
+    database::{BundleState, State, states::bundle_state::BundleRetention},
     database_interface::bal::EvmDatabaseError,
     precompile::{PrecompileHalt, PrecompileId, bn254, call_eth_precompile},
     primitives::{KECCAK_EMPTY, hardfork::SpecId},
@@ -55,7 +58,7 @@ const SYSTEM_ADDRESS: Address = alloy_eips::eip4788::SYSTEM_ADDRESS;
 const KARST_PAIRING_LIMIT: usize = 57_600;
 
 /// What a block changes so far, over the state of its parent.
-type Db = State<WrapDatabaseRef<ParentState>>;
+type Db = State<Source>;
 type DbError = EvmDatabaseError<StateError>;
 
 /// An EVM at one block.
@@ -88,17 +91,19 @@ pub enum VmError {
 impl Vm {
     /// An EVM for the block with this header (its roots need not be known) on this state.
     pub fn new(spec: &ChainSpec, header: &Header, parent: ParentState) -> Self {
-        Self::with(spec, header.timestamp, block_env(spec, header), parent, false)
+        Self::with(spec, header.timestamp, block_env(spec, header), parent, None)
     }
 
-    fn with(spec: &ChainSpec, timestamp: u64, block: BlockEnv, parent: ParentState, simulation: bool) -> Self {
-        let db = State::builder().with_database_ref(parent).with_bundle_update().build();
+    /// With a deadline it is for a question, else for a block.
+    fn with(spec: &ChainSpec, timestamp: u64, block: BlockEnv, parent: ParentState, deadline: Option<Deadline>) -> Self {
+        let question = deadline.is_some();
+        let db = State::builder().with_database(Source::new(parent, deadline)).with_bundle_update().build();
         let active = spec.at(timestamp);
         Self(match active.op {
             Some(fork) => {
                 let spec_id = op_spec_id(fork);
                 let mut cfg = CfgEnv::new().with_chain_id(spec.chain_id).with_spec_and_mainnet_gas_params(spec_id);
-                if simulation {
+                if question {
                     for_simulation(&mut cfg);
                 }
                 let env = EvmEnv::new(cfg, block);
@@ -106,6 +111,11 @@ impl Vm {
                 evm.set_inspector_enabled(false);
                 if fork >= Fork::Karst {
                     limit_pairing(evm.components_mut().2);
+                }
+                if question {
+                    let mut inner = evm.into_inner();
+                    interruptible(&mut inner.0.instruction);
+                    evm = OpEvm::new(inner, false);
                 }
                 Kind::Optimism(Box::new(evm))
             }
@@ -118,7 +128,7 @@ impl Vm {
                     _ => SpecId::MERGE,
                 };
                 let mut cfg = CfgEnv::new_with_spec(spec_id).with_chain_id(spec.chain_id);
-                if simulation {
+                if question {
                     for_simulation(&mut cfg);
                 }
                 if let Some(params) = spec.blob_params(timestamp) {
@@ -127,6 +137,11 @@ impl Vm {
                 let env = EvmEnv::new(cfg, block);
                 let mut evm = EthEvmFactory::default().create_evm_with_inspector(db, env, Accesses::default());
                 evm.set_inspector_enabled(false);
+                if question {
+                    let mut inner = evm.into_inner();
+                    interruptible(&mut inner.instruction);
+                    evm = EthEvm::new(inner, false);
+                }
                 Kind::Ethereum(Box::new(evm))
             }
         })

@@ -13,21 +13,17 @@ use crate::chain::{
     trie::Update,
     view::ExecutedBlock,
 };
-use alloy_consensus::{
-    Header, Transaction, Typed2718,
-    transaction::{Recovered, SignerRecoverable},
-};
+use alloy_consensus::{Header, Transaction, Typed2718, transaction::Recovered};
 use alloy_eips::{eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS};
 use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
-use alloy_trie::{EMPTY_ROOT_HASH, root::ordered_trie_root_encoded};
+use alloy_trie::EMPTY_ROOT_HASH;
 use op_alloy_consensus::OpTxEnvelope;
-use rayon::prelude::*;
-use starling_proto::{
-    fork::Fork,
-    l1info::L1_BLOCK,
-    payload::{Payload, decode_transaction},
-};
+use starling_proto::{fork::Fork, l1info::L1_BLOCK, payload::Payload};
 use std::sync::Arc;
+
+mod prepare;
+
+pub use prepare::{Preparation, recover};
 
 /// Its storage root is the withdrawals root of a block from Isthmus on.
 pub const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
@@ -262,24 +258,22 @@ impl From<HeaderError> for ValidateError {
     }
 }
 
-/// Decodes a transaction and recovers its sender. `index` is for the error only.
-pub fn recover(index: usize, raw: &Bytes) -> Result<Recovered<OpTxEnvelope>, InvalidBlock> {
-    let tx = decode_transaction(raw).map_err(|error| InvalidBlock::Undecodable { index, reason: error.to_string() })?;
-    let sender = tx.recover_signer().map_err(|_| InvalidBlock::Signature { index })?;
-    Ok(Recovered::new_unchecked(tx, sender))
-}
-
 /// Executes a payload on the state of its parent and compares everything its header says. In every error "have" is the block's value.
 pub fn validate(spec: &ChainSpec, parent: impl Into<ParentState>, payload: Arc<Payload>) -> Result<ExecutedBlock, ValidateError> {
+    validate_prepared(spec, parent, Preparation::later(payload))
+}
+
+/// Like [`validate`], for a payload whose preparation may have begun already.
+pub fn validate_prepared(
+    spec: &ChainSpec,
+    parent: impl Into<ParentState>,
+    preparation: Preparation,
+) -> Result<ExecutedBlock, ValidateError> {
     let parent = parent.into();
+    let payload = preparation.payload().clone();
     let header = &payload.header;
     spec.check_header(header, parent.header(), parent.header().hash_slow())?;
-    let want = ordered_trie_root_encoded(&payload.transactions);
-    if header.transactions_root != want {
-        return Err(InvalidBlock::TransactionsRoot { have: header.transactions_root, want }.into());
-    }
-    let recovered: Vec<_> =
-        payload.transactions.par_iter().enumerate().map(|(index, raw)| recover(index, raw)).collect::<Result<_, _>>()?;
+    let recovered = preparation.finish()?;
 
     let mut execution = BlockExecution::begin(spec, header, parent.clone())?;
     for (index, (tx, raw)) in recovered.iter().zip(&payload.transactions).enumerate() {

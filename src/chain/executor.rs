@@ -10,7 +10,7 @@ pub use import::Imported;
 
 use crate::chain::{
     ChainError, Heads, Inserted, Shared,
-    execute::{self, InvalidBlock, ValidateError},
+    execute::{self, InvalidBlock, Preparation, ValidateError},
     payload_log::PayloadLog,
     persister::{Done, Work},
     store::Snapshot,
@@ -19,7 +19,7 @@ use crate::chain::{
 };
 use alloy_primitives::{B256, map::HashSet};
 use starling_p2p::Provenance;
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::payload::BlockId;
 use std::{
     sync::{
         Arc,
@@ -46,7 +46,7 @@ type Reply<T> = oneshot::Sender<Result<T, ChainError>>;
 pub enum Command {
     /// Execute; with `follow`, apply the fork choice of unsafe blocks too.
     Insert {
-        payload: Arc<Payload>,
+        payload: Preparation,
         provenance: Provenance,
         follow: bool,
         reply: Reply<Inserted>,
@@ -58,7 +58,7 @@ pub enum Command {
     },
     /// Execute blocks of a file and make each the head.
     Import {
-        payloads: Vec<Arc<Payload>>,
+        payloads: Vec<Preparation>,
         reply: Reply<Imported>,
     },
     Forkchoice {
@@ -115,6 +115,7 @@ impl Executor {
             let logged = logged.map_err(ChainError::store)?;
             let payload = Arc::new(logged.payload);
             let (id, timestamp) = (payload.id(), payload.timestamp());
+            let payload = Preparation::later(payload);
             // A sibling that lost, or a branch cut off by pruning, is not an error.
             if let Inserted::Valid = self.insert(payload, Provenance::Imported)? {
                 replayed += 1;
@@ -158,7 +159,8 @@ impl Executor {
         }
     }
 
-    fn insert(&mut self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
+    fn insert(&mut self, preparation: Preparation, provenance: Provenance) -> Result<Inserted, ChainError> {
+        let payload = preparation.payload().clone();
         let id = payload.id();
         if self.tree.get(&id.hash).is_none() && !self.stored(&id)? {
             let parent = payload.parent_hash();
@@ -172,7 +174,7 @@ impl Executor {
                 return Ok(Inserted::NoRoom);
             }
             let started = Instant::now();
-            let block = match execute::validate(&self.shared.spec, parent_view.state(), payload.clone()) {
+            let block = match execute::validate_prepared(&self.shared.spec, parent_view.state(), preparation) {
                 Ok(block) => Arc::new(block),
                 Err(ValidateError::Invalid(error)) => {
                     let reason = error.to_string();
@@ -215,8 +217,8 @@ impl Executor {
         Ok(())
     }
 
-    fn follow(&mut self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
-        let (id, timestamp) = (payload.id(), payload.timestamp());
+    fn follow(&mut self, payload: Preparation, provenance: Provenance) -> Result<Inserted, ChainError> {
+        let (id, timestamp) = (payload.payload().id(), payload.payload().timestamp());
         let inserted = self.insert(payload, provenance)?;
         if inserted == Inserted::Valid
             && let Some((heads, view)) = self.preferred(id, timestamp)?

@@ -107,7 +107,7 @@ impl PayloadLog {
         {
             return Err(damaged.into());
         }
-        let db = Database::builder(dir).cache_size(8 << 20).open()?;
+        let db = Database::builder(dir).cache_size(8 << 20).worker_threads(1).open()?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(8 << 20);
         let payloads = db.keyspace("payloads", options)?;
         let (index, guard) = (db.keyspace("index", options)?, db.keyspace("guard", options)?);

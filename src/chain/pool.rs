@@ -2,7 +2,7 @@
 //!
 //! JSON-RPC adds, the block builder reads [`Pool::best`], the head's follower calls [`Pool::on_head`] once per new head. Everything
 //! is decided under one short lock from values passed in (state at the head, clock): no disk, no waiting. What can overload it is
-//! senders: counts are bounded by [`PoolConfig`], bytes by 128 KiB a transaction, and when full the worst-paying tail goes first.
+//! senders: counts are bounded by [`PoolConfig`], bytes by slots of [`SLOT_SIZE`], and when full the worst-paying tail goes first.
 
 pub mod admit;
 mod book;
@@ -67,6 +67,8 @@ impl PoolTx {
 pub struct Admission {
     pub nonce: u64,
     pub balance: U256,
+    /// The account has code: only a delegated one can still send (EIP-7702), and of such the pool holds one transaction at a time.
+    pub delegated: bool,
     /// Wei per gas of the head block.
     pub base_fee: u64,
     pub block_gas_limit: u64,
@@ -103,8 +105,11 @@ impl TxRules {
     }
 }
 
+/// Bytes of a transaction in one slot; a larger one takes several (geth: `txSlotSize`).
+pub const SLOT_SIZE: usize = 32 * 1024;
+
 /// Limits, with op-geth's defaults (`--txpool.*`, `--rpc.txfeecap`).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// Wei per gas.
     pub min_tip: u128,
@@ -112,7 +117,7 @@ pub struct PoolConfig {
     pub price_bump: u128,
     /// Executable transactions each account keeps when the pool is full.
     pub account_slots: usize,
-    /// Executable transactions in all.
+    /// Executable transactions in all. All transactions together take no more slots than this and `global_queue`.
     pub global_slots: usize,
     /// Non-executable transactions per account.
     pub account_queue: usize,
@@ -120,6 +125,8 @@ pub struct PoolConfig {
     pub global_queue: usize,
     /// Seconds that a non-executable transaction is kept.
     pub lifetime: u64,
+    /// Most gas of a transaction (`--txpool.maxtxgas`).
+    pub max_gas: Option<u64>,
     /// Wei; the most `gas limit · fee cap` may be. Zero is no cap.
     pub tx_fee_cap: U256,
     /// Accept legacy transactions without a chain id.
@@ -136,6 +143,7 @@ impl Default for PoolConfig {
             account_queue: 64,
             global_queue: 1024,
             lifetime: 3 * 60 * 60,
+            max_gas: None,
             tx_fee_cap: U256::from(1_000_000_000_000_000_000u64),
             allow_unprotected: false,
         }
@@ -169,6 +177,11 @@ pub enum PoolError {
         queued.saturating_add(*cost).saturating_sub(*balance)
     )]
     Overdraft { balance: U256, queued: U256, cost: U256 },
+    #[error(
+        "insufficient funds for gas * price + value: balance {balance}, queued cost {queued}, tx bumped {bump}, overshot {}",
+        queued.saturating_add(*bump).saturating_sub(*balance)
+    )]
+    BumpOverdraft { balance: U256, queued: U256, bump: U256 },
     #[error("intrinsic gas too low: gas {gas}, minimum needed {minimum}")]
     IntrinsicGas { gas: u64, minimum: u64 },
     #[error("insufficient gas for floor data gas cost: gas {gas}, minimum needed {minimum}")]
@@ -183,16 +196,24 @@ pub enum PoolError {
     InitCode { size: usize, limit: usize },
     #[error("transaction type not supported")]
     TypeNotSupported,
+    #[error("transaction type not supported: type 4 rejected, pool not yet in Prague")]
+    SetCodeTooEarly,
     #[error("set code tx must have at least one authorization tuple")]
     NoAuthorizations,
-    #[error("invalid chain id for signer: have {have} want {want}")]
+    #[error("gapped-nonce tx from delegated accounts")]
+    DelegatedGap,
+    #[error("in-flight transaction limit reached for delegated accounts")]
+    DelegatedInFlight,
+    #[error("authority already reserved")]
+    AuthorityReserved,
+    #[error("invalid sender: invalid chain id for signer: have {have} want {want}")]
     ChainId { have: u64, want: u64 },
     #[error("only replay-protected (EIP-155) transactions allowed over RPC")]
     Unprotected,
     #[error("tx fee ({fee} ether) exceeds the configured cap ({cap} ether)")]
     FeeCap { fee: String, cap: String },
-    #[error("invalid sender")]
-    InvalidSender,
+    #[error("invalid sender: {0}")]
+    InvalidSender(&'static str),
     #[error("{0}")]
     Decode(String),
 }
@@ -265,9 +286,13 @@ impl Pool {
 
     /// Admits a transaction. It becomes executable once the sender's earlier nonces are there.
     pub fn add(&self, tx: PoolTx, at: &Admission) -> Result<B256, PoolError> {
-        admit::check(&tx, at, &TxRules::at(&self.spec, at.now), &self.config)?;
         let hash = tx.hash;
-        let promoted = self.book.lock().add(tx, at)?;
+        if self.book.lock().get(&hash).is_some() {
+            return Err(PoolError::AlreadyKnown);
+        }
+        admit::check(&tx, at, &TxRules::at(&self.spec, at.now), &self.config)?;
+        let authorities = admit::authorities(&tx);
+        let promoted = self.book.lock().add(tx, authorities, at)?;
         self.changed();
         self.announce(promoted);
         Ok(hash)
@@ -313,7 +338,8 @@ impl Pool {
         senders.sort_unstable();
         senders.dedup();
         let accounts: BTreeMap<_, _> = senders.into_iter().filter_map(|sender| Some((sender, account(sender)?))).collect();
-        let promoted = self.book.lock().on_head(change, &accounts);
+        let abandoned = change.abandoned.iter().map(admit::authorities).collect();
+        let promoted = self.book.lock().on_head(change, abandoned, &accounts);
         self.changed();
         self.announce(promoted);
     }

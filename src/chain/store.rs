@@ -9,6 +9,7 @@
 //! [`Store::sync`] makes it durable. What overloads the store: state history and receipts, by disk; writes stop above
 //! [`FREE_SPACE_FLOOR`].
 
+mod cache;
 mod codec;
 mod error;
 mod history;
@@ -25,9 +26,13 @@ pub(in crate::chain) use journal::check as check_journals;
 pub(in crate::chain) use maintain::{KINDS, Rewrite, is_own};
 pub use read::UnwindRecord;
 
-use crate::chain::view::{ExecutedBlock, Overlay, ReadError};
+use crate::chain::{
+    receipt::Receipt,
+    view::{ExecutedBlock, Overlay, ReadError},
+};
 use alloy_primitives::{B256, Bytes};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, Readable};
+use cache::{RowCache, Written};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, Readable};
 use history::{History, Kept, Pin};
 pub(in crate::chain) use lock::Lock;
 use parking_lot::Mutex;
@@ -46,6 +51,12 @@ pub const UNWIND_MARGIN: u64 = 1024;
 
 /// Bytes that must be free on the disk before a commit: a full disk would poison the database.
 pub const FREE_SPACE_FLOOR: u64 = 512 << 20;
+
+/// A genesis of more rows is written out at once: the first open should not find it in the journal.
+const LARGE_GENESIS: usize = 100_000;
+
+/// Rows of so many bytes are kept apart from their keys.
+const LONG_ROW: u32 = 4096;
 
 const HEAD: &[u8] = b"_head";
 const SCHEMA_ROW: &[u8] = b"schema";
@@ -96,7 +107,14 @@ impl Space {
             Self::State | Self::History => 16 << 20,
             _ => 8 << 20,
         };
-        KeyspaceCreateOptions::default().max_memtable_size(memtable)
+        let options = KeyspaceCreateOptions::default().max_memtable_size(memtable);
+        // Unwind records, bodies and receipts are long and written once: compaction moves their places, not them.
+        let separated = KvSeparationOptions::default().separation_threshold(LONG_ROW);
+        match self {
+            Self::History => options.with_kv_separation(Some(separated.compression(CompressionType::None))),
+            Self::Blocks => options.with_kv_separation(Some(separated)),
+            _ => options,
+        }
     }
 }
 
@@ -107,6 +125,7 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     db: Database,
     spaces: [Keyspace; 6],
+    rows: RowCache,
     path: PathBuf,
     identity: Identity,
     history: History,
@@ -130,27 +149,39 @@ impl Store {
         std::fs::create_dir_all(dir).map_err(|source| StoreError::Io { path: dir.into(), source })?;
         let lock = Lock::take(dir)?;
         let history = History::default();
-        let db = Database::builder(&path).cache_size(cache).with_compaction_filter_factories(history.filters()).open()?;
+        let db = database(&path, cache, &history)?;
         let spaces = open_spaces(&db)?;
         if let Some(have) = read_identity(&db, &spaces)? {
             return Err(StoreError::Exists(have));
         }
         let head = genesis.id();
-        let (floor, writer) = (FREE_SPACE_FLOOR, Mutex::new(head));
-        let store = Self(Arc::new(Inner { db, spaces, path, identity, history, floor, writer, _lock: lock }));
+        let store = Self(Arc::new(Inner {
+            db,
+            spaces,
+            rows: RowCache::new(cache / 2),
+            path,
+            identity,
+            history,
+            floor: FREE_SPACE_FLOOR,
+            writer: Mutex::new(head),
+            _lock: lock,
+        }));
         store.0.check_space()?;
-        let mut batch = Batch { inner: &store.0, batch: store.0.db.batch() };
+        let mut batch = Batch::new(&store.0);
         for (key, row) in &overlay.rows {
-            batch.set(Space::State, key, row.after.as_ref());
+            batch.set(Space::State, key, row.after.as_ref().map(AsRef::as_ref));
         }
-        batch.codes(overlay);
-        batch.block(genesis, &[], &[]);
+        code_rows(overlay, &mut |space, key, value| batch.set(space, key, value));
+        block_rows(genesis, &[], &[], &mut |space, key, value| batch.set(space, key, value));
         batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
         batch.put(Space::Meta, IDENTITY_ROW, [&identity.chain_id.to_be_bytes()[..], identity.genesis_hash.as_slice()].concat());
         batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
         batch.commit(head)?;
         store.sync()?;
+        if overlay.rows.len() > LARGE_GENESIS {
+            store.0.spaces[Space::State as usize].rotate_memtable_and_wait()?;
+        }
         Ok(store)
     }
 
@@ -169,7 +200,7 @@ impl Store {
             return Err(damaged.into());
         }
         let history = History::default();
-        let db = Database::builder(&path).cache_size(cache).with_compaction_filter_factories(history.filters()).open()?;
+        let db = database(&path, cache, &history)?;
         if db.list_keyspace_names().iter().any(|name| Space::ALL.iter().all(|space| space.name() != &**name)) {
             return Err(StoreError::NotStarling(path));
         }
@@ -182,8 +213,17 @@ impl Store {
             return Err(StoreError::OtherChain { have: identity, want });
         }
         let head = agreed_head(&db, &spaces)?;
-        let (floor, writer) = (FREE_SPACE_FLOOR, Mutex::new(head));
-        let store = Self(Arc::new(Inner { db, spaces, path, identity, history, floor, writer, _lock: lock }));
+        let store = Self(Arc::new(Inner {
+            db,
+            spaces,
+            rows: RowCache::new(cache / 2),
+            path,
+            identity,
+            history,
+            floor: FREE_SPACE_FLOOR,
+            writer: Mutex::new(head),
+            _lock: lock,
+        }));
         store.0.history.committed(store.0.kept(&store.0.db.snapshot())?);
         Ok(store)
     }
@@ -200,7 +240,7 @@ impl Store {
     /// A consistent reading of all keyspaces as they are now.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let pin = self.0.history.pin();
-        let snapshot = self.0.db.snapshot();
+        let (snapshot, generation) = self.0.rows.at_generation(|| self.0.db.snapshot());
         let get = |key| -> Result<Option<Bytes>, StoreError> { Ok(get(&snapshot, &self.0.spaces[Space::Meta as usize], key)?) };
         let id = |key: &'static [u8]| -> Result<Option<BlockId>, StoreError> {
             get(key)?.map(|row| codec::decode_id(&row).ok_or_else(|| damaged_meta(key))).transpose()
@@ -208,7 +248,8 @@ impl Store {
         let head = id(HEAD)?.ok_or_else(|| damaged_meta(HEAD))?;
         let kept = self.0.kept(&snapshot)?;
         let (safe, finalized) = (id(SAFE_ROW)?, id(FINALIZED_ROW)?);
-        Ok(Snapshot(Arc::new(SnapshotInner { snapshot, head, safe, finalized, kept, _pin: pin, inner: self.0.clone() })))
+        let inner = self.0.clone();
+        Ok(Snapshot(Arc::new(SnapshotInner { snapshot, generation, head, safe, finalized, kept, _pin: pin, inner })))
     }
 
     /// Writes a group of blocks that stand on the stored head, oldest first, as one atomic batch, together with the heads.
@@ -223,27 +264,17 @@ impl Store {
         let mut head = self.0.writer.lock();
         self.0.check_space()?;
         let mut new_head = *head;
-        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
-        // Only the last value of a row in the group is written.
-        let mut state = BTreeMap::new();
         for block in blocks {
             let id = block.payload.id();
             if block.payload.parent_hash() != new_head.hash || id.number != new_head.number + 1 {
                 return Err(StoreError::Unlinked { block: id, head: new_head });
             }
             new_head = id;
-            for (key, row) in &block.overlay.rows {
-                state.insert(key, row.after.as_ref());
-                if keys::is_flat(key) {
-                    batch.put(Space::History, keys::history(key, id.number), codec::encode_before(row.before.as_ref()));
-                }
-            }
-            batch.put(Space::History, keys::unwind(id.number), codec::encode_unwind(&block.overlay));
-            batch.codes(&block.overlay);
-            batch.block(&block.payload, block.transaction_hashes(), &block.receipts);
         }
-        for (key, after) in state {
-            batch.set(Space::State, key, after);
+        let mut batch = Batch::new(&self.0);
+        kept_rows(blocks, &mut |space, key, value| batch.set(space, key, value));
+        for (key, value) in state_rows(blocks) {
+            batch.state(key, value);
         }
         for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
             if let Some(id) = id {
@@ -272,9 +303,9 @@ impl Store {
         let body = snapshot.body(&gone.hash)?.ok_or_else(|| lacks("body"))?;
         let parent = BlockId { hash: header.parent_hash, number: gone.number.saturating_sub(1) };
 
-        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
+        let mut batch = Batch::new(&self.0);
         for (key, before) in &record {
-            batch.set(Space::State, key, before.as_ref());
+            batch.state(key, before.as_ref());
             if keys::is_flat(key) {
                 batch.set(Space::History, &keys::history(key, gone.number), None);
             }
@@ -324,11 +355,22 @@ impl Store {
     /// Writes a named value, durably.
     pub fn set_setting(&self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         let head = self.0.writer.lock();
-        let mut batch = Batch { inner: &self.0, batch: self.0.db.batch() };
+        let mut batch = Batch::new(&self.0);
         batch.put(Space::Meta, setting_key(name).as_bytes(), value);
         batch.commit(*head)?;
         self.sync()
     }
+}
+
+/// Half of `cache` is for blocks of the database, half for rows.
+fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjall::Error> {
+    Database::builder(path)
+        .cache_size(cache / 2)
+        // With more threads than one, one of them would turn in circles while another compacts.
+        .worker_threads(1)
+        .journal_compression(CompressionType::None)
+        .with_compaction_filter_factories(history.filters())
+        .open()
 }
 
 /// The database's folder inside the directory of a store.
@@ -412,40 +454,85 @@ pub(super) fn free_space(path: &Path) -> std::io::Result<u64> {
     Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
+/// The rows of `state` that a group of blocks writes: only the last value of a row.
+fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>> {
+    let rows = blocks.iter().flat_map(|block| &block.overlay.rows);
+    rows.map(|(key, row)| (key, row.after.as_ref())).collect()
+}
+
+/// What is kept of each block beside the state.
+fn kept_rows(blocks: &[Arc<ExecutedBlock>], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    for block in blocks {
+        let (overlay, number) = (&block.overlay, block.payload.number());
+        for (key, row) in overlay.rows.iter().filter(|(key, _)| keys::is_flat(key)) {
+            put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
+        }
+        put(Space::History, &keys::unwind(number), Some(&codec::encode_unwind(overlay)));
+        code_rows(overlay, put);
+        block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
+    }
+}
+
+fn code_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    for (hash, code) in &overlay.codes {
+        put(Space::Code, hash.as_slice(), Some(code));
+    }
+}
+
+/// Header, body, receipts and index rows of a canonical block.
+fn block_rows(payload: &Payload, transactions: &[B256], receipts: &[Receipt], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    let (hash, number) = (payload.hash, payload.number());
+    put(Space::Blocks, &keys::header(&hash), Some(&alloy_rlp::encode(&payload.header)));
+    put(Space::Blocks, &keys::body(&hash), Some(&alloy_rlp::encode(&payload.transactions)));
+    put(Space::Blocks, &keys::receipts(&hash), Some(&codec::encode_receipts(receipts)));
+    put(Space::Index, &keys::hash_of(number), Some(hash.as_slice()));
+    put(Space::Index, &keys::number_of(&hash), Some(&number.to_be_bytes()));
+    for (index, transaction) in transactions.iter().enumerate() {
+        let place = [&number.to_be_bytes()[..], &(index as u32).to_be_bytes()].concat();
+        put(Space::Index, &keys::transaction(transaction), Some(&place));
+    }
+}
+
+/// A row that a commit writes: keyspace, key, value or its removal.
+pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
+
+/// The rows that [`Store::commit`] writes for these blocks.
+pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
+    let mut rows = Vec::new();
+    kept_rows(blocks, &mut |space, key, value| {
+        rows.push((space.name(), Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)));
+    });
+    rows.extend(state_rows(blocks).into_iter().map(|(key, value)| (Space::State.name(), key.clone(), value.cloned())));
+    rows
+}
+
 /// One atomic batch across keyspaces.
 struct Batch<'a> {
     inner: &'a Inner,
     batch: OwnedWriteBatch,
+    /// Its rows of `state`.
+    written: Written,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        Self { inner, batch: inner.db.batch(), written: Written::new() }
+    }
+
+    /// Sets or removes a row of `state`.
+    fn state(&mut self, key: &Bytes, value: Option<&Bytes>) {
+        self.set(Space::State, key, value.map(AsRef::as_ref));
+        self.written.push((key.clone(), value.cloned()));
+    }
+
     fn put(&mut self, space: Space, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.batch.insert(&self.inner.spaces[space as usize], key.as_ref(), value.as_ref());
     }
 
-    fn set(&mut self, space: Space, key: &[u8], value: Option<&Bytes>) {
+    fn set(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
         match value {
             Some(value) => self.put(space, key, value),
             None => self.batch.remove(&self.inner.spaces[space as usize], key),
-        }
-    }
-
-    fn codes(&mut self, overlay: &Overlay) {
-        for (hash, code) in &overlay.codes {
-            self.put(Space::Code, hash, code);
-        }
-    }
-
-    /// Header, body, receipts and index rows of a canonical block.
-    fn block(&mut self, payload: &Payload, transactions: &[B256], receipts: &[crate::chain::receipt::Receipt]) {
-        let (hash, number) = (payload.hash, payload.number());
-        self.put(Space::Blocks, keys::header(&hash), alloy_rlp::encode(&payload.header));
-        self.put(Space::Blocks, keys::body(&hash), alloy_rlp::encode(&payload.transactions));
-        self.put(Space::Blocks, keys::receipts(&hash), codec::encode_receipts(receipts));
-        self.put(Space::Index, keys::hash_of(number), hash);
-        self.put(Space::Index, keys::number_of(&hash), number.to_be_bytes());
-        for (index, transaction) in transactions.iter().enumerate() {
-            self.put(Space::Index, keys::transaction(transaction), codec::encode_place(number, index));
         }
     }
 
@@ -453,7 +540,11 @@ impl Batch<'_> {
         for space in Space::ALL {
             self.put(space, HEAD, codec::encode_id(head));
         }
-        Ok(self.batch.commit()?)
+        let Self { inner, batch, written } = self;
+        if written.is_empty() {
+            return Ok(batch.commit()?);
+        }
+        Ok(inner.rows.write(written, || batch.commit())?)
     }
 }
 
@@ -463,6 +554,8 @@ pub struct Snapshot(Arc<SnapshotInner>);
 
 struct SnapshotInner {
     snapshot: fjall::Snapshot,
+    /// Of the row cache; `None` if it must not be asked.
+    generation: Option<u64>,
     head: BlockId,
     safe: Option<BlockId>,
     finalized: Option<BlockId>,

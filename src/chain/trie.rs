@@ -50,9 +50,34 @@ pub struct Update {
     pub overlay: Overlay,
 }
 
+/// The rows of a state: leaves and nodes, ordered by key.
+pub trait Rows: Sync {
+    fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
+
+    /// The rows with this prefix, at or after `from`, ascending.
+    fn scan<'a>(&'a self, prefix: &[u8], from: &[u8]) -> Result<RowIter<'a>, ReadError>;
+}
+
+pub type RowIter<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
+
+impl Rows for State {
+    fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        State::row(self, key)
+    }
+
+    fn scan<'a>(&'a self, prefix: &[u8], from: &[u8]) -> Result<RowIter<'a>, ReadError> {
+        Ok(Box::new(State::scan(self, prefix, from)?))
+    }
+}
+
 /// Applies the changes of a block to the state of its parent.
 pub fn update(parent: &State, changes: &Changes) -> Result<Update, TrieError> {
-    run(Some(parent), parent.header().state_root, changes)
+    update_rows(parent, parent.header().state_root, changes)
+}
+
+/// Applies changes to the state with this root, whose rows may be anywhere.
+pub fn update_rows(parent: &dyn Rows, root: B256, changes: &Changes) -> Result<Update, TrieError> {
+    run(Some(parent), root, changes)
 }
 
 /// The state that a genesis alloc makes of nothing.
@@ -60,7 +85,7 @@ pub fn genesis(changes: &Changes) -> Result<Update, TrieError> {
     run(None, EMPTY_ROOT_HASH, changes)
 }
 
-fn run(parent: Option<&State>, root: B256, changes: &Changes) -> Result<Update, TrieError> {
+fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Update, TrieError> {
     let accounts = touched(changes)
         .into_par_iter()
         .map(|(hash, account, storage)| account_update(parent, hash, account, storage))
@@ -109,7 +134,7 @@ struct AccountUpdate {
 }
 
 fn account_update(
-    parent: Option<&State>,
+    parent: Option<&dyn Rows>,
     hash: B256,
     account: Option<Option<AccountChange>>,
     storage: Option<&StorageChange>,
@@ -142,7 +167,7 @@ fn account_update(
 
 /// The storage trie of one account: its new root and the changed rows.
 fn storage_update(
-    parent: Option<&State>,
+    parent: Option<&dyn Rows>,
     account: &B256,
     root: B256,
     change: &StorageChange,
@@ -180,7 +205,7 @@ fn storage_update(
     Ok((root, rows))
 }
 
-fn row(parent: Option<&State>, key: &[u8]) -> Result<Option<Bytes>, TrieError> {
+fn row(parent: Option<&dyn Rows>, key: &[u8]) -> Result<Option<Bytes>, TrieError> {
     Ok(parent.map(|state| state.row(key)).transpose()?.flatten())
 }
 
@@ -220,14 +245,14 @@ pub(super) fn slot_leaf(row: &[u8]) -> Bytes {
 
 /// Nodes out of the rows of a state. Remembers the rows it gave out: they are the befores of the trie's rows.
 struct StateSource<'a> {
-    state: Option<&'a State>,
+    state: Option<&'a dyn Rows>,
     /// The storage trie of this account; the state trie if `None`.
     account: Option<B256>,
     loaded: RefCell<Vec<(Bytes, Bytes)>>,
 }
 
 impl<'a> StateSource<'a> {
-    fn new(state: Option<&'a State>, account: Option<B256>) -> Self {
+    fn new(state: Option<&'a dyn Rows>, account: Option<B256>) -> Self {
         Self { state, account, loaded: RefCell::default() }
     }
 
@@ -239,7 +264,7 @@ impl<'a> StateSource<'a> {
     }
 
     /// The one leaf below `path`, found in the flat rows.
-    fn leaf(&self, state: &State, path: &Nibbles) -> Result<Option<Node>, TrieError> {
+    fn leaf(&self, state: &dyn Rows, path: &Nibbles) -> Result<Option<Node>, TrieError> {
         let trie = match &self.account {
             None => keys::account_prefix(),
             Some(account) => keys::storage_prefix(account),
@@ -249,7 +274,7 @@ impl<'a> StateSource<'a> {
         let mut from = trie.to_vec();
         from.extend_from_slice(&path.pack());
         let prefix = &from[..trie.len() + whole_bytes];
-        let Some((key, value)) = state.first_with_prefix(prefix, &from)? else { return Ok(None) };
+        let Some((key, value)) = state.scan(prefix, &from)?.next().transpose()? else { return Ok(None) };
         let Ok(key) = B256::try_from(&key[trie.len()..]) else {
             return Err(TrieError::Damaged(format!("the flat row {key} has a key of wrong length")));
         };

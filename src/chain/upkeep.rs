@@ -73,3 +73,6 @@ fn account(view: &Arc<View>, sender: Address) -> Option<(u64, U256)> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,11 @@
 //! What a command line means: one plain structure per role. The rest of the program sees these and never a flag.
 
+mod limits;
+
+pub use limits::RpcLimits;
+
 use super::{CliError, parse::Source, parse::Values, value::Secret};
+use crate::chain::pool::PoolConfig;
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
@@ -19,6 +24,7 @@ pub struct NodeConfig {
     /// `None`: a replica.
     pub sequencer: Option<SequencerConfig>,
     pub rpc: RpcConfig,
+    pub pool: PoolConfig,
     pub cache: CacheConfig,
     pub history: HistoryConfig,
     pub log: LogConfig,
@@ -30,6 +36,7 @@ pub struct NodeConfig {
 pub struct ExecutionConfig {
     pub datadir: PathBuf,
     pub rpc: RpcConfig,
+    pub pool: PoolConfig,
     /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
     pub dev_period: Option<u64>,
     pub cache: CacheConfig,
@@ -187,6 +194,7 @@ pub struct RpcConfig {
     pub sequencer_http: Option<String>,
     /// Leave `l1FeeScalar` out from Ecotone on.
     pub geth_exact_receipts: bool,
+    pub limits: RpcLimits,
 }
 
 #[derive(Clone, Debug)]
@@ -253,6 +261,7 @@ impl NodeConfig {
             p2p,
             sequencer: SequencerConfig::read(values, notices)?,
             rpc: RpcConfig::read(values)?,
+            pool: limits::pool(values)?,
             cache: cache(values)?,
             history: HistoryConfig::read(values)?,
             log: LogConfig::of_node(values)?,
@@ -271,6 +280,7 @@ impl ExecutionConfig {
         Ok(Self {
             datadir: datadir(values)?,
             rpc: RpcConfig::read(values)?,
+            pool: limits::pool(values)?,
             dev_period: values.optional_uint("dev.period")?.filter(|seconds| *seconds > 0),
             cache: cache(values)?,
             history: HistoryConfig::read(values)?,
@@ -481,6 +491,7 @@ impl RpcConfig {
             ws: values.bool("ws")?.then_some(ws),
             sequencer_http: values.text("rollup.sequencerhttp")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
+            limits: RpcLimits::read(values)?,
         })
     }
 }

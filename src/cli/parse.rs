@@ -109,6 +109,13 @@ impl Values {
         }
     }
 
+    pub fn float(&self, name: &'static str) -> Result<f64, CliError> {
+        match self.values.get(name) {
+            Some(Value::Float(value)) => Ok(*value),
+            _ => Err(CliError::Table(name)),
+        }
+    }
+
     pub fn list(&self, name: &'static str) -> Result<Vec<String>, CliError> {
         match self.values.get(name) {
             Some(Value::List(value)) => Ok(value.clone()),

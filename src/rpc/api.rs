@@ -6,9 +6,11 @@
 use super::{
     RpcContext,
     error::{Reply, RpcError},
+    eth::logs::LogLimits,
     frame::crashed,
     params::Args,
 };
+use crate::chain::evm::{Deadline, RPC_GAS_CAP, StateError};
 use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
 use serde_json::value::RawValue;
 use std::{
@@ -18,9 +20,10 @@ use std::{
 };
 use tokio::{sync::Semaphore, time::timeout};
 
-/// Reads at once. A read takes microseconds; more at once than this only queue at the disk.
-const READS: usize = 64;
-/// How long a heavy call may take, waiting included (geth's `--rpc.evmtimeout`).
+/// Reads at once, for each core. A read takes microseconds, and most of them do not wait for the disk: more at once would only take
+/// turns with the executor.
+const READS: usize = 4;
+/// How long a heavy call may take, waiting included, if nothing else is said (geth's `--rpc.evmtimeout`).
 pub const HEAVY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A method's implementation.
@@ -30,8 +33,9 @@ pub enum Method {
     Quick(fn(&RpcContext, Args) -> Reply),
     /// Reads the store.
     Read(fn(&RpcContext, Args) -> Reply),
-    /// Runs the EVM or scans many blocks. The caller is told after [`HEAVY_TIMEOUT`]; the work itself keeps its place until done.
-    Heavy(fn(&RpcContext, Args) -> Reply),
+    /// Runs the EVM or scans many blocks. The caller is told when [`Bounds::timeout`] is over; the work looks at its deadline, which
+    /// also passes when the caller has gone, so that neither keeps its place.
+    Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
     /// Waits for something else than the chain.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),
 }
@@ -125,13 +129,24 @@ impl Api {
 /// The bounds on work that all endpoints share.
 pub struct Bounds {
     pub(super) reads: Arc<Semaphore>,
-    heavy: Arc<Semaphore>,
+    pub(super) heavy: Arc<Semaphore>,
+    /// Of a heavy call (`--rpc.evmtimeout`).
+    pub timeout: Duration,
+    /// Gas of one run of the EVM (`--rpc.gascap`).
+    pub gas_cap: u64,
+    pub logs: LogLimits,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        Self { reads: Arc::new(Semaphore::new(READS)), heavy: Arc::new(Semaphore::new(cores.max(2))) }
+        Self {
+            reads: Arc::new(Semaphore::new(READS * cores.max(2))),
+            heavy: Arc::new(Semaphore::new(cores.max(2))),
+            timeout: HEAVY_TIMEOUT,
+            gas_cap: RPC_GAS_CAP,
+            logs: LogLimits::default(),
+        }
     }
 }
 
@@ -151,16 +166,18 @@ fn bind(
             }
             Method::Heavy(function) => {
                 let place = context.bounds.heavy.clone();
-                let work = blocking(name, place, move || function(&context, args));
-                within(HEAVY_TIMEOUT, work).boxed()
+                let deadline = Deadline::after(context.bounds.timeout);
+                within(deadline.clone(), blocking(name, place, move || function(&context, args, &deadline))).boxed()
             }
         }
     }
 }
 
-async fn within(limit: Duration, work: impl Future<Output = Reply>) -> Reply {
-    let late = |_| Err(RpcError::server(format!("execution aborted (timeout = {limit:?})")));
-    timeout(limit, work).await.unwrap_or_else(late)
+/// Waits for work until its deadline, which passes at once when nobody waits any more.
+async fn within(deadline: Deadline, work: impl Future<Output = Reply>) -> Reply {
+    let _waiting = deadline.waiting();
+    let late = |_| Err(StateError::Aborted(deadline.limit()).into());
+    timeout(deadline.limit(), work).await.unwrap_or_else(late)
 }
 
 /// Runs a function on the blocking pool once there is a place for it. The function keeps its place until it returns, even if
@@ -182,26 +199,60 @@ pub async fn blocking<T: Send + 'static>(
 mod tests {
     use super::*;
     use crate::rpc::error::reply;
-    use std::{sync::mpsc, time::Duration};
 
-    #[tokio::test]
-    async fn a_call_that_takes_too_long_is_told_so_and_keeps_its_place() {
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// Work that looks at its deadline as heavy methods do.
+    fn endless(places: &Arc<Semaphore>, limit: Duration) -> impl Future<Output = Reply> + use<> {
+        let deadline = Deadline::after(limit);
+        let looking = deadline.clone();
+        within(
+            deadline,
+            blocking("toy", places.clone(), move || {
+                loop {
+                    looking.check()?;
+                    std::thread::yield_now();
+                }
+            }),
+        )
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_call_that_takes_too_long_is_told_so_and_gives_back_its_place() {
         let places = Arc::new(Semaphore::new(1));
-        let (go, wait) = mpsc::channel::<()>();
-        let slow = blocking("toy", places.clone(), move || {
-            let _ = wait.recv();
-            reply(1)
-        });
-        let error = within(Duration::from_millis(50), slow).await.unwrap_err();
+        let error = endless(&places, Duration::from_millis(50)).await.unwrap_err();
         assert_eq!((error.code, error.message.as_str()), (-32000, "execution aborted (timeout = 50ms)"));
-        assert_eq!(places.available_permits(), 0);
-        // The next one waits for the place and is told so too.
-        let next = within(Duration::from_millis(50), blocking("toy", places.clone(), || reply(2))).await;
-        assert!(next.unwrap_err().message.starts_with("execution aborted"));
-        go.send(()).unwrap();
-        let next = within(HEAVY_TIMEOUT, blocking("toy", places, || reply(3))).await;
+        let next = within(Deadline::after(LONG), blocking("toy", places, || reply(3))).await;
         assert_eq!(next.unwrap().get(), "3");
         assert_eq!(format!("{HEAVY_TIMEOUT:?}"), "5s");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_call_whose_client_has_gone_gives_back_its_place() {
+        let places = Arc::new(Semaphore::new(1));
+        let call = tokio::spawn(endless(&places, LONG));
+        while places.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        call.abort();
+        let next = within(Deadline::after(LONG), blocking("toy", places, || reply(4))).await;
+        assert_eq!(next.unwrap().get(), "4");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_finds_no_place_in_time_is_told_so_and_never_runs() {
+        let places = Arc::new(Semaphore::new(1));
+        let taken = places.clone().acquire_owned().await.unwrap();
+        let (run, ran) = std::sync::mpsc::channel();
+        let late = blocking("toy", places.clone(), move || {
+            let _ = run.send(());
+            reply(1)
+        });
+        let error = within(Deadline::after(Duration::from_millis(50)), late).await.unwrap_err();
+        assert!(error.message.starts_with("execution aborted"));
+        drop(taken);
+        assert!(blocking("toy", places, || reply(2)).await.is_ok());
+        assert!(ran.try_recv().is_err());
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! JSON-RPC errors with geth's codes and texts.
 
-use crate::chain::view::ReadError;
+use crate::chain::{evm::StateError, view::ReadError};
 use alloy_primitives::Bytes;
 use serde_json::value::RawValue;
 
@@ -63,6 +63,12 @@ impl RpcError {
 
 impl From<ReadError> for RpcError {
     fn from(error: ReadError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+impl From<StateError> for RpcError {
+    fn from(error: StateError) -> Self {
         Self::server(error.to_string())
     }
 }

@@ -1,32 +1,83 @@
 //! JSON-RPC framing: bytes of a request or a batch in, text of the response out, by geth's rules (`facts`: JSON-RPC, framing).
 //!
-//! Both transports end here. A batch runs one call after another, and stops growing at 25 MB.
+//! Both transports end here. A batch runs one call after another. What it may grow to, and what all answers together take until
+//! their readers have them, is [`Allowance`].
 
 use super::{
     api::{Api, EventStream},
     error::{self, Reply, RpcError},
-    json::{Firsts, Members},
+    json::{Members, firsts},
     params::Args,
 };
 use futures::FutureExt;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use std::{collections::HashMap, fmt::Write, panic::AssertUnwindSafe};
-use tokio::time::{Instant, timeout_at};
+use std::{collections::HashMap, fmt::Write, panic::AssertUnwindSafe, sync::Arc};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 
-/// Calls in one batch.
-const MAX_BATCH: usize = 1000;
-/// Bytes of results in one batch; what follows the result that crosses the line is an error.
-const MAX_BATCH_RESPONSE: usize = 25_000_000;
 /// Live subscriptions of one connection.
 const MAX_SUBSCRIPTIONS: usize = 1000;
+
+/// What an endpoint spends on answers.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    /// Calls in one batch.
+    pub batch: usize,
+    /// Bytes of results in one batch; what follows the result that crosses the line is an error.
+    pub batch_response: usize,
+    /// KiB of all answers that are being made or wait for their readers.
+    memory: Arc<Semaphore>,
+}
+
+/// Part of an [`Allowance`]'s memory, given back when dropped.
+pub type Held = OwnedSemaphorePermit;
+
+/// Answers up to this size are not counted: connections bound their number.
+const SMALL: usize = 1024;
+
+/// Bytes of a result, or of what a call reverted with.
+fn weight(reply: &Reply) -> usize {
+    match reply {
+        Ok(result) => result.get().len(),
+        Err(error) => error.data.as_ref().map_or(0, |data| data.get().len()),
+    }
+}
+
+impl Allowance {
+    /// `memory` in bytes.
+    pub fn new(batch: usize, batch_response: usize, memory: usize) -> Self {
+        Self { batch, batch_response, memory: Arc::new(Semaphore::new((memory / SMALL).min(Semaphore::MAX_PERMITS))) }
+    }
+
+    /// Makes room for a result, or refuses it: who reads slowly must not cost others their memory.
+    fn hold(&self, reply: Reply, held: &mut Option<Held>) -> Reply {
+        let size = weight(&reply) / SMALL;
+        if size == 0 {
+            return reply;
+        }
+        let room = u32::try_from(size).ok().and_then(|size| self.memory.clone().try_acquire_many_owned(size).ok());
+        let Some(room) = room else {
+            return Err(RpcError::new(error::RESPONSE_TOO_LARGE, "response too large: too many answers wait for their readers"));
+        };
+        match held {
+            Some(held) => held.merge(room),
+            None => *held = Some(room),
+        }
+        reply
+    }
+}
 
 /// What goes back to the client, and the subscriptions that begin once it has gone.
 #[derive(Default)]
 pub struct Answer {
     /// `None`: nothing is sent (notifications only, or an empty body).
     pub text: Option<String>,
+    /// To be dropped when the text has been sent.
+    pub held: Option<Held>,
     pub subscriptions: Vec<Subscription>,
 }
 
@@ -45,6 +96,7 @@ pub type Live = Mutex<HashMap<String, CancellationToken>>;
 /// What a connection allows its requests.
 pub struct Session<'a> {
     pub api: &'a Api,
+    pub allowance: &'a Allowance,
     /// Answers after this moment are -32002. HTTP only: nobody waits on a WebSocket.
     pub deadline: Option<Instant>,
     /// `None` where there cannot be any (HTTP).
@@ -121,14 +173,13 @@ impl Session<'_> {
             }
             return answer;
         }
-        let Ok(Firsts(batch)) = serde_json::from_str::<Firsts<'_, { MAX_BATCH + 1 }>>(json.get()) else {
-            return failed(error::PARSE, "parse error");
-        };
+        let most = self.allowance.batch;
+        let Ok(batch) = firsts(json.get(), most.saturating_add(1)) else { return failed(error::PARSE, "parse error") };
         if batch.is_empty() {
             return failed(error::INVALID_REQUEST, "empty batch");
         }
         let messages = batch.iter().map(|json| Message::parse(json));
-        if batch.len() > MAX_BATCH {
+        if batch.len() > most {
             let id = messages.into_iter().find(Message::is_call).and_then(|call| call.id);
             let error = Err(RpcError::new(error::INVALID_REQUEST, "batch too large"));
             return Answer { text: Some(format!("[{}]", response(id, &error))), ..Answer::default() };
@@ -144,12 +195,13 @@ impl Session<'_> {
                 None => self.handle(&message, &mut answer).await,
             };
             let Some(reply) = reply else { continue };
+            results += weight(&reply);
             match &reply {
-                Ok(result) => results += result.get().len(),
-                Err(error) if error.code == error::TIMEOUT => stop = Some(error.clone()),
+                Ok(_) => {}
+                Err(error) if [error::TIMEOUT, error::RESPONSE_TOO_LARGE].contains(&error.code) => stop = Some(error.clone()),
                 Err(_) => {}
             }
-            if results > MAX_BATCH_RESPONSE && stop.is_none() {
+            if results > self.allowance.batch_response && stop.is_none() {
                 stop = Some(RpcError::new(error::RESPONSE_TOO_LARGE, "response too large"));
             }
             let separator = if text.is_empty() { '[' } else { ',' };
@@ -196,7 +248,7 @@ impl Session<'_> {
             Some(deadline) => timeout_at(deadline, call).await.map_err(|_| RpcError::new(error::TIMEOUT, "request timed out"))?,
             None => call.await,
         };
-        outcome.unwrap_or_else(|_| Err(crashed(&message.method)))
+        self.allowance.hold(outcome.unwrap_or_else(|_| Err(crashed(&message.method))), &mut answer.held)
     }
 
     fn subscribe(&self, namespace: &str, params: Option<&RawValue>, answer: &mut Answer) -> Reply {

@@ -4,33 +4,32 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use serde_json::value::RawValue;
 use std::{fmt, marker::PhantomData};
 
-/// The first `N` elements of an array; the others are checked for syntax and forgotten.
-pub struct Firsts<'a, const N: usize>(pub Vec<&'a RawValue>);
+/// The first `most` elements of an array; the others are checked for syntax and forgotten.
+pub fn firsts(array: &str, most: usize) -> serde_json::Result<Vec<&RawValue>> {
+    struct Elements(usize);
+    impl<'de> Visitor<'de> for Elements {
+        type Value = Vec<&'de RawValue>;
 
-impl<'de: 'a, 'a, const N: usize> Deserialize<'de> for Firsts<'a, N> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Elements<'a, const N: usize>(PhantomData<&'a ()>);
-        impl<'de: 'a, 'a, const N: usize> Visitor<'de> for Elements<'a, N> {
-            type Value = Firsts<'a, N>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an array")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
-                let mut firsts = Vec::new();
-                while firsts.len() < N {
-                    match elements.next_element()? {
-                        Some(element) => firsts.push(element),
-                        None => return Ok(Firsts(firsts)),
-                    }
-                }
-                while elements.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Firsts(firsts))
-            }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array")
         }
-        deserializer.deserialize_seq(Elements(PhantomData))
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+            let mut firsts = Vec::new();
+            while firsts.len() < self.0 {
+                match elements.next_element()? {
+                    Some(element) => firsts.push(element),
+                    None => return Ok(firsts),
+                }
+            }
+            while elements.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(firsts)
+        }
     }
+    let mut json = serde_json::Deserializer::from_str(array);
+    let firsts = json.deserialize_seq(Elements(most))?;
+    json.end()?;
+    Ok(firsts)
 }
 
 /// The members of a request that JSON-RPC knows; of a repeated one the last.
@@ -80,10 +79,11 @@ mod tests {
 
     #[test]
     fn only_the_first_elements_are_kept() {
-        let Firsts(kept) = serde_json::from_str::<Firsts<'_, 2>>("[1, [2], {\"a\": 3}]").unwrap();
+        let kept = firsts("[1, [2], {\"a\": 3}]", 2).unwrap();
         assert_eq!(kept.iter().map(|raw| raw.get()).collect::<Vec<_>>(), ["1", "[2]"]);
-        assert!(serde_json::from_str::<Firsts<'_, 2>>("[1, 2, 3").is_err());
-        assert!(serde_json::from_str::<Firsts<'_, 2>>("{}").is_err());
+        for bad in ["[1, 2, 3", "{}", "[1] 2"] {
+            assert!(firsts(bad, 2).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Positional parameters, read one after another, refused in geth's words (code -32602).
 
-use super::{error::RpcError, json::Firsts};
+use super::{error::RpcError, json::firsts};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde_json::value::RawValue;
 
@@ -24,8 +24,7 @@ impl Args {
     /// `params` of a request: an array, null or nothing.
     pub fn parse(params: Option<&RawValue>) -> Result<Self, RpcError> {
         let Some(params) = params.filter(|params| params.get() != "null") else { return Ok(Self::default()) };
-        let Firsts(values) = serde_json::from_str::<Firsts<'_, MAX_PARAMS>>(params.get())
-            .map_err(|_| RpcError::invalid_params("non-array args"))?;
+        let values = firsts(params.get(), MAX_PARAMS).map_err(|_| RpcError::invalid_params("non-array args"))?;
         let values: Vec<Box<RawValue>> = values.into_iter().map(ToOwned::to_owned).collect();
         Ok(Self { values: values.into_iter(), next: 0 })
     }

@@ -1,10 +1,15 @@
 //! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins, time limits, as geth has them.
 //!
 //! Clients talk to it. What can overload it, and the bound: connections (a limit for HTTP, one for WebSockets), bodies (5 MiB
-//! each, [`Limits::body_memory`] together), readers that do not read (a write that stalls ends the connection), senders that do
+//! each, [`Limits::body_memory`] together), answers ([`Limits::answer_memory`] together), readers that do not read (a write that stalls ends the connection), senders that do
 //! not send (time limits on head, body and idleness).
 
-use super::{api::Api, frame::Session, io::WriteTimeout, ws};
+use super::{
+    api::Api,
+    frame::{Allowance, Held, Session},
+    io::WriteTimeout,
+    ws,
+};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -37,6 +42,12 @@ pub struct Limits {
     pub body: usize,
     /// Bytes of all request bodies in memory.
     pub body_memory: usize,
+    /// Bytes of all answers in memory; what does not fit is refused.
+    pub answer_memory: usize,
+    /// Calls in one batch.
+    pub batch: usize,
+    /// Bytes of results in one batch.
+    pub batch_response: usize,
     /// Bytes of one WebSocket message.
     pub ws_message: usize,
     /// The head of a connection's first request, and a request's body.
@@ -58,6 +69,9 @@ impl Default for Limits {
             ws_connections: 256,
             body: 5 << 20,
             body_memory: 128 << 20,
+            answer_memory: 256 << 20,
+            batch: 1000,
+            batch_response: 25_000_000,
             ws_message: 32 << 20,
             read: Duration::from_secs(30),
             write: Duration::from_secs(30),
@@ -94,6 +108,7 @@ pub struct Site {
     pub limits: Limits,
     ws_places: Arc<Semaphore>,
     body_memory: Semaphore,
+    allowance: Allowance,
 }
 
 /// How long a request in flight may hold up the server's end.
@@ -105,7 +120,8 @@ impl Site {
     pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits) -> Self {
         let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
         let body_memory = Semaphore::new(limits.body_memory.max(limits.body).div_ceil(KIB));
-        Self { http, ws, limits, ws_places, body_memory }
+        let allowance = Allowance::new(limits.batch, limits.batch_response, limits.answer_memory);
+        Self { http, ws, limits, ws_places, body_memory, allowance }
     }
 }
 
@@ -202,6 +218,18 @@ async fn connection(
 
 type Answer = Response<Full<Bytes>>;
 
+/// The text of an answer; its memory is given back when the last of it has been sent.
+struct Sent {
+    text: String,
+    _held: Option<Held>,
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
 /// An HTTP error in the form of Go's `http.Error`.
 fn refused(status: StatusCode, text: &str) -> Answer {
     let mut response = Response::new(Full::from(format!("{text}\n")));
@@ -269,9 +297,10 @@ impl Site {
             Ok(Err(_)) => return empty(StatusCode::BAD_REQUEST),
             Ok(Ok(body)) => body.to_bytes(),
         };
-        let session = Session { api: &http.api, deadline: Some(deadline), subscriptions: None };
+        let session = Session { api: &http.api, allowance: &self.allowance, deadline: Some(deadline), subscriptions: None };
         let answer = session.answer(&body).await;
-        let mut response = Response::new(Full::from(answer.text.unwrap_or_default()));
+        let text = Sent { text: answer.text.unwrap_or_default(), _held: answer.held };
+        let mut response = Response::new(Full::from(Bytes::from_owner(text)));
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
     }
@@ -303,7 +332,7 @@ impl Site {
         tasks.spawn(async move {
             let _places = (place, ws_place);
             let (Ok(socket), Some(ws)) = (upgraded.await, &self.ws) else { return };
-            ws::session(TokioIo::new(socket), ws.api.clone(), &self.limits, token).await;
+            ws::session(TokioIo::new(socket), ws.api.clone(), &self.limits, &self.allowance, token).await;
         });
         response
     }

@@ -1,11 +1,13 @@
 //! The server over real sockets: HTTP rules, JSON-RPC framing, WebSocket sessions.
 
+mod bounds;
 mod call;
 mod chain;
 mod filters;
 mod fixtures;
 mod framing;
 mod heads;
+mod hostile;
 mod http;
 mod more;
 mod send;

@@ -1,11 +1,11 @@
 //! One WebSocket connection: requests run side by side, answers and events leave through one bounded queue.
 //!
 //! A client that does not read fills the queue; then its requests and subscriptions wait (events are pulled, not pushed, so
-//! nothing piles up), and after [`Limits::ws_write`] without progress the connection is dropped.
+//! nothing piles up; all answers together have one bound), and after [`Limits::ws_write`] without progress the connection is dropped.
 
 use super::{
     api::Api,
-    frame::{self, Live, Session, Subscription},
+    frame::{self, Allowance, Held, Live, Session, Subscription},
     server::Limits,
 };
 use futures::{
@@ -42,8 +42,12 @@ const CLOSE: Duration = Duration::from_secs(1);
 
 type Socket = Compat<TokioIo<Upgraded>>;
 
+/// What is written to the socket, with the memory it was given.
+type Message = (String, Option<Held>);
+type Queue = mpsc::Sender<Message>;
+
 /// Serves a connection until either side ends it.
-pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, token: CancellationToken) {
+pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, allowance: &Allowance, token: CancellationToken) {
     let mut builder = Builder::new(socket.compat(), Mode::Server);
     builder.set_max_message_size(limits.ws_message);
     builder.set_max_frame_size(limits.ws_message);
@@ -52,7 +56,7 @@ pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, 
     let (queue, messages) = mpsc::channel(QUEUE);
     // When nothing is read any more the queue closes, and the writer returns once it is empty.
     let reading = async {
-        read(receiver, &api, queue, &heard).await;
+        read(receiver, (&api, allowance), queue, &heard).await;
         std::future::pending::<()>().await
     };
     tokio::select! {
@@ -68,7 +72,7 @@ pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, 
 }
 
 /// Reads requests, answers them, feeds the subscriptions they begin. Returns when the client is gone or cannot be served on.
-async fn read(receiver: Receiver<Socket>, api: &Api, queue: mpsc::Sender<String>, heard: &Mutex<Instant>) {
+async fn read(receiver: Receiver<Socket>, served: (&Api, &Allowance), queue: Queue, heard: &Mutex<Instant>) {
     // A stream, because a read that has begun must not be dropped.
     let messages = stream::unfold(receiver, |mut receiver| async move {
         let mut message = Vec::new();
@@ -89,7 +93,7 @@ async fn read(receiver: Receiver<Socket>, api: &Api, queue: mpsc::Sender<String>
     loop {
         tokio::select! {
             message = messages.next(), if calls.len() < CONCURRENT => match message {
-                Some(message) => calls.push(answer(message, api, &queue, &live)),
+                Some(message) => calls.push(answer(message, served, &queue, &live)),
                 None => return,
             },
             Some(begun) = calls.next(), if !calls.is_empty() => {
@@ -105,16 +109,18 @@ async fn read(receiver: Receiver<Socket>, api: &Api, queue: mpsc::Sender<String>
 }
 
 /// Answers one message; gives back the subscriptions that begin now that the answer is in the queue.
-async fn answer(message: Vec<u8>, api: &Api, queue: &mpsc::Sender<String>, live: &Live) -> Vec<Subscription> {
-    let answer = Session { api, deadline: None, subscriptions: Some(live) }.answer(&message).await;
+async fn answer(message: Vec<u8>, (api, allowance): (&Api, &Allowance), queue: &Queue, live: &Live) -> Vec<Subscription> {
+    let answer = Session { api, allowance, deadline: None, subscriptions: Some(live) }.answer(&message).await;
+    // A large request is not kept for as long as its answer.
+    drop(message);
     if let Some(text) = answer.text {
-        let _ = queue.send(text).await;
+        let _ = queue.send((text, answer.held)).await;
     }
     answer.subscriptions
 }
 
 /// Passes on the events of a subscription. False when it ended by itself, which it does when events would be left out.
-async fn feed(subscription: Subscription, queue: &mpsc::Sender<String>, live: &Live) -> bool {
+async fn feed(subscription: Subscription, queue: &Queue, live: &Live) -> bool {
     let Subscription { id, namespace, mut events, token } = subscription;
     loop {
         let event = tokio::select! {
@@ -125,7 +131,7 @@ async fn feed(subscription: Subscription, queue: &mpsc::Sender<String>, live: &L
             live.lock().remove(&id);
             return false;
         };
-        if queue.send(frame::notification(&namespace, &id, &event)).await.is_err() {
+        if queue.send((frame::notification(&namespace, &id, &event), None)).await.is_err() {
             return false;
         }
     }
@@ -134,7 +140,7 @@ async fn feed(subscription: Subscription, queue: &mpsc::Sender<String>, live: &L
 /// Writes what is queued and a ping now and then.
 async fn write(
     sender: &mut Sender<Socket>,
-    mut messages: mpsc::Receiver<String>,
+    mut messages: mpsc::Receiver<Message>,
     heard: &Mutex<Instant>,
     limits: &Limits,
 ) -> Result<(), Error> {
@@ -144,7 +150,7 @@ async fn write(
     loop {
         tokio::select! {
             message = messages.recv() => {
-                let Some(message) = message else { return Ok(()) };
+                let Some((message, _held)) = message else { return Ok(()) };
                 let sent = async {
                     sender.send_text_owned(message).await?;
                     sender.flush().await

@@ -3,13 +3,16 @@
 use super::{Connected, Service};
 use crate::{
     behaviour::BehaviourEvent,
+    check::unix_now,
+    gate::{ip_of, site},
     guard::GuardError,
     handle::PeerInfo,
     peers::{Link, Offence, surplus},
 };
 use libp2p::{
-    PeerId,
+    Multiaddr, PeerId, TransportError,
     core::ConnectedPoint,
+    identify,
     multiaddr::Protocol,
     ping,
     swarm::{
@@ -18,6 +21,7 @@ use libp2p::{
     },
 };
 use std::{
+    error::Error,
     io,
     time::{Duration, Instant},
 };
@@ -47,11 +51,13 @@ impl Service {
                 if let Some(peer) = self.peers.get_mut(&peer_id) {
                     peer.links.retain(|link| link.id != connection_id);
                 }
-                if matches!(&cause, Some(ConnectionError::IO(error)) if GuardError::is_framing(error)) {
-                    self.offences.record(&peer_id, &Offence::Gossip("framing"), Instant::now());
+                let framing = matches!(&cause, Some(ConnectionError::IO(error)) if GuardError::is_framing(error));
+                if framing {
+                    self.on_offence(peer_id, Offence::Framing, "bytes on a gossip stream that are no gossip");
                 }
+                let reason = if framing { "framing" } else { "closed" };
                 match num_established {
-                    0 => self.on_gone(peer_id, cause.map(|cause| cause.to_string())),
+                    0 => self.on_gone(peer_id, reason, cause.map(|cause| cause.to_string()).unwrap_or_default()),
                     _ => self.tell_peers(),
                 }
             }
@@ -75,24 +81,61 @@ impl Service {
     }
 
     pub(super) fn on_ping(&mut self, event: ping::Event) {
-        if event.result.is_err_and(|failure| is_silence(&failure)) {
-            tracing::info!(peer = %event.peer, "peer does not answer, connection closed");
-            self.swarm.close_connection(event.connection);
+        let Some(peer) = self.peers.get_mut(&event.peer) else { return };
+        match event.result {
+            Ok(latency) => peer.latency = latency,
+            Err(failure) if is_silence(&failure) => {
+                peer.leaving.get_or_insert(("no_answer", "two pings without an answer".into()));
+                self.swarm.close_connection(event.connection);
+            }
+            Err(_) => {}
         }
     }
 
     pub(super) fn dial_statics(&mut self, now: Instant) {
         for (peer, addresses) in self.statics.due(now) {
             // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
-            let options = DialOpts::peer_id(peer)
-                .condition(PeerCondition::DisconnectedAndNotDialing)
-                .addresses(addresses)
-                .allocate_new_port()
-                .build();
-            match self.swarm.dial(options) {
-                // Already connected or dialling: the outcome of that is told.
-                Ok(()) | Err(DialError::DialPeerConditionFalse(_)) => {}
-                Err(error) => self.on_dial_failed(peer, &error),
+            self.dial(peer, addresses);
+        }
+    }
+
+    pub(super) fn dial(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
+        // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
+        let options = DialOpts::peer_id(peer)
+            .condition(PeerCondition::DisconnectedAndNotDialing)
+            .addresses(addresses)
+            .allocate_new_port()
+            .build();
+        match self.swarm.dial(options) {
+            // Already connected or dialling: the outcome of that is told.
+            Ok(()) | Err(DialError::DialPeerConditionFalse(_)) => {}
+            Err(error) => self.on_dial_failed(peer, &error),
+        }
+    }
+
+    /// Closes a peer's connections, for a reason that the ledger will name.
+    pub(super) fn close(&mut self, peer: PeerId, reason: &'static str, evidence: String) {
+        if let Some(connected) = self.peers.get_mut(&peer) {
+            connected.leaving.get_or_insert((reason, evidence));
+            let _ = self.swarm.disconnect_peer_id(peer);
+        }
+    }
+
+    pub(super) fn on_identified(&mut self, id: PeerId, info: identify::Info) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.identity = Some(info);
+            self.tell_peers();
+            self.answer_awaited(&id, &Ok(()));
+        }
+    }
+
+    pub(super) fn answer_awaited(&mut self, peer: &PeerId, outcome: &Result<(), String>) {
+        let waiting = std::mem::take(&mut self.awaited);
+        for (other, done) in waiting {
+            if other == *peer {
+                let _ = done.send(outcome.clone());
+            } else if !done.is_closed() {
+                self.awaited.push((other, done));
             }
         }
     }
@@ -112,9 +155,9 @@ impl Service {
         let info = |(id, peer): (&PeerId, &Connected)| PeerInfo {
             id: *id,
             address: peer.address.clone(),
-            agent: peer.agent.clone(),
+            agent: peer.identity.as_ref().map(|info| info.agent_version.clone()).unwrap_or_default(),
             outbound: peer.links.first().is_some_and(|link| link.outbound),
-            protected: self.statics.contains(id),
+            protected: self.reputation.is_protected(id),
             connections: peer.links.len(),
         };
         self.peers_out.send_replace(self.peers.iter().map(info).collect());
@@ -125,12 +168,25 @@ impl Service {
         let now = Instant::now();
         let address = endpoint.get_remote_address().clone();
         let link = Link { id: connection, outbound: endpoint.is_dialer(), since: now };
-        let entry = self.peers.entry(peer).or_insert_with(|| Connected { links: Vec::new(), address, agent: String::new() });
+        let entry = self.peers.entry(peer).or_insert_with(|| Connected {
+            links: Vec::new(),
+            since: now,
+            ip: ip_of(&address),
+            address,
+            identity: None,
+            latency: Duration::ZERO,
+            leaving: None,
+        });
         entry.links.push(link);
         if entry.links.len() == 1 {
+            let ip = entry.ip;
             tracing::info!(%peer, address = %entry.address, outbound = link.outbound, "peer connected");
-            self.statics.on_connected(&peer, now);
-            if self.fetching {
+            self.reputation.on_connected(peer, ip, link.outbound, unix_now());
+            if self.statics.contains(&peer) {
+                self.statics.on_connected(&peer, now);
+                self.rules.lock().friendly_addresses.extend(ip.map(site));
+            }
+            if self.fetching && (!self.only_static || self.statics.contains(&peer)) {
                 self.sync.on_peer(peer, now);
             }
         } else {
@@ -141,17 +197,23 @@ impl Service {
         self.tell_peers();
     }
 
-    fn on_gone(&mut self, peer: PeerId, cause: Option<String>) {
+    fn on_gone(&mut self, peer: PeerId, reason: &'static str, cause: String) {
         let now = Instant::now();
-        tracing::info!(%peer, cause, "peer disconnected");
-        self.peers.remove(&peer);
+        let Some(gone) = self.peers.remove(&peer) else { return };
+        let (reason, evidence) = gone.leaving.unwrap_or((reason, cause));
+        self.reputation.on_disconnected(&peer, reason, &evidence, unix_now());
+        if let Some(info) = gone.identity {
+            self.known.put(peer, info);
+        }
+        self.answer_awaited(&peer, &Err(format!("disconnected: {reason}")));
         self.statics.on_disconnected(&peer, now);
         self.sync.on_peer_gone(peer, now);
         self.tell_peers();
     }
 
     fn on_dial_failed(&mut self, peer: PeerId, error: &DialError) {
-        let first = self.statics.on_dial_failed(&peer, Instant::now());
+        self.answer_awaited(&peer, &Err(error.to_string()));
+        let first = self.statics.on_dial_failed(&peer, is_refused(error), Instant::now());
         match error {
             DialError::WrongPeerId { obtained, address } if first => {
                 tracing::warn!(expected = %peer, %obtained, %address, "another peer answers at a static peer's address");
@@ -159,6 +221,29 @@ impl Service {
             error if first => tracing::warn!(%peer, %error, "static peer not reachable, trying again until it is"),
             error => tracing::debug!(%peer, %error, "dial failed"),
         }
+    }
+}
+
+/// Whether a machine is there and nobody listens at the port.
+fn is_refused(error: &DialError) -> bool {
+    let DialError::Transport(errors) = error else { return false };
+    errors.iter().any(|(_, error)| match error {
+        TransportError::Other(error) => io_errors(error).any(|error| error.kind() == io::ErrorKind::ConnectionRefused),
+        TransportError::MultiaddrNotSupported(_) => false,
+    })
+}
+
+/// The errors of input and output in a chain of causes.
+fn io_errors(error: &io::Error) -> impl Iterator<Item = &io::Error> {
+    std::iter::successors(Some(error as &(dyn Error + 'static)), |error| next_cause(*error))
+        .filter_map(|error| error.downcast_ref())
+}
+
+fn next_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match error.downcast_ref::<io::Error>() {
+        // Its source is the source of what it holds.
+        Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+        None => error.source(),
     }
 }
 

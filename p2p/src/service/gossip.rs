@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::{
-    check::{Accepted, Checked, Origin, Outcome, unix_now},
+    check::{Accepted, Checked, Excess, Origin, Outcome, unix_now},
     peers::Offence,
 };
 use libp2p::{
@@ -29,9 +29,13 @@ impl Service {
         match event {
             gossipsub::Event::Message { propagation_source: peer, message_id, message } => {
                 let Some(version) = self.topics.version(&message.topic) else { return };
-                let protected = self.statics.contains(&peer);
-                if !self.checker.submit(peer, protected, message_id.clone(), version, message.data) {
+                let protected = self.reputation.is_protected(&peer);
+                if let Err(excess) = self.checker.submit(peer, protected, message_id.clone(), version, message.data) {
                     self.report(&message_id, &peer, MessageAcceptance::Ignore, "overload");
+                    // That strangers together send too much is not this one's fault.
+                    if excess == Excess::OfPeer {
+                        self.on_offence(peer, Offence::Flood, "messages faster than they are checked");
+                    }
                 }
             }
             gossipsub::Event::Subscribed { peer_id, topic } => {
@@ -65,13 +69,13 @@ impl Service {
                     self.warn_clock(&peer, &reason);
                 } else {
                     tracing::debug!(%peer, %reason, "message rejected");
-                    self.offences.record(&peer, &Offence::Gossip(reason.label()), Instant::now());
+                    self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string());
                 }
             }
             (Origin::Peer { peer, message, .. }, Outcome::Panicked) => {
                 tracing::error!(%peer, "the check of a message panicked");
                 self.report(&message, &peer, MessageAcceptance::Reject, "panic");
-                self.offences.record(&peer, &Offence::Gossip("panic"), Instant::now());
+                self.on_offence(peer, Offence::Gossip("panic"), "the check panicked");
             }
             (Origin::Own, Outcome::Accepted(accepted)) => self.publish(checked.version, accepted),
             (Origin::Own, Outcome::Refused(reason)) => self.own_refused(&reason),

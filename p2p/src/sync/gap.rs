@@ -65,6 +65,16 @@ impl Gap {
         BlockId { hash: self.hashes.back().copied().or(self.ground).unwrap_or_default(), number }
     }
 
+    /// The lowest number of the skeleton.
+    pub fn low(&self) -> u64 {
+        self.low
+    }
+
+    /// Whether the way down has met a block that is known.
+    pub fn is_grounded(&self) -> bool {
+        self.ground.is_some()
+    }
+
     pub fn len(&self) -> u64 {
         self.hashes.len() as u64
     }

@@ -145,7 +145,7 @@ impl World {
                     let from_one = self.answers.values().filter(|a| a.2 == peer).count();
                     assert!(from_one <= WINDOW + 1, "{from_one} at once from one peer");
                 }
-                Action::Blame { peer, fault } => self.blames.push((peer, fault)),
+                Action::Blame { peer, fault, .. } => self.blames.push((peer, fault)),
                 Action::Dropped { tip, why } => self.dropped.push((tip, why)),
             }
         }

@@ -26,8 +26,15 @@ fn builder(ground: &Ground) -> BlockBuilder {
 
 /// As JSON-RPC does, with the state of the ground.
 fn submit(pool: &Pool, key: u8, tx: TxEip1559) -> B256 {
-    let admission =
-        Admission { nonce: 0, balance: U256::MAX, base_fee: 1_000, block_gas_limit: GAS_LIMIT, l1_cost: U256::ZERO, now: 1_000 };
+    let admission = Admission {
+        nonce: 0,
+        balance: U256::MAX,
+        delegated: false,
+        base_fee: 1_000,
+        block_gas_limit: GAS_LIMIT,
+        l1_cost: U256::ZERO,
+        now: 1_000,
+    };
     let tx = PoolTx::new(sign(key, tx).0);
     let hash = tx.hash;
     pool.add(tx, &admission).unwrap();

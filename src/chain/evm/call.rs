@@ -1,10 +1,11 @@
 //! Questions about a state: `eth_call`, `eth_estimateGas` and `eth_createAccessList` with geth's meaning and geth's words.
 //!
 //! Nothing is kept. There is no L1 fee: the transaction has no envelope. Without a gas price the base fee is zero, also for the BASEFEE
-//! opcode. Callers give the block whose environment is used; its gas limit is no bound, [`RPC_GAS_CAP`] is.
+//! opcode. Callers give the block whose environment is used; its gas limit is no bound, what [`Ask`] says is: gas, and time for all
+//! runs together.
 
 use super::{
-    RunError, Vm,
+    Deadline, RunError, Vm,
     access_list::Accesses,
     block_env,
     parent::{ParentState, StateError},
@@ -24,7 +25,7 @@ use revm::{
 };
 use std::collections::HashSet;
 
-/// Most gas of one call (geth's `--rpc.gascap`).
+/// Most gas of one call, if nothing else is said (geth's `--rpc.gascap`).
 pub const RPC_GAS_CAP: u64 = 50_000_000;
 /// Least gas of any transaction.
 const TRANSFER_GAS: u64 = 21_000;
@@ -42,7 +43,7 @@ pub struct CallInput {
     pub from: Address,
     /// `None` creates a contract.
     pub to: Option<Address>,
-    /// [`RPC_GAS_CAP`] if absent, and never more.
+    /// [`Ask::gas_cap`] if absent, and never more.
     pub gas: Option<u64>,
     pub gas_price: Option<u128>,
     pub max_fee_per_gas: Option<u128>,
@@ -53,6 +54,19 @@ pub struct CallInput {
     pub nonce: Option<u64>,
     pub access_list: AccessList,
     pub authorization_list: Vec<SignedAuthorization>,
+}
+
+/// What is asked: a call in the environment of `block`, on `state` (for the latest block, both are of the head).
+pub struct Ask<'a> {
+    pub spec: &'a ChainSpec,
+    pub state: ParentState,
+    pub block: &'a Header,
+    pub input: &'a CallInput,
+    pub overrides: &'a Overrides,
+    /// Most gas of one run.
+    pub gas_cap: u64,
+    /// Of all runs.
+    pub deadline: Deadline,
 }
 
 /// What to pretend.
@@ -138,33 +152,23 @@ pub enum EstimateError {
     Call(#[from] CallError),
 }
 
-/// Runs a call in the environment of `block`, on `state` (for the latest block, both are of the head).
-pub fn call(
-    spec: &ChainSpec,
-    state: impl Into<ParentState>,
-    block: &Header,
-    input: &CallInput,
-    overrides: &Overrides,
-) -> Result<CallOutcome, CallError> {
-    Question::new(spec, state.into(), block, input, overrides)?.run(input.gas.unwrap_or(RPC_GAS_CAP).min(RPC_GAS_CAP))
+/// Runs a call.
+pub fn call(ask: Ask<'_>) -> Result<CallOutcome, CallError> {
+    let gas = ask.gas();
+    Question::new(ask)?.run(gas)
 }
 
 /// The least gas limit with which a call succeeds, within 1.5 %.
-pub fn estimate_gas(
-    spec: &ChainSpec,
-    state: impl Into<ParentState>,
-    block: &Header,
-    input: &CallInput,
-    overrides: &Overrides,
-) -> Result<u64, EstimateError> {
-    let mut question = Question::new(spec, state.into(), block, input, overrides)?;
+pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
+    let (spec, input, gas_cap) = (ask.spec, ask.input, ask.gas_cap);
+    let mut question = Question::new(ask)?;
     let mut high = input.gas.filter(|gas| *gas >= TRANSFER_GAS).unwrap_or(question.gas_limit);
     if question.fee_cap > 0 {
         let balance = question.balance(input.from)?;
         let available = balance.checked_sub(input.value).ok_or(CallError::FundsForTransfer)?;
         high = high.min((available / U256::from(question.fee_cap)).saturating_to());
     }
-    high = high.min(RPC_GAS_CAP);
+    high = high.min(gas_cap);
     if spec.at(question.timestamp).osaka {
         high = high.min(MAX_TRANSACTION_GAS);
     }
@@ -207,14 +211,9 @@ pub fn estimate_gas(
 }
 
 /// The addresses and slots that a call touches, beside those that are warm anyway: run again with each list until it grows no more.
-pub fn create_access_list(
-    spec: &ChainSpec,
-    state: impl Into<ParentState>,
-    block: &Header,
-    input: &CallInput,
-    overrides: &Overrides,
-) -> Result<AccessListOutcome, CallError> {
-    let mut question = Question::new(spec, state.into(), block, input, overrides)?;
+pub fn create_access_list(ask: Ask<'_>) -> Result<AccessListOutcome, CallError> {
+    let (input, gas) = (ask.input, ask.gas());
+    let mut question = Question::new(ask)?;
     let to = match input.to {
         Some(to) => to,
         None => input.from.create(question.vm.nonce(input.from)?),
@@ -229,7 +228,7 @@ pub fn create_access_list(
         question.with_access_list(accesses.list());
         list = accesses.list();
         question.vm.watch(accesses);
-        let outcome = question.run(input.gas.unwrap_or(RPC_GAS_CAP).min(RPC_GAS_CAP))?;
+        let outcome = question.run(gas)?;
         let touched = question.vm.accesses().list();
         if touched == list {
             let error = match outcome.status {
@@ -244,6 +243,13 @@ pub fn create_access_list(
     Err(CallError::Unsettled)
 }
 
+impl Ask<'_> {
+    /// Of a single run.
+    fn gas(&self) -> u64 {
+        self.input.gas.unwrap_or(self.gas_cap).min(self.gas_cap)
+    }
+}
+
 /// A call that can be run again and again with different gas.
 struct Question {
     vm: Vm,
@@ -255,13 +261,9 @@ struct Question {
 }
 
 impl Question {
-    fn new(
-        spec: &ChainSpec,
-        state: ParentState,
-        block: &Header,
-        input: &CallInput,
-        overrides: &Overrides,
-    ) -> Result<Self, CallError> {
+    fn new(ask: Ask<'_>) -> Result<Self, CallError> {
+        let Ask { spec, state, block, input, overrides, deadline, .. } = ask;
+        deadline.check()?;
         let tx = transaction(input)?;
         let fee_cap = tx.gas_price;
         let mut env = block_env(spec, block);
@@ -271,7 +273,7 @@ impl Question {
             env.basefee = 0;
         }
         let base_fee = env.basefee;
-        let mut vm = Vm::with(spec, timestamp, env, state, true);
+        let mut vm = Vm::with(spec, timestamp, env, state, Some(deadline));
         override_state(&mut vm, overrides)?;
         Ok(Self { vm, tx, timestamp, gas_limit, base_fee, fee_cap })
     }

@@ -15,7 +15,7 @@ use revm::{
     primitives::KECCAK_EMPTY,
     state::AccountInfo,
 };
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// The state after the parent of a block. Cheap to clone.
 #[derive(Clone)]
@@ -42,6 +42,9 @@ pub enum StateError {
     Code(B256),
     #[error("the hash of block {0} is missing")]
     BlockHash(u64),
+    /// A question's time is over, or nobody waits for the answer; the text is geth's.
+    #[error("execution aborted (timeout = {0:?})")]
+    Aborted(Duration),
     /// Nobody's fault but the EVM's.
     #[error("the EVM failed: {0}")]
     Evm(String),

@@ -18,7 +18,7 @@ use starling_proto::{
     fork::{EthereumSchedule, ForkSchedule},
     payload::Payload,
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub const CHAIN: u64 = 901;
 pub const GAS_LIMIT: u64 = 60_000_000;
@@ -126,6 +126,39 @@ impl Ground {
     pub fn state(&self) -> State {
         Arc::new(View::new(self.store.snapshot().unwrap(), Vec::new(), None, None).unwrap()).state()
     }
+}
+
+fn asking<'a>(
+    spec: &'a ChainSpec,
+    state: State,
+    block: &'a Header,
+    input: &'a CallInput,
+    overrides: &'a Overrides,
+    limit: Duration,
+) -> Ask<'a> {
+    Ask { spec, state: state.into(), block, input, overrides, gas_cap: RPC_GAS_CAP, deadline: Deadline::after(limit) }
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn call(
+    spec: &ChainSpec,
+    state: State,
+    block: &Header,
+    input: &CallInput,
+    overrides: &Overrides,
+) -> Result<CallOutcome, CallError> {
+    super::call(asking(spec, state, block, input, overrides, LONG))
+}
+
+fn estimate_gas(
+    spec: &ChainSpec,
+    state: State,
+    block: &Header,
+    input: &CallInput,
+    overrides: &Overrides,
+) -> Result<u64, EstimateError> {
+    super::estimate_gas(asking(spec, state, block, input, overrides, LONG))
 }
 
 /// Of a call to the pairing precompile with `size` zero bytes and all gas: whether it succeeds.
@@ -376,4 +409,64 @@ fn estimates_are_enough_and_not_much_more() {
     // The balance bounds it: 30,000,000 wei at 1,000 wei per gas.
     let poor = CallInput { from: address_of(1), gas_price: Some(1_000), ..input(loops) };
     assert_eq!(estimate(&jovian, &poor).unwrap_err().to_string(), "gas required exceeds allowance (30000)");
+}
+
+/// Code that runs as long as it has gas, each kind by another instruction: loops, calls itself twice over, reads slot after slot.
+fn endless() -> [(&'static str, Bytes); 5] {
+    [
+        ("jumps", bytes!("5b 5f 56")),
+        ("calls", bytes!("5f 5f 5f 5f 5f 30 5a f1 5f 5f 5f 5f 5f 30 5a f1")),
+        ("static calls", bytes!("5f 5f 5f 5f 30 5a fa 5f 5f 5f 5f 30 5a fa")),
+        ("delegate calls", bytes!("5f 5f 5f 5f 30 5a f4 5f 5f 5f 5f 30 5a f4")),
+        ("code calls", bytes!("5f 5f 5f 5f 5f 30 5a f2 5f 5f 5f 5f 5f 30 5a f2")),
+    ]
+}
+
+#[test]
+fn a_question_ends_with_its_time_whatever_gas_is_left() {
+    let target = Address::repeat_byte(0x44);
+    for spec in [op(Fork::Jovian), ethereum()] {
+        for (name, code) in endless() {
+            let ground = Ground::new([(target, Alloc::code(code))]);
+            let input = CallInput { to: Some(target), gas: Some(1 << 50), ..Default::default() };
+            let overrides = Overrides::default();
+            let ask =
+                |limit| Ask { gas_cap: 1 << 50, ..asking(&spec, ground.state(), &ground.header, &input, &overrides, limit) };
+            let aborted = |error: CallError| matches!(error, CallError::State(StateError::Aborted(_)));
+            let error = super::call(ask(Duration::from_millis(20))).unwrap_err();
+            assert_eq!(error.to_string(), "execution aborted (timeout = 20ms)", "{name}");
+            assert!(aborted(error));
+            assert!(aborted(super::create_access_list(ask(Duration::from_millis(20))).unwrap_err()), "{name}");
+            match super::estimate_gas(Ask { spec: &op(Fork::Jovian), ..ask(Duration::from_millis(20)) }) {
+                Err(EstimateError::Call(error)) => assert!(aborted(error), "{name}"),
+                other => panic!("{name}: {other:?}"),
+            }
+            // So does one for whose answer nobody waits.
+            let left = ask(LONG);
+            let waiting = left.deadline.waiting();
+            std::thread::scope(|scope| {
+                let running = scope.spawn(|| super::call(left));
+                drop(waiting);
+                assert!(aborted(running.join().unwrap().unwrap_err()), "{name}");
+            });
+        }
+    }
+}
+
+#[test]
+fn reads_of_the_state_end_with_the_time_too() {
+    let ground = Ground::new([]);
+    let deadline = Deadline::after(LONG);
+    let mut source = deadline::Source::new(ground.state().into(), Some(deadline.clone()));
+    let mut read = || -> [bool; 4] {
+        [
+            source.basic(Address::ZERO).is_ok(),
+            source.code_by_hash(KECCAK256_EMPTY).is_ok(),
+            source.storage(Address::ZERO, U256::ZERO).is_ok(),
+            source.block_hash(0).is_ok(),
+        ]
+    };
+    assert_eq!(read(), [true; 4]);
+    drop(deadline.waiting());
+    assert_eq!(read(), [false; 4]);
 }

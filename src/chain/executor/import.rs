@@ -2,7 +2,7 @@
 //! not stored is in the file still.
 
 use super::{Command, Executor};
-use crate::chain::{Chain, ChainError, Heads, Inserted};
+use crate::chain::{Chain, ChainError, Heads, Inserted, execute::Preparation};
 use starling_p2p::Provenance;
 use starling_proto::payload::Payload;
 use std::sync::Arc;
@@ -21,16 +21,22 @@ impl Chain {
     /// Executes blocks, each on a block that is known, and makes the last valid one the head. Blocks on the branch of the head are
     /// passed over. Nothing is written to the payload log: whoever calls can read the blocks again.
     pub async fn import(&self, payloads: Vec<Arc<Payload>>) -> Result<Imported, ChainError> {
+        // What is known already is not executed again.
+        let prepare = |payload: Arc<Payload>| match self.knows(payload.hash) {
+            true => Preparation::later(payload),
+            false => Preparation::begin(payload),
+        };
+        let payloads = payloads.into_iter().map(prepare).collect();
         self.ask(|reply| Command::Import { payloads, reply }).await
     }
 }
 
 impl Executor {
-    pub(super) fn import(&mut self, payloads: Vec<Arc<Payload>>) -> Result<Imported, ChainError> {
+    pub(super) fn import(&mut self, payloads: Vec<Preparation>) -> Result<Imported, ChainError> {
         let mut imported = Imported::default();
         for (index, payload) in payloads.into_iter().enumerate() {
             self.collect(false)?;
-            let id = payload.id();
+            let id = payload.payload().id();
             if self.shared.view.load().hash_of(id.number).map_err(ChainError::store)? == Some(id.hash) {
                 imported.known += 1;
             } else if let Err(reason) = self.import_one(payload)? {
@@ -44,9 +50,10 @@ impl Executor {
     }
 
     /// The inner error says why the block cannot be imported.
-    fn import_one(&mut self, payload: Arc<Payload>) -> Result<Result<(), String>, ChainError> {
+    fn import_one(&mut self, preparation: Preparation) -> Result<Result<(), String>, ChainError> {
+        let payload = preparation.payload();
         let (id, timestamp, parent) = (payload.id(), payload.timestamp(), payload.parent_hash());
-        match self.insert(payload, Provenance::Imported)? {
+        match self.insert(preparation, Provenance::Imported)? {
             Inserted::Valid => {}
             Inserted::Invalid { reason, .. } => return Ok(Err(reason)),
             Inserted::Syncing if id.number == 0 => return Ok(Err("it is the genesis block of another chain".into())),

@@ -7,7 +7,7 @@ use alloy_consensus::{
     transaction::{Recovered, SignerRecoverable},
 };
 use alloy_eips::eip2718::Decodable2718;
-use alloy_primitives::{Bytes, U256, keccak256};
+use alloy_primitives::{Address, Bytes, U256, keccak256, uint};
 use op_alloy_consensus::OpTxEnvelope;
 
 /// Bytes of one encoded transaction.
@@ -19,6 +19,10 @@ const TYPE_EIP2930: u8 = 1;
 const TYPE_EIP1559: u8 = 2;
 const TYPE_EIP7702: u8 = 4;
 
+/// Half the order of secp256k1: the highest `s` of a signature (EIP-2).
+const HALF_ORDER: U256 = uint!(0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0_U256);
+const ORDER: U256 = uint!(0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141_U256);
+
 /// Decodes EIP-2718 bytes and recovers the sender. Only types a wallet may send: blobs, deposits and 0x7D are refused.
 pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
     // Before any parsing: the limit bounds the work below.
@@ -26,36 +30,92 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
         return Err(PoolError::Oversized { size: raw.len(), limit: MAX_SIZE });
     }
     match raw.first() {
-        None => return Err(PoolError::Decode("typed transaction too short".into())),
-        // Below 0xc0 the first byte is a type (EIP-2718); 0x80 and up in that range cannot begin a list.
-        Some(&t) if t < 0x80 && ![TYPE_EIP2930, TYPE_EIP1559, TYPE_EIP7702].contains(&t) => {
-            return Err(PoolError::TypeNotSupported);
-        }
-        Some(_) => {}
+        // Below 0x80 the first byte is a type (EIP-2718).
+        Some(&t) if t >= 0x80 || raw.len() > 1 && [TYPE_EIP2930, TYPE_EIP1559, TYPE_EIP7702].contains(&t) => {}
+        Some(_) if raw.len() > 1 => return Err(PoolError::TypeNotSupported),
+        _ => return Err(PoolError::Decode("typed transaction too short".into())),
     }
-    let tx = OpTxEnvelope::decode_2718_exact(&raw).map_err(|e| PoolError::Decode(format!("rlp: {e}")))?;
-    let signer = tx.recover_signer().map_err(|_| PoolError::InvalidSender)?;
+    let tx = OpTxEnvelope::decode_2718_exact(&raw).map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
+    let signer = tx.recover_signer().map_err(|_| unsigned(&tx))?;
     Ok(PoolTx { tx: Recovered::new_unchecked(tx, signer), hash: keccak256(&raw), raw })
 }
 
-/// Every rule that needs no other transaction of the pool.
+/// What geth's decoder says of bytes that are no transaction, as far as the shape of their list tells it; else what ours says.
+fn malformed(raw: &[u8], ours: &str) -> String {
+    let (kind, fields, list) = match raw {
+        [TYPE_EIP2930, list @ ..] => ("AccessListTx", 11, list),
+        [TYPE_EIP1559, list @ ..] => ("DynamicFeeTx", 12, list),
+        [TYPE_EIP7702, list @ ..] => ("SetCodeTx", 13, list),
+        _ => ("LegacyTx", 9, raw),
+    };
+    let mut rest = list;
+    match alloy_rlp::Header::decode(&mut rest) {
+        Err(alloy_rlp::Error::InputTooShort) => "rlp: value size exceeds available input length".to_owned(),
+        Ok(header) if !header.list => format!("rlp: expected List for types.{kind}"),
+        Ok(header) if header.payload_length < rest.len() => "rlp: input contains more than one value".to_owned(),
+        Ok(_) => match items(rest) {
+            Some(count) if count < fields => format!("rlp: too few elements for types.{kind}"),
+            Some(count) if count > fields => format!("rlp: input list has too many elements for types.{kind}"),
+            _ => format!("rlp: {ours}"),
+        },
+        Err(_) => format!("rlp: {ours}"),
+    }
+}
+
+/// The number of items in a list's payload; `None` if it is damaged.
+fn items(mut payload: &[u8]) -> Option<usize> {
+    let mut count = 0;
+    while !payload.is_empty() {
+        let header = alloy_rlp::Header::decode(&mut payload).ok()?;
+        payload = payload.get(header.payload_length..)?;
+        count += 1;
+    }
+    Some(count)
+}
+
+/// Why no sender could be recovered.
+fn unsigned(tx: &OpTxEnvelope) -> PoolError {
+    let valid = tx.signature().is_some_and(|signature| {
+        let (r, s) = (signature.r(), signature.s());
+        !r.is_zero() && r < ORDER && !s.is_zero() && s <= HALF_ORDER
+    });
+    PoolError::InvalidSender(if valid { "recovery failed" } else { "invalid transaction v, r, s values" })
+}
+
+/// Every rule that needs no other transaction of the pool, in geth's order: of several faults the first is told.
 pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolConfig) -> Result<(), PoolError> {
     let t = &tx.tx;
+    let fee = U256::from(t.gas_limit()).saturating_mul(U256::from(t.max_fee_per_gas()));
+    if !config.tx_fee_cap.is_zero() && fee > config.tx_fee_cap {
+        return Err(PoolError::FeeCap { fee: ether(fee), cap: ether(config.tx_fee_cap) });
+    }
+    match t.ty() {
+        0 if t.chain_id().is_none() && !config.allow_unprotected => return Err(PoolError::Unprotected),
+        0 | TYPE_EIP2930 | TYPE_EIP1559 => {}
+        TYPE_EIP7702 if rules.prague => {}
+        TYPE_EIP7702 => return Err(PoolError::SetCodeTooEarly),
+        _ => return Err(PoolError::TypeNotSupported),
+    }
     if tx.raw.len() > MAX_SIZE {
         return Err(PoolError::Oversized { size: tx.raw.len(), limit: MAX_SIZE });
     }
-    if !matches!(t.ty(), 0 | TYPE_EIP2930 | TYPE_EIP1559 | TYPE_EIP7702) || (t.ty() == TYPE_EIP7702 && !rules.prague) {
-        return Err(PoolError::TypeNotSupported);
+    check_gas_limit(tx, at, rules, config)?;
+    let tip = tip_cap(tx);
+    if tip > t.max_fee_per_gas() {
+        return Err(PoolError::TipAboveFeeCap);
     }
-    match t.chain_id() {
-        None if !config.allow_unprotected => return Err(PoolError::Unprotected),
-        Some(have) if have != rules.chain_id => return Err(PoolError::ChainId { have, want: rules.chain_id }),
-        _ => {}
+    if let Some(have) = t.chain_id().filter(|have| *have != rules.chain_id) {
+        return Err(PoolError::ChainId { have, want: rules.chain_id });
     }
-    check_fees(tx, config)?;
-    check_gas(tx, at, rules)?;
     if t.nonce() == u64::MAX {
         return Err(PoolError::NonceMax); // EIP-2681
+    }
+    check_gas_needed(tx, rules)?;
+    if tip < config.min_tip {
+        return Err(PoolError::TipTooLow { tip, minimum: config.min_tip });
+    }
+    if t.ty() == TYPE_EIP7702 && t.authorization_list().is_none_or(<[_]>::is_empty) {
+        return Err(PoolError::NoAuthorizations);
     }
     if t.nonce() < at.nonce {
         return Err(PoolError::NonceTooLow { next: at.nonce, nonce: t.nonce() });
@@ -67,40 +127,30 @@ pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolC
     Ok(())
 }
 
-fn check_fees(tx: &PoolTx, config: &PoolConfig) -> Result<(), PoolError> {
-    let t = &tx.tx;
-    let (cap, tip) = (t.max_fee_per_gas(), tip_cap(tx));
-    if tip > cap {
-        return Err(PoolError::TipAboveFeeCap);
-    }
-    let fee = U256::from(t.gas_limit()).saturating_mul(U256::from(cap));
-    if !config.tx_fee_cap.is_zero() && fee > config.tx_fee_cap {
-        return Err(PoolError::FeeCap { fee: ether(fee), cap: ether(config.tx_fee_cap) });
-    }
-    if tip < config.min_tip {
-        return Err(PoolError::TipTooLow { tip, minimum: config.min_tip });
-    }
-    Ok(())
+/// Whose code a transaction would set (EIP-7702). Recovering them costs as much as recovering senders: first [`check`].
+pub(super) fn authorities(tx: &PoolTx) -> Vec<Address> {
+    let list = tx.tx.authorization_list().unwrap_or_default();
+    list.iter().filter_map(|authorization| authorization.recover_authority().ok()).collect()
 }
 
-fn check_gas(tx: &PoolTx, at: &Admission, rules: &TxRules) -> Result<(), PoolError> {
-    let t = &tx.tx;
-    let gas = t.gas_limit();
+/// What bounds the gas limit, and the init code, from above.
+fn check_gas_limit(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolConfig) -> Result<(), PoolError> {
+    let (t, gas) = (&tx.tx, tx.tx.gas_limit());
     if rules.init_code_limit && t.is_create() && t.input().len() > MAX_INIT_CODE {
         return Err(PoolError::InitCode { size: t.input().len(), limit: MAX_INIT_CODE });
+    }
+    if let Some(cap) = rules.gas_cap.into_iter().chain(config.max_gas).min().filter(|cap| gas > *cap) {
+        return Err(PoolError::GasCap { cap, gas });
     }
     if gas > at.block_gas_limit.saturating_sub(rules.reserved_gas) {
         return Err(PoolError::ExceedsBlockGas);
     }
-    if let Some(cap) = rules.gas_cap
-        && gas > cap
-    {
-        return Err(PoolError::GasCap { cap, gas });
-    }
-    let authorizations = t.authorization_list().map_or(0, <[_]>::len);
-    if t.ty() == TYPE_EIP7702 && authorizations == 0 {
-        return Err(PoolError::NoAuthorizations);
-    }
+    Ok(())
+}
+
+/// What the transaction costs whatever it does.
+fn check_gas_needed(tx: &PoolTx, rules: &TxRules) -> Result<(), PoolError> {
+    let (t, gas) = (&tx.tx, tx.tx.gas_limit());
     let minimum = intrinsic_gas(tx, rules.init_code_limit);
     if gas < minimum {
         return Err(PoolError::IntrinsicGas { gas, minimum });

@@ -3,7 +3,7 @@
 //! Of each sender the run of nonces that starts at the state's nonce is *pending* (executable), the rest *queued*. Only the last
 //! nonce of a sender is ever evicted for space, so eviction never opens a gap.
 
-use super::{Admission, Content, HeadChange, PoolConfig, PoolError, PoolStats, PoolTx, admit::tip_cap};
+use super::{Admission, Content, HeadChange, PoolConfig, PoolError, PoolStats, PoolTx, SLOT_SIZE, admit::tip_cap};
 use alloy_consensus::Transaction;
 use alloy_primitives::{Address, B256, U256};
 use std::{
@@ -20,6 +20,14 @@ struct Entry {
     added: u64,
     /// Arrival order: breaks ties between equal tips.
     arrival: u64,
+    /// Whose code it would set.
+    authorities: Vec<Address>,
+}
+
+impl Entry {
+    fn slots(&self) -> usize {
+        self.tx.raw.len().div_ceil(SLOT_SIZE)
+    }
 }
 
 #[derive(Default)]
@@ -62,8 +70,12 @@ pub(super) struct Book {
     config: PoolConfig,
     accounts: BTreeMap<Address, Account>,
     by_hash: HashMap<B256, (Address, u64)>,
+    /// How many authorizations each account has given in transactions here.
+    authorities: HashMap<Address, usize>,
     pending: usize,
     queued: usize,
+    /// Of [`SLOT_SIZE`].
+    slots: usize,
     arrivals: u64,
     /// Of the head, wei per gas: what tells good payers from bad ones.
     base_fee: u64,
@@ -71,7 +83,17 @@ pub(super) struct Book {
 
 impl Book {
     pub(super) fn new(config: PoolConfig) -> Self {
-        Self { config, accounts: BTreeMap::new(), by_hash: HashMap::new(), pending: 0, queued: 0, arrivals: 0, base_fee: 0 }
+        Self {
+            config,
+            accounts: BTreeMap::new(),
+            by_hash: HashMap::new(),
+            authorities: HashMap::new(),
+            pending: 0,
+            queued: 0,
+            slots: 0,
+            arrivals: 0,
+            base_fee: 0,
+        }
     }
 
     pub(super) fn get(&self, hash: &B256) -> Option<Arc<PoolTx>> {
@@ -92,16 +114,18 @@ impl Book {
     }
 
     /// Takes a transaction that passed `admit::check`. Gives the transactions that became pending.
-    pub(super) fn add(&mut self, tx: PoolTx, at: &Admission) -> Result<Vec<Arc<PoolTx>>, PoolError> {
+    pub(super) fn add(&mut self, tx: PoolTx, authorities: Vec<Address>, at: &Admission) -> Result<Vec<Arc<PoolTx>>, PoolError> {
         if self.by_hash.contains_key(&tx.hash) {
             return Err(PoolError::AlreadyKnown);
         }
         let (sender, nonce, hash) = (tx.sender(), tx.tx.nonce(), tx.hash);
         let cost = tx.cost().saturating_add(at.l1_cost);
-        self.check_account(&tx, cost, at)?;
+        self.check_funds(&tx, cost, at)?;
+        self.check_delegation(&tx, &authorities, at)?;
+        self.check_place(&tx)?;
 
-        let entry = Entry { tx: Arc::new(tx), cost, added: at.now, arrival: self.arrivals };
-        self.arrivals += 1;
+        let entry = Entry { tx: Arc::new(tx), cost, added: at.now, arrival: self.arrivals, authorities };
+        self.learn(&entry);
         let (replaced, mut promoted) = self.with_account(sender, |account| {
             if account.txs.is_empty() {
                 (account.nonce, account.next) = (at.nonce, at.nonce);
@@ -114,10 +138,7 @@ impl Book {
             }
             (replaced, promoted)
         });
-        if let Some(old) = replaced {
-            self.by_hash.remove(&old.tx.hash);
-        }
-        self.by_hash.insert(hash, (sender, nonce));
+        replaced.iter().for_each(|old| self.forget(old));
         self.base_fee = at.base_fee;
         self.shrink();
         if !self.by_hash.contains_key(&hash) {
@@ -127,28 +148,81 @@ impl Book {
         Ok(promoted)
     }
 
-    /// The rules that compare with the sender's other transactions: replacement, overdraft, queue length.
-    fn check_account(&self, tx: &PoolTx, cost: U256, at: &Admission) -> Result<(), PoolError> {
-        let Some(account) = self.accounts.get(&tx.sender()) else { return Ok(()) };
-        let nonce = tx.tx.nonce();
-        let old = account.txs.get(&nonce);
-        if let Some(old) = old {
-            let enough = |new: u128, old: u128| {
-                new > old && U256::from(new) * U256::from(100) >= U256::from(old) * U256::from(100 + self.config.price_bump)
-            };
-            if !enough(tx.tx.max_fee_per_gas(), old.tx.tx.max_fee_per_gas()) || !enough(tip_cap(tx), tip_cap(&old.tx)) {
-                return Err(PoolError::ReplacementUnderpriced);
+    /// What is known of every transaction here, apart from its sender.
+    fn learn(&mut self, entry: &Entry) {
+        self.arrivals += 1;
+        self.slots += entry.slots();
+        self.by_hash.insert(entry.tx.hash, (entry.tx.sender(), entry.tx.tx.nonce()));
+        for authority in &entry.authorities {
+            *self.authorities.entry(*authority).or_default() += 1;
+        }
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        self.slots -= entry.slots();
+        self.by_hash.remove(&entry.tx.hash);
+        for authority in &entry.authorities {
+            if let Some(count) = self.authorities.get_mut(authority) {
+                *count -= 1;
+                if *count == 0 {
+                    self.authorities.remove(authority);
+                }
             }
         }
-        let others = account.txs.range(account.nonce..account.next).filter(|(n, _)| **n != nonce);
-        let queued = others.fold(U256::ZERO, |sum, (_, entry)| sum.saturating_add(entry.cost));
-        if nonce <= account.next && queued.saturating_add(cost) > at.balance {
-            return Err(PoolError::Overdraft { balance: at.balance, queued, cost });
+    }
+
+    /// The balance covers all that the sender's pending transactions and this one may cost.
+    fn check_funds(&self, tx: &PoolTx, cost: U256, at: &Admission) -> Result<(), PoolError> {
+        let Some(account) = self.accounts.get(&tx.sender()) else { return Ok(()) };
+        let pending = account.txs.range(account.nonce..account.next);
+        let queued = pending.fold(U256::ZERO, |sum, (_, entry)| sum.saturating_add(entry.cost));
+        let old = account.txs.get(&tx.tx.nonce()).filter(|_| tx.tx.nonce() < account.next);
+        match old {
+            // A cheaper one cannot overdraw.
+            Some(old) => match cost.checked_sub(old.cost) {
+                Some(bump) if queued.saturating_add(bump) > at.balance => {
+                    Err(PoolError::BumpOverdraft { balance: at.balance, queued, bump })
+                }
+                _ => Ok(()),
+            },
+            None if queued.saturating_add(cost) > at.balance => Err(PoolError::Overdraft { balance: at.balance, queued, cost }),
+            None => Ok(()),
         }
-        if old.is_none() && nonce > account.next && account.queued() >= self.config.account_queue {
-            return Err(PoolError::AccountQueueFull { limit: self.config.account_queue });
+    }
+
+    /// An account that others can spend from has one transaction here at a time: one call can make all of its transactions worthless
+    /// (EIP-7702, transaction propagation).
+    fn check_delegation(&self, tx: &PoolTx, authorities: &[Address], at: &Admission) -> Result<(), PoolError> {
+        let (sender, nonce) = (tx.sender(), tx.tx.nonce());
+        if at.delegated || self.authorities.contains_key(&sender) {
+            match self.accounts.get(&sender).filter(|account| account.pending() > 0) {
+                None if nonce != at.nonce => return Err(PoolError::DelegatedGap),
+                Some(account) if !(account.nonce..account.next).contains(&nonce) => return Err(PoolError::DelegatedInFlight),
+                _ => {}
+            }
         }
-        Ok(())
+        let many = |authority| self.accounts.get(authority).is_some_and(|account| account.txs.len() > 1);
+        if authorities.iter().any(many) { Err(PoolError::AuthorityReserved) } else { Ok(()) }
+    }
+
+    /// A replacement pays enough more; a nonce behind a gap finds room in its sender's queue.
+    fn check_place(&self, tx: &PoolTx) -> Result<(), PoolError> {
+        let Some(account) = self.accounts.get(&tx.sender()) else { return Ok(()) };
+        let nonce = tx.tx.nonce();
+        let Some(old) = account.txs.get(&nonce) else {
+            return match nonce > account.next && account.queued() >= self.config.account_queue {
+                true => Err(PoolError::AccountQueueFull { limit: self.config.account_queue }),
+                false => Ok(()),
+            };
+        };
+        let enough = |new: u128, old: u128| {
+            new > old
+                && U256::from(new) >= U256::from(old) * (U256::from(self.config.price_bump) + U256::from(100)) / U256::from(100)
+        };
+        match enough(tx.tx.max_fee_per_gas(), old.tx.tx.max_fee_per_gas()) && enough(tip_cap(tx), tip_cap(&old.tx)) {
+            true => Ok(()),
+            false => Err(PoolError::ReplacementUnderpriced),
+        }
     }
 
     /// See [`super::Pool::remove`]. What becomes queued by it may be too much for the queue.
@@ -158,8 +232,9 @@ impl Book {
     }
 
     fn drop_one(&mut self, hash: &B256) {
-        if let Some((sender, nonce)) = self.by_hash.remove(hash) {
-            self.with_account(sender, |account| account.take(nonce));
+        if let Some(&(sender, nonce)) = self.by_hash.get(hash) {
+            let taken = self.with_account(sender, |account| account.take(nonce));
+            taken.iter().for_each(|entry| self.forget(entry));
         }
     }
 
@@ -182,13 +257,19 @@ impl Book {
     }
 
     /// See [`super::Pool::on_head`].
-    pub(super) fn on_head(&mut self, change: HeadChange, accounts: &BTreeMap<Address, (u64, U256)>) -> Vec<Arc<PoolTx>> {
+    /// `authorities` are those of the abandoned transactions.
+    pub(super) fn on_head(
+        &mut self,
+        change: HeadChange,
+        authorities: Vec<Vec<Address>>,
+        accounts: &BTreeMap<Address, (u64, U256)>,
+    ) -> Vec<Arc<PoolTx>> {
         let mut promoted = Vec::new();
         for hash in &change.mined {
             self.mine(hash);
         }
-        for tx in change.abandoned {
-            self.take_back(tx, accounts, change.now);
+        for (tx, authorities) in change.abandoned.into_iter().zip(authorities) {
+            self.take_back(tx, authorities, accounts, change.now);
         }
         for sender in self.senders() {
             promoted.extend(self.refresh(sender, accounts.get(&sender), change.block_gas_limit, change.now));
@@ -208,37 +289,29 @@ impl Book {
             account.next = account.next.max(account.nonce);
             std::mem::replace(&mut account.txs, kept)
         });
-        for entry in stale.values() {
-            self.by_hash.remove(&entry.tx.hash);
-        }
+        stale.values().for_each(|entry| self.forget(entry));
     }
 
     /// Takes back a transaction of an abandoned block unless the sender has sent something else for its nonce. It was valid there;
     /// whether it still can be paid for is checked by `refresh` (without L1 fee) and by the builder.
-    fn take_back(&mut self, tx: PoolTx, accounts: &BTreeMap<Address, (u64, U256)>, now: u64) {
-        let (sender, nonce, hash) = (tx.sender(), tx.tx.nonce(), tx.hash);
+    fn take_back(&mut self, tx: PoolTx, authorities: Vec<Address>, accounts: &BTreeMap<Address, (u64, U256)>, now: u64) {
+        let (sender, nonce) = (tx.sender(), tx.tx.nonce());
         let Some((state_nonce, _)) = accounts.get(&sender) else { return };
         if op_alloy_consensus::OpTransaction::is_deposit(tx.tx.inner())
             || nonce < *state_nonce
-            || self.by_hash.contains_key(&hash)
+            || self.by_hash.contains_key(&tx.hash)
+            || self.accounts.get(&sender).is_some_and(|account| account.txs.contains_key(&nonce))
         {
             return;
         }
-        let entry = Entry { cost: tx.cost(), tx: Arc::new(tx), added: now, arrival: self.arrivals };
-        self.arrivals += 1;
-        let taken = self.with_account(sender, |account| {
+        let entry = Entry { cost: tx.cost(), tx: Arc::new(tx), added: now, arrival: self.arrivals, authorities };
+        self.learn(&entry);
+        self.with_account(sender, |account| {
             if account.txs.is_empty() {
                 (account.nonce, account.next) = (*state_nonce, *state_nonce);
             }
-            let free = !account.txs.contains_key(&nonce);
-            if free {
-                account.txs.insert(nonce, entry);
-            }
-            free
+            account.txs.insert(nonce, entry);
         });
-        if taken {
-            self.by_hash.insert(hash, (sender, nonce));
-        }
     }
 
     /// Brings one sender up to the new head: drops what is stale, unaffordable, too large or expired, then promotes.
@@ -248,36 +321,24 @@ impl Book {
             let mut dropped = Vec::new();
             let announced = account.next;
             if let Some((nonce, balance)) = state {
-                account.txs.retain(|n, entry| {
-                    let keep = *n >= *nonce && entry.cost <= *balance && entry.tx.tx.gas_limit() <= gas_limit;
-                    if !keep {
-                        dropped.push(entry.tx.hash);
-                    }
-                    keep
-                });
+                let unfit =
+                    |n: &u64, entry: &mut Entry| *n < *nonce || entry.cost > *balance || entry.tx.tx.gas_limit() > gas_limit;
+                dropped.extend(account.txs.extract_if(.., unfit));
                 (account.nonce, account.next) = (*nonce, *nonce);
             }
             // The walk starts again at the new nonce; only what lies past the old mark is news.
             let mut promoted = account.promote();
             promoted.retain(|tx| tx.tx.nonce() >= announced);
-            let next = account.next;
-            account.txs.retain(|n, entry| {
-                let keep = *n < next || now.saturating_sub(entry.added) <= lifetime;
-                if !keep {
-                    dropped.push(entry.tx.hash);
-                }
-                keep
-            });
+            let expired = |_: &u64, entry: &mut Entry| now.saturating_sub(entry.added) > lifetime;
+            dropped.extend(account.txs.extract_if(account.next.., expired));
             (dropped, promoted)
         });
-        for hash in dropped {
-            self.by_hash.remove(&hash);
-        }
+        dropped.iter().for_each(|(_, entry)| self.forget(entry));
         promoted
     }
 
     /// Evicts until every limit holds: the queue's worst tail first, then the worst tail of accounts above their guaranteed slots,
-    /// then the worst tail of all.
+    /// then the worst tail of all. Of large transactions fewer fit, and again the queue gives way first.
     fn shrink(&mut self) {
         while self.queued > self.config.global_queue {
             if !self.evict(|account| account.queued() > 0) {
@@ -288,6 +349,11 @@ impl Book {
         while self.pending > self.config.global_slots {
             let evicted = self.evict(|account| account.pending() > slots) || self.evict(|account| account.pending() > 0);
             if !evicted {
+                break;
+            }
+        }
+        while self.slots > self.config.global_slots.saturating_add(self.config.global_queue) {
+            if !(self.evict(|account| account.queued() > 0) || self.evict(|_| true)) {
                 break;
             }
         }

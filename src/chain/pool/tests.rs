@@ -1,7 +1,9 @@
 //! The pool's promises: order, replacement, limits, no gap in `best`, and what a head does.
 
 use super::*;
-use alloy_consensus::{Sealed, SignableTransaction, TxEip1559, TxLegacy};
+use crate::chain::evm::tests::address_of;
+use alloy_consensus::{Sealed, SignableTransaction, TxEip1559, TxEip7702, TxLegacy};
+use alloy_eips::eip7702::Authorization;
 use alloy_primitives::{Signature, TxKind, address, b256, hex};
 use op_alloy_consensus::TxDeposit;
 use proptest::prelude::*;
@@ -38,6 +40,7 @@ fn at(nonce: u64) -> Admission {
     Admission {
         nonce,
         balance: U256::from(10u128.pow(19)),
+        delegated: false,
         base_fee: GWEI as u64,
         block_gas_limit: 30_000_000,
         l1_cost: U256::from(1000),
@@ -98,6 +101,10 @@ fn a_replacement_raises_both_fees_by_a_tenth() {
     let second = pool.add(tx(1, 0, 110 * GWEI, 11 * GWEI), &at(0)).unwrap();
     assert!(pool.get(&first).is_none() && pool.get(&second).is_some());
     assert_eq!(pool.stats().pending, 1);
+    // As geth divides: a tenth more than 15 is 16, but never nothing.
+    pool.add(tx(2, 0, 15, 5), &at(0)).unwrap();
+    assert_eq!(pool.add(tx(2, 0, 16, 5), &at(0)), Err(PoolError::ReplacementUnderpriced));
+    pool.add(tx(2, 0, 16, 6), &at(0)).unwrap();
 }
 
 #[test]
@@ -114,13 +121,14 @@ fn refusals_say_what_geth_says() {
     assert_eq!(say(tx(1, 0, 2, 3), &at(0)), "max priority fee per gas higher than max fee per gas");
     let gas = |gas_limit| TxEip1559 { gas_limit, ..eip1559(0, 2, 2) };
     assert_eq!(say(pooled(1, gas(20_999)), &at(0)), "intrinsic gas too low: gas 20999, minimum needed 21000");
-    assert_eq!(say(pooled(1, gas(29_930_001)), &at(0)), "exceeds block gas limit");
+    let small = Admission { block_gas_limit: 10_000_000, ..at(0) };
+    assert_eq!(say(pooled(1, gas(9_930_001)), &small), "exceeds block gas limit");
     assert_eq!(say(pooled(1, gas((1 << 24) + 1)), &at(0)), "transaction gas limit too high (cap: 16777216, tx: 16777217)");
     pool.add(pooled(9, gas(1 << 24)), &at(0)).unwrap();
     let data = TxEip1559 { input: vec![1; 10].into(), gas_limit: 21_200, ..eip1559(0, 2, 2) };
     assert_eq!(say(pooled(1, data), &at(0)), "insufficient gas for floor data gas cost: gas 21200, minimum needed 21400");
     let foreign = TxEip1559 { chain_id: 5, ..eip1559(0, 2, 2) };
-    assert_eq!(say(pooled(1, foreign), &at(0)), "invalid chain id for signer: have 5 want 901");
+    assert_eq!(say(pooled(1, foreign), &at(0)), "invalid sender: invalid chain id for signer: have 5 want 901");
     let rich = Admission { balance: U256::MAX, ..at(0) };
     assert_eq!(say(tx(1, 0, 50_000 * GWEI, 1), &rich), "tx fee (1.05 ether) exceeds the configured cap (1.00 ether)");
     let large = TxEip1559 { input: vec![0; admit::MAX_SIZE].into(), gas_limit: 2_000_000, ..eip1559(0, 2, 2) };
@@ -132,6 +140,30 @@ fn refusals_say_what_geth_says() {
     let deposit = OpTxEnvelope::from(Sealed::new(TxDeposit::default()));
     let deposit = PoolTx::new(Recovered::new_unchecked(deposit, sender(1)));
     assert_eq!(say(deposit, &at(0)), "transaction type not supported");
+}
+
+#[test]
+fn the_operators_limits_count() {
+    let config = PoolConfig {
+        max_gas: Some(30_000),
+        min_tip: 5,
+        price_bump: 100,
+        tx_fee_cap: U256::from(21_000 * 100),
+        allow_unprotected: true,
+        ..Default::default()
+    };
+    let pool = Pool::with_config(&spec(Fork::Karst), config);
+    let say = |tx: PoolTx| pool.add(tx, &at(0)).unwrap_err().to_string();
+    let wide = TxEip1559 { gas_limit: 30_001, ..eip1559(0, 5, 5) };
+    assert_eq!(say(pooled(1, wide)), "transaction gas limit too high (cap: 30000, tx: 30001)");
+    assert_eq!(say(tx(1, 0, 9, 4)), "transaction underpriced: gas tip cap 4, minimum needed 5");
+    assert!(say(tx(1, 0, 101, 5)).starts_with("tx fee ("));
+    pool.add(tx(1, 0, 10, 5), &at(0)).unwrap();
+    assert_eq!(pool.add(tx(1, 0, 19, 10), &at(0)), Err(PoolError::ReplacementUnderpriced));
+    pool.add(tx(1, 0, 20, 10), &at(0)).unwrap();
+    let legacy = TxLegacy { gas_price: 5, gas_limit: 21_000, to: TxKind::Call(Address::ZERO), ..Default::default() };
+    let legacy = OpTxEnvelope::from(legacy.into_signed(Signature::test_signature()));
+    pool.add(PoolTx::new(Recovered::new_unchecked(legacy, sender(2))), &at(0)).unwrap();
 }
 
 #[test]
@@ -156,6 +188,100 @@ fn the_balance_covers_all_executable_transactions() {
             2 * one - 1
         )
     );
+    // So it must for a nonce behind a gap, and for what a replacement costs more.
+    assert!(matches!(pool.add(tx(1, 5, 2, 1), &at), Err(PoolError::Overdraft { .. })));
+    let at = Admission { balance: U256::from(3 * one), ..at };
+    pool.add(tx(1, 1, 2, 1), &at).unwrap();
+    let bumped = TxEip1559 { value: U256::from(22_001), ..eip1559(0, 3, 2) };
+    assert_eq!(
+        pool.add(pooled(1, bumped), &at).unwrap_err().to_string(),
+        format!(
+            "insufficient funds for gas * price + value: balance {}, queued cost {}, tx bumped {}, overshot 1",
+            3 * one,
+            2 * one,
+            one + 1
+        )
+    );
+    pool.add(tx(1, 0, 3, 2), &at).unwrap();
+}
+
+/// A transaction by `from` that sets the code of the accounts with these keys.
+fn set_code(from: u8, nonce: u64, keys: &[u8]) -> PoolTx {
+    let authorize = |key: &u8| {
+        let authorization = Authorization { chain_id: U256::from(CHAIN), address: Address::repeat_byte(0xcd), nonce: 0 };
+        let message = secp256k1::Message::from_digest(authorization.signature_hash().0);
+        let signed = secp256k1::SECP256K1.sign_ecdsa_recoverable(&message, &secret(*key)).serialize_compact();
+        authorization.into_signed(Signature::from_bytes_and_parity(&signed.1, i32::from(signed.0) == 1))
+    };
+    let tx = TxEip7702 {
+        chain_id: CHAIN,
+        nonce,
+        gas_limit: 200_000,
+        max_fee_per_gas: 2 * GWEI,
+        max_priority_fee_per_gas: GWEI,
+        authorization_list: keys.iter().map(authorize).collect(),
+        ..Default::default()
+    };
+    let envelope = OpTxEnvelope::from(tx.into_signed(Signature::new(U256::from(from), U256::from(1), false)));
+    PoolTx::new(Recovered::new_unchecked(envelope, sender(from)))
+}
+
+fn secret(key: u8) -> secp256k1::SecretKey {
+    secp256k1::SecretKey::from_slice(&[key; 32]).unwrap()
+}
+
+#[test]
+fn of_a_delegated_account_one_transaction_waits_at_a_time() {
+    let pool = new_pool();
+    let delegated = Admission { delegated: true, ..at(3) };
+    assert_eq!(pool.add(tx(1, 4, 2 * GWEI, GWEI), &delegated), Err(PoolError::DelegatedGap));
+    pool.add(tx(1, 3, 2 * GWEI, GWEI), &delegated).unwrap();
+    assert_eq!(pool.add(tx(1, 4, 2 * GWEI, GWEI), &delegated), Err(PoolError::DelegatedInFlight));
+    pool.add(tx(1, 3, 3 * GWEI, 2 * GWEI), &delegated).unwrap();
+    assert_eq!(pool.stats(), PoolStats { pending: 1, queued: 0, senders: 1 });
+}
+
+#[test]
+fn an_account_that_is_about_to_be_delegated_counts_as_delegated() {
+    let pool = new_pool();
+    let authority = address_of(7);
+    let from_authority = |nonce, fee| {
+        let envelope = OpTxEnvelope::from(eip1559(nonce, fee, fee).into_signed(Signature::test_signature()));
+        PoolTx::new(Recovered::new_unchecked(envelope, authority))
+    };
+    let setting = pool.add(set_code(1, 0, &[7, 8]), &at(0)).unwrap();
+    assert_eq!(pool.add(from_authority(1, GWEI), &at(0)), Err(PoolError::DelegatedGap));
+    pool.add(from_authority(0, GWEI), &at(0)).unwrap();
+    assert_eq!(pool.add(from_authority(1, GWEI), &at(0)), Err(PoolError::DelegatedInFlight));
+    // Once the transaction has gone the account may send as any other, and then nobody may set its code.
+    pool.remove(&setting);
+    pool.add(from_authority(1, GWEI), &at(0)).unwrap();
+    assert_eq!(pool.add(set_code(2, 0, &[7]), &at(0)), Err(PoolError::AuthorityReserved));
+    pool.add(set_code(2, 0, &[8]), &at(0)).unwrap();
+    assert_eq!(pool.add(set_code(3, 0, &[]), &at(0)), Err(PoolError::NoAuthorizations));
+    let old = Pool::new(&spec(Fork::Holocene));
+    let early = "transaction type not supported: type 4 rejected, pool not yet in Prague";
+    assert_eq!(old.add(set_code(3, 0, &[8]), &at(0)).unwrap_err().to_string(), early);
+}
+
+#[test]
+fn large_transactions_take_more_room() {
+    let config = PoolConfig { global_slots: 3, global_queue: 2, ..Default::default() };
+    let pool = Pool::with_config(&spec(Fork::Isthmus), config);
+    let sized = |from, nonce, fee, kib: usize| {
+        let input = vec![0; kib * 1024].into();
+        pooled(from, TxEip1559 { input, gas_limit: 2_000_000, ..eip1559(nonce, fee, fee) })
+    };
+    pool.add(sized(1, 0, 3 * GWEI, 70), &at(0)).unwrap();
+    pool.add(sized(2, 0, 4 * GWEI, 20), &at(0)).unwrap();
+    pool.add(sized(3, 1, 9 * GWEI, 1), &at(0)).unwrap();
+    assert_eq!(pool.stats(), PoolStats { pending: 2, queued: 1, senders: 3 });
+    // The sixth slot: what waits behind a gap gives way first, then who pays least.
+    pool.add(sized(4, 0, 5 * GWEI, 1), &at(0)).unwrap();
+    assert_eq!(pool.stats(), PoolStats { pending: 3, queued: 0, senders: 3 });
+    assert_eq!(pool.add(sized(5, 0, 2 * GWEI, 40), &at(0)), Err(PoolError::Underpriced));
+    pool.add(sized(5, 0, 6 * GWEI, 40), &at(0)).unwrap();
+    assert_eq!(nonces(&pool.best(1)), [(5, 0), (4, 0), (2, 0)]);
 }
 
 #[test]
@@ -163,8 +289,20 @@ fn decode_refuses_what_wallets_may_not_send() {
     for kind in [0x00u8, 0x03, 0x05, 0x7d, 0x7e, 0x7f] {
         assert_eq!(PoolTx::decode(vec![kind, 0xc0].into()).unwrap_err(), PoolError::TypeNotSupported, "{kind:#x}");
     }
-    for bad in [&[][..], &[0x02], &[0x02, 0xc0], &[0x80], &[0xbf, 0xff], &[0xc0], &[0xff; 40]] {
-        assert!(matches!(PoolTx::decode(Bytes::copy_from_slice(bad)), Err(PoolError::Decode(_))), "{bad:x?}");
+    for (bad, told) in [
+        (&[][..], "typed transaction too short"),
+        (&[0x02], "typed transaction too short"),
+        (&[0x03], "typed transaction too short"),
+        (&[0x02, 0xc0], "rlp: too few elements for types.DynamicFeeTx"),
+        (&[0x01, 0x80], "rlp: expected List for types.AccessListTx"),
+        (&[0x04, 0xc1, 0x80, 0x80], "rlp: input contains more than one value"),
+        (&[0x80], "rlp: expected List for types.LegacyTx"),
+        (&[0xc0], "rlp: too few elements for types.LegacyTx"),
+        (&[0xca, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], "rlp: input list has too many elements for types.LegacyTx"),
+        (&[0xc5, 0x80], "rlp: value size exceeds available input length"),
+        (&[0xff; 40], "rlp: value size exceeds available input length"),
+    ] {
+        assert_eq!(PoolTx::decode(Bytes::copy_from_slice(bad)).unwrap_err(), PoolError::Decode(told.into()), "{bad:x?}");
     }
     // The example of EIP-155: key 0x46…46, nonce 9, chain 1.
     let raw = hex!(
@@ -175,7 +313,49 @@ fn decode_refuses_what_wallets_may_not_send() {
     assert_eq!(decoded.hash, b256!("0x33469b22e9f636356c4160a87eb19df52b7412e8eac32a4a55ffe88ea8350788"));
     let mut trailing = raw.to_vec();
     trailing.push(0);
-    assert!(matches!(PoolTx::decode(trailing.into()), Err(PoolError::Decode(_))));
+    let told = PoolError::Decode("rlp: input contains more than one value".into());
+    assert_eq!(PoolTx::decode(trailing.into()).unwrap_err(), told);
+}
+
+#[test]
+fn signatures_that_ethereum_does_not_allow_are_told_as_such() {
+    let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
+    let half = order / U256::from(2);
+    let one = U256::from(1);
+    for (r, s, told) in [
+        (U256::ZERO, one, "invalid transaction v, r, s values"),
+        (order, one, "invalid transaction v, r, s values"),
+        (one, U256::ZERO, "invalid transaction v, r, s values"),
+        (one, half + one, "invalid transaction v, r, s values"),
+        // No point of the curve has this abscissa.
+        (U256::from(5), one, "recovery failed"),
+    ] {
+        let envelope = OpTxEnvelope::from(eip1559(0, 2, 2).into_signed(Signature::new(r, s, false)));
+        assert_eq!(PoolTx::decode(envelope.encoded_2718().into()).unwrap_err(), PoolError::InvalidSender(told), "{r:x} {s:x}");
+    }
+    let envelope = OpTxEnvelope::from(eip1559(0, 2, 2).into_signed(Signature::new(one, half, false)));
+    PoolTx::decode(envelope.encoded_2718().into()).unwrap();
+}
+
+#[test]
+fn of_several_faults_geths_first_is_told() {
+    let pool = new_pool();
+    // Each has its own fault and all those below it.
+    let mut tx = TxEip1559 { chain_id: 5, gas_limit: 1 << 62, nonce: 0, ..eip1559(0, 1, 2) };
+    let at = Admission { balance: U256::ZERO, ..at(1) };
+    let mut told = |change: &dyn Fn(&mut TxEip1559)| {
+        change(&mut tx);
+        pool.add(pooled(1, tx.clone()), &at).unwrap_err().to_string()
+    };
+    assert!(told(&|_| ()).starts_with("tx fee ("));
+    assert!(told(&|tx| tx.gas_limit = (1 << 24) + 1).starts_with("transaction gas limit too high"));
+    assert_eq!(told(&|tx| tx.gas_limit = 20_000), "max priority fee per gas higher than max fee per gas");
+    assert!(told(&|tx| tx.max_priority_fee_per_gas = 0).starts_with("invalid sender: invalid chain id"));
+    assert!(told(&|tx| tx.chain_id = CHAIN).starts_with("intrinsic gas too low"));
+    assert!(told(&|tx| tx.gas_limit = 21_000).starts_with("transaction underpriced: gas tip cap 0"));
+    assert!(told(&|tx| tx.max_priority_fee_per_gas = 1).starts_with("nonce too low"));
+    assert!(told(&|tx| tx.nonce = 1).starts_with("insufficient funds"));
+    assert_eq!(told(&|tx| tx.nonce = u64::MAX), "nonce has max value");
 }
 
 #[test]

@@ -93,11 +93,11 @@ impl Store {
     pub(in crate::chain) fn clear_index(&self) -> Result<(), StoreError> {
         let head = self.0.writer.lock();
         self.0.spaces[Space::Index as usize].clear()?;
-        Batch { inner: &self.0, batch: self.0.db.batch() }.commit(*head)
+        Batch::new(&self.0).commit(*head)
     }
 
     pub(in crate::chain) fn rewrite(&self) -> Rewrite<'_> {
-        Rewrite { store: self, batch: Batch { inner: &self.0, batch: self.0.db.batch() }, weight: 0, rows: 0 }
+        Rewrite { store: self, batch: Batch::new(&self.0), weight: 0, rows: 0 }
     }
 }
 
@@ -111,7 +111,10 @@ pub(in crate::chain) struct Rewrite<'a> {
 
 impl Rewrite<'_> {
     pub(in crate::chain) fn set(&mut self, space: Space, key: &[u8], value: Option<&Bytes>) -> Result<(), StoreError> {
-        self.batch.set(space, key, value);
+        match space {
+            Space::State => self.batch.state(&Bytes::copy_from_slice(key), value),
+            _ => self.batch.set(space, key, value.map(AsRef::as_ref)),
+        }
         self.rows += 1;
         self.weight += key.len() + value.map_or(0, |value| value.len());
         if self.weight >= BATCH { self.flush() } else { Ok(()) }
@@ -134,7 +137,7 @@ impl Rewrite<'_> {
 
     fn flush(&mut self) -> Result<(), StoreError> {
         let head = self.store.0.writer.lock();
-        let empty = Batch { inner: &self.store.0, batch: self.store.0.db.batch() };
+        let empty = Batch::new(&self.store.0);
         self.weight = 0;
         std::mem::replace(&mut self.batch, empty).commit(*head)
     }

@@ -14,7 +14,10 @@ pub type UnwindRecord = Vec<(Bytes, Option<Bytes>)>;
 impl Snapshot {
     /// A row of the `state` keyspace at the stored head.
     pub fn state_row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        self.get(Space::State, key)
+        match self.0.generation {
+            Some(generation) => self.0.inner.rows.get(key, generation, || self.get(Space::State, key)),
+            None => self.get(Space::State, key),
+        }
     }
 
     /// The rows of the `state` keyspace with this prefix, at or after `from`, ascending.

@@ -123,6 +123,7 @@ fn submit(chain: &Chain, raw: Bytes) -> B256 {
         Ok::<_, PoolError>(Admission {
             nonce: account.nonce,
             balance: account.balance,
+            delegated: false,
             base_fee: view.header().base_fee_per_gas.unwrap(),
             block_gas_limit: view.header().gas_limit,
             l1_cost: U256::ZERO,

@@ -2,7 +2,10 @@
 
 use super::block_arg::BlockArg;
 use crate::{
-    chain::evm::{self, CallError, CallInput, CallStatus, EstimateError, Overrides},
+    chain::{
+        evm::{self, Ask, CallError, CallInput, CallStatus, Deadline, EstimateError, Overrides},
+        view::State,
+    },
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
@@ -54,7 +57,7 @@ impl CallObject {
 /// What these methods take, read and resolved.
 struct Question {
     input: CallInput,
-    block: BlockArg,
+    state: State,
     overrides: Overrides,
 }
 
@@ -62,11 +65,24 @@ impl Question {
     fn read(context: &RpcContext, args: Args, most: usize) -> Result<Self, RpcError> {
         let mut args = args.at_most(most)?;
         let call: CallObject = args.required()?;
-        let block = args.optional()?.unwrap_or_default();
+        let block: BlockArg = args.optional()?.unwrap_or_default();
         let state = args.optional::<Json<StateOverride>>()?.map(|Json(state)| state).unwrap_or_default();
         let overrides = args.optional::<Json<BlockOverrides>>()?.map(|Json(block)| block).unwrap_or_default();
         let input = call.into_input(context.chain.spec.chain_id)?;
-        Ok(Self { input, block, overrides: Overrides { state, block: overrides } })
+        Ok(Self { input, state: block.state(context, &context.view())?, overrides: Overrides { state, block: overrides } })
+    }
+
+    /// The question for the EVM.
+    fn ask<'a>(&'a self, context: &'a RpcContext, deadline: &Deadline) -> Ask<'a> {
+        Ask {
+            spec: &context.chain.spec,
+            state: (&self.state).into(),
+            block: self.state.header(),
+            input: &self.input,
+            overrides: &self.overrides,
+            gas_cap: context.bounds.gas_cap,
+            deadline: deadline.clone(),
+        }
     }
 }
 
@@ -76,11 +92,9 @@ impl From<CallError> for RpcError {
     }
 }
 
-pub fn call(context: &RpcContext, args: Args) -> Reply {
-    let Question { input, block, overrides } = Question::read(context, args, 4)?;
-    let state = block.state(context, &context.view())?;
-    let header = state.header().clone();
-    let outcome = evm::call(&context.chain.spec, state, &header, &input, &overrides)?;
+pub fn call(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
+    let question = Question::read(context, args, 4)?;
+    let outcome = evm::call(question.ask(context, deadline))?;
     match outcome.status {
         CallStatus::Success => reply(outcome.output),
         CallStatus::Revert(message) => Err(RpcError::reverted(message, &outcome.output)),
@@ -88,11 +102,9 @@ pub fn call(context: &RpcContext, args: Args) -> Reply {
     }
 }
 
-pub fn estimate_gas(context: &RpcContext, args: Args) -> Reply {
-    let Question { input, block, overrides } = Question::read(context, args, 4)?;
-    let state = block.state(context, &context.view())?;
-    let header = state.header().clone();
-    match evm::estimate_gas(&context.chain.spec, state, &header, &input, &overrides) {
+pub fn estimate_gas(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
+    let question = Question::read(context, args, 4)?;
+    match evm::estimate_gas(question.ask(context, deadline)) {
         Ok(gas) => reply(U64::from(gas)),
         Err(EstimateError::Reverted { message, output }) => Err(RpcError::reverted(message, &output)),
         Err(EstimateError::Call(error)) => Err(error.into()),
@@ -110,10 +122,8 @@ struct AccessListJson {
 }
 
 /// A call that fails has a list all the same, and says why it fails.
-pub fn create_access_list(context: &RpcContext, args: Args) -> Reply {
-    let Question { input, block, overrides } = Question::read(context, args, 3)?;
-    let state = block.state(context, &context.view())?;
-    let header = state.header().clone();
-    let outcome = evm::create_access_list(&context.chain.spec, state, &header, &input, &overrides)?;
+pub fn create_access_list(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
+    let question = Question::read(context, args, 3)?;
+    let outcome = evm::create_access_list(question.ask(context, deadline))?;
     reply(AccessListJson { access_list: outcome.list, error: outcome.error, gas_used: U64::from(outcome.gas_used) })
 }

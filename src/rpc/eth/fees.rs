@@ -6,7 +6,7 @@ use super::{
     shape::effective_gas_price,
 };
 use crate::{
-    chain::{receipt::Receipt, view::View},
+    chain::{evm::Deadline, receipt::Receipt, view::View},
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
@@ -109,7 +109,7 @@ struct FeeHistory {
     blob_gas_used_ratio: Vec<f64>,
 }
 
-pub fn fee_history(context: &RpcContext, args: Args) -> Reply {
+pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(3)?;
     let (Count(count), newest): (Count, BlockTag) = (args.required()?, args.required()?);
     let percentiles = args.optional::<Json<Vec<f64>>>()?.map(|Json(list)| list).unwrap_or_default();
@@ -142,6 +142,7 @@ pub fn fee_history(context: &RpcContext, args: Args) -> Reply {
         blob_gas_used_ratio: vec![],
     };
     for number in oldest..=newest {
+        deadline.check()?;
         let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
         history.base_fee_per_gas.push(U64::from(header.base_fee_per_gas.unwrap_or(0)));
         history.gas_used_ratio.get_or_insert_default().push(header.gas_used as f64 / header.gas_limit as f64);

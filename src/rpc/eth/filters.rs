@@ -5,11 +5,13 @@
 //! [`LIFETIME`] is gone.
 
 use super::{
-    logs::{Follower, MAX_LOGS, Query, matching},
+    logs::{Follower, Query, matching},
+    receipt::LogJson,
     shape::TransactionJson,
 };
 use crate::{
     chain::{
+        evm::Deadline,
         heads::{Cursor, Step},
         pool::PoolTx,
     },
@@ -129,14 +131,14 @@ pub fn get_filter_changes(context: &RpcContext, args: Args) -> Reply {
 }
 
 /// All logs that match now, whatever has been told.
-pub fn get_filter_logs(context: &RpcContext, args: Args) -> Reply {
+pub fn get_filter_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let id: String = args.at_most(1)?.required()?;
     let filter = context.filters.get(&id)?;
     let query = match &*filter.lock() {
         Filter::Logs { query, .. } => query.clone(),
         _ => return Err(not_found()),
     };
-    reply(matching(context, query)?)
+    reply(matching(context, query, deadline)?)
 }
 
 impl Filter {
@@ -151,13 +153,15 @@ impl Filter {
             }
             Self::Logs { cursor, follower, .. } => {
                 let view = context.view();
-                let mut logs = Vec::new();
+                let (limits, mut logs, mut bytes) = (context.bounds.logs, Vec::new(), 0);
                 for _ in 0..MAX_BLOCKS {
-                    if logs.len() >= MAX_LOGS {
+                    if logs.len() >= limits.logs || bytes >= limits.bytes {
                         break;
                     }
                     let Some(step) = cursor.advance_by(&view, 1)?.pop() else { break };
-                    logs.extend(follower.logs(&view, step)?);
+                    let more = follower.logs(&view, step)?;
+                    bytes += more.iter().map(LogJson::weight).sum::<usize>();
+                    logs.extend(more);
                 }
                 reply(logs)
             }

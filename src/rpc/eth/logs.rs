@@ -2,10 +2,9 @@
 
 use super::{block_arg::BlockTag, blocks::Block, receipt::LogJson};
 use crate::{
-    chain::{heads::Step, view::View},
+    chain::{evm::Deadline, heads::Step, view::View},
     rpc::{
         RpcContext,
-        api::HEAVY_TIMEOUT,
         error::{Reply, RpcError, reply},
         params::{Arg, Args},
     },
@@ -13,12 +12,25 @@ use crate::{
 use alloy_primitives::{Address, B256, Bloom, BloomInput, Log};
 use serde_json::{Map, Value};
 use starling_proto::payload::BlockId;
-use std::{collections::VecDeque, time::Instant};
+use std::collections::VecDeque;
 
-/// Blocks in one range.
-const MAX_RANGE: u64 = 100_000;
-/// Logs in one answer, but for those of its last block.
-pub const MAX_LOGS: usize = 20_000;
+/// What one answer may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLimits {
+    /// Blocks in one range.
+    pub blocks: u64,
+    /// Logs, but for those of a single block.
+    pub logs: usize,
+    /// Bytes of topics and data, but for those of a single block; as JSON they are more than twice as many.
+    pub bytes: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { blocks: 100_000, logs: 20_000, bytes: 10_000_000 }
+    }
+}
+
 /// Positions of topics, which the EVM has four of.
 const MAX_TOPICS: usize = 4;
 /// Alternatives in one position, and addresses.
@@ -198,13 +210,13 @@ impl Arg for Query {
     }
 }
 
-pub fn get_logs(context: &RpcContext, args: Args) -> Reply {
+pub fn get_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let query = args.at_most(1)?.required()?;
-    reply(matching(context, query)?)
+    reply(matching(context, query, deadline)?)
 }
 
 /// The logs of the chain that a query means.
-pub fn matching(context: &RpcContext, Query { filter, blocks }: Query) -> Result<Vec<LogJson>, RpcError> {
+pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline: &Deadline) -> Result<Vec<LogJson>, RpcError> {
     let view = context.view();
     let (from, to) = match blocks {
         Blocks::Hash(hash) => {
@@ -219,17 +231,15 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query) -> Result
     if to > view.head().number {
         return Err(RpcError::invalid_params("block range extends beyond current head block"));
     }
-    if to - from >= MAX_RANGE {
-        return Err(RpcError::invalid_params(format!("query exceeds max block range {MAX_RANGE}")));
+    let limits = context.bounds.logs;
+    if to - from >= limits.blocks {
+        return Err(RpcError::invalid_params(format!("query exceeds max block range {}", limits.blocks)));
     }
-    let began = Instant::now();
-    let mut found = Vec::new();
+    let (mut found, mut bytes) = (Vec::new(), 0);
     let (first, head) = (from, view.head());
     let mut view = view;
     for number in from..=to {
-        if began.elapsed() > HEAVY_TIMEOUT {
-            return Err(RpcError::server("query timeout exceeded"));
-        }
+        deadline.check()?;
         // A view pins what it reads: long walks take a fresh one now and then.
         if number != first && (number - first).is_multiple_of(1000) {
             view = context.view();
@@ -242,11 +252,15 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query) -> Result
             continue;
         }
         let Some(block) = Block::load(&view, number)? else { return Err(RpcError::server("header not found")) };
-        found.extend(filter.of(&block));
-        if found.len() > MAX_LOGS {
-            let retry = number.saturating_sub(1).max(from);
+        let logs = filter.of(&block);
+        bytes += logs.iter().map(LogJson::weight).sum::<usize>();
+        found.extend(logs);
+        // One block is always answered for: nobody could ask for less.
+        if number > from && (found.len() > limits.logs || bytes > limits.bytes) {
+            let retry = number - 1;
+            let limit = if found.len() > limits.logs { limits.logs.to_string() } else { format!("of {} bytes", limits.bytes) };
             return Err(RpcError::invalid_params(format!(
-                "query exceeds max results {MAX_LOGS}, retry with the range {from}-{retry}"
+                "query exceeds max results {limit}, retry with the range {from}-{retry}"
             )));
         }
     }

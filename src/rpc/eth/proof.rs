@@ -2,7 +2,10 @@
 
 use super::{block_arg::BlockArg, state::StorageKey};
 use crate::{
-    chain::trie::{self, TrieError},
+    chain::{
+        evm::Deadline,
+        trie::{self, TrieError},
+    },
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
@@ -44,7 +47,7 @@ impl From<TrieError> for RpcError {
 }
 
 /// An account that does not exist has zeros for hashes, as geth prints them.
-pub fn get_proof(context: &RpcContext, args: Args) -> Reply {
+pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(3)?;
     let (address, Json(keys)): (Address, Json<Vec<String>>) = (args.required()?, args.required()?);
     let block: BlockArg = args.optional()?.unwrap_or_default();
@@ -57,6 +60,7 @@ pub fn get_proof(context: &RpcContext, args: Args) -> Reply {
     let state = view.state_with_trie(number, PROOF_BLOCKS)?.ok_or_else(|| {
         RpcError::server(format!("no proofs of block #{number}: the state's trie is kept for the newest {PROOF_BLOCKS} blocks"))
     })?;
+    deadline.check()?;
     let slots: Vec<U256> = keys.iter().map(|key| key.slot).collect();
     let proof = trie::prove(&state, address, &slots)?;
     let storage_proof = keys.iter().zip(proof.slots).map(|(key, slot)| SlotJson {

@@ -98,6 +98,11 @@ pub struct LogJson {
 }
 
 impl LogJson {
+    /// Bytes of its topics and data.
+    pub fn weight(&self) -> usize {
+        self.topics.len() * 32 + self.data.len()
+    }
+
     pub fn new(log: &Log, block: BlockId, timestamp: u64, (index, transaction): (usize, B256), log_index: usize) -> Self {
         Self {
             address: log.address,

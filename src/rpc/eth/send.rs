@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use alloy_consensus::Transaction;
-use alloy_primitives::{B256, Bytes, U256};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256};
 use futures::{FutureExt, future::BoxFuture};
 use jsonrpsee::{
     core::{ClientError, client::ClientT},
@@ -85,6 +85,7 @@ fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
     let at = Admission {
         nonce: account.map_or(0, |account| account.nonce),
         balance: account.map_or(U256::ZERO, |account| account.balance),
+        delegated: account.is_some_and(|account| account.code_hash != KECCAK256_EMPTY),
         base_fee: header.base_fee_per_gas.unwrap_or(0),
         block_gas_limit: header.gas_limit,
         l1_cost: l1_cost(context, &view, &tx)?,

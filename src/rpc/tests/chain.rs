@@ -14,7 +14,7 @@ use crate::{
     rpc::{
         NAMESPACES, Reader, RpcContext, TxRoute,
         api::Api,
-        frame::{Live, Session},
+        frame::{Allowance, Live, Session},
     },
 };
 use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxLegacy, transaction::SignerRecoverable};
@@ -76,6 +76,11 @@ impl Chain {
                 (keccak256(RICH), account(7, 1_000_000, alloy_primitives::KECCAK256_EMPTY)),
                 (keccak256(CONTRACT), account(1, 0, hash)),
                 (keccak256(super::send::SENDER), account(0, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY)),
+                (
+                    keccak256(super::hostile::address(super::hostile::USED)),
+                    account(5, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY),
+                ),
+                (keccak256(super::hostile::address(super::hostile::DELEGATED)), account(0, FUNDS.to(), hash)),
             ]),
             storages: BTreeMap::from([(keccak256(CONTRACT), StorageChange { wiped: false, slots })]),
             codes: BTreeMap::from([(hash, code)]),
@@ -203,7 +208,8 @@ impl Chain {
     pub async fn ask(&self, method: &str, params: Value) -> Value {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let live = Live::default();
-        let session = Session { api: &self.api, deadline: None, subscriptions: Some(&live) };
+        let allowance = Allowance::new(1000, 25_000_000, 256 << 20);
+        let session = Session { api: &self.api, allowance: &allowance, deadline: None, subscriptions: Some(&live) };
         serde_json::from_str(&session.answer(request.to_string().as_bytes()).await.text.unwrap()).unwrap()
     }
 

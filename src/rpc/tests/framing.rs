@@ -120,3 +120,41 @@ async fn a_request_that_takes_too_long_is_told_so() {
     let batch = format!("[{},{},{}]", echo("1"), sleep("2"), echo("3"));
     assert_eq!(server.post(&batch).await, format!("[{},{},{}]", echoed("1"), late("2"), late("3")));
 }
+
+#[tokio::test]
+async fn batches_are_as_large_as_the_operator_says() {
+    let limits = Limits { batch: 2, batch_response: 10, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let many = |n: usize| format!("[{}]", vec![echo("9"); n].join(","));
+    assert_eq!(server.post(&many(2)).await, format!("[{},{}]", echoed("9"), echoed("9")));
+    assert_eq!(server.post(&many(3)).await, format!("[{}]", error("9", -32600, "batch too large")));
+    let big = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[9]}"#;
+    let answer = server.post(&format!("[{big},{}]", echo("2"))).await;
+    assert!(answer.ends_with(&format!("{}]", error("2", -32003, "response too large"))), "{answer}");
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
+    let limits = Limits { answer_memory: 40_000_000, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let big = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[24000000]}"#;
+    // The answer fits no socket's buffer: it stays until its reader takes it.
+    let mut reader = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    reader
+        .write_all(format!("{POST}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{big}", big.len()).as_bytes())
+        .await
+        .unwrap();
+    let mut first = [0; 12];
+    reader.read_exact(&mut first).await.unwrap();
+    let full = error("1", -32003, "response too large: too many answers wait for their readers");
+    assert_eq!(server.post(big).await, full);
+    // In a batch nothing more is executed; small answers are given all the same.
+    let refused = error("2", -32003, "response too large: too many answers wait for their readers");
+    assert_eq!(server.post(&format!("[{big},{}]", echo("2"))).await, format!("[{full},{refused}]"));
+    assert_eq!(server.post(&echo("3")).await, echoed("3"));
+    assert!(read_all(&mut reader, Duration::from_secs(60)).await.len() > 24_000_000);
+    drop(reader);
+    while server.post(big).await == full {
+        tokio::task::yield_now().await;
+    }
+}

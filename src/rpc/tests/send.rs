@@ -130,3 +130,34 @@ async fn the_l1_fee_counts_at_admission() {
     let start = format!("insufficient funds for gas * price + value: balance {}, tx cost ", super::chain::FUNDS);
     assert!(code == -32000 && message.starts_with(&start), "{message}");
 }
+
+#[tokio::test]
+async fn pending_is_the_head_with_the_nonces_of_the_pool() {
+    let mut chain = Chain::new(Fork::Jovian);
+    chain.add(&[]);
+    for nonce in 0..3 {
+        chain.result("eth_sendRawTransaction", json!([transfer(nonce, 21_000)])).await;
+    }
+    chain.result("eth_sendRawTransaction", json!([transfer(9, 21_000)])).await;
+    // Only what a block could hold counts: a gap ends it.
+    assert_eq!(chain.result("eth_getTransactionCount", json!([SENDER, "pending"])).await, "0x3");
+    assert_eq!(chain.result("eth_getTransactionCount", json!([SENDER, { "blockNumber": "pending" }])).await, "0x3");
+    assert_eq!(chain.result("eth_getTransactionCount", json!([SENDER, "latest"])).await, "0x0");
+    let number = json!({ super::chain::CONTRACT.to_string(): { "code": "0x4360005260206000f3" } });
+    let call = |tag: &str| json!([{ "to": super::chain::CONTRACT }, tag, number]);
+    for (method, params) in [
+        ("eth_getBlockByNumber", (json!(["pending", true]), json!(["latest", true]))),
+        ("eth_getBlockTransactionCountByNumber", (json!(["pending"]), json!(["latest"]))),
+        ("eth_getBlockReceipts", (json!(["pending"]), json!(["latest"]))),
+        ("eth_getBalance", (json!([SENDER, "pending"]), json!([SENDER, "latest"]))),
+        ("eth_getCode", (json!([super::chain::CONTRACT, "pending"]), json!([super::chain::CONTRACT, "latest"]))),
+        ("eth_call", (call("pending"), call("latest"))),
+        ("eth_estimateGas", (call("pending"), call("latest"))),
+        ("eth_getLogs", (json!([{ "fromBlock": "pending", "toBlock": "pending" }]), json!([{}]))),
+    ] {
+        let answer = chain.result(method, params.0).await;
+        assert_eq!(answer, chain.result(method, params.1).await, "{method}");
+        assert!(!answer.is_null(), "{method}");
+    }
+    assert_eq!(chain.result("txpool_status", json!([])).await, json!({ "pending": "0x3", "queued": "0x1" }));
+}

@@ -7,7 +7,7 @@ use alloy_primitives::{Address, B256, U256, address, b256, hex, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, root::ordered_trie_root_with_encoder};
 use op_alloy_consensus::{OpReceiptEnvelope, OpTxEnvelope, OpTxType, TxDeposit};
 use starling::chain::{
-    evm::{CallInput, CallStatus, Overrides, call},
+    evm::{Ask, CallInput, CallStatus, Deadline, Overrides, RPC_GAS_CAP, call},
     l1fee,
     view::{State, View},
 };
@@ -18,7 +18,7 @@ use starling_proto::{
     system_config::FeeScalars,
     upgrades::upgrade_transactions,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 const SEQUENCER_FEE_VAULT: Address = address!("4200000000000000000000000000000000000011");
 const BASE_FEE_VAULT: Address = address!("4200000000000000000000000000000000000019");
@@ -348,7 +348,10 @@ pub fn check_contracts(network: &Network) {
     let ask = |signature: &str| {
         let input =
             CallInput { to: Some(GAS_PRICE_ORACLE), data: keccak256(signature)[..4].to_vec().into(), ..Default::default() };
-        let outcome = call(network.spec(), view.state(), view.header(), &input, &Overrides::default()).unwrap();
+        let (spec, overrides, deadline) = (network.spec(), Overrides::default(), Deadline::after(Duration::from_secs(600)));
+        let (state, block) = (view.state().into(), view.header());
+        let outcome =
+            call(Ask { spec, state, block, input: &input, overrides: &overrides, gas_cap: RPC_GAS_CAP, deadline }).unwrap();
         assert_eq!(outcome.status, CallStatus::Success, "{signature}");
         U256::from_be_slice(&outcome.output)
     };

@@ -1,0 +1,62 @@
+//! What the kernel says about a process: its memory, the bytes it wrote, and the processor time of its threads by name.
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+/// Processor time of this process's threads by name, so far.
+#[derive(Clone, Default)]
+pub struct Threads(BTreeMap<String, Duration>);
+
+impl Threads {
+    pub fn now() -> Self {
+        let mut all = BTreeMap::new();
+        for task in fs::read_dir("/proc/self/task").expect("this is Linux").flatten() {
+            // A thread may end while we look at it.
+            let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
+            let (Some(name), Some(times)) = (read("comm"), read("schedstat")) else { continue };
+            let spent = times.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+            *all.entry(name.trim().to_owned()).or_default() += Duration::from_nanos(spent);
+        }
+        Self(all)
+    }
+
+    pub fn since(&self, earlier: &Self) -> Self {
+        let spent = |(name, now): (&String, &Duration)| {
+            (name.clone(), now.saturating_sub(earlier.0.get(name).copied().unwrap_or_default()))
+        };
+        Self(self.0.iter().map(spent).collect())
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        for (name, spent) in &more.0 {
+            *self.0.entry(name.clone()).or_default() += *spent;
+        }
+    }
+
+    pub fn sum(&self) -> Duration {
+        self.0.values().sum()
+    }
+
+    /// Names and times of those that took part, the longest first.
+    pub fn table(&self) -> Vec<(&str, Duration)> {
+        let mut rows: Vec<_> = self.0.iter().map(|(name, spent)| (name.as_str(), *spent)).collect();
+        rows.sort_by_key(|(_, spent)| std::cmp::Reverse(*spent));
+        rows.retain(|(_, spent)| spent.as_secs_f64() * 100.0 > self.sum().as_secs_f64());
+        rows
+    }
+}
+
+/// Bytes that this process has caused to be written to disks.
+pub fn written() -> u64 {
+    field("/proc/self/io", "write_bytes:")
+}
+
+/// Resident memory of this process in bytes: now, and at its highest.
+pub fn resident() -> (u64, u64) {
+    (1024 * field("/proc/self/status", "VmRSS:"), 1024 * field("/proc/self/status", "VmHWM:"))
+}
+
+fn field(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(file).expect("this is Linux");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel gives this field");
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
+}

@@ -1,0 +1,203 @@
+use super::*;
+use crate::peers::score::Class;
+
+const NOW: u64 = 1_000_000;
+const SLOT: Duration = Duration::from_secs(2);
+const GARBAGE: Offence = Offence::Gossip("snappy");
+
+fn reputation(policy: Policy, statics: &[PeerId]) -> Reputation {
+    Reputation::new(policy, SLOT, statics.iter().copied(), ["10.0.0.1".parse().unwrap()])
+}
+
+fn ip(last: u8) -> Option<IpAddr> {
+    Some(IpAddr::from([10, 0, 0, last]))
+}
+
+fn actions(reputation: &mut Reputation) -> Vec<Action> {
+    std::iter::from_fn(|| reputation.poll()).collect()
+}
+
+/// What was done beside telling the router and writing scores down.
+fn verdicts(reputation: &mut Reputation) -> Vec<Action> {
+    let mut all = actions(reputation);
+    all.retain(|action| !matches!(action, Action::Score { .. } | Action::Save(_)));
+    all
+}
+
+fn reasons(reputation: &Reputation, peer: &PeerId) -> Vec<(&'static str, Change)> {
+    reputation.ledger().read(Some(peer), 100).iter().rev().map(|entry| (entry.reason, entry.change)).collect()
+}
+
+#[test]
+fn six_messages_of_garbage_are_a_ban_with_its_evidence_and_it_ends() {
+    let peer = PeerId::random();
+    let mut all = reputation(Policy::default(), &[]);
+    all.on_connected(peer, ip(2), false, NOW);
+    for i in 0..5 {
+        all.on_offence(peer, GARBAGE, "bad bytes", NOW + i);
+        assert!(verdicts(&mut all).is_empty(), "after {i}");
+    }
+    all.on_offence(peer, GARBAGE, "bad bytes", NOW + 5);
+    assert_eq!(verdicts(&mut all), [Action::Ban(peer)]);
+    let until = NOW + 5 + 3600;
+    assert_eq!(all.bans()[&peer].until, until);
+    assert_eq!(
+        reasons(&all, &peer),
+        [("it_dialled", Change::Connected), ("snappy", Change::Score(-120.0)), ("score", Change::Banned { until })]
+    );
+    let evidence = all.ledger().read(Some(&peer), 1)[0].evidence.clone();
+    assert!(evidence.contains("-120.0 below -100") && evidence.contains("garbage"), "{evidence}");
+    all.on_disconnected(&peer, "banned", "", NOW + 5);
+
+    all.on_time(until - 1);
+    assert!(verdicts(&mut all).is_empty());
+    all.on_time(until);
+    assert_eq!(verdicts(&mut all), [Action::Unban(peer)]);
+    assert_eq!(reasons(&all, &peer).last(), Some(&("expired", Change::Unbanned)));
+    // It begins anew, and one more offence is not a ban again.
+    all.on_connected(peer, ip(2), false, until);
+    all.on_offence(peer, GARBAGE, "", until);
+    assert_eq!((verdicts(&mut all), all.total(&peer)), (vec![], -20.0));
+}
+
+#[test]
+fn static_and_protected_peers_are_reported_once_and_stay_in_the_mesh() {
+    let (friend, chosen) = (PeerId::random(), PeerId::random());
+    let mut all = reputation(Policy::default(), &[friend]);
+    all.protect(chosen, NOW);
+    for peer in [friend, chosen] {
+        all.on_connected(peer, ip(2), false, NOW);
+        for _ in 0..50 {
+            all.on_offence(peer, GARBAGE, "", NOW);
+        }
+        assert!(all.total(&peer) < -300.0, "scored all the same");
+        let spared = reasons(&all, &peer).into_iter().filter(|(_, change)| *change == Change::Spared).count();
+        assert_eq!(spared, 1);
+    }
+    assert!(!actions(&mut all).iter().any(|action| matches!(action, Action::Ban(_) | Action::Score { score: ..0.0, .. })));
+    // Without protection what it does counts again.
+    all.unprotect(chosen, NOW);
+    all.on_offence(chosen, GARBAGE, "", NOW);
+    assert_eq!(verdicts(&mut all), [Action::Ban(chosen)]);
+}
+
+#[test]
+fn options_of_banning_and_scoring_decide() {
+    let peer = PeerId::random();
+    let offend = |policy: Policy, times: usize| {
+        let mut all = reputation(policy, &[]);
+        all.on_connected(peer, ip(2), false, NOW);
+        (0..times).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW));
+        let banned = all.bans().get(&peer).map(|ban| ban.until);
+        (banned, all.total(&peer))
+    };
+    let policy = Policy::default();
+    assert_eq!(offend(Policy { ban: false, ..policy }, 50).0, None);
+    assert_eq!(offend(Policy { scoring: Scoring::None, ..policy }, 50), (None, 0.0));
+    assert_eq!(offend(Policy { threshold: -30.0, ..policy }, 2).0, Some(NOW + 3600));
+    assert_eq!(offend(Policy { threshold: -500.0, ..policy }, 10).0, None);
+    assert_eq!(offend(Policy { duration: Duration::from_secs(60), ..policy }, 6).0, Some(NOW + 60));
+}
+
+#[test]
+fn the_routers_part_counts_too() {
+    let peer = PeerId::random();
+    let mut all = reputation(Policy::default(), &[]);
+    all.on_connected(peer, ip(2), false, NOW);
+    all.on_offence(peer, GARBAGE, "", NOW);
+    all.on_router_score(peer, -20.0 - 64.0, 1, NOW);
+    assert_eq!((all.total(&peer), verdicts(&mut all)), (-84.0, vec![]));
+    assert_eq!(all.scores(&peer).gossip.behavioral_penalty, 8.0);
+    all.on_router_score(peer, -20.0 - 100.0, 1, NOW + 1);
+    assert_eq!(verdicts(&mut all), [Action::Ban(peer)]);
+    assert!(all.bans()[&peer].reason.contains("router -100.0"));
+}
+
+#[test]
+fn scores_fade_while_connected_and_are_kept_while_away() {
+    let peer = PeerId::random();
+    let mut all = reputation(Policy::default(), &[]);
+    all.on_connected(peer, ip(2), false, NOW);
+    (0..4).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW));
+    all.on_disconnected(&peer, "closed", "", NOW);
+    (0..60).for_each(|_| all.on_slot(NOW + 60));
+    assert_eq!(all.total(&peer), -80.0, "a score cannot be slept off");
+    all.on_connected(peer, ip(2), false, NOW + 60);
+    (0..60).for_each(|_| all.on_slot(NOW + 120));
+    assert!((all.total(&peer) + 0.8).abs() < 1e-9, "a hundredth after ten epochs");
+    all.on_disconnected(&peer, "closed", "", NOW + 120);
+    all.on_slot(NOW + 120 + 1200);
+    assert_eq!(all.scores(&peer), Scores::default(), "forgotten after a hundred epochs");
+}
+
+#[test]
+fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
+    let mut all = reputation(Policy::default(), &[]);
+    let misbehave = |all: &mut Reputation, last| {
+        let peer = PeerId::random();
+        all.on_connected(peer, ip(last), false, NOW);
+        (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW));
+        all.on_disconnected(&peer, "banned", "", NOW);
+        verdicts(all).iter().any(|action| matches!(action, Action::BanAddress(_)))
+    };
+    assert_eq!([(); 4].map(|()| misbehave(&mut all, 2)), [false, false, true, false]);
+    assert_eq!(all.address_bans().keys().copied().collect::<Vec<_>>(), [ip(2).unwrap()]);
+    assert_eq!([(); 4].map(|()| misbehave(&mut all, 1)), [false; 4], "a static peer lives there");
+    let chosen = PeerId::random();
+    all.protect(chosen, NOW);
+    all.on_connected(chosen, ip(3), false, NOW);
+    assert_eq!([(); 4].map(|()| misbehave(&mut all, 3)), [false; 4], "a protected peer is there now");
+    all.on_time(NOW + 3600);
+    assert!(all.address_bans().is_empty() && all.bans().is_empty());
+}
+
+#[test]
+fn what_is_written_down_is_in_force_after_a_restart() {
+    let (banned, poor, friend) = (PeerId::random(), PeerId::random(), PeerId::random());
+    let mut before = reputation(Policy::default(), &[]);
+    for peer in [banned, poor, friend] {
+        before.on_connected(peer, ip(2), false, NOW);
+    }
+    (0..6).for_each(|_| before.on_offence(banned, GARBAGE, "", NOW));
+    (0..6).for_each(|_| before.on_offence(friend, GARBAGE, "", NOW));
+    (0..3).for_each(|_| before.on_offence(poor, GARBAGE, "", NOW));
+    before.ban_address(IpAddr::from([10, 0, 0, 7]), "operator", String::new(), NOW);
+    before.save_all(NOW);
+    let saved = |all: &mut Reputation| -> Vec<Record> {
+        actions(all)
+            .into_iter()
+            .filter_map(|action| if let Action::Save(record) = action { Some(record) } else { None })
+            .collect()
+    };
+    let records = saved(&mut before);
+
+    // The friend has become static meanwhile.
+    let mut after = reputation(Policy::default(), &[friend]);
+    after.restore(records.clone(), NOW + 100);
+    assert_eq!(after.bans().keys().copied().collect::<Vec<_>>(), [banned]);
+    assert_eq!(after.bans()[&banned].until, NOW + 3600);
+    assert_eq!(verdicts(&mut after).len(), 2);
+    assert!(reasons(&after, &banned).iter().any(|(reason, _)| *reason == "kept"));
+    after.on_connected(poor, ip(2), false, NOW + 100);
+    assert_eq!((after.total(&poor), after.scores(&poor).offences[Class::Garbage.label()]), (-60.0, 3.0));
+
+    let mut late = reputation(Policy::default(), &[]);
+    late.restore(records, NOW + 4000);
+    assert!(late.bans().is_empty() && late.address_bans().is_empty());
+    assert_eq!(late.total(&poor), 0.0);
+    assert!(saved(&mut late).iter().all(|record| record.clone().removed() == *record), "what is stale is removed");
+}
+
+#[test]
+fn nothing_grows_without_bound() {
+    let mut all = reputation(Policy { duration: Duration::from_secs(1 << 40), ..Policy::default() }, &[]);
+    for i in 0..BANS as u32 + 100 {
+        let (peer, address) = (PeerId::random(), IpAddr::from((0x0b00_0000 + i).to_be_bytes()));
+        all.on_connected(peer, Some(address), false, NOW);
+        (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW + u64::from(i)));
+        all.on_disconnected(&peer, "banned", "", NOW + u64::from(i));
+        actions(&mut all);
+    }
+    assert_eq!(all.bans().len(), BANS);
+    assert!(all.peers.len() <= ABSENT + 1);
+}

@@ -1,0 +1,215 @@
+//! Static peers: dialled at start, redialled at once when they go, then at waits that grow with their absence.
+//!
+//! An address where somebody refuses the connection is a machine whose process is away: asking costs one packet, and it may be back
+//! any moment. One that does not answer, or hangs up, is asked ever more rarely.
+
+use crate::{config::static_peer, gate::ip_of};
+use libp2p::{Multiaddr, PeerId};
+use rand::Rng;
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+const MIN_REDIAL: Duration = Duration::from_millis(100);
+const MAX_REDIAL: Duration = Duration::from_secs(10);
+/// Between dials that are refused: a peer that is back is found within 200 ms, and within a thousandth of its absence later on.
+const MIN_REFUSED: Duration = Duration::from_millis(200);
+const MAX_REFUSED: Duration = Duration::from_secs(2);
+/// A connection that lasted less does not count as the peer being back.
+const STEADY: Duration = Duration::from_secs(1);
+/// A dial that reports nothing is given up after this; the transport's own timeout is shorter.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct StaticPeer {
+    addresses: Vec<Multiaddr>,
+    /// Since when it has been away.
+    away: Option<Instant>,
+    connected: Option<Instant>,
+    next_dial: Option<Instant>,
+    /// A dial has failed since it went.
+    failed: bool,
+}
+
+/// The static peers.
+#[derive(Debug, Default)]
+pub struct StaticPeers {
+    peers: BTreeMap<PeerId, StaticPeer>,
+}
+
+impl StaticPeers {
+    /// Addresses without a peer id and our own are left out with a log line.
+    pub fn new(addresses: &[Multiaddr], local: PeerId, now: Instant) -> Self {
+        let mut peers: BTreeMap<PeerId, StaticPeer> = BTreeMap::new();
+        for address in addresses {
+            match static_peer(address) {
+                Some((_, peer)) if peer == local => tracing::info!(%address, "static peer is this node, skipped"),
+                Some((dial, peer)) => peers
+                    .entry(peer)
+                    .or_insert(StaticPeer {
+                        addresses: Vec::new(),
+                        away: Some(now),
+                        connected: None,
+                        next_dial: Some(now),
+                        failed: false,
+                    })
+                    .addresses
+                    .push(dial),
+                None => tracing::warn!(%address, "static peer has no /p2p/<peer id> at its end, skipped"),
+            }
+        }
+        Self { peers }
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = &PeerId> {
+        self.peers.keys()
+    }
+
+    /// Where they live, as far as that is given in numbers.
+    pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.peers.values().flat_map(|entry| entry.addresses.iter().filter_map(ip_of))
+    }
+
+    /// Every static peer with its addresses.
+    pub fn iter(&self) -> impl Iterator<Item = (&PeerId, &[Multiaddr])> {
+        self.peers.iter().map(|(peer, entry)| (peer, &*entry.addresses))
+    }
+
+    pub fn contains(&self, peer: &PeerId) -> bool {
+        self.peers.contains_key(peer)
+    }
+
+    pub fn on_connected(&mut self, peer: &PeerId, now: Instant) {
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.connected = Some(now);
+            entry.next_dial = None;
+            entry.failed = false;
+        }
+    }
+
+    /// The last connection is gone.
+    pub fn on_disconnected(&mut self, peer: &PeerId, now: Instant) {
+        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let steady = entry.connected.take().is_some_and(|since| now.saturating_duration_since(since) >= STEADY);
+        if steady || entry.away.is_none() {
+            entry.away = Some(now);
+            entry.next_dial = Some(now);
+        } else {
+            entry.next_dial = Some(now + redial_wait(entry.away, now));
+        }
+    }
+
+    /// Whether this is a static peer's first failure since it went.
+    pub fn on_dial_failed(&mut self, peer: &PeerId, refused: bool, now: Instant) -> bool {
+        let Some(entry) = self.peers.get_mut(peer).filter(|entry| entry.connected.is_none()) else { return false };
+        let wait = if refused { refused_wait(entry.away, now) } else { redial_wait(entry.away, now) };
+        entry.next_dial = Some(now + wait);
+        !std::mem::replace(&mut entry.failed, true)
+    }
+
+    /// Peers to dial now; each is then left alone until its dial ends.
+    pub fn due(&mut self, now: Instant) -> Vec<(PeerId, Vec<Multiaddr>)> {
+        let due = self.peers.iter_mut().filter(|(_, entry)| entry.next_dial.is_some_and(|at| at <= now));
+        due.map(|(peer, entry)| {
+            entry.next_dial = Some(now + DIAL_TIMEOUT);
+            (*peer, entry.addresses.clone())
+        })
+        .collect()
+    }
+
+    pub fn next_dial(&self) -> Option<Instant> {
+        self.peers.values().filter_map(|entry| entry.next_dial).min()
+    }
+}
+
+/// A fifth of the time the peer has been away: dials thin out exponentially, and a peer that comes back is found within a
+/// fraction of its absence.
+fn redial_wait(away: Option<Instant>, now: Instant) -> Duration {
+    jitter((absence(away, now) / 5).clamp(MIN_REDIAL, MAX_REDIAL))
+}
+
+fn refused_wait(away: Option<Instant>, now: Instant) -> Duration {
+    jitter((absence(away, now) / 1000).clamp(MIN_REFUSED, MAX_REFUSED))
+}
+
+fn absence(away: Option<Instant>, now: Instant) -> Duration {
+    away.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+}
+
+fn jitter(wait: Duration) -> Duration {
+    wait.mul_f64(rand::rng().random_range(0.5..1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libp2p::multiaddr::Protocol;
+
+    fn address(peer: PeerId) -> Multiaddr {
+        "/ip4/127.0.0.1/tcp/9".parse::<Multiaddr>().unwrap().with(Protocol::P2p(peer))
+    }
+
+    #[test]
+    fn a_static_peer_that_goes_is_dialled_at_once_then_ever_more_rarely() {
+        let (local, peer, start) = (PeerId::random(), PeerId::random(), Instant::now());
+        let mut peers = StaticPeers::new(&[address(local), address(peer)], local, start);
+        assert_eq!(peers.due(start).len(), 1, "our own id is skipped");
+        assert!(peers.due(start).is_empty(), "one dial at a time");
+        peers.on_connected(&peer, start);
+        assert_eq!(peers.next_dial(), None);
+
+        let gone = start + Duration::from_secs(60);
+        peers.on_disconnected(&peer, gone);
+        assert_eq!(peers.next_dial(), Some(gone));
+        let (mut now, mut dials, mut longest) = (gone, 0, Duration::ZERO);
+        while now < gone + Duration::from_secs(120) {
+            assert_eq!(peers.due(now).len(), 1);
+            peers.on_dial_failed(&peer, false, now);
+            let next = peers.next_dial().unwrap();
+            let wait = next - now;
+            assert!(wait >= MIN_REDIAL / 2 && wait <= MAX_REDIAL);
+            if now < gone + Duration::from_secs(5) {
+                assert!(wait <= Duration::from_secs(1), "back within about a second of a short absence");
+            }
+            longest = longest.max(wait);
+            (now, dials) = (next, dials + 1);
+        }
+        assert!(dials < 120 && longest > Duration::from_secs(4), "{dials} dials, longest wait {longest:?}");
+    }
+
+    #[test]
+    fn a_peer_that_hangs_up_at_once_is_not_dialled_in_a_hot_loop() {
+        let (peer, mut now) = (PeerId::random(), Instant::now());
+        let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), now);
+        let end = now + Duration::from_secs(10);
+        let mut dials = 0;
+        while now < end {
+            peers.due(now);
+            dials += 1;
+            peers.on_connected(&peer, now);
+            peers.on_disconnected(&peer, now);
+            now = peers.next_dial().unwrap();
+        }
+        assert!(dials < 60, "{dials}");
+    }
+
+    #[test]
+    fn a_machine_that_refuses_is_asked_often_enough_to_be_found_at_once() {
+        let (peer, gone) = (PeerId::random(), Instant::now());
+        let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), gone);
+        let (mut now, mut dials) = (gone, 0);
+        while now < gone + Duration::from_secs(3600) {
+            peers.due(now);
+            peers.on_dial_failed(&peer, true, now);
+            let wait = peers.next_dial().unwrap() - now;
+            if now < gone + Duration::from_secs(200) {
+                assert!(wait <= MIN_REFUSED);
+            }
+            assert!(wait <= MAX_REFUSED);
+            (now, dials) = (now + wait, dials + 1);
+        }
+        assert!(dials < 7_000, "{dials} dials in an hour");
+    }
+}

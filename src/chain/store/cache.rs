@@ -1,0 +1,209 @@
+//! The row cache: rows of `state` that were read or written of late, as they are at the stored head.
+//!
+//! Every read of the state by a [`Snapshot`](super::Snapshot) comes here first; every batch that changes `state` rows, a commit or an
+//! unwind, passes through. The cache holds the newest value of a row and the generation, that is the number of such batches, since
+//! which it is the value. A snapshot knows its own generation and takes only what was the value then already, so an old snapshot
+//! never sees a newer row. What it reads from the disk it leaves here only if no batch has begun since. Bounded in bytes; the least
+//! recently used rows go first.
+
+use alloy_primitives::{Bytes, map::DefaultHashBuilder};
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::{
+    hash::BuildHasher,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Locks, so that readers on several threads seldom meet.
+const SHARDS: usize = 64;
+/// Bytes that a row takes in memory beside its key and its value.
+const ROW_OVERHEAD: usize = 160;
+
+/// Rows changed by a batch, with their new values.
+pub(super) type Written = Vec<(Bytes, Option<Bytes>)>;
+
+pub(super) struct RowCache {
+    shards: Vec<Mutex<Shard>>,
+    hasher: DefaultHashBuilder,
+    /// Odd while a batch is on its way to the disk.
+    generation: AtomicU64,
+}
+
+struct Shard {
+    rows: LruCache<Box<[u8]>, Row, DefaultHashBuilder>,
+    weight: usize,
+    budget: usize,
+}
+
+struct Row {
+    value: Option<Bytes>,
+    since: u64,
+}
+
+impl RowCache {
+    /// `budget` in bytes.
+    pub fn new(budget: u64) -> Self {
+        let budget = usize::try_from(budget).unwrap_or(usize::MAX) / SHARDS;
+        let shard = || Mutex::new(Shard { rows: LruCache::unbounded_with_hasher(Default::default()), weight: 0, budget });
+        let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
+        Self { shards, hasher: DefaultHashBuilder::default(), generation: AtomicU64::new(0) }
+    }
+
+    /// Takes a snapshot with `take` and tells its generation; `None` if a batch was under way.
+    pub fn at_generation<T>(&self, take: impl FnOnce() -> T) -> (T, Option<u64>) {
+        let before = self.generation.load(Ordering::SeqCst);
+        let taken = take();
+        let same = before.is_multiple_of(2) && before == self.generation.load(Ordering::SeqCst);
+        (taken, same.then_some(before))
+    }
+
+    /// The value of a row at this generation, if it is here; otherwise `read` gets it.
+    pub fn get<E>(
+        &self,
+        key: &[u8],
+        generation: u64,
+        read: impl FnOnce() -> Result<Option<Bytes>, E>,
+    ) -> Result<Option<Bytes>, E> {
+        let shard = self.shard(key);
+        if let Some(row) = shard.lock().rows.get(key)
+            && row.since <= generation
+        {
+            return Ok(row.value.clone());
+        }
+        let value = read()?;
+        let mut shard = shard.lock();
+        // A batch that begins after this look takes the lock after us and puts its own value over ours.
+        if self.generation.load(Ordering::SeqCst) == generation {
+            shard.put(key, Row { value: value.clone(), since: generation });
+        }
+        Ok(value)
+    }
+
+    /// Writes a batch with `commit`, then takes over what it wrote. If it fails nobody knows what the rows are: the cache is empty and
+    /// stays so until a later batch succeeds.
+    pub fn write<E>(&self, rows: Written, commit: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let under_way = self.generation.fetch_or(1, Ordering::SeqCst) | 1;
+        if let Err(error) = commit() {
+            self.shards.iter().for_each(|shard| shard.lock().clear());
+            return Err(error);
+        }
+        let since = under_way + 1;
+        for (key, value) in rows {
+            self.shard(&key).lock().put(&key, Row { value, since });
+        }
+        self.generation.store(since, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
+        // The high bits: the shard's own table goes by the low ones.
+        let hash = self.hasher.hash_one(key);
+        &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+}
+
+impl Shard {
+    fn put(&mut self, key: &[u8], row: Row) {
+        let weight = |key: &[u8], row: &Row| ROW_OVERHEAD + key.len() + row.value.as_ref().map_or(0, |value| value.len());
+        self.weight += weight(key, &row);
+        if let Some((key, old)) = self.rows.push(key.into(), row) {
+            self.weight -= weight(&key, &old);
+        }
+        while self.weight > self.budget
+            && let Some((key, old)) = self.rows.pop_lru()
+        {
+            self.weight -= weight(&key, &old);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.weight = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(cache: &RowCache, key: &[u8], generation: u64) -> Result<Option<Bytes>, &'static str> {
+        cache.get(key, generation, || Err("not cached"))
+    }
+
+    fn write(cache: &RowCache, key: &'static [u8], value: &'static [u8]) {
+        cache.write(vec![(Bytes::from_static(key), Some(Bytes::from_static(value)))], || Ok::<_, ()>(())).unwrap();
+    }
+
+    #[test]
+    fn an_old_snapshot_never_gets_a_newer_row() {
+        let cache = RowCache::new(1 << 20);
+        let (_, old) = cache.at_generation(|| ());
+        write(&cache, b"k", b"new");
+        let (_, new) = cache.at_generation(|| ());
+        assert_eq!(read(&cache, b"k", new.unwrap()).unwrap(), Some(Bytes::from_static(b"new")));
+        assert!(read(&cache, b"k", old.unwrap()).is_err());
+        // It reads the disk and leaves nothing behind.
+        let from_disk = cache.get(b"k", old.unwrap(), || Ok::<_, ()>(Some(Bytes::from_static(b"old")))).unwrap();
+        assert_eq!(from_disk, Some(Bytes::from_static(b"old")));
+        assert_eq!(read(&cache, b"k", new.unwrap()).unwrap(), Some(Bytes::from_static(b"new")));
+    }
+
+    #[test]
+    fn a_row_that_did_not_change_serves_old_and_new_snapshots() {
+        let cache = RowCache::new(1 << 20);
+        let (_, old) = cache.at_generation(|| ());
+        cache.get(b"k", old.unwrap(), || Ok::<_, ()>(None)).unwrap();
+        write(&cache, b"other", b"v");
+        let (_, new) = cache.at_generation(|| ());
+        for generation in [old, new] {
+            assert_eq!(read(&cache, b"k", generation.unwrap()), Ok(None));
+        }
+    }
+
+    #[test]
+    fn what_is_read_while_a_batch_is_written_is_not_kept() {
+        let cache = RowCache::new(1 << 20);
+        let (_, old) = cache.at_generation(|| ());
+        let rows = vec![(Bytes::from_static(b"k"), None)];
+        cache
+            .write(rows, || {
+                assert_eq!(cache.at_generation(|| ()).1, None);
+                cache.get(b"k", old.unwrap(), || Ok::<_, ()>(Some(Bytes::from_static(b"old")))).map(|_| ())
+            })
+            .unwrap();
+        let (_, new) = cache.at_generation(|| ());
+        assert_eq!(read(&cache, b"k", new.unwrap()), Ok(None), "the row was removed");
+        // The same when the read began before the batch and ends after it.
+        let late = cache.get(b"z", new.unwrap(), || {
+            write(&cache, b"z", b"new");
+            Ok::<_, ()>(None)
+        });
+        assert_eq!(late, Ok(None));
+        let (_, newest) = cache.at_generation(|| ());
+        assert_eq!(read(&cache, b"z", newest.unwrap()).unwrap(), Some(Bytes::from_static(b"new")));
+    }
+
+    #[test]
+    fn a_failed_batch_empties_the_cache_until_one_succeeds() {
+        let cache = RowCache::new(1 << 20);
+        write(&cache, b"k", b"v");
+        assert_eq!(cache.write(vec![], || Err("full")), Err("full"));
+        assert_eq!(cache.at_generation(|| ()).1, None);
+        write(&cache, b"other", b"v");
+        let (_, generation) = cache.at_generation(|| ());
+        assert!(read(&cache, b"k", generation.unwrap()).is_err());
+        assert!(read(&cache, b"other", generation.unwrap()).is_ok());
+    }
+
+    #[test]
+    fn the_weight_is_bounded() {
+        let cache = RowCache::new(SHARDS as u64 * 4 * (ROW_OVERHEAD as u64 + 8 + 32));
+        for index in 0..10_000u64 {
+            cache.get(&index.to_be_bytes(), 0, || Ok::<_, ()>(Some(vec![1; 32].into()))).unwrap();
+            cache.get(&[0; 8], 0, || Ok::<_, ()>(Some(vec![1; 32].into()))).unwrap();
+        }
+        let rows: usize = cache.shards.iter().map(|shard| shard.lock().rows.len()).sum();
+        assert_eq!(rows, 4 * SHARDS);
+        assert!(read(&cache, &[0; 8], 0).is_ok(), "what is read all the time stays");
+    }
+}

@@ -1,0 +1,222 @@
+//! What one question may cost: time, gas, blocks, logs, bytes, slots, filters, subscriptions.
+
+use super::{
+    Server, Setup,
+    chain::{CONTRACT, Chain, RICH, legacy},
+};
+use crate::{
+    chain::evm::Deadline,
+    rpc::{
+        NAMESPACES, RpcContext,
+        api::{Api, Method},
+        eth::logs::LogLimits,
+        params::Args,
+    },
+};
+use alloy_primitives::{B256, Bytes, Log, address};
+use serde_json::{Value, json, value::to_raw_value};
+use starling_proto::fork::Fork;
+use std::{sync::Arc, time::Duration};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+
+/// Code that jumps to its own beginning for ever.
+const ENDLESS: &str = "0x5b600056";
+const LONG: Duration = Duration::from_secs(600);
+
+fn endless() -> Value {
+    json!([{ "to": CONTRACT, "gas": "0x3fffffffffff" }, "latest", { CONTRACT.to_string(): { "code": ENDLESS } }])
+}
+
+fn patient(context: &mut RpcContext) {
+    (context.bounds.gas_cap, context.bounds.timeout) = (u64::MAX, LONG);
+}
+
+#[tokio::test]
+async fn a_call_without_end_is_aborted_and_gives_back_its_place() {
+    let chain = Chain::new(Fork::Isthmus).with(|context| {
+        (context.bounds.gas_cap, context.bounds.timeout) = (u64::MAX, Duration::from_millis(50));
+    });
+    let places = chain.context.bounds.heavy.available_permits();
+    for method in ["eth_call", "eth_estimateGas", "eth_createAccessList"] {
+        let told = (-32000, "execution aborted (timeout = 50ms)".to_owned());
+        let mut params = endless();
+        if method == "eth_estimateGas" {
+            // Before Karst nothing else bounds it.
+            params[0]["gas"] = json!("0x3fffffffffff");
+        }
+        assert_eq!(chain.error(method, params).await, told, "{method}");
+    }
+    while chain.context.bounds.heavy.available_permits() < places {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_has_the_gas_that_the_operator_gives() {
+    let chain = Chain::new(Fork::Isthmus).with(|context| context.bounds.gas_cap = 30_000);
+    // Returns the gas that is left.
+    let gas = json!({ CONTRACT.to_string(): { "code": "0x5a60005260206000f3" } });
+    for wanted in [json!({ "to": CONTRACT }), json!({ "to": CONTRACT, "gas": "0xffffffff" })] {
+        assert_eq!(chain.result("eth_call", json!([wanted, "latest", gas])).await, format!("0x{:064x}", 30_000 - 21_000 - 2));
+    }
+    let (_, message) = chain.error("eth_estimateGas", endless()).await;
+    assert_eq!(message, "gas required exceeds allowance (30000)");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_takes_its_call_with_it() {
+    let chain = Chain::new(Fork::Isthmus).with(patient);
+    let api = Api::new(&["eth".to_owned()], &NAMESPACES, &chain.context, "--http.api");
+    let server = Server::of(api, Setup::default()).await;
+    let heavy = &chain.context.bounds.heavy;
+    let places = heavy.available_permits();
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": endless() }).to_string();
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let request = format!("{}\r\ncontent-length: {}\r\n\r\n{body}", super::POST, body.len());
+    socket.write_all(request.as_bytes()).await.unwrap();
+    while heavy.available_permits() == places {
+        tokio::task::yield_now().await;
+    }
+    drop(socket);
+    while heavy.available_permits() < places {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Every heavy method of the node, asked when there is no time left.
+#[tokio::test]
+async fn every_heavy_method_looks_at_its_deadline() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
+    let filter = chain.result("eth_newFilter", json!([{}])).await;
+    let over = Deadline::after(Duration::ZERO);
+    for (name, method) in NAMESPACES.iter().flat_map(|namespace| namespace.methods) {
+        let Method::Heavy(function) = method else { continue };
+        let params = match *name {
+            "eth_getLogs" => json!([{ "fromBlock": "0x0" }]),
+            "eth_getFilterLogs" => json!([filter]),
+            "eth_getProof" => json!([CONTRACT, ["0x1"], "latest"]),
+            "eth_feeHistory" => json!(["0x2", "latest", [50.0]]),
+            _ => endless(),
+        };
+        let args = Args::parse(Some(&to_raw_value(&params).unwrap())).unwrap();
+        let told = function(&chain.context, args, &over).unwrap_err();
+        assert_eq!((told.code, told.message.as_str()), (-32000, "execution aborted (timeout = 0ns)"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn logs_are_bounded_by_blocks_number_and_bytes() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let log = |size| Log::new_unchecked(CONTRACT, vec![B256::ZERO], vec![7u8; size].into());
+    for nonce in 0..4 {
+        chain.add(&[(legacy(nonce), vec![log(100), log(100), log(100)])]);
+    }
+    let limited = |chain: Chain, logs| chain.with(|context| context.bounds.logs = logs);
+    let defaults = LogLimits::default();
+    assert_eq!((defaults.blocks, defaults.logs, defaults.bytes), (100_000, 20_000, 10_000_000));
+    let ask = |from: &str| json!([{ "fromBlock": from, "toBlock": "latest" }]);
+
+    let chain = limited(chain, LogLimits { blocks: 4, ..defaults });
+    assert_eq!(chain.result("eth_getLogs", ask("0x1")).await.as_array().unwrap().len(), 12);
+    assert_eq!(chain.error("eth_getLogs", ask("0x0")).await, (-32602, "query exceeds max block range 4".into()));
+
+    let filter = chain.result("eth_newFilter", json!([{ "fromBlock": "0x1" }])).await;
+    for (limits, limit) in [(LogLimits { logs: 7, ..defaults }, "7"), (LogLimits { bytes: 7 * 132, ..defaults }, "of 924 bytes")]
+    {
+        let mut changed = Chain::new(Fork::Canyon);
+        for nonce in 0..4 {
+            changed.add(&[(legacy(nonce), vec![log(100), log(100), log(100)])]);
+        }
+        let chain = limited(changed, limits);
+        let told = format!("query exceeds max results {limit}, retry with the range 1-2");
+        assert_eq!(chain.error("eth_getLogs", ask("0x1")).await, (-32602, told));
+        assert_eq!(
+            chain.result("eth_getLogs", json!([{ "fromBlock": "0x1", "toBlock": "0x2" }])).await.as_array().unwrap().len(),
+            6
+        );
+    }
+    // A single block is always told.
+    let chain = limited(chain, LogLimits { logs: 1, bytes: 1, ..defaults });
+    assert_eq!(chain.result("eth_getLogs", ask("0x4")).await.as_array().unwrap().len(), 3);
+    // So does the filter, whose changes come in parts instead.
+    assert_eq!(chain.error("eth_getFilterLogs", json!([filter])).await.0, -32602);
+}
+
+#[tokio::test]
+async fn what_a_filter_tells_comes_in_parts() {
+    for limits in [LogLimits { logs: 2, ..Default::default() }, LogLimits { bytes: 100, ..Default::default() }] {
+        let mut chain = Chain::new(Fork::Canyon).with(|context| context.bounds.logs = limits);
+        let filter = chain.result("eth_newFilter", json!([{}])).await;
+        for nonce in 0..3 {
+            let log = Log::new_unchecked(CONTRACT, vec![B256::ZERO; 2], vec![7u8; 100].into());
+            chain.add(&[(legacy(nonce), vec![log.clone(), log])]);
+        }
+        for left in [2, 2, 2, 0] {
+            assert_eq!(chain.result("eth_getFilterChanges", json!([filter])).await.as_array().unwrap().len(), left);
+        }
+    }
+}
+
+#[tokio::test]
+async fn slots_filters_and_subscriptions_are_bounded() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    chain.add(&[]);
+    let slots = |count| vec!["0x1"; count];
+    assert!(chain.result("eth_getProof", json!([RICH, slots(1024), "latest"])).await.is_object());
+    let told = (-32602, "too many slots (max 1024)".to_owned());
+    assert_eq!(chain.error("eth_getProof", json!([RICH, slots(1025), "latest"])).await, told);
+    let halves =
+        |count: usize| json!([{ RICH.to_string(): vec![B256::ZERO; 512], CONTRACT.to_string(): vec![B256::ZERO; count] }]);
+    assert!(chain.result("eth_getStorageValues", halves(512)).await.is_object());
+    assert_eq!(chain.error("eth_getStorageValues", halves(513)).await, told);
+    for _ in 0..1000 {
+        chain.result("eth_newBlockFilter", json!([])).await;
+    }
+    for method in ["eth_newBlockFilter", "eth_newPendingTransactionFilter", "eth_newFilter"] {
+        let params = if method == "eth_newFilter" { json!([{}]) } else { json!([]) };
+        let (code, message) = chain.error(method, params).await;
+        assert!(code == -32000 && message.starts_with("too many filters: 1000 are in use"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn overrides_of_a_whole_state_are_only_data() {
+    // As many accounts as a body holds, each with a slot.
+    let chain = Chain::new(Fork::Isthmus);
+    let accounts: serde_json::Map<String, Value> = (0..20_000u64)
+        .map(|n| {
+            let account = alloy_primitives::Address::left_padding_from(&(n + 1_000_000).to_be_bytes());
+            (account.to_string(), json!({ "balance": "0x1", "stateDiff": { B256::ZERO.to_string(): B256::ZERO.to_string() } }))
+        })
+        .collect();
+    let answer = chain.ask("eth_call", json!([{ "to": CONTRACT }, "latest", accounts])).await;
+    assert_eq!(answer["result"], "0x");
+    // Code beyond any limit of a deployed one still ends with its gas.
+    let code = Bytes::from(vec![0x5b; 1 << 20]);
+    let target = address!("0x00000000000000000000000000000000000000c0");
+    let call = json!([{ "to": target, "gas": "0x10000" }, "latest", { target.to_string(): { "code": code } }]);
+    assert_eq!(chain.error("eth_call", call).await, (-32000, "out of gas".into()));
+}
+
+/// The places of calls are fewer than those of the machine's other work can bear, and slow calls leave the quick ones alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_calls_hold_up_slow_calls_only() {
+    let chain = Arc::new(Chain::new(Fork::Isthmus).with(patient));
+    let bounds = &chain.context.bounds;
+    let (heavy, reads) = (bounds.heavy.available_permits(), bounds.reads.available_permits());
+    let cores = std::thread::available_parallelism().unwrap().get().max(2);
+    assert_eq!((heavy, reads), (cores, 4 * cores));
+    let slow = |chain: Arc<Chain>| tokio::spawn(async move { chain.ask("eth_call", endless()).await });
+    let calls: Vec<_> = (0..2 * heavy).map(|_| slow(chain.clone())).collect();
+    while bounds.heavy.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(chain.result("eth_getBalance", json!([RICH])).await, "0xf4240");
+    assert_eq!(chain.result("eth_blockNumber", json!([])).await, "0x0");
+    assert_eq!(bounds.heavy.available_permits(), 0);
+    calls.iter().for_each(|call| call.abort());
+    while bounds.heavy.available_permits() < heavy {
+        tokio::task::yield_now().await;
+    }
+}
