@@ -331,10 +331,15 @@ impl Chain {
         self.ask(|reply| Command::Forkchoice { head, safe, finalized, reply }).await
     }
 
+    /// A view whose head is this block, on whatever branch.
+    pub async fn view_of(&self, hash: B256) -> Result<Arc<View>, ChainError> {
+        self.ask(|reply| Command::ViewOf { hash, reply }).await
+    }
+
     /// Starts to build a block on `parent`; pool transactions are added until [`Chain::seal`].
     pub async fn start(&self, parent: B256, attributes: OpPayloadAttributes) -> Result<PayloadId, ChainError> {
         let id = attributes.payload_id(&parent, 3);
-        let parent = self.ask(|reply| Command::ViewOf { hash: parent, reply }).await?;
+        let parent = self.view_of(parent).await?;
         let (reply, answer) = oneshot::channel();
         self.build(Build::Start { id, parent, attributes: Box::new(attributes), reply })?;
         answer.await.map_err(|_| ChainError::Stopped)??;
