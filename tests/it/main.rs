@@ -1,6 +1,7 @@
 //! The integration tests: one binary.
 
 mod bad_input;
+mod campaign;
 mod clients;
 mod crash;
 mod devnet;
@@ -12,4 +13,5 @@ mod net;
 mod real_contracts;
 mod rpc_fields;
 mod tidy;
+mod tools;
 mod vectors;
