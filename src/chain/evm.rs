@@ -390,4 +390,4 @@ fn changes(bundle: BundleState) -> Changes {
 }
 
 #[cfg(test)]
-pub(in crate::chain) mod tests;
+pub(crate) mod tests;

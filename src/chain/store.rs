@@ -163,9 +163,7 @@ impl Store {
         batch.genesis(genesis, overlay);
         batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
         batch.put(Space::Meta, IDENTITY_ROW, [&identity.chain_id.to_be_bytes()[..], identity.genesis_hash.as_slice()].concat());
-        for space in [Space::History, Space::Meta] {
-            batch.put(space, OLDEST_ROW, head.number.to_be_bytes());
-        }
+        batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
         batch.commit(head)?;
         store.sync()?;

@@ -8,6 +8,7 @@ use super::{
     api::Api,
     frame::{Allowance, Held, Session},
     io::WriteTimeout,
+    jwt::JwtSecret,
     ws,
 };
 use bytes::Bytes;
@@ -106,6 +107,8 @@ pub struct Site {
     pub http: Option<Http>,
     pub ws: Option<Ws>,
     pub limits: Limits,
+    /// Whoever does not know it is refused whatever they ask.
+    secret: Option<JwtSecret>,
     ws_places: Arc<Semaphore>,
     allowance: Allowance,
 }
@@ -117,7 +120,11 @@ impl Site {
     pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits) -> Self {
         let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
         let allowance = Allowance::new(limits.batch, limits.batch_response, limits.body_memory, limits.answer_memory);
-        Self { http, ws, limits, ws_places, allowance }
+        Self { http, ws, limits, secret: None, ws_places, allowance }
+    }
+
+    pub fn with_secret(self, secret: JwtSecret) -> Self {
+        Self { secret: Some(secret), ..self }
     }
 }
 
@@ -172,8 +179,11 @@ async fn connection(
         began.store(true, Ordering::Relaxed);
         let (site, token, tasks, place) = (site.clone(), token.clone(), tasks.clone(), place.clone());
         async move {
+            if let Some(Err(reason)) = site.secret.as_ref().map(|secret| secret.check(request.headers())) {
+                return Ok::<_, Infallible>(refused(StatusCode::UNAUTHORIZED, &reason));
+            }
             if site.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
-                return Ok::<_, Infallible>(site.upgrade(request, &tasks, token, place));
+                return Ok(site.upgrade(request, &tasks, token, place));
             }
             Ok(site.http(request).await)
         }

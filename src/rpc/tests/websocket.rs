@@ -229,7 +229,7 @@ async fn one_port_can_serve_both() {
     let http = Http { api: api.clone(), vhosts: vec!["localhost".into()], cors: vec![] };
     let ws = Ws { api, origins: vec![] };
     let (server, addrs) = RpcServer::bind_sites(Some((addr, http)), Some((addr, ws)), Limits::default()).await.unwrap();
-    assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr) });
+    assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr), auth: None });
     let token = CancellationToken::new();
     let running = tokio::spawn(server.run(token.clone()));
     let server = Server { addrs, running, _guard: token.clone().drop_guard(), token };
