@@ -226,6 +226,12 @@ impl Figures {
             self.ratio(self.parts),
             self.ratio(self.evm)
         );
+        // What it costs whatever else the machine does; the database's own threads work for both at any time.
+        let [ours, theirs] = [threads.foreground(), parts.processor].map(|time| self.per_block(time));
+        println!(
+            "  processor time without the database's threads {ours:.3} ms, of the parts {theirs:.3} ms, ratio {:.2}",
+            ours / theirs
+        );
         println!("  processor time of the import {:.3} ms a block, of that", self.per_block(self.processor));
         for (name, time) in threads.table() {
             println!("    {name:<28} {:>9.3} ms", self.per_block(time));
