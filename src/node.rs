@@ -312,6 +312,10 @@ fn join_swarm(
     swarm.gossip_threshold = config.gossip_threshold;
     swarm.sync_req_resp = config.req_resp;
     swarm.mesh = starling_p2p::Mesh { d: config.mesh.d, lo: config.mesh.lo, hi: config.mesh.hi, lazy: config.mesh.lazy };
+    swarm.only_request_static = config.only_request_static;
+    (swarm.tides, swarm.policy) = (config.tides, config.policy);
+    swarm.restrict = config.restrict.clone();
+    swarm.peerstore = config.peerstore.clone();
     Ok(Service::new(swarm, Arc::new(chain.clone()))?)
 }
 

@@ -1,7 +1,7 @@
 //! The JSON-RPC server: what wallets and tools ask the execution client, over HTTP and WebSocket.
 //!
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`frame`] is JSON-RPC itself, [`api`]
-//! the table of methods; [`eth`], [`net`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters.
+//! the table of methods; [`eth`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters.
 //! Every request reads one view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
 //! [`engine`] alone drives the chain, on an endpoint of its own whose clients [`jwt`] lets in.
 
@@ -14,6 +14,7 @@ mod io;
 mod json;
 pub mod jwt;
 pub mod net;
+pub mod opp2p;
 pub mod params;
 pub mod server;
 pub mod txpool;
@@ -33,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 pub use eth::{filters::Filters, send::TxRoute};
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 4] = [eth::NAMESPACE, net::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
+static NAMESPACES: [Namespace; 5] = [eth::NAMESPACE, net::NAMESPACE, opp2p::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
 
 /// What the authenticated endpoint serves (geth: `DefaultAuthModules`).
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
@@ -175,14 +176,21 @@ pub struct RpcServer {
 
 impl RpcServer {
     /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
+    ///
+    /// With a swarm, `opp2p` is served as op-node does, unasked, on an endpoint that only this machine reaches; elsewhere it must be
+    /// named: it can cut the node off from its peers.
     pub async fn bind(config: RpcConfig, context: RpcContext) -> Result<(Self, BoundAddrs), BindError> {
         let context = Arc::new(context);
-        let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
+        let api = |names: &[String], addr: SocketAddr, flag| {
+            let swarm = context.network.is_some() && addr.ip().is_loopback();
+            let names: Vec<String> = names.iter().cloned().chain(swarm.then(|| opp2p::NAMESPACE.name.to_owned())).collect();
+            Arc::new(Api::new(&names, &NAMESPACES, &context, flag))
+        };
         let http = config.http.map(|end| {
-            let api = api(&end.api, "--http.api");
+            let api = api(&end.api, end.addr, "--http.api");
             (end.addr, Http { api, vhosts: end.vhosts, cors: end.cors })
         });
-        let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, "--ws.api"), origins: end.origins }));
+        let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, end.addr, "--ws.api"), origins: end.origins }));
         let auth_limits = Limits {
             body: AUTH_BODY,
             ws_message: AUTH_BODY,

@@ -110,8 +110,12 @@ fn blocks(
     }
     let mut rows = strays(store, snapshot, first)?;
     if wrong {
-        store.clear_index()?;
         let mut rewrite = store.rewrite();
+        for tag in [b'n', b'N', b'x'] {
+            for row in snapshot.rows(Space::Index, &[tag]) {
+                rewrite.set(Space::Index, &row?.0, None)?;
+            }
+        }
         let mut at = head;
         loop {
             let body = snapshot.body(&at.hash)?.unwrap_or_default();

@@ -93,7 +93,7 @@ async fn a_cut_file_is_imported_to_its_last_whole_block() {
         let file = files.path().join(name);
         export_from(&source, &file, None).await.unwrap();
         let (whole, all) = (std::fs::read(&file).unwrap(), blocks(&file));
-        for _ in 0..4 {
+        for _ in 0..2 {
             let cut = rng.random_range(1..whole.len());
             std::fs::write(&file, &whole[..cut]).unwrap();
             let target = datadir();
@@ -168,7 +168,7 @@ async fn flipped_bytes_never_panic() {
         let file = files.path().join(name);
         export_from(&source, &file, None).await.unwrap();
         let whole = std::fs::read(&file).unwrap();
-        for _ in 0..8 {
+        for _ in 0..3 {
             let mut bytes = whole.clone();
             let at = rng.random_range(0..bytes.len());
             bytes[at] ^= 1 << rng.random_range(0..8);

@@ -160,7 +160,7 @@ impl Server {
 
     async fn call(&self, method: &str, params: Value) -> Value {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        let allowance = Allowance::new(10, 1 << 20, 1 << 20);
+        let allowance = Allowance::new(10, 1 << 20, 1 << 20, 1 << 20);
         let session = Session { api: &self.api, allowance: &allowance, deadline: None, subscriptions: None };
         serde_json::from_str(&session.answer(body.as_bytes()).await.text.unwrap()).unwrap()
     }
