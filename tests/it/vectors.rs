@@ -149,7 +149,6 @@ fn proofs_of_a_real_chain() {
             balance: quantity(&proof["balance"]),
             storage_root: hash("storageHash"),
             code_hash: hash("codeHash"),
-            ..Default::default()
         };
         let address: Address = proof["address"].as_str().unwrap().parse().unwrap();
         let verify = |nodes: &[Bytes]| verify_proof(root, key(address.as_slice()), Some(alloy_rlp::encode(account)), nodes);
