@@ -2,7 +2,7 @@
 //! rows in memory, and a commit of the same rows to a bare database like the store's.
 
 use crate::{
-    CACHE,
+    cache,
     support::{Alloc, Ground, Times},
 };
 use alloy_evm::{Evm, EvmEnv, EvmFactory, FromTxWithEncoded};
@@ -116,7 +116,7 @@ impl Parts {
     /// `datadir` holds the genesis and is used up.
     pub fn new(ground: &Ground, evm_state: InMemoryDB, datadir: &Path) -> Self {
         // As the store sets it up; each keyspace keeps the options it was made with.
-        let disk = Database::builder(datadir.join("chain")).cache_size(CACHE / 2).worker_threads(1);
+        let disk = Database::builder(datadir.join("chain")).cache_size(cache() / 2).worker_threads(1);
         let disk = disk.journal_compression(CompressionType::None).open().expect("the database opens");
         let open = |name: &'static str| (name, disk.keyspace(name, KeyspaceCreateOptions::default).expect("a keyspace"));
         let spaces = HashMap::from(["state", "history", "blocks", "index", "code", "meta"].map(open));

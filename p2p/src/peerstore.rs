@@ -139,14 +139,27 @@ pub struct Peerstore {
 }
 
 impl Peerstore {
-    /// Opens the store, makes it if it is not there, and reads all of it. Blocks.
+    /// Opens the store, makes it if it is not there, and reads all of it. One that is damaged is put aside: nothing in it is worth
+    /// not starting for. Blocks.
     pub fn open(path: Option<&Path>) -> Result<(Self, Vec<Record>), StoreError> {
         let Some(path) = path else { return Ok((Self::default(), Vec::new())) };
-        let failed = |source| StoreError { path: path.to_owned(), source };
-        let database = sled::Config::new().path(path).cache_capacity(CACHE).mode(sled::Mode::LowSpace).open().map_err(failed)?;
+        match Self::open_at(path) {
+            Err(error @ (sled::Error::Corruption { .. } | sled::Error::Unsupported(_))) => {
+                let mut aside = path.as_os_str().to_owned();
+                aside.push(format!(".damaged-{:08x}", rand::random::<u32>()));
+                tracing::warn!(%error, path = %path.display(), ?aside, "the p2p peerstore is damaged: put aside, begun anew");
+                std::fs::rename(path, aside).map_err(sled::Error::Io).and_then(|()| Self::open_at(path))
+            }
+            opened => opened,
+        }
+        .map_err(|source| StoreError { path: path.to_owned(), source })
+    }
+
+    fn open_at(path: &Path) -> sled::Result<(Self, Vec<Record>)> {
+        let database = sled::Config::new().path(path).cache_capacity(CACHE).mode(sled::Mode::LowSpace).open()?;
         let mut records = Vec::new();
         for row in database.iter() {
-            let (key, value) = row.map_err(failed)?;
+            let (key, value) = row?;
             match std::str::from_utf8(&key).ok().and_then(|key| Record::read(key, &value)) {
                 Some(record) => records.push(record),
                 None => tracing::warn!(key = %String::from_utf8_lossy(&key), "row of the peerstore not understood, left alone"),
@@ -244,6 +257,23 @@ mod tests {
         {
             assert_eq!(Record::read(key, value.as_bytes()), None, "{key}");
         }
+    }
+
+    #[test]
+    fn a_damaged_store_does_not_stop_the_node() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("peerstore");
+        drop(Peerstore::open(Some(&path)).unwrap());
+        for file in std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+            std::fs::write(file, [0x5a; 4096]).unwrap();
+        }
+        let (mut store, records) = Peerstore::open(Some(&path)).unwrap();
+        assert!(records.is_empty());
+        store.note(&Record::BlockedPeer(PeerId::random(), true));
+        store.take_changes().unwrap()();
+        drop(store);
+        assert_eq!(Peerstore::open(Some(&path)).unwrap().1.len(), 1);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the damaged one is kept");
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! What a command line means: one plain structure per role. The rest of the program sees these and never a flag.
 
+mod engine;
 mod limits;
+mod p2p;
 
+pub use engine::EngineConfig;
 pub use limits::RpcLimits;
+pub use p2p::{MeshConfig, P2pConfig, P2pKey};
 
 use super::{CliError, parse::Source, parse::Values, value::Secret};
 use crate::chain::pool::PoolConfig;
 use std::{
-    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -36,6 +39,7 @@ pub struct NodeConfig {
 pub struct ExecutionConfig {
     pub datadir: PathBuf,
     pub rpc: RpcConfig,
+    pub engine: EngineConfig,
     pub pool: PoolConfig,
     /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
     pub dev_period: Option<u64>,
@@ -140,38 +144,6 @@ pub struct L1Config {
 }
 
 #[derive(Clone, Debug)]
-pub struct P2pConfig {
-    pub listen_ip: IpAddr,
-    /// 0: any free one.
-    pub listen_tcp: u16,
-    pub key: P2pKey,
-    /// Multiaddrs that end in /p2p/PEER_ID.
-    pub static_peers: Vec<String>,
-    /// Ask peers for missing blocks and answer them.
-    pub req_resp: bool,
-    /// Gossiped blocks older than this are refused.
-    pub gossip_threshold: Duration,
-    pub mesh: MeshConfig,
-}
-
-/// Where the swarm's identity comes from.
-#[derive(Clone, Debug)]
-pub enum P2pKey {
-    /// Hex in a file, created if absent.
-    File(PathBuf),
-    Given(Secret),
-}
-
-/// Sizes of the gossip mesh: wanted, least, most, and how many more are told what was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MeshConfig {
-    pub d: usize,
-    pub lo: usize,
-    pub hi: usize,
-    pub lazy: usize,
-}
-
-#[derive(Clone, Debug)]
 pub struct SequencerConfig {
     /// Signs blocks. 32 bytes of hex, checked.
     pub key: Secret,
@@ -253,9 +225,10 @@ impl NodeConfig {
             name: "--rollup.config",
             next: "give the chain's rollup.json (an operator's first node has it; `starling devnet` writes one)",
         })?;
-        let p2p = P2pConfig::read(values, notices)?;
+        let datadir = datadir(values)?;
+        let p2p = P2pConfig::read(values, &datadir, notices)?;
         Ok(Self {
-            datadir: datadir(values)?,
+            datadir,
             rollup_config: expand_home(&rollup_config),
             l1: L1Config::read(values)?,
             p2p,
@@ -280,6 +253,7 @@ impl ExecutionConfig {
         Ok(Self {
             datadir: datadir(values)?,
             rpc: RpcConfig::read(values)?,
+            engine: EngineConfig::read(values)?,
             pool: limits::pool(values)?,
             dev_period: values.optional_uint("dev.period")?.filter(|seconds| *seconds > 0),
             cache: cache(values)?,
@@ -368,51 +342,6 @@ impl L1Config {
             max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
             max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
         })
-    }
-}
-
-impl P2pConfig {
-    fn read(values: &Values, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
-        let static_peers = values.list("p2p.static")?;
-        if values.bool("p2p.disable")? {
-            return match static_peers.is_empty() {
-                true => Ok(None),
-                false => Err(CliError::Invalid { name: "p2p.static", reason: "it contradicts --p2p.disable".into() }),
-            };
-        }
-        let listen_ip = values.required_text("p2p.listen.ip")?;
-        let key = match values.secret("p2p.priv.raw")? {
-            Some(key) if key.bytes().is_none() => {
-                return Err(CliError::Invalid { name: "p2p.priv.raw", reason: "a key is 32 bytes in hex".into() });
-            }
-            Some(key) => {
-                warn_of_key(values, "p2p.priv.raw", "--p2p.priv.path", notices);
-                P2pKey::Given(key)
-            }
-            None => P2pKey::File(expand_home(&values.required_text("p2p.priv.path")?)),
-        };
-        let size = |name| Ok::<_, CliError>(values.uint(name)?.min(1_000) as usize);
-        let mesh = MeshConfig {
-            d: size("p2p.gossip.mesh.d")?,
-            lo: size("p2p.gossip.mesh.lo")?,
-            hi: size("p2p.gossip.mesh.dhi")?,
-            lazy: size("p2p.gossip.mesh.dlazy")?,
-        };
-        if !(mesh.lo <= mesh.d && mesh.d <= mesh.hi) {
-            return Err(CliError::Invalid {
-                name: "p2p.gossip.mesh.d",
-                reason: format!("it must lie between the least ({}) and the most ({}), and is {}", mesh.lo, mesh.hi, mesh.d),
-            });
-        }
-        Ok(Some(Self {
-            listen_ip: listen_ip.parse().map_err(|_| CliError::Table("p2p.listen.ip"))?,
-            listen_tcp: values.port("p2p.listen.tcp")?,
-            key,
-            static_peers,
-            req_resp: values.bool("p2p.sync.req-resp")?,
-            gossip_threshold: values.duration("p2p.gossip.timestamp.threshold")?,
-            mesh,
-        }))
     }
 }
 

@@ -428,10 +428,15 @@ impl Reputation {
         }
     }
 
-    /// What the router is told: a peer that must not be lost is not pushed out of the mesh by what it did.
+    /// What the router is told. A peer that must not be lost is not pushed out of the mesh by what it did. One that can be banned is
+    /// heard until it is: deaf to it, the node would neither ban it nor see it improve.
     fn told(&self, peer: &PeerId) -> f64 {
         let score = self.peers.get(peer).map_or(0.0, |standing| standing.counters.score());
-        if self.is_protected(peer) { score.max(0.0) } else { score }
+        match (self.is_protected(peer), self.policy.ban) {
+            (true, _) => score.max(0.0),
+            (false, true) => score.max(score::router_thresholds().graylist_threshold),
+            (false, false) => score,
+        }
     }
 
     fn tell_router(&mut self, peer: &PeerId) {

@@ -85,7 +85,10 @@ impl Service {
         match event.result {
             Ok(latency) => peer.latency = latency,
             Err(failure) if is_silence(&failure) => {
-                peer.leaving.get_or_insert(("no_answer", "two pings without an answer".into()));
+                // Another connection of the peer may live.
+                if peer.links.len() == 1 {
+                    peer.leaving.get_or_insert(("no_answer", "two pings without an answer".into()));
+                }
                 self.swarm.close_connection(event.connection);
             }
             Err(_) => {}

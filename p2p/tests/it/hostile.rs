@@ -23,7 +23,7 @@ async fn bad_messages_are_rejected_for_their_reason_and_kill_nothing() {
     count_metrics();
     let blocks = chain(1, vec![]);
     let block = &blocks[0];
-    let node = Node::start(config()).await;
+    let node = Node::start(unscored(config())).await;
     let mut raw = Raw::connected_to(&node, false).await;
 
     let v4 = block.to_wire(PayloadVersion::V4);
@@ -132,7 +132,7 @@ fn hold_streams(raw: &Raw, node: &Node) -> tokio::task::JoinHandle<()> {
 async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
     count_metrics();
     let blocks = chain(40, vec![]);
-    let node = Node::start_with(config(), &blocks[..38]).await;
+    let node = Node::start_with(unscored(config()), &blocks[..38]).await;
     let mut flooder = Raw::connected_to(&node, false).await;
     let streams = hold_streams(&flooder, &node);
     let flood = tokio::spawn(async move {
@@ -169,7 +169,7 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_garbage_does_not_stop_a_block() {
     let blocks = chain(1, vec![]);
-    let node = Node::start(config()).await;
+    let node = Node::start(unscored(config())).await;
     let mut flooder = Raw::connected_to(&node, false).await;
     let flood = tokio::spawn(async move {
         for i in 0..2000u32 {

@@ -1,7 +1,9 @@
 //! Real swarms on loopback.
 
+mod gate;
 mod gossip;
 mod hostile;
 mod net;
 mod peers;
 mod serving;
+mod standing;

@@ -9,7 +9,7 @@ use libp2p::{
     tcp, yamux,
 };
 use parking_lot::Mutex;
-use starling_p2p::{Blocks, Config, Event, Genesis, Heads, Keypair, Network, Service, Settled};
+use starling_p2p::{Blocks, Change, Config, Event, Genesis, Heads, Keypair, Network, PeerId, Policy, Scoring, Service, Settled};
 use starling_proto::{
     fork::{Fork, ForkSchedule},
     gossip,
@@ -137,6 +137,11 @@ pub fn with_static(peers: &[&Multiaddr]) -> Config {
     Config { static_peers: peers.iter().map(|peer| (*peer).clone()).collect(), ..config() }
 }
 
+/// Nobody is banned: what is tested is what a peer can do before it is.
+pub fn unscored(config: Config) -> Config {
+    Config { policy: Policy { scoring: Scoring::None, ..Policy::default() }, ..config }
+}
+
 impl Node {
     pub async fn start(config: Config) -> Self {
         Self::start_with(config, &[]).await
@@ -172,6 +177,23 @@ impl Node {
 
     pub async fn peers(&self, count: usize) {
         eventually(Duration::from_secs(10), || self.network.peer_count() == count).await;
+    }
+
+    /// The ledger about a peer, oldest first, without scores.
+    pub async fn verdicts(&self, peer: PeerId) -> Vec<(&'static str, Change)> {
+        let entries = self.network.ledger(Some(peer), 100).await.unwrap();
+        let lines = entries.into_iter().rev().map(|entry| (entry.reason, entry.change));
+        lines.filter(|(_, change)| !matches!(change, Change::Score(_))).collect()
+    }
+
+    /// What the ledger holds against a peer: reasons, and by how much each changed the score.
+    pub async fn debts(&self, peer: PeerId) -> Vec<(&'static str, f64)> {
+        let entries = self.network.ledger(Some(peer), 100).await.unwrap();
+        let lines = entries.into_iter().rev().filter_map(|entry| match entry.change {
+            Change::Score(change) => Some((entry.reason, change)),
+            _ => None,
+        });
+        lines.collect()
     }
 
     pub async fn receives(&self, block: &Payload) {
@@ -211,6 +233,16 @@ pub struct Raw(pub Swarm<RawBehaviour>);
 
 impl Raw {
     pub async fn connected_to(node: &Node, signed: bool) -> Self {
+        let mut raw = Self::new(signed);
+        raw.reconnect(node).await;
+        raw
+    }
+
+    pub fn id(&self) -> PeerId {
+        *self.0.local_peer_id()
+    }
+
+    pub fn new(signed: bool) -> Self {
         let swarm = SwarmBuilder::with_existing_identity(Keypair::generate_secp256k1())
             .with_tokio()
             .with_tcp(tcp::Config::default(), noise::Config::new, yamux::Config::default)
@@ -232,9 +264,26 @@ impl Raw {
             .unwrap()
             .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(60)))
             .build();
-        let mut raw = Self(swarm);
-        raw.reconnect(node).await;
-        raw
+        Self(swarm)
+    }
+
+    /// Dials the node; whether it is let in and stays for a moment, which is until it is told the node's topics.
+    pub async fn is_let_in(&mut self, node: &Node) -> bool {
+        self.0.dial(node.address.clone()).unwrap();
+        let mut let_in = false;
+        self.until(|event| {
+            let_in |= matches!(event, SwarmEvent::Behaviour(RawBehaviourEvent::Gossip(gossipsub::Event::Subscribed { .. })));
+            let_in || matches!(event, SwarmEvent::ConnectionClosed { .. } | SwarmEvent::OutgoingConnectionError { .. })
+        })
+        .await;
+        let_in
+    }
+
+    /// Until the node is not, or no longer, connected with this peer.
+    pub async fn gone_from(&mut self, node: &Node) {
+        let id = self.id();
+        let network = node.network.clone();
+        self.drive(eventually(Duration::from_secs(60), || network.peers().iter().all(|peer| peer.id != id))).await;
     }
 
     /// Dials the node and waits until it has told its topics.

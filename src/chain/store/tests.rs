@@ -3,6 +3,8 @@
 use super::*;
 use crate::chain::view::{RowChange, View};
 use alloy_consensus::Header;
+use alloy_primitives::B256;
+use std::collections::BTreeMap;
 use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},

@@ -6,7 +6,6 @@ const NO_DERIVATION: &str = "nothing is derived from L1 yet, so L2 blocks come f
 const NO_BEACON: &str = "no blobs are read yet";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
 const NO_DISCOVERY: &str = "peers are found through --p2p.static only";
-const NO_SCORING: &str = "peers are not scored, pruned or banned yet";
 const NO_ROLLUP_RPC: &str = "the rollup node's own RPC is not served yet";
 const NO_PROFILER: &str = "there is no profiler yet";
 const NO_SIGNER: &str = "blocks are signed with a local key (--p2p.sequencer.key.path) only";
@@ -190,7 +189,7 @@ pub const SECTIONS: &[Section] = &[
             flag("p2p.priv.raw", Secret, "", "This node's network key in hex (better: --p2p.priv.path)").hidden(),
             flag("p2p.static", List, "", "Peers to stay connected with, as multiaddrs that end in /p2p/PEER_ID"),
             flag("p2p.sync.req-resp", Bool, "true", "Ask peers for missing blocks, and answer them"),
-            flag("p2p.sync.onlyreqtostatic", Bool, "false", "Ask static peers only").no_effect(NO_DISCOVERY),
+            flag("p2p.sync.onlyreqtostatic", Bool, "false", "Ask static peers only"),
             flag("p2p.gossip.timestamp.threshold", Duration, "1m0s", "Refuse gossiped blocks older than this"),
             flag("p2p.gossip.mesh.d", Uint, "8", "Peers in the gossip mesh, wanted").hidden(),
             flag("p2p.gossip.mesh.lo", Uint, "6", "Peers in the gossip mesh, least")
@@ -215,24 +214,21 @@ pub const SECTIONS: &[Section] = &[
                 .no_effect(NO_DISCOVERY),
             flag("p2p.no-discovery", Bool, "false", "Do not look for peers").no_effect(NO_DISCOVERY),
             flag("p2p.nat", Bool, "false", "Open a port on the router").no_effect("no ports are mapped yet"),
-            flag("p2p.netrestrict", List, "", "Networks to connect within, as CIDR").no_effect(NO_DISCOVERY),
-            flag("p2p.peerstore.path", Path, "opnode_peerstore_db", "Where to keep what is known of peers, or 'memory'")
-                .no_effect("nothing is remembered of peers yet"),
-            flag("p2p.peers.lo", Uint, "20", "Look for peers below this many").no_effect(NO_SCORING),
-            flag("p2p.peers.hi", Uint, "30", "Drop peers above this many").no_effect(NO_SCORING),
-            flag("p2p.peers.grace", Duration, "30s", "Time a new peer is not dropped").no_effect(NO_SCORING),
-            flag("p2p.ban.peers", Bool, "true", "Ban peers that behave badly")
-                .env(&["OP_NODE_P2P_PEER_BANNING"])
-                .no_effect(NO_SCORING),
+            flag("p2p.netrestrict", List, "", "Networks to connect within, in both directions, as CIDR"),
+            flag(
+                "p2p.peerstore.path",
+                Path,
+                "opnode_peerstore_db",
+                "Where to keep scores and bans, or 'memory'; by default in the data directory",
+            ),
+            flag("p2p.peers.lo", Uint, "20", "Look for peers below this many"),
+            flag("p2p.peers.hi", Uint, "30", "Drop peers above this many"),
+            flag("p2p.peers.grace", Duration, "30s", "Time a new peer is not dropped"),
+            flag("p2p.ban.peers", Bool, "true", "Ban peers that behave badly").env(&["OP_NODE_P2P_PEER_BANNING"]),
             flag("p2p.ban.threshold", Float, "-100", "Score below which a peer is banned")
-                .env(&["OP_NODE_P2P_PEER_BANNING_THRESHOLD"])
-                .no_effect(NO_SCORING),
-            flag("p2p.ban.duration", Duration, "1h0m0s", "How long a ban lasts")
-                .env(&["OP_NODE_P2P_PEER_BANNING_DURATION"])
-                .no_effect(NO_SCORING),
-            flag("p2p.scoring", Choice(&["none", "light"]), "light", "How peers are scored")
-                .env(&["OP_NODE_P2P_PEER_SCORING"])
-                .no_effect(NO_SCORING),
+                .env(&["OP_NODE_P2P_PEER_BANNING_THRESHOLD"]),
+            flag("p2p.ban.duration", Duration, "1h0m0s", "How long a ban lasts").env(&["OP_NODE_P2P_PEER_BANNING_DURATION"]),
+            flag("p2p.scoring", Choice(&["none", "light"]), "light", "How peers are scored").env(&["OP_NODE_P2P_PEER_SCORING"]),
             flag("p2p.scoring.peers", Text, "", "Obsolete: see --p2p.scoring").env(&[]).no_effect(OLD).hidden(),
             flag("p2p.scoring.topics", Text, "", "Obsolete").env(&[]).no_effect(OLD).hidden(),
             flag("p2p.score.bands", Text, "", "Obsolete").env(&[]).no_effect(OLD).hidden(),

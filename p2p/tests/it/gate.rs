@@ -1,0 +1,196 @@
+//! Who may connect, how many stay, and static peers found again.
+
+use crate::net::*;
+use libp2p::Multiaddr;
+use starling_p2p::{Config, ControlError, PeerId, StartError, Subject, Tides};
+use std::time::{Duration, Instant};
+use tokio::{io::AsyncReadExt, net::TcpStream};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn loopback() -> std::net::IpAddr {
+    [127, 0, 0, 1].into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocked_peers_addresses_and_subnets_are_refused_and_let_in_again() {
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let subjects = [Subject::Peer(raw.id()), Subject::Address(loopback()), Subject::Subnet("127.0.0.0/8".parse().unwrap())];
+    for subject in subjects {
+        node.network.block(subject, true).await.unwrap();
+        assert_eq!(node.network.peer_count(), 1, "a block closes nothing");
+        let peer = node.network.local_peer_id();
+        raw.0.disconnect_peer_id(peer).unwrap();
+        raw.gone_from(&node).await;
+        assert!(!raw.is_let_in(&node).await, "{subject:?}");
+        node.network.block(subject, false).await.unwrap();
+        raw.reconnect(&node).await;
+        let id = raw.id();
+        let network = node.network.clone();
+        raw.drive(eventually(LONG, || network.peers().iter().any(|peer| peer.id == id))).await;
+    }
+    let refused = node.network.report().await.unwrap().refused;
+    assert_eq!(refused, Default::default());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocked_peers_and_addresses_are_not_dialled() {
+    let (node, other) = (Node::start(config()).await, Node::start(config()).await);
+    let id = other.network.local_peer_id();
+    for subject in [Subject::Peer(id), Subject::Address(loopback()), Subject::Subnet("127.0.0.0/8".parse().unwrap())] {
+        node.network.block(subject, true).await.unwrap();
+        let error = node.network.connect(&other.address).await.unwrap_err();
+        assert!(matches!(error, ControlError::Connect { .. }), "{error}");
+        node.network.block(subject, false).await.unwrap();
+    }
+    node.network.connect(&other.address).await.unwrap();
+    assert_eq!((node.network.peer_count(), other.network.peer_count()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn netrestrict_holds_for_both_directions_and_for_names() {
+    let restricted = || Config { restrict: vec!["10.0.0.0/8".parse().unwrap()], ..config() };
+    let (node, other) = (Node::start(restricted()).await, Node::start(config()).await);
+    assert!(!Raw::new(false).is_let_in(&node).await);
+    let port = other.address.to_string().split('/').nth(4).unwrap().to_owned();
+    let name: Multiaddr = format!("/dns4/localhost/tcp/{port}/p2p/{}", other.network.local_peer_id()).parse().unwrap();
+    for address in [&other.address, &name] {
+        assert!(node.network.connect(address).await.is_err(), "{address}");
+    }
+    let inside = Config { restrict: vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()], ..config() };
+    let inside = Node::start(inside).await;
+    assert!(Raw::new(false).is_let_in(&inside).await);
+    inside.network.connect(&other.address).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connect_and_disconnect_do_what_they_say() {
+    let (node, other) = (Node::start(config()).await, Node::start(config()).await);
+    let id = other.network.local_peer_id();
+    node.network.connect(&other.address).await.unwrap();
+    node.network.connect(&other.address).await.unwrap();
+    let report = node.network.report().await.unwrap();
+    let peer = report.peers.iter().find(|peer| peer.id == id).unwrap();
+    assert!(peer.connected && !peer.protected && peer.agent.starts_with("starling/"), "{peer:?}");
+    assert!(peer.addresses.contains(&other.address) && !peer.protocols.is_empty());
+    assert!(report.local.addresses.contains(&node.address));
+
+    node.network.protect(id, true).await.unwrap();
+    assert!(node.network.peers()[0].protected);
+    node.network.disconnect(id).await.unwrap();
+    node.peers(0).await;
+    eventually(LONG, || other.network.peer_count() == 0).await;
+    let entries = node.network.ledger(Some(id), 10).await.unwrap();
+    assert!(entries.iter().any(|entry| entry.reason == "operator"), "{entries:?}");
+
+    let nobody: Multiaddr = format!("/ip4/127.0.0.1/tcp/1/p2p/{}", PeerId::random()).parse().unwrap();
+    assert!(node.network.connect(&nobody).await.unwrap_err().to_string().contains("cannot connect"));
+    assert!(matches!(node.network.connect(&node.address).await, Err(ControlError::Ourselves(_))));
+    assert!(matches!(node.network.connect(&"/ip4/127.0.0.1/tcp/1".parse().unwrap()).await, Err(ControlError::NoPeerId)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay() {
+    let friend = Node::start(config()).await;
+    let tides = Tides { lo: 2, hi: 4, grace: Duration::ZERO };
+    let node = Node::start(Config { tides, ..with_static(&[&friend.address]) }).await;
+    node.peers(1).await;
+    let patient = Node::start(Config { tides: Tides { grace: LONG * 60, ..tides }, ..config() }).await;
+    let mut guests = Vec::new();
+    for _ in 0..4 {
+        guests.push(Node::start(config()).await);
+    }
+    for guest in &guests {
+        patient.network.connect(&guest.address).await.unwrap();
+        guest.network.connect(&node.address).await.unwrap();
+    }
+    node.peers(2).await;
+    assert!(node.network.peers().iter().any(|peer| peer.id == friend.network.local_peer_id()));
+    let entries = node.network.ledger(None, 100).await.unwrap();
+    assert_eq!(entries.iter().filter(|entry| entry.reason == "too_many_peers").count(), 3);
+    // Young connections are left alone.
+    patient.network.connect(&friend.address).await.unwrap();
+    let looked = patient.network.clone();
+    let start = Instant::now();
+    eventually(LONG, || start.elapsed() > Duration::from_secs(3)).await;
+    assert_eq!(looked.peer_count(), 5);
+    let (lo, hi) = (0, 3);
+    let wrong = starling_p2p::Service::new(Config { tides: Tides { lo, hi, ..tides }, ..config() }, friend.chain.clone());
+    assert!(matches!(wrong, Err(StartError::Tides(text)) if text.contains("--p2p.peers.lo")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_holds_no_more_than_its_share_of_handshakes() {
+    let node = Node::start(config()).await;
+    let port: u16 = node.address.to_string().split('/').nth(4).unwrap().parse().unwrap();
+    let mut held = Vec::new();
+    for _ in 0..30 {
+        held.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+    }
+    // The excess is hung up on at once; the others wait for a handshake.
+    let mut closed = 0;
+    let start = Instant::now();
+    while closed < 14 && start.elapsed() < Duration::from_secs(9) {
+        let mut waiting = Vec::new();
+        for mut stream in held {
+            match tokio::time::timeout(Duration::from_millis(20), stream.read(&mut [0; 64])).await {
+                Ok(Ok(0) | Err(_)) => closed += 1,
+                _ => waiting.push(stream),
+            }
+        }
+        held = waiting;
+    }
+    assert_eq!((closed, held.len()), (14, 16));
+    // When they are gone, there is room again.
+    drop(held);
+    let mut raw = Raw::new(false);
+    let start = Instant::now();
+    while !raw.is_let_in(&node).await {
+        assert!(start.elapsed() < LONG);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
+    let keypair = config().identity;
+    let again = |port| Config { identity: keypair.clone(), listen_tcp: port, ..config() };
+    let mut sequencer = Node::start(again(0)).await;
+    let port: u16 = sequencer.address.to_string().split('/').nth(4).unwrap().parse().unwrap();
+    let replica = Node::start(with_static(&[&sequencer.address])).await;
+    let mut waits = Vec::new();
+    for _ in 0..10 {
+        sequencer.peers(1).await;
+        sequencer.stop().await;
+        replica.peers(0).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        sequencer = Node::start(again(port)).await;
+        waits.push(eventually(LONG, || sequencer.network.peer_count() == 1).await);
+        eventually(LONG, || replica.network.peer_count() == 1).await;
+    }
+    waits.sort();
+    println!("found again after {:?} at the median, {:?} at most", waits[waits.len() / 2], waits[waits.len() - 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_static_peers_are_asked_if_that_is_wanted() {
+    let blocks = chain(10, vec![]);
+    let server = Node::start_with(config(), &blocks[..9]).await;
+    let asked = async |only_request_static: bool, is_static: bool| {
+        let statics = if is_static { vec![server.address.clone()] } else { vec![] };
+        let wanted = Config { only_request_static, static_peers: statics, ..config() };
+        let node = Node::start_with(wanted, &blocks[..1]).await;
+        node.network.connect(&server.address).await.unwrap();
+        let mut raw = Raw::connected_to(&node, false).await;
+        raw.publish(message(&blocks[9]));
+        let network = node.network.clone();
+        let start = Instant::now();
+        raw.drive(eventually(LONG, || node.chain.has(&blocks[9]) || start.elapsed() > Duration::from_secs(3))).await;
+        (node.chain.has(&blocks[9]), network.report().await.unwrap().sync.missing)
+    };
+    assert_eq!(asked(false, false).await, (true, 0));
+    assert_eq!(asked(true, true).await, (true, 0));
+    let (filled, missing) = asked(true, false).await;
+    assert!(!filled && missing > 0, "{missing}");
+}

@@ -1,0 +1,324 @@
+//! Offences, bans, and what the ledger says of them.
+
+use crate::net::*;
+use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use libp2p::{Stream, StreamProtocol};
+use starling_p2p::{Change, Config, PeerId, Policy, Scoring, Subject};
+use starling_proto::{gossip as wire, payload::PayloadVersion, reqresp};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn garbage(i: u32) -> Vec<u8> {
+    [&[0xff, 0xff, 0xff, 0xff, 0x0f][..], &i.to_le_bytes()].concat()
+}
+
+/// Sends garbage, each when the one before has surely been looked at, until `enough`.
+async fn send_garbage(raw: &mut Raw, mut enough: impl AsyncFnMut() -> bool) {
+    for i in 0..2000 {
+        if enough().await {
+            return;
+        }
+        let _ = raw.0.behaviour_mut().gossip.publish(v4_topic(), garbage(i));
+        let pause = tokio::time::sleep(Duration::from_millis(20));
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => break,
+                _ = raw.0.select_next_some() => {}
+            }
+        }
+    }
+    panic!("garbage had no consequence");
+}
+
+/// Sends garbage until the node has closed the connection.
+async fn misbehave(raw: &mut Raw, node: &Node) {
+    let (id, network) = (raw.id(), node.network.clone());
+    send_garbage(raw, async || network.peers().iter().all(|peer| peer.id != id)).await;
+}
+
+/// Until the node holds this against the peer.
+async fn owes(node: &Node, raw: &mut Raw, reason: &str) -> f64 {
+    let id = raw.id();
+    let found = async {
+        loop {
+            if let Some((_, change)) = node.debts(id).await.into_iter().find(|(other, _)| *other == reason) {
+                return change;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let found = tokio::time::timeout(LONG, found);
+    tokio::pin!(found);
+    loop {
+        tokio::select! {
+            change = &mut found => return change.unwrap_or_else(|_| panic!("{reason} is not in the ledger")),
+            _ = raw.0.select_next_some() => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_is_a_ban_with_evidence_that_ends() {
+    let policy = Policy { duration: Duration::from_secs(3), ..Policy::default() };
+    let node = Node::start(Config { policy, ..config() }).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    misbehave(&mut raw, &node).await;
+    let verdicts = node.verdicts(raw.id()).await;
+    let reasons: Vec<&str> = verdicts.iter().map(|(reason, _)| *reason).collect();
+    assert_eq!(reasons, ["it_dialled", "score", "banned"]);
+    assert!(matches!(verdicts[1].1, Change::Banned { .. }));
+    let report = node.network.report().await.unwrap();
+    assert_eq!(report.refused.bans.len(), 1);
+    assert!(report.refused.bans[0].reason.contains("garbage"), "{:?}", report.refused.bans);
+    assert!(!raw.is_let_in(&node).await, "while it lasts");
+    assert_eq!(node.network.peer_count(), 0);
+
+    let network = node.network.clone();
+    let over = async {
+        while !network.report().await.unwrap().refused.bans.is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LONG, over).await.unwrap();
+    assert!(raw.is_let_in(&node).await, "and it begins anew");
+    assert!(node.verdicts(raw.id()).await.contains(&("expired", Change::Unbanned)));
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bans_and_blocks_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = || Config { peerstore: Some(folder.path().join("store")), ..config() };
+    let node = Node::start(stored()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    misbehave(&mut raw, &node).await;
+    let blocked = PeerId::random();
+    node.network.block(Subject::Peer(blocked), true).await.unwrap();
+    node.network.block(Subject::Subnet("10.0.0.0/8".parse().unwrap()), true).await.unwrap();
+    node.stop().await;
+
+    let node = Node::start(stored()).await;
+    assert!(!raw.is_let_in(&node).await);
+    let refused = node.network.report().await.unwrap().refused;
+    assert_eq!((refused.peers, refused.subnets.len(), refused.bans.len()), (vec![blocked], 1, 1));
+    assert_eq!(node.verdicts(raw.id()).await[0].0, "kept");
+    // An operator's word ends it at once, and for good.
+    node.network.block(Subject::Peer(raw.id()), false).await.unwrap();
+    assert!(raw.is_let_in(&node).await);
+    node.stop().await;
+    let node = Node::start(stored()).await;
+    assert!(raw.is_let_in(&node).await);
+    node.stop().await;
+
+    // In memory nothing is kept.
+    let node = Node::start(config()).await;
+    misbehave(&mut Raw::connected_to(&node, false).await, &node).await;
+    node.stop().await;
+    let node = Node::start(config()).await;
+    assert!(node.network.report().await.unwrap().refused.bans.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_of_scoring_and_banning_change_who_is_banned() {
+    let policy = Policy::default();
+    let spared =
+        [Policy { scoring: Scoring::None, ..policy }, Policy { ban: false, ..policy }, Policy { threshold: -10_000.0, ..policy }];
+    for policy in spared {
+        let node = Node::start(Config { policy, ..config() }).await;
+        let mut raw = Raw::connected_to(&node, false).await;
+        let mut sent = 0;
+        send_garbage(&mut raw, async || {
+            sent += 1;
+            sent > 20
+        })
+        .await;
+        let cost = owes(&node, &mut raw, "too_large").await;
+        assert_eq!(cost == 0.0, policy.scoring == Scoring::None);
+        assert!(node.verdicts(raw.id()).await.iter().all(|(_, change)| !matches!(change, Change::Banned { .. })));
+        assert_eq!(node.network.peer_count(), 1);
+    }
+    // A higher threshold bans for less.
+    let node = Node::start(Config { policy: Policy { threshold: -10.0, ..policy }, ..config() }).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    raw.publish(garbage(0));
+    raw.gone_from(&node).await;
+    assert!(!raw.is_let_in(&node).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_peer_is_never_banned_only_reported_and_still_heard() {
+    let blocks = chain(1, vec![]);
+    let mut raw = Raw::new(false);
+    let address = format!("/ip4/127.0.0.1/tcp/1/p2p/{}", raw.id()).parse().unwrap();
+    let node = Node::start(with_static(&[&address])).await;
+    raw.reconnect(&node).await;
+    let (id, network) = (raw.id(), node.network.clone());
+    send_garbage(&mut raw, async || {
+        let entries = network.ledger(Some(id), 100).await.unwrap();
+        entries.iter().any(|entry| entry.change == Change::Spared && entry.reason == "protected")
+    })
+    .await;
+    raw.publish(message(&blocks[0]));
+    let chain = node.chain.clone();
+    raw.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+    assert_eq!(node.network.peer_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_outside_the_clock_window_cost_nobody_anything() {
+    count_metrics();
+    let blocks = chain(30, vec![]);
+    let node = Node::start(Config { gossip_threshold: Duration::from_secs(1), ..config() }).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    for block in &blocks[..20] {
+        let before = counter("starling_p2p_gossip_total", "too_old");
+        raw.publish(message(block));
+        raw.drive(eventually(LONG, || counter("starling_p2p_gossip_total", "too_old") > before)).await;
+    }
+    assert!(node.debts(raw.id()).await.is_empty());
+    assert_eq!(node.network.peer_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signer_we_do_not_know_is_charged_little() {
+    let blocks = chain(1, vec![]);
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let v4 = blocks[0].to_wire(PayloadVersion::V4);
+    raw.publish(wire::encode_message(&sign_as_stranger(&blocks[0]), &v4).unwrap());
+    assert_eq!(owes(&node, &mut raw, "wrong_signer").await, -2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_no_gossip_are_an_offence() {
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    raw.publish(vec![1; 11 << 20]);
+    assert_eq!(owes(&node, &mut raw, "framing").await, -20.0);
+    assert_eq!(node.verdicts(raw.id()).await.last().unwrap().0, "framing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_faster_than_checks_are_an_offence() {
+    let node = Node::start(Config { policy: Policy { threshold: -1e9, ..Policy::default() }, ..config() }).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    for i in 0u8..100 {
+        raw.publish(snap::raw::Encoder::new().compress_vec(&[&[i][..], &vec![0; 1 << 20]].concat()).unwrap());
+    }
+    assert!(owes(&node, &mut raw, "flood").await < 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_never_sent_and_streams_by_the_dozen_are_offences() {
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
+        let mut control = raw.0.behaviour().streams.new_control();
+        let opened = control.open_stream(node.network.local_peer_id(), protocol);
+        tokio::pin!(opened);
+        let opened = loop {
+            tokio::select! {
+                opened = &mut opened => break opened,
+                _ = raw.0.select_next_some() => {}
+            }
+        };
+        if let Ok(mut stream) = opened {
+            // Half a request.
+            let _ = stream.write_all(&[1; 4]).await;
+            held.push(stream);
+        }
+    }
+    assert!(owes(&node, &mut raw, "excess_streams").await <= -1.0);
+    assert!(owes(&node, &mut raw, "stalled_stream").await <= -4.0);
+}
+
+/// A peer that says it has blocks and answers requests in its own way is held to account for it.
+async fn charged_for(reason: &str, answer: impl AsyncFn(&mut Stream) + Send + Sync + 'static) -> f64 {
+    let blocks = chain(12, vec![]);
+    let node = Node::start_with(config(), &blocks[..1]).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
+    let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+    let serve = async {
+        while let Some((_, mut stream)) = incoming.next().await {
+            answer(&mut stream).await;
+            let _ = stream.close().await;
+        }
+    };
+    raw.publish(message(&blocks[11]));
+    tokio::select! {
+        change = owes(&node, &mut raw, reason) => change,
+        () = serve => panic!("nothing more is asked"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
+    assert!(charged_for("malformed_response", async |stream| drop(stream.write_all(&[0; 100]).await)).await <= -5.0);
+    assert!(charged_for("no_response", async |stream| drop(stream.write_all(&[200]).await)).await <= -1.0);
+    // Another branch: each block is consistent in itself, and is not the one asked for by its child.
+    let wrong = charged_for("wrong_block", async |stream| {
+        let mut request = [0; 8];
+        let _ = stream.read_exact(&mut request).await;
+        let number = u64::from_le_bytes(request);
+        let other = chain(11, vec![7]).into_iter().find(|block| block.number() == number);
+        if let Some(other) = other {
+            let mut other = (*other).clone();
+            other.header.gas_used += 1;
+            let other = starling_proto::payload::Payload::sealed(other.header, other.transactions);
+            let _ = stream.write_all(&reqresp::encode_response(&other, &forks()).unwrap()).await;
+        }
+    });
+    assert!(wrong.await <= -2.0);
+
+    let blocks = chain(12, vec![]);
+    let node = Node::start_with(config(), &blocks[..1]).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
+    let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+    raw.publish(message(&blocks[11]));
+    let mut asked = 0;
+    while asked < 3 {
+        tokio::select! {
+            Some((_, mut stream)) = incoming.next() => {
+                let _ = stream.write_all(&[1]).await;
+                let _ = stream.close().await;
+                asked += 1;
+            }
+            _ = raw.0.select_next_some() => {}
+        }
+    }
+    assert!(node.debts(raw.id()).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn valid_answers_are_a_merit() {
+    let blocks = chain(40, vec![]);
+    let server = Node::start_with(config(), &blocks[..39]).await;
+    let node = Node::start_with(with_static(&[&server.address]), &blocks[..1]).await;
+    server.peers(1).await;
+    server.publish(&blocks[39]).await;
+    node.receives(&blocks[39]).await;
+    let id = server.network.local_peer_id();
+    let debts = node.debts(id).await;
+    assert!(debts.len() == 1 && debts[0].0 == "valid_response" && debts[0].1 <= 5.5, "{debts:?}");
+    let report = node.network.report().await.unwrap();
+    assert!(report.peers[0].scores.req_resp.valid_responses > 5.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_third_ban_at_an_address_closes_it() {
+    let node = Node::start(config()).await;
+    for _ in 0..3 {
+        misbehave(&mut Raw::connected_to(&node, false).await, &node).await;
+    }
+    assert!(!Raw::new(false).is_let_in(&node).await, "a new name does not help");
+    let refused = node.network.report().await.unwrap().refused;
+    assert!(refused.bans.iter().any(|ban| ban.subject == "127.0.0.1"), "{:?}", refused.bans);
+    node.network.block(Subject::Address("127.0.0.1".parse().unwrap()), false).await.unwrap();
+    assert!(Raw::new(false).is_let_in(&node).await);
+}

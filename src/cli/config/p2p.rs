@@ -1,0 +1,134 @@
+//! `--p2p.*`.
+
+use super::{CliError, Secret, Values, expand_home, warn_of_key};
+use starling_p2p::{IpNet, Policy, Scoring, Tides};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+#[derive(Clone, Debug)]
+pub struct P2pConfig {
+    pub listen_ip: IpAddr,
+    /// 0: any free one.
+    pub listen_tcp: u16,
+    pub key: P2pKey,
+    /// Multiaddrs that end in /p2p/PEER_ID.
+    pub static_peers: Vec<String>,
+    /// Ask peers for missing blocks and answer them.
+    pub req_resp: bool,
+    /// Gossiped blocks older than this are refused.
+    pub gossip_threshold: Duration,
+    pub mesh: MeshConfig,
+    /// Ask static peers alone.
+    pub only_request_static: bool,
+    pub tides: Tides,
+    pub policy: Policy,
+    /// Networks to connect within; empty for all.
+    pub restrict: Vec<IpNet>,
+    /// `None`: memory.
+    pub peerstore: Option<PathBuf>,
+}
+
+/// Where the swarm's identity comes from.
+#[derive(Clone, Debug)]
+pub enum P2pKey {
+    /// Hex in a file, created if absent.
+    File(PathBuf),
+    Given(Secret),
+}
+
+/// Sizes of the gossip mesh: wanted, least, most, and how many more are told what was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeshConfig {
+    pub d: usize,
+    pub lo: usize,
+    pub hi: usize,
+    pub lazy: usize,
+}
+
+impl P2pConfig {
+    pub(super) fn read(values: &Values, datadir: &Path, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
+        let static_peers = values.list("p2p.static")?;
+        if values.bool("p2p.disable")? {
+            return match static_peers.is_empty() {
+                true => Ok(None),
+                false => Err(CliError::Invalid { name: "p2p.static", reason: "it contradicts --p2p.disable".into() }),
+            };
+        }
+        let listen_ip = values.required_text("p2p.listen.ip")?;
+        let key = match values.secret("p2p.priv.raw")? {
+            Some(key) if key.bytes().is_none() => {
+                return Err(CliError::Invalid { name: "p2p.priv.raw", reason: "a key is 32 bytes in hex".into() });
+            }
+            Some(key) => {
+                warn_of_key(values, "p2p.priv.raw", "--p2p.priv.path", notices);
+                P2pKey::Given(key)
+            }
+            None => P2pKey::File(expand_home(&values.required_text("p2p.priv.path")?)),
+        };
+        let size = |name| Ok::<_, CliError>(values.uint(name)?.min(1_000) as usize);
+        let mesh = MeshConfig {
+            d: size("p2p.gossip.mesh.d")?,
+            lo: size("p2p.gossip.mesh.lo")?,
+            hi: size("p2p.gossip.mesh.dhi")?,
+            lazy: size("p2p.gossip.mesh.dlazy")?,
+        };
+        if !(mesh.lo <= mesh.d && mesh.d <= mesh.hi) {
+            return Err(CliError::Invalid {
+                name: "p2p.gossip.mesh.d",
+                reason: format!("it must lie between the least ({}) and the most ({}), and is {}", mesh.lo, mesh.hi, mesh.d),
+            });
+        }
+        Ok(Some(Self {
+            listen_ip: listen_ip.parse().map_err(|_| CliError::Table("p2p.listen.ip"))?,
+            listen_tcp: values.port("p2p.listen.tcp")?,
+            key,
+            static_peers,
+            req_resp: values.bool("p2p.sync.req-resp")?,
+            gossip_threshold: values.duration("p2p.gossip.timestamp.threshold")?,
+            mesh,
+            only_request_static: values.bool("p2p.sync.onlyreqtostatic")?,
+            tides: tides(values)?,
+            policy: Policy {
+                scoring: match values.required_text("p2p.scoring")?.as_str() {
+                    "none" => Scoring::None,
+                    _ => Scoring::Light,
+                },
+                ban: values.bool("p2p.ban.peers")?,
+                threshold: values.float("p2p.ban.threshold")?,
+                duration: values.duration("p2p.ban.duration")?,
+            },
+            restrict: restrict(&values.list("p2p.netrestrict")?)?,
+            peerstore: peerstore(values, datadir)?,
+        }))
+    }
+}
+
+fn tides(values: &Values) -> Result<Tides, CliError> {
+    let count = |name| Ok::<_, CliError>(usize::try_from(values.uint(name)?).unwrap_or(usize::MAX));
+    let tides = Tides { lo: count("p2p.peers.lo")?, hi: count("p2p.peers.hi")?, grace: values.duration("p2p.peers.grace")? };
+    match tides.check() {
+        Ok(()) => Ok(tides),
+        Err(reason) => Err(CliError::Invalid { name: "p2p.peers.lo", reason }),
+    }
+}
+
+fn restrict(networks: &[String]) -> Result<Vec<IpNet>, CliError> {
+    let parse = |text: &String| {
+        let reason = || format!("{text} is no network in CIDR notation, such as 10.0.0.0/8");
+        text.trim().parse::<IpNet>().map_err(|_| CliError::Invalid { name: "p2p.netrestrict", reason: reason() })
+    };
+    networks.iter().filter(|text| !text.trim().is_empty()).map(parse).collect()
+}
+
+/// What is not named lives beside the chain, so that nodes on one machine do not share it.
+fn peerstore(values: &Values, datadir: &Path) -> Result<Option<PathBuf>, CliError> {
+    let path = values.required_text("p2p.peerstore.path")?;
+    Ok(match path.as_str() {
+        "memory" => None,
+        _ if values.source("p2p.peerstore.path").is_none() => Some(datadir.join(path)),
+        path => Some(expand_home(path)),
+    })
+}

@@ -1,0 +1,402 @@
+//! The `opp2p` namespace: the swarm in op-node's shapes, and what an operator may tell it. `starling_p2p*` shows what has no such
+//! shape: the reasons behind decisions about peers, bans, the mesh, and the gap being filled.
+//!
+//! Its methods change who may connect, so they are served only where an operator asks for them or nobody else can (see
+//! [`super::RpcServer::bind`]).
+
+use super::{
+    RpcContext,
+    api::{Method, Namespace},
+    error::{Reply, RpcError, reply},
+    params::{Arg, Args, string},
+};
+use data_encoding::BASE64;
+use futures::{FutureExt, future::BoxFuture};
+use libp2p::identity::PublicKey;
+use serde::{Serialize, Serializer};
+use serde_json::json;
+use starling_p2p::{ControlError, Direction, IpNet, Multiaddr, Network, PeerId, PeerReport, Report, Scores, Subject};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+pub const NAMESPACE: Namespace = Namespace {
+    name: "opp2p",
+    methods: &[
+        ("opp2p_self", Method::Async(ourselves)),
+        ("opp2p_peers", Method::Async(peers)),
+        ("opp2p_peerStats", Method::Async(peer_stats)),
+        ("opp2p_discoveryTable", Method::Quick(discovery_table)),
+        ("opp2p_blockPeer", Method::Async(|context, args| block::<PeerArg>(context, args, true))),
+        ("opp2p_unblockPeer", Method::Async(|context, args| block::<PeerArg>(context, args, false))),
+        ("opp2p_listBlockedPeers", Method::Async(list_blocked_peers)),
+        ("opp2p_blockAddr", Method::Async(|context, args| block::<AddressArg>(context, args, true))),
+        ("opp2p_unblockAddr", Method::Async(|context, args| block::<AddressArg>(context, args, false))),
+        ("opp2p_listBlockedAddrs", Method::Async(list_blocked_addresses)),
+        ("opp2p_blockSubnet", Method::Async(|context, args| block::<SubnetArg>(context, args, true))),
+        ("opp2p_unblockSubnet", Method::Async(|context, args| block::<SubnetArg>(context, args, false))),
+        ("opp2p_listBlockedSubnets", Method::Async(list_blocked_subnets)),
+        ("opp2p_protectPeer", Method::Async(|context, args| protect(context, args, true))),
+        ("opp2p_unprotectPeer", Method::Async(|context, args| protect(context, args, false))),
+        ("opp2p_connectPeer", Method::Async(connect_peer)),
+        ("opp2p_disconnectPeer", Method::Async(disconnect_peer)),
+        ("starling_p2pLedger", Method::Async(ledger)),
+        ("starling_p2pBans", Method::Async(bans)),
+        ("starling_p2pMesh", Method::Async(mesh)),
+        ("starling_p2pSync", Method::Async(sync)),
+    ],
+    subscriptions: &[],
+};
+
+/// Entries of the ledger in one answer.
+const LEDGER: u64 = 200;
+
+/// One peer, in op-node's order of keys.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PeerInfo {
+    #[serde(rename = "peerID")]
+    peer_id: String,
+    #[serde(rename = "nodeID")]
+    node_id: String,
+    user_agent: String,
+    protocol_version: String,
+    #[serde(rename = "ENR")]
+    enr: String,
+    /// `null` when empty.
+    addresses: Option<Vec<String>>,
+    protocols: Option<Vec<String>>,
+    /// 0: not connected, 1: connected.
+    connectedness: u8,
+    /// 0: unknown, 1: inbound, 2: outbound.
+    direction: u8,
+    protected: bool,
+    #[serde(rename = "chainID")]
+    chain_id: u64,
+    /// Nanoseconds.
+    latency: u64,
+    gossip_blocks: bool,
+    scores: Scores,
+}
+
+impl PeerInfo {
+    /// Who listens to our topics is on our chain: its id is part of their names.
+    fn of(peer: PeerReport, chain_id: u64) -> Self {
+        let some = |list: Vec<String>| if list.is_empty() { None } else { Some(list) };
+        Self {
+            peer_id: peer.id.to_string(),
+            node_id: node_id(&peer.id),
+            user_agent: peer.agent,
+            protocol_version: peer.protocol_version,
+            enr: String::new(),
+            addresses: some(peer.addresses.iter().map(Multiaddr::to_string).collect()),
+            protocols: some(peer.protocols),
+            connectedness: peer.connected.into(),
+            direction: match peer.direction {
+                None => 0,
+                Some(Direction::Inbound) => 1,
+                Some(Direction::Outbound) => 2,
+            },
+            protected: peer.protected,
+            chain_id: if peer.subscribed { chain_id } else { 0 },
+            latency: u64::try_from(peer.latency.as_nanos()).unwrap_or(u64::MAX),
+            gossip_blocks: peer.subscribed,
+            // op-node's two groups; the counters behind them are shown by the ledger.
+            scores: Scores { offences: BTreeMap::new(), ..peer.scores },
+        }
+    }
+}
+
+/// The discovery node id: the hash of the public key, which a secp256k1 peer id holds whole.
+fn node_id(peer: &PeerId) -> String {
+    let key = PublicKey::try_decode_protobuf(peer.as_ref().digest()).ok().and_then(|key| key.try_into_secp256k1().ok());
+    key.map(|key| hex::encode(alloy_primitives::keccak256(&key.to_bytes_uncompressed()[1..]))).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PeerDump {
+    total_connected: usize,
+    peers: BTreeMap<String, PeerInfo>,
+    #[serde(serialize_with = "texts")]
+    banned_peers: Vec<PeerId>,
+    #[serde(rename = "bannedIPS")]
+    banned_ips: Vec<IpAddr>,
+    banned_subnets: Vec<Subnet>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PeerStats {
+    connected: usize,
+    table: usize,
+    blocks_topic: usize,
+    blocks_topic_v2: usize,
+    blocks_topic_v3: usize,
+    blocks_topic_v4: usize,
+    banned: usize,
+    known: usize,
+}
+
+/// A network in the form of Go's `net.IPNet`: the mask is base64.
+#[derive(Serialize)]
+struct Subnet {
+    #[serde(rename = "IP")]
+    ip: IpAddr,
+    #[serde(rename = "Mask")]
+    mask: String,
+}
+
+impl From<IpNet> for Subnet {
+    fn from(net: IpNet) -> Self {
+        let mask = match net.netmask() {
+            IpAddr::V4(mask) => BASE64.encode(&mask.octets()),
+            IpAddr::V6(mask) => BASE64.encode(&mask.octets()),
+        };
+        Self { ip: net.network(), mask }
+    }
+}
+
+fn texts<T: ToString, S: Serializer>(all: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().map(ToString::to_string))
+}
+
+/// A parameter that cannot be read is `None`: op-node answers all of them in one way.
+struct PeerArg(Option<PeerId>);
+struct AddressArg(Option<IpAddr>);
+struct SubnetArg(Option<IpNet>);
+
+impl Arg for PeerArg {
+    fn from_json(json: &str) -> Result<Self, String> {
+        Ok(Self(string(json).and_then(|text| text.parse().ok())))
+    }
+}
+
+impl Arg for AddressArg {
+    fn from_json(json: &str) -> Result<Self, String> {
+        Ok(Self(string(json).and_then(|text| text.parse().ok())))
+    }
+}
+
+impl Arg for SubnetArg {
+    /// A CIDR string as kona has it, or Go's object.
+    fn from_json(json: &str) -> Result<Self, String> {
+        if let Some(text) = string(json) {
+            return Ok(Self(text.parse::<IpNet>().ok().map(|net| net.trunc())));
+        }
+        let object: serde_json::Value = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let ip = object["IP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
+        let mask = object["Mask"].as_str().and_then(|mask| BASE64.decode(mask.as_bytes()).ok());
+        let mask = mask.and_then(|mask| match mask.len() {
+            4 => <[u8; 4]>::try_from(mask).ok().map(IpAddr::from),
+            _ => <[u8; 16]>::try_from(mask).ok().map(IpAddr::from),
+        });
+        let net = ip.zip(mask).and_then(|(ip, mask)| IpNet::with_netmask(ip, mask).ok());
+        Ok(Self(net.map(|net| net.trunc())))
+    }
+}
+
+trait SubjectArg: Arg + Send {
+    fn subject(self) -> Option<Subject>;
+}
+
+impl SubjectArg for PeerArg {
+    fn subject(self) -> Option<Subject> {
+        self.0.map(Subject::Peer)
+    }
+}
+
+impl SubjectArg for AddressArg {
+    fn subject(self) -> Option<Subject> {
+        self.0.map(Subject::Address)
+    }
+}
+
+impl SubjectArg for SubnetArg {
+    fn subject(self) -> Option<Subject> {
+        self.0.map(Subject::Subnet)
+    }
+}
+
+impl From<ControlError> for RpcError {
+    fn from(error: ControlError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+fn invalid() -> RpcError {
+    RpcError::server("invalid request")
+}
+
+fn network(context: &RpcContext) -> Result<Network, RpcError> {
+    context.network.clone().ok_or_else(|| RpcError::server("p2p is disabled"))
+}
+
+async fn report(context: &RpcContext) -> Result<Report, RpcError> {
+    Ok(network(context)?.report().await?)
+}
+
+fn ourselves(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(PeerInfo::of(report(&context).await?.local, context.chain.spec.chain_id))
+    }
+    .boxed()
+}
+
+fn peers(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let connected_only: bool = args.required()?;
+        args.at_most(1)?;
+        let report = report(&context).await?;
+        let chain_id = context.chain.spec.chain_id;
+        let shown = report.peers.into_iter().filter(|peer| peer.connected || !connected_only);
+        let peers: BTreeMap<String, PeerInfo> = shown.map(|peer| (peer.id.to_string(), PeerInfo::of(peer, chain_id))).collect();
+        reply(PeerDump {
+            total_connected: peers.values().filter(|peer| peer.connectedness == 1).count(),
+            peers,
+            banned_peers: report.refused.peers,
+            banned_ips: report.refused.addresses,
+            banned_subnets: report.refused.subnets.into_iter().map(Subnet::from).collect(),
+        })
+    }
+    .boxed()
+}
+
+fn peer_stats(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        let report = report(&context).await?;
+        // Topics are sorted by name, which is by version.
+        let topic = |version: usize| report.mesh.get(version).map_or(0, |topic| topic.subscribers.len());
+        reply(PeerStats {
+            connected: report.peers.iter().filter(|peer| peer.connected).count(),
+            table: 0,
+            blocks_topic: topic(0),
+            blocks_topic_v2: topic(1),
+            blocks_topic_v3: topic(2),
+            blocks_topic_v4: topic(3),
+            banned: report.refused.peers.len(),
+            known: report.peers.len(),
+        })
+    }
+    .boxed()
+}
+
+fn discovery_table(_: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    Err(RpcError::server("discovery disabled"))
+}
+
+fn block<T: SubjectArg>(context: Arc<RpcContext>, mut args: Args, blocked: bool) -> BoxFuture<'static, Reply> {
+    async move {
+        let subject = args.required::<T>()?.subject().ok_or_else(invalid)?;
+        args.at_most(1)?;
+        network(&context)?.block(subject, blocked).await?;
+        reply(())
+    }
+    .boxed()
+}
+
+fn list_blocked_peers(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        let peers = report(&context).await?.refused.peers;
+        reply(peers.iter().map(PeerId::to_string).collect::<Vec<_>>())
+    }
+    .boxed()
+}
+
+fn list_blocked_addresses(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(report(&context).await?.refused.addresses)
+    }
+    .boxed()
+}
+
+fn list_blocked_subnets(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        let subnets = report(&context).await?.refused.subnets;
+        reply(subnets.into_iter().map(Subnet::from).collect::<Vec<_>>())
+    }
+    .boxed()
+}
+
+fn protect(context: Arc<RpcContext>, mut args: Args, protected: bool) -> BoxFuture<'static, Reply> {
+    async move {
+        let peer = args.required::<PeerArg>()?.0.ok_or_else(invalid)?;
+        args.at_most(1)?;
+        network(&context)?.protect(peer, protected).await?;
+        reply(())
+    }
+    .boxed()
+}
+
+fn connect_peer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let text: String = args.required()?;
+        args.at_most(1)?;
+        let address: Multiaddr = text.parse().map_err(|error| RpcError::server(format!("bad peer address: {error}")))?;
+        network(&context)?.connect(&address).await?;
+        reply(())
+    }
+    .boxed()
+}
+
+fn disconnect_peer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let peer = args.required::<PeerArg>()?.0.ok_or_else(invalid)?;
+        args.at_most(1)?;
+        network(&context)?.disconnect(peer).await?;
+        reply(())
+    }
+    .boxed()
+}
+
+/// `starling_p2pLedger(peerID or null, limit)`: the newest decisions first.
+fn ledger(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let peer = args.optional::<PeerArg>()?.map(|peer| peer.0.ok_or_else(invalid)).transpose()?;
+        let limit = args.optional::<Number>()?.map_or(LEDGER, |limit| limit.0.min(LEDGER));
+        args.at_most(2)?;
+        reply(network(&context)?.ledger(peer, limit as usize).await?)
+    }
+    .boxed()
+}
+
+/// A plain JSON number.
+struct Number(u64);
+
+impl Arg for Number {
+    fn from_json(json: &str) -> Result<Self, String> {
+        serde_json::from_str(json).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+fn bans(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(report(&context).await?.refused.bans)
+    }
+    .boxed()
+}
+
+fn mesh(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        let names = |peers: Vec<PeerId>| peers.iter().map(PeerId::to_string).collect::<Vec<_>>();
+        let topics = report(&context).await?.mesh.into_iter();
+        let topics = topics
+            .map(|topic| json!({ "topic": topic.topic, "subscribers": names(topic.subscribers), "mesh": names(topic.mesh) }));
+        reply(topics.collect::<Vec<_>>())
+    }
+    .boxed()
+}
+
+fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(report(&context).await?.sync)
+    }
+    .boxed()
+}
