@@ -37,15 +37,15 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
         let mut nonce = view.state().account(sender).unwrap().map_or(0, |account| account.nonce);
         let mut transactions = vec![];
         for _ in 0..rng.random_range(0..4) {
-            // Contracts that exist are those of earlier nonces.
-            let contract = sender.create(rng.random_range(0..=nonce));
+            // The first transactions make contracts.
+            let contract = sender.create(rng.random_range(0..4));
             let word = |value: u64| B256::from(U256::from(value));
-            let (to, input) = match rng.random_range(0..8) {
+            let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
                 0 => (TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))), Bytes::new()),
-                1..3 => (TxKind::Create, create()),
-                3 => (TxKind::Call(contract), Bytes::new()),
+                1 => (TxKind::Create, create()),
+                2 => (TxKind::Call(contract), Bytes::new()),
                 kind => {
-                    let value = if kind == 4 { 0 } else { rng.random_range(0..1000) };
+                    let value = if kind == 3 { 0 } else { rng.random_range(0..1000) };
                     let input = [word(rng.random_range(0..40)), word(value)].concat();
                     (TxKind::Call(contract), input.into())
                 }
@@ -281,7 +281,7 @@ async fn old_states_are_read_as_they_were() {
             assert_eq!(read, replayed[&(number, address, slot)], "{address} {slot} at {number}");
             written += u32::from(read.0.is_some());
         }
-        assert!(written > 200, "{written}");
+        assert!(written > 50, "{written}");
         drop((view, chain));
         tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
         assert!(check(dir.path()).is_sound());
