@@ -186,10 +186,9 @@ async fn import(chain: &Chain, wire: impl stream::Stream<Item = Bytes>) {
     let mut answers = std::pin::pin!(
         wire.map(decode)
             .buffered(AHEAD)
-            .then(async |payload| {
-                let payload = Arc::new(payload.expect("decoding ends").expect("it is a payload"));
-                chain.submit(payload, Provenance::Linked).await.expect("the chain runs")
-            })
+            .map(|payload| Arc::new(payload.expect("decoding ends").expect("it is a payload")))
+            .then(|payload| chain.submit(payload, Provenance::Linked))
+            .map(|submitted| submitted.expect("the chain runs"))
             .buffered(AHEAD)
     );
     while let Some(answer) = answers.next().await {
