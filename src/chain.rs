@@ -110,6 +110,8 @@ pub enum ChainError {
     FinalizedAboveSafe { safe: BlockId, finalized: BlockId },
     #[error("the block cannot be built: {0}")]
     Build(String),
+    #[error("the builder is busy")]
+    Busy,
     #[error("no payload is being built under this id")]
     UnknownPayload,
     #[error("another block {have} is already signed for this height, parent and L1 origin")]
@@ -117,6 +119,11 @@ pub enum ChainError {
 }
 
 impl ChainError {
+    /// A view could not be read.
+    pub fn read(error: ReadError) -> Self {
+        Self::store(error)
+    }
+
     fn store(error: impl std::fmt::Display) -> Self {
         Self::Store(error.to_string())
     }
@@ -331,14 +338,24 @@ impl Chain {
         self.ask(|reply| Command::Forkchoice { head, safe, finalized, reply }).await
     }
 
+    /// A view whose head is this block, on any branch.
+    pub async fn view_of(&self, hash: B256) -> Result<Arc<View>, ChainError> {
+        self.ask(|reply| Command::ViewOf { hash, reply }).await
+    }
+
     /// Starts to build a block on `parent`; pool transactions are added until [`Chain::seal`].
     pub async fn start(&self, parent: B256, attributes: OpPayloadAttributes) -> Result<PayloadId, ChainError> {
         let id = attributes.payload_id(&parent, 3);
-        let parent = self.ask(|reply| Command::ViewOf { hash: parent, reply }).await?;
+        self.start_as(id, parent, attributes).await?;
+        Ok(id)
+    }
+
+    /// Like [`Chain::start`], under an id of the caller's.
+    pub async fn start_as(&self, id: PayloadId, parent: B256, attributes: OpPayloadAttributes) -> Result<(), ChainError> {
+        let parent = self.view_of(parent).await?;
         let (reply, answer) = oneshot::channel();
         self.build(Build::Start { id, parent, attributes: Box::new(attributes), reply })?;
-        answer.await.map_err(|_| ChainError::Stopped)??;
-        Ok(id)
+        answer.await.map_err(|_| ChainError::Stopped)?
     }
 
     /// Ends a build. The block is executed and known afterwards; no head has moved.
@@ -421,7 +438,7 @@ impl Chain {
 
     fn build(&self, request: Build) -> Result<(), ChainError> {
         self.builds.try_send(request).map_err(|error| match error {
-            std_mpsc::TrySendError::Full(_) => ChainError::Build("the builder is busy".into()),
+            std_mpsc::TrySendError::Full(_) => ChainError::Busy,
             std_mpsc::TrySendError::Disconnected(_) => ChainError::Stopped,
         })
     }

@@ -3,6 +3,7 @@
 
 use crate::{
     chain::{
+        self,
         repair::{self, RepairError},
         stats::{self, Rows, Stats},
         store::{Store, StoreError},
@@ -23,7 +24,8 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
     match config.action {
         DbAction::Verify => {
             let store = open(config)?;
-            let report = verify::verify(&store, Samples::default(), &mut tell)?;
+            let mut report = verify::verify(&store, Samples::default(), &mut tell)?;
+            verify::verify_payload_log(&chain::payload_log_dir(dir), &mut report);
             shown.end();
             print!("{}", show_report(&report, dir));
             if !report.is_sound() {

@@ -9,7 +9,8 @@
 //!
 //! A **payload** is a block on the wire. The **follower** ([`follow`]) takes blocks from the network into the **chain** ([`chain`],
 //! the execution core), whose **executor** and **persister** are threads. A **view** ([`chain::view::View`]) is one consistent
-//! reading of the chain. The **heads** are unsafe, safe and finalized.
+//! reading of the chain. The **engine** ([`engine`]) is what a rollup node in another process may say to it. The **heads** are
+//! unsafe, safe and finalized.
 //!
 //! # Flows
 //!
@@ -38,6 +39,7 @@ pub mod chain;
 pub mod cli;
 pub mod db;
 pub mod devnet;
+pub mod engine;
 pub mod follow;
 pub mod node;
 pub mod period;

@@ -7,13 +7,18 @@ use crate::{
         VERSION,
         config::{ExecutionConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey, RpcConfig, SequencerConfig},
     },
+    engine::Engine,
     follow, period,
     rollup::{
         l1::{self, FollowedL1, L1Client, L1Error, L1Heads},
         sequencer::{self, Sequencer, SequencerError},
         signer::Signer,
     },
-    rpc::{self, HttpEndpoint, RpcContext, RpcServer, TxRoute, WsEndpoint},
+    rpc::{
+        self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, TxRoute, WsEndpoint,
+        engine::{EngineContext, superchain::Halt},
+        jwt::JwtSecret,
+    },
     tasks::Tasks,
     telemetry::MetricsServer,
 };
@@ -46,7 +51,8 @@ pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) ->
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
     }
-    serve_rpc(&tasks, &chain, None, &config.rpc).await?;
+    let engine = engine_of(&tasks, &chain, &config).await?;
+    serve_rpc(&tasks, &chain, None, &config.rpc, engine).await?;
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
     if let Some(seconds) = config.dev_period {
         tasks.spawn("block production", period::run(chain.clone(), Duration::from_secs(seconds), tasks.token()));
@@ -66,7 +72,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let signer = config.sequencer.as_ref().map(|sequencer| Signer::from_hex(sequencer.key.expose())).transpose()?;
     let swarm = config.p2p.as_ref().map(|p2p| join_swarm(&chain, &rollup, p2p)).transpose()?;
     let network = swarm.as_ref().map(|(_, network, _)| network.clone());
-    serve_rpc(&tasks, &chain, network.clone(), &config.rpc).await?;
+    serve_rpc(&tasks, &chain, network.clone(), &config.rpc, None).await?;
     if config.rpc.sequencer_http.is_none() && signer.is_none() {
         tracing::warn!(
             "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
@@ -313,7 +319,34 @@ fn join_swarm(
     Ok(Service::new(swarm, Arc::new(chain.clone()))?)
 }
 
-async fn serve_rpc(tasks: &Tasks, chain: &Chain, network: Option<Network>, config: &RpcConfig) -> anyhow::Result<()> {
+/// The Engine API of a chain that a rollup node drives from outside. A chain with a period makes its own blocks.
+async fn engine_of(
+    tasks: &Tasks,
+    chain: &Chain,
+    config: &ExecutionConfig,
+) -> anyhow::Result<Option<(EngineContext, AuthEndpoint)>> {
+    if config.dev_period.is_some() {
+        return Ok(None);
+    }
+    if !chain.spec().is_optimism() {
+        tracing::warn!("the Engine API drives OP Stack chains only: this chain is served as it is");
+        return Ok(None);
+    }
+    let secret = JwtSecret::load_or_create(&config.engine.jwt_secret).context("--authrpc.jwtsecret")?;
+    tracing::info!(path = %config.engine.jwt_secret.display(), "the JWT secret of the Engine API");
+    let addr = resolve("--authrpc.addr", &config.engine.addr, config.engine.port).await?;
+    let halt = config.engine.halt.map(|at| Halt { at, token: tasks.token() });
+    let context = EngineContext { engine: Engine::new(chain.clone()), halt };
+    Ok(Some((context, AuthEndpoint { addr, vhosts: config.engine.vhosts.clone(), secret })))
+}
+
+async fn serve_rpc(
+    tasks: &Tasks,
+    chain: &Chain,
+    network: Option<Network>,
+    config: &RpcConfig,
+    engine: Option<(EngineContext, AuthEndpoint)>,
+) -> anyhow::Result<()> {
     let route = match &config.sequencer_http {
         Some(url) => TxRoute::sequencer(url).map_err(|reason| anyhow!("--rollup.sequencerhttp: {reason}"))?,
         None => TxRoute::Pool,
@@ -339,8 +372,12 @@ async fn serve_rpc(tasks: &Tasks, chain: &Chain, network: Option<Network>, confi
             origins: ws.origins.clone(),
         });
     }
+    if let Some((engine, endpoint)) = engine {
+        context.engine = Some(engine);
+        endpoints.auth = Some(endpoint);
+    }
     let (server, bound) = RpcServer::bind(endpoints, context).await?;
-    tracing::info!(version = VERSION, http = ?bound.http, ws = ?bound.ws, "JSON-RPC is served");
+    tracing::info!(version = VERSION, http = ?bound.http, ws = ?bound.ws, authrpc = ?bound.auth, "JSON-RPC is served");
     tasks.spawn("JSON-RPC", {
         let token = tasks.token();
         async move {

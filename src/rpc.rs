@@ -3,13 +3,16 @@
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`frame`] is JSON-RPC itself, [`api`]
 //! the table of methods; [`eth`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters.
 //! Every request reads one view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
+//! [`engine`] alone drives the chain, on an endpoint of its own whose clients [`jwt`] lets in.
 
 pub mod api;
+pub mod engine;
 pub mod error;
 pub mod eth;
 pub mod frame;
 mod io;
 mod json;
+pub mod jwt;
 pub mod net;
 pub mod opp2p;
 pub mod params;
@@ -20,6 +23,8 @@ pub mod ws;
 
 use crate::chain::{Chain, Heads, pool::Pool, rules::ChainSpec, view::View};
 use api::{Api, Bounds, Namespace};
+use engine::EngineContext;
+use jwt::JwtSecret;
 use server::{Http, Limits, Listener, Site, Ws};
 use starling_p2p::Network;
 use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
@@ -30,6 +35,14 @@ pub use eth::{filters::Filters, send::TxRoute};
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
 static NAMESPACES: [Namespace; 5] = [eth::NAMESPACE, net::NAMESPACE, opp2p::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
+
+/// What the authenticated endpoint serves (geth: `DefaultAuthModules`).
+static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
+/// Bytes of one request on the authenticated endpoint: a block, in hex.
+const AUTH_BODY: usize = 128 << 20;
+/// Calls in one batch there, and bytes of their results (op-geth's).
+const AUTH_BATCH: usize = 2000;
+const AUTH_BATCH_RESPONSE: usize = 250_000_000;
 
 /// What RPC may do with a chain: read its newest view, wait for the next, add to its pool.
 #[derive(Clone)]
@@ -72,6 +85,8 @@ pub struct RpcContext {
     pub geth_exact_receipts: bool,
     pub filters: Filters,
     pub bounds: Bounds,
+    /// `None` where no rollup node drives the chain from outside.
+    pub engine: Option<EngineContext>,
 }
 
 impl RpcContext {
@@ -88,6 +103,7 @@ impl RpcContext {
             geth_exact_receipts: false,
             filters: Filters::default(),
             bounds: Bounds::default(),
+            engine: None,
         }
     }
 
@@ -119,11 +135,21 @@ pub struct WsEndpoint {
     pub origins: Vec<String>,
 }
 
+/// `--authrpc.*`: HTTP and WebSocket on one socket, for whoever knows the secret.
+#[derive(Clone, Debug)]
+pub struct AuthEndpoint {
+    pub addr: SocketAddr,
+    /// As in [`HttpEndpoint`].
+    pub vhosts: Vec<String>,
+    pub secret: JwtSecret,
+}
+
 /// What is served where. The same address for both is one listening socket.
 #[derive(Clone, Debug, Default)]
 pub struct RpcConfig {
     pub http: Option<HttpEndpoint>,
     pub ws: Option<WsEndpoint>,
+    pub auth: Option<AuthEndpoint>,
     pub limits: Limits,
 }
 
@@ -132,6 +158,7 @@ pub struct RpcConfig {
 pub struct BoundAddrs {
     pub http: Option<SocketAddr>,
     pub ws: Option<SocketAddr>,
+    pub auth: Option<SocketAddr>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +191,25 @@ impl RpcServer {
             (end.addr, Http { api, vhosts: end.vhosts, cors: end.cors })
         });
         let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, end.addr, "--ws.api"), origins: end.origins }));
-        Self::bind_sites(http, ws, config.limits).await
+        let auth_limits = Limits {
+            body: AUTH_BODY,
+            ws_message: AUTH_BODY,
+            batch: AUTH_BATCH,
+            batch_response: AUTH_BATCH_RESPONSE,
+            answer_memory: config.limits.answer_memory.max(AUTH_BATCH_RESPONSE),
+            ..config.limits.clone()
+        };
+        let (mut server, mut bound) = Self::bind_sites(http, ws, config.limits).await?;
+        if let Some(AuthEndpoint { addr, vhosts, secret }) = config.auth {
+            let names = AUTH_NAMESPACES.each_ref().map(|namespace| namespace.name.to_owned());
+            let api = Arc::new(Api::new(&names, &AUTH_NAMESPACES, &context, "--authrpc"));
+            let http = Http { api: api.clone(), vhosts, cors: vec![] };
+            let ws = Ws { api, origins: vec![] };
+            let listener = listen(addr, "authrpc", Site::new(Some(http), Some(ws), auth_limits).with_secret(secret)).await?;
+            bound.auth = Some(listener.socket.local_addr().unwrap_or(addr));
+            server.listeners.push(listener);
+        }
+        Ok((server, bound))
     }
 
     async fn bind_sites(
@@ -177,7 +222,7 @@ impl RpcServer {
         match (http, ws) {
             (Some((addr, http)), Some((same, ws))) if addr == same && addr.port() != 0 => {
                 listeners.push(listen(addr, "http", Site::new(Some(http), Some(ws), limits)).await?);
-                bound = BoundAddrs { http: Some(addr), ws: Some(addr) };
+                bound = BoundAddrs { http: Some(addr), ws: Some(addr), auth: None };
             }
             (http, ws) => {
                 if let Some((addr, http)) = http {

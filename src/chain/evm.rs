@@ -7,13 +7,14 @@
 
 mod access_list;
 mod call;
+mod codes;
 mod deadline;
 pub mod deploy;
 mod parent;
 mod text;
 
 pub use call::{
-    AccessListOutcome, Ask, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, call,
+    AccessListOutcome, Ask, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, Refusal, call,
     create_access_list, estimate_gas,
 };
 pub use deadline::{Deadline, Waiting};
@@ -389,4 +390,4 @@ fn changes(bundle: BundleState) -> Changes {
 }
 
 #[cfg(test)]
-pub(in crate::chain) mod tests;
+pub(crate) mod tests;

@@ -169,6 +169,10 @@ impl Executor {
             }
             self.wait_for_room()?;
             let Some(parent_view) = self.find_view(parent)? else { return Ok(Inserted::Syncing) };
+            // A driver may reorganise as often as it likes: what it built long ago makes room.
+            if provenance == Provenance::Engine {
+                self.make_room(id.number);
+            }
             if !self.tree.has_room(id.number) {
                 tracing::warn!(number = id.number, hash = %id.hash, ?provenance, "there are too many blocks at this height");
                 return Ok(Inserted::NoRoom);
@@ -209,6 +213,7 @@ impl Executor {
         if !self.known(parent)? {
             return Err(ChainError::UnknownBlock(parent));
         }
+        self.make_room(id.number);
         if !self.tree.insert(block) {
             return Err(ChainError::Build(format!("there are {} blocks at height {} already", tree::MAX_SIBLINGS, id.number)));
         }
@@ -412,6 +417,12 @@ impl Executor {
             self.collect(true)?;
         }
         Ok(())
+    }
+
+    /// Makes room at a full height by forgetting a block that the head does not stand on.
+    fn make_room(&mut self, number: u64) {
+        let gone = self.tree.make_room(number, self.heads.head.hash);
+        self.forget(&gone);
     }
 
     /// These blocks have left the tree.

@@ -9,6 +9,7 @@
 //! [`Store::sync`] makes it durable. What overloads the store: state history and receipts, by disk; writes stop above
 //! [`FREE_SPACE_FLOOR`].
 
+mod batch;
 mod cache;
 mod codec;
 mod error;
@@ -19,6 +20,7 @@ mod lock;
 mod maintain;
 mod read;
 
+pub use batch::{WrittenRow, written_rows};
 pub(super) use codec::decode_whole;
 pub use error::{Identity, StoreError};
 pub use journal::DamagedJournal;
@@ -26,19 +28,16 @@ pub(in crate::chain) use journal::check as check_journals;
 pub(in crate::chain) use maintain::{KINDS, Rewrite, is_own};
 pub use read::UnwindRecord;
 
-use crate::chain::{
-    receipt::Receipt,
-    view::{ExecutedBlock, Overlay, ReadError},
-};
-use alloy_primitives::{B256, Bytes};
-use cache::{RowCache, Written};
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, OwnedWriteBatch, Readable};
+use crate::chain::view::{ExecutedBlock, Overlay, ReadError};
+use alloy_primitives::Bytes;
+use batch::Batch;
+use cache::RowCache;
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable};
 use history::{History, Kept, Pin};
 pub(in crate::chain) use lock::Lock;
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -104,7 +103,9 @@ impl Space {
 
     fn options(self) -> KeyspaceCreateOptions {
         let memtable = match self {
-            Self::State | Self::History => 16 << 20,
+            // Its keys are spread evenly, so that each compaction of what was written out rewrites all of the next level.
+            Self::State => 32 << 20,
+            Self::History => 16 << 20,
             _ => 8 << 20,
         };
         let options = KeyspaceCreateOptions::default().max_memtable_size(memtable);
@@ -155,34 +156,21 @@ impl Store {
             return Err(StoreError::Exists(have));
         }
         let head = genesis.id();
-        let store = Self(Arc::new(Inner {
-            db,
-            spaces,
-            rows: RowCache::new(cache / 2),
-            path,
-            identity,
-            history,
-            floor: FREE_SPACE_FLOOR,
-            writer: Mutex::new(head),
-            _lock: lock,
-        }));
+        let (floor, writer, rows) = (FREE_SPACE_FLOOR, Mutex::new(head), RowCache::new(cache / 2));
+        let store = Self(Arc::new(Inner { db, spaces, rows, path, identity, history, floor, writer, _lock: lock }));
         store.0.check_space()?;
         let mut batch = Batch::new(&store.0);
-        for (key, row) in &overlay.rows {
-            batch.set(Space::State, key, row.after.as_ref().map(AsRef::as_ref));
-        }
-        code_rows(overlay, &mut |space, key, value| batch.set(space, key, value));
-        block_rows(genesis, &[], &[], &mut |space, key, value| batch.set(space, key, value));
+        batch.genesis(genesis, overlay);
         batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
         batch.put(Space::Meta, IDENTITY_ROW, [&identity.chain_id.to_be_bytes()[..], identity.genesis_hash.as_slice()].concat());
-        for space in [Space::History, Space::Meta] {
-            batch.put(space, OLDEST_ROW, head.number.to_be_bytes());
-        }
+        batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
         batch.commit(head)?;
         store.sync()?;
         if overlay.rows.len() > LARGE_GENESIS {
-            store.0.spaces[Space::State as usize].rotate_memtable_and_wait()?;
+            for space in &store.0.spaces {
+                space.rotate_memtable_and_wait()?;
+            }
         }
         Ok(store)
     }
@@ -215,17 +203,8 @@ impl Store {
             return Err(StoreError::OtherChain { have: identity, want });
         }
         let head = agreed_head(&db, &spaces)?;
-        let store = Self(Arc::new(Inner {
-            db,
-            spaces,
-            rows: RowCache::new(cache / 2),
-            path,
-            identity,
-            history,
-            floor: FREE_SPACE_FLOOR,
-            writer: Mutex::new(head),
-            _lock: lock,
-        }));
+        let (floor, writer, rows) = (FREE_SPACE_FLOOR, Mutex::new(head), RowCache::new(cache / 2));
+        let store = Self(Arc::new(Inner { db, spaces, rows, path, identity, history, floor, writer, _lock: lock }));
         store.0.history.committed(store.0.kept(&store.0.db.snapshot())?);
         Ok(store)
     }
@@ -274,10 +253,7 @@ impl Store {
             new_head = id;
         }
         let mut batch = Batch::new(&self.0);
-        kept_rows(blocks, &mut |space, key, value| batch.set(space, key, value));
-        for (key, value) in state_rows(blocks) {
-            batch.state(key, value);
-        }
+        batch.blocks(blocks);
         for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
             if let Some(id) = id {
                 batch.put(Space::Meta, key, codec::encode_id(id));
@@ -366,13 +342,9 @@ impl Store {
 
 /// Half of `cache` is for blocks of the database, half for rows.
 fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjall::Error> {
-    Database::builder(path)
-        .cache_size(cache / 2)
-        // With more threads than one, one of them would turn in circles while another compacts.
-        .worker_threads(1)
-        .journal_compression(CompressionType::None)
-        .with_compaction_filter_factories(history.filters())
-        .open()
+    let builder = Database::builder(path).cache_size(cache / 2).journal_compression(CompressionType::None);
+    // With more threads than one, one of them would turn in circles while another compacts.
+    builder.worker_threads(1).with_compaction_filter_factories(history.filters()).open()
 }
 
 /// The database's folder inside the directory of a store.
@@ -454,100 +426,6 @@ impl Inner {
 pub(super) fn free_space(path: &Path) -> std::io::Result<u64> {
     let stat = nix::sys::statvfs::statvfs(path)?;
     Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
-}
-
-/// The rows of `state` that a group of blocks writes: only the last value of a row.
-fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>> {
-    let rows = blocks.iter().flat_map(|block| &block.overlay.rows);
-    rows.map(|(key, row)| (key, row.after.as_ref())).collect()
-}
-
-/// What is kept of each block beside the state.
-fn kept_rows(blocks: &[Arc<ExecutedBlock>], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
-    for block in blocks {
-        let (overlay, number) = (&block.overlay, block.payload.number());
-        for (key, row) in overlay.rows.iter().filter(|(key, _)| keys::is_flat(key)) {
-            put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
-        }
-        put(Space::History, &keys::unwind(number), Some(&codec::encode_unwind(overlay)));
-        code_rows(overlay, put);
-        block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
-    }
-}
-
-fn code_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
-    for (hash, code) in &overlay.codes {
-        put(Space::Code, hash.as_slice(), Some(code));
-    }
-}
-
-/// Header, body, receipts and index rows of a canonical block.
-fn block_rows(payload: &Payload, transactions: &[B256], receipts: &[Receipt], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
-    let (hash, number) = (payload.hash, payload.number());
-    put(Space::Blocks, &keys::header(&hash), Some(&alloy_rlp::encode(&payload.header)));
-    put(Space::Blocks, &keys::body(&hash), Some(&alloy_rlp::encode(&payload.transactions)));
-    put(Space::Blocks, &keys::receipts(&hash), Some(&codec::encode_receipts(receipts)));
-    put(Space::Index, &keys::hash_of(number), Some(hash.as_slice()));
-    put(Space::Index, &keys::number_of(&hash), Some(&number.to_be_bytes()));
-    for (index, transaction) in transactions.iter().enumerate() {
-        let place = [&number.to_be_bytes()[..], &(index as u32).to_be_bytes()].concat();
-        put(Space::Index, &keys::transaction(transaction), Some(&place));
-    }
-}
-
-/// A row that a commit writes: keyspace, key, value or its removal.
-pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
-
-/// The rows that [`Store::commit`] writes for these blocks.
-pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
-    let mut rows = Vec::new();
-    kept_rows(blocks, &mut |space, key, value| {
-        rows.push((space.name(), Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)));
-    });
-    rows.extend(state_rows(blocks).into_iter().map(|(key, value)| (Space::State.name(), key.clone(), value.cloned())));
-    rows
-}
-
-/// One atomic batch across keyspaces.
-struct Batch<'a> {
-    inner: &'a Inner,
-    batch: OwnedWriteBatch,
-    /// Its rows of `state`.
-    written: Written,
-}
-
-impl<'a> Batch<'a> {
-    fn new(inner: &'a Inner) -> Self {
-        Self { inner, batch: inner.db.batch(), written: Written::new() }
-    }
-
-    /// Sets or removes a row of `state`.
-    fn state(&mut self, key: &Bytes, value: Option<&Bytes>) {
-        self.set(Space::State, key, value.map(AsRef::as_ref));
-        self.written.push((key.clone(), value.cloned()));
-    }
-
-    fn put(&mut self, space: Space, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.batch.insert(&self.inner.spaces[space as usize], key.as_ref(), value.as_ref());
-    }
-
-    fn set(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
-        match value {
-            Some(value) => self.put(space, key, value),
-            None => self.batch.remove(&self.inner.spaces[space as usize], key),
-        }
-    }
-
-    fn commit(mut self, head: BlockId) -> Result<(), StoreError> {
-        for space in Space::ALL {
-            self.put(space, HEAD, codec::encode_id(head));
-        }
-        let Self { inner, batch, written } = self;
-        if written.is_empty() {
-            return Ok(batch.commit()?);
-        }
-        Ok(inner.rows.write(written, || batch.commit())?)
-    }
 }
 
 /// A consistent reading of the store; cheap to clone, and keeps the store open. Typed reads are in `store/read.rs`.

@@ -157,6 +157,30 @@ impl Tree {
         gone
     }
 
+    /// When height `number` is full, drops the oldest block there that `tip` does not stand on, and what stands on it. Returns what
+    /// is gone.
+    pub fn make_room(&mut self, number: u64, tip: B256) -> Vec<B256> {
+        if self.has_room(number) {
+            return vec![];
+        }
+        let mut kept = tip;
+        while let Some(block) = self.blocks.get(&kept).filter(|block| block.payload.number() > number) {
+            kept = block.payload.parent_hash();
+        }
+        let oldest = self.heights.get(&number).and_then(|height| height.blocks.iter().find(|hash| **hash != kept));
+        let mut gone = Vec::from_iter(oldest.copied());
+        let above = self.heights.range(number.saturating_add(1)..).flat_map(|(_, height)| height.blocks.iter().copied());
+        for hash in above {
+            if self.blocks.get(&hash).is_some_and(|block| gone.contains(&block.payload.parent_hash())) {
+                gone.push(hash);
+            }
+        }
+        for hash in &gone {
+            self.remove(*hash);
+        }
+        gone
+    }
+
     fn remove(&mut self, hash: B256) {
         let Some(block) = self.blocks.remove(&hash) else { return };
         let number = block.payload.number();
@@ -276,6 +300,24 @@ mod tests {
         }
         assert_eq!(tree.prune(5, |_| Ok::<_, ()>(true)).unwrap().len(), 3);
         assert_eq!(tree.heights.keys().copied().collect::<Vec<_>>(), [4, 5, 6]);
+    }
+
+    #[test]
+    fn a_full_height_makes_room_and_keeps_the_head() {
+        let mut tree = Tree::default();
+        let ours = chain(B256::ZERO, 1, 3, 0);
+        let oldest = chain(B256::ZERO, 1, 3, 1);
+        for block in ours.iter().chain(&oldest) {
+            tree.insert(block.clone());
+        }
+        let tip = ours[2].payload.hash;
+        assert!(tree.make_room(1, tip).is_empty(), "there is room");
+        for salt in 2..MAX_SIBLINGS as u64 {
+            tree.insert(block(1, B256::ZERO, salt));
+        }
+        assert_eq!(tree.make_room(1, tip), oldest.iter().map(|block| block.payload.hash).collect::<Vec<_>>());
+        assert!(tree.has_room(1) && ours.iter().all(|block| tree.get(&block.payload.hash).is_some()));
+        assert_eq!(tree.blocks.len(), tree.heights.values().map(|height| height.blocks.len()).sum::<usize>());
     }
 
     #[test]

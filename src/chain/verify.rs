@@ -19,10 +19,11 @@ pub(in crate::chain) use {
 
 use crate::chain::{
     ChainError,
+    payload_log::PayloadLog,
     store::{Snapshot, Store},
     view::View,
 };
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// Told how far a stage is: its name, how much is done, and of how much if that is known.
 pub type Tell<'a> = dyn FnMut(&'static str, u64, u64) + 'a;
@@ -69,6 +70,18 @@ pub fn verify(store: &Store, samples: Samples, tell: &mut Tell<'_>) -> Result<Re
         Err(error) => report.unreadable("the head", &error),
     }
     Ok(report)
+}
+
+/// Reads the whole payload log: each row has a checksum of its own.
+pub fn verify_payload_log(dir: &Path, report: &mut Report) {
+    if !dir.is_dir() {
+        return;
+    }
+    let payloads = PayloadLog::open(dir).and_then(|log| log.after(0).try_fold(0, |count, logged| logged.map(|_| count + 1)));
+    match payloads {
+        Ok(payloads) => report.count("logged payloads", payloads),
+        Err(error) => report.unreadable("the payload log", &error),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! What a command line means: one plain structure per role. The rest of the program sees these and never a flag.
 
+mod engine;
 mod limits;
 mod p2p;
 
+pub use engine::EngineConfig;
 pub use limits::RpcLimits;
 pub use p2p::{MeshConfig, P2pConfig, P2pKey};
 
@@ -37,6 +39,7 @@ pub struct NodeConfig {
 pub struct ExecutionConfig {
     pub datadir: PathBuf,
     pub rpc: RpcConfig,
+    pub engine: EngineConfig,
     pub pool: PoolConfig,
     /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
     pub dev_period: Option<u64>,
@@ -250,6 +253,7 @@ impl ExecutionConfig {
         Ok(Self {
             datadir: datadir(values)?,
             rpc: RpcConfig::read(values)?,
+            engine: EngineConfig::read(values)?,
             pool: limits::pool(values)?,
             dev_period: values.optional_uint("dev.period")?.filter(|seconds| *seconds > 0),
             cache: cache(values)?,

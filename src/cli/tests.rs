@@ -271,6 +271,39 @@ fn clap_finds_no_fault_with_the_table() {
 }
 
 #[test]
+fn tools_take_their_operands() -> Result<(), CliError> {
+    let files = |line: &str| match parse_with(line, &[])?.invocation {
+        Invocation::Import(config) => Ok::<_, CliError>((config.files, config.history.states)),
+        other => panic!("{other:?}"),
+    };
+    let (found, states) = files("starling import --datadir d a.rlp b.gz -history.state=7")?;
+    assert_eq!((found, states), (["a.rlp", "b.gz"].map(PathBuf::from).to_vec(), Some(7)));
+    assert_eq!(files("starling import a")?.1, Some(302_400));
+    for all in ["--history.state 0", "--gcmode=archive", "--gcmode archive --history.state 9"] {
+        assert_eq!(files(&format!("starling import a {all}"))?.1, None, "{all}");
+    }
+    let range = |line: &str| match parse_with(line, &[])?.invocation {
+        Invocation::Export(config) => Ok::<_, CliError>((config.file, config.range)),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(range("starling export f")?, ("f".into(), None));
+    assert_eq!(range("starling export f 3 9 --datadir=d")?, ("f".into(), Some((3, 9))));
+    for (action, wanted) in
+        [("verify", DbAction::Verify), ("stats", DbAction::Stats), ("prune", DbAction::Prune), ("repair", DbAction::Repair)]
+    {
+        for line in [format!("starling db {action} --datadir d"), format!("starling db --datadir d {action}")] {
+            let Invocation::Db(config) = parse_with(&line, &[])?.invocation else { panic!("{line}") };
+            assert_eq!((config.action, config.datadir), (wanted, "d".into()));
+        }
+    }
+    for wrong in ["import", "export", "export f 1", "export f 1 x", "export f 1 2 3", "db", "db inspect", "db verify --http"] {
+        let error = parse_with(&format!("starling {wrong}"), &[]).expect_err(wrong);
+        assert!(!matches!(error, CliError::Table(_)), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
     let p2p = |line: &str| node(line, &[]).map(|(config, notices)| (config.p2p.expect("the swarm is on"), notices));
     let (config, notices) = p2p("")?;

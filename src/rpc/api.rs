@@ -135,6 +135,8 @@ pub struct Bounds {
     /// Gas of one run of the EVM (`--rpc.gascap`).
     pub gas_cap: u64,
     pub logs: LogLimits,
+    /// Bytes of the pool's transactions in one answer, which holds them as hexadecimal digits.
+    pub transactions: usize,
 }
 
 impl Default for Bounds {
@@ -146,6 +148,7 @@ impl Default for Bounds {
             timeout: HEAVY_TIMEOUT,
             gas_cap: RPC_GAS_CAP,
             logs: LogLimits::default(),
+            transactions: 10_000_000,
         }
     }
 }

@@ -22,22 +22,25 @@ use tokio_util::sync::CancellationToken;
 /// Live subscriptions of one connection.
 const MAX_SUBSCRIPTIONS: usize = 1000;
 
-/// What an endpoint spends on answers.
+/// What an endpoint spends on requests and answers.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     /// Calls in one batch.
     pub batch: usize,
     /// Bytes of results in one batch; what follows the result that crosses the line is an error.
     pub batch_response: usize,
+    /// KiB of all requests that are being worked on.
+    requests: Arc<Semaphore>,
+    most_requests: usize,
     /// KiB of all answers that are being made or wait for their readers.
-    memory: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
 }
 
 /// Part of an [`Allowance`]'s memory, given back when dropped.
 pub type Held = OwnedSemaphorePermit;
 
-/// Answers up to this size are not counted: connections bound their number.
-const SMALL: usize = 1024;
+/// Memory is counted in these. Answers below it are not counted: connections bound their number.
+const KIB: usize = 1024;
 
 /// Bytes of a result, or of what a call reverted with.
 fn weight(reply: &Reply) -> usize {
@@ -48,18 +51,27 @@ fn weight(reply: &Reply) -> usize {
 }
 
 impl Allowance {
-    /// `memory` in bytes.
-    pub fn new(batch: usize, batch_response: usize, memory: usize) -> Self {
-        Self { batch, batch_response, memory: Arc::new(Semaphore::new((memory / SMALL).min(Semaphore::MAX_PERMITS))) }
+    /// `requests` and `answers` in bytes.
+    pub fn new(batch: usize, batch_response: usize, requests: usize, answers: usize) -> Self {
+        let most = |bytes: usize| bytes.div_ceil(KIB).min(Semaphore::MAX_PERMITS);
+        let memory = |bytes| Arc::new(Semaphore::new(most(bytes)));
+        let most_requests = most(requests);
+        Self { batch, batch_response, requests: memory(requests), most_requests, answers: memory(answers) }
+    }
+
+    /// Waits for room for a request of this many bytes.
+    pub async fn admit(&self, bytes: usize) -> Option<Held> {
+        let size = bytes.div_ceil(KIB).min(self.most_requests);
+        self.requests.clone().acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX)).await.ok()
     }
 
     /// Makes room for a result, or refuses it: who reads slowly must not cost others their memory.
     fn hold(&self, reply: Reply, held: &mut Option<Held>) -> Reply {
-        let size = weight(&reply) / SMALL;
+        let size = weight(&reply) / KIB;
         if size == 0 {
             return reply;
         }
-        let room = u32::try_from(size).ok().and_then(|size| self.memory.clone().try_acquire_many_owned(size).ok());
+        let room = u32::try_from(size).ok().and_then(|size| self.answers.clone().try_acquire_many_owned(size).ok());
         let Some(room) = room else {
             return Err(RpcError::new(error::RESPONSE_TOO_LARGE, "response too large: too many answers wait for their readers"));
         };

@@ -114,7 +114,7 @@ pub fn bytes(text: &str) -> Result<Vec<u8>, &'static str> {
 }
 
 /// The text of Go's decoder for a value that does not fit a type.
-fn unfit(problem: &str, go_type: &str) -> String {
+pub(super) fn unfit(problem: &str, go_type: &str) -> String {
     format!("json: cannot unmarshal {problem} into Go value of type {go_type}")
 }
 
@@ -167,6 +167,17 @@ impl Arg for Quantity {
     }
 }
 
+/// A quantity of at most 256 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Big(pub U256);
+
+impl Arg for Big {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let text = string(json).ok_or_else(|| unfit("non-string", "*hexutil.Big"))?;
+        big_quantity(&text).map(Big).map_err(|problem| unfit(problem, "*hexutil.Big"))
+    }
+}
+
 /// A number of blocks: a quantity, or a plain JSON number as older tools send it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64);
@@ -190,7 +201,36 @@ impl<T: serde::de::DeserializeOwned> Arg for Json<T> {
     }
 }
 
-fn kind(json: &str) -> &'static str {
+/// A list of strings or numbers.
+#[derive(Clone, Debug)]
+pub struct List<T>(pub Vec<T>);
+
+/// What Go calls the elements of a list.
+pub trait Element: serde::de::DeserializeOwned {
+    const GO_TYPE: &str;
+}
+
+impl Element for String {
+    const GO_TYPE: &str = "string";
+}
+
+impl Element for f64 {
+    const GO_TYPE: &str = "float64";
+}
+
+impl<T: Element> Arg for List<T> {
+    fn from_json(json: &str) -> Result<Self, String> {
+        if kind(json) != "array" {
+            return Err(unfit(kind(json), &format!("[]{}", T::GO_TYPE)));
+        }
+        let unfit_element = |json: &str| unfit(kind(json), T::GO_TYPE);
+        let elements: Vec<&RawValue> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let element = |one: &RawValue| serde_json::from_str(one.get()).map_err(|_| unfit_element(one.get()));
+        elements.into_iter().map(element).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+pub(super) fn kind(json: &str) -> &'static str {
     match json.as_bytes().first() {
         Some(b'"') => "string",
         Some(b'{') => "object",
@@ -232,6 +272,15 @@ mod tests {
             "invalid argument 0: json: cannot unmarshal hex number with leading zero digits into Go value of type hexutil.Uint64"
         );
         assert_eq!(refusal::<bool>(r#"["x"]"#), "invalid argument 0: json: cannot unmarshal string into Go value of type bool");
+        let list = refusal::<List<String>>(r#"["0x0"]"#);
+        assert_eq!(list, "invalid argument 0: json: cannot unmarshal string into Go value of type []string");
+        let element = refusal::<List<f64>>(r#"[[1,"2"]]"#);
+        assert_eq!(element, "invalid argument 0: json: cannot unmarshal string into Go value of type float64");
+        let value = refusal::<Big>(r#"["10"]"#);
+        assert_eq!(
+            value,
+            "invalid argument 0: json: cannot unmarshal hex string without 0x prefix into Go value of type *hexutil.Big"
+        );
         assert_eq!(args("[1,2]").at_most(1).unwrap_err().message, "too many arguments, want at most 1");
         let object = RawValue::from_string("{}".into()).unwrap();
         assert_eq!(Args::parse(Some(&object)).unwrap_err().message, "non-array args");

@@ -8,6 +8,7 @@ use super::{
     api::Api,
     frame::{Allowance, Held, Session},
     io::WriteTimeout,
+    jwt::JwtSecret,
     ws,
 };
 use bytes::Bytes;
@@ -40,7 +41,7 @@ pub struct Limits {
     pub ws_connections: usize,
     /// Bytes of one request body.
     pub body: usize,
-    /// Bytes of all request bodies in memory.
+    /// Bytes of all request bodies and WebSocket messages in memory; of those a connection is still receiving one more.
     pub body_memory: usize,
     /// Bytes of all answers in memory; what does not fit is refused.
     pub answer_memory: usize,
@@ -106,22 +107,24 @@ pub struct Site {
     pub http: Option<Http>,
     pub ws: Option<Ws>,
     pub limits: Limits,
+    /// Whoever does not know it is refused whatever they ask.
+    secret: Option<JwtSecret>,
     ws_places: Arc<Semaphore>,
-    body_memory: Semaphore,
     allowance: Allowance,
 }
 
 /// How long a request in flight may hold up the server's end.
 const STOP: Duration = Duration::from_secs(5);
-/// Body memory is counted in these.
-const KIB: usize = 1024;
 
 impl Site {
     pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits) -> Self {
         let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
-        let body_memory = Semaphore::new(limits.body_memory.max(limits.body).div_ceil(KIB));
-        let allowance = Allowance::new(limits.batch, limits.batch_response, limits.answer_memory);
-        Self { http, ws, limits, ws_places, body_memory, allowance }
+        let allowance = Allowance::new(limits.batch, limits.batch_response, limits.body_memory, limits.answer_memory);
+        Self { http, ws, limits, secret: None, ws_places, allowance }
+    }
+
+    pub fn with_secret(self, secret: JwtSecret) -> Self {
+        Self { secret: Some(secret), ..self }
     }
 }
 
@@ -176,8 +179,11 @@ async fn connection(
         began.store(true, Ordering::Relaxed);
         let (site, token, tasks, place) = (site.clone(), token.clone(), tasks.clone(), place.clone());
         async move {
+            if let Some(Err(reason)) = site.secret.as_ref().map(|secret| secret.check(request.headers())) {
+                return Ok::<_, Infallible>(refused(StatusCode::UNAUTHORIZED, &reason));
+            }
             if site.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
-                return Ok::<_, Infallible>(site.upgrade(request, &tasks, token, place));
+                return Ok(site.upgrade(request, &tasks, token, place));
             }
             Ok(site.http(request).await)
         }
@@ -285,8 +291,8 @@ impl Site {
             return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
         }
         let deadline = Instant::now() + self.limits.write;
-        let weight = length.map_or(limit, |length| length as usize).div_ceil(KIB) as u32;
-        let Ok(Ok(_memory)) = tokio::time::timeout_at(deadline, self.body_memory.acquire_many(weight)).await else {
+        let memory = self.allowance.admit(length.map_or(limit, |length| length as usize));
+        let Ok(Some(_memory)) = tokio::time::timeout_at(deadline, memory).await else {
             return refused(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once");
         };
         let body = match timeout(self.limits.read, Limited::new(request.into_body(), limit).collect()).await {

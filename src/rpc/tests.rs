@@ -73,6 +73,7 @@ fn toys() -> Api {
         Ok(stream::iter(0..3).map(|n| reply(n).unwrap()).chain(stream::pending()).boxed())
     });
     api.insert_subscription("toy", "flood", |_| Ok(stream::repeat_with(|| reply("x".repeat(100_000)).unwrap()).boxed()));
+    api.insert_subscription("toy", "never", |_| Ok(stream::pending().boxed()));
     api.insert_subscription("toy", "brief", |_| Ok(stream::iter([reply(7).unwrap()]).boxed()));
     api
 }

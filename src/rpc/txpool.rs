@@ -24,9 +24,6 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// Bytes of transactions in one answer, which holds their data as hexadecimal digits.
-const MAX_BYTES: usize = 10_000_000;
-
 /// Executable transactions, and those behind a nonce gap.
 #[derive(Debug, Serialize)]
 struct Split<T> {
@@ -48,14 +45,14 @@ fn status(context: &RpcContext, args: Args) -> Reply {
 fn content(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let all = context.chain.pool.content();
-    check_size(all.values())?;
+    check_size(context, all.values())?;
     reply(by_sender(all, TransactionJson::pooled))
 }
 
 fn content_from(context: &RpcContext, args: Args) -> Reply {
     let sender: Address = args.at_most(1)?.required()?;
     let content = context.chain.pool.content_of(&sender);
-    check_size([&content])?;
+    check_size(context, [&content])?;
     let (pending, queued) = content;
     reply(Split { pending: by_nonce(&pending, TransactionJson::pooled), queued: by_nonce(&queued, TransactionJson::pooled) })
 }
@@ -69,10 +66,10 @@ fn inspect(context: &RpcContext, args: Args) -> Reply {
     }))
 }
 
-fn check_size<'a>(content: impl IntoIterator<Item = &'a Content>) -> Result<(), RpcError> {
+fn check_size<'a>(context: &RpcContext, content: impl IntoIterator<Item = &'a Content>) -> Result<(), RpcError> {
     let bytes: usize =
         content.into_iter().flat_map(|(pending, queued)| pending.iter().chain(queued)).map(|tx| tx.raw.len()).sum();
-    match bytes > MAX_BYTES {
+    match bytes > context.bounds.transactions {
         true => Err(RpcError::new(RESPONSE_TOO_LARGE, format!("response too large: {bytes} bytes of transactions"))),
         false => Ok(()),
     }

@@ -73,14 +73,18 @@ pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, 
 
 /// Reads requests, answers them, feeds the subscriptions they begin. Returns when the client is gone or cannot be served on.
 async fn read(receiver: Receiver<Socket>, served: (&Api, &Allowance), queue: Queue, heard: &Mutex<Instant>) {
-    // A stream, because a read that has begun must not be dropped.
+    // A stream, because a read that has begun must not be dropped. The next message is read once there is room for the last.
+    let allowance = served.1;
     let messages = stream::unfold(receiver, |mut receiver| async move {
         let mut message = Vec::new();
         loop {
             let incoming = receiver.receive(&mut message).await;
             *heard.lock() = Instant::now();
             match incoming {
-                Ok(Incoming::Data(_)) => return Some((message, receiver)),
+                Ok(Incoming::Data(_)) => {
+                    let held = allowance.admit(message.len()).await?;
+                    return Some(((message, held), receiver));
+                }
                 Ok(Incoming::Pong(_)) => {}
                 Ok(Incoming::Closed(_)) | Err(_) => return None,
             }
@@ -109,10 +113,15 @@ async fn read(receiver: Receiver<Socket>, served: (&Api, &Allowance), queue: Que
 }
 
 /// Answers one message; gives back the subscriptions that begin now that the answer is in the queue.
-async fn answer(message: Vec<u8>, (api, allowance): (&Api, &Allowance), queue: &Queue, live: &Live) -> Vec<Subscription> {
+async fn answer(
+    (message, held): (Vec<u8>, Held),
+    (api, allowance): (&Api, &Allowance),
+    queue: &Queue,
+    live: &Live,
+) -> Vec<Subscription> {
     let answer = Session { api, allowance, deadline: None, subscriptions: Some(live) }.answer(&message).await;
     // A large request is not kept for as long as its answer.
-    drop(message);
+    drop((message, held));
     if let Some(text) = answer.text {
         let _ = queue.send((text, answer.held)).await;
     }

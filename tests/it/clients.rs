@@ -1,7 +1,7 @@
 //! Foreign clients against the sequencer and a replica of one network: accounts, deploys, calls, events, filters, subscriptions,
 //! reverts, batches, fees. The scripts are in `tests/clients`; each ends with status 0 when every answer was right.
 
-use crate::net::{Account, Devnet, Node, client, installed, script, wait};
+use crate::net::{Account, Devnet, Node, client, head, installed, script, wait};
 use serde_json::{Value, json};
 use std::{
     path::Path,
@@ -18,7 +18,10 @@ fn targets(net: &Devnet) -> [(Node, Account); 2] {
     [(net.sequencer(), net.accounts[3].clone()), (net.replicas().remove(0), net.accounts[4].clone())]
 }
 
-fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u64) {
+/// Runs a script against a node and panics with what it printed unless every answer was right.
+pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u64) {
+    // At genesis nobody has said yet what L1 costs.
+    wait("the first block", Duration::from_secs(60), || head(&node.http).filter(|number| *number > 0));
     let target = json!({ "http": node.http, "ws": node.ws, "key": account.key_hex(), "chainId": chain_id });
     let mut child =
         command.arg(target.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the script starts");

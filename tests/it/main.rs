@@ -1,12 +1,17 @@
 //! The integration tests: one binary.
 
 mod bad_input;
+mod campaign;
 mod clients;
 mod crash;
 mod devnet;
+mod differential;
+mod engine;
 mod exec_blocks;
 mod forks;
 mod net;
 mod real_contracts;
 mod rpc_fields;
 mod tidy;
+mod tools;
+mod vectors;

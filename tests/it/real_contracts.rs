@@ -1,6 +1,9 @@
 //! A network on the published contracts: genesis files of a deployment tool, a deposit through the real portal.
 
-use crate::net::{Devnet, ask, call, number, starling, wait};
+use crate::{
+    clients::passes,
+    net::{Devnet, ask, call, number, script, starling, wait},
+};
 use alloy_primitives::{Address, Bytes, TxKind, U256, hex};
 use serde_json::{Value, json};
 use std::{
@@ -57,9 +60,8 @@ fn init_gives_the_hash_of_the_rollup_config() {
     assert!(!dir.path().join("other").exists(), "nothing is written");
 }
 
-#[test]
-fn a_deposit_through_the_real_portal_arrives() {
-    let Some(fixtures) = fixtures() else { return };
+/// A network on the published genesis files, with one replica.
+fn network(fixtures: &Path) -> Devnet {
     let option = |name: &str, file: &str| format!("--{name}={}", fixtures.join(file).display());
     let files = [
         option("l1.genesis", "l1-allocs.json.zst"),
@@ -67,7 +69,29 @@ fn a_deposit_through_the_real_portal_arrives() {
         option("rollup.config", "rollup.json"),
     ];
     let args: Vec<&str> = files.iter().map(String::as_str).chain(["--l1.block-time=2", "--replicas=1"]).collect();
-    let net = Devnet::start(&args);
+    Devnet::start(&args)
+}
+
+/// The scripts of the foreign clients, on contracts that are not ours: viem asks the real oracle what a transaction costs on L1, and
+/// pays about that; ethers deploys and uses a token.
+#[test]
+fn foreign_clients_through_a_replica() {
+    let Some(fixtures) = fixtures() else { return };
+    if script("viem").is_none() {
+        return;
+    }
+    let net = network(&fixtures);
+    let replica = net.replicas().remove(0);
+    for (package, account) in ["viem", "ethers"].into_iter().zip(&net.accounts[3..]) {
+        let Some(command) = script(package) else { return };
+        passes(command, &replica, account, net.l2_chain_id);
+    }
+}
+
+#[test]
+fn a_deposit_through_the_real_portal_arrives() {
+    let Some(fixtures) = fixtures() else { return };
+    let net = network(&fixtures);
     let (l1, replica) = (net.l1(), &net.replicas()[0]);
     let published = read(&fixtures.join("rollup.json"));
     assert_eq!(net.portal, published["deposit_contract_address"].as_str().unwrap().parse::<Address>().unwrap());

@@ -102,22 +102,8 @@ pub enum CallStatus {
 pub enum CallError {
     #[error("both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified")]
     BothFees,
-    #[error(
-        "err: max priority fee per gas higher than max fee per gas: address {from}, maxPriorityFeePerGas: {tip}, maxFeePerGas: {fee} (supplied gas {gas})"
-    )]
-    TipAboveFee { from: Address, tip: u128, fee: u128, gas: u64 },
-    #[error(
-        "err: max fee per gas less than block base fee: address {from}, maxFeePerGas: {fee}, baseFee: {base_fee} (supplied gas {gas})"
-    )]
-    FeeBelowBase { from: Address, fee: u128, base_fee: u64, gas: u64 },
-    #[error("err: insufficient funds for gas * price + value: address {from} have {have} want {want} (supplied gas {gas})")]
-    Funds { from: Address, have: U256, want: U256, gas: u64 },
-    #[error("insufficient funds for transfer")]
-    FundsForTransfer,
-    #[error("err: intrinsic gas too low: have {have}, want {want} (supplied gas {have})")]
-    IntrinsicGas { have: u64, want: u64 },
-    #[error("err: {message} (supplied gas {gas})")]
-    Invalid { message: String, gas: u64 },
+    #[error("err: {refusal} (supplied gas {gas})")]
+    Refused { refusal: Refusal, gas: u64 },
     #[error("the access list grew in each of {ACCESS_LIST_RUNS} runs: what the call touches depends on its gas")]
     Unsettled,
     #[error("account {0} has both 'state' and 'stateDiff'")]
@@ -126,6 +112,25 @@ pub enum CallError {
     Override(String),
     #[error(transparent)]
     State(#[from] StateError),
+}
+
+/// What is wrong with a call as a transaction.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error(
+        "max priority fee per gas higher than max fee per gas: address {from}, maxPriorityFeePerGas: {tip}, maxFeePerGas: {fee}"
+    )]
+    TipAboveFee { from: Address, tip: u128, fee: u128 },
+    #[error("max fee per gas less than block base fee: address {from}, maxFeePerGas: {fee}, baseFee: {base_fee}")]
+    FeeBelowBase { from: Address, fee: u128, base_fee: u64 },
+    #[error("insufficient funds for gas * price + value: address {from} have {have} want {want}")]
+    Funds { from: Address, have: U256, want: U256 },
+    #[error("intrinsic gas too low: have {have}, want {want}")]
+    IntrinsicGas { have: u64, want: u64 },
+    #[error("insufficient gas for floor data gas cost: have {have}, want {want}")]
+    FloorGas { have: u64, want: u64 },
+    #[error("{0}")]
+    Other(String),
 }
 
 /// What a call touches.
@@ -148,8 +153,22 @@ pub enum EstimateError {
     Halted(String),
     #[error("gas required exceeds allowance ({0})")]
     Allowance(u64),
+    #[error("failed with {gas} gas: {refusal}")]
+    Refused { refusal: Refusal, gas: u64 },
+    /// The value alone is all that the sender has.
+    #[error("insufficient funds for transfer")]
+    FundsForTransfer,
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(CallError),
+}
+
+impl From<CallError> for EstimateError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused { refusal, gas } => Self::Refused { refusal, gas },
+            other => Self::Call(other),
+        }
+    }
 }
 
 /// Runs a call.
@@ -165,7 +184,10 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
     let mut high = input.gas.filter(|gas| *gas >= TRANSFER_GAS).unwrap_or(question.gas_limit);
     if question.fee_cap > 0 {
         let balance = question.balance(input.from)?;
-        let available = balance.checked_sub(input.value).ok_or(CallError::FundsForTransfer)?;
+        if !input.value.is_zero() && input.value >= balance {
+            return Err(EstimateError::FundsForTransfer);
+        }
+        let available = balance.saturating_sub(input.value);
         high = high.min((available / U256::from(question.fee_cap)).saturating_to());
     }
     high = high.min(gas_cap);
@@ -263,7 +285,6 @@ struct Question {
 impl Question {
     fn new(ask: Ask<'_>) -> Result<Self, CallError> {
         let Ask { spec, state, block, input, overrides, deadline, .. } = ask;
-        deadline.check()?;
         let tx = transaction(input)?;
         let fee_cap = tx.gas_price;
         let mut env = block_env(spec, block);
@@ -294,7 +315,7 @@ impl Question {
     /// `None` if the gas does not even pay for the transaction itself.
     fn tries(&mut self, gas: u64) -> Result<Option<CallOutcome>, CallError> {
         match self.run(gas) {
-            Err(CallError::IntrinsicGas { .. }) => Ok(None),
+            Err(CallError::Refused { refusal: Refusal::IntrinsicGas { .. } | Refusal::FloorGas { .. }, .. }) => Ok(None),
             outcome => outcome.map(Some),
         }
     }
@@ -320,32 +341,28 @@ impl Question {
 
     fn explain(&self, error: RunError, gas: u64) -> CallError {
         let from = self.tx.caller;
-        match error {
+        let refusal = match error {
             RunError::Invalid(error) => match error {
-                InvalidTransaction::LackOfFundForMaxFee { fee, balance } => {
-                    CallError::Funds { from, have: *balance, want: *fee, gas }
-                }
+                InvalidTransaction::LackOfFundForMaxFee { fee, balance } => Refusal::Funds { from, have: *balance, want: *fee },
                 InvalidTransaction::GasPriceLessThanBasefee => {
-                    CallError::FeeBelowBase { from, fee: self.fee_cap, base_fee: self.base_fee, gas }
+                    Refusal::FeeBelowBase { from, fee: self.fee_cap, base_fee: self.base_fee }
                 }
                 InvalidTransaction::PriorityFeeGreaterThanMaxFee => {
-                    let tip = self.tx.gas_priority_fee.unwrap_or(0);
-                    CallError::TipAboveFee { from, tip, fee: self.fee_cap, gas }
+                    Refusal::TipAboveFee { from, tip: self.tx.gas_priority_fee.unwrap_or(0), fee: self.fee_cap }
                 }
                 InvalidTransaction::CallGasCostMoreThanGasLimit { initial_gas, gas_limit } => {
-                    CallError::IntrinsicGas { have: gas_limit, want: initial_gas }
+                    Refusal::IntrinsicGas { have: gas_limit, want: initial_gas }
                 }
                 InvalidTransaction::GasFloorMoreThanGasLimit { gas_floor, gas_limit } => {
-                    CallError::IntrinsicGas { have: gas_limit, want: gas_floor }
+                    Refusal::FloorGas { have: gas_limit, want: gas_floor }
                 }
-                InvalidTransaction::CreateInitCodeSizeLimit => {
-                    CallError::Invalid { message: "max initcode size exceeded".to_owned(), gas }
-                }
-                other => CallError::Invalid { message: other.to_string(), gas },
+                InvalidTransaction::CreateInitCodeSizeLimit => Refusal::Other("max initcode size exceeded".to_owned()),
+                other => Refusal::Other(other.to_string()),
             },
-            RunError::InvalidOp(message) => CallError::Invalid { message, gas },
-            RunError::State(error) => CallError::State(error),
-        }
+            RunError::InvalidOp(message) => Refusal::Other(message),
+            RunError::State(error) => return CallError::State(error),
+        };
+        CallError::Refused { refusal, gas }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::chain::{
     changes::Changes,
+    evm::codes,
     trie::{self, TrieError, Update, Witness},
     view::{Account, Overlay, ReadError, State},
 };
@@ -147,11 +148,11 @@ impl DatabaseRef for ParentState {
         if hash == KECCAK_EMPTY {
             return Ok(Bytecode::default());
         }
-        let code = match self {
-            Self::View(state) => state.code(hash)?,
-            Self::Witness(state) => state.witness.code(hash),
-        };
-        Ok(Bytecode::new_raw(code.ok_or(StateError::Code(hash))?))
+        match self {
+            Self::View(state) => codes::analysed(hash, || state.code(hash)?.ok_or(StateError::Code(hash))),
+            // A witness has all it needs in itself, or it proves nothing.
+            Self::Witness(state) => Ok(Bytecode::new_raw(state.witness.code(hash).ok_or(StateError::Code(hash))?)),
+        }
     }
 
     fn storage_ref(&self, address: Address, slot: U256) -> Result<U256, StateError> {

@@ -275,14 +275,22 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
     assert!(ask(CallInput { from: address_of(1), to, value: ether, ..Default::default() }).is_ok());
     // With a price the base fee and the funds for the gas count.
     let priced = CallInput { from: address_of(1), to, gas: Some(30_000), gas_price: Some(999), ..Default::default() };
-    assert!(matches!(ask(priced.clone()), Err(CallError::FeeBelowBase { fee: 999, base_fee: 1_000, gas: 30_000, .. })));
+    let refusal = |input| match ask(input) {
+        Err(CallError::Refused { refusal, .. }) => refusal,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(refusal(priced.clone()), Refusal::FeeBelowBase { fee: 999, base_fee: 1_000, .. }));
     assert!(ask(CallInput { gas_price: Some(1_000), ..priced.clone() }).is_ok());
-    assert!(matches!(ask(CallInput { gas_price: Some(1_000), value: ether, ..priced.clone() }), Err(CallError::Funds { .. })));
+    assert!(matches!(refusal(CallInput { gas_price: Some(1_000), value: ether, ..priced.clone() }), Refusal::Funds { .. }));
     let both = CallInput { max_fee_per_gas: Some(1), ..priced.clone() };
     assert_eq!(ask(both).unwrap_err().to_string(), "both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified");
     let tip = CallInput { gas_price: None, max_fee_per_gas: Some(2_000), max_priority_fee_per_gas: Some(2_001), ..priced };
-    assert!(matches!(ask(tip), Err(CallError::TipAboveFee { .. })));
-    assert!(matches!(ask(CallInput { to, gas: Some(20_999), ..Default::default() }), Err(CallError::IntrinsicGas { .. })));
+    assert!(matches!(refusal(tip), Refusal::TipAboveFee { .. }));
+    let scarce = CallInput { to, gas: Some(20_999), ..Default::default() };
+    assert!(matches!(refusal(scarce.clone()), Refusal::IntrinsicGas { have: 20_999, want: 21_000 }));
+    // Four tokens for each byte, ten gas for each token (EIP-7623).
+    let floor = CallInput { gas: Some(21_170), data: bytes!("ffffffffff"), ..scarce };
+    assert!(matches!(refusal(floor), Refusal::FloorGas { have: 21_170, want: 21_200 }));
 }
 
 #[test]

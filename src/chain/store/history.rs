@@ -26,6 +26,9 @@ use std::{
 /// Most blocks that a bound moves at once: each move writes a memtable out.
 const MAX_STEP: u64 = 1024;
 
+/// The oldest state, in the keyspace whose rows it is about.
+const STATES: &[u8] = b"_oldest";
+
 /// The bounds of history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kept {
@@ -135,7 +138,7 @@ impl Inner {
             get(snapshot, space, key)?.map(|row| codec::decode_number(&row).ok_or_else(|| damaged_meta(key))).transpose()
         };
         // Beside the rows it is about since there is a window; before, in meta alone.
-        let states = match number(history, OLDEST_ROW)? {
+        let states = match number(history, STATES)? {
             Some(states) => states,
             None => number(meta, OLDEST_ROW)?.ok_or_else(|| damaged_meta(OLDEST_ROW))?,
         };
@@ -163,9 +166,8 @@ impl Inner {
         let settled = finalized.unwrap_or(0).max(if window > 0 { kept.states } else { 0 });
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
         if kept.states != old.states {
-            for space in [Space::History, Space::Meta] {
-                batch.put(space, OLDEST_ROW, kept.states.to_be_bytes());
-            }
+            batch.put(Space::History, STATES, kept.states.to_be_bytes());
+            batch.put(Space::Meta, OLDEST_ROW, kept.states.to_be_bytes());
         }
         if kept.unwinds != old.unwinds {
             batch.put(Space::Meta, UNWIND_ROW, kept.unwinds.to_be_bytes());

@@ -89,13 +89,6 @@ impl Store {
         self.0.prune()
     }
 
-    /// Makes the index an empty keyspace. It is told by its head row until it is whole again.
-    pub(in crate::chain) fn clear_index(&self) -> Result<(), StoreError> {
-        let head = self.0.writer.lock();
-        self.0.spaces[Space::Index as usize].clear()?;
-        Batch::new(&self.0).commit(*head)
-    }
-
     pub(in crate::chain) fn rewrite(&self) -> Rewrite<'_> {
         Rewrite { store: self, batch: Batch::new(&self.0), weight: 0, rows: 0 }
     }

@@ -3,14 +3,16 @@
 use super::*;
 use crate::chain::view::{RowChange, View};
 use alloy_consensus::Header;
+use alloy_primitives::B256;
+use std::collections::BTreeMap;
 use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},
 };
 
-const CACHE: u64 = 1 << 20;
+pub(super) const CACHE: u64 = 1 << 20;
 
-fn genesis() -> Payload {
+pub(super) fn genesis() -> Payload {
     Payload::sealed(Header { extra_data: b"genesis"[..].into(), ..Default::default() }, vec![])
 }
 
@@ -18,12 +20,12 @@ fn identity() -> Identity {
     Identity { chain_id: 901, genesis_hash: genesis().hash }
 }
 
-fn create(dir: &Path) -> Store {
+pub(super) fn create(dir: &Path) -> Store {
     Store::create(dir, CACHE, identity(), &genesis(), &Overlay::default()).unwrap()
 }
 
 /// A block whose rows say its number.
-fn block(parent: BlockId) -> Arc<ExecutedBlock> {
+pub(super) fn block(parent: BlockId) -> Arc<ExecutedBlock> {
     let number = parent.number + 1;
     let header = Header { parent_hash: parent.hash, number, ..Default::default() };
     let value = |n: u64| (n > 0).then(|| Bytes::copy_from_slice(&n.to_be_bytes()));

@@ -1,7 +1,5 @@
 //! What a check found.
 
-use crate::chain::view::ReadError;
-
 /// Damages that are named; beyond, they are counted.
 const NAMED: usize = 40;
 
@@ -36,11 +34,6 @@ impl Report {
         self.count == 0
     }
 
-    /// Whether `starling db repair` can put everything right that was found. More may be found when it has.
-    pub fn is_repairable(&self) -> bool {
-        self.count <= self.damages.len() as u64 && self.damages.iter().all(|damage| damage.remedy == Remedy::Repair)
-    }
-
     pub(super) fn count(&mut self, what: &'static str, count: u64) {
         self.checked.push((what, count));
     }
@@ -53,7 +46,7 @@ impl Report {
         }
     }
 
-    pub(super) fn unreadable(&mut self, what: &str, error: &ReadError) {
+    pub(super) fn unreadable(&mut self, what: &str, error: &impl std::fmt::Display) {
         self.add(format!("{what} cannot be read: {error}"), Remedy::Resync);
     }
 }

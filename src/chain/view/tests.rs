@@ -11,7 +11,7 @@ use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{KECCAK256_EMPTY, Log, LogData, Signature};
 use op_alloy_consensus::TxDeposit;
 use rand::{RngCore, SeedableRng, rngs::StdRng};
-use std::path::Path;
+use std::{collections::VecDeque, path::Path};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Plain {
@@ -184,11 +184,14 @@ fn check_absent(view: &View, gone: &[(Option<Arc<ExecutedBlock>>, Plain)]) {
     }
 }
 
-fn create(dir: &Path, plain: &mut Plain, dice: &mut Dice) -> Store {
+/// Bytes of cache: nothing, a row here and there, everything.
+const CACHES: [u64; 3] = [0, 64 << 10, 1 << 20];
+
+fn create(dir: &Path, cache: u64, plain: &mut Plain, dice: &mut Dice) -> Store {
     let update = trie::genesis(&dice.changes(plain)).unwrap();
     let genesis = Payload::sealed(Header { state_root: update.state_root, ..Default::default() }, vec![]);
     let identity = Identity { chain_id: 901, genesis_hash: genesis.hash };
-    Store::create(dir, 1 << 20, identity, &genesis, &update.overlay).unwrap()
+    Store::create(dir, cache, identity, &genesis, &update.overlay).unwrap()
 }
 
 fn executed(branch: &Branch, from: u64) -> Vec<Arc<ExecutedBlock>> {
@@ -199,9 +202,12 @@ fn executed(branch: &Branch, from: u64) -> Vec<Arc<ExecutedBlock>> {
 fn views_agree_with_a_plain_model() {
     for seed in 0..6 {
         let dir = tempfile::tempdir().unwrap();
-        let mut dice = Dice(StdRng::seed_from_u64(seed));
+        let [mut dice, mut other_dice] = [seed, seed + 1000].map(|seed| Dice(StdRng::seed_from_u64(seed)));
         let mut plain = Plain::default();
-        let mut store = create(dir.path(), &mut plain, &mut dice);
+        let cache = CACHES[seed as usize % CACHES.len()];
+        let mut store = create(dir.path(), cache, &mut plain, &mut dice);
+        // Views that somebody still reads, whatever is stored and taken back meanwhile.
+        let mut held: VecDeque<(Arc<View>, Branch)> = VecDeque::new();
         let mut branch: Branch = vec![(None, plain)];
         let mut forks = [0; 2];
         for _ in 0..150 {
@@ -211,6 +217,13 @@ fn views_agree_with_a_plain_model() {
             let blocks = if branch.len() as u64 > kept { executed(&branch, kept) } else { vec![] };
             let mut view = Arc::new(View::new(store.snapshot().unwrap(), blocks, None, None).unwrap());
             check_view(&view, &branch, &mut dice);
+            for (view, branch) in &held {
+                check_view(view, branch, &mut other_dice);
+            }
+            held.push_back((view.clone(), branch.clone()));
+            if held.len() > 3 {
+                held.pop_front();
+            }
             match dice.below(10) {
                 0..5 => {
                     let mut plain = branch.last().unwrap().1.clone();
@@ -239,6 +252,7 @@ fn views_agree_with_a_plain_model() {
                         view = Arc::new(View::at_branch(store.snapshot().unwrap(), base, blocks, None, None).unwrap());
                         check_view(&view, &side, &mut dice);
                         check_absent(&view, &branch[fork as usize + 1..]);
+                        held.push_back((view.clone(), side.clone()));
                         let mut plain = side.last().unwrap().1.clone();
                         let block = dice.block(&view, &mut plain);
                         side.push((Some(block), plain));
@@ -257,9 +271,10 @@ fn views_agree_with_a_plain_model() {
                 }
                 _ => {
                     drop(view);
+                    held.clear();
                     let identity = store.identity();
                     drop(store);
-                    store = Store::open(dir.path(), 1 << 20, Some(identity)).unwrap();
+                    store = Store::open(dir.path(), cache, Some(identity)).unwrap();
                 }
             }
         }
@@ -278,7 +293,7 @@ fn blocks_that_do_not_link_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut dice = Dice(StdRng::seed_from_u64(99));
     let mut plain = Plain::default();
-    let store = create(dir.path(), &mut plain, &mut dice);
+    let store = create(dir.path(), CACHES[2], &mut plain, &mut dice);
     let genesis = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
     let first = dice.block(&genesis, &mut plain);
     let view = Arc::new(View::new(store.snapshot().unwrap(), vec![first.clone()], None, None).unwrap());
@@ -297,7 +312,7 @@ fn blocks_that_do_not_link_are_refused() {
 fn senders_of_stored_blocks_are_recovered() {
     let dir = tempfile::tempdir().unwrap();
     let mut dice = Dice(StdRng::seed_from_u64(5));
-    let store = create(dir.path(), &mut Plain::default(), &mut dice);
+    let store = create(dir.path(), CACHES[2], &mut Plain::default(), &mut dice);
     let secret = secp256k1::SecretKey::from_slice(&[0x42; 32]).unwrap();
     let public = secret.public_key(secp256k1::SECP256K1).serialize_uncompressed();
     let sender = Address::from_slice(&keccak256(&public[1..])[12..]);

@@ -2,7 +2,7 @@
 
 use super::{Flag, Kind::*, Program, Role, Section, flag};
 
-const NO_ENGINE_API: &str = "the Engine API is not served yet";
+const NO_ENGINE_API: &str = "the rollup node is in this process and needs no Engine API";
 const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
 const NO_HISTORY_LIMIT: &str = "blocks, receipts and their indexes are never pruned";
 const OWN_STORE: &str = "there is one database and one state scheme";
@@ -92,10 +92,39 @@ pub const SECTIONS: &[Section] = &[
             flag("graphql", Bool, "false", "Serve GraphQL").no_effect("there is no GraphQL"),
             flag("ipcdisable", Bool, "false", "Open no IPC socket").no_effect(NO_IPC),
             flag("ipcpath", Path, "", "Path of the IPC socket").no_effect(NO_IPC),
+        ],
+    ),
+    section(
+        "Engine API",
+        &[Role::Execution],
+        &[
+            flag("authrpc.addr", Text, "localhost", "Address of the Engine API, over HTTP and WebSocket"),
+            flag("authrpc.port", Port, "8551", "Port of the Engine API; 0 is any free one"),
+            flag("authrpc.vhosts", List, "localhost", "Host names the Engine API answers to; * is any"),
+            flag(
+                "authrpc.jwtsecret",
+                Path,
+                "",
+                "File with the secret shared with the rollup node, 32 bytes in hex, made if absent; none given is geth/jwtsecret in --datadir",
+            ),
+            flag(
+                "rollup.halt",
+                Choice(&["major", "minor", "patch", "none"]),
+                "none",
+                "Stop when the rollup node signals that a protocol version newer in this place is required",
+            ),
+        ],
+    ),
+    section(
+        "Engine API",
+        &[Role::Node],
+        &[
             flag("authrpc.addr", Text, "localhost", "Address of the Engine API").no_effect(NO_ENGINE_API),
             flag("authrpc.port", Port, "8551", "Port of the Engine API").no_effect(NO_ENGINE_API),
             flag("authrpc.vhosts", List, "localhost", "Host names the Engine API answers to").no_effect(NO_ENGINE_API),
-            flag("authrpc.jwtsecret", Path, "", "File with the Engine API's JWT secret").no_effect(NO_ENGINE_API),
+            flag("authrpc.jwtsecret", Path, "", "File with the Engine API's secret").no_effect(NO_ENGINE_API),
+            flag("rollup.halt", Choice(&["major", "minor", "patch", "none"]), "none", "Stop when a newer protocol is signalled")
+                .no_effect(NO_ENGINE_API),
         ],
     ),
     section(
@@ -112,8 +141,6 @@ pub const SECTIONS: &[Section] = &[
             flag("rollup.historicalrpc", Url, "", "RPC that answers for blocks before Bedrock")
                 .no_effect("no such blocks are served"),
             flag("rollup.historicalrpctimeout", Duration, "5s", "Its time limit").no_effect("no such blocks are served"),
-            flag("rollup.halt", Choice(&["major", "minor", "patch", "none"]), "none", "Stop when a newer protocol is signalled")
-                .no_effect(NO_ENGINE_API),
             flag("rollup.superchain-upgrades", Bool, "true", "Take fork times from the registry")
                 .no_effect("fork times come from the genesis"),
             flag("rollup.interoprpc", Url, "", "RPC that checks interop messages").no_effect(NO_INTEROP),

@@ -1,6 +1,6 @@
 //! `eth_call`, `eth_estimateGas` and `eth_createAccessList`: reading the call object, running it, telling the outcome in geth's words.
 
-use super::block_arg::BlockArg;
+use super::{block_arg::BlockArg, call_object::CallObject};
 use crate::{
     chain::{
         evm::{self, Ask, CallError, CallInput, CallStatus, Deadline, EstimateError, Overrides},
@@ -9,50 +9,13 @@ use crate::{
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
-        params::{Arg, Args, Json},
+        params::{Args, Json},
     },
 };
 use alloy_eips::eip2930::AccessList;
 use alloy_primitives::U64;
-use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
+use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde::Serialize;
-
-/// A call as it comes; the fields of blobs are ignored.
-struct CallObject(TransactionRequest);
-
-impl Arg for CallObject {
-    fn from_json(json: &str) -> Result<Self, String> {
-        Json::from_json(json).map(|Json(request)| Self(request))
-    }
-}
-
-impl CallObject {
-    fn into_input(self, chain_id: u64) -> Result<CallInput, RpcError> {
-        let request = self.0;
-        if let Some(id) = request.chain_id.filter(|id| *id != chain_id) {
-            return Err(RpcError::server(format!("chainId does not match node's (have={id}, want={chain_id})")));
-        }
-        let (input, data) = (request.input.input, request.input.data);
-        if input.is_some() && data.is_some() && input != data {
-            return Err(RpcError::server(
-                r#"both "data" and "input" are set and not equal. Please use "input" to pass transaction call data"#,
-            ));
-        }
-        Ok(CallInput {
-            from: request.from.unwrap_or_default(),
-            to: request.to.and_then(|kind| kind.to().copied()),
-            gas: request.gas,
-            gas_price: request.gas_price,
-            max_fee_per_gas: request.max_fee_per_gas,
-            max_priority_fee_per_gas: request.max_priority_fee_per_gas,
-            value: request.value.unwrap_or_default(),
-            data: input.or(data).unwrap_or_default(),
-            nonce: request.nonce,
-            access_list: request.access_list.unwrap_or_default(),
-            authorization_list: request.authorization_list.unwrap_or_default(),
-        })
-    }
-}
 
 /// What these methods take, read and resolved.
 struct Question {
@@ -107,8 +70,7 @@ pub fn estimate_gas(context: &RpcContext, args: Args, deadline: &Deadline) -> Re
     match evm::estimate_gas(question.ask(context, deadline)) {
         Ok(gas) => reply(U64::from(gas)),
         Err(EstimateError::Reverted { message, output }) => Err(RpcError::reverted(message, &output)),
-        Err(EstimateError::Call(error)) => Err(error.into()),
-        Err(error @ (EstimateError::Halted(_) | EstimateError::Allowance(_))) => Err(RpcError::server(error.to_string())),
+        Err(error) => Err(RpcError::server(error.to_string())),
     }
 }
 

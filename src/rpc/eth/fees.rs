@@ -10,7 +10,7 @@ use crate::{
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
-        params::{Args, Count, Json},
+        params::{Args, Count, List},
     },
 };
 use alloy_consensus::Header;
@@ -112,7 +112,7 @@ struct FeeHistory {
 pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(3)?;
     let (Count(count), newest): (Count, BlockTag) = (args.required()?, args.required()?);
-    let percentiles = args.optional::<Json<Vec<f64>>>()?.map(|Json(list)| list).unwrap_or_default();
+    let percentiles = args.optional::<List<f64>>()?.map(|List(list)| list).unwrap_or_default();
     if count == 0 {
         return reply(FeeHistory {
             oldest_block: U64::ZERO,
@@ -131,8 +131,7 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
         return Err(RpcError::server(format!("request beyond head block: requested {newest}, head {head}")));
     }
     let genesis = BlockArg::Tag(BlockTag::Earliest).number(context, &view)?.unwrap_or(0);
-    let count = count.min(MAX_BLOCKS).min(newest.saturating_sub(genesis) + 1);
-    let oldest = newest + 1 - count;
+    let oldest = oldest(count, newest, genesis);
     let mut history = FeeHistory {
         oldest_block: U64::from(oldest),
         reward: vec![],
@@ -159,6 +158,11 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
         }
     }
     reply(history)
+}
+
+/// The first block of a history that ends with `newest` and has so many blocks, if there are and may be that many.
+fn oldest(count: u64, newest: u64, genesis: u64) -> u64 {
+    newest + 1 - count.min(MAX_BLOCKS).min(newest.saturating_sub(genesis) + 1)
 }
 
 /// One wei since blob fields exist (there are no blobs to raise it).
@@ -215,6 +219,15 @@ mod tests {
         assert_eq!(refused(&[f64::NAN]), "invalid reward percentile: NaN");
         assert_eq!(refused(&[20.0, 10.0]), "invalid reward percentile: #0:20.000000 >= #1:10.000000");
         check_percentiles(&[0.0, 50.0, 100.0]).unwrap();
+    }
+
+    #[test]
+    fn a_history_is_of_1024_blocks_at_most() {
+        assert_eq!(oldest(1, 5_000, 0), 5_000);
+        assert_eq!(oldest(1_024, 5_000, 0), 3_977);
+        assert_eq!(oldest(u64::MAX, 5_000, 0), 3_977);
+        assert_eq!(oldest(u64::MAX, 5_000, 4_990), 4_990);
+        assert_eq!(oldest(7, 0, 0), 0);
     }
 
     #[test]

@@ -36,8 +36,9 @@ const MAX_FILTERS: usize = 1000;
 /// How long a filter lives without being asked.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// Blocks that one answer goes through.
+/// Blocks that one answer goes through, and how long it looks for more of them. What is left comes with the next answer.
 const MAX_BLOCKS: usize = 1000;
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The filters of a node.
 pub struct Filters {
@@ -154,8 +155,9 @@ impl Filter {
             Self::Logs { cursor, follower, .. } => {
                 let view = context.view();
                 let (limits, mut logs, mut bytes) = (context.bounds.logs, Vec::new(), 0);
+                let began = Instant::now();
                 for _ in 0..MAX_BLOCKS {
-                    if logs.len() >= limits.logs || bytes >= limits.bytes {
+                    if began.elapsed() > PATIENCE || logs.len() >= limits.logs || bytes >= limits.bytes {
                         break;
                     }
                     let Some(step) = cursor.advance_by(&view, 1)?.pop() else { break };
@@ -166,10 +168,13 @@ impl Filter {
                 reply(logs)
             }
             Self::Pending { transactions, full } => {
-                let mut found = Vec::new();
-                loop {
+                let (mut found, mut bytes) = (Vec::new(), 0);
+                while !*full || bytes < context.bounds.transactions {
                     match transactions.try_recv() {
-                        Ok(tx) => found.push(tx),
+                        Ok(tx) => {
+                            bytes += tx.raw.len();
+                            found.push(tx);
+                        }
                         // The oldest are lost; those that are left come with the next try.
                         Err(TryRecvError::Lagged(_)) => {}
                         Err(TryRecvError::Empty | TryRecvError::Closed) => break,

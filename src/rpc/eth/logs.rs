@@ -6,7 +6,7 @@ use crate::{
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
-        params::{Arg, Args},
+        params::{Arg, Args, bytes},
     },
 };
 use alloy_primitives::{Address, B256, Bloom, BloomInput, Log};
@@ -74,15 +74,22 @@ impl Filter {
     fn parse(object: &Map<String, Value>) -> Result<Self, String> {
         let addresses = match object.get("address") {
             None | Some(Value::Null) => vec![],
-            Some(Value::Array(list)) => list.iter().map(item).collect::<Result<_, _>>()?,
-            Some(one) => vec![item(one)?],
+            Some(Value::Array(list)) => {
+                let address = |(index, one): (usize, &Value)| {
+                    let text = one.as_str().ok_or_else(|| format!("non-string address at index {index}"))?;
+                    address(text).map_err(|problem| format!("invalid address at index {index}: {problem}"))
+                };
+                list.iter().enumerate().map(address).collect::<Result<_, String>>()?
+            }
+            Some(Value::String(one)) => vec![address(one).map_err(|problem| format!("invalid address: {problem}"))?],
+            Some(_) => return Err("invalid addresses in query".into()),
         };
         let alternatives = |position: &Value| match position {
             Value::Null => Ok(vec![]),
             // A null among the alternatives matches anything.
             Value::Array(list) if list.contains(&Value::Null) => Ok(vec![]),
-            Value::Array(list) => list.iter().map(item).collect(),
-            one => Ok(vec![item(one)?]),
+            Value::Array(list) => list.iter().map(topic).collect(),
+            one => Ok(vec![topic(one)?]),
         };
         let topics: Vec<Vec<B256>> = match object.get("topics") {
             None | Some(Value::Null) => vec![],
@@ -99,8 +106,19 @@ impl Filter {
     }
 }
 
-fn item<T: Arg>(value: &Value) -> Result<T, String> {
-    T::from_json(&value.to_string())
+/// The bytes of a `0x` string that must have this many.
+fn decode<const N: usize>(text: &str, what: &str) -> Result<[u8; N], String> {
+    let found = bytes(text)?;
+    let length = found.len();
+    found.try_into().map_err(|_| format!("hex has invalid length {length} after decoding; expected {N} for {what}"))
+}
+
+fn address(text: &str) -> Result<Address, String> {
+    decode(text, "address").map(Address::new)
+}
+
+fn topic(value: &Value) -> Result<B256, String> {
+    decode(value.as_str().ok_or("invalid topic(s)")?, "topic").map(B256::new)
 }
 
 impl Arg for Filter {
@@ -198,9 +216,9 @@ impl Arg for Query {
     fn from_json(json: &str) -> Result<Self, String> {
         let object: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let member = |name| object.get(name).filter(|value| !value.is_null());
-        let tag = |name| member(name).map(item::<BlockTag>).transpose();
+        let tag = |name| member(name).map(|tag| BlockTag::from_json(&tag.to_string())).transpose();
         let blocks = match (member("blockHash"), tag("fromBlock")?, tag("toBlock")?) {
-            (Some(hash), None, None) => Blocks::Hash(item(hash)?),
+            (Some(hash), None, None) => Blocks::Hash(B256::from_json(&hash.to_string())?),
             (Some(_), _, _) => {
                 return Err("cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other".into());
             }
@@ -311,6 +329,14 @@ mod tests {
         );
         assert_eq!(refused(serde_json::json!({ "topics": [null, null, null, null, null] })), "exceed max topics");
         assert_eq!(refused(serde_json::json!({ "topics": [vec![B256::ZERO; 1001]] })), "exceed max topics");
+        let short = "hex has invalid length 1 after decoding; expected";
+        assert_eq!(refused(serde_json::json!({ "address": "0x12" })), format!("invalid address: {short} 20 for address"));
+        let second = serde_json::json!({ "address": [Address::ZERO, "0x12"] });
+        assert_eq!(refused(second), format!("invalid address at index 1: {short} 20 for address"));
+        assert_eq!(refused(serde_json::json!({ "address": [7] })), "non-string address at index 0");
+        assert_eq!(refused(serde_json::json!({ "address": 7 })), "invalid addresses in query");
+        assert_eq!(refused(serde_json::json!({ "topics": ["0x12"] })), format!("{short} 32 for topic"));
+        assert_eq!(refused(serde_json::json!({ "topics": [7] })), "invalid topic(s)");
         assert_eq!(refused(serde_json::json!({ "fromBlock": "0x01" })), "hex number with leading zero digits");
     }
 }

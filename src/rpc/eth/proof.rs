@@ -9,7 +9,7 @@ use crate::{
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
-        params::{Args, Json},
+        params::{Args, List},
     },
 };
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
@@ -49,7 +49,7 @@ impl From<TrieError> for RpcError {
 /// An account that does not exist has zeros for hashes, as geth prints them.
 pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(3)?;
-    let (address, Json(keys)): (Address, Json<Vec<String>>) = (args.required()?, args.required()?);
+    let (address, List(keys)): (Address, List<String>) = (args.required()?, args.required()?);
     let block: BlockArg = args.optional()?.unwrap_or_default();
     if keys.len() > MAX_SLOTS {
         return Err(RpcError::invalid_params(format!("too many slots (max {MAX_SLOTS})")));

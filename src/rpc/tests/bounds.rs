@@ -5,7 +5,10 @@ use super::{
     chain::{CONTRACT, Chain, RICH, legacy},
 };
 use crate::{
-    chain::evm::Deadline,
+    chain::{
+        evm::Deadline,
+        pool::{Admission, PoolTx},
+    },
     rpc::{
         NAMESPACES, RpcContext,
         api::{Api, Method},
@@ -13,7 +16,7 @@ use crate::{
         params::Args,
     },
 };
-use alloy_primitives::{B256, Bytes, Log, address};
+use alloy_primitives::{B256, Bytes, Log, U256, address};
 use serde_json::{Value, json, value::to_raw_value};
 use starling_proto::fork::Fork;
 use std::{sync::Arc, time::Duration};
@@ -156,6 +159,46 @@ async fn what_a_filter_tells_comes_in_parts() {
             assert_eq!(chain.result("eth_getFilterChanges", json!([filter])).await.as_array().unwrap().len(), left);
         }
     }
+}
+
+#[tokio::test]
+async fn the_pools_content_is_bounded_in_bytes() {
+    let mut chain = Chain::new(Fork::Canyon);
+    chain.add(&[]);
+    let all = chain.result("eth_newPendingTransactionFilter", json!([true])).await;
+    let hashes = chain.result("eth_newPendingTransactionFilter", json!([])).await;
+    let mut chain = chain.with(|context| context.bounds.transactions = 1_000);
+    chain.add(&[]);
+    let sent = [0, 1, 2].map(|nonce| super::send::transfer(nonce, 21_000));
+    for raw in &sent {
+        // The fee on L1 goes by bytes: only what is given here counts.
+        let tx = PoolTx::decode(raw.clone()).unwrap();
+        let at = Admission {
+            nonce: 0,
+            balance: U256::MAX,
+            delegated: false,
+            base_fee: 1,
+            block_gas_limit: 30_000_000,
+            l1_cost: U256::ZERO,
+            now: 0,
+        };
+        chain.context.chain.pool.add(tx, &at).unwrap();
+    }
+    let size: usize = sent.iter().map(|raw| raw.len()).sum();
+    assert!(chain.result("txpool_content", json!([])).await.is_object());
+    let chain = chain.with(|context| context.bounds.transactions = size - 1);
+    for (method, params) in [("txpool_content", json!([])), ("txpool_contentFrom", json!([super::send::SENDER]))] {
+        let told = (-32003, format!("response too large: {size} bytes of transactions"));
+        assert_eq!(chain.error(method, params).await, told, "{method}");
+    }
+    // A filter tells them in parts, if in full.
+    let chain = chain.with(|context| context.bounds.transactions = sent[0].len() + 1);
+    let mut count = Vec::new();
+    for _ in 0..3 {
+        count.push(chain.result("eth_getFilterChanges", json!([all])).await.as_array().unwrap().len());
+    }
+    assert_eq!(count, [2, 1, 0]);
+    assert_eq!(chain.result("eth_getFilterChanges", json!([hashes])).await.as_array().unwrap().len(), 3);
 }
 
 #[tokio::test]

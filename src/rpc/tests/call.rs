@@ -60,7 +60,7 @@ async fn reverts_are_told_with_code_reason_and_data() {
 #[tokio::test]
 async fn other_failures_have_no_code_of_their_own() {
     let chain = chain().await;
-    let call = json!({ "to": CONTRACT });
+    let call = json!({ "to": CONTRACT, "gas": "0x100000" });
     let error = |code: &'static str| {
         let params = json!([call, "latest", with_code(code)]);
         chain.error("eth_call", params)
@@ -94,4 +94,14 @@ async fn estimates_are_enough_and_near() {
     let poor = json!({ "from": from, "to": CONTRACT, "gasPrice": format!("{:#x}", FUNDS) });
     let (code, message) = chain.error("eth_estimateGas", json!([poor])).await;
     assert_eq!((code, message.as_str()), (-32000, "gas required exceeds allowance (1)"));
+    // With a price something must be left for gas; without one the transfer itself is refused.
+    let all = json!({ "from": from, "to": CONTRACT, "gasPrice": "0x3e8", "value": format!("{FUNDS:#x}") });
+    assert_eq!(chain.error("eth_estimateGas", json!([all])).await, (-32000, "insufficient funds for transfer".into()));
+    let more = json!({ "from": Address::ZERO, "to": CONTRACT, "value": "0x1" });
+    let text = "failed with 30000000 gas: insufficient funds for gas * price + value: \
+                address 0x0000000000000000000000000000000000000000 have 0 want 1";
+    assert_eq!(chain.error("eth_estimateGas", json!([more])).await, (-32000, text.into()));
+    let cheap = json!({ "from": from, "to": CONTRACT, "gasPrice": "0x1" });
+    let (_, message) = chain.error("eth_estimateGas", json!([cheap])).await;
+    assert!(message.starts_with("failed with 30000000 gas: max fee per gas less than block base fee: "), "{message}");
 }

@@ -208,7 +208,7 @@ impl Chain {
     pub async fn ask(&self, method: &str, params: Value) -> Value {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let live = Live::default();
-        let allowance = Allowance::new(1000, 25_000_000, 256 << 20);
+        let allowance = Allowance::new(1000, 25_000_000, 128 << 20, 256 << 20);
         let session = Session { api: &self.api, allowance: &allowance, deadline: None, subscriptions: Some(&live) };
         serde_json::from_str(&session.answer(request.to_string().as_bytes()).await.text.unwrap()).unwrap()
     }

@@ -146,6 +146,47 @@ async fn messages_and_connections_are_bounded() {
 }
 
 #[tokio::test]
+async fn subscriptions_of_a_connection_are_bounded() {
+    let server = Server::plain().await;
+    let mut socket = Socket::open(&server).await;
+    let subscribe = r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["never"]}"#;
+    let begun = socket.ask(&format!("[{}]", vec![subscribe; 1000].join(","))).await;
+    assert_eq!(begun.matches(r#""result":"0x"#).count(), 1000);
+    let refused = r#"{"code":-32000,"message":"too many subscriptions on this connection"}"#;
+    assert_eq!(socket.ask(subscribe).await, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{refused}}}"#));
+    // Others have room, and so has this one when one of its own has ended.
+    let mut other = Socket::open(&server).await;
+    assert!(other.ask(subscribe).await.contains(r#""result":"0x"#));
+    let id = begun.split(r#""result":""#).nth(1).unwrap().split('"').next().unwrap();
+    let end = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"toy_unsubscribe","params":["{id}"]}}"#);
+    assert_eq!(socket.ask(&end).await, r#"{"jsonrpc":"2.0","id":2,"result":true}"#);
+    assert!(socket.ask(subscribe).await.contains(r#""result":"0x"#));
+}
+
+#[tokio::test]
+async fn large_messages_wait_for_each_other() {
+    let limits = Limits { body_memory: 64 << 10, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    // It is worked on for ever, and holds all there is.
+    let (mut slow, mut quick) = (Socket::open(&server).await, Socket::open(&server).await);
+    let sleep = r#"{"jsonrpc":"2.0","id":1,"method":"toy_sleep"}"#;
+    slow.send(&format!("{sleep}{}", " ".repeat(64 << 10))).await;
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
+    let mut slow = Some(slow);
+    // The first may not have been read yet: then the second is answered before it.
+    for _ in 0..1000 {
+        let mut asking = std::pin::pin!(quick.ask(call));
+        let waits = tokio::time::timeout(Duration::from_millis(300), &mut asking).await.is_err();
+        if waits {
+            slow.take();
+            assert_eq!(asking.await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
+            return;
+        }
+    }
+    panic!("nothing waits");
+}
+
+#[tokio::test]
 async fn a_silent_connection_is_pinged_then_closed() {
     let limits = Limits { ws_ping: Duration::from_millis(200), ..Limits::default() };
     let server = Server::start(Setup { limits: limits.clone(), ..Setup::default() }).await;
@@ -188,7 +229,7 @@ async fn one_port_can_serve_both() {
     let http = Http { api: api.clone(), vhosts: vec!["localhost".into()], cors: vec![] };
     let ws = Ws { api, origins: vec![] };
     let (server, addrs) = RpcServer::bind_sites(Some((addr, http)), Some((addr, ws)), Limits::default()).await.unwrap();
-    assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr) });
+    assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr), auth: None });
     let token = CancellationToken::new();
     let running = tokio::spawn(server.run(token.clone()));
     let server = Server { addrs, running, _guard: token.clone().drop_guard(), token };

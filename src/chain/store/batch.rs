@@ -1,0 +1,130 @@
+//! What a write puts into the store: the rows of blocks, and one atomic batch of them across keyspaces.
+
+use crate::chain::{
+    receipt::Receipt,
+    store::{HEAD, Inner, Space, StoreError, cache::Written, codec, keys},
+    view::{ExecutedBlock, Overlay},
+};
+use alloy_primitives::{B256, Bytes};
+use fjall::OwnedWriteBatch;
+use starling_proto::payload::{BlockId, Payload};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The rows of `state` that a group of blocks writes: only the last value of a row.
+fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>> {
+    let rows = blocks.iter().flat_map(|block| &block.overlay.rows);
+    rows.map(|(key, row)| (key, row.after.as_ref())).collect()
+}
+
+/// What is kept of each block beside the state.
+fn kept_rows(blocks: &[Arc<ExecutedBlock>], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    for block in blocks {
+        let (overlay, number) = (&block.overlay, block.payload.number());
+        for (key, row) in overlay.rows.iter().filter(|(key, _)| keys::is_flat(key)) {
+            put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
+        }
+        put(Space::History, &keys::unwind(number), Some(&codec::encode_unwind(overlay)));
+        code_rows(overlay, put);
+        block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
+    }
+}
+
+fn code_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    for (hash, code) in &overlay.codes {
+        put(Space::Code, hash.as_slice(), Some(code));
+    }
+}
+
+/// Header, body, receipts and index rows of a canonical block.
+fn block_rows(payload: &Payload, transactions: &[B256], receipts: &[Receipt], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    let (hash, number) = (payload.hash, payload.number());
+    put(Space::Blocks, &keys::header(&hash), Some(&alloy_rlp::encode(&payload.header)));
+    put(Space::Blocks, &keys::body(&hash), Some(&alloy_rlp::encode(&payload.transactions)));
+    put(Space::Blocks, &keys::receipts(&hash), Some(&codec::encode_receipts(receipts)));
+    put(Space::Index, &keys::hash_of(number), Some(hash.as_slice()));
+    put(Space::Index, &keys::number_of(&hash), Some(&number.to_be_bytes()));
+    for (index, transaction) in transactions.iter().enumerate() {
+        put(Space::Index, &keys::transaction(transaction), Some(&codec::encode_place(number, index)));
+    }
+}
+
+/// A row that a commit writes: keyspace, key, value or its removal.
+pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
+
+/// The rows that [`Store::commit`] writes for these blocks.
+pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
+    let mut rows = Vec::new();
+    kept_rows(blocks, &mut |space, key, value| {
+        rows.push((space.name(), Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)));
+    });
+    rows.extend(state_rows(blocks).into_iter().map(|(key, value)| (Space::State.name(), key.clone(), value.cloned())));
+    rows
+}
+
+/// One atomic batch across keyspaces. Rows of `state` go by the row cache too.
+pub(super) struct Batch<'a> {
+    inner: &'a Inner,
+    batch: OwnedWriteBatch,
+    /// Its rows of `state`.
+    written: Written,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(inner: &'a Inner) -> Self {
+        Self { inner, batch: inner.db.batch(), written: Written::new() }
+    }
+
+    /// Adds the rows of a genesis. Nobody has read a state yet: the row cache does not see them.
+    pub(super) fn genesis(&mut self, genesis: &Payload, overlay: &Overlay) {
+        for (key, row) in &overlay.rows {
+            self.write(Space::State, key, row.after.as_ref().map(AsRef::as_ref));
+        }
+        code_rows(overlay, &mut |space, key, value| self.write(space, key, value));
+        block_rows(genesis, &[], &[], &mut |space, key, value| self.write(space, key, value));
+    }
+
+    /// Adds the rows of a group of blocks, oldest first.
+    pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>]) {
+        kept_rows(blocks, &mut |space, key, value| self.write(space, key, value));
+        for (key, value) in state_rows(blocks) {
+            self.state(key, value);
+        }
+    }
+
+    /// Sets or removes a row of `state`.
+    pub(super) fn state(&mut self, key: &Bytes, value: Option<&Bytes>) {
+        self.write(Space::State, key, value.map(AsRef::as_ref));
+        self.written.push((key.clone(), value.cloned()));
+    }
+
+    pub(super) fn put(&mut self, space: Space, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.set(space, key.as_ref(), Some(value.as_ref()));
+    }
+
+    /// Sets or removes a row.
+    pub(super) fn set(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
+        match space {
+            Space::State => self.state(&Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice).as_ref()),
+            _ => self.write(space, key, value),
+        }
+    }
+
+    fn write(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
+        let keyspace = &self.inner.spaces[space as usize];
+        match value {
+            Some(value) => self.batch.insert(keyspace, key, value),
+            None => self.batch.remove(keyspace, key),
+        }
+    }
+
+    pub(super) fn commit(mut self, head: BlockId) -> Result<(), StoreError> {
+        for space in Space::ALL {
+            self.write(space, HEAD, Some(&codec::encode_id(head)));
+        }
+        let Self { inner, batch, written } = self;
+        if written.is_empty() {
+            return Ok(batch.commit()?);
+        }
+        Ok(inner.rows.write(written, || batch.commit())?)
+    }
+}

@@ -1,0 +1,53 @@
+//! Bodies of blocks, for rollup nodes that keep only headers.
+
+use super::{TOO_LARGE, engine, error};
+use crate::rpc::{
+    RpcContext,
+    error::{INVALID_PARAMS, Reply, RpcError, reply},
+    params::{Args, Json, Quantity},
+};
+use alloy_primitives::B256;
+use serde_json::{Value, json};
+use starling_proto::payload::Payload;
+
+/// Bodies in one answer.
+const MOST: u64 = 1024;
+
+fn body(payload: &Payload) -> Value {
+    // Absent before Canyon, empty since.
+    let withdrawals = payload.header.withdrawals_root.map(|_| [(); 0]);
+    json!({ "transactions": payload.transactions, "withdrawals": withdrawals })
+}
+
+/// In the order asked, null for what is not known; blocks off the canonical chain are found as long as the payload log has them.
+pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
+    let Json(hashes): Json<Vec<B256>> = args.required()?;
+    args.at_most(1)?;
+    if hashes.len() as u64 > MOST {
+        return Err(error(TOO_LARGE, format!("requested count too large: {}", hashes.len())));
+    }
+    let (view, chain) = (context.view(), engine(context)?.engine.chain());
+    let find = |hash: B256| -> Result<Option<Value>, RpcError> {
+        if let Some(number) = view.number_of(hash)? {
+            return Ok(view.payload(number)?.map(|payload| body(&payload)));
+        }
+        Ok(chain.logged(hash)?.map(|payload| body(&payload)))
+    };
+    reply(hashes.into_iter().map(find).collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Canonical blocks from a number on, as far as there are any.
+pub fn by_range(context: &RpcContext, mut args: Args) -> Reply {
+    let (Quantity(start), Quantity(count)) = (args.required()?, args.required()?);
+    args.at_most(2)?;
+    if start == 0 || count == 0 {
+        return Err(error(INVALID_PARAMS, format!("invalid start or count, start: {start} count: {count}")));
+    }
+    if count > MOST {
+        return Err(error(TOO_LARGE, format!("requested count too large: {count}")));
+    }
+    let view = context.view();
+    let end = start.saturating_add(count - 1).min(view.head().number);
+    let find = |number| Ok::<_, RpcError>(view.payload(number)?.map(|payload| body(&payload)));
+    reply((start..=end).map(find).collect::<Result<Vec<_>, _>>()?)
+}

@@ -1,0 +1,113 @@
+//! What older rollup nodes still say: which protocol version the chain's governance recommends and requires, and the parameters of
+//! the merge.
+
+use super::engine;
+use crate::rpc::{
+    RpcContext,
+    error::{Reply, reply},
+    params::{Args, Json},
+};
+use alloy_primitives::B256;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+/// The protocol version this node supports: 9.0.0, the last one that was signalled (specs: superchain-upgrades, protocol version).
+const SUPPORTED: [u32; 3] = [9, 0, 0];
+
+/// `--rollup.halt`: how much newer a required version must be to stop the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HaltAt {
+    Major,
+    Minor,
+    Patch,
+}
+
+/// What stops the node.
+#[derive(Clone, Debug)]
+pub struct Halt {
+    pub at: HaltAt,
+    pub token: CancellationToken,
+}
+
+#[derive(Deserialize)]
+struct Signal {
+    recommended: B256,
+    required: B256,
+}
+
+/// Major, minor and patch of a version of type 0; `None` for another type or a build of somebody's own.
+fn version(encoded: B256) -> Option<[u32; 3]> {
+    let number = |at: usize| u32::from_be_bytes(encoded[at..at + 4].try_into().unwrap_or_default());
+    (encoded[0] == 0 && encoded[8..16] == [0; 8]).then(|| [number(16), number(20), number(24)])
+}
+
+fn supported() -> B256 {
+    let mut encoded = B256::ZERO;
+    for (at, number) in [16, 20, 24].into_iter().zip(SUPPORTED) {
+        encoded[at..at + 4].copy_from_slice(&number.to_be_bytes());
+    }
+    encoded
+}
+
+/// Where a version is first ahead of ours.
+fn ahead(encoded: B256) -> Option<HaltAt> {
+    let theirs = version(encoded)?;
+    let levels = [HaltAt::Major, HaltAt::Minor, HaltAt::Patch];
+    let (level, (theirs, ours)) = levels.into_iter().zip(theirs.into_iter().zip(SUPPORTED)).find(|(_, (a, b))| a != b)?;
+    (theirs > ours).then_some(level)
+}
+
+pub fn signal(context: &RpcContext, mut args: Args) -> Reply {
+    let signal: Option<Json<Signal>> = args.optional()?;
+    args.at_most(1)?;
+    let Some(Json(signal)) = signal else { return reply(supported()) };
+    if ahead(signal.recommended).is_some() {
+        tracing::warn!(recommended = %signal.recommended, "a newer protocol version is recommended: update this node");
+    }
+    if let Some(level) = ahead(signal.required) {
+        tracing::error!(required = %signal.required, "a newer protocol version is required: update this node");
+        if let Some(halt) = engine(context)?.halt.as_ref().filter(|halt| level <= halt.at) {
+            tracing::error!("the node stops, as --rollup.halt says");
+            halt.token.cancel();
+        }
+    }
+    reply(supported())
+}
+
+/// Echoes: the merge is long past.
+pub fn exchange_transition_configuration(_: &RpcContext, mut args: Args) -> Reply {
+    let Json(given): Json<Value> = args.required()?;
+    args.at_most(1)?;
+    let member = |name: &str| given.get(name).cloned().unwrap_or_default();
+    let names = ["terminalTotalDifficulty", "terminalBlockHash", "terminalBlockNumber"];
+    reply(names.into_iter().map(|name| (name.to_owned(), member(name))).collect::<serde_json::Map<_, _>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(numbers: [u32; 3]) -> B256 {
+        let mut encoded = B256::ZERO;
+        for (at, number) in [16, 20, 24].into_iter().zip(numbers) {
+            encoded[at..at + 4].copy_from_slice(&number.to_be_bytes());
+        }
+        encoded
+    }
+
+    #[test]
+    fn versions_are_compared_number_by_number() {
+        let [major, minor, patch] = SUPPORTED;
+        assert_eq!(version(supported()), Some(SUPPORTED));
+        assert_eq!(ahead(supported()), None);
+        assert_eq!(ahead(encoded([major + 1, 0, 0])), Some(HaltAt::Major));
+        assert_eq!(ahead(encoded([major, minor + 1, 0])), Some(HaltAt::Minor));
+        assert_eq!(ahead(encoded([major, minor, patch + 1])), Some(HaltAt::Patch));
+        assert_eq!(ahead(encoded([major - 1, minor + 7, patch + 7])), None);
+        assert!(HaltAt::Major <= HaltAt::Patch && HaltAt::Patch > HaltAt::Minor);
+        let mut other = encoded([major + 1, 0, 0]);
+        other[0] = 1;
+        assert_eq!(ahead(other), None);
+    }
+}

@@ -1,0 +1,268 @@
+//! Crash campaigns: a chain killed with SIGKILL again and again while it imports blocks and changes branches, and its files damaged as a
+//! power cut or a bad disk damages them. After each, `starling db verify` judges. `tests/campaign.sh` runs them at full size.
+
+pub mod world;
+
+use crate::net::starling;
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use starling::chain::store::Store;
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+use world::World;
+
+/// In the child: the data directory, and the blocks whose states it keeps.
+const CHILD: &str = "STARLING_CAMPAIGN_CHILD";
+const WINDOW: &str = "STARLING_CAMPAIGN_WINDOW";
+
+fn size(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn seed() -> u64 {
+    let seed = size("STARLING_SEED", rand::rng().random_range(0..1_000_000)) as u64;
+    println!("STARLING_SEED={seed}");
+    seed
+}
+
+/// What `db verify` says.
+#[derive(Debug)]
+enum Verdict {
+    Sound {
+        head: u64,
+    },
+    /// It does not open, or rows say that they cannot be read: nobody gets a wrong answer.
+    Refused(String),
+    Wrong(String),
+}
+
+fn verify(dir: &Path) -> Verdict {
+    let out = starling().args(["db", "verify", "--datadir"]).arg(dir).env("RUST_BACKTRACE", "0").output().expect("it runs");
+    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr).into_owned());
+    let head = text.lines().find_map(|line| line.strip_prefix("head ")?.trim().parse().ok());
+    let wrong: Vec<_> = text.lines().filter(|line| line.starts_with("damaged: ") && !line.contains("cannot be read")).collect();
+    match (out.status.success(), head, wrong.is_empty()) {
+        (true, Some(head), true) => Verdict::Sound { head },
+        (false, _, true) => Verdict::Refused(errors),
+        _ => Verdict::Wrong(format!("{text}\n{errors}")),
+    }
+}
+
+/// Not a test of its own: the process that is killed.
+#[test]
+fn child_that_imports_until_it_is_killed() {
+    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let window = Some(size(WINDOW, 0) as u64).filter(|blocks| *blocks > 0);
+    World::open(Path::new(&dir), window).run(&mut StdRng::from_os_rng());
+}
+
+#[test]
+fn killed_under_import_and_reorgs_nothing_is_inconsistent() {
+    let mut rng = StdRng::seed_from_u64(seed());
+    let kills = size("STARLING_KILLS", 6);
+    // An archive, and a chain with a window so small that it prunes all the time.
+    let dirs = [0, 40].map(|window| (world::datadir(), window, 0u64));
+    let mut dirs = Vec::from(dirs);
+    let (mut reorgs, mut highest) = (0, 0);
+    for kill in 0..kills {
+        let (dir, window, reached) = &mut dirs[kill % 2];
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "campaign::child_that_imports_until_it_is_killed", "--nocapture"])
+            .env(CHILD, dir.path())
+            .env(WINDOW, window.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the child");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let mut floor = *reached;
+        for _ in 0..rng.random_range(3..80) {
+            let line = lines.next().unwrap_or_else(|| panic!("the child stopped before kill {kill}")).expect("a line");
+            let word = |name: &str| line.split_once(name).and_then(|(_, number)| number.parse::<u64>().ok());
+            if let Some(stored) = word("stored ") {
+                floor = stored;
+            } else if let Some(fork) = word("reorg ") {
+                floor = floor.min(fork);
+                reorgs += 1;
+            }
+        }
+        child.kill().expect("a child to kill");
+        // What it had written before it died counts.
+        for line in lines.map_while(Result::ok) {
+            if let Some(fork) = line.split_once("reorg ").and_then(|(_, number)| number.parse::<u64>().ok()) {
+                floor = floor.min(fork);
+            }
+        }
+        child.wait().expect("it is dead");
+        match verify(dir.path()) {
+            Verdict::Sound { head } => {
+                assert!(head >= floor, "kill {kill}: the head is {head}, and {floor} had been stored");
+                (*reached, highest) = (head, highest.max(head));
+            }
+            other => panic!("kill {kill}: {other:?}"),
+        }
+    }
+    println!("{kills} kills, {reorgs} reorgs, highest head {highest}: 0 inconsistencies");
+}
+
+/// Everything in a folder, by path inside it.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    fn walk(root: &Path, dir: &Path, out: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            match entry.is_dir() {
+                true => walk(root, &entry, out),
+                false => out.push(entry.strip_prefix(root).expect("inside").to_owned()),
+            }
+        }
+    }
+    let mut out = vec![];
+    walk(dir, dir, &mut out);
+    out.sort();
+    out
+}
+
+/// The files of a chain that is running, as a kill leaves them. Journals are cut behind what they hold.
+fn copy(from: &Path, to: &Path) {
+    for file in files(from) {
+        fs::create_dir_all(to.join(&file).parent().expect("a folder")).expect("a folder");
+        let mut bytes = fs::read(from.join(&file)).expect("a file");
+        if file.extension().is_some_and(|extension| extension == "jnl") {
+            let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            bytes.truncate(used + 64);
+        }
+        fs::write(to.join(&file), bytes).expect("a file");
+    }
+}
+
+/// One way to damage a file, told in words.
+fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
+    let path = dir.join(file);
+    let mut bytes = fs::read(&path).expect("a file");
+    let name = file.display();
+    let at = if bytes.is_empty() { 0 } else { rng.random_range(0..bytes.len()) };
+    let told = match rng.random_range(0..6) {
+        0 => {
+            bytes.truncate(at);
+            format!("{name} cut at {at}")
+        }
+        1 => {
+            let bit = rng.random_range(0..8);
+            bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << bit);
+            format!("bit {bit} of byte {at} of {name} flipped")
+        }
+        2 => {
+            // A page that never reached the disk.
+            let page = at / 512 * 512;
+            bytes.iter_mut().skip(page).take(512).for_each(|byte| *byte = 0);
+            format!("{name}: 512 bytes from {page} are zeros")
+        }
+        3 => {
+            // The end never did.
+            bytes.iter_mut().skip(at).for_each(|byte| *byte = 0);
+            format!("{name}: zeros from {at}")
+        }
+        4 => {
+            let mut garbage = vec![0; rng.random_range(1..600)];
+            rng.fill(&mut garbage[..]);
+            bytes.extend_from_slice(&garbage);
+            format!("{name}: {} bytes of garbage at its end", garbage.len())
+        }
+        _ => match fs::read(earlier.join(file)) {
+            Ok(old) => {
+                bytes = old;
+                format!("{name} as it was earlier")
+            }
+            Err(_) => {
+                fs::remove_file(&path).expect("a file to remove");
+                return format!("{name} gone");
+            }
+        },
+    };
+    fs::write(&path, bytes).expect("a file");
+    told
+}
+
+/// A sync that did nothing: a group of files, or all but a group, are as they were earlier.
+fn lose_syncs(dir: &Path, earlier: &Path, all: &[PathBuf], rng: &mut StdRng) -> String {
+    let group: &str = ["jnl", "keyspaces/1/", "keyspaces/2/", "keyspaces/", "chain/", "wal/", ""].choose(rng).expect("one");
+    let inverse = rng.random_bool(0.3);
+    let mut count = 0;
+    let chosen = |file: &Path| (file.to_string_lossy().contains(group) != inverse) && !file.ends_with("LOCK");
+    for file in all.iter().filter(|file| chosen(file)) {
+        match fs::read(earlier.join(file)) {
+            Ok(old) => fs::write(dir.join(file), old).expect("a file"),
+            Err(_) => fs::remove_file(dir.join(file)).expect("a file to remove"),
+        }
+        count += 1;
+    }
+    for file in files(earlier).into_iter().filter(|file| !all.contains(file) && chosen(file)) {
+        fs::create_dir_all(dir.join(&file).parent().expect("a folder")).expect("a folder");
+        fs::copy(earlier.join(&file), dir.join(&file)).expect("a file");
+        count += 1;
+    }
+    format!("{count} files as they were earlier ({}\"{group}\")", if inverse { "not " } else { "" })
+}
+
+#[test]
+fn damaged_files_never_give_wrong_answers() {
+    let mut rng = StdRng::seed_from_u64(seed());
+    let cases = size("STARLING_TORN", 12);
+    let (mut counts, mut kinds) = ([0; 3], BTreeMap::<String, u32>::new());
+    let mut done = 0;
+    while done < cases {
+        // A chain with tables and journals, at two moments.
+        let (dir, earlier, later) = (world::datadir(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for _ in 0..2 {
+            World::open(dir.path(), Some(40)).extend(&mut rng, 40);
+            flush(dir.path());
+        }
+        let world = World::open(dir.path(), Some(40));
+        world.extend(&mut rng, 15);
+        copy(dir.path(), earlier.path());
+        world.extend(&mut rng, 25);
+        copy(dir.path(), later.path());
+        drop(world);
+        assert!(matches!(verify(later.path()), Verdict::Sound { .. }), "the copy is sound");
+        let all: Vec<_> = files(later.path()).into_iter().filter(|file| !file.ends_with("LOCK")).collect();
+        for _ in 0..(cases - done).min(250) {
+            let case = tempfile::tempdir().unwrap();
+            copy(later.path(), case.path());
+            let told = match rng.random_range(0..5) {
+                0 => lose_syncs(case.path(), earlier.path(), &all, &mut rng),
+                _ => damage(case.path(), earlier.path(), all.choose(&mut rng).expect("files"), &mut rng),
+            };
+            match verify(case.path()) {
+                Verdict::Sound { .. } => counts[0] += 1,
+                Verdict::Refused(why) => {
+                    counts[1] += 1;
+                    let panicked = why.contains("panicked at");
+                    *kinds
+                        .entry(if panicked { "refused by a panic".into() } else { "refused with a reason".into() })
+                        .or_default() += 1;
+                }
+                Verdict::Wrong(what) => {
+                    counts[2] += 1;
+                    println!("WRONG after {told}:\n{what}");
+                }
+            }
+            done += 1;
+        }
+    }
+    let [sound, refused, wrong] = counts;
+    println!("{cases} damages: {sound} harmless, {refused} refused {kinds:?}, {wrong} wrong answers");
+    assert_eq!(wrong, 0);
+}
+
+/// Makes tables of what is in memory.
+fn flush(dir: &Path) {
+    let store = Store::open(dir, 4 << 20, None).expect("the store");
+    let before: u64 = store.disk_use().iter().map(|(_, bytes)| bytes).sum();
+    store.rotate().expect("a rotation");
+    store.prune().expect("pruning waits for it");
+    crate::net::wait("tables", std::time::Duration::from_secs(60), || {
+        (store.disk_use().iter().map(|(_, bytes)| bytes).sum::<u64>() > before).then_some(())
+    });
+}

@@ -1,0 +1,181 @@
+//! A chain in this process that grows by payments, contracts and storage, and changes its mind.
+
+use crate::net::Account;
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, B64, B256, Bytes, TxKind, U256, hex, keccak256};
+use alloy_rpc_types_engine::PayloadAttributes;
+use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use rand::{Rng, rngs::StdRng};
+use serde_json::json;
+use starling::chain::{self, Chain, Options, Threads, genesis};
+use starling_proto::{fork::Fork, payload::Payload};
+use std::{path::Path, sync::Arc, time::Duration};
+use tempfile::TempDir;
+
+const CHAIN: u64 = 901;
+
+/// A contract that stores its second word of input under the first, or destroys itself if there is no input.
+const CREATE: [u8; 24] = hex!("6e 36600657 33 ff 5b 602035600035 55 00 600052 600f 6011 f3");
+
+fn account() -> Account {
+    let key = B256::with_last_byte(7);
+    let secret = secp256k1::SecretKey::from_slice(key.as_slice()).expect("a key");
+    Account { address: starling_proto::sign::address(&secret), key }
+}
+
+/// A data directory with the genesis block.
+pub fn datadir() -> TempDir {
+    let mut config = json!({
+        "chainId": CHAIN,
+        "londonBlock": 0,
+        "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
+    });
+    for fork in &Fork::ALL[1..Fork::Karst as usize] {
+        config[format!("{}Time", fork.name())] = 0.into();
+    }
+    let file = json!({
+        "config": config,
+        "timestamp": 1_700_000_000,
+        "gasLimit": 30_000_000,
+        "difficulty": "0",
+        "baseFeePerGas": "0x3e8",
+        "extraData": "0x01000000fa000000060000000000000000",
+        "alloc": { account().address.to_string(): { "balance": "0x56bc75e2d63100000" } },
+    });
+    let dir = tempfile::tempdir().expect("a folder");
+    chain::init(dir.path(), &genesis::parse(&file.to_string()).expect("a genesis")).expect("an empty folder");
+    dir
+}
+
+pub struct World {
+    chain: Chain,
+    threads: Option<Threads>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl World {
+    pub fn open(dir: &Path, window: Option<u64>) -> Self {
+        let options = Options { datadir: dir.into(), cache: 8 << 20, commit_interval: Duration::from_millis(20) };
+        let (chain, threads) = Chain::open(&options).expect("a chain");
+        chain.keep_states(window);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        Self { chain, threads: Some(threads), runtime }
+    }
+
+    /// Adds blocks to the head.
+    pub fn extend(&self, rng: &mut StdRng, blocks: usize) {
+        for _ in 0..blocks {
+            let head = self.build(self.chain.view().head().hash, rng).hash;
+            self.runtime.block_on(self.chain.forkchoice(head, None, None)).expect("it can be the head");
+        }
+        // Stored, not only executed.
+        crate::net::wait("the blocks to be stored", Duration::from_secs(60), || {
+            let view = self.chain.view();
+            (view.stored() == view.head()).then_some(())
+        });
+    }
+
+    /// Grows and changes branches until the process ends, and says what it does.
+    pub fn run(&self, rng: &mut StdRng) {
+        loop {
+            let view = self.chain.view();
+            println!("stored {}", view.stored().number);
+            let head = view.head();
+            match rng.random_range(0..12) {
+                // Another branch, which a driver makes the head block by block.
+                0 if head.number > 3 => {
+                    let fork = head.number - rng.random_range(1..=head.number.min(30) - 1);
+                    println!("reorg {fork}");
+                    let mut at = view.hash_of(fork).expect("a read").expect("a block");
+                    for _ in 0..rng.random_range(1..5) {
+                        at = self.build(at, rng).hash;
+                        self.runtime.block_on(self.chain.forkchoice(at, None, None)).expect("it can be the head");
+                    }
+                }
+                // The head goes down.
+                1 if head.number > 3 => {
+                    let fork = head.number - rng.random_range(1..4);
+                    println!("reorg {fork}");
+                    let hash = view.hash_of(fork).expect("a read").expect("a block");
+                    self.runtime.block_on(self.chain.forkchoice(hash, None, None)).expect("it can be the head");
+                }
+                // As from a file: not logged.
+                2..7 => {
+                    let mut payloads = vec![];
+                    let mut at = head.hash;
+                    for _ in 0..rng.random_range(1..10) {
+                        payloads.push(self.build(at, rng));
+                        at = payloads[payloads.len() - 1].hash;
+                    }
+                    let imported = self.runtime.block_on(self.chain.import(payloads)).expect("the chain runs");
+                    assert_eq!(imported.refused, None);
+                }
+                _ => {
+                    let hash = self.build(head.hash, rng).hash;
+                    self.runtime.block_on(self.chain.forkchoice(hash, None, None)).expect("it can be the head");
+                }
+            }
+        }
+    }
+
+    /// A block on a block that the chain knows: executed, and no head yet.
+    fn build(&self, parent: B256, rng: &mut StdRng) -> Arc<Payload> {
+        self.runtime.block_on(async {
+            // Attributes need only the parent's time; transactions that do not fit its state would be refused.
+            let state = self.chain.view_of(parent).await.expect("it is known").state();
+            let sender = account();
+            let mut nonce = state.account(sender.address).expect("a read").map_or(0, |account| account.nonce);
+            let deposit = TxDeposit {
+                source_hash: rng.random::<[u8; 32]>().into(),
+                from: Address::repeat_byte(9),
+                to: TxKind::Call(Address::repeat_byte(9)),
+                gas_limit: 50_000,
+                ..Default::default()
+            };
+            let mut transactions = vec![OpTxEnvelope::from(deposit).encoded_2718().into()];
+            for _ in 0..rng.random_range(0..4) {
+                // The first transactions make contracts.
+                let contract = sender.address.create(rng.random_range(0..4));
+                let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
+                    0 => (TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))), Bytes::new()),
+                    1 => (TxKind::Create, CREATE.into()),
+                    2 => (TxKind::Call(contract), Bytes::new()),
+                    kind => {
+                        let value = if kind == 3 { 0 } else { rng.random_range(0..1000u64) };
+                        let words = [rng.random_range(0..40u64), value].map(|word| U256::from(word).to_be_bytes::<32>());
+                        (TxKind::Call(contract), words.concat().into())
+                    }
+                };
+                let value = U256::from(u8::from(input.is_empty()));
+                transactions.push(sender.sign(CHAIN, nonce, to, value, input, 200_000));
+                nonce += 1;
+            }
+            let attributes = OpPayloadAttributes {
+                payload_attributes: PayloadAttributes {
+                    timestamp: state.header().timestamp + 2,
+                    prev_randao: rng.random::<[u8; 32]>().into(),
+                    suggested_fee_recipient: Address::repeat_byte(0xfe),
+                    withdrawals: Some(vec![]),
+                    parent_beacon_block_root: Some(B256::ZERO),
+                    ..Default::default()
+                },
+                transactions: Some(transactions),
+                no_tx_pool: Some(true),
+                gas_limit: Some(30_000_000),
+                eip_1559_params: Some(B64::ZERO),
+                min_base_fee: Some(0),
+            };
+            let id = self.chain.start(parent, attributes).await.expect("a build begins");
+            self.chain.seal(id).await.expect("a block").payload.clone()
+        })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.stop().expect("it stores what it has");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The two nodes that are compared: ours in this process, with blocks made when the test says so, and an anvil that is made to seal the
+//! same transactions with the same time, fee recipient and base fee. Both begin from the same genesis file.
+
+use crate::net::{Running, call, client, wait};
+use alloy_primitives::{Address, B256, Bytes, address, keccak256};
+use serde_json::{Map, Value, json};
+use starling::{
+    chain::{self, Chain, Options, genesis},
+    devnet::genesis::{Plan, build},
+    rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute},
+};
+use starling_proto::{
+    attributes::{L1Block, attributes},
+    config::RollupConfig,
+    fork::BlobSchedule,
+};
+use std::{
+    fs::File,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+const FEE_RECIPIENT: Address = address!("4200000000000000000000000000000000000011");
+const L1_BASE_FEE: u64 = 7_000_000_000;
+
+/// A block that both nodes have.
+#[derive(Clone, Debug)]
+pub struct Block {
+    pub ours: B256,
+    pub theirs: B256,
+    /// With the L1 attributes.
+    pub transactions: Vec<B256>,
+}
+
+pub struct Pair {
+    pub ours: String,
+    pub theirs: String,
+    pub chain_id: u64,
+    pub blocks: Vec<Block>,
+    chain: Chain,
+    rollup: RollupConfig,
+    runtime: tokio::runtime::Runtime,
+    token: CancellationToken,
+    _anvil: Running,
+    log: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+/// The program itself: npm's command is a script that would leave it behind when killed.
+fn anvil() -> Option<PathBuf> {
+    let script = client("anvil")?.canonicalize().expect("a link to a script");
+    let packages = script.ancestors().nth(2)?.read_dir().expect("a folder").flatten();
+    let programs = packages.filter(|entry| entry.file_name().to_string_lossy().starts_with("anvil-"));
+    let program = programs.map(|entry| entry.path().join("bin/anvil")).find(|path| path.exists());
+    Some(program.expect("the package has a program for this machine"))
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- anvil\n{}", std::fs::read_to_string(&self.log).unwrap_or_default());
+        }
+        self.token.cancel();
+    }
+}
+
+impl Pair {
+    /// Starts both on a development network's genesis with these contracts added. `None`, with a sentence, without an anvil.
+    pub fn start(contracts: &Map<String, Value>) -> Option<Self> {
+        let program = anvil()?;
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let time = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs();
+        let mut files = build(&Plan { time, l2_block_time: 1, sequencer: Address::repeat_byte(1) }).expect("a genesis");
+        let alloc = files.l2_genesis["alloc"].as_object_mut().expect("an alloc");
+        alloc.extend(contracts.clone());
+        let genesis = genesis::parse(&files.l2_genesis.to_string()).expect("our own genesis");
+        files.rollup.genesis.l2 = genesis.payload().id();
+        let path = dir.path().join("genesis.json");
+        std::fs::write(&path, files.l2_genesis.to_string()).expect("a file");
+
+        let log = dir.path().join("anvil.log");
+        // The port is free until a moment later; nobody else asks for it.
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+        let chain_id = files.rollup.l2_chain_id;
+        let child = Command::new(program)
+            .arg(format!("--init={}", path.display()))
+            .args([format!("--port={port}"), format!("--chain-id={chain_id}")])
+            .args(["--optimism", "--hardfork=jovian", "--no-mining", "--order=fifo", "--gas-limit=60000000", "--accounts=0"])
+            .args(["--slots-in-an-epoch=1", "--disable-default-create2-deployer", "--disable-min-priority-fee", "--quiet"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).expect("a log file"))
+            .spawn()
+            .expect("anvil starts");
+        let anvil = Running { child };
+        let theirs = format!("http://127.0.0.1:{port}");
+
+        let datadir = dir.path().join("node");
+        chain::init(&datadir, &genesis).expect("a new directory");
+        let options = Options { datadir, cache: 16 << 20, commit_interval: Duration::from_millis(500) };
+        let chain = Chain::open(&options).expect("an own chain").0;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let token = CancellationToken::new();
+        let http = HttpEndpoint {
+            addr: ([127, 0, 0, 1], 0).into(),
+            api: ["eth", "net", "web3", "txpool"].map(String::from).into(),
+            vhosts: vec![],
+            cors: vec![],
+        };
+        let config = RpcConfig { http: Some(http), ..Default::default() };
+        let context = RpcContext::new((&chain).into(), TxRoute::Pool);
+        let (server, bound) = runtime.block_on(RpcServer::bind(config, context)).expect("a socket");
+        runtime.spawn(server.run(token.clone()));
+        runtime.spawn(chain::upkeep::run(chain.clone(), token.clone()));
+        let ours = format!("http://{}", bound.http.expect("an address"));
+        let first = |url: &str| {
+            let hash = call(url, "eth_getBlockByNumber", json!(["0x0", false])).ok()?["hash"].as_str()?.parse().ok();
+            hash as Option<B256>
+        };
+        let theirs_first = wait("anvil", Duration::from_secs(120), || first(&theirs));
+        let blocks = vec![Block { ours: first(&ours).expect("our genesis"), theirs: theirs_first, transactions: vec![] }];
+        Some(Self { ours, theirs, chain_id, blocks, chain, rollup: files.rollup, runtime, token, _anvil: anvil, log, _dir: dir })
+    }
+
+    fn control(&self, method: &str, params: Value) -> Value {
+        call(&self.theirs, method, params).unwrap_or_else(|error| panic!("anvil's {method}: {error}"))
+    }
+
+    /// Makes the next block of both out of these transactions, which are in anvil's pool in this order.
+    pub fn mine(&mut self, transactions: &[Bytes]) {
+        let parent = self.chain.view();
+        let parent = parent.payload(parent.head().number).expect("a readable store").expect("the head");
+        let origin = L1Block {
+            number: self.rollup.genesis.l1.number,
+            hash: self.rollup.genesis.l1.hash,
+            parent_hash: B256::ZERO,
+            time: self.rollup.genesis.l2_time,
+            base_fee: L1_BASE_FEE,
+            mix_hash: B256::ZERO,
+            excess_blob_gas: Some(0),
+            parent_beacon_root: Some(B256::ZERO),
+            receipts_root: B256::ZERO,
+        };
+        let derived = attributes(&self.rollup, &BlobSchedule::default(), &parent, &origin, None).expect("attributes");
+        let mut attributes = derived.attributes;
+        attributes.no_tx_pool = Some(true);
+        let listed = attributes.transactions.as_mut().expect("the L1 attributes");
+        listed.extend(transactions.iter().cloned());
+        let hashes: Vec<B256> = listed.iter().map(keccak256).collect();
+        let deposit = listed[0].clone();
+        let block = self.runtime.block_on(async {
+            let id = self.chain.start(parent.hash, attributes).await.expect("a build");
+            let block = self.chain.seal(id).await.expect("a block");
+            let ancestor = |n: usize| self.blocks.get(self.blocks.len().saturating_sub(n)).map(|block| block.ours);
+            self.chain.forkchoice(block.payload.hash, ancestor(1), ancestor(2)).await.expect("a head");
+            block
+        });
+        wait("the pool to see the block", Duration::from_secs(60), || {
+            hashes.iter().all(|hash| self.chain.pool().get(hash).is_none()).then_some(())
+        });
+
+        let header = &block.payload.header;
+        self.control("evm_setNextBlockTimestamp", json!([header.timestamp]));
+        self.control("anvil_setNextBlockBaseFeePerGas", json!([format!("{:#x}", header.base_fee_per_gas.unwrap_or(0))]));
+        self.control("anvil_setCoinbase", json!([FEE_RECIPIENT]));
+        // First in, first out: the L1 attributes have to come first.
+        self.control("anvil_dropAllTransactions", json!([]));
+        for raw in std::iter::once(&deposit).chain(transactions) {
+            self.control("eth_sendRawTransaction", json!([raw]));
+        }
+        self.control("evm_mine", json!([]));
+        let mined = self.control("eth_getBlockByNumber", json!(["latest", false]));
+        let theirs = mined["hash"].as_str().and_then(|hash| hash.parse().ok()).expect("a hash");
+        assert_eq!(mined["transactions"], json!(hashes), "the blocks differ: the comparison would mean nothing");
+        self.blocks.push(Block { ours: block.payload.hash, theirs, transactions: hashes });
+    }
+
+    /// Sends a transaction to both. If only one takes it, it is taken out again.
+    pub fn send(&self, raw: &str, params: &Value) -> [Result<Value, Value>; 2] {
+        let answers = [&self.ours, &self.theirs].map(|url| call(url, "eth_sendRawTransaction", params.clone()));
+        let hash = alloy_primitives::hex::decode(raw).map(keccak256);
+        match (&answers, hash) {
+            ([Ok(_), Err(_)], Ok(hash)) => self.chain.pool().remove(&hash),
+            ([Err(_), Ok(_)], Ok(hash)) => drop(self.control("anvil_dropTransaction", json!([hash]))),
+            _ => {}
+        }
+        answers
+    }
+}

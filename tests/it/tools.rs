@@ -1,0 +1,71 @@
+//! The commands that look after a data directory, as an operator types them: what they print, and how they end.
+
+use crate::{
+    campaign::world::{World, datadir},
+    net::starling,
+};
+use rand::{SeedableRng, rngs::StdRng};
+use std::{fs, path::Path, process::Output};
+
+fn run(dir: &Path, line: &str) -> (Output, String, String) {
+    let words: Vec<_> = line.split(' ').collect();
+    let (command, operands) = words.split_at(1);
+    let out = starling().args(command).arg("--datadir").arg(dir).args(operands).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (told, errors) = (text(&out.stdout), text(&out.stderr));
+    (out, told, errors)
+}
+
+fn succeeds(dir: &Path, line: &str) -> String {
+    let (out, told, errors) = run(dir, line);
+    assert!(out.status.success(), "{line}: {told}\n{errors}");
+    told
+}
+
+fn fails(dir: &Path, line: &str) -> String {
+    let (out, told, errors) = run(dir, line);
+    assert_eq!(out.status.code(), Some(1), "{line}: {told}\n{errors}");
+    assert!(!errors.contains("panicked"), "{errors}");
+    errors
+}
+
+#[test]
+fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
+    let (source, target, files) = (datadir(), datadir(), tempfile::tempdir().unwrap());
+    let world = World::open(source.path(), None);
+    world.extend(&mut StdRng::seed_from_u64(1), 60);
+    // In use: refused by pid, and nothing is changed.
+    for line in ["db verify", "db stats", "db prune", "db repair", "export x", "import x"] {
+        let error = fails(source.path(), line);
+        assert!(error.contains(&format!("by process {}", std::process::id())), "{line}: {error}");
+    }
+    drop(world);
+
+    let file = files.path().join("blocks.rlp.gz");
+    let name = file.to_str().unwrap();
+    succeeds(source.path(), &format!("export {name}"));
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();
+    let error = fails(target.path(), &format!("import {name}"));
+    for part in [name, "byte ", "the import stops after block "] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(succeeds(target.path(), "db verify").contains("nothing is damaged"));
+    fs::write(&file, &whole).unwrap();
+    succeeds(target.path(), &format!("import {name} --history.state 20"));
+    let told = succeeds(target.path(), "db verify");
+    assert!(
+        told.contains("nothing is damaged") && told.lines().any(|line| line.starts_with("head ") && line.ends_with(" 60")),
+        "{told}"
+    );
+
+    let told = succeeds(target.path(), "db prune --history.state 10");
+    assert!(told.contains("oldest state: block 50 "), "{told}");
+    let told = succeeds(target.path(), "db stats");
+    for part in ["chain id               901", "oldest state           50", "state history", "unwind records", "payload log"] {
+        assert!(told.contains(part), "no {part} in {told}");
+    }
+    assert!(succeeds(target.path(), "db repair").contains("0 trie rows, 0 index rows, receipts of 0 blocks"));
+    assert!(fails(target.path(), "export x 1 61").contains("block number 61 larger than head block 60"));
+    assert!(fails(files.path(), "db verify").contains("run `starling init` first"));
+}
