@@ -52,7 +52,7 @@ impl Client {
                 tracing::debug!(%peer, number, %error, "request failed");
                 return Err(Failure::Unreachable);
             }
-            Err(_) => return Err(Failure::Unreachable),
+            Err(_) => return Err(Failure::NoAnswer),
         };
         let blocks = self.blocks;
         let decoded = tokio::task::spawn_blocking(move || decode(&bytes, peer, number, &*blocks)).await;
@@ -64,7 +64,8 @@ impl Client {
             match timeout(OPEN_TIMEOUT, self.control.open_stream(peer, protocol)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(OpenStreamError::UnsupportedProtocol(_))) => continue,
-                Ok(Err(_)) | Err(_) => return Err(Failure::Unreachable),
+                Ok(Err(_)) => return Err(Failure::Unreachable),
+                Err(_) => return Err(Failure::NoAnswer),
             }
         }
         Err(Failure::Unsupported)
@@ -90,8 +91,9 @@ fn decode(bytes: &[u8], peer: PeerId, number: u64, blocks: &dyn Blocks) -> Resul
     };
     let wire = reqresp::decode_response(bytes).map_err(|error| match error {
         ResponseError::Refused(Refusal::NotFound | Refusal::InvalidRequest) => Failure::NotFound,
-        // Busy, or it dropped the stream: not a fault.
-        ResponseError::Refused(Refusal::Other(_)) | ResponseError::Truncated(0) => Failure::Unreachable,
+        ResponseError::Refused(Refusal::Other(_)) => Failure::NoAnswer,
+        // It dropped the stream, as a busy peer does: not a fault.
+        ResponseError::Truncated(0) => Failure::Unreachable,
         error => malformed(&error),
     })?;
     let payload = wire.into_payload().map_err(|error| malformed(&error))?;

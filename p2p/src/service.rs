@@ -304,6 +304,7 @@ impl Service {
             Ok(_) => "ok",
             Err(Failure::NotFound) => "not_found",
             Err(Failure::Unreachable) => "unreachable",
+            Err(Failure::NoAnswer) => "no_answer",
             Err(Failure::Unsupported) => "unsupported",
             Err(Failure::Malformed) => "malformed",
         };
@@ -312,7 +313,7 @@ impl Service {
         match &outcome {
             Ok(_) => self.reputation.on_valid_response(peer, check::unix_now()),
             // That a connection was lost on the way is nobody's offence.
-            Err(Failure::Unreachable) if self.peers.contains_key(&peer) => {
+            Err(Failure::NoAnswer) if self.peers.contains_key(&peer) => {
                 self.on_offence(peer, Offence::NoResponse, &format!("asked for block {number}"));
             }
             Err(_) => {}

@@ -64,8 +64,10 @@ impl Default for Limits {
 pub enum Failure {
     /// The peer says it has no such block.
     NotFound,
-    /// Timeout, reset, connection gone.
+    /// The stream was dropped, or the connection is gone.
     Unreachable,
+    /// Nothing came in time, or an error that is not "not found".
+    NoAnswer,
     /// The peer speaks neither spelling of the protocol.
     Unsupported,
     /// The peer answered with something that is not an answer.

@@ -83,7 +83,7 @@ pub enum Offence {
     Framing,
     /// Messages faster than its share of checks.
     Flood,
-    /// No answer to a request: time-out, reset, or an error that is not "not found".
+    /// No answer to a request in time, or an error that is not "not found".
     NoResponse,
     /// An answer that is not an answer.
     MalformedResponse,

@@ -305,7 +305,7 @@ async fn valid_answers_are_a_merit() {
     node.receives(&blocks[39]).await;
     let id = server.network.local_peer_id();
     let debts = node.debts(id).await;
-    assert!(debts.len() == 1 && debts[0].0 == "valid_response" && debts[0].1 <= 5.5, "{debts:?}");
+    assert!(debts.iter().any(|(reason, change)| *reason == "valid_response" && (0.5..=5.5).contains(change)), "{debts:?}");
     let report = node.network.report().await.unwrap();
     assert!(report.peers[0].scores.req_resp.valid_responses > 5.0);
 }
