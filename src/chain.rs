@@ -338,7 +338,7 @@ impl Chain {
         self.ask(|reply| Command::Forkchoice { head, safe, finalized, reply }).await
     }
 
-    /// A view whose head is this block, on whatever branch.
+    /// A view whose head is this block, on any branch.
     pub async fn view_of(&self, hash: B256) -> Result<Arc<View>, ChainError> {
         self.ask(|reply| Command::ViewOf { hash, reply }).await
     }

@@ -13,7 +13,7 @@ use crate::chain::{
     verify::{Sink, Tell, check_block, replay, unreachable, walk},
     view::{Account, ReadError, View},
 };
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -141,7 +141,7 @@ fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairE
         return Ok(0);
     }
     // By their parents, not by the index, which may be what is damaged.
-    let mut canonical = alloy_primitives::map::HashSet::<B256>::default();
+    let mut canonical = HashSet::<B256>::default();
     let mut at = head.hash;
     while canonical.insert(at)
         && let Some(header) = snapshot.header(&at)?
@@ -199,12 +199,12 @@ fn trie(store: &Store, snapshot: &Snapshot, tell: &mut Tell<'_>) -> Result<u64, 
         .ok_or_else(|| RepairError::Lost(format!("the header of the head, block {head}, is missing or another's")))?
         .state_root;
     // Nothing is written before the flat state is proven.
-    let mut proof = Rebuild { snapshot, rewrite: None, tell, accounts: 0 };
+    let mut proof = Rebuild { snapshot, rewrite: None, tell, accounts: 0, codes: HashSet::default() };
     let made = walk(snapshot, &mut proof)?;
     if made != root {
         return Err(RepairError::Lost(format!("the flat state has the root {made}, and the head's header says {root}")));
     }
-    let mut rebuild = Rebuild { snapshot, rewrite: Some(store.rewrite()), tell, accounts: 0 };
+    let mut rebuild = Rebuild { snapshot, rewrite: Some(store.rewrite()), tell, accounts: 0, codes: HashSet::default() };
     walk(snapshot, &mut rebuild)?;
     let rows = rebuild.rewrite.map_or(Ok(0), Rewrite::finish)?;
     let snapshot = store.snapshot()?;
@@ -221,6 +221,7 @@ struct Rebuild<'a, 'b> {
     rewrite: Option<Rewrite<'a>>,
     tell: &'a mut Tell<'b>,
     accounts: u64,
+    codes: HashSet<B256>,
 }
 
 impl Sink for Rebuild<'_, '_> {
@@ -240,10 +241,17 @@ impl Sink for Rebuild<'_, '_> {
         if self.accounts.is_multiple_of(4096) {
             (self.tell)("accounts", self.accounts, 0);
         }
-        match storage_root == account.storage_root {
-            true => Ok(()),
-            false => Err(RepairError::Lost(format!("the slots of account {hash} do not make its storage root"))),
+        if storage_root != account.storage_root {
+            return Err(RepairError::Lost(format!("the slots of account {hash} do not make its storage root")));
         }
+        let code = account.code_hash;
+        if code != KECCAK256_EMPTY
+            && self.codes.insert(code)
+            && self.snapshot.code(&code)?.is_none_or(|bytes| keccak256(bytes) != code)
+        {
+            return Err(RepairError::Lost(format!("the code {code} of account {hash} is missing or another's")));
+        }
+        Ok(())
     }
 
     fn stray(&mut self, key: &Bytes) -> Result<(), RepairError> {

@@ -271,34 +271,6 @@ fn clap_finds_no_fault_with_the_table() {
 }
 
 #[test]
-fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
-    let p2p = |line: &str| node(line, &[]).map(|(config, notices)| (config.p2p.expect("the swarm is on"), notices));
-    let (config, notices) = p2p("")?;
-    assert_eq!(notices, Vec::<String>::new());
-    assert_eq!((config.tides, config.policy), (Tides::default(), Policy::default()));
-    assert!(config.restrict.is_empty() && !config.only_request_static);
-    assert!(config.peerstore.is_some_and(|path| path.ends_with("opnode_peerstore_db") && path.parent() != Some(Path::new(""))));
-
-    let line = "--p2p.scoring=none --p2p.ban.peers=false --p2p.ban.threshold=-20.5 --p2p.ban.duration=90s --p2p.peers.lo=3 \
-        --p2p.peers.hi=4 --p2p.peers.grace=5s --p2p.netrestrict=10.0.0.0/8,fd00::/8 --p2p.peerstore.path=here --p2p.sync.onlyreqtostatic";
-    let (config, notices) = p2p(line)?;
-    assert_eq!(notices, Vec::<String>::new());
-    let duration = Duration::from_secs(90);
-    assert_eq!(config.policy, Policy { scoring: Scoring::None, ban: false, threshold: -20.5, duration });
-    assert_eq!(config.tides, Tides { lo: 3, hi: 4, grace: Duration::from_secs(5) });
-    assert_eq!(config.restrict.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.0/8", "fd00::/8"]);
-    assert_eq!(config.peerstore.as_deref(), Some(Path::new("here")));
-    assert!(config.only_request_static);
-    assert!(p2p("--p2p.peerstore.path=memory")?.0.peerstore.is_none());
-    for line in
-        ["--p2p.peers.lo=0", "--p2p.peers.lo=31", "--p2p.netrestrict=10.0.0.1", "--p2p.scoring=heavy", "--p2p.ban.threshold=x"]
-    {
-        assert!(p2p(line).is_err(), "{line}");
-    }
-    Ok(())
-}
-
-#[test]
 fn tools_take_their_operands() -> Result<(), CliError> {
     let files = |line: &str| match parse_with(line, &[])?.invocation {
         Invocation::Import(config) => Ok::<_, CliError>((config.files, config.history.states)),
@@ -327,6 +299,34 @@ fn tools_take_their_operands() -> Result<(), CliError> {
     for wrong in ["import", "export", "export f 1", "export f 1 x", "export f 1 2 3", "db", "db inspect", "db verify --http"] {
         let error = parse_with(&format!("starling {wrong}"), &[]).expect_err(wrong);
         assert!(!matches!(error, CliError::Table(_)), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
+    let p2p = |line: &str| node(line, &[]).map(|(config, notices)| (config.p2p.expect("the swarm is on"), notices));
+    let (config, notices) = p2p("")?;
+    assert_eq!(notices, Vec::<String>::new());
+    assert_eq!((config.tides, config.policy), (Tides::default(), Policy::default()));
+    assert!(config.restrict.is_empty() && !config.only_request_static);
+    assert!(config.peerstore.is_some_and(|path| path.ends_with("opnode_peerstore_db") && path.parent() != Some(Path::new(""))));
+
+    let line = "--p2p.scoring=none --p2p.ban.peers=false --p2p.ban.threshold=-20.5 --p2p.ban.duration=90s --p2p.peers.lo=3 \
+        --p2p.peers.hi=4 --p2p.peers.grace=5s --p2p.netrestrict=10.0.0.0/8,fd00::/8 --p2p.peerstore.path=here --p2p.sync.onlyreqtostatic";
+    let (config, notices) = p2p(line)?;
+    assert_eq!(notices, Vec::<String>::new());
+    let duration = Duration::from_secs(90);
+    assert_eq!(config.policy, Policy { scoring: Scoring::None, ban: false, threshold: -20.5, duration });
+    assert_eq!(config.tides, Tides { lo: 3, hi: 4, grace: Duration::from_secs(5) });
+    assert_eq!(config.restrict.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.0/8", "fd00::/8"]);
+    assert_eq!(config.peerstore.as_deref(), Some(Path::new("here")));
+    assert!(config.only_request_static);
+    assert!(p2p("--p2p.peerstore.path=memory")?.0.peerstore.is_none());
+    for line in
+        ["--p2p.peers.lo=0", "--p2p.peers.lo=31", "--p2p.netrestrict=10.0.0.1", "--p2p.scoring=heavy", "--p2p.ban.threshold=x"]
+    {
+        assert!(p2p(line).is_err(), "{line}");
     }
     Ok(())
 }

@@ -86,7 +86,7 @@ pub(super) fn check(snapshot: &Snapshot, spec: &ChainSpec, genesis: B256, report
         Err(error) => return report.unreadable("the genesis header", &error),
     };
     let head = snapshot.head();
-    let (mut blocks, mut transactions) = (0, 0);
+    let (mut blocks, mut transactions, mut complete) = (0, 0, true);
     // What the block below must be.
     let mut below: Option<B256> = None;
     for start in (first..=head.number).step_by(CHUNK as usize) {
@@ -97,12 +97,12 @@ pub(super) fn check(snapshot: &Snapshot, spec: &ChainSpec, genesis: B256, report
                 Ok(Some(checked)) => checked,
                 Ok(None) => {
                     report.add(format!("the index row from number {number} to hash is missing"), Remedy::Repair);
-                    below = None;
+                    (below, complete) = (None, false);
                     continue;
                 }
                 Err(error) => {
                     report.unreadable(&format!("block {number}"), &error);
-                    below = None;
+                    (below, complete) = (None, false);
                     continue;
                 }
             };
@@ -115,6 +115,7 @@ pub(super) fn check(snapshot: &Snapshot, spec: &ChainSpec, genesis: B256, report
                 report.add(format!("block {number} ({hash}) does not stand on block {below}"), Remedy::Repair);
             }
             below = Some(hash);
+            complete &= !checked.damages.iter().any(|(_, remedy)| *remedy == Remedy::Resync);
             checked.damages.into_iter().for_each(|(what, remedy)| report.add(what, remedy));
         }
         tell("blocks", end - first, head.number - first);
@@ -131,7 +132,8 @@ pub(super) fn check(snapshot: &Snapshot, spec: &ChainSpec, genesis: B256, report
         (Space::Blocks, b'r', all),
         (Space::Index, b'n', all),
         (Space::Index, b'N', all),
-        (Space::Index, b'x', transactions),
+        // How many there should be is known if every block is.
+        (Space::Index, b'x', if complete { transactions } else { u64::MAX }),
     ] {
         if let Err(error) = extra(snapshot, space, tag, expected, report) {
             report.unreadable(&format!("the keyspace {}", space.name()), &error);

@@ -4,10 +4,11 @@
 use super::{Remedy, Report, Samples, Tell};
 use crate::chain::{
     changes::AccountChange,
+    evm::StateError,
     execute::{self, BlockExecution, Execution, TransactError},
     rules::ChainSpec,
     store::{Snapshot, Space, keys},
-    trie::{decode_account, row_hash},
+    trie::{TrieError, decode_account, row_hash},
     view::{ReadError, View},
 };
 use alloy_primitives::{B256, Bytes};
@@ -129,17 +130,28 @@ pub(in crate::chain) fn replay(view: &Arc<View>, spec: &ChainSpec, number: u64) 
     let payload = view.payload(number)?.ok_or_else(|| ReadError::Damaged(format!("block {number} is not whole")))?;
     let mut execution = match BlockExecution::begin(spec, &payload.header, (&parent).into()) {
         Ok(execution) => execution,
-        Err(error) => return Ok(Err(error.to_string())),
+        Err(error) => return unreadable(error).map(Err),
     };
     for (index, raw) in payload.transactions.iter().enumerate() {
-        let ran = execute::recover(index, raw)
-            .map_err(|error| error.to_string())
-            .and_then(|tx| execution.transact(&tx, raw).map(drop).map_err(|error: TransactError| error.to_string()));
-        if let Err(reason) = ran {
-            return Ok(Err(format!("transaction {index}: {reason}")));
-        }
+        let refused = match execute::recover(index, raw) {
+            Ok(tx) => match execution.transact(&tx, raw) {
+                Ok(_) => continue,
+                Err(TransactError::Refused(refused)) => refused.to_string(),
+                Err(TransactError::State(error)) => unreadable(error)?,
+            },
+            Err(invalid) => invalid.to_string(),
+        };
+        return Ok(Err(format!("transaction {index}: {refused}")));
     }
     Ok(Ok(execution.finish()))
+}
+
+/// A state that cannot be read says nothing about a block; one that lacks something does.
+fn unreadable(error: StateError) -> Result<String, ReadError> {
+    match error {
+        StateError::Read(error) | StateError::Trie(TrieError::Read(error)) => Err(error),
+        other => Ok(other.to_string()),
+    }
 }
 
 /// What differs, if anything.

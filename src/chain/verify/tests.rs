@@ -34,18 +34,18 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
     let sender = address_of(1);
     for _ in 0..blocks {
         let view = chain.view();
-        let mut nonce = view.state().account(sender).unwrap().map_or(0, |account| account.nonce);
+        let next = view.state().account(sender).unwrap().map_or(0, |account| account.nonce);
         let mut transactions = vec![];
-        for _ in 0..rng.random_range(0..4) {
-            // Contracts that exist are those of earlier nonces.
-            let contract = sender.create(rng.random_range(0..=nonce));
+        for nonce in next..next + rng.random_range(0..4) {
+            // The first transactions make contracts.
+            let contract = sender.create(rng.random_range(0..4));
             let word = |value: u64| B256::from(U256::from(value));
-            let (to, input) = match rng.random_range(0..8) {
+            let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
                 0 => (TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))), Bytes::new()),
-                1..3 => (TxKind::Create, create()),
-                3 => (TxKind::Call(contract), Bytes::new()),
+                1 => (TxKind::Create, create()),
+                2 => (TxKind::Call(contract), Bytes::new()),
                 kind => {
-                    let value = if kind == 4 { 0 } else { rng.random_range(0..1000) };
+                    let value = if kind == 3 { 0 } else { rng.random_range(0..1000) };
                     let input = [word(rng.random_range(0..40)), word(value)].concat();
                     (TxKind::Call(contract), input.into())
                 }
@@ -53,7 +53,6 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
             let value = U256::from(u8::from(input.is_empty()));
             let paid = alloy_consensus::TxEip1559 { to, input, value, gas_limit: 200_000, ..transfer(nonce) };
             transactions.push(sign(1, paid).1);
-            nonce += 1;
         }
         // As on a real chain, no two deposits are the same.
         let deposit = TxDeposit { source_hash: rng.random::<[u8; 32]>().into(), ..deposit(Address::repeat_byte(9), 50_000) };
@@ -281,7 +280,7 @@ async fn old_states_are_read_as_they_were() {
             assert_eq!(read, replayed[&(number, address, slot)], "{address} {slot} at {number}");
             written += u32::from(read.0.is_some());
         }
-        assert!(written > 200, "{written}");
+        assert!(written > 50, "{written}");
         drop((view, chain));
         tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
         assert!(check(dir.path()).is_sound());
