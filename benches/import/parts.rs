@@ -3,7 +3,7 @@
 
 use crate::{
     cache,
-    support::{Alloc, Ground, Times},
+    support::{Alloc, Ground, Times, process},
 };
 use alloy_evm::{Evm, EvmEnv, EvmFactory, FromTxWithEncoded};
 use alloy_op_evm::{OpEvmFactory, OpTx};
@@ -97,6 +97,24 @@ pub fn database(alloc: &Alloc) -> InMemoryDB {
     db
 }
 
+/// Measures time and processor time of a part.
+struct Clock {
+    threads: process::Threads,
+    begun: Instant,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let threads = process::Threads::now();
+        Self { threads, begun: Instant::now() }
+    }
+
+    fn stop(self, times: &mut Times, processor: &mut Duration) {
+        times.push(self.begun.elapsed());
+        *processor += process::Threads::now().since(&self.threads).foreground();
+    }
+}
+
 /// The parts, and how long each took for every block.
 pub struct Parts {
     spec: ChainSpec,
@@ -110,6 +128,8 @@ pub struct Parts {
     pub commit: Times,
     /// Of all blocks.
     pub batch_bytes: u64,
+    /// Processor time of all parts, without the database's own threads.
+    pub processor: Duration,
 }
 
 impl Parts {
@@ -133,12 +153,13 @@ impl Parts {
             roots: Times::default(),
             commit: Times::default(),
             batch_bytes: 0,
+            processor: Duration::ZERO,
         }
     }
 
     /// Forgets what was measured.
     pub fn clear(&mut self) {
-        self.batch_bytes = 0;
+        (self.batch_bytes, self.processor) = (0, Duration::ZERO);
         for times in [&mut self.recovery, &mut self.evm, &mut self.roots, &mut self.commit] {
             *times = Times::default();
         }
@@ -150,10 +171,10 @@ impl Parts {
 
     /// Measures the parts of a block that the chain has just imported.
     pub fn measure(&mut self, chain: &Chain, payload: &Arc<Payload>) {
-        let begun = Instant::now();
+        let begun = Clock::start();
         let recovered: Vec<_> =
             payload.transactions.par_iter().enumerate().map(|(index, raw)| recover(index, raw).expect("it is signed")).collect();
-        self.recovery.push(begun.elapsed());
+        begun.stop(&mut self.recovery, &mut self.processor);
 
         let txs: Vec<_> = recovered
             .iter()
@@ -161,14 +182,14 @@ impl Parts {
             .map(|(tx, raw)| OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone()))
             .collect();
         let env = self.env(payload);
-        let begun = Instant::now();
+        let begun = Clock::start();
         let mut evm = OpEvmFactory::<OpTx>::default().create_evm(&mut self.evm_state, env);
         for tx in txs {
             let outcome = evm.transact_raw(tx).expect("the transaction is valid");
             evm.db_mut().commit(outcome.state);
         }
         drop(evm);
-        self.evm.push(begun.elapsed());
+        begun.stop(&mut self.evm, &mut self.processor);
 
         let view = chain.view();
         let parent = ParentState::from(view.state_at(payload.number() - 1).expect("the parent is near"));
@@ -179,9 +200,9 @@ impl Parts {
         let execution = execution.finish();
 
         let before = view.header_of(payload.number() - 1).expect("a header").expect("it is near").state_root;
-        let begun = Instant::now();
+        let begun = Clock::start();
         let update = update_rows(&self.trie_state, before, &execution.changes).expect("the roots");
-        self.roots.push(begun.elapsed());
+        begun.stop(&mut self.roots, &mut self.processor);
         assert_eq!(update.state_root, payload.header.state_root, "block {}", payload.number());
         self.trie_state.apply(&update.overlay);
 
@@ -190,7 +211,7 @@ impl Parts {
         let rows = store::written_rows(&[Arc::new(block)]);
         let weight = |(_, key, value): &store::WrittenRow| key.len() + value.as_ref().map_or(0, |value| value.len());
         self.batch_bytes += rows.iter().map(weight).sum::<usize>() as u64;
-        let begun = Instant::now();
+        let begun = Clock::start();
         let mut batch = self.disk.batch();
         for (space, key, value) in &rows {
             match value {
@@ -199,7 +220,7 @@ impl Parts {
             }
         }
         batch.commit().expect("the commit");
-        self.commit.push(begun.elapsed());
+        begun.stop(&mut self.commit, &mut self.processor);
     }
 
     fn env(&self, payload: &Payload) -> EvmEnv<OpSpecId> {

@@ -32,6 +32,11 @@ impl Threads {
         }
     }
 
+    /// Without the threads that a database flushes and compacts on.
+    pub fn foreground(&self) -> Duration {
+        self.0.iter().filter(|(name, _)| *name != "fjall:worker").map(|(_, spent)| *spent).sum()
+    }
+
     pub fn sum(&self) -> Duration {
         self.0.values().sum()
     }

@@ -49,7 +49,7 @@ async fn what_is_exported_can_be_imported() {
         let file = files.path().join(name);
         assert_eq!(export_from(&source, &file, None).await.unwrap(), 91);
         let target = datadir();
-        let counts = import_to(&target, &[file.clone()]).await.unwrap();
+        let counts = import_to(&target, std::slice::from_ref(&file)).await.unwrap();
         assert_eq!((counts, head(&target).await), (Counts { executed: 90, known: 1 }, want), "{name}");
         assert!(check(target.path()).is_sound());
         // Again: everything is known.
@@ -97,7 +97,7 @@ async fn a_cut_file_is_imported_to_its_last_whole_block() {
             let cut = rng.random_range(1..whole.len());
             std::fs::write(&file, &whole[..cut]).unwrap();
             let target = datadir();
-            let result = import_to(&target, &[file.clone()]).await;
+            let result = import_to(&target, std::slice::from_ref(&file)).await;
             let reached = head(&target).await;
             assert_eq!(reached, all[reached.number as usize].1.id());
             let next = reached.number as usize + 1;
@@ -119,7 +119,7 @@ async fn a_cut_file_is_imported_to_its_last_whole_block() {
             }
             // With the whole file the same command goes on.
             std::fs::write(&file, &whole).unwrap();
-            let counts = import_to(&target, &[file.clone()]).await.unwrap();
+            let counts = import_to(&target, std::slice::from_ref(&file)).await.unwrap();
             assert_eq!((counts.known, counts.executed), (reached.number + 1, 30 - reached.number));
         }
     }
@@ -131,7 +131,8 @@ async fn a_bad_block_stops_an_import_and_is_named() {
     let file = files.path().join("blocks");
     export_from(&source, &file, None).await.unwrap();
     let all: Vec<Payload> = blocks(&file).into_iter().map(|(_, payload)| payload).collect();
-    let spoiled: [(&str, fn(&mut Payload)); 6] = [
+    type Spoil = fn(&mut Payload);
+    let spoiled: [(&str, Spoil); 6] = [
         ("state root", |block| block.header.state_root = B256::repeat_byte(1)),
         ("gas used", |block| block.header.gas_used += 1),
         ("parent", |block| block.header.parent_hash = B256::repeat_byte(1)),
@@ -152,7 +153,7 @@ async fn a_bad_block_stops_an_import_and_is_named() {
         }
         writer.finish().unwrap();
         let target = datadir();
-        let error = import_to(&target, &[file.clone()]).await.unwrap_err();
+        let error = import_to(&target, std::slice::from_ref(&file)).await.unwrap_err();
         let text = error.to_string();
         assert_eq!(head(&target).await, all[11].id(), "{text}");
         for part in [file.to_str().unwrap(), &format!("byte {offset}"), "block 12", reason] {
@@ -177,7 +178,7 @@ async fn flipped_bytes_never_panic() {
             bytes[at] ^= 1 << rng.random_range(0..8);
             std::fs::write(&file, &bytes).unwrap();
             let target = datadir();
-            let _ = import_to(&target, &[file.clone()]).await;
+            let _ = import_to(&target, std::slice::from_ref(&file)).await;
             assert!(check(target.path()).is_sound(), "byte {at} of {name}");
         }
     }
@@ -211,7 +212,7 @@ async fn another_branch_becomes_the_chain() {
     grow(&chain, 18, 20).await;
     drop(chain);
     tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
-    import_to(&target, &[file.clone()]).await.unwrap();
+    import_to(&target, std::slice::from_ref(&file)).await.unwrap();
     assert_eq!(head(&target).await, want);
     assert!(check(target.path()).is_sound());
 

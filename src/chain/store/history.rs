@@ -84,6 +84,9 @@ impl Floors {
     }
 }
 
+/// A keyspace's compaction filter by its name, as the database asks for it.
+type Filters = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync>;
+
 impl History {
     pub(super) fn set_window(&self, blocks: Option<u64>) {
         self.window.store(blocks.unwrap_or(0), Ordering::Relaxed);
@@ -98,7 +101,7 @@ impl History {
     }
 
     /// For the history keyspace.
-    pub(super) fn filters(&self) -> Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync> {
+    pub(super) fn filters(&self) -> Filters {
         let floors = self.floors.clone();
         Arc::new(move |name| {
             let factory = || Arc::new(DropsOld(AssertUnwindSafe(floors.clone()))) as Arc<dyn Factory>;

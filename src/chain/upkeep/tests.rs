@@ -58,9 +58,14 @@ async fn the_pool_follows_the_chain_over_reorgs() {
         submit(&chain, raw);
     }
     assert_eq!(chain.pool().stats(), PoolStats { pending: 2, queued: 1, senders: 1 });
+    // Each head is followed before the next one comes: over those that it passes by the pool learns of nothing.
     let go = async |block: &crate::chain::ExecutedBlock| {
+        let before = chain.pool().version();
         chain.insert(block.payload.clone(), Provenance::Engine).await.unwrap();
         chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+        while chain.pool().version() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     };
 
     // Mined: they leave, and what waits behind the gap goes on waiting.

@@ -34,9 +34,9 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
     let sender = address_of(1);
     for _ in 0..blocks {
         let view = chain.view();
-        let mut nonce = view.state().account(sender).unwrap().map_or(0, |account| account.nonce);
+        let next = view.state().account(sender).unwrap().map_or(0, |account| account.nonce);
         let mut transactions = vec![];
-        for _ in 0..rng.random_range(0..4) {
+        for nonce in next..next + rng.random_range(0..4) {
             // The first transactions make contracts.
             let contract = sender.create(rng.random_range(0..4));
             let word = |value: u64| B256::from(U256::from(value));
@@ -53,7 +53,6 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
             let value = U256::from(u8::from(input.is_empty()));
             let paid = alloy_consensus::TxEip1559 { to, input, value, gas_limit: 200_000, ..transfer(nonce) };
             transactions.push(sign(1, paid).1);
-            nonce += 1;
         }
         // As on a real chain, no two deposits are the same.
         let deposit = TxDeposit { source_hash: rng.random::<[u8; 32]>().into(), ..deposit(Address::repeat_byte(9), 50_000) };

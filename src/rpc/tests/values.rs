@@ -98,7 +98,7 @@ async fn state_is_read_at_a_block() {
     assert_eq!(chain.result("net_version", json!([])).await, "901");
     assert_eq!(chain.result("eth_syncing", json!([])).await, false);
     assert_eq!(chain.result("eth_accounts", json!([])).await, json!([]));
-    let modules = json!({ "eth": "1.0", "net": "1.0", "rpc": "1.0", "txpool": "1.0", "web3": "1.0" });
+    let modules = json!({ "eth": "1.0", "net": "1.0", "opp2p": "1.0", "rpc": "1.0", "txpool": "1.0", "web3": "1.0" });
     assert_eq!(chain.result("rpc_modules", json!([])).await, modules);
     let hash = "0x47173285a8d7341e5e972fc677286384f802f8ef42a5ec5f03bbfa254cb01fad";
     assert_eq!(chain.result("web3_sha3", json!(["0x68656c6c6f20776f726c64"])).await, hash);

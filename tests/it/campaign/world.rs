@@ -125,7 +125,7 @@ impl World {
             // Attributes need only the parent's time; transactions that do not fit its state would be refused.
             let state = self.chain.view_of(parent).await.expect("it is known").state();
             let sender = account();
-            let mut nonce = state.account(sender.address).expect("a read").map_or(0, |account| account.nonce);
+            let next = state.account(sender.address).expect("a read").map_or(0, |account| account.nonce);
             let deposit = TxDeposit {
                 source_hash: rng.random::<[u8; 32]>().into(),
                 from: Address::repeat_byte(9),
@@ -134,7 +134,7 @@ impl World {
                 ..Default::default()
             };
             let mut transactions = vec![OpTxEnvelope::from(deposit).encoded_2718().into()];
-            for _ in 0..rng.random_range(0..4) {
+            for nonce in next..next + rng.random_range(0..4) {
                 // The first transactions make contracts.
                 let contract = sender.address.create(rng.random_range(0..4));
                 let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
@@ -149,7 +149,6 @@ impl World {
                 };
                 let value = U256::from(u8::from(input.is_empty()));
                 transactions.push(sender.sign(CHAIN, nonce, to, value, input, 200_000));
-                nonce += 1;
             }
             let attributes = OpPayloadAttributes {
                 payload_attributes: PayloadAttributes {

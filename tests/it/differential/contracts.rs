@@ -43,9 +43,9 @@ const fn at(n: u8) -> Address {
 pub fn alloc(others: &[Address]) -> Map<String, Value> {
     let mut environment = Vec::new();
     for (word, opcode) in TELLS.iter().enumerate() {
-        environment.extend([*opcode, 0x61, (word * 32 >> 8) as u8, (word * 32) as u8, 0x52]);
+        environment.extend([*opcode, 0x61, ((word * 32) >> 8) as u8, (word * 32) as u8, 0x52]);
     }
-    environment.extend([0x61, (TELLS.len() * 32 >> 8) as u8, (TELLS.len() * 32) as u8, 0x5f, 0xf3]);
+    environment.extend([0x61, ((TELLS.len() * 32) >> 8) as u8, (TELLS.len() * 32) as u8, 0x5f, 0xf3]);
     let codes = [
         (STORE, hex!("36600f5760005460005260206000f35b60003560005500").to_vec()),
         (LOG2, hex!("335f35602036038060205f375fa200").to_vec()),
