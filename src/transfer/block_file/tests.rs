@@ -100,7 +100,8 @@ proptest! {
             let block = block.unwrap();
             prop_assert_eq!((&block.payload, block.offset), (&payload, offset));
         }
-        for cut in 1..bytes.len() / 2 {
+        let one = bytes.len() / 2;
+        for cut in [1, 2, 3, one / 2, one - 1] {
             let all = read(&bytes[..cut]);
             prop_assert!(matches!(&all[..], [Err(BlockFileError { offset: 0, cause: Cause::Truncated, .. })]), "{:?}", all);
         }

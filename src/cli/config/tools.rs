@@ -1,0 +1,96 @@
+//! What the command lines of the tools mean that look after a data directory, and which old states are kept.
+
+use super::{CacheConfig, cache, datadir, expand_home};
+use crate::cli::{CliError, parse::Values};
+use std::path::PathBuf;
+
+/// `starling import`.
+#[derive(Clone, Debug)]
+pub struct ImportConfig {
+    pub datadir: PathBuf,
+    /// At least one.
+    pub files: Vec<PathBuf>,
+    pub cache: CacheConfig,
+    pub history: HistoryConfig,
+}
+
+/// `starling export`.
+#[derive(Clone, Debug)]
+pub struct ExportConfig {
+    pub datadir: PathBuf,
+    pub file: PathBuf,
+    /// First and last block, both included; `None`: all.
+    pub range: Option<(u64, u64)>,
+    pub cache: CacheConfig,
+}
+
+/// `starling db`.
+#[derive(Clone, Debug)]
+pub struct DbConfig {
+    pub datadir: PathBuf,
+    pub action: DbAction,
+    pub cache: CacheConfig,
+    pub history: HistoryConfig,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DbAction {
+    Verify,
+    Stats,
+    Prune,
+    Repair,
+}
+
+/// Which old states are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryConfig {
+    /// Blocks below the head whose states can be read; `None`: all.
+    pub states: Option<u64>,
+}
+
+impl ImportConfig {
+    pub fn read(values: &Values, files: Vec<String>) -> Result<Self, CliError> {
+        if files.is_empty() {
+            return Err(CliError::Usage("This command requires an argument: the files to import".into()));
+        }
+        let files = files.iter().map(|file| expand_home(file)).collect();
+        Ok(Self { datadir: datadir(values)?, files, cache: cache(values)?, history: HistoryConfig::read(values)? })
+    }
+}
+
+impl ExportConfig {
+    /// The operands: file, and perhaps first and last block.
+    pub fn read(values: &Values, operands: &[String]) -> Result<Self, CliError> {
+        let number = |text: &String| {
+            let wrong = || CliError::Usage(format!("Export error in parsing parameters: block number not an integer: {text}"));
+            text.parse::<u64>().map_err(|_| wrong())
+        };
+        let (file, range) = match operands {
+            [file] => (file, None),
+            [file, first, last] => (file, Some((number(first)?, number(last)?))),
+            [_, _] => return Err(CliError::Usage("a range has a first and a last block: export FILE FIRST LAST".into())),
+            _ => return Err(CliError::Usage("This command requires an argument: export FILE [FIRST LAST]".into())),
+        };
+        Ok(Self { datadir: datadir(values)?, file: expand_home(file), range, cache: cache(values)? })
+    }
+}
+
+impl DbConfig {
+    pub fn read(values: &Values, action: Option<&str>) -> Result<Self, CliError> {
+        let action = match action {
+            Some("verify") => DbAction::Verify,
+            Some("stats") => DbAction::Stats,
+            Some("prune") => DbAction::Prune,
+            Some("repair") => DbAction::Repair,
+            _ => return Err(CliError::Usage("db takes one of verify, stats, prune, repair".into())),
+        };
+        Ok(Self { datadir: datadir(values)?, action, cache: cache(values)?, history: HistoryConfig::read(values)? })
+    }
+}
+
+impl HistoryConfig {
+    pub(super) fn read(values: &Values) -> Result<Self, CliError> {
+        let archive = values.required_text("gcmode")? == "archive";
+        Ok(Self { states: Some(values.uint("history.state")?).filter(|blocks| *blocks > 0 && !archive) })
+    }
+}
