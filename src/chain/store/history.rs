@@ -26,6 +26,9 @@ use std::{
 /// Most blocks that a bound moves at once: each move writes a memtable out.
 const MAX_STEP: u64 = 1024;
 
+/// Unwind records that go together at least.
+const UNWIND_STEP: u64 = 256;
+
 /// The oldest state, in the keyspace whose rows it is about.
 const STATES: &[u8] = b"_oldest";
 
@@ -113,8 +116,9 @@ impl History {
         *self.committed.lock() = kept;
     }
 
-    /// Everything that was committed before the last call of [`History::before_sync`] is in a synced journal.
-    fn synced(&self, kept: Kept, space: &Keyspace) -> Result<(), StoreError> {
+    /// The commits with these bounds are in a synced journal. A few more unwind records that could go are not worth a flush, unless
+    /// `all` is wanted.
+    fn synced(&self, kept: Kept, space: &Keyspace, all: bool) -> Result<(), StoreError> {
         let mut pending = self.pending.lock();
         match *pending {
             // The memtable with the bound has become a table.
@@ -123,11 +127,14 @@ impl History {
                 *pending = None;
             }
             Some(_) => {}
-            None if kept != *self.floors.durable.lock() => {
-                space.rotate_memtable()?;
-                *pending = Some(kept);
+            None => {
+                let durable = *self.floors.durable.lock();
+                let more = if all { 1 } else { UNWIND_STEP };
+                if kept.states > durable.states || kept.unwinds >= durable.unwinds.saturating_add(more) {
+                    space.rotate_memtable()?;
+                    *pending = Some(kept);
+                }
             }
-            None => {}
         }
         Ok(())
     }
@@ -180,18 +187,23 @@ impl Inner {
 
     /// Waits until everything committed is on the disk. Bounds that rose take two calls and a flush between them until rows may go.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
+        self.sync_and_let_go(false)
+    }
+
+    fn sync_and_let_go(&self, all: bool) -> Result<(), StoreError> {
         let kept = *self.history.committed.lock();
         self.db.persist(fjall::PersistMode::SyncAll)?;
-        self.history.synced(kept, &self.spaces[Space::History as usize])
+        self.history.synced(kept, &self.spaces[Space::History as usize], all)
     }
 
     /// Moves the bounds and drops what is below them now, however long that takes.
     pub(super) fn prune(&self) -> Result<(), StoreError> {
         let space = &self.spaces[Space::History as usize];
-        self.sync()?;
-        while self.history.pending.lock().is_some() {
+        let kept = *self.history.committed.lock();
+        self.sync_and_let_go(true)?;
+        while *self.history.floors.durable.lock() != kept {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            self.sync()?;
+            self.sync_and_let_go(true)?;
         }
         Ok(space.major_compact()?)
     }

@@ -83,6 +83,11 @@ impl Store {
         &self.0.path
     }
 
+    /// Writes what is in memory to tables, and waits for it.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        Ok(self.0.spaces.iter().try_for_each(|space| space.rotate_memtable_and_wait())?)
+    }
+
     /// Drops what the window does not keep, now.
     pub fn prune(&self) -> Result<(), StoreError> {
         self.commit(&[], None, None)?;

@@ -79,6 +79,30 @@ async fn unknown_blocks_are_null_and_unset_tags_are_errors() {
 }
 
 #[tokio::test]
+async fn a_state_that_is_no_longer_kept_is_refused_and_the_oldest_is_named() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    for _ in 0..6 {
+        chain.add(&[]);
+    }
+    chain.store.keep_states(Some(2));
+    chain.store.commit(&chain.blocks, None, None).unwrap();
+    chain.publish();
+    for block in ["0x4", "0x5", "0x6"] {
+        assert_eq!(chain.result("eth_getBalance", json!([RICH, block])).await, "0xf4240");
+    }
+    let pruned = "state at block #3 is pruned, the oldest state is at block #4";
+    for (method, params) in [
+        ("eth_getBalance", json!([RICH, "0x3"])),
+        ("eth_getTransactionCount", json!([RICH, "0x3"])),
+        ("eth_getCode", json!([CONTRACT, "0x3"])),
+        ("eth_getStorageAt", json!([CONTRACT, "0x1", "0x3"])),
+        ("eth_call", json!([{ "to": CONTRACT }, "0x3"])),
+    ] {
+        assert_eq!(chain.error(method, params).await, (-32000, pruned.into()), "{method}");
+    }
+}
+
+#[tokio::test]
 async fn state_is_read_at_a_block() {
     let mut chain = Chain::new(Fork::Ecotone);
     chain.add(&[]);
