@@ -60,6 +60,36 @@ fn child_that_imports_until_it_is_killed() {
     World::open(Path::new(&dir), window).run(&mut StdRng::from_os_rng());
 }
 
+/// Runs a chain in a child process until it has said so many lines, and kills it. `floor` is the least height that its head can have;
+/// returns that of the next life, and how often the branch was changed.
+fn live_and_die(dir: &Path, window: u64, mut floor: u64, lines: usize) -> (u64, u64) {
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "campaign::child_that_imports_until_it_is_killed", "--nocapture"])
+        .env(CHILD, dir)
+        .env(WINDOW, window.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the child");
+    let mut told = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let mut reorgs = 0;
+    let mut hear = |line: &str, alive: bool| {
+        let word = |name: &str| line.split_once(name).and_then(|(_, number)| number.parse::<u64>().ok());
+        match (word("stored "), word("reorg ")) {
+            (Some(stored), _) if alive => floor = stored,
+            (_, Some(fork)) => (floor, reorgs) = (floor.min(fork), reorgs + 1),
+            _ => {}
+        }
+    };
+    for _ in 0..lines {
+        hear(&told.next().expect("the child stopped by itself").expect("a line"), true);
+    }
+    child.kill().expect("a child to kill");
+    // Of what it had said before it died only the changes of branch can be held against it.
+    told.map_while(Result::ok).for_each(|line| hear(&line, false));
+    child.wait().expect("it is dead");
+    (floor, reorgs)
+}
+
 #[test]
 fn killed_under_import_and_reorgs_nothing_is_inconsistent() {
     let mut rng = StdRng::seed_from_u64(seed());
@@ -70,33 +100,8 @@ fn killed_under_import_and_reorgs_nothing_is_inconsistent() {
     let (mut reorgs, mut highest) = (0, 0);
     for kill in 0..kills {
         let (dir, window, reached) = &mut dirs[kill % 2];
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "campaign::child_that_imports_until_it_is_killed", "--nocapture"])
-            .env(CHILD, dir.path())
-            .env(WINDOW, window.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the child");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let mut floor = *reached;
-        for _ in 0..rng.random_range(3..80) {
-            let line = lines.next().unwrap_or_else(|| panic!("the child stopped before kill {kill}")).expect("a line");
-            let word = |name: &str| line.split_once(name).and_then(|(_, number)| number.parse::<u64>().ok());
-            if let Some(stored) = word("stored ") {
-                floor = stored;
-            } else if let Some(fork) = word("reorg ") {
-                floor = floor.min(fork);
-                reorgs += 1;
-            }
-        }
-        child.kill().expect("a child to kill");
-        // What it had written before it died counts.
-        for line in lines.map_while(Result::ok) {
-            if let Some(fork) = line.split_once("reorg ").and_then(|(_, number)| number.parse::<u64>().ok()) {
-                floor = floor.min(fork);
-            }
-        }
-        child.wait().expect("it is dead");
+        let (floor, changes) = live_and_die(dir.path(), *window, *reached, rng.random_range(3..80));
+        reorgs += changes;
         match verify(dir.path()) {
             Verdict::Sound { head } => {
                 assert!(head >= floor, "kill {kill}: the head is {head}, and {floor} had been stored");
@@ -124,7 +129,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// The files of a chain that is running, as a kill leaves them. Journals are cut behind what they hold.
+/// The files of a chain that was killed. Journals are cut behind what they hold.
 fn copy(from: &Path, to: &Path) {
     for file in files(from) {
         fs::create_dir_all(to.join(&file).parent().expect("a folder")).expect("a folder");
@@ -219,12 +224,10 @@ fn damaged_files_never_give_wrong_answers() {
             World::open(dir.path(), Some(40)).extend(&mut rng, 40);
             flush(dir.path());
         }
-        let world = World::open(dir.path(), Some(40));
-        world.extend(&mut rng, 15);
-        copy(dir.path(), earlier.path());
-        world.extend(&mut rng, 25);
-        copy(dir.path(), later.path());
-        drop(world);
+        for (lines, to) in [(15, &earlier), (25, &later)] {
+            live_and_die(dir.path(), 40, 0, lines);
+            copy(dir.path(), to.path());
+        }
         assert!(matches!(verify(later.path()), Verdict::Sound { .. }), "the copy is sound");
         let all: Vec<_> = files(later.path()).into_iter().filter(|file| !file.ends_with("LOCK")).collect();
         for _ in 0..(cases - done).min(250) {
