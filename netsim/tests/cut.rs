@@ -168,6 +168,6 @@ async fn a_replica_whose_link_was_cut_catches_up() {
         assert_eq!(replica.hash(number).await, sequencer.hash(number).await, "block {number}");
     }
     let log = std::fs::read_to_string(replica_log).unwrap();
-    assert!(log.contains("peer does not answer"), "silence is noticed:\n{log}");
+    assert!(log.contains("reason=no_answer"), "silence is noticed:\n{log}");
     assert!(log.matches("peer connected").count() >= 2, "and the peer is dialled again:\n{log}");
 }

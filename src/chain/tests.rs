@@ -9,6 +9,7 @@ use alloy_rpc_types_engine::PayloadAttributes;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::json;
 use starling_proto::fork::Fork;
+use std::{collections::BTreeSet, path::PathBuf};
 use tempfile::TempDir;
 
 /// Time of the genesis block, Unix seconds.
@@ -47,20 +48,37 @@ pub fn open(datadir: &Path) -> (Chain, Threads) {
 
 /// What a process leaves that is killed now: its files as the kernel has them.
 pub fn killed(datadir: &Path) -> TempDir {
-    fn copy(from: &Path, to: &Path) {
-        std::fs::create_dir_all(to).unwrap();
-        for entry in std::fs::read_dir(from).unwrap() {
-            let entry = entry.unwrap();
-            let to = to.join(entry.file_name());
-            match entry.file_type().unwrap().is_dir() {
-                true => copy(&entry.path(), &to),
-                false => drop(std::fs::copy(entry.path(), to).unwrap()),
+    fn files(dir: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
+        let mut all = BTreeSet::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => all.extend(files(&entry.path())?),
+                false => drop(all.insert(entry.path())),
             }
         }
+        Ok(all)
     }
-    let copied = tempfile::tempdir().unwrap();
-    copy(datadir, copied.path());
-    copied
+    let copy = |to: &Path| -> std::io::Result<bool> {
+        let before = files(datadir)?;
+        for file in &before {
+            let to = to.join(file.strip_prefix(datadir).unwrap());
+            std::fs::create_dir_all(to.parent().unwrap())?;
+            std::fs::copy(file, to)?;
+        }
+        Ok(files(datadir)? == before)
+    };
+    // Files that come and go meanwhile would make it the picture of no moment.
+    for _ in 0..1000 {
+        let copied = tempfile::tempdir().unwrap();
+        match copy(copied.path()) {
+            Ok(true) => return copied,
+            Ok(false) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the files of {} never rest", datadir.display());
 }
 
 /// Attributes of a block two seconds after its parent: a deposit, then these transactions. `salt` tells siblings apart.
