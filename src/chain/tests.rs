@@ -61,14 +61,19 @@ pub fn killed(datadir: &Path) -> TempDir {
     }
     let copy = |to: &Path| -> std::io::Result<bool> {
         let before = files(datadir)?;
+        let place = |file: &PathBuf| to.join(file.strip_prefix(datadir).unwrap());
         for file in &before {
-            let to = to.join(file.strip_prefix(datadir).unwrap());
-            std::fs::create_dir_all(to.parent().unwrap())?;
-            std::fs::copy(file, to)?;
+            std::fs::create_dir_all(place(file).parent().unwrap())?;
+            std::fs::copy(file, place(file))?;
+        }
+        for file in &before {
+            if std::fs::read(file)? != std::fs::read(place(file))? {
+                return Ok(false);
+            }
         }
         Ok(files(datadir)? == before)
     };
-    // Files that come and go meanwhile would make it the picture of no moment.
+    // What changes while it is copied gives the picture of no moment: a kill stops all writes at once.
     for _ in 0..1000 {
         let copied = tempfile::tempdir().unwrap();
         match copy(copied.path()) {
