@@ -6,6 +6,7 @@
 //! blocks that led to it. Called by execution; its load is proportional to the leaves a block changes times the depth of the trie.
 //! A node that is missing is an error, never another root.
 
+pub(super) mod history;
 mod node;
 mod proof;
 mod stack;

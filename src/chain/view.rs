@@ -206,7 +206,7 @@ impl View {
     }
 
     /// The state after an earlier block of this branch; `None` above the head or below the retained history. Below
-    /// [`View::stored`] it has values but no trie.
+    /// [`View::stored`] it may have values but no trie.
     pub fn state_at(self: &Arc<Self>, number: u64) -> Option<State> {
         if number == self.header.number {
             return Some(self.state());
@@ -228,20 +228,21 @@ impl View {
         Some(State::new(self.clone(), header, at))
     }
 
-    /// The state after a block of this branch with its trie, for proofs. For a block below [`View::stored`] the unwind records between
-    /// are read into memory: `Ok(None)` if there are more than `deepest` of them, or if the block is above the head.
-    pub fn state_with_trie(self: &Arc<Self>, number: u64, deepest: u64) -> Result<Option<State>, ReadError> {
+    /// The state after a block of this branch in which this account can be proven; `None` above the head or below the proof window.
+    pub fn provable_state(self: &Arc<Self>, number: u64, address: Address) -> Result<Option<State>, ReadError> {
         if number >= self.base.number {
             return Ok(self.state_at(number));
         }
-        if self.snapshot.head().number - number > deepest {
+        if number < self.oldest_proof(address) {
             return Ok(None);
         }
-        match Self::at_branch(self.snapshot.clone(), number, vec![], None, None) {
-            Ok(view) => Ok(Some(Arc::new(view).state())),
-            Err(ReadError::Pruned(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let header = self.header_of(number)?.map(Arc::new);
+        Ok(header.map(|header| State::new(self.clone(), header, At::Stored(number))))
+    }
+
+    /// The oldest block that [`View::provable_state`] answers for: the message passer's are kept longer than others.
+    pub fn oldest_proof(&self, address: Address) -> u64 {
+        self.snapshot.oldest_proof(address).min(self.base.number)
     }
 
     /// The oldest block that [`View::state_at`] answers for.

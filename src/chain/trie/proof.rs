@@ -7,7 +7,7 @@ use crate::chain::{
     store::keys,
     trie::{
         StateSource, TrieError, decode_account, decode_slot,
-        node::{Node, nibble, rlp_branch, rlp_extension, rlp_leaf},
+        node::{Kind, Node, nibble, rlp_branch, rlp_extension, rlp_leaf},
         row, slot_leaf,
         walk::{Source, root_node},
     },
@@ -35,7 +35,7 @@ pub struct SlotProof {
     pub nodes: Vec<Bytes>,
 }
 
-/// Proves an account and slots of it in a state that has a trie (see [`crate::chain::view::View::state_with_trie`]).
+/// Proves an account and slots of it in a state that has a trie (see [`crate::chain::view::View::provable_state`]).
 pub fn prove(state: &State, address: Address, slots: &[U256]) -> Result<AccountProof, TrieError> {
     let hash = keccak256(address);
     let found = row(Some(state), &keys::account(&hash))?;
@@ -59,7 +59,12 @@ pub(super) fn path<S: Source>(source: &S, root: B256, key: &B256, leaf: Option<&
     let mut nodes = Vec::new();
     let found = loop {
         let Node::Stored { reference, kind } = node else { break None };
-        let loaded = source.load(&path, &reference, kind)?;
+        // A leaf that the flat rows have needs no search, which is long where much has changed since an old state.
+        let known = leaf.filter(|_| kind == Kind::Leaf || path.is_empty()).map(|value| (value, rlp_leaf(key, path.len(), value)));
+        let loaded = match known {
+            Some((value, rlp)) if RlpNode::from_rlp(&rlp) == reference => Node::Leaf { key: *key, value: value.clone() },
+            _ => source.load(&path, &reference, kind)?,
+        };
         let rlp = encode(&loaded, path.len())?;
         if RlpNode::from_rlp(&rlp) != reference {
             return Err(TrieError::Damaged(format!("the node at path {path:?} is not the one its parent names")));
