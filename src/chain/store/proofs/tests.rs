@@ -10,7 +10,7 @@ use crate::chain::{
 use alloy_consensus::Header;
 use alloy_primitives::{KECCAK256_EMPTY, U256};
 use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
-use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use starling_proto::payload::Payload;
 use std::{
     collections::BTreeMap,
