@@ -412,6 +412,11 @@ impl Chain {
         self.settings.keep_states(blocks);
     }
 
+    /// How many bytes of trie history keep blocks provable; zero is no bound.
+    pub fn keep_proofs(&self, bytes: u64) -> Result<(), ChainError> {
+        self.settings.keep_proofs(bytes).map_err(ChainError::store)
+    }
+
     /// The genesis block.
     pub fn genesis(&self) -> Result<BlockId, ChainError> {
         let hash = self.settings.identity().genesis_hash;

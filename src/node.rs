@@ -48,6 +48,7 @@ pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) ->
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
     chain.keep_states(config.history.states);
+    chain.keep_proofs(config.history.proofs)?;
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
     }
@@ -67,6 +68,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
     let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
     chain.keep_states(config.history.states);
+    chain.keep_proofs(config.history.proofs)?;
     check_same_chain(&chain, &rollup, &config)?;
     let (l1, poll) = (l1_client(&config.l1)?, config.l1.poll_interval);
     let signer = config.sequencer.as_ref().map(|sequencer| Signer::from_hex(sequencer.key.expose())).transpose()?;

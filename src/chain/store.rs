@@ -27,7 +27,6 @@ pub use error::{Identity, StoreError};
 pub use journal::DamagedJournal;
 pub(in crate::chain) use journal::check as check_journals;
 pub(in crate::chain) use maintain::{KINDS, Rewrite, is_own};
-pub use proofs::DEFAULT_WINDOW as DEFAULT_PROOF_WINDOW;
 pub use read::UnwindRecord;
 
 use crate::chain::view::{ExecutedBlock, Overlay, ReadError, RowChange};
@@ -326,11 +325,6 @@ impl Store {
         self.0.history.set_window(blocks);
     }
 
-    /// How many bytes of trie history keep blocks provable; zero is no bound.
-    pub fn keep_proofs(&self, bytes: u64) {
-        self.0.history.set_proofs(bytes);
-    }
-
     /// Starts to write memtables out that have been filling for long, so that the journal can be cut: replay at open stays short.
     pub fn rotate(&self) -> Result<(), StoreError> {
         for space in &self.0.spaces {
@@ -471,6 +465,11 @@ impl Snapshot {
 
     pub fn finalized(&self) -> Option<BlockId> {
         self.0.finalized
+    }
+
+    /// Whether this is the same reading.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The oldest block whose state can still be read.

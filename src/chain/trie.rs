@@ -13,7 +13,7 @@ mod stack;
 mod walk;
 mod witness;
 
-pub use proof::{AccountProof, SlotProof, prove};
+pub use proof::{AccountProof, SlotProof, prove, prove_hashed};
 pub use stack::{StackTrie, row_children, row_hash};
 pub use witness::{Roots, Witness};
 

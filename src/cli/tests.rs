@@ -282,6 +282,12 @@ fn tools_take_their_operands() -> Result<(), CliError> {
     for all in ["--history.state 0", "--gcmode=archive", "--gcmode archive --history.state 9"] {
         assert_eq!(files(&format!("starling import a {all}"))?.1, None, "{all}");
     }
+    let proofs = |line: &str| match parse_with(line, &[("STARLING_PROOFS_MAX_SIZE", "5GB")])?.invocation {
+        Invocation::Import(config) => Ok::<_, CliError>(config.history.proofs),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((proofs("starling import a")?, proofs("starling import a --proofs.max-size=3MB")?), (5_000_000_000, 3_000_000));
+    assert!(parse_with("starling import a --proofs.max-size many", &[]).is_err());
     let range = |line: &str| match parse_with(line, &[])?.invocation {
         Invocation::Export(config) => Ok::<_, CliError>((config.file, config.range)),
         other => panic!("{other:?}"),

@@ -24,7 +24,7 @@ fn kept_rows(blocks: &[Arc<ExecutedBlock>], proven: &mut u64, put: &mut impl FnM
             put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
         }
         proofs::rows(overlay, number, |key, entry| {
-            *proven += (key.len() + entry.len()) as u64;
+            *proven = proven.wrapping_add((key.len() + entry.len()) as u64);
             put(Space::History, key, Some(entry));
         });
         put(Space::History, &keys::trie_history_bytes(number), Some(&proven.to_be_bytes()));

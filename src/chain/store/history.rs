@@ -34,7 +34,7 @@ const UNWIND_STEP: u64 = 256;
 const STATES: &[u8] = b"_oldest";
 
 /// The oldest block that can be proven, and the oldest at which the message passer can.
-const PROOFS: &[u8] = b"_proofs";
+pub(super) const PROOFS: &[u8] = b"_proofs";
 
 /// The bounds of history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,10 +127,6 @@ impl History {
         self.window.store(blocks.unwrap_or(0), Ordering::Relaxed);
     }
 
-    pub(super) fn set_proofs(&self, bytes: u64) {
-        self.proofs.store(bytes, Ordering::Relaxed);
-    }
-
     /// Before a snapshot is taken: what it can see stays until the pin is gone.
     pub(super) fn pin(&self) -> Pin {
         let mut pins = self.floors.pins.lock();
@@ -170,7 +166,8 @@ impl History {
                 if risen(|kept| kept.states)
                     || risen(|kept| kept.proofs)
                     || risen(|kept| kept.passer)
-                    || kept.unwinds >= durable.unwinds.saturating_add(more) {
+                    || kept.unwinds >= durable.unwinds.saturating_add(more)
+                {
                     space.rotate_memtable()?;
                     *pending = Some(kept);
                 }
@@ -197,7 +194,8 @@ impl Inner {
             Some(row) => codec::decode_two(&row).ok_or_else(|| damaged_meta(PROOFS))?,
             // Written before there was trie history: it begins with the next block.
             None => {
-                let head = get(snapshot, history, HEAD)?.and_then(|row| codec::decode_id(&row)).ok_or_else(|| damaged_meta(HEAD))?;
+                let head =
+                    get(snapshot, history, HEAD)?.and_then(|row| codec::decode_id(&row)).ok_or_else(|| damaged_meta(HEAD))?;
                 (head.number, head.number)
             }
         };

@@ -7,7 +7,11 @@
 
 use crate::chain::{
     execute::MESSAGE_PASSER,
-    store::{Inner, Snapshot, Space, StoreError, codec, get, history::Kept, keys},
+    store::{
+        Inner, Snapshot, Space, Store, StoreError, codec, get,
+        history::{Kept, PROOFS},
+        keys,
+    },
     trie::history::{self, TrieRow},
     view::{Overlay, ReadError},
 };
@@ -15,14 +19,14 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use starling_proto::payload::BlockId;
 use std::sync::{LazyLock, atomic::Ordering};
 
-/// Bytes of trie history kept if nothing else is said.
-pub const DEFAULT_WINDOW: u64 = 20_000_000_000;
-
 /// Blocks below the head at which the message passer can be proven: seven days of two seconds.
 pub const PASSER_BLOCKS: u64 = 302_400;
 
 /// Blocks below the head that can be proven, however small the window is: as many as geth keeps states of.
 pub const LEAST_BLOCKS: u64 = 128;
+
+/// Blocks between two words about the window.
+const TELL_EVERY: u64 = 43_200;
 
 static PASSER: LazyLock<B256> = LazyLock::new(|| keccak256(MESSAGE_PASSER));
 
@@ -94,7 +98,11 @@ impl Inner {
         }
         let window = self.history.proofs.load(Ordering::Relaxed);
         let bytes_at = |number| -> Result<u64, StoreError> { Ok(mark(snapshot, self, number)?.unwrap_or_default()) };
-        if window == 0 || written.bytes.saturating_sub(bytes_at(kept.proofs)?) <= window {
+        let bytes = written.bytes.saturating_sub(bytes_at(kept.proofs)?);
+        if window == 0 || bytes <= window {
+            if written.below.number / TELL_EVERY < head / TELL_EVERY {
+                tell(*kept, head, bytes);
+            }
             return Ok(());
         }
         // Down to a little less than all, so that the bound moves seldom.
@@ -108,6 +116,7 @@ impl Inner {
             }
         }
         kept.proofs = low;
+        tell(*kept, head, written.bytes.saturating_sub(bytes_at(low)?));
         Ok(())
     }
 }
@@ -116,6 +125,31 @@ fn mark(snapshot: &fjall::Snapshot, inner: &Inner, number: u64) -> Result<Option
     let key = keys::trie_history_bytes(number);
     let row = get(snapshot, &inner.spaces[Space::History as usize], &key)?;
     row.map(|row| codec::decode_number(&row).ok_or_else(|| ReadError::Damaged(format!("history row {key}")))).transpose()
+}
+
+impl Store {
+    /// How many bytes of trie history keep blocks provable; zero is no bound.
+    pub fn keep_proofs(&self, bytes: u64) -> Result<(), StoreError> {
+        self.0.history.proofs.store(bytes, Ordering::Relaxed);
+        let snapshot = self.snapshot()?;
+        tell(snapshot.0.kept, snapshot.head().number, snapshot.proof_bytes()?);
+        Ok(())
+    }
+
+    /// Lets go of all trie history: the window begins anew at the head.
+    pub(in crate::chain) fn forget_proofs(&self) -> Result<(), StoreError> {
+        let head = self.head().number;
+        let mut rewrite = self.rewrite();
+        rewrite.set(Space::History, &keys::trie_history_bytes(head), None)?;
+        rewrite.set(Space::History, PROOFS, Some(&codec::encode_two(head, head).into()))?;
+        rewrite.finish().map(drop)
+    }
+}
+
+/// Says how far back the window reaches.
+fn tell(kept: Kept, head: u64, bytes: u64) {
+    let oldest = kept.proofs.max(kept.states).min(head);
+    tracing::info!(blocks = head - oldest, oldest, bytes, "blocks whose proofs are kept");
 }
 
 impl Snapshot {
@@ -143,11 +177,41 @@ impl Snapshot {
         history::row_at(key, &stood, &|node| self.state_row(node))
     }
 
+    /// No trie history of this block and older ones is kept.
+    pub fn oldest_trie(&self) -> u64 {
+        self.0.kept.proofs.min(self.0.kept.passer)
+    }
+
+    /// Rows of trie history with this key are kept above this block.
+    pub(in crate::chain) fn oldest_trie_row(&self, key: &[u8]) -> u64 {
+        if is_passers(key) { self.oldest_trie() } else { self.0.kept.proofs }
+    }
+
+    /// The rows of trie history that a block must have written.
+    pub(in crate::chain) fn trie_history_of(overlay: &Overlay, number: u64) -> Vec<(Bytes, Bytes)> {
+        let mut made = Vec::new();
+        rows(overlay, number, |key, entry| made.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(entry))));
+        made
+    }
+
+    /// The block of a row of trie history.
+    pub(in crate::chain) fn trie_history_number(key: &[u8]) -> Option<u64> {
+        keys::trie_history_parts(key).map(|(_, _, _, number)| number)
+    }
+
+    /// Bytes of trie history up to a block.
+    pub(in crate::chain) fn trie_history_mark(&self, number: u64) -> Result<Option<u64>, ReadError> {
+        mark(&self.0.snapshot, &self.0.inner, number)
+    }
+
+    pub(in crate::chain) fn history_get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.get(Space::History, key)
+    }
+
     /// Bytes of trie history that the window holds at the stored head.
     pub fn proof_bytes(&self) -> Result<u64, ReadError> {
-        let bytes_at = |number| mark(&self.0.snapshot, &self.0.inner, number);
-        let all = bytes_at(self.0.head.number)?.unwrap_or_default();
-        Ok(all.saturating_sub(bytes_at(self.0.kept.proofs)?.unwrap_or_default()))
+        let all = self.trie_history_mark(self.0.head.number)?.unwrap_or_default();
+        Ok(all.saturating_sub(self.trie_history_mark(self.0.kept.proofs)?.unwrap_or_default()))
     }
 }
 

@@ -70,7 +70,8 @@ type Now<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, ReadError> + 'a;
 /// The row of a node as it was: `stood` gives the entry that says what was there then, if any has been written since, and `now` the
 /// row as it is.
 pub fn row_at(key: &[u8], stood: &Now<'_>, now: &Now<'_>) -> Result<Option<Bytes>, ReadError> {
-    let damaged = || ReadError::Damaged(format!("the trie history of node {} cannot be read", alloy_primitives::hex::encode(key)));
+    let damaged =
+        || ReadError::Damaged(format!("the trie history of node {} cannot be read", alloy_primitives::hex::encode(key)));
     let Some(entry) = stood(key)? else { return now(key) };
     match entry.split_first().ok_or_else(damaged)? {
         (&(NOTHING | LEAF), _) => Ok(None),

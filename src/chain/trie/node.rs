@@ -118,7 +118,10 @@ pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
 pub(super) enum RowRef<'a> {
     /// Each child: whether it is a leaf, and its reference.
     Branch([Option<(bool, &'a [u8])>; 16]),
-    Extension { nibbles: &'a [u8], child: &'a [u8] },
+    Extension {
+        nibbles: &'a [u8],
+        child: &'a [u8],
+    },
 }
 
 impl<'a> RowRef<'a> {

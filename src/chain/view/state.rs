@@ -90,7 +90,7 @@ impl State {
     /// The rows with this prefix, at or after `from`, ascending. Loads as it goes. Below the newest stored block flat rows only.
     pub fn scan(&self, prefix: &[u8], from: &[u8]) -> Result<Scan<'_>, ReadError> {
         let from = from.max(prefix);
-        let (snapshot, back) = (&self.view.snapshot, &self.view.back);
+        let (snapshot, back) = (&self.view.snapshot, &*self.view.back);
         let blocks = match self.at {
             At::Tip(blocks) => blocks,
             At::Stored(number) => {

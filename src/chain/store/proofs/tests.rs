@@ -12,11 +12,7 @@ use alloy_primitives::{KECCAK256_EMPTY, U256};
 use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use starling_proto::payload::Payload;
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 const CACHE: u64 = 1 << 20;
 const SLOTS: u64 = 60;
@@ -93,12 +89,7 @@ impl World {
         let header =
             Header { parent_hash: head.hash, number: head.number + 1, state_root: update.state_root, ..Default::default() };
         self.chain.push((header.clone(), plain));
-        Arc::new(ExecutedBlock::new(
-            Arc::new(Payload::sealed(header, vec![])),
-            vec![],
-            Arc::default(),
-            Arc::new(update.overlay),
-        ))
+        Arc::new(ExecutedBlock::new(Arc::new(Payload::sealed(header, vec![])), vec![], Arc::default(), Arc::new(update.overlay)))
     }
 
     fn unwind(&mut self, blocks: usize) {
@@ -233,7 +224,7 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
     assert_eq!(world.store.snapshot().unwrap().oldest_proof(Address::ZERO), 0);
     let bytes = world.store.snapshot().unwrap().proof_bytes().unwrap();
     let before = world.count(b'T');
-    world.store.keep_proofs(bytes / 3);
+    world.store.keep_proofs(bytes / 3).unwrap();
     // States go with the window of states, and the message passer's do not.
     world.store.keep_states(Some(150));
     world.grow(100);
