@@ -49,15 +49,12 @@ pub fn entries<'a>(rows: impl Iterator<Item = TrieRow<'a>>, mut put: impl FnMut(
         };
         put(key, &entry);
         // Its leaves have no rows that would come by here.
-        for index in 0..16 {
-            let [was, is] = [&before, &after].map(|row| match row {
-                Some(RowRef::Branch(children)) => children[index],
-                _ => None,
-            });
+        for index in 0..16u8 {
+            let [was, is] = [&before, &after].map(|row| row.as_ref().and_then(|row| row.child(&[index])));
             let is_node = |child: Option<(bool, &[u8])>| matches!(child, Some((false, _)));
             if was != is && !is_node(was) && !is_node(is) {
                 let tag = if was.is_some() { LEAF } else { NOTHING };
-                put(&[key.as_ref(), &[index as u8]].concat(), &named_as(tag, was));
+                put(&[key.as_ref(), &[index]].concat(), &named_as(tag, was));
             }
         }
         above.push((key, before));

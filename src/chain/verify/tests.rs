@@ -287,6 +287,7 @@ async fn old_states_are_read_as_they_were() {
         assert!(written > 50, "{written}");
         drop((view, chain));
         tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
-        assert!(check(dir.path()).is_sound());
+        let report = check(dir.path());
+        assert!(report.is_sound(), "{report:#?}");
     }
 }

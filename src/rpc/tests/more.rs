@@ -4,11 +4,18 @@ use super::{
     chain::{CONTRACT, Chain, FUNDS, RICH, legacy},
     send::{SENDER, transfer},
 };
+use crate::chain::{
+    changes::{AccountChange, Changes},
+    trie,
+    view::ExecutedBlock,
+};
+use alloy_consensus::Header;
 use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
 use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 use serde_json::{Value, json};
-use starling_proto::fork::Fork;
+use starling_proto::{fork::Fork, payload::Payload};
+use std::sync::Arc;
 
 fn nodes(value: &Value) -> Vec<Bytes> {
     serde_json::from_value(value.clone()).unwrap()
@@ -58,7 +65,15 @@ async fn proofs_reach_back_as_far_as_the_window_and_the_oldest_is_named() {
         for _ in 0..blocks {
             let parent = chain.view.lock().clone();
             let block = chain.block(&parent, &[], "");
-            chain.store.commit(&[block], None, None).unwrap();
+            let account = AccountChange { nonce: parent.head().number, balance: U256::ONE, code_hash: KECCAK256_EMPTY };
+            let changes =
+                Changes { accounts: [(keccak256(Address::repeat_byte(7)), Some(account))].into(), ..Default::default() };
+            let update = trie::update(&parent.state(), &changes).unwrap();
+            let header = Header { state_root: update.state_root, ..block.payload.header.clone() };
+            let payload = Payload::sealed(header, block.payload.transactions.clone());
+            let (senders, receipts) = (block.senders.clone(), block.receipts.clone());
+            let block = ExecutedBlock::new(Arc::new(payload), senders, receipts, Arc::new(update.overlay));
+            chain.store.commit(&[Arc::new(block)], None, None).unwrap();
             chain.publish();
         }
     };
