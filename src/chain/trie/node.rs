@@ -115,6 +115,7 @@ pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
 }
 
 /// A row of the trie as it is read without making anything of it. References are 32 bytes of hash or RLP shorter than that.
+#[expect(clippy::large_enum_variant, reason = "nearly all are branches, and live on the stack for as long as a row is read")]
 pub(super) enum RowRef<'a> {
     /// Each child: whether it is a leaf, and its reference.
     Branch([Option<(bool, &'a [u8])>; 16]),

@@ -314,3 +314,32 @@ fn only_the_message_passers_rows_are_its_own() {
     let key = keys::trie_history(&keys::state_node(&way), 7);
     assert_eq!(keys::trie_history_parts(&key), Some((&b"t"[..], 64, keccak256(MESSAGE_PASSER).as_slice(), 7)));
 }
+
+/// What trie history costs: a small part of what a block writes, since no node is in it.
+#[test]
+fn trie_history_is_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let account = |nonce| Some(AccountChange { nonce, balance: U256::from(nonce) << 60, code_hash: KECCAK256_EMPTY });
+    let address = |n: u64| keccak256(n.to_be_bytes());
+    let all = Changes { accounts: (0..30_000).map(|n| (address(n), account(1))).collect(), ..Default::default() };
+    let update = trie::genesis(&all).unwrap();
+    let genesis = Payload::sealed(Header { state_root: update.state_root, ..Default::default() }, vec![]);
+    let identity = Identity { chain_id: 901, genesis_hash: genesis.hash };
+    let store = Store::create(dir.path(), CACHE, identity, &genesis, &update.overlay).unwrap();
+    let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
+    // Ten transfers.
+    let some = Changes { accounts: (0..20).map(|n| (address(n * 1_000), account(2))).collect(), ..Default::default() };
+    let update = trie::update(&view.state(), &some).unwrap();
+    let header = Header { parent_hash: genesis.hash, number: 1, state_root: update.state_root, ..Default::default() };
+    let payload = Arc::new(Payload::sealed(header, vec![]));
+    let block = Arc::new(ExecutedBlock::new(payload, vec![], Arc::default(), Arc::new(update.overlay)));
+    let mut sizes = BTreeMap::<(&str, char), (usize, usize)>::new();
+    for (space, key, value) in crate::chain::store::written_rows(&[block]) {
+        let size = sizes.entry((space, key[0] as char)).or_default();
+        size.0 += 1;
+        size.1 += key.len() + value.map_or(0, |value| value.len());
+    }
+    println!("rows and bytes of a block of ten transfers: {sizes:?}");
+    let [trie, unwind] = ['T', 'U'].map(|tag| sizes[&("history", tag)].1);
+    assert!(trie * 4 < unwind, "{trie} of {unwind}");
+}
