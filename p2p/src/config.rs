@@ -1,6 +1,7 @@
 //! What the swarm is told at start.
 
 use crate::{
+    discovery::DiscoveryConfig,
     peers::{Policy, Tides},
     sync::Limits,
 };
@@ -76,6 +77,8 @@ pub struct Config {
     pub policy: Policy,
     /// Networks to connect within; empty for all.
     pub restrict: Vec<IpNet>,
+    /// Look for peers; `None`: do not, and open no UDP socket.
+    pub discovery: Option<DiscoveryConfig>,
     /// Where scores, bans and blocks are kept; `None` keeps them in memory.
     pub peerstore: Option<PathBuf>,
     pub limits: Limits,
@@ -101,6 +104,7 @@ impl Config {
             tides: Tides::default(),
             policy: Policy::default(),
             restrict: Vec::new(),
+            discovery: None,
             peerstore: None,
             limits: Limits::default(),
         }

@@ -42,6 +42,12 @@ pub enum StartError {
     Mesh(String),
     #[error("invalid numbers of peers: {0}")]
     Tides(String),
+    #[error(
+        "cannot listen for discovery on UDP {address}: {source}; choose another port with --p2p.listen.udp, or turn it off with --p2p.no-discovery"
+    )]
+    Udp { address: SocketAddr, source: io::Error },
+    #[error("the p2p identity is no secp256k1 key, which discovery needs")]
+    Identity,
     #[error(transparent)]
     Peerstore(#[from] StoreError),
 }

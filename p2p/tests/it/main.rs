@@ -1,5 +1,6 @@
 //! Real swarms on loopback.
 
+mod discovery;
 mod gate;
 mod gossip;
 mod hostile;
