@@ -2,6 +2,7 @@
 
 use crate::{
     discovery::DiscoveryConfig,
+    nat::NatConfig,
     peers::{Policy, Tides},
     sync::Limits,
 };
@@ -79,6 +80,8 @@ pub struct Config {
     pub restrict: Vec<IpNet>,
     /// Look for peers; `None`: do not, and open no UDP socket.
     pub discovery: Option<DiscoveryConfig>,
+    /// Ask the router to open our ports; `None`: do not.
+    pub nat: Option<NatConfig>,
     /// Where scores, bans and blocks are kept; `None` keeps them in memory.
     pub peerstore: Option<PathBuf>,
     pub limits: Limits,
@@ -105,6 +108,7 @@ impl Config {
             policy: Policy::default(),
             restrict: Vec::new(),
             discovery: None,
+            nat: None,
             peerstore: None,
             limits: Limits::default(),
         }

@@ -34,6 +34,7 @@ pub use handle::{
 };
 pub use ipnet::IpNet;
 pub use libp2p::{Multiaddr, PeerId, identity::Keypair};
+pub use nat::NatConfig;
 pub use peers::{
     Policy, Tides,
     ledger::{Change, Entry},

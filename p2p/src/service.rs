@@ -17,7 +17,7 @@ use crate::{
     discovery::{Contact, Discovery},
     gate::{Rules, SharedRules, site},
     handle::{Blocks, Command, Event, Network, PeerInfo, Settled},
-    nat::Mapped,
+    nat::{Mapped, Nat},
     peers::{Candidates, Link, Offence, Reputation, StaticPeers, Tides},
     peerstore::{Peerstore, Record},
     reqresp::{self, Client},
@@ -108,6 +108,7 @@ pub struct Service {
     statics: StaticPeers,
     /// Runs beside the swarm.
     discovery: Option<Discovery>,
+    nat: Option<Nat>,
     /// What it found.
     found: mpsc::Receiver<Contact>,
     candidates: Candidates,
@@ -187,16 +188,18 @@ impl Service {
         let (commands_in, commands) = mpsc::channel(COMMANDS);
         let (events, events_out) = mpsc::channel(config.limits.unsettled.max(1));
         let (listen_out, listen_addrs) = watch::channel(Vec::new());
-        let (_mapped_in, mapped) = watch::channel(Mapped::default());
+        let (mapped_in, mapped) = watch::channel(Mapped::default());
         let discovery = config.discovery.as_ref();
         let discovery = discovery
             .map(|discovery| Discovery::new(&config, discovery, rules.clone(), listen_addrs.clone(), peers.clone(), mapped))
             .transpose()?;
         let (discovery, ends) = discovery.unzip();
-        let (found, questions) = match ends {
-            Some(ends) => (ends.found, Some(ends.questions)),
-            None => (mpsc::channel(1).1, None),
+        let (found, questions, udp) = match ends {
+            Some(ends) => (ends.found, Some(ends.questions), Some(ends.udp)),
+            None => (mpsc::channel(1).1, None, None),
         };
+        let listen = listen_addrs.clone();
+        let nat = config.nat.map(|config| Nat { config, listen_addrs: listen, udp, mapped: mapped_in });
         let threshold = config.gossip_threshold.as_secs();
         let service = Self {
             swarm,
@@ -212,6 +215,7 @@ impl Service {
             fetch_ids: HashMap::new(),
             statics,
             discovery,
+            nat,
             found,
             candidates: Candidates::default(),
             awaited: Vec::new(),
@@ -251,6 +255,9 @@ impl Service {
         let (mut beside, stop) = (JoinSet::new(), token.child_token());
         if let Some(discovery) = self.discovery.take() {
             beside.spawn(discovery.run(stop.clone()));
+        }
+        if let Some(nat) = self.nat.take() {
+            beside.spawn(nat.run(stop.clone()));
         }
         loop {
             let wakeup = self.wakeup();

@@ -148,11 +148,6 @@ impl Network {
         answer.await.ok()
     }
 
-    /// Whether there is discovery.
-    pub fn discovers(&self) -> bool {
-        self.questions.is_some()
-    }
-
     /// The newest decisions, newest first; of one peer if one is named.
     pub async fn ledger(&self, peer: Option<PeerId>, limit: usize) -> Result<Vec<Entry>, ControlError> {
         self.ask(|done| Control::Ledger { peer, limit, done }).await

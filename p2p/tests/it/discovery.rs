@@ -44,6 +44,14 @@ async fn meet(node: &Node, peer: PeerId) {
     eventually(LIMIT, || node.network.peers().iter().any(|other| other.id == peer)).await;
 }
 
+fn tcp_port(node: &Node) -> u16 {
+    let port = |part| match part {
+        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
+        _ => None,
+    };
+    node.address.iter().find_map(port).unwrap()
+}
+
 fn knows(node: &Node, peer: PeerId) -> bool {
     node.network.peers().iter().any(|other| other.id == peer)
 }
@@ -165,20 +173,14 @@ async fn enough_peers_are_enough() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ports_and_addresses_are_advertised_as_told() {
     let node = Node::start(seeking(&[])).await;
-    let port = |node: &Node| {
-        node.address.iter().find_map(|part| match part {
-            libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
-            _ => None,
-        })
-    };
     let parsed = |text: &str| match text.parse().unwrap() {
         Bootnode::Enr(record) => record,
         Bootnode::Enode(_) => panic!("a record"),
     };
     let plain = report(&node).await;
-    let (own, tcp) = (parsed(&plain.enr), port(&node));
-    assert_eq!((own.ip4(), own.tcp4(), own.udp4()), (Some([127, 0, 0, 1].into()), tcp, Some(plain.udp)));
-    assert_eq!(Some(plain.udp), tcp, "UDP on the port of TCP");
+    let (own, tcp) = (parsed(&plain.enr), tcp_port(&node));
+    assert_eq!((own.ip4(), own.tcp4(), own.udp4()), (Some([127, 0, 0, 1].into()), Some(tcp), Some(plain.udp)));
+    assert_eq!(plain.udp, tcp, "UDP on the port of TCP");
 
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let told = with(seeking(&[]), |config| {
@@ -198,14 +200,20 @@ async fn ports_and_addresses_are_advertised_as_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_discovery_there_is_no_udp_socket() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let node = Node::start(Config { listen_tcp: port, ..config() }).await;
-    assert!(UdpSocket::bind(("127.0.0.1", port)).is_ok(), "the port of UDP is free");
-    assert!(node.network.discovery().await.is_none());
-    node.stop().await;
-    let node = Node::start(Config { listen_tcp: port, ..seeking(&[]) }).await;
-    assert!(UdpSocket::bind(("127.0.0.1", port)).is_err(), "the port of UDP is taken");
-    node.stop().await;
+    let quiet = Node::start(config()).await;
+    assert!(quiet.network.discovery().await.is_none());
+    let port = tcp_port(&quiet);
+    assert!(!udp_ports().contains(&port), "nothing listens on {port}");
+    let seeking = Node::start(seeking(&[])).await;
+    let port = report(&seeking).await.udp;
+    assert!(udp_ports().contains(&port), "discovery listens on {port}");
+}
+
+/// The kernel's list of UDP sockets over IPv4.
+fn udp_ports() -> Vec<u16> {
+    let table = std::fs::read_to_string("/proc/self/net/udp").unwrap();
+    let port = |line: &str| u16::from_str_radix(line.split_whitespace().nth(1)?.split_once(':')?.1, 16).ok();
+    table.lines().skip(1).filter_map(port).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@ mod discovery;
 mod gate;
 mod gossip;
 mod hostile;
+mod nat;
 mod net;
 mod peers;
 mod serving;
