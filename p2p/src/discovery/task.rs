@@ -39,6 +39,8 @@ const PER_WALK: usize = 16;
 const TICK: Duration = Duration::from_secs(1);
 const SAVE: Duration = Duration::from_secs(30);
 const LOOK_UP: Duration = Duration::from_secs(300);
+/// The same, while our record has no address.
+const LOOK_UP_AGAIN: Duration = Duration::from_secs(15);
 /// Records of our chain that are kept, and for how many seconds after a node was last heard of.
 const RECORDS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 const KEEP: u64 = 7 * 24 * 3600;
@@ -99,7 +101,7 @@ impl Discovery {
             looking_up: JoinSet::new(),
             next_walk: Instant::now(),
             next_save: Instant::now() + SAVE,
-            next_look_up: Instant::now() + LOOK_UP,
+            next_look_up: Instant::now() + LOOK_UP_AGAIN,
             nodes: LruCache::new(RECORDS),
             refused: BTreeMap::new(),
         })
@@ -264,7 +266,9 @@ impl Task {
             && self.looking_up.is_empty()
             && self.next_look_up <= now
         {
-            self.next_look_up = now + LOOK_UP;
+            let own = self.discv5.local_enr();
+            let has_address = own.ip4().is_some() || own.ip6().is_some();
+            self.next_look_up = now + if has_address { LOOK_UP } else { LOOK_UP_AGAIN };
             self.looking_up.spawn(look_up(name.clone(), to.address.is_ipv4()));
         }
         metrics::gauge!("starling_p2p_discovery_table").set(self.discv5.table_entries_id().len() as f64);
