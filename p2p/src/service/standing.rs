@@ -95,6 +95,7 @@ impl Service {
             self.record_scores();
         }
         self.ebb(now);
+        self.dial_candidates(now);
     }
 
     fn record_scores(&self) {
