@@ -386,12 +386,20 @@ async fn serve_rpc(
             origins: ws.origins.clone(),
         });
     }
+    if let Some(rollup) = &config.rollup {
+        endpoints.rollup = Some(HttpEndpoint {
+            addr: resolve("--rpc.addr", &rollup.addr, rollup.port).await?,
+            api: rollup.api.clone(),
+            vhosts: rollup.vhosts.clone(),
+            cors: rollup.cors_domains.clone(),
+        });
+    }
     if let Some((engine, endpoint)) = engine {
         context.engine = Some(engine);
         endpoints.auth = Some(endpoint);
     }
     let (server, bound) = RpcServer::bind(endpoints, context).await?;
-    tracing::info!(version = VERSION, http = ?bound.http, ws = ?bound.ws, authrpc = ?bound.auth, "JSON-RPC is served");
+    tracing::info!(version = VERSION, http = ?bound.http, ws = ?bound.ws, rpc = ?bound.rollup, authrpc = ?bound.auth, "JSON-RPC is served");
     tasks.spawn("JSON-RPC", {
         let token = tasks.token();
         async move {

@@ -120,6 +120,8 @@ pub struct SequencerConfig {
 pub struct RpcConfig {
     pub http: Option<HttpConfig>,
     pub ws: Option<WsConfig>,
+    /// The rollup node's own RPC, served where it is asked for.
+    pub rollup: Option<HttpConfig>,
     /// The sequencer's RPC, which gets submitted transactions.
     pub sequencer_http: Option<String>,
     /// Leave `l1FeeScalar` out from Ecotone on.
@@ -373,9 +375,20 @@ impl RpcConfig {
             api: namespaces("ws.api")?,
             origins: values.list("ws.origins")?,
         };
+        let rollup = match values.source("rpc.addr").or(values.source("rpc.port")) {
+            Some(_) => Some(HttpConfig {
+                addr: host(values.required_text("rpc.addr")?),
+                port: values.port("rpc.port")?,
+                api: vec!["opp2p".to_owned()],
+                cors_domains: vec![],
+                vhosts: http.vhosts.clone(),
+            }),
+            None => None,
+        };
         Ok(Self {
             http: values.bool("http")?.then_some(http),
             ws: values.bool("ws")?.then_some(ws),
+            rollup,
             sequencer_http: values.text("rollup.sequencerhttp")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
             limits: RpcLimits::read(values)?,

@@ -58,10 +58,20 @@ fn go_spellings_are_read() -> Result<(), CliError> {
 
 #[test]
 fn what_has_no_effect_is_accepted_and_said() -> Result<(), CliError> {
-    let (_, notices) = node("--p2p.ping --l2=http://127.0.0.1:8551", &[("OP_NODE_RPC_PORT", "9545")])?;
+    let (_, notices) = node("--p2p.ping --l2=http://127.0.0.1:8551", &[("OP_NODE_RPC_ENABLE_ADMIN", "true")])?;
     assert_eq!(notices.len(), 3, "{notices:?}");
     assert!(notices.iter().any(|notice| notice.starts_with("--p2p.ping has no effect: ")));
-    assert!(notices.iter().any(|notice| notice.starts_with("OP_NODE_RPC_PORT (--rpc.port) has no effect: ")));
+    assert!(notices.iter().any(|notice| notice.starts_with("OP_NODE_RPC_ENABLE_ADMIN (--rpc.enable-admin) has no effect: ")));
+    Ok(())
+}
+
+#[test]
+fn the_rollup_nodes_rpc_is_served_when_asked_for() -> Result<(), CliError> {
+    assert!(node("--http", &[])?.0.rpc.rollup.is_none());
+    let (config, notices) = node("--rpc.port 7545", &[])?;
+    assert_eq!(config.rpc.rollup.map(|rpc| (rpc.addr, rpc.port)), Some(("0.0.0.0".to_owned(), 7545)));
+    assert_eq!(notices, Vec::<String>::new());
+    assert_eq!(node("", &[("OP_NODE_RPC_ADDR", "127.0.0.1")])?.0.rpc.rollup.map(|rpc| rpc.port), Some(9545));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 const NO_DERIVATION: &str = "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
 const NO_BEACON: &str = "no blobs are read yet";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
-const NO_ROLLUP_RPC: &str = "the rollup node's own RPC is not served yet";
+const NO_ROLLUP_RPC: &str = "the rollup node's own RPC serves the methods of its network only";
 const NO_PROFILER: &str = "there is no profiler yet";
 const NO_SIGNER: &str = "blocks are signed with a local key (--p2p.sequencer.key.path) only";
 const NO_CONDUCTOR: &str = "the conductor is not asked yet";
@@ -279,8 +279,8 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Rollup node RPC",
         &[
-            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC").no_effect(NO_ROLLUP_RPC),
-            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC").no_effect(NO_ROLLUP_RPC),
+            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (opp2p), served when it or its port is given"),
+            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (opp2p), served when it or its address is given"),
             flag("rpc.enable-admin", Bool, "false", "Serve the admin methods").no_effect(NO_ROLLUP_RPC),
             flag("rpc.admin-state", Path, "", "File that keeps what admin methods changed").no_effect(NO_ROLLUP_RPC),
             flag("experimental.sequencer-api", Bool, "false", "Serve the block building methods").no_effect(NO_ROLLUP_RPC),
