@@ -53,7 +53,7 @@ struct Entry {
 
 enum Filter {
     Blocks(Cursor),
-    Logs { query: Query, cursor: Cursor, follower: Follower },
+    Logs { query: Query, cursor: Cursor, follower: Box<Follower> },
     Pending { transactions: broadcast::Receiver<B256>, full: bool },
 }
 
@@ -97,7 +97,7 @@ fn not_found() -> RpcError {
 pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     let query: Query = args.at_most(1)?.required()?;
     query.check_order()?;
-    let follower = query.follower(&context.bounds)?;
+    let follower = Box::new(query.follower(&context.bounds)?);
     context.filters.add(Filter::Logs { query, cursor: Cursor::new(context.view().head()), follower })
 }
 
