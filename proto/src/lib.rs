@@ -16,3 +16,4 @@ pub mod reqresp;
 pub mod sign;
 pub mod system_config;
 pub mod upgrades;
+pub mod wire;
