@@ -17,6 +17,7 @@ pub mod identity;
 mod limits;
 pub mod peers;
 mod peerstore;
+mod range;
 mod reqresp;
 mod serve;
 pub mod service;
@@ -26,7 +27,7 @@ mod transport;
 
 pub use config::{Config, Genesis, Mesh};
 pub use handle::{
-    BanReport, Blocks, ControlError, Direction, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance, Refused,
+    BanReport, Blocks, ControlError, Direction, Encoded, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance, Refused,
     Report, Settled, Subject, SyncReport,
 };
 pub use ipnet::IpNet;

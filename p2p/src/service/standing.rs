@@ -99,6 +99,8 @@ impl Service {
             self.record_scores();
         }
         self.ebb(now);
+        self.ask_statuses(now);
+        self.show_progress(now);
     }
 
     fn record_scores(&self) {

@@ -5,5 +5,6 @@ mod gossip;
 mod hostile;
 mod net;
 mod peers;
+mod range;
 mod serving;
 mod standing;
