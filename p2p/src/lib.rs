@@ -27,8 +27,8 @@ mod transport;
 
 pub use config::{Config, Genesis, Mesh};
 pub use handle::{
-    BanReport, Blocks, ControlError, Direction, Encoded, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance, Refused,
-    Report, Settled, Subject, SyncReport,
+    BanReport, Blocks, ControlError, Direction, Encoded, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance,
+    Refused, Report, Settled, Subject, SyncReport,
 };
 pub use ipnet::IpNet;
 pub use libp2p::{Multiaddr, PeerId, identity::Keypair};

@@ -173,7 +173,8 @@ impl Range {
         let all: Vec<u64> = self.flights.iter().filter(|(_, flight)| above(flight)).map(|(id, _)| *id).collect();
         all.into_iter().for_each(|id| self.cancel(id));
         let holes = std::mem::take(&mut self.holes);
-        self.holes = holes.into_iter().filter(|(first, _)| *first <= number).map(|(first, last)| (first, last.min(number))).collect();
+        self.holes =
+            holes.into_iter().filter(|(first, _)| *first <= number).map(|(first, last)| (first, last.min(number))).collect();
         self.frontier = self.frontier.min(number + 1);
     }
 
@@ -300,7 +301,8 @@ impl Range {
         let noted = self.frontier == low || self.holes.first().is_some_and(|(first, _)| *first <= low);
         if !noted && !gap.has_body(low) && self.holder(low).is_none() {
             let next = gap.next_body(low).unwrap_or(u64::MAX);
-            let flying = self.flights.values().filter_map(|flight| flight.window).map(|window| window.next).filter(|n| *n > low).min();
+            let flying =
+                self.flights.values().filter_map(|flight| flight.window).map(|window| window.next).filter(|n| *n > low).min();
             let end = next.min(flying.unwrap_or(u64::MAX)).min(self.frontier);
             self.holes.insert((low, end - 1));
         }

@@ -191,9 +191,8 @@ impl Service {
             protocols.extend(range_client::protocol(config.chain_id).map(|protocol| protocol.to_string()));
         }
         let asking = config.sync_req_resp.then(|| control.clone());
-        let asking = asking.and_then(|control| {
-            range_client::Client::new(control, config.chain_id, config.genesis.id.hash, blocks.clone())
-        });
+        let asking = asking
+            .and_then(|control| range_client::Client::new(control, config.chain_id, config.genesis.id.hash, blocks.clone()));
         let (commands_in, commands) = mpsc::channel(COMMANDS);
         let (events, events_out) = mpsc::channel(config.limits.unsettled.max(1));
         let (listen_out, listen_addrs) = watch::channel(Vec::new());

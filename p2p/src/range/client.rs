@@ -72,7 +72,8 @@ impl Client {
         let read = || -> Result<_, wire::WireError> {
             let id = |block: Option<wire::Block>| block.map(|block| block.id()).transpose();
             let head = id(status.head.clone())?.ok_or(wire::WireError::NoHead)?;
-            let said = Status { head, oldest: status.oldest, safe: id(status.safe.clone())?, finalized: id(status.finalized.clone())? };
+            let said =
+                Status { head, oldest: status.oldest, safe: id(status.safe.clone())?, finalized: id(status.finalized.clone())? };
             Ok((said, wire::hash(&status.genesis_hash)?))
         };
         let (said, genesis) = read().map_err(malformed)?;
@@ -277,6 +278,3 @@ fn first_known(parents: &[B256], blocks: &dyn Blocks) -> Option<usize> {
     }
     Some(parents.partition_point(|parent| !blocks.knows(*parent)))
 }
-
-#[cfg(test)]
-mod tests;

@@ -82,7 +82,14 @@ type Packed = Option<(Vec<u8>, Rest)>;
 
 impl Server {
     /// `rate`: bytes a second of one peer.
-    pub fn new(chain_id: u64, genesis: BlockId, blocks: Arc<dyn Blocks>, heads: watch::Receiver<Heads>, seen: Seen, rate: u32) -> Self {
+    pub fn new(
+        chain_id: u64,
+        genesis: BlockId,
+        blocks: Arc<dyn Blocks>,
+        heads: watch::Receiver<Heads>,
+        seen: Seen,
+        rate: u32,
+    ) -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
         Self {
             chain_id,
@@ -240,7 +247,14 @@ impl Server {
     }
 
     /// `None` if the block that was named is not, or no longer, on our chain.
-    fn pack_bodies(&self, mut next: u64, mut parent: Option<B256>, last: BlockId, mut bytes: usize, chunk: &mut ChunkBuilder) -> Option<Rest> {
+    fn pack_bodies(
+        &self,
+        mut next: u64,
+        mut parent: Option<B256>,
+        last: BlockId,
+        mut bytes: usize,
+        chunk: &mut ChunkBuilder,
+    ) -> Option<Rest> {
         let mut left = bytes;
         while next <= last.number && chunk.len() < CHUNK && left > 0 {
             let linked = |block: &Encoded| parent.is_none_or(|parent| block.parent == parent);

@@ -181,7 +181,14 @@ impl Service {
         if elapsed >= PROGRESS {
             let rate = before.saturating_sub(report.missing) as f64 / elapsed.as_secs_f64();
             let (missing, linked, peers) = (report.missing, report.linked, report.peers);
-            tracing::info!(target_block = target, missing, linked, peers, blocks_per_second = rate as u64, "blocks are fetched from peers");
+            tracing::info!(
+                target_block = target,
+                missing,
+                linked,
+                peers,
+                blocks_per_second = rate as u64,
+                "blocks are fetched from peers"
+            );
             self.ranging.progress = Some((now, report.missing));
         }
         let Some((missing, why)) = self.sync.stall(now) else {

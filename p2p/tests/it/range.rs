@@ -31,7 +31,7 @@ async fn greeted(network: &Network, peers: u64) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("{:?}", network.report().await.unwrap().sync);
+    panic!("{:#?}", network.report().await.unwrap());
 }
 
 async fn ask(node: &Node, raw: &mut Raw, request: Vec<u8>) -> Vec<Answer> {
@@ -78,7 +78,12 @@ struct Fake {
 
 impl Fake {
     async fn connected_to(node: &Node, blocks: &[Arc<Payload>], server: Server) -> Self {
+        // Asked first of equals: the one of the lowest id.
+        let others = node.network.peers();
         let mut raw = Raw::new(false);
+        while others.iter().any(|peer| peer.id < raw.id()) {
+            raw = Raw::new(false);
+        }
         let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol()).unwrap();
         raw.reconnect(node).await;
         let (id, blocks) = (raw.id(), blocks.to_vec());
@@ -192,26 +197,131 @@ fn wrong_header(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_long_gap_is_filled_from_three_peers_and_each_kind_of_lie_is_a_ban_with_its_evidence() {
-    count_metrics();
+/// A replica that starts late, beside two honest peers and one that answers with `server`, gets every block.
+async fn late_beside(server: Server) -> (Node, Fake) {
     let blocks = chain(3_000, vec![1; 500]);
-    let first = Node::start_with(long_config(), &blocks[..2_999]).await;
-    let second = Node::start_with(long_config(), &blocks).await;
-    for lie in [wrong_body as Server, wrong_transactions, wrong_header] {
-        let late = Node::start(following(&[&first, &second])).await;
-        let liar = Fake::connected_to(&late, &blocks, lie).await;
-        greeted(&late.network, 3).await;
-        // The first question goes to any of the three: until the liar has been asked, the late node starts over.
-        first.network.publish(blocks[2_999].clone(), sign_block(&blocks[2_999])).await;
-        eventually(LONG, || late.chain.has(&blocks[2_999])).await;
-        assert_eq!(late.chain.blocks.lock().len(), 3_000);
-        let debts = late.network.ledger(Some(liar.id), 100).await.unwrap();
-        println!("{debts:?}");
-        if let Some(line) = debts.iter().find(|line| line.reason == "false_block") {
-            assert!(line.evidence.starts_with("asked for "), "{line:?}");
-            assert!(debts.iter().any(|line| matches!(line.change, Change::Banned { .. })));
-        }
-        late.stop().await;
+    let (tip, rest) = blocks.split_last().unwrap();
+    let first = Node::start_with(long_config(), rest).await;
+    let second = Node::start_with(long_config(), rest).await;
+    let late = Node::start(following(&[&first, &second])).await;
+    late.peers(2).await;
+    let fake = Fake::connected_to(&late, &blocks, server).await;
+    greeted(&late.network, 3).await;
+    first.publish(tip).await;
+    eventually(LONG, || late.chain.has(tip)).await;
+    assert!(blocks.iter().all(|block| late.chain.has(block)));
+    (late, fake)
+}
+
+async fn is_banned_for_a_lie(server: Server, evidence: &str) {
+    let (late, liar) = late_beside(server).await;
+    let ledger = late.network.ledger(Some(liar.id), 100).await.unwrap();
+    let line = ledger.iter().find(|line| line.reason == "false_block").expect("it is named");
+    assert!(line.evidence.contains(evidence), "{line:?}");
+    assert!(ledger.iter().any(|line| matches!(line.change, Change::Banned { .. })), "{ledger:?}");
+    for honest in late.network.peers() {
+        assert_eq!(late.network.ledger(Some(honest.id), 100).await.unwrap().iter().map(|l| l.score).sum::<f64>().min(0.0), 0.0);
     }
+    late.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_three_peers_that_serves_wrong_blocks_is_banned_and_the_others_finish() {
+    is_banned_for_a_lie(wrong_body, "it sent 16 (").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_that_are_not_the_headers_are_a_ban() {
+    is_banned_for_a_lie(wrong_transactions, "the transactions are not those of block").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_that_is_not_the_one_named_is_a_ban() {
+    is_banned_for_a_lie(wrong_header, "asked for header ").await;
+}
+
+fn silence(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Status(_) => truth(blocks, ask),
+        _ => vec![],
+    }
+}
+
+fn refusal(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Status(_) => truth(blocks, ask),
+        _ => vec![Answer::Refusal(wire::Refusal::NotFound as u32)],
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_has_not_what_it_says_is_named_and_not_banned() {
+    let (late, fake) = late_beside(refusal).await;
+    assert!(late.network.ledger(Some(fake.id), 9).await.unwrap().iter().any(|line| line.reason == "false_status"));
+    assert!(late.network.peers().iter().any(|peer| peer.id == fake.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_peer_loses_its_share() {
+    let (late, fake) = late_beside(silence).await;
+    assert!(late.network.peers().iter().any(|peer| peer.id == fake.id), "slow is no lie");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_time_does_not_allow_is_named() {
+    fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+        let head = wire::Block { number: u64::MAX, hash: vec![1; 32] };
+        truth(&[], ask)
+            .into_iter()
+            .map(|answer| match answer {
+                Answer::Status(status) => Answer::Status(wire::Status { head: Some(head.clone()), ..status }),
+                answer => answer,
+            })
+            .collect()
+    }
+    let node = Node::start(long_config()).await;
+    let fake = Fake::connected_to(&node, &[], future).await;
+    loop {
+        if node.debts(fake.id).await.iter().any(|(reason, _)| *reason == "false_head") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_is_bounded_and_true() {
+    let blocks = chain(200, vec![7; 300]);
+    let node = Node::start_with(long_config(), &blocks).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let last = blocks[199].id();
+    let headers = |count| request(Ask::Headers(wire::HeadersRequest { number: last.number, hash: last.hash.to_vec(), count }));
+    let bodies = |first, max_bytes| {
+        request(Ask::Bodies(wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes }))
+    };
+    let Answer::Status(said) = &ask(&node, &mut raw, request(Ask::Status(wire::StatusRequest {}))).await[0] else { panic!() };
+    assert_eq!((said.head.clone(), said.chain_id), (Some(last.into()), CHAIN));
+    let Answer::Headers(chunk) = &ask(&node, &mut raw, headers(4096)).await[0] else { panic!("headers") };
+    let hashes: Vec<_> = chunk.items().unwrap().iter().map(|item| wire::decode_header(item).unwrap().0).collect();
+    assert_eq!(hashes, blocks.iter().rev().map(|block| block.hash).collect::<Vec<_>>(), "down to the first block");
+    let Answer::Bodies(chunk) = &ask(&node, &mut raw, bodies(201, 1 << 20)).await[0] else { panic!("blocks") };
+    let read: Vec<Payload> = chunk.items().unwrap().iter().map(|item| wire::decode_block(item).unwrap()).collect();
+    assert!(read.iter().eq(blocks[190..].iter().map(|block| &**block)));
+    let answers = ask(&node, &mut raw, bodies(11, 1)).await;
+    let Answer::Bodies(chunk) = &answers[0] else { panic!("blocks") };
+    assert_eq!((answers.len(), chunk.count), (1, 1), "as many as the bytes hold, one at least");
+    let other = wire::HeadersRequest { number: last.number, hash: vec![1; 32], count: 1 };
+    let refusals = [
+        (request(Ask::Headers(other)), wire::Refusal::NotFound),
+        (headers(0), wire::Refusal::Invalid),
+        (headers(4097), wire::Refusal::Invalid),
+        (bodies(last.number + 1, 1), wire::Refusal::Invalid),
+        (bodies(0, 1), wire::Refusal::NotFound),
+        (request(Ask::Headers(wire::HeadersRequest { number: 0, hash: vec![], count: 1 })), wire::Refusal::Invalid),
+        (vec![1, 0, 0, 0, 0xff], wire::Refusal::Invalid),
+    ];
+    for (index, (asked, refusal)) in refusals.into_iter().enumerate() {
+        assert_eq!(ask(&node, &mut raw, asked).await, [Answer::Refusal(refusal as u32)], "request {index}");
+    }
+    assert!(ask(&node, &mut raw, vec![0xff, 0xff, 0xff, 0xff]).await.is_empty(), "a frame of 4 GB");
 }
