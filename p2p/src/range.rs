@@ -12,8 +12,6 @@
 
 pub mod client;
 pub mod serve;
-#[cfg(test)]
-mod tests;
 
 use crate::{
     peers::Offence,
@@ -85,6 +83,15 @@ pub enum Trouble {
     Malformed(String),
     /// The answer is a block or header other than the one named: no honest peer sends that.
     False(String),
+}
+
+/// Where the way down ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground {
+    /// No block at or below this number is wanted.
+    pub floor: u64,
+    /// About here it will meet a block that is known.
+    pub likely: u64,
 }
 
 /// What the machine wants done.
@@ -254,14 +261,13 @@ impl Range {
         ready.chain(late).min()
     }
 
-    /// Asks for what the gap needs and may be asked for. `floor`: no block at or below it is wanted. `former`: a skeleton that the way
-    /// down is likely to meet.
-    pub fn drive(&mut self, gap: &Gap, former: Option<&Gap>, floor: u64, limits: &Limits, now: Instant) {
+    /// Asks for what the gap needs and may be asked for.
+    pub fn drive(&mut self, gap: &Gap, ground: Ground, limits: &Limits, now: Instant) {
         for peer in self.peers.values_mut() {
             peer.ready.take_if(|ready| *ready <= now);
         }
         if !gap.is_grounded() {
-            return self.walk(gap, former, floor, now);
+            return self.walk(gap, ground, now);
         }
         self.mend(gap);
         loop {
@@ -278,14 +284,14 @@ impl Range {
         self.steal(gap, now);
     }
 
-    fn walk(&mut self, gap: &Gap, former: Option<&Gap>, floor: u64, now: Instant) {
+    fn walk(&mut self, gap: &Gap, Ground { floor, likely }: Ground, now: Instant) {
         let from = gap.bottom();
         if self.flights.values().any(|flight| flight.from == from && flight.window.is_none()) || from.number <= floor {
             return;
         }
         let Some(peer) = self.pick(from.number, from.number) else { return };
-        let to_former = former.map_or(u64::MAX, |former| from.number.saturating_sub(former.top().number).max(SHORTEST));
-        let count = u32::try_from((from.number - floor).min(to_former)).unwrap_or(u32::MAX).min(MAX_HEADERS);
+        let count = from.number.saturating_sub(likely).max(SHORTEST).min(from.number - floor);
+        let count = u32::try_from(count).unwrap_or(u32::MAX).min(MAX_HEADERS);
         self.ask(peer, Ask::Headers { from, count }, None, from, now);
     }
 

@@ -217,6 +217,7 @@ impl Sync {
 
     /// The next thing to do. Call until `None` after every event.
     pub fn poll(&mut self) -> Option<Action> {
+        self.actions.extend(self.range.take_orders().into_iter().map(Action::Range));
         self.actions.pop_front()
     }
 

@@ -4,10 +4,10 @@
 //! whose lower part it takes over with its bodies and requests. So a skeleton is extended by blocks that gossip missed, and cut back
 //! where the sequencer went another way.
 
-use super::{Action, Arrival, Body, Dropped, Sync};
+use super::{Arrival, Body, Dropped, Sync};
 use crate::{
     handle::Provenance,
-    range::{Links, SHORTEST, Status, Trouble},
+    range::{Ground, Links, SHORTEST, Status, Trouble},
 };
 use libp2p::PeerId;
 use starling_proto::payload::BlockId;
@@ -83,9 +83,10 @@ impl Sync {
 
     pub(super) fn drive(&mut self, now: Instant) {
         let Some(gap) = &self.gap else { return };
-        self.range.drive(gap, self.former.as_ref(), self.ledger.floor(), &self.limits, now);
+        let former = self.former.as_ref().map_or(0, |former| former.top().number);
+        let ground = Ground { floor: self.ledger.floor(), likely: former.max(self.ledger.head()) };
+        self.range.drive(gap, ground, &self.limits, now);
         self.ranging = true;
-        self.take_orders();
     }
 
     /// Turns to a higher tip, or from a branch that no peer has; true if the gap has changed.
@@ -113,7 +114,6 @@ impl Sync {
     pub(super) fn forget_range(&mut self) {
         self.former = None;
         self.range.restart();
-        self.take_orders();
     }
 
     fn meet_former(&mut self, now: Instant) {
@@ -125,10 +125,8 @@ impl Sync {
         } else if gap.is_grounded() {
             self.forget_range();
         }
-        self.take_orders();
-    }
-
-    fn take_orders(&mut self) {
-        self.actions.extend(self.range.take_orders().into_iter().map(Action::Range));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,6 +147,7 @@ impl World {
                 }
                 Action::Blame { peer, fault, .. } => self.blames.push((peer, fault)),
                 Action::Dropped { tip, why } => self.dropped.push((tip, why)),
+                Action::Range(order) => panic!("nobody here speaks that: {order:?}"),
             }
         }
         let gap = self.sync.gap.as_ref();
