@@ -3,7 +3,11 @@
 use alloy_primitives::B256;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::{
-    Multiaddr, PeerId, Stream, StreamProtocol, Swarm, SwarmBuilder, multiaddr::Protocol, noise, swarm::SwarmEvent, tcp, yamux,
+    Multiaddr, PeerId, Stream, StreamProtocol, Swarm, SwarmBuilder,
+    multiaddr::Protocol,
+    noise, ping,
+    swarm::{NetworkBehaviour, SwarmEvent},
+    tcp, yamux,
 };
 use libp2p_stream::Control;
 use starling_proto::wire::{self, Answer, Ask, LENGTH};
@@ -14,12 +18,19 @@ const BARE: StreamProtocol = StreamProtocol::new("/bench/bare/1");
 const AT_ONCE: usize = 2;
 const WINDOW: usize = 256;
 
-fn swarm() -> Swarm<libp2p_stream::Behaviour> {
+/// A node that does not answer pings is taken for dead.
+#[derive(NetworkBehaviour)]
+struct Behaviour {
+    streams: libp2p_stream::Behaviour,
+    ping: ping::Behaviour,
+}
+
+fn swarm() -> Swarm<Behaviour> {
     SwarmBuilder::with_new_identity()
         .with_tokio()
         .with_tcp(tcp::Config::new().nodelay(true), noise::Config::new, yamux::Config::default)
         .expect("noise")
-        .with_behaviour(|_| libp2p_stream::Behaviour::new())
+        .with_behaviour(|_| Behaviour { streams: libp2p_stream::Behaviour::new(), ping: ping::Behaviour::default() })
         .expect("a behaviour")
         .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(600)))
         .build()
@@ -31,7 +42,7 @@ async fn connect(address: &str) -> (PeerId, Control) {
     let Some(Protocol::P2p(peer)) = address.iter().last() else { panic!("{address} names no peer") };
     let mut swarm = swarm();
     swarm.dial(address).expect("it can be dialled");
-    let control = swarm.behaviour().new_control();
+    let control = swarm.behaviour().streams.new_control();
     while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionEstablished { .. }) {}
     tokio::spawn(async move {
         loop {
@@ -45,7 +56,7 @@ async fn connect(address: &str) -> (PeerId, Control) {
 pub async fn serve_bare() {
     let mut swarm = swarm();
     swarm.listen_on("/ip4/127.0.0.1/tcp/0".parse().expect("an address")).expect("a port");
-    let mut incoming = swarm.behaviour().new_control().accept(BARE).expect("it is new");
+    let mut incoming = swarm.behaviour().streams.new_control().accept(BARE).expect("it is new");
     let local = *swarm.local_peer_id();
     tokio::spawn(async move {
         loop {
