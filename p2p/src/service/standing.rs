@@ -101,6 +101,7 @@ impl Service {
         self.ebb(now);
         self.ask_statuses(now);
         self.show_progress(now);
+        self.dial_candidates(now);
     }
 
     fn record_scores(&self) {
