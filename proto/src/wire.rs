@@ -294,7 +294,7 @@ pub fn decode_block(item: &Bytes) -> Result<Payload, WireError> {
             return Err(WireError::Transactions);
         }
         let raw = alloy_rlp::Header::decode_bytes(&mut list, false).map_err(WireError::Rlp)?;
-        transactions.push(Bytes::from(item.slice_ref(raw)));
+        transactions.push(item.slice_ref(raw));
     }
     if ordered_trie_root_encoded(&transactions) != header.transactions_root {
         return Err(WireError::TransactionsRoot { number: header.number, hash });
