@@ -7,9 +7,12 @@ pub(crate) use control::Control;
 pub use control::{BanReport, ControlError, Direction, MeshReport, PeerReport, Refused, Report, Subject, SyncReport};
 
 use crate::discovery::Question;
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address, B256, Bytes};
 use libp2p::{Multiaddr, PeerId};
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::{
+    payload::{BlockId, Payload},
+    wire,
+};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
@@ -65,6 +68,32 @@ pub trait Blocks: Send + Sync + 'static {
     fn knows(&self, hash: B256) -> bool;
     /// The canonical block of this height.
     fn block(&self, number: u64) -> Option<Payload>;
+    /// The hash of the canonical block of this height.
+    fn hash(&self, number: u64) -> Option<B256> {
+        self.block(number).map(|block| block.hash)
+    }
+    /// The RLP of a canonical block's header and, if asked for, of the list of its raw transactions: what peers of our kind are sent.
+    fn encoded(&self, number: u64, transactions: bool) -> Option<Encoded> {
+        let block = self.block(number)?;
+        let [header, list] = wire::encode_block(&block);
+        let list = if transactions { list } else { Vec::new() };
+        Some(Encoded { hash: block.hash, parent: block.parent_hash(), header: header.into(), transactions: list.into() })
+    }
+    /// The lowest block that can be read.
+    fn oldest(&self) -> u64 {
+        0
+    }
+}
+
+/// A block as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    pub hash: B256,
+    pub parent: B256,
+    /// RLP.
+    pub header: Bytes,
+    /// RLP.
+    pub transactions: Bytes,
 }
 
 /// One connected peer.

@@ -19,6 +19,7 @@ mod limits;
 pub mod nat;
 pub mod peers;
 mod peerstore;
+mod range;
 mod reqresp;
 mod serve;
 pub mod service;
@@ -29,8 +30,8 @@ mod transport;
 pub use config::{Config, Genesis, Mesh};
 pub use discovery::{DiscoveryConfig, DiscoveryReport, bootnode::Bootnode};
 pub use handle::{
-    BanReport, Blocks, ControlError, Direction, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance, Refused,
-    Report, Settled, Subject, SyncReport,
+    BanReport, Blocks, ControlError, Direction, Encoded, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance,
+    Refused, Report, Settled, Subject, SyncReport,
 };
 pub use ipnet::IpNet;
 pub use libp2p::{Multiaddr, PeerId, identity::Keypair};

@@ -95,6 +95,8 @@ impl Service {
             self.record_scores();
         }
         self.ebb(now);
+        self.ask_statuses(now);
+        self.show_progress(now);
         self.dial_candidates(now);
     }
 

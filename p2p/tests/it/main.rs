@@ -7,5 +7,6 @@ mod hostile;
 mod nat;
 mod net;
 mod peers;
+mod range;
 mod serving;
 mod standing;
