@@ -6,4 +6,5 @@ mod hostile;
 mod net;
 mod peers;
 mod serving;
+mod signer;
 mod standing;
