@@ -14,10 +14,7 @@ pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig};
 
 use super::{CliError, parse::Source, parse::Values, value::Secret};
 use crate::chain::pool::PoolConfig;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 /// `starling node`.
 #[derive(Clone, Debug)]
