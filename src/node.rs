@@ -299,6 +299,18 @@ fn join_swarm(
     (swarm.tides, swarm.policy) = (config.tides, config.policy);
     swarm.restrict = config.restrict.clone();
     swarm.peerstore = config.peerstore.clone();
+    swarm.discovery = config.discovery.as_ref().map(|discovery| starling_p2p::DiscoveryConfig {
+        listen_udp: discovery.listen_udp,
+        advertise_ip: discovery.advertise_ip.clone(),
+        advertise_tcp: discovery.advertise_tcp,
+        advertise_udp: discovery.advertise_udp,
+        bootnodes: discovery
+            .bootnodes
+            .clone()
+            .unwrap_or_else(|| starling_p2p::discovery::defaults::bootnodes(rollup.l1_chain_id)),
+        store: discovery.store.clone(),
+    });
+    swarm.nat = config.nat.then(starling_p2p::NatConfig::default);
     Ok(Service::new(swarm, Arc::new(chain.clone()))?)
 }
 

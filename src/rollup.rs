@@ -1,7 +1,8 @@
 //! The rollup side of the node: L1, and (on the sequencer) the making of blocks.
 //!
 //! [`l1`] asks L1, [`origin`] decides which L1 block a new L2 block stands on, [`sequencer`] makes blocks on time, [`signer`] signs
-//! them, [`unsafe_signer`] learns from L1 whose signatures count. Knows no libp2p and no EVM: blocks go to the chain and to the swarm through their handles.
+//! them, [`unsafe_signer`] learns from L1 whose signatures count. Knows no libp2p and no EVM: blocks go to the chain and to the swarm
+//! through their handles.
 
 mod http;
 pub mod l1;

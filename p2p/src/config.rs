@@ -1,6 +1,8 @@
 //! What the swarm is told at start.
 
 use crate::{
+    discovery::DiscoveryConfig,
+    nat::NatConfig,
     peers::{Policy, Tides},
     sync::Limits,
 };
@@ -76,6 +78,10 @@ pub struct Config {
     pub policy: Policy,
     /// Networks to connect within; empty for all.
     pub restrict: Vec<IpNet>,
+    /// Look for peers; `None`: do not, and open no UDP socket.
+    pub discovery: Option<DiscoveryConfig>,
+    /// Ask the router to open our ports; `None`: do not.
+    pub nat: Option<NatConfig>,
     /// Where scores, bans and blocks are kept; `None` keeps them in memory.
     pub peerstore: Option<PathBuf>,
     pub limits: Limits,
@@ -101,6 +107,8 @@ impl Config {
             tides: Tides::default(),
             policy: Policy::default(),
             restrict: Vec::new(),
+            discovery: None,
+            nat: None,
             peerstore: None,
             limits: Limits::default(),
         }

@@ -137,7 +137,8 @@ impl Rules {
         }
     }
 
-    fn multiaddr(&self, address: &Multiaddr) -> Result<IpAddr, Refusal> {
+    /// [`Rules::address`] of the address it begins with.
+    pub fn multiaddr(&self, address: &Multiaddr) -> Result<IpAddr, Refusal> {
         let ip = ip_of(address).ok_or(Refusal::NoAddress)?;
         self.address(ip).map(|()| ip)
     }

@@ -6,6 +6,7 @@ mod control;
 pub(crate) use control::Control;
 pub use control::{BanReport, ControlError, Direction, MeshReport, PeerReport, Refused, Report, Subject, SyncReport};
 
+use crate::discovery::Question;
 use alloy_primitives::{Address, B256};
 use libp2p::{Multiaddr, PeerId};
 use starling_proto::payload::{BlockId, Payload};
@@ -88,6 +89,8 @@ pub struct Network {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) peers: watch::Receiver<Vec<PeerInfo>>,
     pub(crate) listen_addrs: watch::Receiver<Vec<Multiaddr>>,
+    /// To discovery, if there is one.
+    pub(crate) questions: Option<mpsc::Sender<Question>>,
     pub(crate) local: PeerId,
 }
 

@@ -1,5 +1,5 @@
-//! What the swarm remembers of peers over a restart: scores, bans, an operator's blocks. A sled database at `--p2p.peerstore.path`,
-//! or nothing but memory.
+//! What the swarm remembers of peers over a restart: scores, bans, an operator's blocks, in a sled database at `--p2p.peerstore.path`;
+//! and records that discovery found, in another at `--p2p.discovery.path`. Or nothing but memory.
 //!
 //! Keys and values are those of op-node's books: a peer's binary id in base32, JSON with seconds, unknown fields ignored. The swarm's
 //! task never touches the disk: it notes what changed (one value a key, so the notes are bounded by what exists) and a blocking thread
@@ -22,6 +22,8 @@ const ADDRESS_BANS: &str = "/ips/ban_expiration/";
 const BLOCKED_PEERS: &str = "/peers/blocked/";
 const BLOCKED_ADDRESSES: &str = "/ips/blocked/";
 const BLOCKED_SUBNETS: &str = "/subnets/blocked/";
+/// Ours: in op-node's database of discovery keys and values are those of its library.
+const NODES: &str = "/nodes/";
 
 /// Bytes of sled's cache. The whole store is a few megabytes at most.
 const CACHE: u64 = 4 << 20;
@@ -29,10 +31,11 @@ const CACHE: u64 = 4 << 20;
 /// Why there is no store. One sentence, with the next step.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot open the p2p peerstore {path}: {source}; stop the other process that uses it, or give another path, or 'memory', with --p2p.peerstore.path"
+    "cannot open the p2p store {path}: {source}; stop the other process that uses it, or give another path, or 'memory', with {flag}"
 )]
 pub struct StoreError {
     path: PathBuf,
+    flag: &'static str,
     source: sled::Error,
 }
 
@@ -59,6 +62,15 @@ pub struct BanRecord {
     pub address: Option<IpAddr>,
 }
 
+/// A node that discovery found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// `enr:…`
+    pub enr: String,
+    /// Unix seconds, of the last time it was heard of.
+    pub seen: u64,
+}
+
 /// One row, or its removal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
@@ -69,6 +81,8 @@ pub enum Record {
     BlockedPeer(PeerId, bool),
     BlockedAddress(IpAddr, bool),
     BlockedSubnet(IpNet, bool),
+    /// By its id in hexadecimal digits.
+    Node(String, Option<NodeRecord>),
 }
 
 impl Record {
@@ -81,6 +95,7 @@ impl Record {
             Record::BlockedPeer(peer, _) => Record::BlockedPeer(peer, false),
             Record::BlockedAddress(address, _) => Record::BlockedAddress(address, false),
             Record::BlockedSubnet(subnet, _) => Record::BlockedSubnet(subnet, false),
+            Record::Node(id, _) => Record::Node(id, None),
         }
     }
 
@@ -93,6 +108,7 @@ impl Record {
             Record::BlockedPeer(id, _) => peer(BLOCKED_PEERS, id),
             Record::BlockedAddress(address, _) => format!("{BLOCKED_ADDRESSES}{address}"),
             Record::BlockedSubnet(subnet, _) => format!("{BLOCKED_SUBNETS}{subnet}"),
+            Record::Node(id, _) => format!("{NODES}{id}"),
         }
     }
 
@@ -105,6 +121,7 @@ impl Record {
             Record::BlockedPeer(_, blocked) | Record::BlockedAddress(_, blocked) | Record::BlockedSubnet(_, blocked) => {
                 blocked.then(Vec::new)
             }
+            Record::Node(_, record) => record.as_ref().and_then(|record| serde_json::to_vec(record).ok()),
         }
     }
 
@@ -117,6 +134,7 @@ impl Record {
             PEER_BANS => Some(Record::PeerBan(peer(name)?, Some(json(value)?))),
             ADDRESS_BANS => Some(Record::AddressBan(name.parse().ok()?, Some(json(value)?))),
             BLOCKED_PEERS => Some(Record::BlockedPeer(peer(name)?, true)),
+            NODES => Some(Record::Node(name.to_owned(), Some(json(value)?))),
             BLOCKED_ADDRESSES => Some(Record::BlockedAddress(name.parse().ok()?, true)),
             // A subnet has a slash of its own.
             _ => Some(Record::BlockedSubnet(key.strip_prefix(BLOCKED_SUBNETS)?.parse().ok()?, true)),
@@ -139,20 +157,20 @@ pub struct Peerstore {
 }
 
 impl Peerstore {
-    /// Opens the store, makes it if it is not there, and reads all of it. One that is damaged is put aside: nothing in it is worth
+    /// `flag` is the one that named the path. Opens the store, makes it if it is not there, and reads all of it. One that is damaged is put aside: nothing in it is worth
     /// not starting for. Blocks.
-    pub fn open(path: Option<&Path>) -> Result<(Self, Vec<Record>), StoreError> {
+    pub fn open(path: Option<&Path>, flag: &'static str) -> Result<(Self, Vec<Record>), StoreError> {
         let Some(path) = path else { return Ok((Self::default(), Vec::new())) };
         match Self::open_at(path) {
             Err(error @ (sled::Error::Corruption { .. } | sled::Error::Unsupported(_))) => {
                 let mut aside = path.as_os_str().to_owned();
                 aside.push(format!(".damaged-{:08x}", rand::random::<u32>()));
-                tracing::warn!(%error, path = %path.display(), ?aside, "the p2p peerstore is damaged: put aside, begun anew");
+                tracing::warn!(%error, path = %path.display(), ?aside, "the p2p store is damaged: put aside, begun anew");
                 std::fs::rename(path, aside).map_err(sled::Error::Io).and_then(|()| Self::open_at(path))
             }
             opened => opened,
         }
-        .map_err(|source| StoreError { path: path.to_owned(), source })
+        .map_err(|source| StoreError { path: path.to_owned(), flag, source })
     }
 
     fn open_at(path: &Path) -> sled::Result<(Self, Vec<Record>)> {
@@ -185,7 +203,7 @@ impl Peerstore {
         let changes = std::mem::take(&mut self.changes);
         Some(move || {
             if let Err(error) = write(&database, changes) {
-                tracing::warn!(%error, "the p2p peerstore cannot be written; scores and bans since are lost with a restart");
+                tracing::warn!(%error, "a p2p store cannot be written; scores, bans and records since are lost with a restart");
             }
         })
     }
@@ -219,6 +237,7 @@ mod tests {
             Record::BlockedAddress(address, true),
             Record::BlockedSubnet("10.0.0.0/8".parse().unwrap(), true),
             Record::BlockedSubnet("2001:db8::/32".parse().unwrap(), true),
+            Record::Node("00ff".into(), Some(NodeRecord { enr: "enr:-x".into(), seen: 8 })),
         ]
     }
 
@@ -227,22 +246,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("peerstore");
         let records = all(PeerId::random());
-        let (mut store, read) = Peerstore::open(Some(&path)).unwrap();
+        let (mut store, read) = Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap();
         assert!(read.is_empty());
         records.iter().for_each(|record| store.note(record));
         store.take_changes().unwrap()();
         assert!(!store.has_changes());
-        let Err(error) = Peerstore::open(Some(&path)) else { panic!("two processes on one store") };
+        let Err(error) = Peerstore::open(Some(&path), "--p2p.peerstore.path") else { panic!("two processes on one store") };
         assert!(error.to_string().contains("--p2p.peerstore.path") && !error.to_string().contains('\n'), "{error}");
         drop(store);
 
-        let (mut store, mut read) = Peerstore::open(Some(&path)).unwrap();
+        let (mut store, mut read) = Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap();
         read.sort_by_key(|record| records.iter().position(|other| other == record));
         assert_eq!(read, records);
         records.iter().for_each(|record| store.note(&record.clone().removed()));
         store.take_changes().unwrap()();
         drop(store);
-        assert!(Peerstore::open(Some(&path)).unwrap().1.is_empty());
+        assert!(Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap().1.is_empty());
     }
 
     #[test]
@@ -263,22 +282,22 @@ mod tests {
     fn a_damaged_store_does_not_stop_the_node() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("peerstore");
-        drop(Peerstore::open(Some(&path)).unwrap());
+        drop(Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap());
         for file in std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
             std::fs::write(file, [0x5a; 4096]).unwrap();
         }
-        let (mut store, records) = Peerstore::open(Some(&path)).unwrap();
+        let (mut store, records) = Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap();
         assert!(records.is_empty());
         store.note(&Record::BlockedPeer(PeerId::random(), true));
         store.take_changes().unwrap()();
         drop(store);
-        assert_eq!(Peerstore::open(Some(&path)).unwrap().1.len(), 1);
+        assert_eq!(Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap().1.len(), 1);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the damaged one is kept");
     }
 
     #[test]
     fn memory_keeps_nothing() {
-        let (mut store, read) = Peerstore::open(None).unwrap();
+        let (mut store, read) = Peerstore::open(None, "").unwrap();
         assert!(read.is_empty());
         store.note(&Record::BlockedPeer(PeerId::random(), true));
         assert!(!store.has_changes() && store.take_changes().is_none());

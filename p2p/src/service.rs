@@ -7,16 +7,19 @@
 mod connections;
 mod control;
 mod gossip;
+mod seeking;
 mod standing;
 
 use crate::{
     behaviour::{Behaviour, BehaviourEvent},
     check::{self, Checker},
     config::Config,
+    discovery::{Contact, Discovery},
     doubt::Doubt,
     gate::{Rules, SharedRules, site},
     handle::{Blocks, Command, Event, Network, PeerInfo, Settled, Witness},
-    peers::{Link, Offence, Reputation, StaticPeers, Tides},
+    nat::{Mapped, Nat},
+    peers::{Candidates, Link, Offence, Reputation, StaticPeers, Tides},
     peerstore::{Peerstore, Record},
     reqresp::{self, Client},
     serve::{Seen, Server},
@@ -106,6 +109,12 @@ pub struct Service {
     /// Request ids of the fetches in flight, and whom and what they ask.
     fetch_ids: HashMap<Id, Fetching>,
     statics: StaticPeers,
+    /// Runs beside the swarm.
+    discovery: Option<Discovery>,
+    nat: Option<Nat>,
+    /// What it found.
+    found: mpsc::Receiver<Contact>,
+    candidates: Candidates,
     /// Peers that an operator asked to be connected with, and who waits for it.
     awaited: Vec<(PeerId, oneshot::Sender<Result<(), String>>)>,
     rules: SharedRules,
@@ -147,7 +156,7 @@ impl Service {
         config.tides.check().map_err(StartError::Tides)?;
         let local = config.identity.public().to_peer_id();
         let statics = StaticPeers::new(&config.static_peers, local, now);
-        let (peerstore, records) = Peerstore::open(config.peerstore.as_deref())?;
+        let (peerstore, records) = Peerstore::open(config.peerstore.as_deref(), "--p2p.peerstore.path")?;
         let rules = SharedRules::new(Rules {
             restrict: config.restrict.clone(),
             friends: statics.ids().copied().collect(),
@@ -182,6 +191,18 @@ impl Service {
         let (commands_in, commands) = mpsc::channel(COMMANDS);
         let (events, events_out) = mpsc::channel(config.limits.unsettled.max(1));
         let (listen_out, listen_addrs) = watch::channel(Vec::new());
+        let (mapped_in, mapped) = watch::channel(Mapped::default());
+        let discovery = config.discovery.as_ref();
+        let discovery = discovery
+            .map(|discovery| Discovery::new(&config, discovery, rules.clone(), listen_addrs.clone(), peers.clone(), mapped))
+            .transpose()?;
+        let (discovery, ends) = discovery.unzip();
+        let (found, questions, udp) = match ends {
+            Some(ends) => (ends.found, Some(ends.questions), Some(ends.udp)),
+            None => (mpsc::channel(1).1, None, None),
+        };
+        let listen = listen_addrs.clone();
+        let nat = config.nat.map(|config| Nat { config, listen_addrs: listen, udp, mapped: mapped_in });
         let threshold = config.gossip_threshold.as_secs();
         let service = Self {
             swarm,
@@ -198,6 +219,10 @@ impl Service {
             fetches: JoinSet::new(),
             fetch_ids: HashMap::new(),
             statics,
+            discovery,
+            nat,
+            found,
+            candidates: Candidates::default(),
             awaited: Vec::new(),
             rules,
             reputation,
@@ -220,7 +245,7 @@ impl Service {
             peers_out,
             listen_out,
         };
-        let network = Network { commands: commands_in, peers, listen_addrs, local };
+        let network = Network { commands: commands_in, peers, listen_addrs, questions, local };
         tracing::info!(peer = %local, chain = config.chain_id, "p2p identity");
         Ok((service, network, events_out))
     }
@@ -231,6 +256,14 @@ impl Service {
         if let Some((server, incoming)) = self.server.take() {
             serving.spawn(Arc::new(server).run(incoming));
         }
+        // It has things to put in order when it ends.
+        let (mut beside, stop) = (JoinSet::new(), token.child_token());
+        if let Some(discovery) = self.discovery.take() {
+            beside.spawn(discovery.run(stop.clone()));
+        }
+        if let Some(nat) = self.nat.take() {
+            beside.spawn(nat.run(stop.clone()));
+        }
         loop {
             let wakeup = self.wakeup();
             tokio::select! {
@@ -240,6 +273,7 @@ impl Service {
                 Some(fetched) = self.fetches.join_next_with_id() => self.on_fetched(fetched),
                 Some((peer, offence)) = self.offences.recv() => self.on_offence(peer, offence, ""),
                 Some(_) = self.writing.join_next() => {}
+                Some(contact) = self.found.recv() => self.on_found(contact, Instant::now()),
                 command = self.commands.recv() => match command {
                     Some(command) => self.on_command(command),
                     None => break,
@@ -258,7 +292,9 @@ impl Service {
                 break;
             }
         }
+        stop.cancel();
         self.store_at_end().await;
+        while beside.join_next().await.is_some() {}
         tracing::info!("p2p stopped");
     }
 

@@ -8,6 +8,7 @@ use crate::{
     peerstore::StoreError,
     topics::Topics,
 };
+use hickory_resolver::system_conf::read_system_conf;
 use libp2p::{
     PeerId, Swarm, Transport,
     core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
@@ -26,6 +27,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// A connection that carries no stream at all is closed after this.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// What names stand for is believed no longer than this, whatever their servers say: a peer that moved is found by its next dials.
+const DNS_TTL: Duration = Duration::from_secs(5);
+
 /// Streams of one connection at once: twice what two nodes of our kind use. A stream that nobody reads may hold 256 KiB.
 const STREAMS: usize = 256;
 
@@ -42,6 +46,12 @@ pub enum StartError {
     Mesh(String),
     #[error("invalid numbers of peers: {0}")]
     Tides(String),
+    #[error(
+        "cannot listen for discovery on UDP {address}: {source}; choose another port with --p2p.listen.udp, or turn it off with --p2p.no-discovery"
+    )]
+    Udp { address: SocketAddr, source: io::Error },
+    #[error("the p2p identity is no secp256k1 key, which discovery needs")]
+    Identity,
     #[error(transparent)]
     Peerstore(#[from] StoreError),
 }
@@ -75,12 +85,14 @@ fn listen_error(address: SocketAddr, source: io::Error) -> StartError {
 }
 
 fn transport(identity: &Keypair, rules: &SharedRules) -> Result<Boxed<(PeerId, StreamMuxerBox)>, StartError> {
-    let tcp = || Gated::new(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)), rules.clone());
+    let tcp = Gated::new(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)), rules.clone());
     // A machine without a resolver configuration can still dial addresses.
-    let named = dns::tokio::Transport::system(tcp()).unwrap_or_else(|error| {
+    let (servers, mut resolving) = read_system_conf().unwrap_or_else(|error| {
         tracing::warn!(%error, "no system DNS configuration, using public resolvers for peers given by name");
-        dns::tokio::Transport::custom(tcp(), dns::ResolverConfig::default(), dns::ResolverOpts::default())
+        Default::default()
     });
+    (resolving.positive_max_ttl, resolving.negative_max_ttl) = (Some(DNS_TTL), Some(DNS_TTL));
+    let named = dns::tokio::Transport::custom(tcp, servers, resolving);
     let mut muxer = yamux::Config::default();
     muxer.set_max_num_streams(STREAMS);
     Ok(named

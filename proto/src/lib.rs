@@ -7,6 +7,7 @@ pub mod abi;
 pub mod attributes;
 pub mod config;
 pub mod deposit;
+pub mod enr;
 pub mod fork;
 pub mod gossip;
 pub mod l1info;

@@ -8,7 +8,7 @@ mod tools;
 
 pub use engine::EngineConfig;
 pub use limits::RpcLimits;
-pub use p2p::{MeshConfig, P2pConfig, P2pKey};
+pub use p2p::{DiscoveryConfig, MeshConfig, P2pConfig, P2pKey};
 pub use sequencer::{RemoteSignerConfig, SequencerConfig, SignerConfig, SignerTlsConfig};
 pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig};
 

@@ -58,9 +58,9 @@ fn go_spellings_are_read() -> Result<(), CliError> {
 
 #[test]
 fn what_has_no_effect_is_accepted_and_said() -> Result<(), CliError> {
-    let (_, notices) = node("--p2p.advertise.tcp 50 --l2=http://127.0.0.1:8551", &[("OP_NODE_RPC_PORT", "9545")])?;
+    let (_, notices) = node("--p2p.ping --l2=http://127.0.0.1:8551", &[("OP_NODE_RPC_PORT", "9545")])?;
     assert_eq!(notices.len(), 3, "{notices:?}");
-    assert!(notices.iter().any(|notice| notice.starts_with("--p2p.advertise.tcp has no effect: ")));
+    assert!(notices.iter().any(|notice| notice.starts_with("--p2p.ping has no effect: ")));
     assert!(notices.iter().any(|notice| notice.starts_with("OP_NODE_RPC_PORT (--rpc.port) has no effect: ")));
     Ok(())
 }
@@ -392,6 +392,41 @@ fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
     for line in
         ["--p2p.peers.lo=0", "--p2p.peers.lo=31", "--p2p.netrestrict=10.0.0.1", "--p2p.scoring=heavy", "--p2p.ban.threshold=x"]
     {
+        assert!(p2p(line).is_err(), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
+    const ENODE: &str = "enode://2d4e7e9d48f4dd4efe9342706dd1b0024681bd4c3300d021f86fc75eab7865d4e0cbec6fbc883f011cfd6a57423e7e2f6e\
+        104baad2b744c3cafaec6bc7dc92c1@boot.example.org:0?discport=30305";
+    let p2p = |line: &str| node(line, &[]).map(|(config, notices)| (config.p2p.expect("the swarm is on"), notices));
+    let (config, notices) = p2p("")?;
+    assert_eq!(notices, Vec::<String>::new());
+    let discovery = config.discovery.expect("discovery is on");
+    assert!(!config.nat && discovery.bootnodes.is_none() && discovery.advertise_ip.is_none());
+    assert_eq!((discovery.listen_udp, discovery.advertise_tcp, discovery.advertise_udp), (0, 0, 0));
+    assert!(discovery.store.is_some_and(|path| path.ends_with("opnode_discovery_db") && path.parent() != Some(Path::new(""))));
+
+    let line = format!(
+        "--p2p.nat --p2p.listen.udp=9 --p2p.advertise.ip=node.example.org --p2p.advertise.tcp=7 --p2p.advertise.udp=8 \
+         --p2p.bootnodes={ENODE}, --p2p.discovery.path=here"
+    );
+    let (config, notices) = p2p(&line)?;
+    assert_eq!(notices, Vec::<String>::new());
+    let discovery = config.discovery.expect("discovery is on");
+    assert!(config.nat);
+    assert_eq!((discovery.listen_udp, discovery.advertise_tcp, discovery.advertise_udp), (9, 7, 8));
+    assert_eq!(discovery.advertise_ip.as_deref(), Some("node.example.org"));
+    assert_eq!(discovery.bootnodes.unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>(), [ENODE]);
+    assert_eq!(discovery.store.as_deref(), Some(Path::new("here")));
+
+    assert!(p2p("--p2p.no-discovery")?.0.discovery.is_none());
+    assert!(p2p("--p2p.discovery.path=memory")?.0.discovery.is_some_and(|discovery| discovery.store.is_none()));
+    let none = p2p("--p2p.bootnodes=,")?.0.discovery.expect("discovery is on");
+    assert_eq!(none.bootnodes, Some(Vec::new()), "a list of nothing is none at all");
+    for line in ["--p2p.bootnodes=127.0.0.1:30303", "--p2p.bootnodes=enr:x", "--p2p.advertise.ip=a/b", "--p2p.listen.udp=70000"] {
         assert!(p2p(line).is_err(), "{line}");
     }
     Ok(())

@@ -395,6 +395,8 @@ impl Builder<'_> {
         command.extend([
             "--p2p.listen.ip=127.0.0.1".into(),
             format!("--p2p.listen.tcp={}", ports.p2p),
+            // Everybody is told of everybody.
+            "--p2p.no-discovery".into(),
             format!("--p2p.priv.path={}", self.file(&format!("{}.p2p-key", member.name))),
         ]);
         if !others.is_empty() {

@@ -17,7 +17,9 @@ use futures::{FutureExt, future::BoxFuture};
 use libp2p::identity::PublicKey;
 use serde::{Serialize, Serializer};
 use serde_json::json;
-use starling_p2p::{ControlError, Direction, IpNet, Multiaddr, Network, PeerId, PeerReport, Report, Scores, Subject};
+use starling_p2p::{
+    ControlError, Direction, DiscoveryReport, IpNet, Multiaddr, Network, PeerId, PeerReport, Report, Scores, Subject,
+};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 pub const NAMESPACE: Namespace = Namespace {
@@ -26,7 +28,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("opp2p_self", Method::Async(ourselves)),
         ("opp2p_peers", Method::Async(peers)),
         ("opp2p_peerStats", Method::Async(peer_stats)),
-        ("opp2p_discoveryTable", Method::Quick(discovery_table)),
+        ("opp2p_discoveryTable", Method::Async(discovery_table)),
         ("opp2p_blockPeer", Method::Async(|context, args| block::<PeerArg>(context, args, true))),
         ("opp2p_unblockPeer", Method::Async(|context, args| block::<PeerArg>(context, args, false))),
         ("opp2p_listBlockedPeers", Method::Async(list_blocked_peers)),
@@ -45,6 +47,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("starling_p2pMesh", Method::Async(mesh)),
         ("starling_p2pSync", Method::Async(sync)),
         ("starling_sequencer", Method::Quick(sequencer)),
+        ("starling_p2pDiscovery", Method::Async(discovery)),
     ],
     subscriptions: &[],
 };
@@ -89,7 +92,7 @@ impl PeerInfo {
             node_id: node_id(&peer.id),
             user_agent: peer.agent,
             protocol_version: peer.protocol_version,
-            enr: String::new(),
+            enr: peer.record.unwrap_or_default(),
             addresses: some(peer.addresses.iter().map(Multiaddr::to_string).collect()),
             protocols: some(peer.protocols),
             connectedness: peer.connected.into(),
@@ -240,7 +243,9 @@ async fn report(context: &RpcContext) -> Result<Report, RpcError> {
 fn ourselves(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
-        reply(PeerInfo::of(report(&context).await?.local, context.chain.spec.chain_id))
+        let mut local = report(&context).await?.local;
+        local.record = network(&context)?.discovery().await.map(|discovery| discovery.enr);
+        reply(PeerInfo::of(local, context.chain.spec.chain_id))
     }
     .boxed()
 }
@@ -272,7 +277,7 @@ fn peer_stats(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply>
         let topic = |version: usize| report.mesh.get(version).map_or(0, |topic| topic.subscribers.len());
         reply(PeerStats {
             connected: report.peers.iter().filter(|peer| peer.connected).count(),
-            table: 0,
+            table: network(&context)?.discovery().await.map_or(0, |discovery| discovery.table.len()),
             blocks_topic: topic(0),
             blocks_topic_v2: topic(1),
             blocks_topic_v3: topic(2),
@@ -284,9 +289,26 @@ fn peer_stats(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply>
     .boxed()
 }
 
-fn discovery_table(_: &RpcContext, args: Args) -> Reply {
-    args.at_most(0)?;
-    Err(RpcError::server("discovery disabled"))
+/// The records of the table, of every network.
+fn discovery_table(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(discovery_report(&context).await?.table)
+    }
+    .boxed()
+}
+
+async fn discovery_report(context: &RpcContext) -> Result<DiscoveryReport, RpcError> {
+    network(context)?.discovery().await.ok_or_else(|| RpcError::server("discovery disabled"))
+}
+
+/// `starling_p2pDiscovery()`: our record, the table, and why records were not used.
+fn discovery(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(discovery_report(&context).await?)
+    }
+    .boxed()
 }
 
 fn block<T: SubjectArg>(context: Arc<RpcContext>, mut args: Args, blocked: bool) -> BoxFuture<'static, Reply> {

@@ -2,6 +2,7 @@
 //! is done.
 
 use super::{Command, Network};
+use crate::discovery::DiscoveryReport;
 use crate::peers::{ledger::Entry, score::Scores};
 use ipnet::IpNet;
 use libp2p::{Multiaddr, PeerId};
@@ -35,6 +36,8 @@ pub enum Direction {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerReport {
     pub id: PeerId,
+    /// What discovery knows it by (`enr:…`).
+    pub record: Option<String>,
     pub agent: String,
     pub protocol_version: String,
     /// What it listens on, or where it was dialled, each with `/p2p/<id>` at its end.
@@ -136,6 +139,13 @@ pub(crate) enum Control {
 impl Network {
     pub async fn report(&self) -> Result<Report, ControlError> {
         self.ask(Control::Report).await
+    }
+
+    /// What discovery does; `None` without it, and until its socket is bound.
+    pub async fn discovery(&self) -> Option<DiscoveryReport> {
+        let (done, answer) = oneshot::channel();
+        self.questions.as_ref()?.send(done).await.ok()?;
+        answer.await.ok()
     }
 
     /// The newest decisions, newest first; of one peer if one is named.

@@ -185,6 +185,7 @@ impl Service {
             let ip = entry.ip;
             tracing::info!(%peer, address = %entry.address, outbound = link.outbound, "peer connected");
             self.reputation.on_connected(peer, ip, link.outbound, unix_now());
+            self.candidates.on_connected(&peer);
             if self.statics.contains(&peer) {
                 self.statics.on_connected(&peer, now);
                 self.rules.lock().friendly_addresses.extend(ip.map(site));
@@ -210,12 +211,14 @@ impl Service {
         }
         self.answer_awaited(&peer, &Err(format!("disconnected: {reason}")));
         self.statics.on_disconnected(&peer, now);
+        self.candidates.on_disconnected(&peer, now);
         self.sync.on_peer_gone(peer, now);
         self.tell_peers();
     }
 
     fn on_dial_failed(&mut self, peer: PeerId, error: &DialError) {
         self.answer_awaited(&peer, &Err(error.to_string()));
+        self.candidates.on_dial_failed(&peer, Instant::now());
         let first = self.statics.on_dial_failed(&peer, is_refused(error), Instant::now());
         match error {
             DialError::WrongPeerId { obtained, address } if first => {

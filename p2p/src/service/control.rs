@@ -38,6 +38,7 @@ impl Service {
                 self.reputation.forgive(&peer, "operator", unix_now());
                 self.close(peer, "operator", String::new());
                 self.known.pop(&peer);
+                self.candidates.forget(&peer);
                 self.sync.on_peer_gone(peer, now);
                 let _ = done.send(());
             }
@@ -129,6 +130,7 @@ impl Service {
         let addresses = addresses.into_iter().map(|address| with_peer(address, id)).filter(|a| seen.insert(a.clone()));
         PeerReport {
             id,
+            record: self.candidates.record(&id).map(str::to_owned),
             agent: info.map(|info| info.agent_version.clone()).unwrap_or_default(),
             protocol_version: info.map(|info| info.protocol_version.clone()).unwrap_or_default(),
             addresses: addresses.collect(),

@@ -99,6 +99,7 @@ impl Service {
             self.record_scores();
         }
         self.ebb(now);
+        self.dial_candidates(now);
     }
 
     fn record_scores(&self) {

@@ -1,8 +1,10 @@
 //! Real swarms on loopback.
 
+mod discovery;
 mod gate;
 mod gossip;
 mod hostile;
+mod nat;
 mod net;
 mod peers;
 mod serving;

@@ -1,7 +1,7 @@
 //! `--p2p.*`.
 
 use super::{CliError, Secret, Values, expand_home, warn_of_key};
-use starling_p2p::{IpNet, Policy, Scoring, Tides};
+use starling_p2p::{Bootnode, IpNet, Policy, Scoring, Tides, discovery::bootnode::Host};
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
@@ -29,6 +29,26 @@ pub struct P2pConfig {
     pub restrict: Vec<IpNet>,
     /// `None`: memory.
     pub peerstore: Option<PathBuf>,
+    /// `None`: peers are not looked for.
+    pub discovery: Option<DiscoveryConfig>,
+    /// Ask the router to open our ports.
+    pub nat: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct DiscoveryConfig {
+    /// 0: the TCP port.
+    pub listen_udp: u16,
+    /// An address or a host name.
+    pub advertise_ip: Option<String>,
+    /// 0: the one listened on.
+    pub advertise_tcp: u16,
+    /// 0: the one listened on.
+    pub advertise_udp: u16,
+    /// `None`: those of the L1 network.
+    pub bootnodes: Option<Vec<Bootnode>>,
+    /// `None`: memory.
+    pub store: Option<PathBuf>,
 }
 
 /// Where the swarm's identity comes from.
@@ -101,7 +121,9 @@ impl P2pConfig {
                 duration: values.duration("p2p.ban.duration")?,
             },
             restrict: restrict(&values.list("p2p.netrestrict")?)?,
-            peerstore: peerstore(values, datadir)?,
+            peerstore: store(values, "p2p.peerstore.path", datadir)?,
+            discovery: discovery(values, datadir)?,
+            nat: values.bool("p2p.nat")?,
         }))
     }
 }
@@ -123,12 +145,43 @@ fn restrict(networks: &[String]) -> Result<Vec<IpNet>, CliError> {
     networks.iter().filter(|text| !text.trim().is_empty()).map(parse).collect()
 }
 
+fn discovery(values: &Values, datadir: &Path) -> Result<Option<DiscoveryConfig>, CliError> {
+    if values.bool("p2p.no-discovery")? {
+        return Ok(None);
+    }
+    let advertise_ip = values.text("p2p.advertise.ip")?.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    if let Some(text) = &advertise_ip
+        && text.parse::<Host>().is_err()
+    {
+        let reason = format!("{text} is neither an address nor a host name");
+        return Err(CliError::Invalid { name: "p2p.advertise.ip", reason });
+    }
+    Ok(Some(DiscoveryConfig {
+        listen_udp: values.port("p2p.listen.udp")?,
+        advertise_ip,
+        advertise_tcp: values.port("p2p.advertise.tcp")?,
+        advertise_udp: values.port("p2p.advertise.udp")?,
+        bootnodes: bootnodes(values)?,
+        store: store(values, "p2p.discovery.path", datadir)?,
+    }))
+}
+
+/// A list of nothing but empty entries means that there are no bootnodes; no list, that there are those of the L1 network.
+fn bootnodes(values: &Values) -> Result<Option<Vec<Bootnode>>, CliError> {
+    let parse = |text: &String| {
+        let invalid = |error| CliError::Invalid { name: "p2p.bootnodes", reason: format!("{text}: {error}") };
+        text.parse::<Bootnode>().map_err(invalid)
+    };
+    let named: Vec<Bootnode> = values.list("p2p.bootnodes")?.iter().map(parse).collect::<Result<_, _>>()?;
+    Ok(values.source("p2p.bootnodes").is_some().then_some(named))
+}
+
 /// What is not named lives beside the chain, so that nodes on one machine do not share it.
-fn peerstore(values: &Values, datadir: &Path) -> Result<Option<PathBuf>, CliError> {
-    let path = values.required_text("p2p.peerstore.path")?;
+fn store(values: &Values, name: &'static str, datadir: &Path) -> Result<Option<PathBuf>, CliError> {
+    let path = values.required_text(name)?;
     Ok(match path.as_str() {
         "memory" => None,
-        _ if values.source("p2p.peerstore.path").is_none() => Some(datadir.join(path)),
+        _ if values.source(name).is_none() => Some(datadir.join(path)),
         path => Some(expand_home(path)),
     })
 }

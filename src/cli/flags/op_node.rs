@@ -5,7 +5,6 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 const NO_DERIVATION: &str = "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
 const NO_BEACON: &str = "no blobs are read yet";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
-const NO_DISCOVERY: &str = "peers are found through --p2p.static only";
 const NO_ROLLUP_RPC: &str = "the rollup node's own RPC is not served yet";
 const NO_PROFILER: &str = "there is no profiler yet";
 const NO_CONDUCTOR: &str = "the conductor is not asked yet";
@@ -199,19 +198,24 @@ pub const SECTIONS: &[Section] = &[
                 .env(&["OP_NODE_P2P_GOSSIP_FLOOD_PUBLISH"])
                 .no_effect("own blocks go to the mesh")
                 .hidden(),
-            flag("p2p.listen.udp", Port, "0", "UDP port to listen on; 0 is the TCP port")
-                .env(&["OP_NODE_P2P_LISTEN_UDP_PORT"])
-                .no_effect(NO_DISCOVERY),
-            flag("p2p.advertise.ip", Text, "", "Address or host name to put in the discovery record").no_effect(NO_DISCOVERY),
-            flag("p2p.advertise.tcp", Port, "0", "TCP port to put in the discovery record; 0 is the one listened on")
-                .no_effect(NO_DISCOVERY),
-            flag("p2p.advertise.udp", Port, "0", "UDP port to put in the discovery record; 0 is the one listened on")
-                .no_effect(NO_DISCOVERY),
-            flag("p2p.bootnodes", List, "", "Records of the nodes discovery begins with").no_effect(NO_DISCOVERY),
-            flag("p2p.discovery.path", Path, "opnode_discovery_db", "Where to keep discovered records, or 'memory'")
-                .no_effect(NO_DISCOVERY),
-            flag("p2p.no-discovery", Bool, "false", "Do not look for peers").no_effect(NO_DISCOVERY),
-            flag("p2p.nat", Bool, "false", "Open a port on the router").no_effect("no ports are mapped yet"),
+            flag("p2p.listen.udp", Port, "0", "UDP port to listen on; 0 is the TCP port").env(&["OP_NODE_P2P_LISTEN_UDP_PORT"]),
+            flag("p2p.advertise.ip", Text, "", "Address or host name to put in the discovery record"),
+            flag("p2p.advertise.tcp", Port, "0", "TCP port to put in the discovery record; 0 is the one listened on"),
+            flag("p2p.advertise.udp", Port, "0", "UDP port to put in the discovery record; 0 is the one listened on"),
+            flag(
+                "p2p.bootnodes",
+                List,
+                "",
+                "Nodes that discovery begins with, as enr:… or enode://…; by default those of the L1 network",
+            ),
+            flag(
+                "p2p.discovery.path",
+                Path,
+                "opnode_discovery_db",
+                "Where to keep discovered records, or 'memory'; by default in the data directory",
+            ),
+            flag("p2p.no-discovery", Bool, "false", "Do not look for peers"),
+            flag("p2p.nat", Bool, "false", "Ask the router to open the ports, by NAT-PMP or UPnP"),
             flag("p2p.netrestrict", List, "", "Networks to connect within, in both directions, as CIDR"),
             flag(
                 "p2p.peerstore.path",

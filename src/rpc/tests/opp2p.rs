@@ -3,7 +3,7 @@
 use super::chain::{CHAIN_ID, Chain};
 use libp2p::identity::Keypair;
 use serde_json::{Value, json};
-use starling_p2p::{Blocks, Config, Genesis, Network, Service};
+use starling_p2p::{Blocks, Config, DiscoveryConfig, Genesis, Network, Service};
 use starling_proto::{fork::Fork, payload::Payload};
 use std::sync::Arc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -21,11 +21,16 @@ impl Blocks for Nothing {
 
 /// A running swarm of the tests' chain, its address, and what stops it.
 async fn swarm() -> (Network, String, DropGuard) {
+    swarm_with(None).await
+}
+
+async fn swarm_with(discovery: Option<DiscoveryConfig>) -> (Network, String, DropGuard) {
     let genesis = Genesis { id: Default::default(), time: 0, block_time: 2 };
     let forks = starling_proto::fork::ForkSchedule::from_genesis(Fork::Ecotone);
     let config = Config {
         listen_ip: [127, 0, 0, 1].into(),
         listen_tcp: 0,
+        discovery,
         ..Config::new(Keypair::generate_secp256k1(), CHAIN_ID, forks, genesis)
     };
     let (service, network, events) = Service::new(config, Arc::new(Nothing)).unwrap();
@@ -150,5 +155,33 @@ async fn without_a_swarm_there_is_nothing_to_tell() {
     let chain = Chain::new(Fork::Ecotone);
     for method in ["opp2p_self", "opp2p_peerStats", "opp2p_listBlockedPeers"] {
         assert_eq!(chain.error(method, json!([])).await, (-32000, "p2p is disabled".into()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_and_the_table_of_discovery_are_shown() {
+    let (boot, _, _boot_running) = swarm_with(Some(DiscoveryConfig::default())).await;
+    let record = boot.discovery().await.unwrap().enr;
+    let bootnodes = vec![record.parse().unwrap()];
+    let (network, _, _running) = swarm_with(Some(DiscoveryConfig { bootnodes, ..Default::default() })).await;
+    let swarm = network.clone();
+    let chain = Chain::new(Fork::Ecotone).with(|context| context.network = Some(swarm));
+
+    let own = chain.result("opp2p_self", json!([])).await;
+    assert!(own["ENR"].as_str().is_some_and(|record| record.starts_with("enr:")), "{own}");
+    assert_eq!(chain.result("opp2p_discoveryTable", json!([])).await, json!([record]));
+    assert_eq!(chain.result("opp2p_peerStats", json!([])).await["table"], json!(1));
+    let report = chain.result("starling_p2pDiscovery", json!([])).await;
+    assert_eq!((&report["enr"], &report["table"], report["udp"].as_u64() > Some(0)), (&own["ENR"], &json!([record]), true));
+    // A peer that discovery found is shown with the record it was found by.
+    let id = boot.local_peer_id().to_string();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    loop {
+        let peers = chain.result("opp2p_peers", json!([true])).await;
+        if peers["peers"][&id]["ENR"] == json!(record) {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{peers}");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }

@@ -1,0 +1,242 @@
+//! Discovery between real nodes on loopback, over real UDP.
+
+use crate::net::*;
+use starling_p2p::{Bootnode, Config, DiscoveryConfig, DiscoveryReport, Keypair, PeerId, Tides};
+use std::{net::UdpSocket, time::Duration};
+
+/// Walks are five seconds apart, and this machine may be busy.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// One of a cluster: it knows nobody but these.
+fn seeking(bootnodes: &[&str]) -> Config {
+    let bootnodes = bootnodes.iter().map(|text| text.parse().unwrap()).collect();
+    Config { discovery: Some(DiscoveryConfig { bootnodes, ..Default::default() }), ..config() }
+}
+
+fn with(config: Config, change: impl FnOnce(&mut DiscoveryConfig)) -> Config {
+    let mut discovery = config.discovery.unwrap();
+    change(&mut discovery);
+    Config { discovery: Some(discovery), ..config }
+}
+
+async fn report(node: &Node) -> DiscoveryReport {
+    node.network.discovery().await.expect("discovery runs")
+}
+
+async fn record(node: &Node) -> String {
+    report(node).await.enr
+}
+
+/// Waits until the report is as wanted.
+async fn reported(node: &Node, wanted: impl Fn(&DiscoveryReport) -> bool) -> DiscoveryReport {
+    let start = std::time::Instant::now();
+    loop {
+        let report = report(node).await;
+        if wanted(&report) {
+            return report;
+        }
+        assert!(start.elapsed() < LIMIT, "still {report:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn meet(node: &Node, peer: PeerId) {
+    eventually(LIMIT, || node.network.peers().iter().any(|other| other.id == peer)).await;
+}
+
+fn tcp_port(node: &Node) -> u16 {
+    let port = |part| match part {
+        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
+        _ => None,
+    };
+    node.address.iter().find_map(port).unwrap()
+}
+
+fn knows(node: &Node, peer: PeerId) -> bool {
+    node.network.peers().iter().any(|other| other.id == peer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_find_each_other_through_a_third() {
+    let third = Node::start(seeking(&[])).await;
+    let boot = record(&third).await;
+    let one = Node::start(seeking(&[&boot])).await;
+    let two = Node::start(seeking(&[&boot])).await;
+    meet(&one, two.network.local_peer_id()).await;
+    meet(&two, one.network.local_peer_id()).await;
+
+    let blocks = chain(1, vec![]);
+    one.publish(&blocks[0]).await;
+    two.receives(&blocks[0]).await;
+    let known = one.network.report().await.unwrap();
+    let peer = known.peers.iter().find(|peer| peer.id == third.network.local_peer_id());
+    assert_eq!(peer.and_then(|peer| peer.record.clone()), Some(boot), "shown with its record");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_another_chain_is_never_dialled() {
+    let foreign = Node::start(Config { chain_id: CHAIN + 1, ..seeking(&[]) }).await;
+    let boot = record(&foreign).await;
+    let one = Node::start(seeking(&[&boot])).await;
+    let two = Node::start(seeking(&[&boot])).await;
+    // The foreign node serves discovery: through it those of one chain meet.
+    meet(&one, two.network.local_peer_id()).await;
+    meet(&two, one.network.local_peer_id()).await;
+    for node in [&one, &two] {
+        let report = reported(node, |report| report.refused.contains_key("other_chain")).await;
+        assert_eq!(report.known, 1, "{report:?}");
+        assert!(!knows(node, foreign.network.local_peer_id()));
+        let entries = node.network.ledger(Some(foreign.network.local_peer_id()), 10).await.unwrap();
+        assert!(entries.is_empty(), "it was never connected: {entries:?}");
+    }
+    assert_eq!(foreign.network.peer_count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_enode_is_asked_for_its_record() {
+    let boot = Node::start(seeking(&[])).await;
+    let report = report(&boot).await;
+    let Bootnode::Enr(_) = report.enr.parse().unwrap() else { panic!("a record") };
+    let key = boot.network.local_peer_id().to_bytes();
+    let key = libp2p::identity::PublicKey::try_decode_protobuf(&key[2..]).unwrap().try_into_secp256k1().unwrap();
+    let key = hex::encode(&key.to_bytes_uncompressed()[1..]);
+    // By name, too: what it stands for is looked up.
+    for host in ["127.0.0.1", "localhost"] {
+        let enode = format!("enode://{key}@{host}:0?discport={}", report.udp);
+        let node = Node::start(seeking(&[&enode])).await;
+        meet(&node, boot.network.local_peer_id()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_found_is_found_again_after_a_restart_without_bootnodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = Node::start(seeking(&[])).await;
+    let peer = other.network.local_peer_id();
+    let boot = record(&other).await;
+    let identity = Keypair::generate_secp256k1();
+    let stored = |bootnodes: &[&str]| {
+        let path = folder.path().join("discovery");
+        with(Config { identity: identity.clone(), ..seeking(bootnodes) }, |config| config.store = Some(path))
+    };
+    let node = Node::start(stored(&[&boot])).await;
+    meet(&node, peer).await;
+    let first = record(&node).await;
+    node.stop().await;
+
+    let node = Node::start(stored(&[])).await;
+    meet(&node, peer).await;
+    let second = record(&node).await;
+    let seq = |record: &str| match record.parse().unwrap() {
+        Bootnode::Enr(record) => record.seq(),
+        Bootnode::Enode(_) => 0,
+    };
+    assert!(seq(&second) > seq(&first), "a restarted node's record is newer");
+    node.stop().await;
+
+    // In memory nothing is kept.
+    let node = Node::start(with(stored(&[]), |config| config.store = None)).await;
+    assert_eq!(report(&node).await.known, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_outside_of_netrestrict_is_found_or_asked() {
+    let boot = Node::start(seeking(&[])).await;
+    let boot = record(&boot).await;
+    let inside = Config { restrict: vec!["127.0.0.0/8".parse().unwrap()], ..seeking(&[&boot]) };
+    let outside = Config { restrict: vec!["10.0.0.0/8".parse().unwrap()], ..seeking(&[&boot]) };
+    let inside = Node::start(inside).await;
+    let outside = Node::start(outside).await;
+    eventually(LIMIT, || inside.network.peer_count() == 1).await;
+    let report = report(&outside).await;
+    assert_eq!((report.table.len(), report.known, outside.network.peer_count()), (0, 0, 0), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn enough_peers_are_enough() {
+    let boot = Node::start(seeking(&[])).await;
+    let text = record(&boot).await;
+    let few = Tides { lo: 1, hi: 30, ..Tides::default() };
+    let node = Node::start(Config { tides: few, ..seeking(&[&text]) }).await;
+    meet(&node, boot.network.local_peer_id()).await;
+    let others = [Node::start(seeking(&[])).await, Node::start(seeking(&[])).await];
+    // They know nobody, so only the node could dial. It learns of them and does not.
+    for other in &others {
+        let text = record(other).await;
+        let introduced = Node::start(seeking(&[&text, &record(&node).await])).await;
+        meet(&introduced, other.network.local_peer_id()).await;
+        reported(&node, |report| report.known >= 2).await;
+    }
+    assert!(others.iter().all(|other| !knows(&node, other.network.local_peer_id())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_and_addresses_are_advertised_as_told() {
+    let node = Node::start(seeking(&[])).await;
+    let parsed = |text: &str| match text.parse().unwrap() {
+        Bootnode::Enr(record) => record,
+        Bootnode::Enode(_) => panic!("a record"),
+    };
+    let plain = report(&node).await;
+    let (own, tcp) = (parsed(&plain.enr), tcp_port(&node));
+    assert_eq!((own.ip4(), own.tcp4(), own.udp4()), (Some([127, 0, 0, 1].into()), Some(tcp), Some(plain.udp)));
+    assert_eq!(plain.udp, tcp, "UDP on the port of TCP");
+
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let told = with(seeking(&[]), |config| {
+        (config.advertise_tcp, config.advertise_udp, config.listen_udp) = (7, 8, free);
+        config.advertise_ip = Some("192.0.2.7".into());
+    });
+    let node = Node::start(told).await;
+    let told = report(&node).await;
+    let own = parsed(&told.enr);
+    assert_eq!((own.ip4(), own.tcp4(), own.udp4()), (Some([192, 0, 2, 7].into()), Some(7), Some(8)));
+    assert_eq!(told.udp, free);
+
+    let named = with(seeking(&[]), |config| config.advertise_ip = Some("localhost".into()));
+    let named = Node::start(named).await;
+    assert_eq!(parsed(&record(&named).await).ip4(), Some([127, 0, 0, 1].into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_discovery_there_is_no_udp_socket() {
+    let quiet = Node::start(config()).await;
+    assert!(quiet.network.discovery().await.is_none());
+    let port = tcp_port(&quiet);
+    assert!(!udp_ports().contains(&port), "nothing listens on {port}");
+    let seeking = Node::start(seeking(&[])).await;
+    let port = report(&seeking).await.udp;
+    assert!(udp_ports().contains(&port), "discovery listens on {port}");
+}
+
+/// The kernel's list of UDP sockets over IPv4.
+fn udp_ports() -> Vec<u16> {
+    let table = std::fs::read_to_string("/proc/self/net/udp").unwrap();
+    let port = |line: &str| u16::from_str_radix(line.split_whitespace().nth(1)?.split_once(':')?.1, 16).ok();
+    table.lines().skip(1).filter_map(port).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_meet_over_ipv6() {
+    if UdpSocket::bind("[::1]:0").is_err() {
+        println!("skipped: no IPv6 here");
+        return;
+    }
+    let v6 = |bootnodes: &[&str]| Config { listen_ip: "::1".parse().unwrap(), ..seeking(bootnodes) };
+    let one = Node::start(v6(&[])).await;
+    let two = Node::start(v6(&[&record(&one).await])).await;
+    meet(&two, one.network.local_peer_id()).await;
+    assert!(two.network.peers()[0].address.to_string().starts_with("/ip6/::1/tcp/"));
+}
+
+#[tokio::test]
+async fn a_udp_port_in_use_is_one_sentence() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let config = with(seeking(&[]), |config| config.listen_udp = port);
+    let Err(error) = starling_p2p::Service::new(config, std::sync::Arc::new(TestChain::default())) else {
+        panic!("two sockets on one port");
+    };
+    let text = error.to_string();
+    assert!(text.contains("--p2p.listen.udp") && text.contains(&port.to_string()) && !text.contains('\n'), "{text}");
+}

@@ -1,0 +1,186 @@
+//! `--p2p.nat` against stand-ins of routers on loopback.
+
+use crate::net::*;
+use parking_lot::Mutex;
+use starling_p2p::{Bootnode, Config, DiscoveryConfig, NatConfig};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const EXTERNAL: [u8; 4] = [198, 41, 0, 4];
+
+/// What a router was asked to do: protocol, internal port, seconds (zero closes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked(&'static str, u16, u32);
+
+type Log = Arc<Mutex<Vec<Asked>>>;
+
+/// A router that speaks NAT-PMP, opens port 40000 for TCP and 40001 for UDP, and leases for two seconds.
+async fn pmp_router() -> (SocketAddr, Log) {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (address, log) = (socket.local_addr().unwrap(), Log::default());
+    let asked = log.clone();
+    tokio::spawn(async move {
+        let mut bytes = [0; 64];
+        loop {
+            let (length, from) = socket.recv_from(&mut bytes).await.unwrap();
+            let answer = match (bytes[1], length) {
+                (0, 2) => [&[0, 128, 0, 0, 0, 0, 0, 1], &EXTERNAL[..]].concat(),
+                (operation @ (1 | 2), 12) => {
+                    let port = u16::from_be_bytes([bytes[4], bytes[5]]);
+                    let seconds = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
+                    let (name, external) = if operation == 2 { ("TCP", 40_000u16) } else { ("UDP", 40_001) };
+                    asked.lock().push(Asked(name, port, seconds));
+                    let lease = seconds.min(2).to_be_bytes();
+                    let ports = [&bytes[4..6], &external.to_be_bytes()[..]].concat();
+                    [&[0, 128 + operation, 0, 0, 0, 0, 0, 1], &ports[..], &lease[..]].concat()
+                }
+                _ => continue,
+            };
+            socket.send_to(&answer, from).await.unwrap();
+        }
+    });
+    (address, log)
+}
+
+/// A UPnP gateway: the search over UDP, and its description and control over HTTP. It leases UDP for good
+/// alone.
+async fn upnp_router() -> (SocketAddr, Log) {
+    let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let search = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (address, log) = (search.local_addr().unwrap(), Log::default());
+    let location = http.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut bytes = [0; 1500];
+        loop {
+            let (length, from) = search.recv_from(&mut bytes).await.unwrap();
+            assert!(bytes[..length].starts_with(b"M-SEARCH"));
+            let answer = format!("HTTP/1.1 200 OK\r\nST: upnp:rootdevice\r\nLOCATION: http://{location}/root.xml\r\n\r\n");
+            search.send_to(answer.as_bytes(), from).await.unwrap();
+        }
+    });
+    let asked = log.clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = http.accept().await.unwrap();
+            tokio::spawn(serve_upnp(stream, asked.clone()));
+        }
+    });
+    (address, log)
+}
+
+async fn serve_upnp(mut stream: TcpStream, asked: Log) -> Option<()> {
+    let mut request = Vec::new();
+    let text = loop {
+        if stream.read_buf(&mut request).await.ok()? == 0 {
+            return None;
+        }
+        let text = String::from_utf8_lossy(&request).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+        if body.len() >= length.unwrap_or(0) {
+            break text;
+        }
+    };
+    let value = |name: &str| text.split_once(&format!("<{name}>"))?.1.split_once('<').map(|(value, _)| value.to_owned());
+    let body = if text.starts_with("GET /root.xml") {
+        "<root><device><serviceList><service><serviceType>urn:schemas-upnp-org:service:WANIPConnection:1</serviceType>\
+         <SCPDURL>/actions.xml</SCPDURL><controlURL>/control</controlURL></service></serviceList></device></root>"
+            .to_owned()
+    } else if text.starts_with("GET /actions.xml") {
+        let add = ["RemoteHost", "ExternalPort", "Protocol", "InternalPort", "InternalClient", "Enabled"];
+        let add = [&add[..], &["PortMappingDescription", "LeaseDuration"]].concat();
+        let action = |name: &str, arguments: &[&str]| {
+            let argument = |name: &&str| format!("<argument><name>New{name}</name><direction>in</direction></argument>");
+            let arguments: String = arguments.iter().map(argument).collect();
+            format!("<action><name>{name}</name><argumentList>{arguments}</argumentList></action>")
+        };
+        let delete = action("DeletePortMapping", &["RemoteHost", "ExternalPort", "Protocol"]);
+        format!("<scpd><actionList>{}{delete}</actionList></scpd>", action("AddPortMapping", &add))
+    } else if text.contains("#GetExternalIPAddress") {
+        let ip = std::net::Ipv4Addr::from(EXTERNAL);
+        format!("<GetExternalIPAddressResponse><NewExternalIPAddress>{ip}</NewExternalIPAddress></GetExternalIPAddressResponse>")
+    } else {
+        let protocol = if value("NewProtocol")? == "TCP" { "TCP" } else { "UDP" };
+        let external: u16 = value("NewExternalPort")?.parse().ok()?;
+        if text.contains("#DeletePortMapping") {
+            asked.lock().push(Asked(protocol, external, 0));
+            "<DeletePortMappingResponse/>".into()
+        } else if protocol == "UDP" && value("NewLeaseDuration")? != "0" {
+            "<Fault><detail><UPnPError><errorCode>725</errorCode><errorDescription>OnlyPermanentLeasesSupported</errorDescription>\
+             </UPnPError></detail></Fault>"
+                .into()
+        } else {
+            asked.lock().push(Asked(protocol, value("NewInternalPort")?.parse().ok()?, value("NewLeaseDuration")?.parse().ok()?));
+            "<AddPortMappingResponse/>".into()
+        }
+    };
+    let body = if text.starts_with("POST") { format!("<Envelope><Body>{body}</Body></Envelope>") } else { body };
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+    stream.write_all(answer.as_bytes()).await.ok()
+}
+
+fn behind(nat: NatConfig) -> Config {
+    Config { nat: Some(nat), discovery: Some(DiscoveryConfig::default()), ..config() }
+}
+
+/// The node's record once it holds the router's address: its ports.
+async fn advertised(node: &Node) -> (Option<u16>, Option<u16>) {
+    let start = Instant::now();
+    loop {
+        let report = node.network.discovery().await.expect("discovery runs");
+        let Bootnode::Enr(record) = report.enr.parse().unwrap() else { panic!("a record") };
+        if record.ip4() == Some(EXTERNAL.into()) {
+            return (record.tcp4(), record.udp4());
+        }
+        assert!(start.elapsed() < LIMIT, "{report:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// An address where nobody answers.
+async fn nobody() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_are_opened_by_pmp_renewed_and_closed() {
+    let (router, log) = pmp_router().await;
+    let node = Node::start(behind(NatConfig { pmp: Some(router), upnp: Some(nobody().await) })).await;
+    assert_eq!(advertised(&node).await, (Some(40_000), Some(40_001)));
+    let udp = node.network.discovery().await.unwrap().udp;
+    let count = |wanted: Asked| log.lock().iter().filter(|asked| **asked == wanted).count();
+    eventually(LIMIT, || count(Asked("UDP", udp, 7200)) >= 3).await;
+    let tcp = log.lock().iter().find(|asked| asked.0 == "TCP").unwrap().1;
+    assert!(node.address.to_string().contains(&format!("/tcp/{tcp}/")));
+    assert_eq!(count(Asked("TCP", tcp, 0)) + count(Asked("UDP", udp, 0)), 0);
+    node.stop().await;
+    assert_eq!((count(Asked("TCP", tcp, 0)), count(Asked("UDP", udp, 0))), (1, 1), "closed at the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_are_opened_by_upnp_and_closed() {
+    let (router, log) = upnp_router().await;
+    let node = Node::start(behind(NatConfig { pmp: Some(nobody().await), upnp: Some(router) })).await;
+    let (tcp, udp) = advertised(&node).await;
+    let (tcp, udp) = (tcp.unwrap(), udp.unwrap());
+    assert!(log.lock().contains(&Asked("TCP", tcp, 7200)) && log.lock().contains(&Asked("UDP", udp, 0)), "{log:?}");
+    assert!(node.address.to_string().contains(&format!("/tcp/{tcp}/")));
+    log.lock().clear();
+    node.stop().await;
+    assert_eq!(*log.lock(), [Asked("TCP", tcp, 0), Asked("UDP", udp, 0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_is_not_there_keeps_nobody_waiting() {
+    let node = Node::start(behind(NatConfig { pmp: Some(nobody().await), upnp: Some(nobody().await) })).await;
+    assert!(node.network.discovery().await.is_some());
+    node.stop().await;
+}
