@@ -382,6 +382,11 @@ impl Chain {
             })
     }
 
+    /// The block that may have been signed here for this place ([`Chain::log_before_sign`]).
+    pub fn signed(&self, number: u64, parent: B256, l1_origin: B256) -> Result<Option<B256>, ChainError> {
+        self.log.guard(number, parent, l1_origin).map_err(ChainError::store)
+    }
+
     /// A payload from the payload log, whether or not it ever became canonical.
     pub fn logged(&self, hash: B256) -> Result<Option<Payload>, ChainError> {
         Ok(self.log.by_hash(hash).map_err(ChainError::store)?.map(|logged| logged.payload))

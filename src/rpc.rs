@@ -22,7 +22,10 @@ pub mod txpool;
 pub mod web3;
 pub mod ws;
 
-use crate::chain::{Chain, Heads, pool::Pool, rules::ChainSpec, view::View};
+use crate::{
+    chain::{Chain, Heads, pool::Pool, rules::ChainSpec, view::View},
+    rollup::sequencer::SequencerHandle,
+};
 use api::{Api, Bounds, Namespace};
 use engine::EngineContext;
 use jwt::JwtSecret;
@@ -78,6 +81,8 @@ pub struct RpcContext {
     pub route: TxRoute,
     /// `None` where there is no swarm.
     pub network: Option<Network>,
+    /// `None` where no blocks are made.
+    pub sequencer: Option<SequencerHandle>,
     /// `None` inside when at the head.
     pub syncing: Option<watch::Receiver<Option<Progress>>>,
     /// `web3_clientVersion`.
@@ -99,6 +104,7 @@ impl RpcContext {
             chain,
             route,
             network: None,
+            sequencer: None,
             syncing: None,
             client_version,
             geth_exact_receipts: false,

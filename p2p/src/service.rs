@@ -16,8 +16,9 @@ use crate::{
     check::{self, Checker},
     config::Config,
     discovery::{Contact, Discovery},
+    doubt::Doubt,
     gate::{Rules, SharedRules, site},
-    handle::{Blocks, Command, Event, Heads, Network, PeerInfo, Settled},
+    handle::{Blocks, Command, Event, Heads, Network, PeerInfo, Settled, Witness},
     nat::{Mapped, Nat},
     peers::{Candidates, Link, Offence, Reputation, StaticPeers, Tides},
     peerstore::{Peerstore, Record},
@@ -97,6 +98,8 @@ pub struct Service {
     topics: Topics,
     threshold: Duration,
     checker: Checker,
+    doubt: Doubt,
+    witness: Option<Witness>,
     sync: Sync,
     /// Whether blocks are fetched from peers.
     fetching: bool,
@@ -223,6 +226,8 @@ impl Service {
             topics,
             threshold: config.gossip_threshold,
             checker: Checker::new(config.chain_id, config.forks, threshold, config.unsafe_block_signer, blocks.clone()),
+            doubt: Doubt::default(),
+            witness: None,
             sync: Sync::new(config.limits, config.genesis.id, rand::random()),
             fetching: config.sync_req_resp,
             only_static: config.only_request_static,
@@ -354,7 +359,9 @@ impl Service {
                 self.heads.send_replace(heads);
                 self.sync.on_heads(heads, now);
             }
-            Command::Signer(signer) => self.checker.set_signer(signer),
+            Command::Signer(signer) => self.on_signer(signer),
+            Command::Doubt(asker) => self.doubt.wait(asker),
+            Command::Witness(witness) => self.witness = Some(witness),
             Command::Control(control) => self.on_control(control, now),
         }
     }

@@ -9,4 +9,5 @@ mod net;
 mod peers;
 mod range;
 mod serving;
+mod signer;
 mod standing;
