@@ -12,6 +12,7 @@ mod support;
 
 use starling::{
     chain::{Chain, Options},
+    cli::config::HistoryConfig,
     follow, transfer,
 };
 use starling_p2p::{Config, Genesis, Keypair, Network, Service};
@@ -264,6 +265,9 @@ async fn sync(datadir: &Path, target: u64, peers: &[&str]) {
 
 async fn import(datadir: &Path, file: &Path) {
     let (begun, processor) = (Instant::now(), process::processor());
-    transfer::import(options(datadir), None, &[file.to_owned()], CancellationToken::new()).await.expect("the blocks are valid");
+    let history = HistoryConfig { states: None, proofs: 0 };
+    transfer::import(options(datadir), history, &[file.to_owned()], CancellationToken::new())
+        .await
+        .expect("the blocks are valid");
     println!("{} {}", begun.elapsed().as_secs_f64(), (process::processor() - processor).as_secs_f64());
 }
