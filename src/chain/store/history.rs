@@ -32,6 +32,9 @@ const UNWIND_STEP: u64 = 256;
 /// The oldest state, in the keyspace whose rows it is about.
 const STATES: &[u8] = b"_oldest";
 
+/// The oldest block that can be unwound, likewise.
+const UNWINDS: &[u8] = b"_unwinds";
+
 /// The bounds of history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kept {
@@ -152,7 +155,11 @@ impl Inner {
             Some(states) => states,
             None => number(meta, OLDEST_ROW)?.ok_or_else(|| damaged_meta(OLDEST_ROW))?,
         };
-        Ok(Kept { states, unwinds: number(meta, UNWIND_ROW)?.ok_or_else(|| damaged_meta(UNWIND_ROW))? })
+        let unwinds = match number(history, UNWINDS)? {
+            Some(unwinds) => unwinds,
+            None => number(meta, UNWIND_ROW)?.ok_or_else(|| damaged_meta(UNWIND_ROW))?,
+        };
+        Ok(Kept { states, unwinds })
     }
 
     /// Moves the bounds up to where a head and a finalized head allow it; `None` is the stored one. A finalized state can always be
@@ -180,6 +187,7 @@ impl Inner {
             batch.put(Space::Meta, OLDEST_ROW, kept.states.to_be_bytes());
         }
         if kept.unwinds != old.unwinds {
+            batch.put(Space::History, UNWINDS, kept.unwinds.to_be_bytes());
             batch.put(Space::Meta, UNWIND_ROW, kept.unwinds.to_be_bytes());
         }
         Ok(kept)
