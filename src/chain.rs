@@ -256,6 +256,7 @@ impl Chain {
         let log = PayloadLog::open(&payload_log_dir(&options.datadir)).map_err(ChainError::store)?;
         let spec = Arc::new(spec_of(&store)?);
         let snapshot = store.snapshot().map_err(ChainError::store)?;
+        snapshot.check_tip().map_err(ChainError::store)?;
         let (head, safe, finalized) = (snapshot.head(), snapshot.safe(), snapshot.finalized());
         let view = View::new(snapshot.clone(), vec![], safe, finalized).map_err(ChainError::store)?;
         let heads = Heads { head, timestamp: view.header().timestamp, safe, finalized };

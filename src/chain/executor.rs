@@ -11,7 +11,7 @@ pub use import::Imported;
 use crate::chain::{
     ChainError, Heads, Inserted, Shared,
     execute::{self, InvalidBlock, Preparation, ValidateError},
-    payload_log::PayloadLog,
+    payload_log::{LogError, Logged, PayloadLog},
     persister::{Done, Work},
     store::Snapshot,
     tree::{self, Branch, Tree},
@@ -19,7 +19,7 @@ use crate::chain::{
 };
 use alloy_primitives::{B256, map::HashSet};
 use starling_p2p::Provenance;
-use starling_proto::payload::BlockId;
+use starling_proto::payload::{BlockId, Payload};
 use std::{
     cell::RefCell,
     sync::{
@@ -36,6 +36,9 @@ const OVERLAY_BUDGET: usize = 128_000_000;
 const LOG_RETAINED: u64 = 1024;
 /// The payload log is pruned once in so many blocks.
 const LOG_PRUNE_EVERY: u64 = 256;
+
+/// Blocks below the store's head down to which a branch may leave it: what has to be read to stand there. L1 reorgs are much shorter.
+const MAX_UNWIND: u64 = 16_384;
 
 /// In the payload log: a block from elsewhere, and one built here.
 pub const FOLLOWED: u8 = 0;
@@ -88,7 +91,7 @@ pub struct Executor {
     work: SyncSender<Work>,
     done: Receiver<Done>,
     persisting: bool,
-    /// Blocks taken over from the builder that are not yet in the payload log.
+    /// Blocks taken over from the builder or a file that are not in the payload log, at least not yet.
     unlogged: HashSet<B256>,
     log_pruned: u64,
 }
@@ -111,27 +114,81 @@ impl Executor {
         }
     }
 
-    /// Executes again what the payload log holds above the store. Runs before anybody is served.
+    /// Executes again what the payload log holds and the store does not. First the branch of the head that was acknowledged last, which
+    /// becomes the head; then, in order of arrival, the rest: side branches, and what was logged later, perhaps signed, and stands on
+    /// that head. Runs before anybody is served.
     pub fn replay(&mut self) -> Result<usize, ChainError> {
         let mut replayed = 0;
-        let log = self.log.clone();
-        for logged in log.after(self.snapshot.head().number) {
-            let logged = logged.map_err(ChainError::store)?;
-            let payload = Arc::new(logged.payload);
-            let (id, timestamp) = (payload.id(), payload.timestamp());
-            let payload = Preparation::later(payload);
-            // A sibling that lost, or a branch cut off by pruning, is not an error.
-            if let Inserted::Valid = self.insert(payload, Provenance::Imported)? {
-                replayed += 1;
-                if !logged.settled
-                    && let Some((heads, view)) = self.preferred(id, timestamp)?
-                {
-                    self.set_heads(heads, view)?;
+        let mut later = 0;
+        if let Some(followed) = self.log.head().map_err(ChainError::store)?
+            && self.restore(followed.head, &mut replayed)?
+        {
+            later = followed.next;
+        }
+        let head = self.heads.head;
+        // The store's head may be on another branch than the log's newer blocks, which leave it below.
+        let lowest = self.snapshot.head().number.min(head.number).saturating_sub(tree::RETAINED);
+        for (arrival, id) in self.log.arrivals(lowest).map_err(ChainError::store)? {
+            if self.tree.get(&id.hash).is_none() && !self.stored(&id)? {
+                let Some(payload) = self.logged(|log| log.at(arrival), id) else { continue };
+                self.make_room(id.number);
+                // A branch cut off by pruning is not an error.
+                if self.insert(Preparation::later(payload), Provenance::Imported)? != Inserted::Valid {
+                    continue;
                 }
+                replayed += 1;
+            }
+            if arrival >= later
+                && let Some(block) = self.tree.get(&id.hash)
+                && let timestamp = block.payload.timestamp()
+                && let Some((heads, view)) = self.preferred(id, timestamp)?
+                && view.hash_of(head.number).map_err(ChainError::store)? == Some(head.hash)
+            {
+                self.set_heads(heads, view)?;
             }
             self.collect(false)?;
         }
         Ok(replayed)
+    }
+
+    /// Makes a logged block the head again, if it is above the stored head: a head that does not rise is stored before it is
+    /// acknowledged. False if something on the way to it is not in the log.
+    fn restore(&mut self, head: BlockId, replayed: &mut usize) -> Result<bool, ChainError> {
+        if head.number <= self.snapshot.head().number {
+            return Ok(true);
+        }
+        let (mut way, mut at) = (Vec::new(), head);
+        while !self.stored(&at)? {
+            let Some(payload) = self.logged(|log| log.by_hash(at.hash), at) else { return Ok(false) };
+            way.push(at);
+            at = BlockId { number: at.number.saturating_sub(1), hash: payload.parent_hash() };
+        }
+        for id in way.into_iter().rev() {
+            // Read again, one at a time: the way may be long.
+            let Some(payload) = self.logged(|log| log.by_hash(id.hash), id) else { return Ok(false) };
+            let timestamp = payload.timestamp();
+            if self.insert(Preparation::later(payload), Provenance::Imported)? != Inserted::Valid {
+                return Ok(false);
+            }
+            *replayed += 1;
+            // So that it is stored on the way, and its memory freed.
+            if let Some((heads, view)) = self.preferred(id, timestamp)? {
+                self.set_heads(heads, view)?;
+            }
+            self.collect(false)?;
+        }
+        Ok(self.heads.head == head)
+    }
+
+    /// A payload of the log. One that cannot be read is as if it had never come: others will send it.
+    fn logged(&self, read: impl Fn(&PayloadLog) -> Result<Option<Logged>, LogError>, id: BlockId) -> Option<Arc<Payload>> {
+        match read(&self.log) {
+            Ok(logged) => logged.map(|logged| Arc::new(logged.payload)),
+            Err(error) => {
+                tracing::warn!(number = id.number, hash = %id.hash, %error, "a payload in the log cannot be read and is passed over");
+                None
+            }
+        }
     }
 
     /// Serves commands until every sender is gone or the chain is stopped, then stores what is left. Returns the error that ended the
@@ -275,18 +332,27 @@ impl Executor {
         self.move_heads(heads, view)
     }
 
-    /// Moves the heads so that a killed process finds the head again: by replaying the log, which takes its blocks in order of arrival
-    /// as far as they lead higher; a head that is not found in this way is stored before anybody hears of it.
+    /// Moves the heads so that a killed process finds the head again: the log says which it is, and holds what leads to it from the
+    /// store. What does not only rise (another branch below the safe block, a lower head) is stored before it is acknowledged, so that
+    /// a head in the log that is not above the stored one is an old one.
     fn move_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
-        let old = self.heads.head;
+        let old = self.heads;
         self.log_adopted(heads.head.hash)?;
-        let found = heads.head.number > old.number && self.log.is_newest(heads.head.hash).map_err(ChainError::store)?;
+        if heads.head != old.head {
+            self.log.set_head(heads.head).map_err(ChainError::store)?;
+        }
+        let mut rises = heads.head == old.head || heads.head.number > old.head.number;
+        for (old, new) in [(old.safe, heads.safe), (old.finalized, heads.finalized)] {
+            if let Some(old) = old {
+                rises &= new.is_some_and(|new| new.number >= old.number);
+                rises &= view.hash_of(old.number).map_err(ChainError::store)? == Some(old.hash);
+            }
+        }
         self.set_heads(heads, view)?;
-        if heads.head != old && !found {
+        if !rises {
             while self.persisting {
                 self.collect(true)?;
             }
-            self.log.settle().map_err(ChainError::store)?;
         }
         Ok(())
     }
@@ -298,7 +364,7 @@ impl Executor {
         self.persist()
     }
 
-    /// Logs the built blocks on the way to this one that nobody has logged: what is the head, or below a logged block, is in the log.
+    /// Logs the blocks on the way to this one that nobody has logged: what is the head, or below a logged block, is in the log or stored.
     fn log_adopted(&mut self, tip: B256) -> Result<(), ChainError> {
         let mut way = Vec::new();
         let mut at = tip;
@@ -351,6 +417,10 @@ impl Executor {
     fn make_view(&self, heads: &Heads) -> Result<Option<Arc<View>>, ChainError> {
         let branch = self.branch(heads.head)?;
         if !self.stored(&branch.base)? {
+            return Ok(None);
+        }
+        if self.snapshot.head().number - branch.base.number > MAX_UNWIND {
+            tracing::warn!(head = %heads.head, base = %branch.base, "a block leaves the stored chain too deep below its head");
             return Ok(None);
         }
         let (snapshot, mut below) = (self.snapshot.clone(), self.below.borrow_mut());
@@ -409,10 +479,23 @@ impl Executor {
         self.forget(&gone);
         let stored = self.snapshot.head().number;
         if stored >= self.log_pruned.saturating_add(LOG_PRUNE_EVERY) {
-            self.log.prune(stored.saturating_sub(LOG_RETAINED)).map_err(ChainError::store)?;
+            self.log.prune(stored.min(base.number).saturating_sub(LOG_RETAINED)).map_err(ChainError::store)?;
+            self.log.rotate().map_err(ChainError::store)?;
             self.log_pruned = stored;
         }
-        let view = self.make_view(&self.heads)?.ok_or(ChainError::UnknownBlock(self.heads.head.hash))?;
+        let view = match self.make_view(&self.heads)? {
+            Some(view) => view,
+            // What was being stored when the heads left its branch may have let go what leads back.
+            None => {
+                let head = self.snapshot.head();
+                tracing::error!(lost = %self.heads.head, stored = %head, "the head cannot be reached any more: the stored one is the head");
+                let (safe, finalized) = (self.snapshot.safe(), self.snapshot.finalized());
+                let view = self.make_view(&Heads { head, timestamp: 0, safe, finalized })?;
+                let view = view.ok_or(ChainError::UnknownBlock(head.hash))?;
+                self.heads = Heads { head, timestamp: view.header().timestamp, safe, finalized };
+                view
+            }
+        };
         self.publish(view);
         self.persist()
     }

@@ -5,12 +5,12 @@
 //! L1 origin is part of the key because an L1 reorg must be able to fill a height again. Grows with the blocks of the chain until
 //! [`PayloadLog::prune`].
 
-use crate::chain::store::{DamagedJournal, check_journals, decode_whole, free_space};
+use crate::chain::store::{DamagedJournal, check_journals, clear_begun, decode_whole, free_space, free_space_floor, is_database};
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, keccak256};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 use parking_lot::Mutex;
-use starling_proto::payload::Payload;
+use starling_proto::payload::{BlockId, Payload};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -19,16 +19,31 @@ use std::{
 /// Blocks for which guard rows outlive their payloads: longer than any reorg of L1 reaches back.
 pub const GUARD_WINDOW: u64 = 100_000;
 
-/// Bytes that must be free on the disk before a payload is logged. Below the floor of the store, so that blocks already executed can
-/// be logged to the last.
-const FREE_SPACE_FLOOR: u64 = 256 << 20;
+/// While this file is in the log's folder, guard rows may be missing.
+const GUARDS_CUT: &str = "guards-cut";
+
+/// A repair is about to cut the log in this folder.
+pub(in crate::chain) fn mark_cut(folder: &Path) -> std::io::Result<()> {
+    std::fs::File::create(folder.join(GUARDS_CUT))?.sync_all()?;
+    std::fs::File::open(folder)?.sync_all()
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("another block was built for this height, parent and L1 origin: {have}")]
     GuardConflict { have: B256 },
-    #[error("row {row} of the payload log is damaged: remove {} to start without it", path.display())]
+    #[error(
+        "row {row} of the payload log in {} is damaged: restore a backup of the folder. A node that never signs can do without it; a \
+         sequencer cannot, for it holds what was signed",
+        path.display()
+    )]
     Damaged { row: String, path: PathBuf },
+    #[error(
+        "the end of the payload log was cut, and with it perhaps what this sequencer has signed: nothing is signed until {} is removed. \
+         Do so when the chain's head has passed every block that was signed here",
+        .0.display()
+    )]
+    GuardsCut(PathBuf),
     #[error("the payload log is in use by another process")]
     Locked,
     #[error("{} does not hold a payload log", .0.display())]
@@ -54,7 +69,7 @@ impl From<fjall::Error> for LogError {
 }
 
 /// See [`Inner::index`].
-const SETTLED: &[u8] = b"settled";
+const HEAD: &[u8] = b"followed";
 
 /// A payload in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +77,14 @@ pub struct Logged {
     pub payload: Payload,
     /// How it came: a number the caller gave, returned as it was.
     pub origin: u8,
-    /// Logged before the last [`PayloadLog::settle`].
-    pub settled: bool,
+}
+
+/// The head as the log knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followed {
+    pub head: BlockId,
+    /// The arrival number of the first payload that was logged after this became the head.
+    pub next: u64,
 }
 
 /// What a log holds.
@@ -88,7 +109,7 @@ struct Inner {
     db: Database,
     /// Arrival number, big-endian → payload.
     payloads: Keyspace,
-    /// `h‖hash` → arrival number; `n‖height‖hash` → arrival number; `settled` → the first arrival number that is not settled.
+    /// `h‖hash` → arrival number; `n‖height‖hash` → arrival number; `followed` → see [`Followed`].
     index: Keyspace,
     /// Height, parent hash, L1 origin hash → block hash.
     guard: Keyspace,
@@ -99,7 +120,8 @@ struct Inner {
 impl PayloadLog {
     /// Opens the log in `dir`, or starts one there.
     pub fn open(dir: &Path) -> Result<Self, LogError> {
-        if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) && !dir.join("version").is_file() {
+        clear_begun(dir).map_err(|error| LogError::Engine(error.to_string()))?;
+        if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) && !is_database(dir) {
             return Err(LogError::NotALog(dir.into()));
         }
         if dir.is_dir()
@@ -111,18 +133,21 @@ impl PayloadLog {
         let options = || KeyspaceCreateOptions::default().max_memtable_size(8 << 20);
         let payloads = db.keyspace("payloads", options)?;
         let (index, guard) = (db.keyspace("index", options)?, db.keyspace("guard", options)?);
-        let inner = Inner { path: dir.into(), floor: FREE_SPACE_FLOOR, db, payloads, index, guard, writer: Mutex::new(0) };
+        // Below the floor of the store, so that blocks already executed can be logged to the last.
+        let floor = free_space_floor(dir).map_err(|error| LogError::Engine(error.to_string()))? / 2;
+        let inner = Inner { path: dir.into(), floor, db, payloads, index, guard, writer: Mutex::new(0) };
         let snapshot = inner.db.snapshot();
         if let Some(last) = snapshot.last_key_value(&inner.payloads) {
             let key = last.key()?;
             *inner.writer.lock() = inner.number(&key, &key)? + 1;
         }
-        // A log that was pruned empty does not use settled numbers again.
-        if let Some(first) = snapshot.get(&inner.index, SETTLED)? {
-            let mut next = inner.writer.lock();
-            *next = inner.number(SETTLED, &first)?.max(*next);
+        let log = Self(Arc::new(inner));
+        // A log that was pruned empty does not use old numbers again.
+        if let Some(followed) = log.head()? {
+            let mut next = log.0.writer.lock();
+            *next = followed.next.max(*next);
         }
-        Ok(Self(Arc::new(inner)))
+        Ok(log)
     }
 
     /// Logs a payload. One that is there already is left as it is. Survives a kill of the process, not a power cut.
@@ -139,6 +164,10 @@ impl PayloadLog {
     /// another hash: that block may have been signed.
     pub fn append_built(&self, payload: &Payload, l1_origin: B256, origin: u8) -> Result<(), LogError> {
         let mut next = self.0.writer.lock();
+        let cut = self.0.path.join(GUARDS_CUT);
+        if cut.exists() {
+            return Err(LogError::GuardsCut(cut));
+        }
         if let Some(have) = self.guard(payload.number(), payload.parent_hash(), l1_origin)?.filter(|have| *have != payload.hash) {
             return Err(LogError::GuardConflict { have });
         }
@@ -163,7 +192,7 @@ impl PayloadLog {
         let key = hash_key(&hash);
         let Some(number) = snapshot.get(&self.0.index, &key)? else { return Ok(None) };
         let row = snapshot.get(&self.0.payloads, &number)?.ok_or_else(|| self.0.damaged(&key))?;
-        self.0.decode(&snapshot, &number, &row).map(Some)
+        self.0.decode(&number, &row).map(Some)
     }
 
     /// All payloads of this height, by hash.
@@ -172,9 +201,31 @@ impl PayloadLog {
         let rows = snapshot.prefix(&self.0.index, height_prefix(height)).map(|row| {
             let (key, number) = row.into_inner()?;
             let row = snapshot.get(&self.0.payloads, &number)?.ok_or_else(|| self.0.damaged(&key))?;
-            self.0.decode(&snapshot, &number, &row)
+            self.0.decode(&number, &row)
         });
         rows.collect()
+    }
+
+    /// The blocks above this height with their arrival numbers, in order of arrival.
+    pub fn arrivals(&self, height: u64) -> Result<Vec<(u64, BlockId)>, LogError> {
+        let Some(lowest) = height.checked_add(1) else { return Ok(vec![]) };
+        let snapshot = self.0.db.snapshot();
+        let mut all = Vec::new();
+        for row in snapshot.range(&self.0.index, height_prefix(lowest).as_slice()..b"o".as_slice()) {
+            let (key, arrival) = row.into_inner()?;
+            let (number, hash) = key.get(1..).and_then(|key| key.split_at_checked(8)).ok_or_else(|| self.0.damaged(&key))?;
+            let hash = B256::try_from(hash).map_err(|_| self.0.damaged(&key))?;
+            all.push((self.0.number(&key, &arrival)?, BlockId { number: self.0.number(&key, number)?, hash }));
+        }
+        all.sort_unstable_by_key(|(arrival, _)| *arrival);
+        Ok(all)
+    }
+
+    /// The payload with this arrival number.
+    pub fn at(&self, arrival: u64) -> Result<Option<Logged>, LogError> {
+        let key = arrival.to_be_bytes();
+        let row = self.0.db.snapshot().get(&self.0.payloads, key)?;
+        row.map(|row| self.0.decode(&key, &row)).transpose()
     }
 
     /// The payloads above this height in order of arrival, as the log is now.
@@ -185,7 +236,7 @@ impl PayloadLog {
         rows.filter_map(move |row| {
             let decoded = row.into_inner().map_err(LogError::from).and_then(|(key, row)| {
                 let above = inner.height(&key, &row)? > height;
-                above.then(|| inner.decode(&snapshot, &key, &row)).transpose()
+                above.then(|| inner.decode(&key, &row)).transpose()
             });
             decoded.transpose()
         })
@@ -209,17 +260,28 @@ impl PayloadLog {
         Ok(batch.commit()?)
     }
 
-    /// Whether this payload was the last to be logged.
-    pub fn is_newest(&self, hash: B256) -> Result<bool, LogError> {
-        let next = self.0.writer.lock();
-        let number = self.0.db.snapshot().get(&self.0.index, hash_key(&hash))?;
-        Ok(number.is_some_and(|number| next.checked_sub(1).is_some_and(|newest| newest.to_be_bytes() == *number)))
+    /// Starts to write memtables out, so that journals can go: replay at open stays short.
+    pub fn rotate(&self) -> Result<(), LogError> {
+        for space in [&self.0.payloads, &self.0.index, &self.0.guard] {
+            space.rotate_memtable()?;
+        }
+        Ok(())
     }
 
-    /// The fork choice of all that is logged so far has been stored: a replay must not repeat it. See [`Logged::settled`].
-    pub fn settle(&self) -> Result<(), LogError> {
+    /// Remembers which block is the head. Survives a kill of the process, not a power cut.
+    pub fn set_head(&self, head: BlockId) -> Result<(), LogError> {
         let next = self.0.writer.lock();
-        Ok(self.0.index.insert(SETTLED, next.to_be_bytes())?)
+        let row = [&head.number.to_be_bytes()[..], head.hash.as_slice(), &next.to_be_bytes()].concat();
+        Ok(self.0.index.insert(HEAD, row)?)
+    }
+
+    /// The head that was remembered last.
+    pub fn head(&self) -> Result<Option<Followed>, LogError> {
+        let Some(row) = self.0.db.snapshot().get(&self.0.index, HEAD)? else { return Ok(None) };
+        let (number, rest) = row.split_at_checked(8).ok_or_else(|| self.0.damaged(HEAD))?;
+        let (hash, next) = rest.split_at_checked(32).ok_or_else(|| self.0.damaged(HEAD))?;
+        let head = BlockId { number: self.0.number(HEAD, number)?, hash: B256::from_slice(hash) };
+        Ok(Some(Followed { head, next: self.0.number(HEAD, next)? }))
     }
 
     /// What the log holds. Reads every row.
@@ -260,11 +322,9 @@ impl Inner {
         Ok(true)
     }
 
-    fn decode(&self, snapshot: &fjall::Snapshot, key: &[u8], row: &[u8]) -> Result<Logged, LogError> {
+    fn decode(&self, key: &[u8], row: &[u8]) -> Result<Logged, LogError> {
         let (payload, origin) = decode(row).ok_or_else(|| self.damaged(key))?;
-        // Arrival numbers are of one length, so they compare as bytes do.
-        let settled = snapshot.get(&self.index, SETTLED)?.is_some_and(|first| key < &first[..]);
-        Ok(Logged { payload, origin, settled })
+        Ok(Logged { payload, origin })
     }
 
     /// The height in a row, without decoding the payload.
@@ -370,30 +430,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_is_told_from_what_came_later() {
+    fn the_head_is_told_from_what_came_later() {
         let dir = tempfile::tempdir().unwrap();
         let blocks: Vec<_> = (1..=3).map(|salt| payload(salt.into(), B256::ZERO, salt)).collect();
-        let settled = |log: &PayloadLog| log.after(0).map(|logged| logged.unwrap().settled).collect::<Vec<_>>();
         {
             let log = PayloadLog::open(dir.path()).unwrap();
-            assert!(!log.is_newest(blocks[0].hash).unwrap());
-            log.append(&blocks[0], 0).unwrap();
+            assert_eq!(log.head().unwrap(), None);
             log.append(&blocks[1], 0).unwrap();
-            assert!(log.is_newest(blocks[1].hash).unwrap() && !log.is_newest(blocks[0].hash).unwrap());
-            assert_eq!(settled(&log), [false, false]);
-            log.settle().unwrap();
+            log.append(&blocks[0], 0).unwrap();
+            log.set_head(blocks[1].id()).unwrap();
             log.append(&blocks[2], 0).unwrap();
         }
         let log = PayloadLog::open(dir.path()).unwrap();
-        assert_eq!(settled(&log), [true, true, false]);
-        log.prune(3).unwrap();
-        assert_eq!(settled(&log), [false]);
-        log.settle().unwrap();
+        assert_eq!(log.head().unwrap(), Some(Followed { head: blocks[1].id(), next: 2 }));
+        assert_eq!(log.arrivals(0).unwrap(), [(0, blocks[1].id()), (1, blocks[0].id()), (2, blocks[2].id())]);
+        assert_eq!(log.arrivals(2).unwrap(), [(2, blocks[2].id())]);
+        assert_eq!(log.at(2).unwrap().unwrap().payload, blocks[2]);
+        log.set_head(blocks[2].id()).unwrap();
         log.prune(9).unwrap();
+        assert!(log.arrivals(0).unwrap().is_empty() && log.at(2).unwrap().is_none());
         drop(log);
         let log = PayloadLog::open(dir.path()).unwrap();
         log.append(&blocks[0], 0).unwrap();
-        assert_eq!(settled(&log), [false]);
+        assert_eq!(log.arrivals(0).unwrap(), [(3, blocks[0].id())]);
     }
 
     #[test]
@@ -419,6 +478,19 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_signed_after_a_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = PayloadLog::open(dir.path()).unwrap();
+        mark_cut(dir.path()).unwrap();
+        let block = payload(1, B256::ZERO, 1);
+        let refused = log.append_built(&block, B256::ZERO, 0);
+        assert!(matches!(&refused, Err(LogError::GuardsCut(file)) if *file == dir.path().join(GUARDS_CUT)));
+        log.append(&block, 0).unwrap();
+        std::fs::remove_file(dir.path().join(GUARDS_CUT)).unwrap();
+        log.append_built(&block, B256::ZERO, 0).unwrap();
+    }
+
+    #[test]
     fn damage_and_strangers_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let log = PayloadLog::open(dir.path()).unwrap();
@@ -427,6 +499,7 @@ mod tests {
         let mut row = encode(&block, 0);
         row[60] ^= 1;
         log.0.payloads.insert(0u64.to_be_bytes(), row).unwrap();
+        assert!(matches!(log.at(0), Err(LogError::Damaged { .. })));
         assert!(matches!(log.by_hash(block.hash), Err(LogError::Damaged { .. })));
         assert!(matches!(log.after(0).next(), Some(Err(LogError::Damaged { .. }))));
         assert!(matches!(PayloadLog::open(dir.path()), Err(LogError::Locked)));

@@ -21,6 +21,11 @@ use std::{
 /// Time between two attempts to write to a full disk.
 const RETRY_NO_SPACE: Duration = Duration::from_secs(2);
 
+/// Time between two writes of all memtables: those that fill slowly keep old journals, which an open has to read.
+const ROTATE_EVERY: Duration = Duration::from_secs(600);
+/// Time that the end of the node may take for it.
+const ROTATE_AT_END: Duration = Duration::from_secs(10);
+
 /// Take the store from its head down to `unwind_to`, then up along `blocks`.
 pub struct Work {
     pub unwind_to: u64,
@@ -43,6 +48,7 @@ pub fn run(
     sync_every: Duration,
 ) {
     let mut synced = Instant::now();
+    let mut rotated = Instant::now();
     let mut dirty = false;
     loop {
         match work.recv_timeout(sync_every) {
@@ -68,12 +74,21 @@ pub fn run(
             if let Err(error) = store.sync() {
                 tracing::error!(%error, "the store could not be synced to disk");
             }
+            if rotated.elapsed() >= ROTATE_EVERY {
+                if let Err(error) = store.rotate_within(Duration::ZERO) {
+                    tracing::warn!(%error, "what is in memory could not be written out");
+                }
+                rotated = Instant::now();
+            }
             synced = Instant::now();
             dirty = false;
         }
     }
     if let Err(error) = store.sync() {
         tracing::error!(%error, "the store could not be synced to disk at the end");
+    }
+    if let Err(error) = store.rotate_within(ROTATE_AT_END) {
+        tracing::warn!(%error, "what is in memory was not written out at the end: the next start replays it");
     }
 }
 

@@ -7,6 +7,7 @@
 
 use crate::chain::{
     self, ChainError,
+    payload_log::mark_cut,
     receipt::receipts_root,
     rules::ChainSpec,
     store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals, keys},
@@ -55,6 +56,9 @@ pub fn cut_journals(datadir: &Path) -> Result<Vec<PathBuf>, RepairError> {
         if database.is_dir()
             && let Some(damaged) = check_journals(&database).map_err(io)?
         {
+            if database == chain::payload_log_dir(datadir) {
+                mark_cut(&database).map_err(io)?;
+            }
             cut.extend(damaged.cut().map_err(io)?);
         }
     }
@@ -125,12 +129,8 @@ fn blocks(
     }
     let mut rows = strays(store, snapshot, first)?;
     if wrong {
+        // First what is right, then what is too much: interrupted, it is no worse than before.
         let mut rewrite = store.rewrite();
-        for tag in [b'n', b'N', b'x'] {
-            for row in snapshot.rows(Space::Index, &[tag]) {
-                rewrite.set(Space::Index, &row?.0, None)?;
-            }
-        }
         let mut at = head;
         loop {
             let body = snapshot.body(&at.hash)?.unwrap_or_default();
@@ -143,8 +143,47 @@ fn blocks(
             tell("index", head.number - at.number, head.number);
         }
         rows += rewrite.finish()?;
+        rows += index_strays(store, head.number, first)?;
     }
     Ok((rows, receipts))
+}
+
+/// Removes rows of the index that lead to no canonical block. Those of canonical blocks are right.
+fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError> {
+    let snapshot = store.snapshot()?;
+    let mut rewrite = store.rewrite();
+    let mut body: Option<(u64, Vec<Bytes>)> = None;
+    for tag in [b'n', b'N', b'x'] {
+        for row in snapshot.rows(Space::Index, &[tag]) {
+            let (key, value) = row?;
+            let number = |bytes: &[u8]| bytes.first_chunk().copied().map(u64::from_be_bytes);
+            let right = match tag {
+                b'n' => key.len() == 9 && number(&key[1..]).is_some_and(|number| (first..=head).contains(&number)),
+                b'N' => match number(&value) {
+                    Some(number) => snapshot.hash_of(number)?.is_some_and(|hash| *hash == key[1..]),
+                    None => false,
+                },
+                _ => {
+                    let (block, index) = (number(&value), value.last_chunk().copied().map(u32::from_be_bytes));
+                    match (block, index) {
+                        (Some(block), Some(index)) => {
+                            if body.as_ref().is_none_or(|(number, _)| *number != block) {
+                                let hash = snapshot.hash_of(block)?.unwrap_or_default();
+                                body = Some((block, snapshot.body(&hash)?.unwrap_or_default()));
+                            }
+                            let raw = body.as_ref().and_then(|(_, body)| body.get(index as usize));
+                            raw.is_some_and(|raw| *keccak256(raw) == key[1..])
+                        }
+                        _ => false,
+                    }
+                }
+            };
+            if !right {
+                rewrite.set(Space::Index, &key, None)?;
+            }
+        }
+    }
+    Ok(rewrite.finish()?)
 }
 
 /// Removes headers, bodies and receipts of blocks that are not canonical.

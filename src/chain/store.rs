@@ -7,9 +7,10 @@
 //!
 //! A batch is in the operating system's buffers when `commit` returns: it survives a kill of the process, not a power cut.
 //! [`Store::sync`] makes it durable. What overloads the store: state history and receipts, by disk; writes stop above
-//! [`FREE_SPACE_FLOOR`].
+//! [`free_space_floor`].
 
 mod batch;
+mod begun;
 mod buffers;
 mod cache;
 mod codec;
@@ -23,6 +24,7 @@ mod proofs;
 mod read;
 
 pub use batch::{WrittenRow, written_rows};
+pub(in crate::chain) use begun::{clear as clear_begun, is_database};
 pub(super) use codec::decode_whole;
 pub use error::{Identity, StoreError};
 pub use journal::DamagedJournal;
@@ -43,6 +45,7 @@ use starling_proto::payload::{BlockId, Payload};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 /// The layout of rows. A store of another version is refused.
@@ -51,8 +54,10 @@ pub const SCHEMA: u32 = 1;
 /// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and readers that still stand there.
 pub const UNWIND_MARGIN: u64 = 1024;
 
-/// Bytes that must be free on the disk before a commit: a full disk would poison the database.
-pub const FREE_SPACE_FLOOR: u64 = 512 << 20;
+/// The part of the disk, and within it the bytes, that must be free before a commit: a full disk would poison the database, and a
+/// compaction, which nobody asks, writes tables anew before it removes the old ones.
+const FREE_SPACE_PART: u64 = 32;
+const FREE_SPACE: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 
 /// A genesis of more rows is written out at once: the first open should not find it in the journal.
 const LARGE_GENESIS: usize = 100_000;
@@ -143,11 +148,12 @@ impl Store {
     pub fn create(dir: &Path, cache: u64, identity: Identity, genesis: &Payload, overlay: &Overlay) -> Result<Self, StoreError> {
         refuse_other_clients(dir)?;
         let path = dir.join(DATABASE);
-        if holds_something(&path) && !is_database(&path) {
+        if holds_something(&path) && !is_database(&path) && !begun::is_begun(&path) {
             return Err(StoreError::NotStarling(path));
         }
         std::fs::create_dir_all(dir).map_err(|source| StoreError::Io { path: dir.into(), source })?;
         let lock = Lock::take(dir)?;
+        clear_begun(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let history = History::default();
         let db = database(&path, cache, &history)?;
         let spaces = open_spaces(&db)?;
@@ -155,8 +161,8 @@ impl Store {
             return Err(StoreError::Exists(have));
         }
         let head = genesis.id();
-        let (floor, writer, rows) = (FREE_SPACE_FLOOR, Mutex::new(head), RowCache::new(cache / 2));
-        let buffers = Buffers::default();
+        let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
+        let (writer, rows, buffers) = (Mutex::new(head), RowCache::new(cache / 2), Buffers::default());
         let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.check_space()?;
         let mut batch = Batch::new(&store.0);
@@ -182,6 +188,9 @@ impl Store {
         if !holds_something(&path) {
             return Err(StoreError::Missing(dir.into()));
         }
+        if begun::is_begun(&path) {
+            return Err(StoreError::Uninitialised(dir.into()));
+        }
         if !is_database(&path) {
             return Err(StoreError::NotStarling(path));
         }
@@ -203,8 +212,8 @@ impl Store {
             return Err(StoreError::OtherChain { have: identity, want });
         }
         let head = agreed_head(&db, &spaces)?;
-        let (floor, writer, rows) = (FREE_SPACE_FLOOR, Mutex::new(head), RowCache::new(cache / 2));
-        let buffers = Buffers::default();
+        let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
+        let (writer, rows, buffers) = (Mutex::new(head), RowCache::new(cache / 2), Buffers::default());
         let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.history.committed(store.0.kept(&store.0.db.snapshot())?);
         Ok(store)
@@ -219,7 +228,8 @@ impl Store {
         *self.0.writer.lock()
     }
 
-    /// A consistent reading of all keyspaces as they are now.
+    /// A consistent reading of all keyspaces as they are now. Taken by whoever writes (the persister), or while nobody does: the engine
+    /// may show half of a batch that is being committed, when it writes a memtable out at that moment.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let pin = self.0.history.pin();
         let (snapshot, generation) = self.0.rows.at_generation(|| self.0.db.snapshot());
@@ -333,6 +343,22 @@ impl Store {
         Ok(())
     }
 
+    /// Writes memtables out, so that the next open has little to replay, if there is room; waits for it no longer than this.
+    pub fn rotate_within(&self, limit: Duration) -> Result<(), StoreError> {
+        self.0.check_space()?;
+        self.rotate()?;
+        let started = Instant::now();
+        while started.elapsed() < limit && self.0.spaces.iter().any(|space| space.sealed_memtable_count() > 0) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Bytes in memtables: what an open after a kill has to replay.
+    pub fn buffered(&self) -> u64 {
+        self.0.db.write_buffer_size()
+    }
+
     /// A named value that lives with the chain, for example the genesis file it was made from.
     pub fn setting(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
         Ok(get(&self.0.db.snapshot(), &self.0.spaces[Space::Meta as usize], setting_key(name).as_bytes())?)
@@ -370,11 +396,6 @@ fn refuse_other_clients(dir: &Path) -> Result<(), StoreError> {
 
 fn holds_something(path: &Path) -> bool {
     path.read_dir().is_ok_and(|mut entries| entries.next().is_some())
-}
-
-/// Whether the engine made this folder: it marks each with its version.
-fn is_database(path: &Path) -> bool {
-    path.join("version").is_file()
 }
 
 fn open_spaces(db: &Database) -> Result<[Keyspace; 6], StoreError> {
@@ -428,6 +449,13 @@ impl Inner {
         let free = free_space(&self.path).map_err(|source| StoreError::Io { path: self.path.clone(), source })?;
         if free < self.floor { Err(StoreError::NoSpace { free, floor: self.floor }) } else { Ok(()) }
     }
+}
+
+/// Bytes that must be free on the disk of `path`.
+pub(super) fn free_space_floor(path: &Path) -> std::io::Result<u64> {
+    let stat = nix::sys::statvfs::statvfs(path)?;
+    let size = stat.blocks().saturating_mul(stat.fragment_size());
+    Ok((size / FREE_SPACE_PART).clamp(*FREE_SPACE.start(), *FREE_SPACE.end()))
 }
 
 /// Bytes free on the disk of `path`.

@@ -10,9 +10,12 @@ use alloy_trie::root::ordered_trie_root_encoded;
 use op_alloy_consensus::OpTxEnvelope;
 use rayon::prelude::*;
 use starling_proto::payload::{Payload, decode_transaction};
-use std::sync::{
-    Arc,
-    mpsc::{Receiver, sync_channel},
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
 };
 
 type Prepared = Result<Vec<Recovered<OpTxEnvelope>>, InvalidBlock>;
@@ -28,10 +31,7 @@ impl Preparation {
     pub fn begin(payload: Arc<Payload>) -> Self {
         let (result, running) = sync_channel(1);
         let given = payload.clone();
-        rayon::spawn(move || {
-            // Nobody may wait any more.
-            let _ = result.send(prepare(&given));
-        });
+        spawn(result, move || prepare(&given));
         Self { payload, running: Some(running) }
     }
 
@@ -53,6 +53,16 @@ impl Preparation {
     }
 }
 
+/// A panic here would abort the process. Whoever waits tries again, on a thread whose end is noticed and told.
+fn spawn(result: SyncSender<Prepared>, prepare: impl FnOnce() -> Prepared + Send + 'static) {
+    rayon::spawn(move || {
+        if let Ok(prepared) = catch_unwind(AssertUnwindSafe(prepare)) {
+            // Nobody may wait any more.
+            let _ = result.send(prepared);
+        }
+    });
+}
+
 fn prepare(payload: &Payload) -> Prepared {
     let (root, recovered) = rayon::join(
         || ordered_trie_root_encoded(&payload.transactions),
@@ -69,4 +79,16 @@ pub fn recover(index: usize, raw: &Bytes) -> Result<Recovered<OpTxEnvelope>, Inv
     let tx = decode_transaction(raw).map_err(|error| InvalidBlock::Undecodable { index, reason: error.to_string() })?;
     let sender = tx.recover_signer().map_err(|_| InvalidBlock::Signature { index })?;
     Ok(Recovered::new_unchecked(tx, sender))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_a_preparation_and_not_the_process() {
+        let (result, running) = sync_channel(1);
+        spawn(result, || panic!("expected by this test"));
+        assert!(running.recv().is_err());
+    }
 }

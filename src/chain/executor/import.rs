@@ -60,6 +60,9 @@ impl Executor {
             Inserted::Syncing => return Ok(Err(format!("its parent {parent} is not in the database"))),
             Inserted::NoRoom => return Ok(Err("there are too many other blocks at its height".into())),
         }
+        if !self.stored(&id)? {
+            self.unlogged.insert(id.hash);
+        }
         let heads = Heads { head: id, timestamp, ..self.heads };
         let Some(view) = self.make_view(&heads)? else {
             return Ok(Err("it leaves the stored chain deeper than that can be taken back".into()));
@@ -73,7 +76,7 @@ impl Executor {
         }
         match parent == self.heads.head.hash {
             true => self.set_heads(heads, view)?,
-            // A replay of the log must not bring the abandoned branch back.
+            // The log must not bring the abandoned branch back.
             false => self.move_heads(heads, view)?,
         }
         Ok(Ok(()))

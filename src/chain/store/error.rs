@@ -37,13 +37,17 @@ pub enum StoreError {
         "the keyspaces of the database disagree on the head ({0}): it is torn. Restore a backup, or remove it and sync again"
     )]
     Torn(String),
-    #[error("{0}: `starling db repair` cuts it at its last whole batch")]
+    #[error("the {what} of block {block} is missing or another's: run `starling db verify` to see how much is lost")]
+    Gap { block: BlockId, what: &'static str },
+    #[error("{0}: `starling db repair` cuts it at its last whole batch. After a power cut nothing that was synced is lost by it")]
     Journal(#[from] DamagedJournal),
     #[error("the database is in use{}", .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
     Locked { pid: Option<u32> },
     #[error("only {free} bytes are free on the disk of the database, {floor} must stay free")]
     NoSpace { free: u64, floor: u64 },
-    #[error("an earlier write to the database failed and it takes no more: close and reopen it")]
+    #[error(
+        "an earlier write to the database failed, as on a full disk, and it takes no more: make room and start again, nothing is lost"
+    )]
     Poisoned,
     #[error("block {block:?} does not stand on the stored head {head:?}")]
     Unlinked { block: BlockId, head: BlockId },

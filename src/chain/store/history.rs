@@ -36,6 +36,9 @@ const STATES: &[u8] = b"_oldest";
 /// The oldest block that can be proven, and the oldest at which the message passer can.
 pub(super) const PROOFS: &[u8] = b"_proofs";
 
+/// The oldest block that can be unwound, likewise.
+const UNWINDS: &[u8] = b"_unwinds";
+
 /// The bounds of history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kept {
@@ -189,7 +192,10 @@ impl Inner {
             Some(states) => states,
             None => number(meta, OLDEST_ROW)?.ok_or_else(|| damaged_meta(OLDEST_ROW))?,
         };
-        let unwinds = number(meta, UNWIND_ROW)?.ok_or_else(|| damaged_meta(UNWIND_ROW))?;
+        let unwinds = match number(history, UNWINDS)? {
+            Some(unwinds) => unwinds,
+            None => number(meta, UNWIND_ROW)?.ok_or_else(|| damaged_meta(UNWIND_ROW))?,
+        };
         let (proofs, passer) = match get(snapshot, history, PROOFS)? {
             Some(row) => codec::decode_two(&row).ok_or_else(|| damaged_meta(PROOFS))?,
             // Written before there was trie history: it begins with the next block.
@@ -237,6 +243,7 @@ impl Inner {
             batch.put(Space::Meta, OLDEST_ROW, kept.states.to_be_bytes());
         }
         if kept.unwinds != old.unwinds {
+            batch.put(Space::History, UNWINDS, kept.unwinds.to_be_bytes());
             batch.put(Space::Meta, UNWIND_ROW, kept.unwinds.to_be_bytes());
         }
         Ok(kept)

@@ -52,10 +52,15 @@ pub(in crate::chain) fn check(database: &Path) -> io::Result<Option<DamagedJourn
         }
     }
     journals.sort();
-    let mut sequence = None;
-    let mut rest = journals.into_iter().map(|(_, path)| path);
-    while let Some(path) = rest.next() {
+    let (mut sequence, mut before) = (None, None);
+    let mut rest = journals.into_iter();
+    while let Some((number, path)) = rest.next() {
         let newest = rest.len() == 0;
+        let newer = |rest: std::vec::IntoIter<(u64, PathBuf)>| rest.map(|(_, path)| path).collect();
+        // The engine numbers them one by one and removes the oldest first.
+        if before.replace(number).is_some_and(|before| number != before + 1) {
+            return Ok(Some(DamagedJournal { path, at: 0, reason: "the journal before it is missing", newer: newer(rest) }));
+        }
         let (at, found) = read(&path, &mut sequence)?;
         let reason = match found {
             Rest::Nothing => continue,
@@ -63,7 +68,7 @@ pub(in crate::chain) fn check(database: &Path) -> io::Result<Option<DamagedJourn
             Rest::Unfinished => "it ends in the middle of a batch, and there is a newer journal",
             Rest::Damaged(reason) => reason,
         };
-        return Ok(Some(DamagedJournal { path, at, reason, newer: rest.collect() }));
+        return Ok(Some(DamagedJournal { path, at, reason, newer: newer(rest) }));
     }
     Ok(None)
 }
@@ -78,16 +83,22 @@ impl DamagedJournal {
             name.push(CUT);
             PathBuf::from(name)
         };
-        let mut kept = vec![beside(&self.path)];
-        std::fs::copy(&self.path, &kept[0])?;
-        for newer in &self.newer {
+        let mut kept = vec![];
+        // Of a journal without a whole batch nothing is left: it goes with its number, which may be the one behind a gap.
+        if self.at > 0 {
+            kept.push(beside(&self.path));
+            std::fs::copy(&self.path, &kept[0])?;
+        }
+        for newer in (self.at == 0).then_some(&self.path).into_iter().chain(&self.newer) {
             let to = beside(newer);
             std::fs::rename(newer, &to)?;
             kept.push(to);
         }
-        let file = File::options().write(true).open(&self.path)?;
-        file.set_len(self.at)?;
-        file.sync_all()?;
+        if self.at > 0 {
+            let file = File::options().write(true).open(&self.path)?;
+            file.set_len(self.at)?;
+            file.sync_all()?;
+        }
         if let Some(folder) = self.path.parent() {
             File::open(folder)?.sync_all()?;
         }

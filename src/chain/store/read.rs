@@ -2,16 +2,40 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{Snapshot, Space, codec, keys},
+    store::{Snapshot, Space, StoreError, codec, keys},
     view::ReadError,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes};
+use starling_proto::payload::BlockId;
 
 /// Rows of `state` with their values before a block.
 pub type UnwindRecord = Vec<(Bytes, Option<Bytes>)>;
 
+/// Blocks below the head whose rows of the index are looked at when a store is opened.
+const TIP: u64 = 256;
+
 impl Snapshot {
+    /// Whether the newest blocks lead down from the head without a gap. Every batch writes the head row, so a journal that is missing in
+    /// the middle is not seen there.
+    pub(in crate::chain) fn check_tip(&self) -> Result<(), StoreError> {
+        let genesis = self.0.inner.identity.genesis_hash;
+        let mut at = self.head();
+        for _ in 0..TIP {
+            let gap = |what| StoreError::Gap { block: at, what };
+            if self.hash_of(at.number)? != Some(at.hash) {
+                return Err(gap("row in the index"));
+            }
+            if at.hash == genesis {
+                break;
+            }
+            let header = self.header(&at.hash)?.ok_or_else(|| gap("header"))?;
+            let below = at.number.checked_sub(1).ok_or_else(|| gap("parent"))?;
+            at = BlockId { number: below, hash: header.parent_hash };
+        }
+        Ok(())
+    }
+
     /// A row of the `state` keyspace at the stored head.
     pub fn state_row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         match self.0.generation {

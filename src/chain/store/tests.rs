@@ -193,6 +193,9 @@ fn unwind_records_are_dropped_below_the_finalized_head() {
     store.commit(&[], None, Some(id(UNWIND_MARGIN + 4))).unwrap();
     store.commit(&[], None, Some(id(UNWIND_MARGIN + 12))).unwrap();
     assert!(!kept(11) && kept(12));
+    // The bound lies beside what it is about: an older one elsewhere says nothing.
+    store.0.spaces[Space::Meta as usize].insert(UNWIND_ROW, 1u64.to_be_bytes()).unwrap();
+    assert_eq!(store.snapshot().unwrap().oldest_unwind(), 12);
     assert_eq!(store.unwind_one().unwrap(), id(UNWIND_MARGIN + 19));
 }
 
@@ -209,6 +212,25 @@ fn missing_and_damaged_rows_are_named() {
     store.0.spaces[Space::Blocks as usize].insert(keys::header(&first.payload.hash).as_ref(), "?").unwrap();
     let view = View::new(store.snapshot().unwrap(), vec![], None, None);
     assert!(matches!(view, Err(ReadError::Damaged(what)) if what.ends_with("of blocks")));
+}
+
+#[test]
+fn a_gap_below_the_head_is_found() {
+    for (space, gone) in [(Space::Index, 0), (Space::Blocks, 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = create(dir.path());
+        let mut blocks = vec![block(store.head())];
+        for n in 0..9 {
+            blocks.push(block(blocks[n].payload.id()));
+        }
+        store.commit(&blocks, None, None).unwrap();
+        store.snapshot().unwrap().check_tip().unwrap();
+        let id = blocks[5].payload.id();
+        let key = [keys::hash_of(id.number), keys::header(&id.hash)][gone].clone();
+        store.0.spaces[space as usize].remove(key.as_ref()).unwrap();
+        let refused = store.snapshot().unwrap().check_tip();
+        assert!(matches!(&refused, Err(StoreError::Gap { block, .. }) if *block == id), "{refused:?}");
+    }
 }
 
 const CHILD: &str = "STARLING_TEST_STORE";

@@ -85,3 +85,18 @@ fn only_the_newest_journal_may_end_in_the_middle() {
     assert!(!dir.path().join("1.jnl").exists());
     assert!(check(dir.path()).unwrap().is_none());
 }
+
+#[test]
+fn a_missing_journal_is_noticed_and_what_builds_on_it_is_cut() {
+    let (bytes, ends) = journal();
+    let dir = tempfile::tempdir().unwrap();
+    for (number, part) in [(4, 0..ends[1]), (6, ends[2]..ends[3]), (7, ends[3]..ends[4])] {
+        std::fs::write(dir.path().join(format!("{number}.jnl")), &bytes[part]).unwrap();
+    }
+    let damaged = check(dir.path()).unwrap().unwrap();
+    assert_eq!((damaged.path.file_name().unwrap(), damaged.at), ("6.jnl".as_ref(), 0));
+    assert!(damaged.to_string().contains("missing"), "{damaged}");
+    assert_eq!(damaged.cut().unwrap().len(), 2);
+    assert!(check(dir.path()).unwrap().is_none());
+    assert!(dir.path().join("4.jnl").exists() && !dir.path().join("6.jnl").exists() && !dir.path().join("7.jnl").exists());
+}

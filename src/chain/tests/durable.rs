@@ -1,0 +1,136 @@
+//! What was acknowledged is there again: after a kill at the moment of a reorg, and on a disk that was full.
+
+use super::*;
+
+/// A branch of blocks made elsewhere.
+async fn branch(salt: u64, count: usize) -> Vec<Arc<Payload>> {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    let mut blocks: Vec<Arc<Payload>> = vec![];
+    for _ in 0..count {
+        let parent = blocks.last().map_or(chain.view().head().hash, |block| block.hash);
+        blocks.push(build(&chain, parent, salt, []).await.payload.clone());
+    }
+    blocks
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_of_a_branch_that_overtakes_survives_a_kill() {
+    let (ours, theirs) = (branch(1, 4).await, branch(2, 5).await);
+    let dir = datadir();
+    let (chain, threads) = open(dir.path());
+    let follow = |block: &Arc<Payload>| {
+        let (chain, block) = (chain.clone(), block.clone());
+        async move { assert_eq!(chain.follow(block, Provenance::Linked).await.unwrap(), Inserted::Valid) }
+    };
+    for block in ours.iter().chain(&theirs[..4]) {
+        follow(block).await;
+    }
+    until("it is stored", || chain.view().stored() == ours[3].id()).await;
+    // The picture of a kill before anything was unwound: the store as it is now, and the log a block later.
+    let before = killed(dir.path());
+    follow(&theirs[4]).await;
+    assert_eq!(chain.view().head(), theirs[4].id());
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    let after = killed(dir.path());
+    std::fs::remove_dir_all(payload_log_dir(before.path())).unwrap();
+    std::fs::rename(payload_log_dir(after.path()), payload_log_dir(before.path())).unwrap();
+    let (chain, _threads) = open(before.path());
+    assert_eq!(chain.view().head(), theirs[4].id());
+    assert!(chain.knows(ours[3].hash));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_chosen_among_siblings_survives_a_kill() {
+    let mut siblings = vec![];
+    for salt in 0..=tree::MAX_SIBLINGS as u64 {
+        siblings.extend(branch(salt, 1).await);
+    }
+    let dir = datadir();
+    // The picture of a kill before anything was stored: the log alone knows.
+    let (chain, _threads) = open(dir.path());
+    let stored = killed(dir.path());
+    chain.insert(siblings[1].clone(), Provenance::Engine).await.unwrap();
+    chain.insert(siblings[0].clone(), Provenance::Engine).await.unwrap();
+    chain.forkchoice(siblings[0].hash, None, None).await.unwrap();
+    for block in &siblings[2..] {
+        assert_eq!(chain.insert(block.clone(), Provenance::Engine).await.unwrap(), Inserted::Valid);
+    }
+    let log = killed(dir.path());
+    std::fs::remove_dir_all(payload_log_dir(stored.path())).unwrap();
+    std::fs::rename(payload_log_dir(log.path()), payload_log_dir(stored.path())).unwrap();
+    let (chain, _threads) = open(stored.path());
+    assert_eq!(chain.view().head(), siblings[0].id());
+    assert!(chain.knows(siblings[tree::MAX_SIBLINGS].hash), "the newest has found room");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_stop_there_is_nothing_to_replay() {
+    let dir = datadir();
+    let (chain, threads) = open(dir.path());
+    let block = build(&chain, chain.view().head().hash, 0, []).await;
+    chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    let store = Store::open(dir.path(), 4 << 20, None).unwrap();
+    assert_eq!((store.head(), store.buffered()), (block.payload.id(), 0));
+}
+
+/// A small disk of its own, gone with the value.
+struct Disk(TempDir);
+
+impl Disk {
+    /// `None` where this process may not mount.
+    fn mount(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(dir.path());
+        mount.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success()).then_some(Self(dir))
+    }
+
+    /// Leaves only so many bytes free, in a file that is returned.
+    fn fill(&self, left: u64) -> PathBuf {
+        let path = self.0.path().join("filler");
+        let mut file = std::fs::File::create(&path).unwrap();
+        while store::free_space(self.0.path()).unwrap() > left {
+            std::io::Write::write_all(&mut file, &[1; 1 << 20]).unwrap();
+        }
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
+    let Some(disk) = Disk::mount("512m") else {
+        println!("skipped: no file system can be mounted here");
+        return;
+    };
+    let blocks = branch(1, 12).await;
+    let dir = disk.0.path().join("data");
+    assert!(init(&dir, &test_genesis()).unwrap());
+    let (chain, threads) = open(&dir);
+    let floor = store::free_space_floor(&dir).unwrap();
+    for (round, part) in blocks.chunks(4).enumerate() {
+        let stored = chain.view().stored();
+        // Below the floor of the store, above that of the log.
+        let filler = disk.fill(floor * 3 / 4);
+        for block in part {
+            assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+        }
+        assert_eq!(chain.view().head(), part[3].id(), "round {round}");
+        assert_eq!(chain.view().stored(), stored, "round {round}: nothing is written");
+        std::fs::remove_file(filler).unwrap();
+        until("it is stored", || chain.view().stored() == part[3].id()).await;
+    }
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    let (chain, _threads) = open(&dir);
+    assert_eq!(chain.view().head(), blocks[11].id());
+}
