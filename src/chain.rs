@@ -383,6 +383,11 @@ impl Chain {
             })
     }
 
+    /// The block that may have been signed here for this place ([`Chain::log_before_sign`]).
+    pub fn signed(&self, number: u64, parent: B256, l1_origin: B256) -> Result<Option<B256>, ChainError> {
+        self.log.guard(number, parent, l1_origin).map_err(ChainError::store)
+    }
+
     /// A payload from the payload log, whether or not it ever became canonical.
     pub fn logged(&self, hash: B256) -> Result<Option<Payload>, ChainError> {
         Ok(self.log.by_hash(hash).map_err(ChainError::store)?.map(|logged| logged.payload))
@@ -411,6 +416,11 @@ impl Chain {
     /// How many blocks below the head keep their states readable; `None` is all. Old states go little by little, as blocks are stored.
     pub fn keep_states(&self, blocks: Option<u64>) {
         self.settings.keep_states(blocks);
+    }
+
+    /// How many bytes of trie history keep blocks provable; zero is no bound.
+    pub fn keep_proofs(&self, bytes: u64) -> Result<(), ChainError> {
+        self.settings.keep_proofs(bytes).map_err(ChainError::store)
     }
 
     /// The genesis block.

@@ -42,8 +42,10 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             let store = open(config)?;
             let oldest = store.snapshot()?.oldest_state();
             store.keep_states(config.history.states);
+            store.keep_proofs(config.history.proofs)?;
             store.prune()?;
             let snapshot = store.snapshot()?;
+            println!("oldest proofs: block {}", snapshot.oldest_proof(alloy_primitives::Address::ZERO));
             println!("oldest state: block {} (before: {oldest}), head: {}", snapshot.oldest_state(), snapshot.head());
             drop((snapshot, store));
             println!("disk: {} (before: {})", bytes(stats::folder(dir)), bytes(before));
@@ -59,6 +61,9 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
                 "written anew: {} trie rows, {} index rows, receipts of {} blocks",
                 repaired.trie_rows, repaired.index_rows, repaired.receipts
             );
+            if repaired.proofs_lost {
+                println!("trie history was damaged and is let go: proofs begin anew at the head");
+            }
             println!("run `starling db verify --datadir {}` to see that nothing else is damaged", dir.display());
         }
     }
@@ -127,7 +132,8 @@ fn show_stats(stats: &Stats) -> String {
     let block = |id: Option<BlockId>| id.map_or("none".to_owned(), |id| id.to_string());
     let mut text = format!(
         "chain id               {}\ngenesis                {}\nschema                 {}\nhead                   {}\n\
-         safe                   {}\nfinalized              {}\noldest state           {}\noldest unwind record   {}\n\n",
+         safe                   {}\nfinalized              {}\noldest state           {}\noldest unwind record   {}\noldest proofs          {}\n\
+         of withdrawals         {}\n\n",
         stats.identity.chain_id,
         stats.identity.genesis_hash,
         stats.schema,
@@ -136,6 +142,8 @@ fn show_stats(stats: &Stats) -> String {
         block(stats.finalized),
         stats.oldest_state,
         stats.oldest_unwind,
+        stats.oldest_proof,
+        stats.oldest_withdrawal,
     );
     text.push_str(&format!("{:<10} {:<20} {:>14} {:>12}\n", "keyspace", "kind", "rows", "size"));
     for Rows { keyspace, kind, rows, bytes: size } in &stats.rows {

@@ -6,7 +6,7 @@
 use crate::chain::{Chain, ChainError, Inserted};
 use alloy_primitives::B256;
 use futures::{StreamExt, stream::FuturesOrdered};
-use starling_p2p::{Blocks, Event, Network, PeerId, Settled};
+use starling_p2p::{Blocks, Event, Network, PeerId, Provenance, Settled};
 use starling_proto::payload::Payload;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +15,10 @@ use tokio_util::sync::CancellationToken;
 impl Blocks for Chain {
     fn knows(&self, hash: B256) -> bool {
         Chain::knows(self, hash)
+    }
+
+    fn hash(&self, number: u64) -> Option<B256> {
+        self.view().hash_of(number).ok().flatten()
     }
 
     fn block(&self, number: u64) -> Option<Payload> {
@@ -28,8 +32,9 @@ impl Blocks for Chain {
     }
 }
 
-/// Payloads handed to the chain at a time: the senders of the next are recovered while one is executed.
-const AHEAD: usize = 3;
+/// Payloads handed to the chain at a time: the senders of the next are recovered while one is executed. Fewer than the chain takes
+/// without waiting, and small blocks are quick.
+const AHEAD: usize = 32;
 
 /// Executes what the swarm hands over until the token is cancelled.
 pub async fn run(
@@ -49,7 +54,8 @@ pub async fn run(
             },
             event = events.recv(), if answers.len() < AHEAD => {
                 let Some(Event { payload, provenance, blame }) = event else { return Ok(()) };
-                let block = Block { number: payload.number(), hash: payload.hash, timestamp: payload.timestamp() };
+                let fresh = !matches!(provenance, Provenance::Linked);
+                let block = Block { number: payload.number(), hash: payload.hash, timestamp: payload.timestamp(), fresh };
                 match chain.submit(payload, provenance).await {
                     Ok(answer) => answers.push_back(async move { (block, blame, answer.await) }),
                     Err(ChainError::Stopped) if token.is_cancelled() => return Ok(()),
@@ -64,15 +70,20 @@ struct Block {
     number: u64,
     hash: B256,
     timestamp: u64,
+    /// Not one of a gap: those may be thousands a second.
+    fresh: bool,
 }
 
 /// The chain's answer as the swarm wants it.
 fn settle(block: &Block, blame: Option<PeerId>, answer: Result<Inserted, ChainError>) -> Result<Settled, ChainError> {
-    let Block { number, hash, timestamp } = *block;
+    let Block { number, hash, timestamp, fresh } = *block;
     Ok(match answer? {
         Inserted::Valid => {
             let age = crate::telemetry::unix_now().saturating_sub(timestamp);
-            tracing::info!(number, %hash, age, "block");
+            match fresh {
+                true => tracing::info!(number, %hash, age, "block"),
+                false => tracing::debug!(number, %hash, age, "block"),
+            }
             Settled::Ok
         }
         Inserted::Invalid { reason, .. } => {

@@ -5,14 +5,18 @@ use crate::{
     chain::{Chain, Options, Threads, pool::PoolConfig, rules::Rules, upkeep},
     cli::{
         VERSION,
-        config::{ExecutionConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey, RpcConfig, SequencerConfig},
+        config::{
+            ExecutionConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey, RemoteSignerConfig, RpcConfig,
+            SequencerConfig, SignerConfig, SignerTlsConfig,
+        },
     },
     engine::Engine,
     follow, period,
     rollup::{
-        l1::{self, FollowedL1, L1Client, L1Error, L1Heads},
-        sequencer::{self, Sequencer, SequencerError},
-        signer::Signer,
+        l1::{self, FollowedL1, L1Client, L1Heads},
+        sequencer::{self, Sequencer, SequencerError, SequencerHandle},
+        signer::{Remote, RemoteConfig, Signer, TlsFiles},
+        unsafe_signer::UnsafeSigner,
     },
     rpc::{
         self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, TxRoute, WsEndpoint,
@@ -32,11 +36,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The longest time between two syncs of the store to disk: what a power cut may cost in blocks to fetch again.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// L1 is asked this often for the signer at start before a node without a remembered one gives up (op-node: 5 tries).
-const SIGNER_TRIES: u32 = 5;
-const SIGNER_PAUSE: Duration = Duration::from_secs(2);
-/// Under this name the store remembers the unsafe block signer, so that a node starts while L1 is away.
-const SIGNER_SETTING: &str = "unsafe_block_signer";
+/// For one signature by a remote signer (op-node: time limit of a publication).
+const SIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the log says that sequencing has ended.
 const SEQUENCER_ENDED_REMINDER: Duration = Duration::from_secs(60);
 /// How often L1 is asked for its safe and finalized heads (op-node: `--l1.epoch-poll-interval`).
@@ -48,11 +49,12 @@ pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) ->
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
     chain.keep_states(config.history.states);
+    chain.keep_proofs(config.history.proofs)?;
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
     }
     let engine = engine_of(&tasks, &chain, &config).await?;
-    serve_rpc(&tasks, &chain, None, &config.rpc, engine).await?;
+    serve_rpc(&tasks, &chain, (None, None), &config.rpc, engine).await?;
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
     if let Some(seconds) = config.dev_period {
         tasks.spawn("block production", period::run(chain.clone(), Duration::from_secs(seconds), tasks.token()));
@@ -67,13 +69,20 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
     let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
     chain.keep_states(config.history.states);
+    chain.keep_proofs(config.history.proofs)?;
     check_same_chain(&chain, &rollup, &config)?;
-    let (l1, poll) = (l1_client(&config.l1)?, config.l1.poll_interval);
-    let signer = config.sequencer.as_ref().map(|sequencer| Signer::from_hex(sequencer.key.expose())).transpose()?;
+    let l1 = l1_client(&config.l1)?;
     let swarm = config.p2p.as_ref().map(|p2p| join_swarm(&chain, &rollup, p2p)).transpose()?;
     let network = swarm.as_ref().map(|(_, network, _)| network.clone());
-    serve_rpc(&tasks, &chain, network.clone(), &config.rpc, None).await?;
-    if config.rpc.sequencer_http.is_none() && signer.is_none() {
+    let (sequencer, control) = match &config.sequencer {
+        Some(sequencer) => {
+            let (sequencer, control) = prepare(&chain, &l1, &rollup, network.clone(), sequencer).await?;
+            (Some(sequencer), Some(control))
+        }
+        None => (None, None),
+    };
+    serve_rpc(&tasks, &chain, (network.clone(), control), &config.rpc, None).await?;
+    if config.rpc.sequencer_http.is_none() && sequencer.is_none() {
         tracing::warn!(
             "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
         );
@@ -91,8 +100,15 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     }
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
 
-    let sequencer = signer.zip(config.sequencer.as_ref());
-    let started = learn_signer(&tasks, &chain, (l1, poll), rollup, network, sequencer).await;
+    let source = UnsafeSigner {
+        l1,
+        rollup,
+        chain: chain.clone(),
+        confs: config.l1.confs,
+        reload: config.l1.reload_interval,
+        poll: config.l1.poll_interval,
+    };
+    let started = learn_signer(&tasks, source, network, sequencer).await;
     if started.is_err() {
         tasks.token().cancel();
     }
@@ -100,24 +116,30 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     started.and(finished)
 }
 
-/// Asks L1 who signs blocks, tells the swarm, and begins to sequence if that is this node's key.
+/// Asks L1 who signs blocks, tells the swarm now and at every change, and begins to sequence if that is this node's key.
 async fn learn_signer(
     tasks: &Tasks,
-    chain: &Chain,
-    (l1, poll): (L1Client, Duration),
-    rollup: Arc<RollupConfig>,
+    source: UnsafeSigner,
     network: Option<Network>,
-    sequencer: Option<(Signer, &SequencerConfig)>,
+    prepared: Option<Prepared>,
 ) -> anyhow::Result<()> {
-    let asked = unsafe_block_signer(chain, &l1, &rollup);
-    let Some(named) = tasks.token().run_until_cancelled_owned(asked).await else { return Ok(()) };
+    let Some(named) = tasks.token().run_until_cancelled_owned(source.at_start()).await else { return Ok(()) };
     let named = named?;
     if let Some(network) = &network {
         network.set_signer(named).await;
     }
-    if let Some((signer, config)) = sequencer {
-        check_signer(&signer, named)?;
-        sequence(tasks, chain, (l1, poll), rollup, signer, network, config);
+    let ours = prepared.as_ref().map(|prepared| prepared.signs_as);
+    if let Some(prepared) = prepared {
+        ensure!(
+            prepared.signs_as == named,
+            "the sequencer signs as {}, and L1 names {named} as the signer of blocks: peers would refuse every block; check --p2p.sequencer.key or --signer.address",
+            prepared.signs_as
+        );
+        sequence(tasks, source.l1.clone(), source.poll, prepared);
+    }
+    if let Some(network) = network {
+        let token = tasks.token();
+        tasks.spawn("block signer", async move { Ok(source.follow(named, ours, network, token).await?) });
     }
     Ok(())
 }
@@ -147,32 +169,25 @@ fn l1_client(config: &L1Config) -> anyhow::Result<L1Client> {
     L1Client::new(&l1).context("--l1")
 }
 
-fn check_signer(signer: &Signer, named: Address) -> anyhow::Result<()> {
-    ensure!(
-        signer.address() == named,
-        "--p2p.sequencer.key belongs to {}, and L1 names {named} as the signer of blocks: peers would refuse every block",
-        signer.address()
-    );
-    Ok(())
+/// A sequencer that may begin as soon as L1 says that blocks are signed with its key.
+struct Prepared {
+    sequencer: Sequencer,
+    signs_as: Address,
+    heads: watch::Sender<L1Heads>,
 }
 
-fn sequence(
-    tasks: &Tasks,
+async fn prepare(
     chain: &Chain,
-    (l1, poll): (L1Client, Duration),
-    rollup: Arc<RollupConfig>,
-    signer: Signer,
+    l1: &L1Client,
+    rollup: &Arc<RollupConfig>,
     network: Option<Network>,
     config: &SequencerConfig,
-) {
+) -> anyhow::Result<(Prepared, SequencerHandle)> {
+    let signer = match &config.signer {
+        SignerConfig::Key(key) => Signer::from_hex(key.expose())?,
+        SignerConfig::Remote(remote) => Signer::Remote(Remote::connect(&remote_signer(remote)).await?),
+    };
     let (heads, watched) = watch::channel(L1Heads::default());
-    tasks.spawn("L1 heads", {
-        let (l1, token) = (l1.clone(), tasks.token());
-        async move {
-            l1::follow_heads(l1, heads, poll, EPOCH_POLL, token).await;
-            Ok(())
-        }
-    });
     let config = sequencer::SequencerConfig {
         l1_confs: config.l1_confs,
         max_safe_lag: config.max_safe_lag.unwrap_or(0),
@@ -180,9 +195,29 @@ fn sequence(
         stopped: config.stopped,
         recover: config.recover,
     };
-    let l1 = FollowedL1 { client: l1, heads: watched };
+    let signs_as = signer.address();
+    let l1 = FollowedL1 { client: l1.clone(), heads: watched };
     let blobs = BlobSchedule::of_chain(rollup.l1_chain_id).unwrap_or_default();
-    let (sequencer, _handle) = Sequencer::new(config, rollup, blobs, chain.clone(), l1, signer, network);
+    let (sequencer, control) = Sequencer::new(config, rollup.clone(), blobs, chain.clone(), l1, signer, network);
+    Ok((Prepared { sequencer, signs_as, heads }, control))
+}
+
+fn remote_signer(config: &RemoteSignerConfig) -> RemoteConfig {
+    RemoteConfig {
+        endpoint: config.endpoint.expose().to_owned(),
+        address: config.address,
+        headers: config.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
+        tls: config.tls.clone().map(|SignerTlsConfig { ca, cert, key }| TlsFiles { ca, cert, key }),
+        timeout: SIGN_TIMEOUT,
+    }
+}
+
+fn sequence(tasks: &Tasks, l1: L1Client, poll: Duration, Prepared { sequencer, heads, .. }: Prepared) {
+    let token = tasks.token();
+    tasks.spawn("L1 heads", async move {
+        l1::follow_heads(l1, heads, poll, EPOCH_POLL, token).await;
+        Ok(())
+    });
     let token = tasks.token();
     tasks.spawn("sequencer", async move {
         let ended = sequencer.run(token.clone()).await;
@@ -237,56 +272,6 @@ fn check_same_chain(chain: &Chain, rollup: &RollupConfig, config: &NodeConfig) -
         Rules::Optimism { .. } => Ok(()),
         Rules::Ethereum(_) => bail!("{data} holds an Ethereum chain; run it with `starling execution`"),
     }
-}
-
-/// Who signs unsafe blocks: SystemConfig on L1 says it (specs: rollup-node-p2p, block signatures). While L1 does not answer, the
-/// last signer it named is used.
-async fn unsafe_block_signer(chain: &Chain, l1: &L1Client, rollup: &RollupConfig) -> anyhow::Result<Address> {
-    let mut attempt = 1;
-    loop {
-        let error = match named_signer(l1, rollup).await {
-            Ok(signer) => {
-                if signer.is_zero() {
-                    tracing::warn!("SystemConfig on L1 names no block signer: blocks from gossip are ignored");
-                }
-                chain.remember(SIGNER_SETTING, signer.to_vec()).await?;
-                return Ok(signer);
-            }
-            // Another attempt will not make it the right chain.
-            Err(error) if error.is::<WrongL1>() => return Err(error),
-            Err(error) => error,
-        };
-        tracing::warn!(attempt, %error, "L1 does not say who signs blocks");
-        if let Some(known) = chain.remembered(SIGNER_SETTING)?.and_then(|bytes| Address::try_from(&bytes[..]).ok()) {
-            tracing::warn!(signer = %known, "the signer that L1 named last is used");
-            return Ok(known);
-        }
-        if attempt == SIGNER_TRIES {
-            return Err(error).context("the unsafe block signer cannot be read from L1; check --l1");
-        }
-        attempt += 1;
-        tokio::time::sleep(SIGNER_PAUSE).await;
-    }
-}
-
-/// The L1 endpoint works, and serves another chain.
-#[derive(Debug, thiserror::Error)]
-#[error("{endpoint} serves chain {chain_id}, and rollup.json is on chain {expected}: give the endpoint of that chain with --l1")]
-struct WrongL1 {
-    endpoint: String,
-    chain_id: u64,
-    expected: u64,
-}
-
-async fn named_signer(l1: &L1Client, rollup: &RollupConfig) -> anyhow::Result<Address> {
-    let chain_id = l1.chain_id().await?;
-    if chain_id != rollup.l1_chain_id {
-        return Err(WrongL1 { endpoint: l1.endpoint().to_owned(), chain_id, expected: rollup.l1_chain_id }.into());
-    }
-    let head = l1.block(l1::Tag::Latest).await?.ok_or_else(|| anyhow!("{} has no latest block", l1.endpoint()))?;
-    let contract =
-        l1.system_contract(rollup.l1_system_config_address, head.id()).await.map_err(|error: L1Error| anyhow!(error))?;
-    Ok(contract.unsafe_block_signer)
 }
 
 fn join_swarm(
@@ -355,7 +340,7 @@ async fn engine_of(
 async fn serve_rpc(
     tasks: &Tasks,
     chain: &Chain,
-    network: Option<Network>,
+    (network, sequencer): (Option<Network>, Option<SequencerHandle>),
     config: &RpcConfig,
     engine: Option<(EngineContext, AuthEndpoint)>,
 ) -> anyhow::Result<()> {
@@ -364,7 +349,7 @@ async fn serve_rpc(
         None => TxRoute::Pool,
     };
     let mut context = RpcContext::new(chain.into(), route);
-    context.network = network;
+    (context.network, context.sequencer) = (network, sequencer);
     context.geth_exact_receipts = config.geth_exact_receipts;
     (context.bounds.gas_cap, context.bounds.timeout) = (config.limits.gas_cap, config.limits.evm_timeout);
     let mut endpoints = rpc::RpcConfig::default();
@@ -384,12 +369,20 @@ async fn serve_rpc(
             origins: ws.origins.clone(),
         });
     }
+    if let Some(rollup) = &config.rollup {
+        endpoints.rollup = Some(HttpEndpoint {
+            addr: resolve("--rpc.addr", &rollup.addr, rollup.port).await?,
+            api: rollup.api.clone(),
+            vhosts: rollup.vhosts.clone(),
+            cors: rollup.cors_domains.clone(),
+        });
+    }
     if let Some((engine, endpoint)) = engine {
         context.engine = Some(engine);
         endpoints.auth = Some(endpoint);
     }
     let (server, bound) = RpcServer::bind(endpoints, context).await?;
-    tracing::info!(version = VERSION, http = ?bound.http, ws = ?bound.ws, authrpc = ?bound.auth, "JSON-RPC is served");
+    tracing::info!(version = VERSION, http = ?bound.http, ws = ?bound.ws, rpc = ?bound.rollup, authrpc = ?bound.auth, "JSON-RPC is served");
     tasks.spawn("JSON-RPC", {
         let token = tasks.token();
         async move {
@@ -422,41 +415,9 @@ async fn serve_metrics(tasks: &Tasks, config: Option<&MetricsConfig>) -> anyhow:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        chain::{ChainError, genesis},
-        rollup::l1::{L1Config, fake::FakeL1},
-    };
+    use crate::chain::ChainError;
     use alloy_primitives::B256;
-    use serde_json::json;
     use starling_proto::payload::BlockId;
-
-    /// Even for a node that remembers a signer from the right L1.
-    #[tokio::test]
-    async fn another_l1_chain_is_refused_at_once() {
-        let genesis = json!({
-            "config": {
-                "chainId": 901, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
-                "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0, "londonBlock": 0,
-                "terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0,
-            },
-            "timestamp": "0x1", "gasLimit": "0x1c9c380", "difficulty": "0x0", "alloc": {},
-        });
-        let genesis = genesis::parse(&genesis.to_string()).unwrap();
-        let datadir = tempfile::tempdir().unwrap();
-        crate::chain::init(datadir.path(), &genesis).unwrap();
-        let (chain, _threads) = open(datadir.path(), 16 << 20, PoolConfig::default()).await.unwrap();
-        chain.remember(SIGNER_SETTING, vec![7; 20]).await.unwrap();
-
-        let l1 = FakeL1::start().await;
-        l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x5")));
-        let client = L1Client::new(&L1Config::new(l1.url())).unwrap();
-        let rollup = RollupConfig { l1_chain_id: 900, ..Default::default() };
-        let error = unsafe_block_signer(&chain, &client, &rollup).await.unwrap_err().to_string();
-        assert!(error.contains("serves chain 5") && error.contains("--l1"), "{error}");
-        // One that does not answer is another matter.
-        l1.state.lock().answers.insert("eth_chainId", Err((-32000, "away".into())));
-        assert_eq!(unsafe_block_signer(&chain, &client, &rollup).await.unwrap(), Address::repeat_byte(7));
-    }
 
     #[tokio::test]
     async fn the_node_outlives_sequencing_and_not_its_chain() {

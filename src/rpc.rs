@@ -17,11 +17,15 @@ pub mod net;
 pub mod opp2p;
 pub mod params;
 pub mod server;
+mod shares;
 pub mod txpool;
 pub mod web3;
 pub mod ws;
 
-use crate::chain::{Chain, Heads, pool::Pool, rules::ChainSpec, view::View};
+use crate::{
+    chain::{Chain, Heads, pool::Pool, rules::ChainSpec, view::View},
+    rollup::sequencer::SequencerHandle,
+};
 use api::{Api, Bounds, Namespace};
 use engine::EngineContext;
 use jwt::JwtSecret;
@@ -77,6 +81,8 @@ pub struct RpcContext {
     pub route: TxRoute,
     /// `None` where there is no swarm.
     pub network: Option<Network>,
+    /// `None` where no blocks are made.
+    pub sequencer: Option<SequencerHandle>,
     /// `None` inside when at the head.
     pub syncing: Option<watch::Receiver<Option<Progress>>>,
     /// `web3_clientVersion`.
@@ -98,6 +104,7 @@ impl RpcContext {
             chain,
             route,
             network: None,
+            sequencer: None,
             syncing: None,
             client_version,
             geth_exact_receipts: false,
@@ -150,6 +157,8 @@ pub struct RpcConfig {
     pub http: Option<HttpEndpoint>,
     pub ws: Option<WsEndpoint>,
     pub auth: Option<AuthEndpoint>,
+    /// `--rpc.*`: the rollup node's own RPC.
+    pub rollup: Option<HttpEndpoint>,
     pub limits: Limits,
 }
 
@@ -159,6 +168,7 @@ pub struct BoundAddrs {
     pub http: Option<SocketAddr>,
     pub ws: Option<SocketAddr>,
     pub auth: Option<SocketAddr>,
+    pub rollup: Option<SocketAddr>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -177,20 +187,20 @@ pub struct RpcServer {
 impl RpcServer {
     /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
     ///
-    /// With a swarm, `opp2p` is served as op-node does, unasked, on an endpoint that only this machine reaches; elsewhere it must be
-    /// named: it can cut the node off from its peers.
+    /// `opp2p` must be named: it can cut the node off from its peers, and an address that only this machine reaches may have a proxy
+    /// before it.
     pub async fn bind(config: RpcConfig, context: RpcContext) -> Result<(Self, BoundAddrs), BindError> {
         let context = Arc::new(context);
-        let api = |names: &[String], addr: SocketAddr, flag| {
-            let swarm = context.network.is_some() && addr.ip().is_loopback();
-            let names: Vec<String> = names.iter().cloned().chain(swarm.then(|| opp2p::NAMESPACE.name.to_owned())).collect();
-            Arc::new(Api::new(&names, &NAMESPACES, &context, flag))
-        };
+        let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
         let http = config.http.map(|end| {
-            let api = api(&end.api, end.addr, "--http.api");
+            let api = api(&end.api, "--http.api");
             (end.addr, Http { api, vhosts: end.vhosts, cors: end.cors })
         });
-        let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, end.addr, "--ws.api"), origins: end.origins }));
+        let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, "--ws.api"), origins: end.origins }));
+        let rollup = config.rollup.map(|end| {
+            let api = api(&end.api, "--rpc");
+            (end.addr, Site::new(Some(Http { api, vhosts: end.vhosts, cors: end.cors }), None, config.limits.clone()))
+        });
         let auth_limits = Limits {
             body: AUTH_BODY,
             ws_message: AUTH_BODY,
@@ -200,6 +210,11 @@ impl RpcServer {
             ..config.limits.clone()
         };
         let (mut server, mut bound) = Self::bind_sites(http, ws, config.limits).await?;
+        if let Some((addr, site)) = rollup {
+            let listener = listen(addr, "rpc", site).await?;
+            bound.rollup = Some(listener.socket.local_addr().unwrap_or(addr));
+            server.listeners.push(listener);
+        }
         if let Some(AuthEndpoint { addr, vhosts, secret }) = config.auth {
             let names = AUTH_NAMESPACES.each_ref().map(|namespace| namespace.name.to_owned());
             let api = Arc::new(Api::new(&names, &AUTH_NAMESPACES, &context, "--authrpc"));
@@ -222,7 +237,7 @@ impl RpcServer {
         match (http, ws) {
             (Some((addr, http)), Some((same, ws))) if addr == same && addr.port() != 0 => {
                 listeners.push(listen(addr, "http", Site::new(Some(http), Some(ws), limits)).await?);
-                bound = BoundAddrs { http: Some(addr), ws: Some(addr), auth: None };
+                bound = BoundAddrs { http: Some(addr), ws: Some(addr), ..bound };
             }
             (http, ws) => {
                 if let Some((addr, http)) = http {

@@ -30,7 +30,7 @@ const LOG_EVERY: Duration = Duration::from_secs(8);
 
 /// `starling import`.
 pub async fn run_import(config: ImportConfig, token: CancellationToken) -> Result<(), ImportError> {
-    import(options(config.datadir, config.cache.bytes), config.history.states, &config.files, token).await.map(drop)
+    import(options(config.datadir, config.cache.bytes), config.history, &config.files, token).await.map(drop)
 }
 
 /// `starling export`.

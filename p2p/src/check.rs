@@ -193,7 +193,7 @@ impl Rules {
         });
         match checked {
             Ok((payload, signer)) => {
-                self.signers.lock().verified(signer);
+                self.signers.lock().verified(signer, unix_now());
                 let arrival = Arrival::of(payload, from, &*self.blocks);
                 Outcome::Accepted(Accepted { arrival, signer, tagged: None })
             }

@@ -85,6 +85,8 @@ pub struct Config {
     /// Where scores, bans and blocks are kept; `None` keeps them in memory.
     pub peerstore: Option<PathBuf>,
     pub limits: Limits,
+    /// Bytes of blocks a second that one peer of our kind is served in the long run.
+    pub serve_rate: u32,
 }
 
 impl Config {
@@ -111,6 +113,7 @@ impl Config {
             nat: None,
             peerstore: None,
             limits: Limits::default(),
+            serve_rate: 64 << 20,
         }
     }
 

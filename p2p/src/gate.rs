@@ -334,8 +334,13 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
     }
 
     fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<T::Dial, TransportError<io::Error>> {
-        let allowed = self.rules.lock().multiaddr(&address);
+        let rules = self.rules.lock();
+        let allowed = rules.multiaddr(&address);
+        // Others of its address may have been banned, which says nothing of a static peer; that of a named one is not known before.
+        let friend = matches!(address.iter().last(), Some(Protocol::P2p(peer)) if rules.friends.contains(&peer));
+        drop(rules);
         match allowed {
+            Err(Refusal::BannedAddress) if friend => self.inner.dial(address, options),
             Ok(_) => self.inner.dial(address, options),
             // Not ours to dial; the transport beside it may know it.
             Err(Refusal::NoAddress) => Err(TransportError::MultiaddrNotSupported(address)),

@@ -7,11 +7,14 @@ pub(crate) use control::Control;
 pub use control::{BanReport, ControlError, Direction, MeshReport, PeerReport, Refused, Report, Subject, SyncReport};
 
 use crate::discovery::Question;
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address, B256, Bytes};
 use libp2p::{Multiaddr, PeerId};
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::{
+    payload::{BlockId, Payload},
+    wire,
+};
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// How a payload came to us; it decides what is trusted about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,32 @@ pub trait Blocks: Send + Sync + 'static {
     fn knows(&self, hash: B256) -> bool;
     /// The canonical block of this height.
     fn block(&self, number: u64) -> Option<Payload>;
+    /// The hash of the canonical block of this height.
+    fn hash(&self, number: u64) -> Option<B256> {
+        self.block(number).map(|block| block.hash)
+    }
+    /// The RLP of a canonical block's header and, if asked for, of the list of its raw transactions: what peers of our kind are sent.
+    fn encoded(&self, number: u64, transactions: bool) -> Option<Encoded> {
+        let block = self.block(number)?;
+        let [header, list] = wire::encode_block(&block);
+        let list = if transactions { list } else { Vec::new() };
+        Some(Encoded { hash: block.hash, parent: block.parent_hash(), header: header.into(), transactions: list.into() })
+    }
+    /// The lowest block that can be read.
+    fn oldest(&self) -> u64 {
+        0
+    }
+}
+
+/// A block as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    pub hash: B256,
+    pub parent: B256,
+    /// RLP.
+    pub header: Bytes,
+    /// RLP.
+    pub transactions: Bytes,
 }
 
 /// One connected peer.
@@ -100,8 +129,20 @@ pub(crate) enum Command {
     Settled { hash: B256, settled: Settled },
     Heads(Heads),
     Signer(Address),
+    Doubt(oneshot::Sender<Address>),
+    Witness(Witness),
     Control(Control),
 }
+
+/// Who is told of the blocks that peers send and one address signed.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    pub signer: Address,
+    pub blocks: mpsc::Sender<Arc<Payload>>,
+}
+
+/// Blocks that a witness has not looked at yet; past it they are not told.
+const WITNESSED: usize = 16;
 
 impl Network {
     /// Gossips a block that this node built and signed. Returns when the swarm has taken it, not when a peer has. The block passes
@@ -120,9 +161,26 @@ impl Network {
         let _ = self.commands.send(Command::Heads(heads)).await;
     }
 
-    /// The unsafe block signer that L1 names now. The one before stays accepted for a while (`gossip::Signers`).
+    /// The unsafe block signer that L1 names now; zero is none, and blocks are ignored. The one before stays accepted for a while
+    /// (`gossip::Signers`). Answers a doubt.
     pub async fn set_signer(&self, signer: Address) {
         let _ = self.commands.send(Command::Signer(signer)).await;
+    }
+
+    /// Waits until peers send blocks by a signer that is unknown. What they did is judged by the next [`Network::set_signer`].
+    /// `None` when the swarm has ended. One caller at a time.
+    pub async fn signer_in_doubt(&self) -> Option<Address> {
+        let (asker, asked) = oneshot::channel();
+        self.commands.send(Command::Doubt(asker)).await.ok()?;
+        asked.await.ok()
+    }
+
+    /// The accepted blocks that peers send and `signer` has signed, from now on: also ours when they come back and have been
+    /// forgotten. For one receiver; a later one takes its place.
+    pub async fn blocks_signed_by(&self, signer: Address) -> mpsc::Receiver<Arc<Payload>> {
+        let (blocks, witnessed) = mpsc::channel(WITNESSED);
+        let _ = self.commands.send(Command::Witness(Witness { signer, blocks })).await;
+        witnessed
     }
 
     pub fn peer_count(&self) -> usize {

@@ -4,13 +4,17 @@
 //! router → `sync.rs`, which hands it over when its parent is known and fetches what lies between (`reqresp.rs`) when it is not →
 //! [`Event`]. `service.rs` is the task that moves all this and never waits; `serve.rs` answers peers.
 //!
-//! A peer: `discovery.rs` finds it, `gate.rs` lets it in, `peers.rs` scores what it does, bans it and writes the reason into the ledger, `peerstore.rs`
-//! remembers that over a restart.
+//! Who may sign blocks is told by the node ([`Network::set_signer`]), which `doubt.rs` asks before a block by a stranger is held
+//! against whoever sent it.
+//!
+//! A peer: `discovery.rs` finds it, `gate.rs` lets it in, `peers.rs` scores what it does, bans it and writes the reason into the
+//! ledger, `peerstore.rs` remembers that over a restart.
 
 mod behaviour;
 mod check;
 pub mod config;
 pub mod discovery;
+mod doubt;
 mod gate;
 mod guard;
 pub mod handle;
@@ -19,6 +23,7 @@ mod limits;
 pub mod nat;
 pub mod peers;
 mod peerstore;
+mod range;
 mod reqresp;
 mod serve;
 pub mod service;
@@ -29,8 +34,8 @@ mod transport;
 pub use config::{Config, Genesis, Mesh};
 pub use discovery::{DiscoveryConfig, DiscoveryReport, bootnode::Bootnode};
 pub use handle::{
-    BanReport, Blocks, ControlError, Direction, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance, Refused,
-    Report, Settled, Subject, SyncReport,
+    BanReport, Blocks, ControlError, Direction, Encoded, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance,
+    Refused, Report, Settled, Subject, SyncReport,
 };
 pub use ipnet::IpNet;
 pub use libp2p::{Multiaddr, PeerId, identity::Keypair};

@@ -25,7 +25,12 @@ impl Bucket {
 
     /// Takes one token, in advance if there is none; returns how long to wait for it.
     pub fn take(&mut self, now: Instant) -> Duration {
-        self.full_at = self.full_at.max(now) + self.interval;
+        self.take_many(1, now)
+    }
+
+    /// Takes so many tokens at once.
+    pub fn take_many(&mut self, tokens: u32, now: Instant) -> Duration {
+        self.full_at = self.full_at.max(now) + self.interval * tokens;
         self.full_at.saturating_duration_since(now).saturating_sub(self.depth)
     }
 }

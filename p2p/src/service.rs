@@ -7,6 +7,7 @@
 mod connections;
 mod control;
 mod gossip;
+mod range;
 mod seeking;
 mod standing;
 
@@ -15,11 +16,13 @@ use crate::{
     check::{self, Checker},
     config::Config,
     discovery::{Contact, Discovery},
+    doubt::Doubt,
     gate::{Rules, SharedRules, site},
-    handle::{Blocks, Command, Event, Network, PeerInfo, Settled},
+    handle::{Blocks, Command, Event, Heads, Network, PeerInfo, Settled, Witness},
     nat::{Mapped, Nat},
     peers::{Candidates, Link, Offence, Reputation, StaticPeers, Tides},
     peerstore::{Peerstore, Record},
+    range::{client as range_client, serve as range_serve},
     reqresp::{self, Client},
     serve::{Seen, Server},
     sync::{Action, Arrival, Failure, Fault, Sync},
@@ -95,13 +98,19 @@ pub struct Service {
     topics: Topics,
     threshold: Duration,
     checker: Checker,
+    doubt: Doubt,
+    witness: Option<Witness>,
     sync: Sync,
     /// Whether blocks are fetched from peers.
     fetching: bool,
     /// From static peers alone.
     only_static: bool,
     client: Client,
+    ranging: range::Ranging,
     server: Option<(Server, SelectAll<IncomingStreams>)>,
+    range_server: Option<(range_serve::Server, IncomingStreams)>,
+    /// For those who ask what we have.
+    heads: watch::Sender<Heads>,
     fetches: JoinSet<Result<Arrival, Failure>>,
     /// Request ids of the fetches in flight, and whom and what they ask.
     fetch_ids: HashMap<Id, Fetching>,
@@ -178,13 +187,24 @@ impl Service {
         let server = config.sync_req_resp.then(|| {
             // Cannot be registered twice: the swarm is new.
             let incoming = reqresp::protocols(config.chain_id).into_iter().filter_map(|protocol| control.accept(protocol).ok());
-            let seen = Seen { peers: peers.clone(), offences: offences_in };
+            let seen = Seen { peers: peers.clone(), offences: offences_in.clone() };
             (Server::new(config.genesis, config.forks.clone(), blocks.clone(), seen), incoming.collect())
+        });
+        let (heads, heads_seen) = watch::channel(Heads::default());
+        let incoming = config.sync_req_resp.then(|| range_serve::Server::listen(&mut control, config.chain_id)).flatten();
+        let range_server = incoming.map(|incoming| {
+            let (seen, id) = (Seen { peers: peers.clone(), offences: offences_in }, config.genesis.id);
+            let server = range_serve::Server::new(config.chain_id, id, blocks.clone(), heads_seen, seen, config.serve_rate);
+            (server, incoming)
         });
         let mut protocols: Vec<String> = PROTOCOLS.map(str::to_owned).into();
         if server.is_some() {
             protocols.extend(reqresp::protocols(config.chain_id).iter().map(ToString::to_string));
+            protocols.extend(range_client::protocol(config.chain_id).map(|protocol| protocol.to_string()));
         }
+        let asking = config.sync_req_resp.then(|| control.clone());
+        let asking = asking
+            .and_then(|control| range_client::Client::new(control, config.chain_id, config.genesis.id.hash, blocks.clone()));
         let (commands_in, commands) = mpsc::channel(COMMANDS);
         let (events, events_out) = mpsc::channel(config.limits.unsettled.max(1));
         let (listen_out, listen_addrs) = watch::channel(Vec::new());
@@ -206,11 +226,16 @@ impl Service {
             topics,
             threshold: config.gossip_threshold,
             checker: Checker::new(config.chain_id, config.forks, threshold, config.unsafe_block_signer, blocks.clone()),
+            doubt: Doubt::default(),
+            witness: None,
             sync: Sync::new(config.limits, config.genesis.id, rand::random()),
             fetching: config.sync_req_resp,
             only_static: config.only_request_static,
             client: Client::new(control, config.chain_id, blocks),
+            ranging: range::Ranging::new(asking, config.genesis, config.chain_id),
             server,
+            range_server,
+            heads,
             fetches: JoinSet::new(),
             fetch_ids: HashMap::new(),
             statics,
@@ -251,6 +276,9 @@ impl Service {
         if let Some((server, incoming)) = self.server.take() {
             serving.spawn(Arc::new(server).run(incoming));
         }
+        if let Some((server, incoming)) = self.range_server.take() {
+            serving.spawn(Arc::new(server).run(incoming));
+        }
         // It has things to put in order when it ends.
         let (mut beside, stop) = (JoinSet::new(), token.child_token());
         if let Some(discovery) = self.discovery.take() {
@@ -266,6 +294,8 @@ impl Service {
                 event = self.swarm.select_next_some() => self.on_swarm(event),
                 checked = self.checker.next() => self.on_checked(checked),
                 Some(fetched) = self.fetches.join_next_with_id() => self.on_fetched(fetched),
+                Some((id, news)) = self.ranging.news.recv() => self.on_news(id, news),
+                Some(Ok((peer, status))) = self.ranging.statuses.join_next() => self.on_status(peer, status),
                 Some((peer, offence)) = self.offences.recv() => self.on_offence(peer, offence, ""),
                 Some(_) = self.writing.join_next() => {}
                 Some(contact) = self.found.recv() => self.on_found(contact, Instant::now()),
@@ -325,8 +355,13 @@ impl Service {
                 }
                 self.sync.on_settled(hash, &settled, now);
             }
-            Command::Heads(heads) => self.sync.on_heads(heads, now),
-            Command::Signer(signer) => self.checker.set_signer(signer),
+            Command::Heads(heads) => {
+                self.heads.send_replace(heads);
+                self.sync.on_heads(heads, now);
+            }
+            Command::Signer(signer) => self.on_signer(signer),
+            Command::Doubt(asker) => self.doubt.wait(asker),
+            Command::Witness(witness) => self.witness = Some(witness),
             Command::Control(control) => self.on_control(control, now),
         }
     }
@@ -382,6 +417,7 @@ impl Service {
                     };
                     self.on_offence(peer, offence, &evidence);
                 }
+                Action::Range(order) => self.on_order(order),
                 Action::Dropped { tip, why } => {
                     tracing::warn!(number = tip.number, hash = %tip.hash, reason = ?why, "unsafe block dropped");
                 }

@@ -1,5 +1,7 @@
 //! Gap filling: trusted tips go in, payloads come out parents first, and whatever lies between is fetched from peers.
 //!
+//! A long gap is filled from many peers at once where peers of our own kind are connected: see `range.rs`.
+//!
 //! A pure state machine: events and `now` go in, [`Action`]s come out of [`Sync::poll`], and [`Sync::wakeup`] says when to call
 //! [`Sync::on_timer`]. It owns no socket, no clock and no task; `service.rs` drives it.
 //!
@@ -11,16 +13,21 @@
 //! What can overload it: tips (bounded in number), skeleton and bodies (bounded, see [`Limits`]), blocks the chain has not
 //! answered yet (a credit in bytes and number). Past a bound something is forgotten and fetched again when its turn comes.
 
-mod gap;
+pub(crate) mod gap;
 mod ledger;
+mod long;
 mod sources;
 #[cfg(test)]
 mod tests;
 
-use crate::handle::{Blocks, Heads, Provenance, Settled, SyncReport};
+use crate::{
+    handle::{Blocks, Heads, Provenance, Settled, SyncReport},
+    range::{Order, Range},
+};
 use alloy_primitives::{Address, B256};
 use gap::{Gap, Step};
-use ledger::{Ledger, Refusal};
+pub(crate) use ledger::Ledger;
+use ledger::Refusal;
 use libp2p::PeerId;
 use sources::Sources;
 use starling_proto::payload::{BlockId, Payload};
@@ -118,6 +125,8 @@ pub enum Action {
         tip: BlockId,
         why: Dropped,
     },
+    /// Of the range machine.
+    Range(Order),
 }
 
 /// A payload that came in, and what the chain says of it at that moment.
@@ -141,7 +150,7 @@ impl Arrival {
 
 /// An [`Arrival`] with what is trusted about it.
 #[derive(Clone, Debug)]
-struct Body {
+pub(crate) struct Body {
     arrival: Arrival,
     provenance: Provenance,
 }
@@ -171,6 +180,12 @@ pub struct Sync {
     ledger: Ledger,
     sources: Sources,
     gap: Option<Gap>,
+    /// Long gaps, from peers of our kind.
+    range: Range,
+    /// The gap before a higher tip took over, until the way down from that tip meets it.
+    former: Option<Gap>,
+    /// The range machine waits for time to pass.
+    ranging: bool,
     /// Requests in the air: whom and what number they ask. They outlive a gap.
     flights: HashMap<u64, (PeerId, u64)>,
     /// Trusted tips that stand on no known block and not on the gap's branch, oldest first.
@@ -189,6 +204,9 @@ impl Sync {
             ledger: Ledger::new(limits, genesis),
             sources: Sources::new(seed),
             gap: None,
+            range: Range::default(),
+            former: None,
+            ranging: false,
             flights: HashMap::new(),
             tips: Vec::new(),
             actions: VecDeque::new(),
@@ -199,6 +217,7 @@ impl Sync {
 
     /// The next thing to do. Call until `None` after every event.
     pub fn poll(&mut self) -> Option<Action> {
+        self.actions.extend(self.range.take_orders().into_iter().map(Action::Range));
         self.actions.pop_front()
     }
 
@@ -207,7 +226,8 @@ impl Sync {
         let gap = self.gap.as_ref()?;
         let source = if self.starved { self.sources.next_ready() } else { None };
         let stall = Self::is_overtaken(gap, &self.tips).then(|| gap.progress + STALL);
-        source.into_iter().chain(stall).min()
+        let range = if self.ranging { self.range.wakeup(gap.low()) } else { None };
+        source.into_iter().chain(stall).chain(range).min()
     }
 
     pub fn on_timer(&mut self, now: Instant) {
@@ -222,6 +242,7 @@ impl Sync {
 
     pub fn on_peer_gone(&mut self, peer: PeerId, now: Instant) {
         self.sources.remove(&peer);
+        self.range.on_peer_gone(&peer);
         if let Some(gap) = &mut self.gap {
             gap.drop_source(&peer);
         }
@@ -332,9 +353,11 @@ impl Sync {
             missing: self.gap_len(),
             linked: gap.is_some_and(Gap::is_grounded),
             waiting: self.tips.len() as u64,
-            requests: self.flights.len() as u64,
+            requests: (self.flights.len() + self.range.flights()) as u64,
+            peers: self.range.peers() as u64,
             source: gap.and_then(Gap::source).map(|peer| peer.to_string()),
             starved: self.starved,
+            stalled: None,
         }
     }
 
@@ -348,10 +371,11 @@ impl Sync {
 
     /// Moves everything that can move.
     fn pump(&mut self, now: Instant) {
-        self.starved = false;
+        (self.starved, self.ranging) = (false, false);
         self.hand_over_tips();
         loop {
             let Some(gap) = &mut self.gap else {
+                self.forget_range();
                 let Some(tip) = self.next_tip() else { return };
                 let mut gap = Gap::new(tip, now);
                 self.tips.retain(|tip| gap.offer(tip.clone(), &self.limits, now).is_some());
@@ -359,12 +383,17 @@ impl Sync {
                 continue;
             };
             match gap.advance(&mut self.ledger, &self.limits, &mut self.actions, now) {
-                Step::NoCredit => return,
-                Step::Missing if now < gap.progress + STALL || !Self::is_overtaken(gap, &self.tips) => {
-                    self.fetch(now);
+                Step::NoCredit => {
+                    if self.is_long() {
+                        self.drive(now);
+                    }
                     return;
                 }
-                Step::Missing => self.give_up(Dropped::Stalled),
+                Step::Missing => {
+                    if !self.on_missing(now) {
+                        return;
+                    }
+                }
                 Step::Wrong(peer) => {
                     let number = gap.low();
                     if let Some(peer) = peer {
@@ -381,6 +410,21 @@ impl Sync {
             }
             self.hand_over_tips();
         }
+    }
+
+    /// Something must come from peers; true if another gap takes its place instead.
+    fn on_missing(&mut self, now: Instant) -> bool {
+        let stalled = self.gap.as_ref().is_some_and(|gap| now >= gap.progress + STALL && Self::is_overtaken(gap, &self.tips));
+        if stalled {
+            self.give_up(Dropped::Stalled);
+        } else if !self.is_long() {
+            self.fetch(now);
+        } else if !self.follow_tip(now) {
+            self.drive(now);
+        } else {
+            return true;
+        }
+        stalled
     }
 
     fn is_overtaken(gap: &Gap, tips: &[Body]) -> bool {

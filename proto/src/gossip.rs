@@ -26,6 +26,8 @@ pub const MAX_FUTURE_SECS: u64 = 5;
 pub const DEFAULT_THRESHOLD_SECS: u64 = 60;
 /// How long the signer before the current one is still accepted, in seconds.
 pub const ROTATION_GRACE_SECS: u64 = 3 * 3600;
+/// How long blocks of a signer may be under way after its grace, in seconds: older ones are refused for their age.
+pub const RETIRED_SECS: u64 = DEFAULT_THRESHOLD_SECS;
 /// At a height with more than this many blocks every further one is rejected.
 const MAX_BLOCKS_PER_HEIGHT: usize = 5;
 /// Heights remembered per topic.
@@ -108,17 +110,24 @@ pub fn encode_message(signature: &[u8; SIGNATURE_LEN], wire: &[u8]) -> Result<Ve
 }
 
 /// Who may sign blocks: the current signer, and for a while the one before it.
+///
+/// A change has an overlap. The signer that is replaced stays accepted for [`ROTATION_GRACE_SECS`], or until the first block by the
+/// new one: nodes read a change from L1 at different times. Once that grace has ended, blocks by the old signer are rejected, and
+/// for [`RETIRED_SECS`] that is held against nobody: peers that have not seen the new one's first block pass on in good faith what was
+/// under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signers {
     current: Option<Address>,
     /// The previous signer and the second from which it is no longer accepted.
     previous: Option<(Address, u64)>,
+    /// The signer whose grace ended last, and the second from which its blocks are an offence.
+    retired: Option<(Address, u64)>,
 }
 
 impl Signers {
     /// Only this signer; the zero address is none.
     pub fn new(current: Address) -> Self {
-        Self { current: (!current.is_zero()).then_some(current), previous: None }
+        Self { current: (!current.is_zero()).then_some(current), ..Self::default() }
     }
 
     /// The signer of new blocks, if one is configured.
@@ -127,7 +136,8 @@ impl Signers {
     }
 
     /// What L1 says now. When that is another signer, the one it replaces stays acceptable for [`ROTATION_GRACE_SECS`], or until the
-    /// first block [`verified`](Self::verified) with the new one. Returns whether the signer changed.
+    /// first block [`verified`](Self::verified) with the new one; only the latest previous signer is kept. Returns whether the signer
+    /// changed.
     pub fn update(&mut self, signer: Address, now: u64) -> bool {
         let signer = (!signer.is_zero()).then_some(signer);
         if signer == self.current {
@@ -143,10 +153,19 @@ impl Signers {
         self.current == Some(signer) || self.previous.is_some_and(|(previous, until)| previous == signer && now < until)
     }
 
-    /// A block signed by `signer` was accepted: the first one by the current signer ends the grace of the previous.
-    pub fn verified(&mut self, signer: Address) {
-        if self.current == Some(signer) {
-            self.previous = None;
+    /// Whether blocks by this address are no longer accepted and may still be under way at `now` (Unix seconds).
+    pub fn is_retired(&self, signer: Address, now: u64) -> bool {
+        let lapsed = self.previous.map(|(previous, until)| (previous, until.saturating_add(RETIRED_SECS)));
+        [lapsed, self.retired].into_iter().flatten().any(|(retired, until)| retired == signer && now < until)
+    }
+
+    /// A block signed by `signer` was accepted at `now` (Unix seconds): the first one by the current signer ends the grace of the
+    /// previous.
+    pub fn verified(&mut self, signer: Address, now: u64) {
+        if self.current == Some(signer)
+            && let Some((previous, until)) = self.previous.take()
+        {
+            self.retired = Some((previous, until.min(now).saturating_add(RETIRED_SECS)));
         }
     }
 }
@@ -176,6 +195,8 @@ pub enum Reason {
     NoSigner,
     #[error("bad signature: {0}")]
     Signature(#[from] SignError),
+    #[error("signed by {0}, who is not the block signer any more")]
+    RetiredSigner(Address),
     #[error("signed by {0}, who is not the block signer")]
     WrongSigner(Address),
     #[error("not a payload of this topic: {0}")]
@@ -208,6 +229,7 @@ impl Reason {
             Reason::Snappy => "snappy",
             Reason::NoSigner => "no_signer",
             Reason::Signature(_) => "signature",
+            Reason::RetiredSigner(_) => "retired_signer",
             Reason::WrongSigner(_) => "wrong_signer",
             Reason::Decode(_) => "decode",
             Reason::TooOld { .. } => "too_old",
@@ -249,7 +271,7 @@ pub enum Verdict {
     Accept(Payload, Address),
     /// Do not pass on.
     Ignore(Reason),
-    /// Do not pass on, and hold it against the sender unless [`Reason::is_clock`].
+    /// Do not pass on, and hold it against the sender unless [`Reason::is_clock`] or [`Reason::RetiredSigner`].
     Reject(Reason),
 }
 
@@ -337,7 +359,11 @@ fn check_signature(
         return Err(Reason::NoSigner);
     }
     let signer = sign::recover(signature, context.chain_id, signed)?;
-    if context.signers.accepts(signer, now_secs) { Ok(signer) } else { Err(Reason::WrongSigner(signer)) }
+    match signer {
+        signer if context.signers.accepts(signer, now_secs) => Ok(signer),
+        signer if context.signers.is_retired(signer, now_secs) => Err(Reason::RetiredSigner(signer)),
+        signer => Err(Reason::WrongSigner(signer)),
+    }
 }
 
 /// The blocks seen on one topic, by height; the 1000 heights used last.

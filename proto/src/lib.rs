@@ -17,3 +17,4 @@ pub mod reqresp;
 pub mod sign;
 pub mod system_config;
 pub mod upgrades;
+pub mod wire;

@@ -16,7 +16,7 @@ pub use secp256k1::SecretKey;
 pub const SIGNATURE_LEN: usize = 65;
 
 /// The domain of block signatures: the only one in use is all zeros.
-const DOMAIN_BLOCKS_V1: B256 = B256::ZERO;
+pub const DOMAIN_BLOCKS_V1: B256 = B256::ZERO;
 
 /// Why no signer could be found, or no key be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

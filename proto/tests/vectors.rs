@@ -327,7 +327,7 @@ fn the_validator_decides_the_reference_cases_as_the_reference_does() {
         let signature = key(&case["signed_by"]).map_or([0; 65], |key| sign::sign(key, CHAIN, &wire));
         let verdict = run(case, &wire, signature, &signers, 60);
         if let (Verdict::Accept(_, by), Some(ends)) = (verdict, case["ends_grace"].as_bool()) {
-            signers.verified(by);
+            signers.verified(by, NOW);
             assert_eq!(!signers.accepts(sign::address(a), NOW), ends, "{case}");
         }
     }

@@ -21,6 +21,7 @@ use alloy_primitives::{B256, map::HashSet};
 use starling_p2p::Provenance;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
+    cell::RefCell,
     sync::{
         Arc,
         mpsc::{Receiver, SyncSender, TryRecvError},
@@ -83,6 +84,8 @@ pub struct Executor {
     shared: Arc<Shared>,
     tree: Tree,
     snapshot: Snapshot,
+    /// The last view that stands below the stored head: the way back is read once, however often it is asked for.
+    below: RefCell<Option<Arc<View>>>,
     heads: Heads,
     log: PayloadLog,
     work: SyncSender<Work>,
@@ -100,6 +103,7 @@ impl Executor {
             shared,
             tree: Tree::default(),
             snapshot,
+            below: RefCell::default(),
             heads,
             log,
             work,
@@ -419,8 +423,16 @@ impl Executor {
             tracing::warn!(head = %heads.head, base = %branch.base, "a block leaves the stored chain too deep below its head");
             return Ok(None);
         }
-        match View::at_branch(self.snapshot.clone(), branch.base.number, branch.blocks, heads.safe, heads.finalized) {
-            Ok(view) => Ok(Some(Arc::new(view))),
+        let (snapshot, mut below) = (self.snapshot.clone(), self.below.borrow_mut());
+        let near = below.as_deref();
+        match View::near_branch(near, snapshot, branch.base.number, branch.blocks, heads.safe, heads.finalized) {
+            Ok(view) => {
+                let view = Arc::new(view);
+                if view.stored() != self.snapshot.head() {
+                    *below = Some(view.clone());
+                }
+                Ok(Some(view))
+            }
             Err(ReadError::Pruned(_)) => Ok(None),
             Err(error) => Err(ChainError::store(error)),
         }
@@ -459,6 +471,7 @@ impl Executor {
         };
         self.persisting = false;
         self.snapshot = result.map_err(ChainError::store)?;
+        self.below.take();
         // The head may be on a side branch far below the store's head: what leads to it stays.
         let base = self.branch(self.heads.head)?.base;
         let snapshot = &self.snapshot;

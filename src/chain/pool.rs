@@ -9,14 +9,17 @@ mod book;
 #[cfg(test)]
 mod tests;
 
-use crate::chain::rules::{ChainSpec, Rules};
+use crate::chain::{
+    l1fee,
+    rules::{ChainSpec, Rules},
+};
 use alloy_consensus::{Transaction, transaction::Recovered};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use book::Book;
 use op_alloy_consensus::OpTxEnvelope;
 use parking_lot::Mutex;
-use starling_proto::fork::Fork;
+use starling_proto::{fork::Fork, l1info::L1BlockInfo};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -230,6 +233,17 @@ pub struct HeadChange {
     pub block_gas_limit: u64,
     /// Unix seconds.
     pub now: u64,
+    /// What transactions pay besides execution from here on, as the new head tells; `None` where they pay nothing else.
+    pub l1: Option<(L1BlockInfo, Fork)>,
+}
+
+impl HeadChange {
+    /// All that a transaction may cost from here on, wei.
+    fn cost(&self, tx: &PoolTx) -> U256 {
+        let l1 = self.l1.as_ref();
+        let besides = l1.map_or(U256::ZERO, |(info, fork)| l1fee::admission_cost(info, *fork, &tx.raw, tx.tx.gas_limit()));
+        tx.cost().saturating_add(besides)
+    }
 }
 
 /// How full the pool is.
@@ -253,7 +267,7 @@ pub struct Pool {
     spec: ChainSpec,
     config: PoolConfig,
     book: Mutex<Book>,
-    pending: broadcast::Sender<Arc<PoolTx>>,
+    pending: broadcast::Sender<B256>,
     version: AtomicU64,
 }
 
@@ -344,8 +358,8 @@ impl Pool {
         self.announce(promoted);
     }
 
-    /// Transactions as they become executable. Bounded: a slow subscriber is told that it lagged.
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<PoolTx>> {
+    /// Hashes of transactions as they become executable. Bounded: a slow subscriber is told that it lagged.
+    pub fn subscribe(&self) -> broadcast::Receiver<B256> {
         self.pending.subscribe()
     }
 
@@ -365,7 +379,7 @@ impl Pool {
     fn announce(&self, promoted: Vec<Arc<PoolTx>>) {
         for tx in promoted {
             // An error means that nobody listens.
-            let _ = self.pending.send(tx);
+            let _ = self.pending.send(tx.hash);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! First the journals are cut where they can no longer be read. Then, block by block from the head down, hashes prove headers, headers
 //! prove transactions, and with both the index is written anew; receipts come from executing blocks again and must have the root that
-//! the header says. Trie rows come from the flat state if its root is the header's. Every write is right by itself, so a repair that
+//! the header says. Trie rows come from the flat state if its root is the header's. Trie history that is damaged is let go. Every write is right by itself, so a repair that
 //! is interrupted can be repeated.
 
 use crate::chain::{
@@ -11,7 +11,7 @@ use crate::chain::{
     receipt::receipts_root,
     rules::ChainSpec,
     store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals, keys},
-    verify::{Sink, Tell, check_block, replay, unreachable, walk},
+    verify::{Report, Samples, Sink, Tell, check_block, check_proofs, replay, unreachable, walk},
     view::{Account, ReadError, View},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
@@ -43,6 +43,8 @@ pub struct Repaired {
     /// Blocks whose receipts were made again.
     pub receipts: u64,
     pub trie_rows: u64,
+    /// Whether trie history was let go: proofs begin anew at the head.
+    pub proofs_lost: bool,
 }
 
 /// Cuts the journals of a data directory that cannot be read to their ends.
@@ -73,7 +75,20 @@ pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairErro
     if !receipts.is_empty() {
         repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
     }
+    repaired.proofs_lost = proofs(store, tell)?;
     Ok(repaired)
+}
+
+/// Trie history follows from nothing else. If it is damaged the window begins anew, so that no proof is wrong or missing inside it.
+fn proofs(store: &Store, tell: &mut Tell<'_>) -> Result<bool, RepairError> {
+    let snapshot = store.snapshot()?;
+    let view = Arc::new(View::new(snapshot.clone(), vec![], None, None)?);
+    let mut report = Report::default();
+    check_proofs(&snapshot, &view, Samples::default().proofs, &mut report, tell);
+    if !report.is_sound() {
+        store.forget_proofs()?;
+    }
+    Ok(!report.is_sound())
 }
 
 /// Looks at every block from the head down to the genesis block. If the index is not what they say, it is made anew. Returns how many

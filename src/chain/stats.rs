@@ -2,10 +2,12 @@
 
 use crate::chain::{
     self, ChainError,
+    execute::MESSAGE_PASSER,
     payload_log::{self, PayloadLog},
     store::{Identity, KINDS, Store, is_own},
     verify::Tell,
 };
+use alloy_primitives::Address;
 use starling_proto::payload::BlockId;
 use std::path::Path;
 
@@ -28,6 +30,9 @@ pub struct Stats {
     pub finalized: Option<BlockId>,
     pub oldest_state: u64,
     pub oldest_unwind: u64,
+    pub oldest_proof: u64,
+    /// The oldest block at which the message passer can be proven.
+    pub oldest_withdrawal: u64,
     pub rows: Vec<Rows>,
     /// Bytes on the disk, by keyspace.
     pub disk: Vec<(&'static str, u64)>,
@@ -73,6 +78,8 @@ pub fn stats(store: &Store, datadir: &Path, tell: &mut Tell<'_>) -> Result<Stats
         finalized: snapshot.finalized(),
         oldest_state: snapshot.oldest_state(),
         oldest_unwind: snapshot.oldest_unwind(),
+        oldest_proof: snapshot.oldest_proof(Address::ZERO),
+        oldest_withdrawal: snapshot.oldest_proof(MESSAGE_PASSER),
         rows,
         disk: store.disk_use(),
         journals: store.journal_use().map_err(ChainError::store)?,

@@ -19,6 +19,7 @@ mod journal;
 pub mod keys;
 mod lock;
 mod maintain;
+mod proofs;
 mod read;
 
 pub use batch::{WrittenRow, written_rows};
@@ -30,7 +31,7 @@ pub(in crate::chain) use journal::check as check_journals;
 pub(in crate::chain) use maintain::{KINDS, Rewrite, is_own};
 pub use read::UnwindRecord;
 
-use crate::chain::view::{ExecutedBlock, Overlay, ReadError};
+use crate::chain::view::{ExecutedBlock, Overlay, ReadError, RowChange};
 use alloy_primitives::Bytes;
 use batch::Batch;
 use cache::RowCache;
@@ -265,13 +266,14 @@ impl Store {
             new_head = id;
         }
         let mut batch = Batch::new(&self.0);
-        batch.blocks(blocks);
+        let mut written = self.0.written(*head)?;
+        batch.blocks(blocks, &mut written.bytes);
         for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
             if let Some(id) = id {
                 batch.put(Space::Meta, key, codec::encode_id(id));
             }
         }
-        let kept = self.0.advance(&mut batch, new_head.number, finalized)?;
+        let kept = self.0.advance(&mut batch, new_head.number, finalized, written)?;
         batch.commit(new_head)?;
         *head = new_head;
         self.0.history.committed(kept);
@@ -294,12 +296,18 @@ impl Store {
         let parent = BlockId { hash: header.parent_hash, number: gone.number.saturating_sub(1) };
 
         let mut batch = Batch::new(&self.0);
-        for (key, before) in &record {
-            batch.state(key, before.as_ref());
-            if keys::is_flat(key) {
-                batch.set(Space::History, &keys::history(key, gone.number), None);
+        let mut overlay = Overlay::default();
+        for (key, before) in record {
+            batch.state(&key, before.as_ref());
+            if keys::is_flat(&key) {
+                batch.set(Space::History, &keys::history(&key, gone.number), None);
+            } else {
+                let after = snapshot.state_row(&key)?;
+                overlay.rows.insert(key, RowChange { before, after });
             }
         }
+        proofs::rows(&overlay, gone.number, |key, _| batch.set(Space::History, key, None));
+        batch.set(Space::History, &keys::trie_history_bytes(gone.number), None);
         batch.set(Space::History, &keys::unwind(gone.number), None);
         for key in [keys::header(&gone.hash), keys::body(&gone.hash), keys::receipts(&gone.hash)] {
             batch.set(Space::Blocks, &key, None);
@@ -487,6 +495,11 @@ impl Snapshot {
 
     pub fn finalized(&self) -> Option<BlockId> {
         self.0.finalized
+    }
+
+    /// Whether this is the same reading.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The oldest block whose state can still be read.

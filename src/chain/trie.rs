@@ -6,13 +6,14 @@
 //! blocks that led to it. Called by execution; its load is proportional to the leaves a block changes times the depth of the trie.
 //! A node that is missing is an error, never another root.
 
+pub(super) mod history;
 mod node;
 mod proof;
 mod stack;
 mod walk;
 mod witness;
 
-pub use proof::{AccountProof, SlotProof, prove};
+pub use proof::{AccountProof, SlotProof, prove, prove_hashed};
 pub use stack::{StackTrie, row_children, row_hash};
 pub use witness::{Roots, Witness};
 

@@ -5,9 +5,11 @@ use crate::chain::{
     Chain,
     heads::{Cursor, Step},
     pool::{HeadChange, PoolTx},
+    rules::{ChainSpec, Rules},
     view::{ReadError, View},
 };
 use alloy_primitives::{Address, U256};
+use starling_proto::{fork::Fork, l1info::L1BlockInfo};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +45,7 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
             base_fee: view.header().base_fee_per_gas.unwrap_or_default(),
             block_gas_limit: view.header().gas_limit,
             now: crate::telemetry::unix_now(),
+            l1: l1_info(chain.spec(), &view)?,
             ..Default::default()
         };
         for step in steps {
@@ -62,6 +65,13 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
         }
         chain.pool().on_head(change, |sender| account(&view, sender));
     }
+}
+
+/// What the head's first transaction tells of L1; nothing on Ethereum.
+fn l1_info(spec: &ChainSpec, view: &View) -> Result<Option<(L1BlockInfo, Fork)>, ReadError> {
+    let Rules::Optimism { forks, .. } = &spec.rules else { return Ok(None) };
+    let Some(payload) = view.payload(view.head().number)? else { return Ok(None) };
+    Ok(L1BlockInfo::of(&payload).ok().map(|info| (info, forks.at(payload.timestamp()))))
 }
 
 fn account(view: &Arc<View>, sender: Address) -> Option<(u64, U256)> {

@@ -2,11 +2,12 @@
 //!
 //! The flat state is the ground: its rows are read once in order, and the root of the tries they make must be the one in the head's
 //! header; every trie row must be one that this gives, and there must be no other. Blocks are checked against their headers from the
-//! genesis block to the head, indexes against blocks, history against unwind records and against executing blocks again. Reads a
+//! genesis block to the head, indexes against blocks, history against unwind records and against executing blocks again, trie history by proofs. Reads a
 //! snapshot; its load is the whole store, its memory is not. What cannot be read is damage, not an error.
 
 mod blocks;
 mod history;
+mod proofs;
 mod report;
 mod state;
 
@@ -14,6 +15,7 @@ pub use report::{Damage, Remedy, Report};
 pub(in crate::chain) use {
     blocks::check_block,
     history::replay,
+    proofs::check as check_proofs,
     state::{Sink, unreachable, walk},
 };
 
@@ -35,11 +37,13 @@ pub struct Samples {
     pub unwinds: u64,
     /// Blocks that are executed again.
     pub replays: u64,
+    /// Blocks at which accounts and slots are proven.
+    pub proofs: u64,
 }
 
 impl Default for Samples {
     fn default() -> Self {
-        Self { unwinds: 2048, replays: 64 }
+        Self { unwinds: 2048, replays: 64, proofs: 64 }
     }
 }
 
@@ -66,7 +70,10 @@ pub fn verify(store: &Store, samples: Samples, tell: &mut Tell<'_>) -> Result<Re
     blocks::check(&snapshot, &spec, genesis, &mut report, tell);
     let view = |snapshot: Snapshot| View::new(snapshot, vec![], None, None).map(Arc::new);
     match view(snapshot.clone()) {
-        Ok(view) => history::check(&snapshot, &view, &spec, samples, &mut report, tell),
+        Ok(view) => {
+            history::check(&snapshot, &view, &spec, samples, &mut report, tell);
+            proofs::check(&snapshot, &view, samples.proofs, &mut report, tell);
+        }
         Err(error) => report.unreadable("the head", &error),
     }
     Ok(report)

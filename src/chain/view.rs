@@ -102,7 +102,7 @@ pub struct View {
     /// The newest stored block on this branch: the stored head, or the fork of a side branch.
     base: BlockId,
     /// What the rows were at `base` that stored blocks above it have changed. Empty unless `base` is below the stored head.
-    back: BTreeMap<Bytes, Option<Bytes>>,
+    back: Arc<BTreeMap<Bytes, Option<Bytes>>>,
     /// The executed blocks above `base`, oldest first.
     blocks: Vec<Arc<ExecutedBlock>>,
     /// Executed blocks up to `base` that are still in memory, oldest first: they spare reads of headers, bodies and receipts.
@@ -122,7 +122,7 @@ impl View {
         finalized: Option<BlockId>,
     ) -> Result<Self, ReadError> {
         let base = snapshot.head();
-        Self::assemble(snapshot, base, BTreeMap::new(), blocks, safe, finalized)
+        Self::assemble(snapshot, base, Arc::default(), blocks, safe, finalized)
     }
 
     /// A view on a branch whose newest stored block is `fork`, at or below the stored head. Err if an unwind record between the
@@ -134,16 +134,31 @@ impl View {
         safe: Option<BlockId>,
         finalized: Option<BlockId>,
     ) -> Result<Self, ReadError> {
+        Self::near_branch(None, snapshot, fork, blocks, safe, finalized)
+    }
+
+    /// As [`View::at_branch`]. `near` is a view on another branch, or of this one: if it stands on the same snapshot, the way back from
+    /// its fork is shared with it, and only records below that are read.
+    pub fn near_branch(
+        near: Option<&Self>,
+        snapshot: Snapshot,
+        fork: u64,
+        blocks: Vec<Arc<ExecutedBlock>>,
+        safe: Option<BlockId>,
+        finalized: Option<BlockId>,
+    ) -> Result<Self, ReadError> {
         let stored = snapshot.head();
         if fork > stored.number {
             return Err(ReadError::Unlinked(fork));
         }
         let hash = snapshot.hash_of(fork)?.ok_or(ReadError::Pruned(fork))?;
-        let mut back = BTreeMap::new();
-        for number in fork + 1..=stored.number {
-            // The oldest record that knows a row tells what it was at the fork.
-            for (key, before) in snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))? {
-                back.entry(key).or_insert(before);
+        let near = near.filter(|near| near.snapshot.is_same(&snapshot) && near.base.number >= fork);
+        let (from, mut back) = near.map_or((stored.number, Arc::default()), |near| (near.base.number, near.back.clone()));
+        if fork < from {
+            let back = Arc::make_mut(&mut back);
+            for number in (fork + 1..=from).rev() {
+                // The oldest record that knows a row tells what it was at the fork.
+                back.extend(snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))?);
             }
         }
         Self::assemble(snapshot, BlockId { hash, number: fork }, back, blocks, safe, finalized)
@@ -152,7 +167,7 @@ impl View {
     fn assemble(
         snapshot: Snapshot,
         base: BlockId,
-        back: BTreeMap<Bytes, Option<Bytes>>,
+        back: Arc<BTreeMap<Bytes, Option<Bytes>>>,
         blocks: Vec<Arc<ExecutedBlock>>,
         safe: Option<BlockId>,
         finalized: Option<BlockId>,
@@ -206,7 +221,7 @@ impl View {
     }
 
     /// The state after an earlier block of this branch; `None` above the head or below the retained history. Below
-    /// [`View::stored`] it has values but no trie.
+    /// [`View::stored`] it may have values but no trie.
     pub fn state_at(self: &Arc<Self>, number: u64) -> Option<State> {
         if number == self.header.number {
             return Some(self.state());
@@ -228,20 +243,21 @@ impl View {
         Some(State::new(self.clone(), header, at))
     }
 
-    /// The state after a block of this branch with its trie, for proofs. For a block below [`View::stored`] the unwind records between
-    /// are read into memory: `Ok(None)` if there are more than `deepest` of them, or if the block is above the head.
-    pub fn state_with_trie(self: &Arc<Self>, number: u64, deepest: u64) -> Result<Option<State>, ReadError> {
+    /// The state after a block of this branch in which this account can be proven; `None` above the head or below the proof window.
+    pub fn provable_state(self: &Arc<Self>, number: u64, address: Address) -> Result<Option<State>, ReadError> {
         if number >= self.base.number {
             return Ok(self.state_at(number));
         }
-        if self.snapshot.head().number - number > deepest {
+        if number < self.oldest_proof(address) {
             return Ok(None);
         }
-        match Self::at_branch(self.snapshot.clone(), number, vec![], None, None) {
-            Ok(view) => Ok(Some(Arc::new(view).state())),
-            Err(ReadError::Pruned(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let header = self.header_of(number)?.map(Arc::new);
+        Ok(header.map(|header| State::new(self.clone(), header, At::Stored(number))))
+    }
+
+    /// The oldest block that [`View::provable_state`] answers for: the message passer's are kept longer than others.
+    pub fn oldest_proof(&self, address: Address) -> u64 {
+        self.snapshot.oldest_proof(address).min(self.base.number)
     }
 
     /// The oldest block that [`View::state_at`] answers for.

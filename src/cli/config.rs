@@ -3,19 +3,18 @@
 mod engine;
 mod limits;
 mod p2p;
+mod sequencer;
 mod tools;
 
 pub use engine::EngineConfig;
 pub use limits::RpcLimits;
 pub use p2p::{DiscoveryConfig, MeshConfig, P2pConfig, P2pKey};
+pub use sequencer::{RemoteSignerConfig, SequencerConfig, SignerConfig, SignerTlsConfig};
 pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig};
 
 use super::{CliError, parse::Source, parse::Values, value::Secret};
 use crate::chain::pool::PoolConfig;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 /// `starling node`.
 #[derive(Clone, Debug)]
@@ -99,27 +98,18 @@ pub struct L1Config {
     pub max_concurrency: usize,
     /// Requests in one batch, 1 to 500.
     pub max_batch: usize,
-}
-
-#[derive(Clone, Debug)]
-pub struct SequencerConfig {
-    /// Signs blocks. 32 bytes of hex, checked.
-    pub key: Secret,
-    /// Start idle.
-    pub stopped: bool,
+    /// How often the block signer is read again; zero is never.
+    pub reload_interval: Duration,
     /// L1 blocks to stay behind L1's head.
-    pub l1_confs: u64,
-    /// Stop building this many blocks above the safe head; `None`: never.
-    pub max_safe_lag: Option<u64>,
-    pub recover: bool,
-    /// How long before its time a block is sealed; never zero.
-    pub sealing: Duration,
+    pub confs: u64,
 }
 
 #[derive(Clone, Debug)]
 pub struct RpcConfig {
     pub http: Option<HttpConfig>,
     pub ws: Option<WsConfig>,
+    /// The rollup node's own RPC, served where it is asked for.
+    pub rollup: Option<HttpConfig>,
     /// The sequencer's RPC, which gets submitted transactions.
     pub sequencer_http: Option<String>,
     /// Leave `l1FeeScalar` out from Ecotone on.
@@ -299,58 +289,9 @@ impl L1Config {
             poll_interval: values.duration("l1.http-poll-interval")?.max(Self::LEAST_INTERVAL),
             max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
             max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
+            reload_interval: values.duration("l1.runtime-config-reload-interval")?,
+            confs: values.uint("verifier.l1-confs")?,
         })
-    }
-}
-
-impl SequencerConfig {
-    const SEALING: Duration = Duration::from_millis(50);
-
-    fn read(values: &Values, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
-        let mut given = values.secret("p2p.sequencer.key")?;
-        let mut path = values.text("p2p.sequencer.key.path")?;
-        match (values.source("p2p.sequencer.key"), values.source("p2p.sequencer.key.path")) {
-            (Some(Source::CommandLine), Some(Source::Environment(_))) => path = None,
-            (Some(Source::Environment(_)), Some(Source::CommandLine)) => given = None,
-            _ => {}
-        }
-        if given.is_some() && path.is_some() {
-            return Err(CliError::Invalid {
-                name: "p2p.sequencer.key",
-                reason: "a key file is given too; give one of them".into(),
-            });
-        }
-        if given.is_some() {
-            warn_of_key(values, "p2p.sequencer.key", "--p2p.sequencer.key.path", notices);
-        }
-        if !values.bool("sequencer.enabled")? {
-            if given.is_some() || path.is_some() {
-                notices.push("the sequencer's key is not used: --sequencer.enabled is not given".into());
-            }
-            return Ok(None);
-        }
-        let key = match (given, path) {
-            (Some(key), _) => key,
-            (None, Some(path)) => read_key(&expand_home(&path))?,
-            (None, None) => {
-                return Err(CliError::Missing {
-                    name: "--p2p.sequencer.key.path",
-                    next: "a sequencer signs its blocks: give a file with the key, or OP_NODE_P2P_SEQUENCER_KEY",
-                });
-            }
-        };
-        if key.bytes().is_none_or(|bytes| secp256k1::SecretKey::from_byte_array(&bytes).is_err()) {
-            return Err(CliError::Invalid { name: "p2p.sequencer.key", reason: "a key is 32 bytes in hex".into() });
-        }
-        Ok(Some(Self {
-            key,
-            stopped: values.bool("sequencer.stopped")?,
-            l1_confs: values.uint("sequencer.l1-confs")?,
-            max_safe_lag: Some(values.uint("sequencer.max-safe-lag")?).filter(|blocks| *blocks > 0),
-            recover: values.bool("sequencer.recover")?,
-            // Zero stands for the default (op-node).
-            sealing: Some(values.duration("sequencer.sealing-duration")?).filter(|time| !time.is_zero()).unwrap_or(Self::SEALING),
-        }))
     }
 }
 
@@ -373,9 +314,20 @@ impl RpcConfig {
             api: namespaces("ws.api")?,
             origins: values.list("ws.origins")?,
         };
+        let rollup = match values.source("rpc.addr").or(values.source("rpc.port")) {
+            Some(_) => Some(HttpConfig {
+                addr: host(values.required_text("rpc.addr")?),
+                port: values.port("rpc.port")?,
+                api: vec!["opp2p".to_owned()],
+                cors_domains: vec![],
+                vhosts: http.vhosts.clone(),
+            }),
+            None => None,
+        };
         Ok(Self {
             http: values.bool("http")?.then_some(http),
             ws: values.bool("ws")?.then_some(ws),
+            rollup,
             sequencer_http: values.text("rollup.sequencerhttp")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
             limits: RpcLimits::read(values)?,
@@ -433,14 +385,6 @@ fn expand_home(path: &str) -> PathBuf {
         (Some(rest), Some(home)) => home.join(rest),
         _ => PathBuf::from(path),
     }
-}
-
-fn read_key(path: &Path) -> Result<Secret, CliError> {
-    std::fs::read_to_string(path).map(|text| Secret::new(text.trim())).map_err(|error| CliError::Unreadable {
-        what: "the sequencer's key",
-        path: path.to_path_buf(),
-        error,
-    })
 }
 
 /// Everyone on the machine can read a command line.

@@ -78,6 +78,8 @@ pub enum Kind {
     Float,
     /// Go's form: `1h0m0s`, `300ms`, `1.5s`. Not above zero means off.
     Duration,
+    /// Bytes, or with a unit: `20GB`, `512MB`, `1GiB`.
+    Size,
     /// Comma separated, repeated, or both.
     List,
     Choice(&'static [&'static str]),
@@ -98,6 +100,7 @@ impl Kind {
             Kind::Uint => "N",
             Kind::Float => "NUMBER",
             Kind::Duration => "DURATION",
+            Kind::Size => "SIZE",
             Kind::List => "LIST",
             Kind::Choice(_) => "CHOICE",
             Kind::Secret => "KEY",

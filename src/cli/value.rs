@@ -63,6 +63,7 @@ pub fn read(kind: Kind, given: &[String]) -> Result<Value, String> {
         Kind::Duration => {
             parse_duration(last).map(Value::Duration).ok_or_else(|| "a duration such as 300ms, 1.5s or 1h0m0s".into())
         }
+        Kind::Size => parse_size(last).map(Value::Uint).ok_or_else(|| "a size such as 20GB, 512MB or 1GiB".into()),
         Kind::List => {
             let items = given.iter().flat_map(|text| text.split(',')).map(str::trim).filter(|item| !item.is_empty());
             Ok(Value::List(items.map(str::to_string).collect()))
@@ -110,6 +111,25 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     Some(if negative { Duration::ZERO } else { Duration::from_nanos(nanos) })
 }
 
+/// Bytes: a whole number, and a unit if it is not bytes.
+fn parse_size(text: &str) -> Option<u64> {
+    let unit = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit);
+    let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(scale)
+}
+
 fn in_nanos(number: &str, unit: &str) -> Option<u128> {
     let scale: u128 = match unit {
         "ns" => 1,
@@ -135,6 +155,18 @@ fn in_nanos(number: &str, unit: &str) -> Option<u128> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("0", 0), ("20GB", 20_000_000_000), ("512 mb", 512_000_000), ("1GiB", 1 << 30), ("3tib", 3 << 40), ("7B", 7)]
+        {
+            assert_eq!(parse_size(text), Some(bytes), "{text}");
+        }
+        for wrong in ["", "GB", "-1", "1.5GB", "20G B", "20 furlongs", "99999999999TB"] {
+            assert_eq!(parse_size(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn go_durations() {

@@ -14,6 +14,7 @@ mod tests;
 pub use follow::{FollowedL1, L1Heads, follow_heads};
 pub use starling_proto::attributes::L1Block;
 
+use crate::rollup::http::{causes, endpoint_of};
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
 use jsonrpsee::{
     core::{client::ClientT, params::BatchRequestBuilder, traits::ToRpcParams},
@@ -228,6 +229,11 @@ impl L1Client {
         self.call("eth_call", rpc_params![request, at_block(at)]).await
     }
 
+    /// Who signs unsafe blocks, of the SystemConfig contract after a block; zero is nobody.
+    pub async fn unsafe_block_signer(&self, contract: Address, at: BlockId) -> Result<Address, L1Error> {
+        Ok(Address::from_word(self.storage_at(contract, UNSAFE_BLOCK_SIGNER_SLOT, at).await?))
+    }
+
     /// Reads the SystemConfig contract after a block.
     pub async fn system_contract(&self, address: Address, at: BlockId) -> Result<SystemContract, L1Error> {
         let word = async |selector: [u8; 4]| {
@@ -237,10 +243,10 @@ impl L1Client {
                 self.error("eth_call", L1Cause::Malformed(cause))
             })
         };
-        let signer = self.storage_at(address, UNSAFE_BLOCK_SIGNER_SLOT, at).await?;
+        let unsafe_block_signer = self.unsafe_block_signer(address, at).await?;
         let gas_limit = U256::from_be_bytes(word(GAS_LIMIT_SELECTOR).await?.0);
         Ok(SystemContract {
-            unsafe_block_signer: Address::from_word(signer),
+            unsafe_block_signer,
             batcher: Address::from_word(word(BATCHER_HASH_SELECTOR).await?),
             gas_limit: gas_limit.try_into().map_err(|_| self.untrue("eth_call", format!("gas limit {gas_limit}")))?,
         })
@@ -303,16 +309,7 @@ impl L1Client {
             ClientError::Call(refusal) => self.refused(method, &refusal),
             ClientError::ParseError(error) => self.error(method, L1Cause::Malformed(error.to_string())),
             ClientError::RequestTimeout => self.error(method, L1Cause::Transport("no answer in time".into())),
-            ClientError::Transport(error) => {
-                // The cause (connection refused, …) stands at the end of the chain.
-                let mut text = error.to_string();
-                let mut source = error.source();
-                while let Some(inner) = source {
-                    text = format!("{text}: {inner}");
-                    source = inner.source();
-                }
-                self.error(method, L1Cause::Transport(text))
-            }
+            ClientError::Transport(error) => self.error(method, L1Cause::Transport(causes(&*error))),
             error => self.error(method, L1Cause::Transport(error.to_string())),
         }
     }
@@ -345,12 +342,4 @@ impl L1Error {
 /// EIP-1898, by hash: the answer belongs to this block or there is none.
 fn at_block(at: BlockId) -> serde_json::Value {
     serde_json::json!({ "blockHash": at.hash })
-}
-
-/// Scheme, host and port of a URL.
-fn endpoint_of(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
 }

@@ -3,21 +3,22 @@
 //! A thin loop around pure parts: [`schedule`] says when, [`origin`](crate::rollup::origin) on which L1 block,
 //! [`attributes`](starling_proto::attributes) with what. The order at the end of a block is what makes a crash harmless: seal, log
 //! with fsync, sign, publish, move the head. For one height, parent and L1 origin there is only ever one signed block: if the log
-//! holds one already, that one is used. Time limits on L1 and the 20 seconds of [`START_TIMEOUT`] keep a slow endpoint from holding
+//! holds one already, that one is used. A block that nobody signs stays in the log until it is. Whoever signs blocks with our key
+//! beside us stops us: two chains under one signature are worse than none. Time limits on L1 and the 20 seconds of [`START_TIMEOUT`] keep a slow endpoint from holding
 //! the loop; `stop` is answered between steps.
 
 mod control;
 mod origins;
 pub mod schedule;
 
-pub use control::{ControlError, SequencerHandle};
+pub use control::{ControlError, SequencerHandle, SequencerStatus};
 
 use crate::{
     chain::{Chain, ChainError, Inserted, view::ReadError},
     rollup::{
         l1::{FollowedL1, L1Block, L1Error},
         origin::{OriginError, past_drift},
-        signer::Signer,
+        signer::{Signer, SignerError},
     },
 };
 use alloy_primitives::B256;
@@ -94,6 +95,8 @@ pub enum SequencerError {
     SignedBlockLost(B256),
     #[error("block {hash} was signed for this height before, but the chain does not take it: {reason}")]
     SignedBlockRefused { hash: B256, reason: String },
+    #[error("block {number} is not signed: {cause}")]
+    Unsigned { number: u64, cause: SignerError },
 }
 
 /// What a failed step means for the loop.
@@ -142,7 +145,13 @@ pub struct Sequencer {
     schedule: Schedule,
     job: Option<Job>,
     commands: mpsc::Receiver<Command>,
-    active: watch::Sender<bool>,
+    status: watch::Sender<SequencerStatus>,
+    /// Blocks that others have sent and our key has signed.
+    witnessed: Option<mpsc::Receiver<Arc<Payload>>>,
+    /// The head when sequencing began: what was made before was made by whoever sequenced then.
+    since: u64,
+    /// The block that stands in the log and could not be signed.
+    unsigned: Option<B256>,
     /// The last failure, so that one that lasts is not reported every second.
     complaint: Option<String>,
     /// How often in a row L1 has said that the origin is gone.
@@ -163,7 +172,7 @@ impl Sequencer {
         let block_time = Duration::from_secs(rollup.block_time);
         let schedule = ScheduleConfig { block_time, sealing: config.sealing, max_safe_lag: config.max_safe_lag };
         let schedule = Schedule::new(schedule, !config.stopped);
-        let (handle, commands, active) = control::channel(!config.stopped);
+        let (handle, commands, status) = control::channel(!config.stopped);
         let origins = Origins::new(l1.client, l1.heads, config.l1_confs);
         let sequencer = Self {
             config,
@@ -176,7 +185,10 @@ impl Sequencer {
             schedule,
             job: None,
             commands,
-            active,
+            status,
+            witnessed: None,
+            since: 0,
+            unsigned: None,
             complaint: None,
             gone: 0,
         };
@@ -185,14 +197,30 @@ impl Sequencer {
 
     /// Makes blocks until the token is cancelled. An error says why no further block may be made.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), SequencerError> {
+        let ended = self.sequence(token).await;
+        if let Err(error) = &ended {
+            self.report(false, Some(error.to_string()));
+        }
+        ended
+    }
+
+    async fn sequence(&mut self, token: CancellationToken) -> Result<(), SequencerError> {
         let mut heads = self.chain.heads();
+        if let Some(network) = &self.network {
+            self.witnessed = Some(network.blocks_signed_by(self.signer.address()).await);
+        }
+        self.report(self.schedule.active(), None);
         if self.schedule.active() {
+            self.since = self.chain.view().head().number;
             self.publish_newest().await?;
         }
         loop {
             // Also while block follows block without a pause.
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
+            }
+            while let Some(block) = self.witnessed.as_mut().and_then(|witnessed| witnessed.try_recv().ok()) {
+                self.on_witnessed(&block)?;
             }
             heads.mark_unchanged();
             let head = self.head();
@@ -203,6 +231,7 @@ impl Sequencer {
                         () = sleep_until(until) => {}
                         changed = heads.changed() => changed.map_err(|_| ChainError::Stopped)?,
                         Some(command) = self.commands.recv() => self.obey(command),
+                        Some(block) = witnessed(&mut self.witnessed) => self.on_witnessed(&block)?,
                     }
                     continue;
                 }
@@ -219,7 +248,7 @@ impl Sequencer {
                 }
             };
             match result {
-                Ok(()) => (self.complaint, self.gone) = (None, 0),
+                Ok(()) => self.gone = 0,
                 Err(_) if token.is_cancelled() => return Ok(()),
                 Err(error) => self.fail(error)?,
             }
@@ -269,9 +298,13 @@ impl Sequencer {
             Err(ChainError::AlreadySigned { have }) => self.signed_before(have).await?,
             Err(error) => return Err(error.into()),
         };
-        self.publish(payload.clone()).await;
+        if let Err(error) = self.publish(payload.clone()).await {
+            self.unsigned = Some(payload.hash);
+            return Err(error);
+        }
         self.chain.forkchoice(payload.hash, None, None).await?;
         self.schedule.closed();
+        (self.complaint, self.unsigned) = (None, None);
         tracing::info!(
             number = payload.number(),
             hash = %payload.hash,
@@ -285,7 +318,9 @@ impl Sequencer {
 
     /// The block that this sequencer signed for the same place before it was killed.
     async fn signed_before(&self, hash: B256) -> Result<Arc<Payload>, SequencerError> {
-        tracing::warn!(%hash, "this height has been signed before; that block is used again");
+        if self.unsigned != Some(hash) {
+            tracing::warn!(%hash, "this height has been signed before; that block is used again");
+        }
         let payload = Arc::new(self.chain.logged(hash)?.ok_or(SequencerError::SignedBlockLost(hash))?);
         match self.chain.insert(payload.clone(), Provenance::Imported).await? {
             Inserted::Valid => Ok(payload),
@@ -305,10 +340,12 @@ impl Sequencer {
         if newest.number() > self.rollup.genesis.l2.number && age < GOSSIP_AGE {
             let origin = L2BlockRef::of(&newest, &self.rollup.genesis)?.origin;
             match self.chain.log_before_sign(newest.clone(), origin.hash).await {
-                Ok(()) => {
-                    tracing::info!(number = newest.number(), hash = %newest.hash, "publishing the newest block again");
-                    self.publish(newest).await;
-                }
+                Ok(()) => match self.publish(newest.clone()).await {
+                    Ok(()) => {
+                        tracing::info!(number = newest.number(), hash = %newest.hash, "the newest block is published again")
+                    }
+                    Err(error) => tracing::warn!(%error, "the newest block is not published again"),
+                },
                 Err(error @ ChainError::AlreadySigned { .. }) => {
                     tracing::warn!(%error, "the newest block is not published again")
                 }
@@ -318,11 +355,38 @@ impl Sequencer {
         Ok(())
     }
 
-    async fn publish(&self, payload: Arc<Payload>) {
-        if let Some(network) = &self.network {
-            let signature = self.signer.sign(self.rollup.l2_chain_id, &payload);
-            network.publish(payload, signature).await;
+    async fn publish(&self, payload: Arc<Payload>) -> Result<(), SequencerError> {
+        let Some(network) = &self.network else { return Ok(()) };
+        let signature = self.signer.sign(self.rollup.l2_chain_id, &payload).await;
+        let signature = signature.map_err(|cause| SequencerError::Unsigned { number: payload.number(), cause })?;
+        network.publish(payload, signature).await;
+        Ok(())
+    }
+
+    /// A peer has sent a block that our key has signed. When we have not, somebody else has the key.
+    fn on_witnessed(&mut self, block: &Payload) -> Result<(), SequencerError> {
+        if !self.schedule.active() || block.number() <= self.since {
+            return Ok(());
         }
+        // A block that names no origin has never been ours.
+        if let Ok(L2BlockRef { origin, .. }) = L2BlockRef::of(block, &self.rollup.genesis)
+            && self.chain.signed(block.number(), block.parent_hash(), origin.hash)? == Some(block.hash)
+        {
+            return Ok(());
+        }
+        let reason = format!(
+            "block {} ({}) carries the signature of this sequencer's key {} and was not made here: another sequencer runs with the same key",
+            block.number(),
+            block.hash,
+            self.signer.address()
+        );
+        metrics::counter!("starling_sequencer_foreign_blocks_total").increment(1);
+        tracing::error!(
+            reason,
+            "sequencing is stopped; stop one of the two, and start the other (admin_startSequencer, or a restart)"
+        );
+        self.activate(false, Some(reason));
+        Ok(())
     }
 
     fn newest(&self) -> Result<Arc<Payload>, SequencerError> {
@@ -365,7 +429,8 @@ impl Sequencer {
                 let result = control::may_start(self.schedule.active(), head.hash, hash);
                 if result.is_ok() {
                     tracing::info!(%head, "the sequencer is started");
-                    self.activate(true);
+                    self.since = head.number;
+                    self.activate(true, None);
                 }
                 let _ = reply.send(result);
             }
@@ -373,7 +438,7 @@ impl Sequencer {
                 let result = if self.schedule.active() { Ok(head.hash) } else { Err(ControlError::NotRunning) };
                 if result.is_ok() {
                     tracing::info!(%head, "the sequencer is stopped");
-                    self.activate(false);
+                    self.activate(false, None);
                 }
                 let _ = reply.send(result);
             }
@@ -381,16 +446,29 @@ impl Sequencer {
         }
     }
 
-    fn activate(&mut self, active: bool) {
+    fn activate(&mut self, active: bool, reason: Option<String>) {
         self.job = None;
         self.schedule.set_active(active);
-        self.active.send_replace(active);
+        self.report(active, reason);
+    }
+
+    fn report(&self, active: bool, reason: Option<String>) {
+        metrics::gauge!("starling_sequencer_active").set(if active { 1.0 } else { 0.0 });
+        self.status.send_replace(SequencerStatus { active, reason });
     }
 }
 
 /// Since the Unix epoch.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The next block of the channel; pends where there is none.
+async fn witnessed(blocks: &mut Option<mpsc::Receiver<Arc<Payload>>>) -> Option<Arc<Payload>> {
+    match blocks {
+        Some(blocks) => blocks.recv().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn sleep_until(moment: Option<Duration>) {

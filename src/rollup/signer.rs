@@ -1,4 +1,10 @@
-//! The key with which a sequencer signs its blocks for the swarm. It is never printed.
+//! Who signs a sequencer's blocks for the swarm: a key in this process, or a signer elsewhere ([`remote`]). A key is never printed.
+
+mod remote;
+
+#[cfg(test)]
+pub(crate) use remote::tests::{Behaviour, StandIn};
+pub use remote::{Remote, RemoteConfig, RemoteError, TlsFiles};
 
 use alloy_primitives::Address;
 use starling_proto::{
@@ -12,9 +18,11 @@ use std::{fmt, path::Path};
 pub enum Signer {
     /// A key in this process.
     Key(SecretKey),
+    /// A service that keeps the key to itself.
+    Remote(Remote),
 }
 
-/// Why there is no key. The text never holds any part of it.
+/// Why there is no key, or no signature. The text never holds any part of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum SignerError {
     #[error("the sequencer key is not 32 bytes of hex, with or without 0x")]
@@ -23,6 +31,8 @@ pub enum SignerError {
     File { path: String, cause: std::io::Error },
     #[error("the sequencer key file {path} does not hold 32 bytes of hex, with or without 0x")]
     FileHex { path: String },
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
 }
 
 impl Signer {
@@ -42,13 +52,17 @@ impl Signer {
     pub fn address(&self) -> Address {
         match self {
             Self::Key(secret) => sign::address(secret),
+            Self::Remote(remote) => remote.address(),
         }
     }
 
-    /// Signs a block for the swarm (specs: rollup-node-p2p, block signatures): r ‖ s ‖ recovery id.
-    pub fn sign(&self, chain_id: u64, payload: &Payload) -> [u8; SIGNATURE_LEN] {
+    /// Signs a block for the swarm (specs: rollup-node-p2p, block signatures): r ‖ s ‖ recovery id. A signature that is returned is
+    /// by [`Signer::address`].
+    pub async fn sign(&self, chain_id: u64, payload: &Payload) -> Result<[u8; SIGNATURE_LEN], SignerError> {
+        let signed_bytes = payload.to_wire(payload.version());
         match self {
-            Self::Key(secret) => sign::sign(secret, chain_id, &payload.to_wire(payload.version())),
+            Self::Key(secret) => Ok(sign::sign(secret, chain_id, &signed_bytes)),
+            Self::Remote(remote) => Ok(remote.sign(chain_id, sign::payload_hash(&signed_bytes)).await?),
         }
     }
 }
@@ -92,11 +106,11 @@ mod tests {
         assert!(error.starts_with("the sequencer key file /nowhere/key cannot be read"), "{error}");
     }
 
-    #[test]
-    fn a_signature_recovers_to_the_address() {
+    #[tokio::test]
+    async fn a_signature_recovers_to_the_address() {
         let signer = Signer::from_hex(KEY).unwrap();
         let payload = Payload::sealed(alloy_consensus::Header::default(), vec![]);
-        let signature = signer.sign(901, &payload);
+        let signature = signer.sign(901, &payload).await.unwrap();
         let recovered = sign::recover(&signature, 901, &payload.to_wire(payload.version())).unwrap();
         assert_eq!(recovered, signer.address());
     }

@@ -130,6 +130,10 @@ impl Api {
 pub struct Bounds {
     pub(super) reads: Arc<Semaphore>,
     pub(super) heavy: Arc<Semaphore>,
+    /// KiB of events that wait for their subscribers.
+    pub(super) events: Arc<Semaphore>,
+    /// KiB of filters and of the logs they remember.
+    pub(super) filters: Arc<Semaphore>,
     /// Of a heavy call (`--rpc.evmtimeout`).
     pub timeout: Duration,
     /// Gas of one run of the EVM (`--rpc.gascap`).
@@ -145,6 +149,8 @@ impl Default for Bounds {
         Self {
             reads: Arc::new(Semaphore::new(READS * cores.max(2))),
             heavy: Arc::new(Semaphore::new(cores.max(2))),
+            events: Arc::new(Semaphore::new(64 << 10)),
+            filters: Arc::new(Semaphore::new(64 << 10)),
             timeout: HEAVY_TIMEOUT,
             gas_cap: RPC_GAS_CAP,
             logs: LogLimits::default(),

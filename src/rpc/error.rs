@@ -43,6 +43,7 @@ impl RpcError {
     }
 
     pub fn method_not_found(method: &str) -> Self {
+        let method = cut(method);
         Self::new(METHOD_NOT_FOUND, format!("the method {method} does not exist/is not available"))
     }
 
@@ -71,6 +72,11 @@ impl From<StateError> for RpcError {
     fn from(error: StateError) -> Self {
         Self::server(error.to_string())
     }
+}
+
+/// The beginning of a text that a client chose: enough to recognise it by.
+pub fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(100)]
 }
 
 /// The JSON of a result.

@@ -23,7 +23,7 @@ use super::{
     error::{Reply, RpcError, reply},
     params::Args,
 };
-use alloy_primitives::U64;
+use alloy_primitives::{Address, U64};
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "eth",
@@ -129,7 +129,7 @@ fn capabilities(context: &RpcContext, args: Args) -> Reply {
         "logs": since(genesis),
         "receipts": since(genesis),
         "blocks": since(genesis),
-        "stateproofs": since(view.stored().number.saturating_sub(proof::PROOF_BLOCKS).max(genesis)),
+        "stateproofs": since(view.oldest_proof(Address::ZERO)),
     }))
 }
 

@@ -19,8 +19,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Live subscriptions of one connection.
-const MAX_SUBSCRIPTIONS: usize = 1000;
+/// Live subscriptions of one connection, and of an endpoint.
+const MAX_SUBSCRIPTIONS: usize = 100;
+const ALL_SUBSCRIPTIONS: usize = 4096;
+/// Bytes of an id, which is echoed.
+const MAX_ID: usize = 1024;
 
 /// What an endpoint spends on requests and answers.
 #[derive(Clone, Debug)]
@@ -34,19 +37,32 @@ pub struct Allowance {
     most_requests: usize,
     /// KiB of all answers that are being made or wait for their readers.
     answers: Arc<Semaphore>,
+    /// What of them the answers to one address may take.
+    share: Option<Arc<Semaphore>>,
+    /// Of all connections.
+    subscriptions: Arc<Semaphore>,
 }
 
-/// Part of an [`Allowance`]'s memory, given back when dropped.
-pub type Held = OwnedSemaphorePermit;
+/// Memory of a request, given back when dropped.
+pub type Room = OwnedSemaphorePermit;
+
+/// Memory of an answer, given back when dropped.
+#[derive(Debug)]
+pub struct Held {
+    room: OwnedSemaphorePermit,
+    share: Option<OwnedSemaphorePermit>,
+}
 
 /// Memory is counted in these. Answers below it are not counted: connections bound their number.
-const KIB: usize = 1024;
+pub const KIB: usize = 1024;
+/// Requests up to this are not counted either.
+pub const SMALL: usize = 64 * KIB;
 
-/// Bytes of a result, or of what a call reverted with.
+/// Bytes of a result, or of an error's words and what a call reverted with.
 fn weight(reply: &Reply) -> usize {
     match reply {
         Ok(result) => result.get().len(),
-        Err(error) => error.data.as_ref().map_or(0, |data| data.get().len()),
+        Err(error) => error.message.len() + error.data.as_ref().map_or(0, |data| data.get().len()),
     }
 }
 
@@ -56,30 +72,75 @@ impl Allowance {
         let most = |bytes: usize| bytes.div_ceil(KIB).min(Semaphore::MAX_PERMITS);
         let memory = |bytes| Arc::new(Semaphore::new(most(bytes)));
         let most_requests = most(requests);
-        Self { batch, batch_response, requests: memory(requests), most_requests, answers: memory(answers) }
+        let subscriptions = Arc::new(Semaphore::new(ALL_SUBSCRIPTIONS));
+        let (requests, answers) = (memory(requests), memory(answers));
+        Self { batch, batch_response, requests, most_requests, answers, share: None, subscriptions }
     }
 
-    /// Waits for room for a request of this many bytes.
-    pub async fn admit(&self, bytes: usize) -> Option<Held> {
-        let size = bytes.div_ceil(KIB).min(self.most_requests);
-        self.requests.clone().acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX)).await.ok()
+    /// The same for a client whose answers may take no more than `share`, in KiB.
+    pub fn with_share(&self, share: Option<Arc<Semaphore>>) -> Self {
+        Self { share, ..self.clone() }
     }
 
-    /// Makes room for a result, or refuses it: who reads slowly must not cost others their memory.
-    fn hold(&self, reply: Reply, held: &mut Option<Held>) -> Reply {
-        let size = weight(&reply) / KIB;
-        if size == 0 {
-            return reply;
+    /// The memory of requests, in KiB.
+    pub fn requests(&self) -> Arc<Semaphore> {
+        self.requests.clone()
+    }
+
+    /// How many KiB more a request of this many bytes needs than it has.
+    pub fn missing(&self, bytes: usize, room: Option<&Room>) -> u32 {
+        let size = if bytes <= SMALL { 0 } else { bytes.div_ceil(KIB).min(self.most_requests) };
+        u32::try_from(size.saturating_sub(room.map_or(0, Room::num_permits))).unwrap_or(u32::MAX)
+    }
+
+    /// Waits until there is room for what has arrived of a request: what is only announced takes none.
+    pub async fn admit(&self, bytes: usize, room: &mut Option<Room>) {
+        let missing = self.missing(bytes, room.as_ref());
+        if missing > 0
+            && let Ok(more) = self.requests.clone().acquire_many_owned(missing).await
+        {
+            merge(room, more);
         }
-        let room = u32::try_from(size).ok().and_then(|size| self.answers.clone().try_acquire_many_owned(size).ok());
-        let Some(room) = room else {
-            return Err(RpcError::new(error::RESPONSE_TOO_LARGE, "response too large: too many answers wait for their readers"));
+    }
+
+    /// Makes room for an answer of this many bytes in all, or refuses it: who reads slowly must not cost others their memory.
+    fn cover(&self, bytes: usize, held: &mut Option<Held>) -> Result<(), RpcError> {
+        let missing = (bytes / KIB).saturating_sub(held.as_ref().map_or(0, |held| held.room.num_permits()));
+        if missing == 0 {
+            return Ok(());
+        }
+        let take = |from: &Arc<Semaphore>| {
+            let room = u32::try_from(missing).ok().and_then(|missing| from.clone().try_acquire_many_owned(missing).ok());
+            let refused = "response too large: too many answers wait for their readers";
+            room.ok_or_else(|| RpcError::new(error::RESPONSE_TOO_LARGE, refused))
         };
+        let share = self.share.as_ref().map(take).transpose()?;
+        let room = take(&self.answers)?;
         match held {
-            Some(held) => held.merge(room),
-            None => *held = Some(room),
+            Some(held) => {
+                held.room.merge(room);
+                if let Some(share) = share {
+                    merge(&mut held.share, share);
+                }
+            }
+            None => *held = Some(Held { room, share }),
         }
+        Ok(())
+    }
+
+    /// Makes room for one more result.
+    fn hold(&self, reply: Reply, held: &mut Option<Held>) -> Reply {
+        let before = held.as_ref().map_or(0, |held| held.room.num_permits() * KIB);
+        self.cover(before + weight(&reply), held)?;
         reply
+    }
+}
+
+/// Adds to a permit, if there is one.
+pub fn merge(room: &mut Option<Room>, more: Room) {
+    match room {
+        Some(room) => room.merge(more),
+        None => *room = Some(more),
     }
 }
 
@@ -100,6 +161,7 @@ pub struct Subscription {
     pub events: EventStream,
     /// Cancelled by `<namespace>_unsubscribe`.
     pub token: CancellationToken,
+    pub place: OwnedSemaphorePermit,
 }
 
 /// The live subscriptions of a connection, by id.
@@ -137,9 +199,9 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The id if it is a string, a number or null; objects and lists are no ids.
+    /// The id if it is a string, a number or null, and short; objects and lists are no ids.
     fn valid_id(&self) -> Option<&'a RawValue> {
-        self.id.filter(|id| !id.get().starts_with(['{', '[']))
+        self.id.filter(|id| id.get().len() <= MAX_ID && !id.get().starts_with(['{', '[']))
     }
 
     fn is_call(&self) -> bool {
@@ -183,7 +245,7 @@ impl Session<'_> {
             if let Some(reply) = self.handle(&message, &mut answer).await {
                 answer.text = Some(response(message.valid_id(), &reply));
             }
-            return answer;
+            return self.paid(answer);
         }
         let most = self.allowance.batch;
         let Ok(batch) = firsts(json.get(), most.saturating_add(1)) else { return failed(error::PARSE, "parse error") };
@@ -218,10 +280,23 @@ impl Session<'_> {
             }
             let separator = if text.is_empty() { '[' } else { ',' };
             let _ = write!(text, "{separator}{}", response(message.valid_id(), &reply));
+            // Many small ones are a large answer too, and ids are echoed.
+            if self.allowance.cover(text.len(), &mut answer.held).is_err() {
+                break;
+            }
         }
         if !text.is_empty() {
             text.push(']');
             answer.text = Some(text);
+        }
+        self.paid(answer)
+    }
+
+    /// The answer if there is memory for all of its text.
+    fn paid(&self, mut answer: Answer) -> Answer {
+        let size = answer.text.as_ref().map_or(0, String::len);
+        if let Err(error) = self.allowance.cover(size, &mut answer.held) {
+            (answer.text, answer.held) = (Some(response(None, &Err(error))), None);
         }
         answer
     }
@@ -274,16 +349,20 @@ impl Session<'_> {
         let name: String =
             args.required().map_err(|_| RpcError::invalid_params("expected subscription name as first argument"))?;
         let Some(subscription) = self.api.subscription(namespace, &name) else {
-            return Err(RpcError::new(error::METHOD_NOT_FOUND, format!("no {name:?} subscription in {namespace} namespace")));
+            let text = format!("no {:?} subscription in {namespace} namespace", error::cut(&name));
+            return Err(RpcError::new(error::METHOD_NOT_FOUND, text));
         };
         if live.lock().len() >= MAX_SUBSCRIPTIONS {
             return Err(RpcError::server("too many subscriptions on this connection"));
         }
+        let Ok(place) = self.allowance.subscriptions.clone().try_acquire_owned() else {
+            return Err(RpcError::server("too many subscriptions on this server"));
+        };
         let events = subscription(args)?;
         let (id, token) = (random_id(), CancellationToken::new());
         let reply = error::reply(&id);
         live.lock().insert(id.clone(), token.clone());
-        answer.subscriptions.push(Subscription { id, namespace: namespace.to_owned(), events, token });
+        answer.subscriptions.push(Subscription { id, namespace: namespace.to_owned(), events, token, place });
         reply
     }
 }

@@ -12,32 +12,29 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// Fails a write that made no progress for `limit`: what is buffered for a slow reader is freed with its connection.
+/// Fails a write when what was written since the last flush, a response or a message, is not with its reader after `limit`, however
+/// steadily a little of it goes: what is buffered for a slow reader is freed with its connection.
 pub struct WriteTimeout {
     socket: TcpStream,
     limit: Duration,
-    stalled: Pin<Box<Sleep>>,
-    waiting: bool,
+    late: Pin<Box<Sleep>>,
+    writing: bool,
 }
 
 impl WriteTimeout {
     pub fn new(socket: TcpStream, limit: Duration) -> Self {
-        Self { socket, limit, stalled: Box::pin(tokio::time::sleep(limit)), waiting: false }
+        Self { socket, limit, late: Box::pin(tokio::time::sleep(limit)), writing: false }
     }
 
-    /// Passes on the outcome of a write and watches over its waiting.
+    /// Passes on the outcome of a write unless it is too late for it.
     fn watch<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if outcome.is_ready() {
-            self.waiting = false;
-            return outcome;
+        if !self.writing {
+            self.writing = true;
+            self.late.as_mut().reset(Instant::now() + self.limit);
         }
-        if !self.waiting {
-            self.waiting = true;
-            self.stalled.as_mut().reset(Instant::now() + self.limit);
-        }
-        match self.stalled.as_mut().poll(cx) {
+        match self.late.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => outcome,
         }
     }
 }
@@ -64,7 +61,9 @@ impl AsyncWrite for WriteTimeout {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        let outcome = Pin::new(&mut self.socket).poll_flush(cx);
+        self.writing &= outcome.is_pending();
+        outcome
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,5 +1,6 @@
 //! The `opp2p` namespace: the swarm in op-node's shapes, and what an operator may tell it. `starling_p2p*` shows what has no such
-//! shape: the reasons behind decisions about peers, bans, the mesh, and the gap being filled.
+//! shape: the reasons behind decisions about peers, bans, the mesh, and the gap being filled; `starling_sequencer` whether this node
+//! makes the swarm's blocks, and if it has stopped by itself, why.
 //!
 //! Its methods change who may connect, so they are served only where an operator asks for them or nobody else can (see
 //! [`super::RpcServer::bind`]).
@@ -10,6 +11,7 @@ use super::{
     error::{Reply, RpcError, reply},
     params::{Arg, Args, string},
 };
+use crate::rollup::sequencer::SequencerHandle;
 use data_encoding::BASE64;
 use futures::{FutureExt, future::BoxFuture};
 use libp2p::identity::PublicKey;
@@ -44,6 +46,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("starling_p2pBans", Method::Async(bans)),
         ("starling_p2pMesh", Method::Async(mesh)),
         ("starling_p2pSync", Method::Async(sync)),
+        ("starling_sequencer", Method::Quick(sequencer)),
         ("starling_p2pDiscovery", Method::Async(discovery)),
     ],
     subscriptions: &[],
@@ -413,6 +416,12 @@ fn mesh(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
         reply(topics.collect::<Vec<_>>())
     }
     .boxed()
+}
+
+/// `null` where no blocks are made.
+fn sequencer(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    reply(context.sequencer.as_ref().map(SequencerHandle::status))
 }
 
 fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {

@@ -1,20 +1,26 @@
 //! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins, time limits, as geth has them.
 //!
 //! Clients talk to it. What can overload it, and the bound: connections (a limit for HTTP, one for WebSockets), bodies (5 MiB
-//! each, [`Limits::body_memory`] together), answers ([`Limits::answer_memory`] together), readers that do not read (a write that stalls ends the connection), senders that do
-//! not send (time limits on head, body and idleness).
+//! each, [`Limits::body_memory`] together, counted as they arrive), answers ([`Limits::answer_memory`] together), readers that do not
+//! read (a response that takes too long ends the connection), senders that do not send (time limits on head, body and idleness).
+//! One address may take a part of the places and of the memory only ([`Shares`]).
 
 use super::{
     api::Api,
-    frame::{Allowance, Held, Session},
+    frame::{Allowance, Held, KIB, Room, Session},
     io::WriteTimeout,
     jwt::JwtSecret,
+    shares::Shares,
     ws,
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     convert::Infallible,
@@ -41,7 +47,7 @@ pub struct Limits {
     pub ws_connections: usize,
     /// Bytes of one request body.
     pub body: usize,
-    /// Bytes of all request bodies and WebSocket messages in memory; of those a connection is still receiving one more.
+    /// Bytes of all request bodies and WebSocket messages in memory, those of up to 64 KiB apart.
     pub body_memory: usize,
     /// Bytes of all answers in memory; what does not fit is refused.
     pub answer_memory: usize,
@@ -53,7 +59,7 @@ pub struct Limits {
     pub ws_message: usize,
     /// The head of a connection's first request, and a request's body.
     pub read: Duration,
-    /// A response that its reader does not take, and the time a request may be worked on.
+    /// Until a response is with its reader, from its first byte on; also the time a request may be worked on.
     pub write: Duration,
     /// Between two requests of a connection.
     pub idle: Duration,
@@ -111,7 +117,14 @@ pub struct Site {
     secret: Option<JwtSecret>,
     ws_places: Arc<Semaphore>,
     allowance: Allowance,
+    /// Connections of one address.
+    places: Shares,
+    /// KiB of answers to one address.
+    answers: Shares,
 }
+
+/// The head of the first request where clients must say who they are: whoever does not, keeps a place no longer.
+const AUTH_HEAD: Duration = Duration::from_secs(5);
 
 /// How long a request in flight may hold up the server's end.
 const STOP: Duration = Duration::from_secs(5);
@@ -120,7 +133,9 @@ impl Site {
     pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits) -> Self {
         let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
         let allowance = Allowance::new(limits.batch, limits.batch_response, limits.body_memory, limits.answer_memory);
-        Self { http, ws, limits, secret: None, ws_places, allowance }
+        let places = Shares::new((limits.http_connections + limits.ws_connections).div_ceil(2));
+        let answers = Shares::new(limits.answer_memory.div_ceil(4).max(limits.batch_response).div_ceil(KIB));
+        Self { http, ws, limits, secret: None, ws_places, allowance, places, answers }
     }
 
     pub fn with_secret(self, secret: JwtSecret) -> Self {
@@ -148,7 +163,14 @@ impl Listener {
             };
             match accepted {
                 Ok((socket, peer)) => {
-                    tasks.spawn(connection(socket, peer, self.site.clone(), token.clone(), place, tasks.clone()));
+                    let share = self.site.places.of(peer.ip()).map(Semaphore::try_acquire_owned).transpose();
+                    match share {
+                        Ok(share) => {
+                            let place = (place, share);
+                            tasks.spawn(connection(socket, peer, self.site.clone(), token.clone(), place, tasks.clone()));
+                        }
+                        Err(_) => tracing::debug!(%peer, "an RPC connection was refused: its address has too many"),
+                    }
                 }
                 Err(error) => {
                     // Out of file descriptors, mostly: waiting is the only thing that helps.
@@ -163,29 +185,36 @@ impl Listener {
     }
 }
 
+/// A connection's place among all, and among those of its address.
+type Place = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
 async fn connection(
     socket: TcpStream,
     peer: SocketAddr,
     site: Arc<Site>,
     token: CancellationToken,
-    place: OwnedSemaphorePermit,
+    place: Place,
     tasks: TaskTracker,
 ) {
     let _ = socket.set_nodelay(true);
     let socket = TokioIo::new(WriteTimeout::new(socket, site.limits.write));
     let began = Arc::new(AtomicBool::new(false));
     let place = Arc::new(place);
+    let allowance = Arc::new(site.allowance.with_share(site.answers.of(peer.ip())));
     let service = service_fn(|request: Request<Incoming>| {
         began.store(true, Ordering::Relaxed);
         let (site, token, tasks, place) = (site.clone(), token.clone(), tasks.clone(), place.clone());
+        let allowance = allowance.clone();
         async move {
             if let Some(Err(reason)) = site.secret.as_ref().map(|secret| secret.check(request.headers())) {
-                return Ok::<_, Infallible>(refused(StatusCode::UNAUTHORIZED, &reason));
+                let mut answer = refused(StatusCode::UNAUTHORIZED, &reason);
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                return Ok::<_, Infallible>(answer);
             }
             if site.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
-                return Ok(site.upgrade(request, &tasks, token, place));
+                return Ok(site.upgrade(request, &tasks, token, (place, allowance)));
             }
-            Ok(site.http(request).await)
+            Ok(site.http(request, &allowance).await)
         }
     });
     let mut http = http1::Builder::new();
@@ -193,7 +222,7 @@ async fn connection(
     let connection = http.serve_connection(socket, service).with_upgrades();
     tokio::pin!(connection);
     // hyper has one clock for idleness and for the head of a request: the first head gets its own.
-    let first = sleep(site.limits.read);
+    let first = sleep(if site.secret.is_some() { site.limits.read.min(AUTH_HEAD) } else { site.limits.read });
     tokio::pin!(first);
     let (mut waiting, mut stopping) = (true, false);
     let stop = sleep(Duration::ZERO);
@@ -252,7 +281,7 @@ fn empty(status: StatusCode) -> Answer {
 
 impl Site {
     /// A request that is not a WebSocket upgrade.
-    async fn http(&self, request: Request<Incoming>) -> Answer {
+    async fn http(&self, request: Request<Incoming>, allowance: &Allowance) -> Answer {
         let Some(http) = &self.http else { return empty(StatusCode::NOT_FOUND) };
         if request.uri().path() != "/" {
             return empty(StatusCode::NOT_FOUND);
@@ -263,14 +292,14 @@ impl Site {
         let cors = cors_headers(&http.cors, &request);
         let mut response = match &cors {
             Some(_) if is_preflight(&request) => empty(StatusCode::NO_CONTENT),
-            _ => self.post(http, request).await,
+            _ => self.post(http, request, allowance).await,
         };
         response.headers_mut().extend(cors.unwrap_or_default());
         response
     }
 
     /// The rules of geth's `rpc/http.go`, in its order.
-    async fn post(&self, http: &Http, request: Request<Incoming>) -> Answer {
+    async fn post(&self, http: &Http, request: Request<Incoming>, allowance: &Allowance) -> Answer {
         let limit = self.limits.body;
         let length = content_length(request.headers());
         let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
@@ -291,24 +320,40 @@ impl Site {
             return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
         }
         let deadline = Instant::now() + self.limits.write;
-        let memory = self.allowance.admit(length.map_or(limit, |length| length as usize));
-        let Ok(Some(_memory)) = tokio::time::timeout_at(deadline, memory).await else {
-            return refused(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once");
-        };
-        let body = match timeout(self.limits.read, Limited::new(request.into_body(), limit).collect()).await {
+        let body = timeout(self.limits.read, self.body(request.into_body(), allowance)).await;
+        let (body, _room) = match body {
             Err(_) => return empty(StatusCode::REQUEST_TIMEOUT),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                return refused(StatusCode::PAYLOAD_TOO_LARGE, &format!("content length too large (>{limit})"));
-            }
-            Ok(Err(_)) => return empty(StatusCode::BAD_REQUEST),
-            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(refusal)) => return *refusal,
+            Ok(Ok(body)) => body,
         };
-        let session = Session { api: &http.api, allowance: &self.allowance, deadline: Some(deadline), subscriptions: None };
+        let session = Session { api: &http.api, allowance, deadline: Some(deadline), subscriptions: None };
         let answer = session.answer(&body).await;
         let text = Sent { text: answer.text.unwrap_or_default(), _held: answer.held };
         let mut response = Response::new(Full::from(Bytes::from_owner(text)));
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
+    }
+
+    /// A body, with the memory that it was given as it came.
+    async fn body(&self, body: Incoming, allowance: &Allowance) -> Result<(Vec<u8>, Option<Room>), Box<Answer>> {
+        let limit = self.limits.body;
+        let (mut body, mut whole, mut room) = (Limited::new(body, limit), Vec::new(), None);
+        while let Some(frame) = body.frame().await {
+            match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => {
+                    allowance.admit(whole.len() + data.len(), &mut room).await;
+                    whole.extend_from_slice(&data);
+                }
+                // Trailers.
+                Ok(Err(_)) => {}
+                Err(error) if error.is::<LengthLimitError>() => {
+                    let text = format!("content length too large (>{limit})");
+                    return Err(Box::new(refused(StatusCode::PAYLOAD_TOO_LARGE, &text)));
+                }
+                Err(_) => return Err(Box::new(empty(StatusCode::BAD_REQUEST))),
+            }
+        }
+        Ok((whole, room))
     }
 
     /// A WebSocket handshake. The session runs as a task beside the connection that it came from.
@@ -317,7 +362,7 @@ impl Site {
         mut request: Request<Incoming>,
         tasks: &TaskTracker,
         token: CancellationToken,
-        place: Arc<OwnedSemaphorePermit>,
+        (place, allowance): (Arc<Place>, Arc<Allowance>),
     ) -> Answer {
         let Some(ws) = &self.ws else { return empty(StatusCode::NOT_FOUND) };
         if request.uri().path() != "/" {
@@ -338,7 +383,7 @@ impl Site {
         tasks.spawn(async move {
             let _places = (place, ws_place);
             let (Ok(socket), Some(ws)) = (upgraded.await, &self.ws) else { return };
-            ws::session(TokioIo::new(socket), ws.api.clone(), &self.limits, &self.allowance, token).await;
+            ws::session(TokioIo::new(socket), ws.api.clone(), &self.limits, &allowance, token).await;
         });
         response
     }

@@ -3,11 +3,14 @@
 //! A client that does not read fills the queue; then its requests and subscriptions wait (events are pulled, not pushed, so
 //! nothing piles up; all answers together have one bound), and after [`Limits::ws_write`] without progress the connection is dropped.
 
+mod fragments;
+
 use super::{
     api::Api,
-    frame::{self, Allowance, Held, Live, Session, Subscription},
+    frame::{self, Allowance, Held, Live, Room, Session, Subscription},
     server::Limits,
 };
+use fragments::Fragments;
 use futures::{
     StreamExt,
     stream::{self, FuturesUnordered},
@@ -40,7 +43,7 @@ const QUEUE: usize = 32;
 /// How long a closing connection may take to say so.
 const CLOSE: Duration = Duration::from_secs(1);
 
-type Socket = Compat<TokioIo<Upgraded>>;
+type Socket = Compat<Fragments<TokioIo<Upgraded>>>;
 
 /// What is written to the socket, with the memory it was given.
 type Message = (String, Option<Held>);
@@ -48,7 +51,9 @@ type Queue = mpsc::Sender<Message>;
 
 /// Serves a connection until either side ends it.
 pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, allowance: &Allowance, token: CancellationToken) {
-    let mut builder = Builder::new(socket.compat(), Mode::Server);
+    let fragments = Fragments::new(socket, limits.ws_message, limits.read, allowance);
+    let room = fragments.incoming();
+    let mut builder = Builder::new(fragments.compat(), Mode::Server);
     builder.set_max_message_size(limits.ws_message);
     builder.set_max_frame_size(limits.ws_message);
     let (mut sender, receiver) = builder.finish();
@@ -56,7 +61,7 @@ pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, 
     let (queue, messages) = mpsc::channel(QUEUE);
     // When nothing is read any more the queue closes, and the writer returns once it is empty.
     let reading = async {
-        read(receiver, (&api, allowance), queue, &heard).await;
+        read((receiver, room), (&api, allowance), queue, &heard).await;
         std::future::pending::<()>().await
     };
     tokio::select! {
@@ -72,9 +77,14 @@ pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, 
 }
 
 /// Reads requests, answers them, feeds the subscriptions they begin. Returns when the client is gone or cannot be served on.
-async fn read(receiver: Receiver<Socket>, served: (&Api, &Allowance), queue: Queue, heard: &Mutex<Instant>) {
-    // A stream, because a read that has begun must not be dropped. The next message is read once there is room for the last.
-    let allowance = served.1;
+async fn read(
+    (receiver, room): (Receiver<Socket>, fragments::Incoming),
+    served: (&Api, &Allowance),
+    queue: Queue,
+    heard: &Mutex<Instant>,
+) {
+    // A stream, because a read that has begun must not be dropped.
+    let room = &room;
     let messages = stream::unfold(receiver, |mut receiver| async move {
         let mut message = Vec::new();
         loop {
@@ -82,8 +92,8 @@ async fn read(receiver: Receiver<Socket>, served: (&Api, &Allowance), queue: Que
             *heard.lock() = Instant::now();
             match incoming {
                 Ok(Incoming::Data(_)) => {
-                    let held = allowance.admit(message.len()).await?;
-                    return Some(((message, held), receiver));
+                    let room = room.lock().take();
+                    return Some(((message, room), receiver));
                 }
                 Ok(Incoming::Pong(_)) => {}
                 Ok(Incoming::Closed(_)) | Err(_) => return None,
@@ -114,14 +124,14 @@ async fn read(receiver: Receiver<Socket>, served: (&Api, &Allowance), queue: Que
 
 /// Answers one message; gives back the subscriptions that begin now that the answer is in the queue.
 async fn answer(
-    (message, held): (Vec<u8>, Held),
+    (message, room): (Vec<u8>, Option<Room>),
     (api, allowance): (&Api, &Allowance),
     queue: &Queue,
     live: &Live,
 ) -> Vec<Subscription> {
     let answer = Session { api, allowance, deadline: None, subscriptions: Some(live) }.answer(&message).await;
     // A large request is not kept for as long as its answer.
-    drop((message, held));
+    drop((message, room));
     if let Some(text) = answer.text {
         let _ = queue.send((text, answer.held)).await;
     }
@@ -130,7 +140,7 @@ async fn answer(
 
 /// Passes on the events of a subscription. False when it ended by itself, which it does when events would be left out.
 async fn feed(subscription: Subscription, queue: &Queue, live: &Live) -> bool {
-    let Subscription { id, namespace, mut events, token } = subscription;
+    let Subscription { id, namespace, mut events, token, place: _place } = subscription;
     loop {
         let event = tokio::select! {
             () = token.cancelled() => return true,

@@ -5,6 +5,7 @@
 
 use crate::{
     chain::{Chain, ChainError, Options, Threads},
+    cli::config::HistoryConfig,
     transfer::{
         Progress,
         block_file::{BlockFileError, BlockReader, FileBlock},
@@ -49,15 +50,16 @@ pub struct Counts {
 }
 
 /// Imports the files one after the other, until one of them cannot be imported on. What was imported until then is stored in any case.
-/// `history` is how many blocks of old states to keep, `None` is all.
+/// `history` is what to keep of old states.
 pub async fn import(
     options: Options,
-    history: Option<u64>,
+    history: HistoryConfig,
     files: &[PathBuf],
     token: CancellationToken,
 ) -> Result<Counts, ImportError> {
     let (chain, threads) = super::export::open(options).await?;
-    chain.keep_states(history);
+    chain.keep_states(history.states);
+    chain.keep_proofs(history.proofs)?;
     let mut counts = Counts::default();
     let mut result = Ok(());
     for path in files {

@@ -6,6 +6,7 @@ use crate::chain::{
     tests::{datadir, open},
     verify::tests::{check, grow, grown},
 };
+use crate::cli::config::HistoryConfig;
 use alloy_primitives::B256;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use starling_proto::payload::{BlockId, Payload};
@@ -17,7 +18,8 @@ fn options_of(dir: &TempDir) -> Options {
 }
 
 async fn import_to(dir: &TempDir, files: &[PathBuf]) -> Result<Counts, ImportError> {
-    import(options_of(dir), None, files, CancellationToken::new()).await
+    let history = HistoryConfig { states: None, proofs: 0 };
+    import(options_of(dir), history, files, CancellationToken::new()).await
 }
 
 async fn export_from(dir: &TempDir, file: &Path, range: Option<(u64, u64)>) -> Result<u64, ExportError> {

@@ -99,10 +99,14 @@ pub struct SyncReport {
     pub waiting: u64,
     /// Requests in the air.
     pub requests: u64,
-    /// Whom blocks are asked of now.
+    /// Peers that many blocks at once can be asked of.
+    pub peers: u64,
+    /// Whom blocks are asked of one by one.
     pub source: Option<String>,
     /// Something is missing, and every peer has failed lately.
     pub starved: bool,
+    /// Nothing has come for a while: what is missing, and from whom.
+    pub stalled: Option<String>,
 }
 
 /// The swarm at one moment.

@@ -43,6 +43,9 @@ impl Default for Tides {
     }
 }
 
+/// A score no further than this below zero counts as zero.
+const SLIGHT: f64 = 10.0;
+
 /// A peer as the tides see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tidal {
@@ -63,16 +66,19 @@ impl Tides {
         }
     }
 
-    /// Whom to drop when there are more than `hi`: down to `lo`, the lowest score first, then those that came by themselves, then
-    /// the newest. Who can fill the node with new connections thus displaces nobody.
+    /// Whom to drop when there are more than `hi`: of those that may be dropped all but `lo` (as go-libp2p counts: young and protected
+    /// peers are nobody's surplus), the lowest score first, then those that came by themselves, then the newest. Who can fill the
+    /// node with new connections thus displaces nobody; how many there may be at all is the gate's to say.
     pub fn ebb(&self, mut peers: Vec<Tidal>, now: Instant) -> Vec<PeerId> {
         if peers.len() <= self.hi {
             return Vec::new();
         }
-        let surplus = peers.len() - self.lo;
         peers.retain(|peer| !peer.protected && now.saturating_duration_since(peer.since) >= self.grace);
+        let surplus = peers.len().saturating_sub(self.lo);
+        // A slip or two is no reason to prefer a stranger of no merit.
+        let score = |peer: &Tidal| if (-SLIGHT..0.0).contains(&peer.score) { 0.0 } else { peer.score };
         peers.sort_by(|a, b| {
-            let by_score = a.score.total_cmp(&b.score);
+            let by_score = score(a).total_cmp(&score(b));
             by_score.then(a.outbound.cmp(&b.outbound)).then(b.since.cmp(&a.since)).then(a.peer.cmp(&b.peer))
         });
         peers.into_iter().take(surplus).map(|peer| peer.peer).collect()
@@ -108,11 +114,16 @@ mod tests {
         let at = |s| start + Duration::from_secs(s);
         let peer =
             |protected, outbound, since, score| Tidal { peer: PeerId::random(), protected, outbound, since: at(since), score };
-        let (friend, bad) = (peer(true, false, 90, -500.0), peer(false, true, 0, -1.0));
+        let (friend, bad) = (peer(true, false, 90, -500.0), peer(false, true, 0, -20.0));
         let (dialled, old, newer, young) =
             (peer(false, true, 60, 0.0), peer(false, false, 0, 0.0), peer(false, false, 20, 0.0), peer(false, false, 99, -90.0));
+        let slipped = peer(false, true, 60, -9.0);
         let all = vec![friend, bad, dialled, old, newer, young];
-        assert_eq!(tides.ebb(all.clone(), at(100)), [bad.peer, newer.peer, old.peer]);
+        // The friend and the young one are not counted: one is too many.
+        assert_eq!(tides.ebb(all.clone(), at(100)), [bad.peer]);
+        assert_eq!(tides.ebb(vec![slipped, dialled, old, newer, friend, young, bad], at(100)), [bad.peer, newer.peer]);
+        let crowd: Vec<Tidal> = (0..30).map(|_| peer(false, false, 99, 0.0)).chain([old, dialled, newer]).collect();
+        assert!(tides.ebb(crowd, at(100)).is_empty(), "new connections drive nobody away");
         assert!(tides.ebb(all[..5].to_vec(), at(100)).is_empty(), "not above the high mark");
         assert!(tides.ebb(all, at(29)).is_empty(), "all are young");
         assert!(tides.ebb(vec![friend; 9], at(1000)).is_empty());

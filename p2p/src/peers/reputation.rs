@@ -1,8 +1,8 @@
 //! Who is in good standing, and what follows when somebody no longer is. A pure state machine: deeds and `now` (Unix seconds) go in,
 //! [`Action`]s come out of [`Reputation::poll`]; the ledger holds the reason of each.
 //!
-//! A peer whose score falls below the threshold is banned for a time; the third peer banned at one address takes the address with
-//! it. Static and protected peers are never banned, only reported, and nor is an address where one of them lives.
+//! A peer whose score falls below the threshold is banned for a time; after the third peer banned at one address no new peer from
+//! there is let in. Static and protected peers are never banned, only reported, and nor is an address where one of them lives.
 //!
 //! What can overload it: peers that come, misbehave and come back under new names. Standings, bans and ledger are bounded.
 
@@ -56,6 +56,7 @@ pub enum Action {
     /// Close the peer's connections and refuse new ones.
     Ban(PeerId),
     Unban(PeerId),
+    /// Refuse new connections from there; those of peers in good standing stay.
     BanAddress(IpAddr),
     UnbanAddress(IpAddr),
     /// Write this down; a record without contents is removed.
@@ -143,7 +144,9 @@ impl Reputation {
                     self.bans.insert(peer, Ban { until: record.expiry, reason: record.reason, address: record.address });
                     self.actions.push_back(Action::Ban(peer));
                 }
-                Record::AddressBan(address, Some(record)) if record.expiry > now && !self.friends.contains(&address) => {
+                Record::AddressBan(address, Some(record))
+                    if record.expiry > now && !self.friends.contains(&address) && !is_local(address) =>
+                {
                     let change = Change::Banned { until: record.expiry };
                     self.ledger.write(Entry::of_address(address, change, "kept", &*record.reason), now);
                     self.address_bans.insert(address, Ban { until: record.expiry, reason: record.reason, address: None });
@@ -209,6 +212,7 @@ impl Reputation {
             let absent = self.peers.iter().filter(|(_, standing)| !standing.connected);
             if let Some(oldest) = absent.min_by_key(|(_, standing)| standing.updated).map(|(peer, _)| *peer) {
                 self.peers.remove(&oldest);
+                self.actions.push_back(Action::Save(Record::Score(oldest, None)));
             }
         }
     }
@@ -243,7 +247,14 @@ impl Reputation {
     /// A slot has passed: the counters of connected peers shrink. Who is away keeps its debts until they are forgotten as a whole.
     pub fn on_slot(&mut self, now: u64) {
         let retention = self.retention;
-        self.peers.retain(|_, standing| standing.connected || standing.updated.saturating_add(retention) > now);
+        let actions = &mut self.actions;
+        self.peers.retain(|peer, standing| {
+            let kept = standing.connected || standing.updated.saturating_add(retention) > now;
+            if !kept {
+                actions.push_back(Action::Save(Record::Score(*peer, None)));
+            }
+            kept
+        });
         let connected = self.peers.iter_mut().filter(|(_, standing)| standing.connected && !standing.counters.is_empty());
         let changed: Vec<PeerId> = connected
             .map(|(peer, standing)| {
@@ -305,14 +316,15 @@ impl Reputation {
         self.clear(peer);
     }
 
-    /// Bans an address for the usual time, unless a static or protected peer lives there.
+    /// Bans an address for the usual time, unless a static or protected peer lives there, or it stands for many: behind a private
+    /// address, a gateway's or a container's bridge, may be the whole network.
     pub fn ban_address(&mut self, address: IpAddr, reason: &'static str, evidence: String, now: u64) {
         let address = site(address);
         let guest = |(peer, standing): (&PeerId, &Standing)| {
             standing.connected && standing.address.map(site) == Some(address) && self.is_protected(peer)
         };
-        if self.friends.contains(&address) || self.peers.iter().any(guest) {
-            tracing::warn!(%address, reason, evidence, "address not banned: a static or protected peer is there");
+        if is_local(address) || self.friends.contains(&address) || self.peers.iter().any(guest) {
+            tracing::warn!(%address, reason, evidence, "address not banned: it is private, or a static or protected peer is there");
             self.ledger.write(Entry::of_address(address, Change::Spared, reason, evidence), now);
             return;
         }
@@ -443,6 +455,14 @@ impl Reputation {
         if self.policy.scoring == Scoring::Light {
             self.actions.push_back(Action::Score { peer: *peer, score: self.told(peer) });
         }
+    }
+}
+
+/// Loopback, private and link-local addresses.
+fn is_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local(),
     }
 }
 

@@ -89,6 +89,12 @@ pub enum Offence {
     MalformedResponse,
     /// A payload that is not the parent a trusted block names. Also done by honest peers on another branch.
     WrongBlock,
+    /// A block, or header, other than the one it was asked for by hash: a lie, since it could have refused.
+    FalseBlock,
+    /// It refuses a block that it says it has. Also done by honest peers on another branch.
+    FalseStatus,
+    /// It says that its head is one that cannot be there yet.
+    FalseHead,
     /// More requests open than a peer may have.
     ExcessStreams,
     /// A request that was begun and never sent, or an answer that was asked for and not read.
@@ -104,6 +110,9 @@ impl Offence {
             Offence::NoResponse => "no_response",
             Offence::MalformedResponse => "malformed_response",
             Offence::WrongBlock => "wrong_block",
+            Offence::FalseBlock => "false_block",
+            Offence::FalseStatus => "false_status",
+            Offence::FalseHead => "false_head",
             Offence::ExcessStreams => "excess_streams",
             Offence::StalledStream => "stalled_stream",
         }
@@ -113,7 +122,9 @@ impl Offence {
         match self {
             Offence::Gossip("snappy_header" | "snappy" | "too_large" | "too_small" | "signature" | "panic")
             | Offence::Framing => Class::Garbage,
-            Offence::Gossip(_) | Offence::WrongBlock => Class::BadBlock,
+            Offence::Gossip(_) | Offence::WrongBlock | Offence::FalseStatus => Class::BadBlock,
+            Offence::FalseBlock => Class::Lie,
+            Offence::FalseHead => Class::Malformed,
             Offence::Flood => Class::Flood,
             Offence::NoResponse => Class::ErrorResponse,
             Offence::MalformedResponse => Class::Malformed,
@@ -137,10 +148,12 @@ pub enum Class {
     Stalled,
     Excess,
     Flood,
+    /// Proven by what it sent: a ban at once.
+    Lie,
 }
 
 impl Class {
-    pub const ALL: [Class; 8] = [
+    pub const ALL: [Class; 9] = [
         Class::ValidResponse,
         Class::ErrorResponse,
         Class::Garbage,
@@ -149,6 +162,7 @@ impl Class {
         Class::Stalled,
         Class::Excess,
         Class::Flood,
+        Class::Lie,
     ];
 
     pub fn label(self) -> &'static str {
@@ -161,6 +175,7 @@ impl Class {
             Class::Stalled => "stalled_stream",
             Class::Excess => "excess_streams",
             Class::Flood => "flood",
+            Class::Lie => "lie",
         }
     }
 
@@ -176,6 +191,7 @@ impl Class {
             Class::Stalled => (-4.0, 100.0),
             Class::Excess => (-1.0, 400.0),
             Class::Flood => (-0.05, 8000.0),
+            Class::Lie => (-150.0, 2.0),
         }
     }
 }

@@ -127,6 +127,7 @@ impl Service {
     pub(super) fn on_identified(&mut self, id: PeerId, info: identify::Info) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.identity = Some(info);
+            self.greet(id);
             self.tell_peers();
             self.answer_awaited(&id, &Ok(()));
         }
@@ -211,6 +212,7 @@ impl Service {
         }
         self.answer_awaited(&peer, &Err(format!("disconnected: {reason}")));
         self.statics.on_disconnected(&peer, now);
+        self.farewell(&peer);
         self.candidates.on_disconnected(&peer, now);
         self.sync.on_peer_gone(peer, now);
         self.tell_peers();

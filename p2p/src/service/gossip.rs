@@ -5,6 +5,7 @@ use crate::{
     check::{Accepted, Checked, Excess, Origin, Outcome, unix_now},
     peers::Offence,
 };
+use alloy_primitives::Address;
 use libp2p::{
     PeerId,
     gossipsub::{self, MessageAcceptance, MessageId, PublishError, TopicHash},
@@ -58,6 +59,9 @@ impl Service {
                 self.report(&message, &peer, MessageAcceptance::Accept, "accept");
                 let payload = &accepted.arrival.payload;
                 tracing::debug!(%peer, number = payload.number(), hash = %payload.hash, "block accepted from gossip");
+                if let Some(witness) = self.witness.as_ref().filter(|witness| witness.signer == accepted.signer) {
+                    let _ = witness.blocks.try_send(payload.clone());
+                }
                 self.sync.on_gossip(accepted.arrival, accepted.signer, Instant::now());
             }
             (Origin::Peer { peer, message, .. }, Outcome::Refused(reason)) if reason.is_ignore() => {
@@ -65,11 +69,12 @@ impl Service {
             }
             (Origin::Peer { peer, message, .. }, Outcome::Refused(reason)) => {
                 self.report(&message, &peer, MessageAcceptance::Reject, reason.label());
-                if reason.is_clock() {
-                    self.warn_clock(&peer, &reason);
-                } else {
-                    tracing::debug!(%peer, %reason, "message rejected");
-                    self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string());
+                tracing::debug!(%peer, %reason, "message rejected");
+                match &reason {
+                    reason if reason.is_clock() => self.warn_clock(&peer, reason),
+                    Reason::RetiredSigner(_) => {}
+                    Reason::WrongSigner(signer) if self.doubt.hold(peer, *signer) => {}
+                    reason => self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string()),
                 }
             }
             (Origin::Peer { peer, message, .. }, Outcome::Panicked) => {
@@ -80,6 +85,14 @@ impl Service {
             (Origin::Own, Outcome::Accepted(accepted)) => self.publish(checked.version, accepted),
             (Origin::Own, Outcome::Refused(reason)) => self.own_refused(&reason),
             (Origin::Own, Outcome::Panicked) => tracing::error!("the check of our own block panicked, not sent"),
+        }
+    }
+
+    pub(super) fn on_signer(&mut self, signer: Address) {
+        self.checker.set_signer(signer);
+        if let Some((stranger, peers)) = self.doubt.settle(signer) {
+            let reason = Reason::WrongSigner(stranger);
+            peers.into_iter().for_each(|peer| self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string()));
         }
     }
 

@@ -4,7 +4,6 @@
 use super::{SAVE_INTERVAL, SECOND, Service};
 use crate::{
     check::unix_now,
-    gate::site,
     peers::{Offence, Tidal, reputation::Action},
 };
 use libp2p::PeerId;
@@ -52,9 +51,6 @@ impl Service {
                 }
                 Action::BanAddress(address) => {
                     self.rules.lock().banned_addresses.insert(address);
-                    let there = self.peers.iter().filter(|(_, peer)| peer.ip.map(site) == Some(address));
-                    let there: Vec<PeerId> = there.map(|(peer, _)| *peer).collect();
-                    there.into_iter().for_each(|peer| self.close(peer, "banned_address", address.to_string()));
                 }
                 Action::UnbanAddress(address) => {
                     self.rules.lock().banned_addresses.remove(&address);
@@ -99,6 +95,8 @@ impl Service {
             self.record_scores();
         }
         self.ebb(now);
+        self.ask_statuses(now);
+        self.show_progress(now);
         self.dial_candidates(now);
     }
 

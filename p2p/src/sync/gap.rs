@@ -4,6 +4,7 @@ use super::{
     Action, Body, Fault, Limits, WINDOW,
     ledger::{Ledger, Refusal},
 };
+use crate::range::Links;
 use alloy_primitives::B256;
 use libp2p::PeerId;
 use starling_proto::payload::BlockId;
@@ -13,7 +14,7 @@ use std::{
 };
 
 /// What stopped [`Gap::advance`].
-pub(super) enum Step {
+pub(crate) enum Step {
     /// A body must be fetched.
     Missing,
     /// The chain has too much unanswered.
@@ -27,7 +28,7 @@ pub(super) enum Step {
 }
 
 #[derive(Debug)]
-pub(super) struct Gap {
+pub(crate) struct Gap {
     /// Number of `hashes[0]`.
     low: u64,
     /// The skeleton: trusted hashes of `low`, `low + 1`, … up to the tip. Never empty, except when all is handed over.
@@ -79,9 +80,57 @@ impl Gap {
         self.hashes.len() as u64
     }
 
-    #[cfg(test)]
-    pub fn kept_bytes(&self) -> usize {
+    /// The lowest block of the skeleton.
+    pub fn bottom(&self) -> BlockId {
+        BlockId { hash: self.hashes.front().copied().or(self.ground).unwrap_or_default(), number: self.low }
+    }
+
+    /// Bytes of the bodies at hand.
+    pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    pub fn has_body(&self, number: u64) -> bool {
+        self.bodies.contains_key(&number)
+    }
+
+    /// The first body at hand from this number on.
+    pub fn next_body(&self, number: u64) -> Option<u64> {
+        self.bodies.range(number..).next().map(|(number, _)| *number)
+    }
+
+    /// Continues the skeleton downward by verified links, to the first that is known if one is.
+    pub fn descend(&mut self, links: &Links, ledger: &Ledger, limits: &Limits, now: Instant) {
+        self.progress = now;
+        for (index, parent) in links.parents.iter().enumerate() {
+            if self.low == 0 {
+                return;
+            }
+            if links.known == Some(index) || ledger.knows(parent) {
+                return self.stand_on(*parent);
+            }
+            self.hashes.push_front(*parent);
+            self.low -= 1;
+        }
+        self.evict(limits);
+    }
+
+    /// Takes over the lower part of `former` if this skeleton has come down to it; returns the highest number taken over.
+    pub fn join(&mut self, former: &mut Gap, now: Instant) -> Option<u64> {
+        let at = self.low.max(former.low);
+        // Hash links: where they agree they agree in everything below.
+        let meet = (at..).take_while(|n| self.expected(*n).is_some_and(|hash| former.expected(*n) == Some(hash))).last()?;
+        while self.low <= meet {
+            self.pop_low();
+        }
+        let lower = usize::try_from(meet + 1 - former.low).unwrap_or(usize::MAX).min(former.hashes.len());
+        let mut hashes: VecDeque<B256> = former.hashes.drain(..lower).collect();
+        hashes.append(&mut self.hashes);
+        self.hashes = hashes;
+        (self.low, self.ground, self.progress) = (former.low, former.ground, now);
+        let kept = std::mem::take(&mut former.bodies);
+        kept.into_iter().filter(|(number, _)| *number <= meet).for_each(|(_, body)| self.insert(body));
+        Some(meet)
     }
 
     pub fn hashes(&self) -> impl Iterator<Item = &B256> {
@@ -229,11 +278,12 @@ impl Gap {
     }
 
     /// How large the bodies to come are, if they are about as large as those at hand.
-    fn average(&self) -> usize {
+    pub fn average(&self) -> usize {
         (self.bytes / self.bodies.len().max(1)).max(1000)
     }
 
-    fn expected(&self, number: u64) -> Option<B256> {
+    /// The skeleton's hash of this number.
+    pub fn expected(&self, number: u64) -> Option<B256> {
         let index = usize::try_from(number.checked_sub(self.low)?).ok()?;
         self.hashes.get(index).copied()
     }

@@ -17,7 +17,7 @@ const REFUSED: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 
 /// Why a block and its descendants are not wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// The chain found it, or an ancestor, invalid.
     Invalid,
     /// Its branch leaves ours below the safe block. Holds only while the safe head does not go back.
@@ -32,7 +32,7 @@ struct Unsettled {
 }
 
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     genesis: BlockId,
     heads: Heads,
     limits: Limits,
@@ -64,6 +64,11 @@ impl Ledger {
     /// The chain has this block by another way.
     pub fn learn(&mut self, hash: B256) {
         self.settled.put(hash, ());
+    }
+
+    /// The number of our head.
+    pub fn head(&self) -> u64 {
+        self.heads.head.number
     }
 
     /// Blocks at or below this number are never wanted.

@@ -147,11 +147,12 @@ impl World {
                 }
                 Action::Blame { peer, fault, .. } => self.blames.push((peer, fault)),
                 Action::Dropped { tip, why } => self.dropped.push((tip, why)),
+                Action::Range(order) => panic!("nobody here speaks that: {order:?}"),
             }
         }
         let gap = self.sync.gap.as_ref();
         let largest = self.canonical.values().chain(self.other.values()).map(|b| b.weight()).max().unwrap_or_default();
-        assert!(gap.is_none_or(|gap| gap.kept_bytes() <= self.sync.limits.bodies.max(largest)), "bodies within their budget");
+        assert!(gap.is_none_or(|gap| gap.bytes() <= self.sync.limits.bodies.max(largest)), "bodies within their budget");
     }
 
     /// Lets the next thing happen; false when nothing will before `end`.

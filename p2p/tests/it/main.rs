@@ -7,5 +7,7 @@ mod hostile;
 mod nat;
 mod net;
 mod peers;
+mod range;
 mod serving;
+mod signer;
 mod standing;

@@ -4,7 +4,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, b256};
 use futures::StreamExt;
 use libp2p::{
-    Multiaddr, Swarm, SwarmBuilder, gossipsub, noise,
+    Multiaddr, Swarm, SwarmBuilder, gossipsub, identify, noise,
     swarm::{NetworkBehaviour, SwarmEvent},
     tcp, yamux,
 };
@@ -167,6 +167,9 @@ impl Node {
         });
         let mut addresses = network.listen_addrs();
         let address = addresses.wait_for(|all| !all.is_empty()).await.unwrap()[0].clone();
+        if let Some(head) = blocks.last() {
+            network.heads(Heads { head: head.id(), safe: genesis().id }).await;
+        }
         Self { network, chain, address, token, tasks: [swarm, follower] }
     }
 
@@ -227,6 +230,7 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> impl 
 pub struct RawBehaviour {
     pub gossip: gossipsub::Behaviour,
     pub streams: libp2p_stream::Behaviour,
+    pub identify: identify::Behaviour,
 }
 
 pub struct Raw(pub Swarm<RawBehaviour>);
@@ -259,7 +263,8 @@ impl Raw {
                     false => gossipsub::MessageAuthenticity::Anonymous,
                 };
                 let gossip = gossipsub::Behaviour::new(author, config).unwrap();
-                Ok(RawBehaviour { gossip, streams: libp2p_stream::Behaviour::new() })
+                let identify = identify::Behaviour::new(identify::Config::new(String::new(), key.public()));
+                Ok(RawBehaviour { gossip, streams: libp2p_stream::Behaviour::new(), identify })
             })
             .unwrap()
             .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(60)))

@@ -304,10 +304,15 @@ fn the_previous_signer_is_accepted_until_its_grace_ends() {
     let end = 100 + ROTATION_GRACE_SECS;
     assert!(signers.accepts(b, 100) && signers.accepts(a, end - 1) && !signers.accepts(a, end) && !signers.accepts(c, 100));
 
-    signers.verified(a);
+    assert!(signers.is_retired(a, end + RETIRED_SECS - 1) && !signers.is_retired(a, end + RETIRED_SECS));
+
+    signers.verified(a, 100);
     assert!(signers.accepts(a, 100), "a block by the previous signer ends nothing");
-    signers.verified(b);
+    signers.verified(b, 100);
     assert!(!signers.accepts(a, 100), "the first block by the current one ends the grace");
+    signers.verified(b, 150);
+    assert!(signers.is_retired(a, 100 + RETIRED_SECS - 1) && !signers.is_retired(a, 100 + RETIRED_SECS));
+    assert!(!signers.is_retired(c, 100), "who never was a signer is not retired");
 
     signers.update(c, 200);
     signers.update(a, 300);
@@ -325,6 +330,7 @@ fn reasons_have_distinct_labels_and_only_two_are_ignored() {
         Reason::Snappy,
         Reason::NoSigner,
         Reason::Signature(SignError::Unrecoverable),
+        Reason::RetiredSigner(Address::ZERO),
         Reason::WrongSigner(Address::ZERO),
         Reason::Decode(WireError::BaseFee),
         Reason::TooOld { timestamp: 0, now: 0 },

@@ -104,6 +104,8 @@ pub enum CallError {
     BothFees,
     #[error("err: {refusal} (supplied gas {gas})")]
     Refused { refusal: Refusal, gas: u64 },
+    #[error("intrinsic gas too low: {gas} gas is less than the authorizations take")]
+    Authorizations { gas: u64 },
     #[error("the access list grew in each of {ACCESS_LIST_RUNS} runs: what the call touches depends on its gas")]
     Unsettled,
     #[error("account {0} has both 'state' and 'stateDiff'")]
@@ -232,9 +234,16 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
     Ok(high)
 }
 
+/// EIP-7702: what an authorization takes before anything is executed.
+const AUTHORIZATION_GAS: u64 = 25_000;
+
 /// The addresses and slots that a call touches, beside those that are warm anyway: run again with each list until it grows no more.
 pub fn create_access_list(ask: Ask<'_>) -> Result<AccessListOutcome, CallError> {
     let (input, gas) = (ask.input, ask.gas());
+    // Every signer will be recovered: what the gas cannot pay for anyway is not begun.
+    if (input.authorization_list.len() as u64).saturating_mul(AUTHORIZATION_GAS) > gas {
+        return Err(CallError::Authorizations { gas });
+    }
     let mut question = Question::new(ask)?;
     let to = match input.to {
         Some(to) => to,

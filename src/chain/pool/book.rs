@@ -14,7 +14,7 @@ use std::{
 
 struct Entry {
     tx: Arc<PoolTx>,
-    /// Execution, value, L1 and operator fee as of admission, wei.
+    /// Execution, value, L1 and operator fee as of the head, wei.
     cost: U256,
     /// Unix seconds.
     added: u64,
@@ -268,11 +268,12 @@ impl Book {
         for hash in &change.mined {
             self.mine(hash);
         }
-        for (tx, authorities) in change.abandoned.into_iter().zip(authorities) {
+        let mut change = change;
+        for (tx, authorities) in std::mem::take(&mut change.abandoned).into_iter().zip(authorities) {
             self.take_back(tx, authorities, accounts, change.now);
         }
         for sender in self.senders() {
-            promoted.extend(self.refresh(sender, accounts.get(&sender), change.block_gas_limit, change.now));
+            promoted.extend(self.refresh(sender, accounts.get(&sender), &change));
         }
         self.base_fee = change.base_fee;
         self.shrink();
@@ -293,7 +294,7 @@ impl Book {
     }
 
     /// Takes back a transaction of an abandoned block unless the sender has sent something else for its nonce. It was valid there;
-    /// whether it still can be paid for is checked by `refresh` (without L1 fee) and by the builder.
+    /// whether it still can be paid for is checked by `refresh` and by the builder.
     fn take_back(&mut self, tx: PoolTx, authorities: Vec<Address>, accounts: &BTreeMap<Address, (u64, U256)>, now: u64) {
         let (sender, nonce) = (tx.sender(), tx.tx.nonce());
         let Some((state_nonce, _)) = accounts.get(&sender) else { return };
@@ -315,14 +316,16 @@ impl Book {
     }
 
     /// Brings one sender up to the new head: drops what is stale, unaffordable, too large or expired, then promotes.
-    fn refresh(&mut self, sender: Address, state: Option<&(u64, U256)>, gas_limit: u64, now: u64) -> Vec<Arc<PoolTx>> {
-        let lifetime = self.config.lifetime;
+    fn refresh(&mut self, sender: Address, state: Option<&(u64, U256)>, change: &HeadChange) -> Vec<Arc<PoolTx>> {
+        let (lifetime, now, gas_limit) = (self.config.lifetime, change.now, change.block_gas_limit);
         let (dropped, promoted) = self.with_account(sender, |account| {
             let mut dropped = Vec::new();
             let announced = account.next;
             if let Some((nonce, balance)) = state {
-                let unfit =
-                    |n: &u64, entry: &mut Entry| *n < *nonce || entry.cost > *balance || entry.tx.tx.gas_limit() > gas_limit;
+                let unfit = |n: &u64, entry: &mut Entry| {
+                    entry.cost = change.cost(&entry.tx);
+                    *n < *nonce || entry.cost > *balance || entry.tx.tx.gas_limit() > gas_limit
+                };
                 dropped.extend(account.txs.extract_if(.., unfit));
                 (account.nonce, account.next) = (*nonce, *nonce);
             }

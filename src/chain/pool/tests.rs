@@ -7,6 +7,7 @@ use alloy_eips::eip7702::Authorization;
 use alloy_primitives::{Signature, TxKind, address, b256, hex};
 use op_alloy_consensus::TxDeposit;
 use proptest::prelude::*;
+use starling_proto::l1info::L1InfoFormat;
 
 const GWEI: u128 = 1_000_000_000;
 const CHAIN: u64 = 901;
@@ -87,7 +88,8 @@ fn a_gap_queues_until_it_is_filled() {
     pool.add(tx(1, 0, 2 * GWEI, GWEI), &at(0)).unwrap();
     assert_eq!(pool.stats(), PoolStats { pending: 3, queued: 0, senders: 1 });
     assert_eq!(pool.next_nonce(&sender(1), 0), 3);
-    assert_eq!((0..3).map(|_| news.try_recv().unwrap().tx.nonce()).collect::<Vec<_>>(), [0, 1, 2]);
+    let news = (0..3).map(|_| pool.get(&news.try_recv().unwrap()).unwrap().tx.nonce());
+    assert_eq!(news.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]
@@ -368,6 +370,7 @@ fn a_head_drops_promotes_takes_back_and_expires() {
     pool.add(tx(2, 5, 2 * GWEI, GWEI), &at(0)).unwrap();
     let rich = U256::from(10u128.pow(19));
     let head = |mined: &[usize], abandoned: &[usize], now| HeadChange {
+        l1: None,
         mined: mined.iter().map(|i| txs[*i].hash).collect(),
         abandoned: abandoned.iter().map(|i| txs[*i].clone()).collect(),
         base_fee: 1,
@@ -482,4 +485,41 @@ proptest! {
             prop_assert!(left.values().all(|txs| txs.first().is_none_or(|tx| tx.effective_tip(base_fee).is_none())));
         }
     }
+}
+
+#[test]
+fn what_cannot_pay_for_l1_any_more_leaves() {
+    let pool = new_pool();
+    let fee_of = |info: &L1BlockInfo, tx: &PoolTx| l1fee::admission_cost(info, Fork::Ecotone, &tx.raw, tx.tx.gas_limit());
+    let cheap = L1BlockInfo {
+        format: L1InfoFormat::Ecotone,
+        number: 0,
+        time: 0,
+        base_fee: U256::from(1),
+        hash: B256::ZERO,
+        sequence_number: 0,
+        batcher_addr: Address::ZERO,
+        overhead: B256::ZERO,
+        scalar: B256::ZERO,
+        base_fee_scalar: 1_000_000,
+        blob_base_fee_scalar: 0,
+        blob_base_fee: U256::ZERO,
+        operator_fee_scalar: 0,
+        operator_fee_constant: 0,
+        da_footprint_gas_scalar: 0,
+    };
+    let dear = L1BlockInfo { base_fee: U256::from(1_000_000), ..cheap.clone() };
+    let (first, second) = (tx(1, 0, GWEI, 1), tx(1, 1, GWEI, 1));
+    let balance = first.cost() + fee_of(&cheap, &first);
+    assert!(first.cost() + fee_of(&dear, &first) > balance);
+    let start = Admission { l1_cost: U256::ZERO, ..at(0) };
+    pool.add(first, &start).unwrap();
+    pool.add(second, &start).unwrap();
+    let head = |info: &L1BlockInfo| {
+        let l1 = Some((info.clone(), Fork::Ecotone));
+        pool.on_head(HeadChange { block_gas_limit: 30_000_000, l1, ..Default::default() }, |_| Some((0, balance)));
+        pool.stats()
+    };
+    assert_eq!(head(&cheap).pending, 2);
+    assert_eq!(head(&dear), PoolStats::default());
 }

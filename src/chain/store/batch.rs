@@ -2,7 +2,7 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{HEAD, Inner, Space, StoreError, cache::Written, codec, keys},
+    store::{HEAD, Inner, Space, StoreError, cache::Written, codec, keys, proofs},
     view::{ExecutedBlock, Overlay},
 };
 use alloy_primitives::{B256, Bytes};
@@ -16,13 +16,18 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// What is kept of each block beside the state.
-fn kept_rows(blocks: &[Arc<ExecutedBlock>], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+/// What is kept of each block beside the state. `proven` is how many bytes of trie history there are.
+fn kept_rows(blocks: &[Arc<ExecutedBlock>], proven: &mut u64, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
     for block in blocks {
         let (overlay, number) = (&block.overlay, block.payload.number());
         for (key, row) in overlay.rows.iter().filter(|(key, _)| keys::is_flat(key)) {
             put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
         }
+        proofs::rows(overlay, number, |key, entry| {
+            *proven = proven.wrapping_add((key.len() + entry.len()) as u64);
+            put(Space::History, key, Some(entry));
+        });
+        put(Space::History, &keys::trie_history_bytes(number), Some(&proven.to_be_bytes()));
         put(Space::History, &keys::unwind(number), Some(&codec::encode_unwind(overlay)));
         code_rows(overlay, put);
         block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
@@ -54,7 +59,7 @@ pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
 /// The rows that [`Store::commit`] writes for these blocks.
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
-    kept_rows(blocks, &mut |space, key, value| {
+    kept_rows(blocks, &mut 0, &mut |space, key, value| {
         rows.push((space.name(), Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)));
     });
     rows.extend(state_rows(blocks).into_iter().map(|(key, value)| (Space::State.name(), key.clone(), value.cloned())));
@@ -83,9 +88,9 @@ impl<'a> Batch<'a> {
         block_rows(genesis, &[], &[], &mut |space, key, value| self.write(space, key, value));
     }
 
-    /// Adds the rows of a group of blocks, oldest first.
-    pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>]) {
-        kept_rows(blocks, &mut |space, key, value| self.write(space, key, value));
+    /// Adds the rows of a group of blocks, oldest first. `proven` is how many bytes of trie history there are.
+    pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], proven: &mut u64) {
+        kept_rows(blocks, proven, &mut |space, key, value| self.write(space, key, value));
         for (key, value) in state_rows(blocks) {
             self.state(key, value);
         }

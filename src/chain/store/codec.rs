@@ -136,6 +136,15 @@ pub(super) fn decode_id(row: &[u8]) -> Option<BlockId> {
     Some(BlockId { hash: B256::from_slice(hash), number: decode_number(number)? })
 }
 
+pub(super) fn encode_two(first: u64, second: u64) -> Vec<u8> {
+    [first.to_be_bytes(), second.to_be_bytes()].concat()
+}
+
+pub(super) fn decode_two(row: &[u8]) -> Option<(u64, u64)> {
+    let (first, second) = row.split_at_checked(8)?;
+    Some((decode_number(first)?, decode_number(second)?))
+}
+
 pub(super) fn decode_number(row: &[u8]) -> Option<u64> {
     row.try_into().ok().map(u64::from_be_bytes)
 }

@@ -6,7 +6,8 @@
 //! still answer by an older one.
 
 use crate::chain::store::{
-    Batch, FINALIZED_ROW, Inner, OLDEST_ROW, Space, StoreError, UNWIND_MARGIN, UNWIND_ROW, codec, damaged_meta, get,
+    Batch, FINALIZED_ROW, HEAD, Inner, OLDEST_ROW, Space, StoreError, UNWIND_MARGIN, UNWIND_ROW, codec, damaged_meta, get,
+    proofs::{self, PASSER_BLOCKS, Written},
 };
 use fjall::{
     Keyspace,
@@ -35,19 +36,41 @@ const STATES: &[u8] = b"_oldest";
 /// The oldest block that can be unwound, likewise.
 const UNWINDS: &[u8] = b"_unwinds";
 
+/// The oldest block that can be proven, and the oldest at which the message passer can.
+pub(super) const PROOFS: &[u8] = b"_proofs";
+
 /// The bounds of history.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kept {
     /// The oldest block whose state can be read: history rows of this block and older ones serve nobody.
     pub states: u64,
     /// The oldest block that can be unwound.
     pub unwinds: u64,
+    /// The oldest block whose tries can be read, if its state can.
+    pub proofs: u64,
+    /// The oldest block at which the message passer can be proven.
+    pub passer: u64,
 }
 
-#[derive(Default)]
+impl Kept {
+    /// What both keep.
+    fn and(self, other: Self) -> Self {
+        Self {
+            states: self.states.min(other.states),
+            unwinds: self.unwinds.min(other.unwinds),
+            proofs: self.proofs.min(other.proofs),
+            passer: self.passer.min(other.passer),
+        }
+    }
+}
+
 pub(super) struct History {
     /// Blocks; zero is all.
     window: AtomicU64,
+    /// Bytes of trie history; zero is all.
+    pub(super) proofs: AtomicU64,
+    /// Blocks at which the message passer can be proven.
+    pub(super) passer: AtomicU64,
     /// As committed.
     committed: Mutex<Kept>,
     /// On its way to the disk.
@@ -55,27 +78,34 @@ pub(super) struct History {
     floors: Arc<Floors>,
 }
 
+impl Default for History {
+    fn default() -> Self {
+        let (window, proofs, passer) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(PASSER_BLOCKS));
+        Self { window, proofs, passer, committed: Mutex::default(), pending: Mutex::default(), floors: Arc::default() }
+    }
+}
+
 /// What the filter may drop, and who still reads.
 #[derive(Default)]
 struct Floors {
     durable: Mutex<Kept>,
-    /// How many snapshots read by each bound.
-    pins: Mutex<BTreeMap<u64, usize>>,
+    /// How many snapshots read by these bounds.
+    pins: Mutex<BTreeMap<Kept, usize>>,
 }
 
 /// Keeps the states that a snapshot can read.
 pub(super) struct Pin {
-    states: u64,
+    kept: Kept,
     floors: Arc<Floors>,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
         let mut pins = self.floors.pins.lock();
-        if let Some(count) = pins.get_mut(&self.states) {
+        if let Some(count) = pins.get_mut(&self.kept) {
             *count -= 1;
             if *count == 0 {
-                pins.remove(&self.states);
+                pins.remove(&self.kept);
             }
         }
     }
@@ -86,7 +116,9 @@ impl Floors {
     fn droppable(&self) -> Kept {
         let pins = self.pins.lock();
         let durable = *self.durable.lock();
-        Kept { states: pins.first_key_value().map_or(durable.states, |(pin, _)| durable.states.min(*pin)), ..durable }
+        // Who goes back by unwind records finds out when one is missing.
+        let unwinds = durable.unwinds;
+        Kept { unwinds, ..pins.keys().copied().fold(durable, Kept::and) }
     }
 }
 
@@ -101,9 +133,9 @@ impl History {
     /// Before a snapshot is taken: what it can see stays until the pin is gone.
     pub(super) fn pin(&self) -> Pin {
         let mut pins = self.floors.pins.lock();
-        let states = self.floors.durable.lock().states;
-        *pins.entry(states).or_default() += 1;
-        Pin { states, floors: self.floors.clone() }
+        let kept = *self.floors.durable.lock();
+        *pins.entry(kept).or_default() += 1;
+        Pin { kept, floors: self.floors.clone() }
     }
 
     /// For the history keyspace.
@@ -133,7 +165,12 @@ impl History {
             None => {
                 let durable = *self.floors.durable.lock();
                 let more = if all { 1 } else { UNWIND_STEP };
-                if kept.states > durable.states || kept.unwinds >= durable.unwinds.saturating_add(more) {
+                let risen = |bound: fn(&Kept) -> u64| bound(&kept) > bound(&durable);
+                if risen(|kept| kept.states)
+                    || risen(|kept| kept.proofs)
+                    || risen(|kept| kept.passer)
+                    || kept.unwinds >= durable.unwinds.saturating_add(more)
+                {
                     space.rotate_memtable()?;
                     *pending = Some(kept);
                 }
@@ -159,12 +196,27 @@ impl Inner {
             Some(unwinds) => unwinds,
             None => number(meta, UNWIND_ROW)?.ok_or_else(|| damaged_meta(UNWIND_ROW))?,
         };
-        Ok(Kept { states, unwinds })
+        let (proofs, passer) = match get(snapshot, history, PROOFS)? {
+            Some(row) => codec::decode_two(&row).ok_or_else(|| damaged_meta(PROOFS))?,
+            // Written before there was trie history: it begins with the next block.
+            None => {
+                let head =
+                    get(snapshot, history, HEAD)?.and_then(|row| codec::decode_id(&row)).ok_or_else(|| damaged_meta(HEAD))?;
+                (head.number, head.number)
+            }
+        };
+        Ok(Kept { states, unwinds, proofs, passer })
     }
 
     /// Moves the bounds up to where a head and a finalized head allow it; `None` is the stored one. A finalized state can always be
     /// read. Without a finalized head the window bounds the unwind records too.
-    pub(super) fn advance(&self, batch: &mut Batch<'_>, head: u64, finalized: Option<BlockId>) -> Result<Kept, StoreError> {
+    pub(super) fn advance(
+        &self,
+        batch: &mut Batch<'_>,
+        head: u64,
+        finalized: Option<BlockId>,
+        written: Written,
+    ) -> Result<Kept, StoreError> {
         let snapshot = self.db.snapshot();
         let finalized = match finalized {
             Some(finalized) => Some(finalized),
@@ -182,6 +234,10 @@ impl Inner {
         }
         let settled = finalized.unwrap_or(0).max(if window > 0 { kept.states } else { 0 });
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
+        self.advance_proofs(&snapshot, &mut kept, head, written)?;
+        if (kept.proofs, kept.passer) != (old.proofs, old.passer) || !written.whole {
+            batch.put(Space::History, PROOFS, codec::encode_two(kept.proofs, kept.passer));
+        }
         if kept.states != old.states {
             batch.put(Space::History, STATES, kept.states.to_be_bytes());
             batch.put(Space::Meta, OLDEST_ROW, kept.states.to_be_bytes());
@@ -242,7 +298,9 @@ impl CompactionFilter for Filter {
 fn is_old(key: &[u8], kept: Kept) -> bool {
     let number = || key.last_chunk().copied().map(u64::from_be_bytes);
     match key.first() {
-        Some(b'H') => number().is_some_and(|number| number <= kept.states),
+        Some(b'H') => number().is_some_and(|number| number <= kept.states && !(number > kept.passer && proofs::is_passers(key))),
+        Some(b'T') => number().is_some_and(|number| number <= kept.proofs && !(number > kept.passer && proofs::is_passers(key))),
+        Some(b'B') => number().is_some_and(|number| number < kept.proofs.min(kept.passer)),
         Some(b'U') => number().is_some_and(|number| number < kept.unwinds),
         _ => false,
     }

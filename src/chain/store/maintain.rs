@@ -23,7 +23,7 @@ pub(in crate::chain) const KINDS: [(Space, &[(u8, &str)]); 6] = [
             (keys::STORAGE_NODE, "storage trie nodes"),
         ],
     ),
-    (Space::History, &[(b'H', "state history"), (b'U', "unwind records")]),
+    (Space::History, &[(b'H', "state history"), (b'T', "trie history"), (b'B', "trie history marks"), (b'U', "unwind records")]),
     (Space::Blocks, &[(b'h', "headers"), (b'b', "bodies"), (b'r', "receipts")]),
     (Space::Index, &[(b'n', "hashes by number"), (b'N', "numbers by hash"), (b'x', "transactions")]),
     (Space::Code, &[]),

@@ -114,52 +114,95 @@ pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
     row.into()
 }
 
-/// Reads a row of the trie. `path` serves the error message and the bound on depth.
-pub(super) fn decode_row(row: &[u8], path: &Nibbles) -> Result<Node, TrieError> {
-    let mut input = Reader(row);
-    let node = match input.byte() {
-        Some(BRANCH) => decode_branch(&mut input),
-        Some(EXTENSION) => decode_extension(&mut input, path.len()),
-        _ => None,
-    };
-    node.filter(|_| input.0.is_empty() && path.len() < KEY_NIBBLES)
-        .ok_or_else(|| TrieError::Damaged(format!("the row of the node at path {path:?} cannot be read")))
+/// A row of the trie as it is read without making anything of it. References are 32 bytes of hash or RLP shorter than that.
+#[expect(clippy::large_enum_variant, reason = "nearly all are branches, and live on the stack for as long as a row is read")]
+pub(super) enum RowRef<'a> {
+    /// Each child: whether it is a leaf, and its reference.
+    Branch([Option<(bool, &'a [u8])>; 16]),
+    Extension {
+        nibbles: &'a [u8],
+        child: &'a [u8],
+    },
 }
 
-fn decode_branch(input: &mut Reader<'_>) -> Option<Node> {
+impl<'a> RowRef<'a> {
+    /// The child at this path below the node.
+    pub(super) fn child(&self, path: &[u8]) -> Option<(bool, &'a [u8])> {
+        match self {
+            Self::Branch(children) => match path {
+                [index] => *children.get(usize::from(*index))?,
+                _ => None,
+            },
+            Self::Extension { nibbles, child } => (*nibbles == path).then_some((false, child)),
+        }
+    }
+}
+
+/// `None`: this is no row of a trie.
+pub(super) fn parse_row(row: &[u8]) -> Option<RowRef<'_>> {
+    let mut input = Reader(row);
+    let node = match input.byte()? {
+        BRANCH => parse_branch(&mut input),
+        EXTENSION => parse_extension(&mut input),
+        _ => None,
+    };
+    node.filter(|_| input.0.is_empty())
+}
+
+fn parse_branch<'a>(input: &mut Reader<'a>) -> Option<RowRef<'a>> {
     let (mask, leaves, inlines) = (input.u16()?, input.u16()?, input.u16()?);
     if mask.count_ones() < 2 || (leaves | inlines) & !mask != 0 {
         return None;
     }
-    let mut children = Node::empty_branch();
+    let mut children = [None; 16];
     for index in (0..16).filter(|i| mask & (1 << i) != 0) {
-        let reference = if inlines & (1 << index) != 0 {
-            let len = input.byte()?;
-            inline(input.take(usize::from(len))?)?
-        } else {
-            RlpNode::word_rlp(&B256::from_slice(input.take(32)?))
-        };
-        let kind = if leaves & (1 << index) != 0 { Kind::Leaf } else { Kind::Any };
-        children[index] = Node::Stored { reference, kind };
+        let len = if inlines & (1 << index) != 0 { usize::from(input.byte().filter(|len| *len < 32)?) } else { 32 };
+        children[index] = Some((leaves & (1 << index) != 0, input.take(len)?));
     }
-    Some(Node::Branch(children))
+    Some(RowRef::Branch(children))
 }
 
-fn decode_extension(input: &mut Reader<'_>, depth: usize) -> Option<Node> {
+fn parse_extension<'a>(input: &mut Reader<'a>) -> Option<RowRef<'a>> {
     let count = usize::from(input.byte()?);
     let nibbles = input.take(count)?;
-    if count == 0 || depth + count >= KEY_NIBBLES || nibbles.iter().any(|n| *n > 15) {
-        return None;
-    }
     let len = usize::from(input.byte()?);
-    let bytes = input.take(len)?;
-    let reference = if len == 32 { RlpNode::word_rlp(&B256::from_slice(bytes)) } else { inline(bytes)? };
-    let child = Box::new(Node::Stored { reference, kind: Kind::Branch });
-    Some(Node::Extension { nibbles: Nibbles::from_nibbles(nibbles), child })
+    let valid = count > 0 && nibbles.iter().all(|n| *n < 16) && len <= 32;
+    valid.then(|| Some(RowRef::Extension { nibbles, child: input.take(len)? })).flatten()
 }
 
-fn inline(rlp: &[u8]) -> Option<RlpNode> {
-    (rlp.len() < 32).then(|| RlpNode::from_raw(rlp)).flatten()
+/// Reads a row of the trie. `path` serves the error message and the bound on depth.
+pub(super) fn decode_row(row: &[u8], path: &Nibbles) -> Result<Node, TrieError> {
+    let node = parse_row(row).and_then(|row| decode_node(row, path.len()));
+    node.filter(|_| path.len() < KEY_NIBBLES)
+        .ok_or_else(|| TrieError::Damaged(format!("the row of the node at path {path:?} cannot be read")))
+}
+
+fn decode_node(row: RowRef<'_>, depth: usize) -> Option<Node> {
+    match row {
+        RowRef::Branch(references) => {
+            let mut children = Node::empty_branch();
+            for (child, reference) in children.iter_mut().zip(references) {
+                if let Some((is_leaf, reference)) = reference {
+                    let kind = if is_leaf { Kind::Leaf } else { Kind::Any };
+                    *child = Node::Stored { reference: decode_reference(reference)?, kind };
+                }
+            }
+            Some(Node::Branch(children))
+        }
+        RowRef::Extension { nibbles, child } => {
+            let child = Box::new(Node::Stored { reference: decode_reference(child)?, kind: Kind::Branch });
+            let node = Node::Extension { nibbles: Nibbles::from_nibbles(nibbles), child };
+            (depth + nibbles.len() < KEY_NIBBLES).then_some(node)
+        }
+    }
+}
+
+/// A reference as rows hold it: 32 bytes are a hash, fewer are the RLP of the node itself.
+pub(super) fn decode_reference(bytes: &[u8]) -> Option<RlpNode> {
+    match B256::try_from(bytes) {
+        Ok(hash) => Some(RlpNode::word_rlp(&hash)),
+        Err(_) => (1..32).contains(&bytes.len()).then(|| RlpNode::from_raw(bytes)).flatten(),
+    }
 }
 
 struct Reader<'a>(&'a [u8]);

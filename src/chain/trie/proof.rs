@@ -7,7 +7,7 @@ use crate::chain::{
     store::keys,
     trie::{
         StateSource, TrieError, decode_account, decode_slot,
-        node::{Node, nibble, rlp_branch, rlp_extension, rlp_leaf},
+        node::{Kind, Node, nibble, rlp_branch, rlp_extension, rlp_leaf},
         row, slot_leaf,
         walk::{Source, root_node},
     },
@@ -35,19 +35,23 @@ pub struct SlotProof {
     pub nodes: Vec<Bytes>,
 }
 
-/// Proves an account and slots of it in a state that has a trie (see [`crate::chain::view::View::state_with_trie`]).
+/// Proves an account and slots of it in a state that has a trie (see [`crate::chain::view::View::provable_state`]).
 pub fn prove(state: &State, address: Address, slots: &[U256]) -> Result<AccountProof, TrieError> {
-    let hash = keccak256(address);
-    let found = row(Some(state), &keys::account(&hash))?;
+    let slots: Vec<_> = slots.iter().map(|slot| keccak256(B256::from(*slot))).collect();
+    prove_hashed(state, &keccak256(address), &slots)
+}
+
+/// The same by the hashes of the address and of the slots.
+pub fn prove_hashed(state: &State, hash: &B256, slots: &[B256]) -> Result<AccountProof, TrieError> {
+    let found = row(Some(state), &keys::account(hash))?;
     let account = found.as_ref().map(|row| decode_account(row)).transpose()?;
-    let nodes = path(&StateSource::new(Some(state), None), state.header().state_root, &hash, found.as_ref())?;
+    let nodes = path(&StateSource::new(Some(state), None), state.header().state_root, hash, found.as_ref())?;
     let root = account.map_or(EMPTY_ROOT_HASH, |account| account.storage_root);
-    let slots = slots.iter().map(|slot| {
-        let key = keccak256(B256::from(*slot));
-        let found = row(Some(state), &keys::slot(&hash, &key))?;
+    let slots = slots.iter().map(|key| {
+        let found = row(Some(state), &keys::slot(hash, key))?;
         let value = found.as_ref().map_or(Ok(U256::ZERO), |row| decode_slot(row))?;
         let leaf = found.map(|row| slot_leaf(&row));
-        let nodes = path(&StateSource::new(Some(state), Some(hash)), root, &key, leaf.as_ref())?;
+        let nodes = path(&StateSource::new(Some(state), Some(*hash)), root, key, leaf.as_ref())?;
         Ok(SlotProof { value, nodes })
     });
     Ok(AccountProof { account, nodes, slots: slots.collect::<Result<_, TrieError>>()? })
@@ -59,7 +63,12 @@ pub(super) fn path<S: Source>(source: &S, root: B256, key: &B256, leaf: Option<&
     let mut nodes = Vec::new();
     let found = loop {
         let Node::Stored { reference, kind } = node else { break None };
-        let loaded = source.load(&path, &reference, kind)?;
+        // A leaf that the flat rows have needs no search, which is long where much has changed since an old state.
+        let known = leaf.filter(|_| kind == Kind::Leaf || path.is_empty()).map(|value| (value, rlp_leaf(key, path.len(), value)));
+        let loaded = match known {
+            Some((value, rlp)) if RlpNode::from_rlp(&rlp) == reference => Node::Leaf { key: *key, value: value.clone() },
+            _ => source.load(&path, &reference, kind)?,
+        };
         let rlp = encode(&loaded, path.len())?;
         if RlpNode::from_rlp(&rlp) != reference {
             return Err(TrieError::Damaged(format!("the node at path {path:?} is not the one its parent names")));

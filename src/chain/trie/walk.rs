@@ -178,6 +178,11 @@ pub(super) fn seal(root: &Node) -> (B256, Vec<(Nibbles, Bytes)>) {
     (reference.as_hash().unwrap_or_else(|| keccak256(&reference)), rows)
 }
 
+/// The reference of a node whose children are references.
+pub(super) fn reference_of(node: &Node) -> RlpNode {
+    reference(node, Nibbles::new(), &mut Vec::new())
+}
+
 fn reference(node: &Node, path: Nibbles, rows: &mut Vec<(Nibbles, Bytes)>) -> RlpNode {
     match node {
         // Not reached: an empty child is no child. The empty string is what RLP would hold there.

@@ -47,7 +47,7 @@ pub(super) fn check(
 }
 
 /// Half of the sample is the newest, half is random.
-fn pick(first: u64, last: u64, samples: u64) -> BTreeSet<u64> {
+pub(super) fn pick(first: u64, last: u64, samples: u64) -> BTreeSet<u64> {
     let all = (last + 1).saturating_sub(first);
     if all <= samples {
         return (first..=last).collect();

@@ -14,7 +14,7 @@ use std::{iter::Peekable, ops::Bound, sync::Arc};
 pub(super) enum At {
     /// After this many of the view's blocks.
     Tip(usize),
-    /// After this stored block, from state history.
+    /// After this stored block, from state history and trie history.
     Stored(u64),
 }
 
@@ -59,13 +59,16 @@ impl State {
         if number > self.header.number { Ok(None) } else { self.view.hash_of(number) }
     }
 
-    /// A raw row of the `state` keyspace (see [`keys`]). Below the newest stored block there are no rows of tries.
+    /// A raw row of the `state` keyspace (see [`keys`]). Below the newest stored block the rows of tries come from trie history.
     pub fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         let blocks = match self.at {
             At::Tip(blocks) => blocks,
             At::Stored(number) => {
-                self.check_flat(key)?;
-                return self.view.snapshot.state_row_at(key, number);
+                self.check_kept(key, number)?;
+                return match keys::is_flat(key) {
+                    true => self.view.snapshot.state_row_at(key, number),
+                    false => self.view.snapshot.node_row_at(key, number),
+                };
             }
         };
         for block in self.view.blocks[..blocks].iter().rev() {
@@ -84,14 +87,17 @@ impl State {
         self.scan(prefix, from)?.next().transpose()
     }
 
-    /// The rows with this prefix, at or after `from`, ascending. Loads as it goes.
+    /// The rows with this prefix, at or after `from`, ascending. Loads as it goes. Below the newest stored block flat rows only.
     pub fn scan(&self, prefix: &[u8], from: &[u8]) -> Result<Scan<'_>, ReadError> {
         let from = from.max(prefix);
-        let (snapshot, back) = (&self.view.snapshot, &self.view.back);
+        let (snapshot, back) = (&self.view.snapshot, &*self.view.back);
         let blocks = match self.at {
             At::Tip(blocks) => blocks,
             At::Stored(number) => {
-                self.check_flat(prefix)?;
+                if !keys::is_flat(prefix) {
+                    return Err(ReadError::NoTrie(number));
+                }
+                self.check_kept(prefix, number)?;
                 let (prefix, mut from) = (prefix.to_vec(), from.to_vec());
                 let rows = std::iter::from_fn(move || {
                     let row = snapshot.state_first_at(&prefix, &from, number).transpose()?;
@@ -116,8 +122,13 @@ impl State {
         Ok(Scan { layers, stored: (Box::new(snapshot.state_scan(prefix, from)) as Rows<'_>).peekable() })
     }
 
-    fn check_flat(&self, key: &[u8]) -> Result<(), ReadError> {
-        if keys::is_flat(key) { Ok(()) } else { Err(ReadError::NoTrie(self.header.number)) }
+    /// Whether history still has what this row was.
+    fn check_kept(&self, key: &[u8], number: u64) -> Result<(), ReadError> {
+        match number >= self.view.snapshot.oldest_row(key) {
+            true => Ok(()),
+            false if keys::is_flat(key) => Err(ReadError::Pruned(number)),
+            false => Err(ReadError::NoTrie(number)),
+        }
     }
 }
 

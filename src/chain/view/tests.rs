@@ -143,19 +143,14 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
     assert_eq!(earlier.header().number, number);
     check_state(&earlier, &branch[number as usize].1);
     assert_eq!(earlier.block_hash(number + 1).unwrap(), None);
-    let node = earlier.row(&keys::state_node(&Default::default()));
-    assert_eq!(matches!(node, Err(ReadError::NoTrie(_))), number < view.stored().number);
-    assert!(view.state_at(head + 1).is_none());
-    let provable = view.state_with_trie(number, 1000).unwrap().unwrap();
     let (address, slot) = (dice.address(), U256::from(dice.below(10)));
+    let provable = view.provable_state(number, address).unwrap().unwrap();
     let proof = trie::prove(&provable, address, &[slot]).unwrap();
     assert_eq!(
         (proof.account, proof.slots[0].value),
         (earlier.account(address).unwrap(), earlier.storage(address, slot).unwrap())
     );
-    let deep = view.snapshot.head().number.saturating_sub(number);
-    assert!(number >= view.stored().number || view.state_with_trie(number, deep - 1).unwrap().is_none());
-    assert!(view.state_with_trie(head + 1, 1000).unwrap().is_none());
+    assert!(view.provable_state(head + 1, address).unwrap().is_none());
     assert_eq!(view.hash_of(head + 1).unwrap(), None);
     assert!(view.payload(head + 1).unwrap().is_none());
 
@@ -328,4 +323,40 @@ fn senders_of_stored_blocks_are_recovered() {
     let view = View::new(store.snapshot().unwrap(), vec![], None, None).unwrap();
     assert_eq!(view.senders(1).unwrap(), Some(vec![sender]));
     assert_eq!(view.senders(2).unwrap(), None);
+}
+
+/// Going back far below the store reads each record once, and views of the same snapshot share what was read.
+#[test]
+fn the_way_back_is_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut dice = Dice(StdRng::seed_from_u64(77));
+    let mut plain = Plain::default();
+    let store = create(dir.path(), CACHES[2], &mut plain, &mut dice);
+    let mut branch: Branch = vec![(None, plain)];
+    for _ in 0..520 {
+        let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
+        let mut plain = branch.last().unwrap().1.clone();
+        let block = dice.block(&view, &mut plain);
+        store.commit(std::slice::from_ref(&block), None, None).unwrap();
+        branch.push((Some(block), plain));
+    }
+    let snapshot = store.snapshot().unwrap();
+    let back = |near: Option<&View>, fork| Arc::new(View::near_branch(near, snapshot.clone(), fork, vec![], None, None).unwrap());
+    let deep = back(None, 20);
+    // Each row once, however many of the 500 records have it.
+    let rows: std::collections::BTreeSet<Bytes> =
+        (21..=520).flat_map(|number| snapshot.unwind_record(number).unwrap().unwrap()).map(|(key, _)| key).collect();
+    assert_eq!(deep.back.len(), rows.len());
+    check_view(&deep, &branch[..=20].to_vec(), &mut dice);
+    // The same again costs nothing; deeper reads on from there; above it, or at another snapshot, it is of no use.
+    assert!(Arc::ptr_eq(&back(Some(&deep), 20).back, &deep.back));
+    let middle = back(None, 270);
+    for near in [&middle, &deep] {
+        let deeper = back(Some(near), 5);
+        assert_eq!(deeper.back, back(None, 5).back);
+        check_view(&deeper, &branch[..=5].to_vec(), &mut dice);
+    }
+    assert_eq!(back(Some(&deep), 270).back, middle.back);
+    let other = View::near_branch(Some(&deep), store.snapshot().unwrap(), 20, vec![], None, None).unwrap();
+    assert!(other.back == deep.back && !Arc::ptr_eq(&other.back, &deep.back));
 }

@@ -46,6 +46,8 @@ pub enum DbAction {
 pub struct HistoryConfig {
     /// Blocks below the head whose states can be read; `None`: all.
     pub states: Option<u64>,
+    /// Bytes of trie history, from which old blocks are proven; zero is no bound.
+    pub proofs: u64,
 }
 
 impl ImportConfig {
@@ -91,6 +93,7 @@ impl DbConfig {
 impl HistoryConfig {
     pub(super) fn read(values: &Values) -> Result<Self, CliError> {
         let archive = values.required_text("gcmode")? == "archive";
-        Ok(Self { states: Some(values.uint("history.state")?).filter(|blocks| *blocks > 0 && !archive) })
+        let states = Some(values.uint("history.state")?).filter(|blocks| *blocks > 0 && !archive);
+        Ok(Self { states, proofs: values.uint("proofs.max-size")? })
     }
 }

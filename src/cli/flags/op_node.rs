@@ -5,9 +5,8 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 const NO_DERIVATION: &str = "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
 const NO_BEACON: &str = "no blobs are read yet";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
-const NO_ROLLUP_RPC: &str = "the rollup node's own RPC is not served yet";
+const NO_ROLLUP_RPC: &str = "the rollup node's own RPC serves the methods of its network only";
 const NO_PROFILER: &str = "there is no profiler yet";
-const NO_SIGNER: &str = "blocks are signed with a local key (--p2p.sequencer.key.path) only";
 const NO_CONDUCTOR: &str = "the conductor is not asked yet";
 const NO_ALTDA: &str = "there is no alternative data availability yet";
 const NO_INTEROP: &str = "there is no interop yet";
@@ -74,8 +73,7 @@ pub const SECTIONS: &[Section] = &[
                 Duration,
                 "10m0s",
                 "How often to read the block signer from L1; 0 is never",
-            )
-            .no_effect("the block signer is read from L1 once, at start"),
+            ),
         ],
     ),
     section(
@@ -134,7 +132,7 @@ pub const SECTIONS: &[Section] = &[
             flag("syncmode.req-resp", Bool, "false", "Close gaps by asking peers for blocks").no_effect("that is always done"),
             flag("syncmode.offset-el-safe", Duration, "0s", "How far behind the tip to set the safe head after a sync")
                 .no_effect(NO_DERIVATION),
-            flag("verifier.l1-confs", Uint, "0", "L1 blocks to stay behind L1's head when deriving").no_effect(NO_DERIVATION),
+            flag("verifier.l1-confs", Uint, "0", "L1 blocks to stay behind L1's head when reading the block signer"),
             flag("finality.lookback", Uint, "0", "L1 blocks to remember for finality").no_effect(NO_DERIVATION),
             flag("finality.delay", Uint, "0", "L1 blocks between attempts to finalize").no_effect(NO_DERIVATION),
             flag("safedb.path", Path, "", "Directory of the safe head database").no_effect(NO_DERIVATION),
@@ -279,8 +277,8 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Rollup node RPC",
         &[
-            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC").no_effect(NO_ROLLUP_RPC),
-            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC").no_effect(NO_ROLLUP_RPC),
+            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (opp2p), served when it or its port is given"),
+            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (opp2p), served when it or its address is given"),
             flag("rpc.enable-admin", Bool, "false", "Serve the admin methods").no_effect(NO_ROLLUP_RPC),
             flag("rpc.admin-state", Path, "", "File that keeps what admin methods changed").no_effect(NO_ROLLUP_RPC),
             flag("experimental.sequencer-api", Bool, "false", "Serve the block building methods").no_effect(NO_ROLLUP_RPC),
@@ -289,13 +287,13 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Signer, conductor, alternative data availability, interop",
         &[
-            flag("signer.endpoint", Url, "", "Remote signer of gossiped blocks").no_effect(NO_SIGNER),
-            flag("signer.address", Text, "", "Address the remote signer signs for").no_effect(NO_SIGNER),
-            flag("signer.header", List, "", "Extra header key=value of signer requests").no_effect(NO_SIGNER),
-            flag("signer.tls.enabled", Bool, "true", "Use TLS client authentication").no_effect(NO_SIGNER),
-            flag("signer.tls.ca", Path, "tls/ca.crt", "TLS authority of the signer").no_effect(NO_SIGNER),
-            flag("signer.tls.cert", Path, "tls/tls.crt", "TLS client certificate").no_effect(NO_SIGNER),
-            flag("signer.tls.key", Path, "tls/tls.key", "TLS client key").no_effect(NO_SIGNER),
+            flag("signer.endpoint", Url, "", "Remote signer of gossiped blocks"),
+            flag("signer.address", Text, "", "Address the remote signer signs for"),
+            flag("signer.header", List, "", "Extra header key=value of signer requests"),
+            flag("signer.tls.enabled", Bool, "true", "Use TLS client authentication"),
+            flag("signer.tls.ca", Path, "tls/ca.crt", "TLS authority of the signer"),
+            flag("signer.tls.cert", Path, "tls/tls.crt", "TLS client certificate"),
+            flag("signer.tls.key", Path, "tls/tls.key", "TLS client key"),
             flag("conductor.enabled", Bool, "false", "Ask a conductor before sequencing").refused(NO_CONDUCTOR),
             flag("conductor.rpc", Url, "http://127.0.0.1:8547", "Endpoint of the conductor").no_effect(NO_CONDUCTOR),
             flag("conductor.rpc-timeout", Duration, "1s", "Time limit of a conductor call").no_effect(NO_CONDUCTOR),

@@ -15,6 +15,19 @@ pub const SECTIONS: &[Section] = &[
         )],
     },
     Section {
+        title: "Proofs",
+        program: Program::Starling,
+        roles: &[Role::Node, Role::Execution, Role::Import, Role::Db],
+        flags: &[flag(
+            "proofs.max-size",
+            Size,
+            "20GB",
+            "Trie history from which eth_getProof answers at old blocks, of an archive too; 0 is no bound. Proofs of withdrawals \
+             are kept for 302400 blocks whatever it is",
+        )
+        .env(&["STARLING_PROOFS_MAX_SIZE"])],
+    },
+    Section {
         title: "Genesis",
         program: Program::Starling,
         roles: &[Role::Init],

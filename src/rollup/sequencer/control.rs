@@ -1,6 +1,7 @@
 //! The handle that starts and stops a running sequencer (`admin_startSequencer`, `admin_stopSequencer`). Error texts are op-node's.
 
 use alloy_primitives::B256;
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Orders that may wait for the loop.
@@ -26,11 +27,20 @@ pub(super) enum Command {
     Recover(bool),
 }
 
+/// Whether blocks are made, and if not, why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SequencerStatus {
+    pub active: bool,
+    /// Why it has stopped by itself; `None` while it runs, and where it was told to stop.
+    pub reason: Option<String>,
+}
+
 /// A cloneable handle to the sequencer's loop.
 #[derive(Clone, Debug)]
 pub struct SequencerHandle {
     commands: mpsc::Sender<Command>,
-    active: watch::Receiver<bool>,
+    status: watch::Receiver<SequencerStatus>,
 }
 
 impl SequencerHandle {
@@ -50,7 +60,16 @@ impl SequencerHandle {
     }
 
     pub fn active(&self) -> bool {
-        *self.active.borrow()
+        self.status.borrow().active
+    }
+
+    pub fn status(&self) -> SequencerStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Wakes when the status changes.
+    pub fn watch(&self) -> watch::Receiver<SequencerStatus> {
+        self.status.clone()
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Command) -> Result<T, ControlError> {
@@ -60,10 +79,10 @@ impl SequencerHandle {
     }
 }
 
-pub(super) fn channel(active: bool) -> (SequencerHandle, mpsc::Receiver<Command>, watch::Sender<bool>) {
+pub(super) fn channel(active: bool) -> (SequencerHandle, mpsc::Receiver<Command>, watch::Sender<SequencerStatus>) {
     let (commands, receiver) = mpsc::channel(COMMANDS);
-    let (sender, active) = watch::channel(active);
-    (SequencerHandle { commands, active }, receiver, sender)
+    let (sender, status) = watch::channel(SequencerStatus { active, reason: None });
+    (SequencerHandle { commands, status }, receiver, sender)
 }
 
 pub(super) fn may_start(active: bool, head: B256, received: B256) -> Result<(), ControlError> {
@@ -90,7 +109,7 @@ mod tests {
 
     #[tokio::test]
     async fn orders_to_a_sequencer_that_has_ended_are_errors() {
-        let (handle, commands, _active) = channel(true);
+        let (handle, commands, _status) = channel(true);
         assert!(handle.active());
         drop(commands);
         assert_eq!(handle.stop().await, Err(ControlError::NotEnabled));

@@ -23,8 +23,11 @@ use starling_proto::{
     system_config::{FeeScalars, SystemConfig},
 };
 
+mod signing;
+
 struct World {
     datadir: tempfile::TempDir,
+    genesis: genesis::Genesis,
     l1: FakeL1,
     l1_headers: Vec<Header>,
     l1_heads: watch::Sender<L1Heads>,
@@ -74,21 +77,45 @@ impl World {
             ..Default::default()
         };
         let heads = L1Heads { head: l1_headers.last().map(block), ..Default::default() };
-        Self { datadir, l1, l1_headers, l1_heads: watch::Sender::new(heads), rollup: Arc::new(rollup) }
+        Self { datadir, genesis, l1, l1_headers, l1_heads: watch::Sender::new(heads), rollup: Arc::new(rollup) }
     }
 
     fn open(&self) -> (Chain, Threads) {
-        let datadir = self.datadir.path().to_owned();
+        self.open_in(&self.datadir)
+    }
+
+    /// The same chain from its genesis, in a directory of its own.
+    fn another(&self) -> tempfile::TempDir {
+        let datadir = tempfile::tempdir().unwrap();
+        crate::chain::init(datadir.path(), &self.genesis).unwrap();
+        datadir
+    }
+
+    fn open_in(&self, datadir: &tempfile::TempDir) -> (Chain, Threads) {
+        let datadir = datadir.path().to_owned();
         Chain::open(&Options { datadir, cache: 16 << 20, commit_interval: Duration::from_millis(100) }).unwrap()
     }
 
     fn sequencer(&self, chain: &Chain, config: SequencerConfig) -> (Sequencer, SequencerHandle) {
+        self.sequencer_of(chain, config, key(), None)
+    }
+
+    fn sequencer_of(
+        &self,
+        chain: &Chain,
+        config: SequencerConfig,
+        signer: Signer,
+        network: Option<Network>,
+    ) -> (Sequencer, SequencerHandle) {
         let l1 = L1Client::new(&L1Config::new(self.l1.url())).unwrap();
-        let signer = Signer::from_hex(&"11".repeat(32)).unwrap();
         let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
         let l1 = FollowedL1 { client: l1, heads: self.l1_heads.subscribe() };
-        Sequencer::new(config, self.rollup.clone(), blobs, chain.clone(), l1, signer, None)
+        Sequencer::new(config, self.rollup.clone(), blobs, chain.clone(), l1, signer, network)
     }
+}
+
+fn key() -> Signer {
+    Signer::from_hex(&"11".repeat(32)).unwrap()
 }
 
 /// The account that has all the money of the test chain, by its secret key.

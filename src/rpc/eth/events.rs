@@ -15,15 +15,19 @@ use crate::{
     },
     rpc::{
         RpcContext,
-        api::EventStream,
+        api::{EventStream, blocking},
         error::{RpcError, reply},
+        frame::KIB,
         params::Args,
     },
 };
-use futures::{StreamExt, stream};
+use futures::{Stream, StreamExt, stream};
 use serde_json::value::RawValue;
-use std::sync::Arc;
-use tokio::sync::watch;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::Instant,
+};
 use tokio_stream::wrappers::{BroadcastStream, WatchStream};
 
 /// Blocks a subscriber may be behind.
@@ -31,6 +35,33 @@ const MAX_LAG: u64 = 1024;
 
 /// Events beyond which the subscriber is asked before the next block is read.
 const MAX_EVENTS: usize = 1000;
+
+/// Bytes of events beyond which the same holds.
+const MAX_BYTES: usize = 256 << 10;
+
+/// How long a subscriber may take for the events that have been read for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Events that wait for their subscriber, with the memory they were given.
+struct Events {
+    list: Vec<Box<RawValue>>,
+    _room: OwnedSemaphorePermit,
+    until: Instant,
+}
+
+impl Events {
+    /// Ends with an error when it takes too long.
+    fn stream(self) -> impl Stream<Item = Result<Box<RawValue>, RpcError>> {
+        let Self { list, _room, until } = self;
+        stream::iter(list).map(move |event| {
+            let _held = &_room;
+            match Instant::now() < until {
+                true => Ok(event),
+                false => Err(RpcError::server("the subscriber reads too slowly")),
+            }
+        })
+    }
+}
 
 /// The events of one step, in order.
 type Tell = Box<dyn FnMut(&Arc<View>, Step) -> Result<Vec<Box<RawValue>>, RpcError> + Send>;
@@ -52,39 +83,50 @@ fn events(context: &Arc<RpcContext>, tell: Tell) -> EventStream {
         loop {
             // Before the walk, so that a head that moves during it wakes the next one.
             walk.heads.mark_unchanged();
+            let reads = walk.context.bounds.reads.clone();
+            let step = blocking("eth_subscribe", reads, move || {
+                let events = walk.step()?;
+                Ok((walk, events))
+            });
             let events;
-            (walk, events) = tokio::task::spawn_blocking(move || {
-                let events = walk.step();
-                (walk, events)
-            })
-            .await
-            .ok()?;
-            match events {
-                Ok(events) if events.is_empty() => walk.heads.changed().await.ok()?,
-                Ok(events) => return Some((stream::iter(events), walk)),
+            match step.await {
+                Ok(step) => (walk, events) = step,
                 Err(error) => {
                     tracing::debug!(%error, "a subscription ended");
                     return None;
                 }
             }
+            match events {
+                Some(events) => return Some((events.stream(), walk)),
+                None => walk.heads.changed().await.ok()?,
+            }
         }
     });
-    batches.flatten().boxed()
+    let told = batches.flatten().take_while(|event| std::future::ready(event.is_ok()));
+    told.filter_map(|event| std::future::ready(event.ok())).boxed()
 }
 
 impl Walk {
-    /// The events between the last step and the head, or the first of them; empty at the head.
-    fn step(&mut self) -> Result<Vec<Box<RawValue>>, RpcError> {
+    /// The events between the last step and the head, or the first of them; none at the head.
+    fn step(&mut self) -> Result<Option<Events>, RpcError> {
         let view = self.context.view();
         if view.head().number > self.cursor.at().number + MAX_LAG {
             return Err(RpcError::server("the subscriber reads too slowly"));
         }
-        let mut events = Vec::new();
-        while events.len() < MAX_EVENTS {
+        let (mut list, mut bytes) = (Vec::new(), 0);
+        while list.len() < MAX_EVENTS && bytes < MAX_BYTES {
             let Some(step) = self.cursor.advance_by(&view, 1)?.pop() else { break };
-            events.extend((self.tell)(&view, step)?);
+            let more = (self.tell)(&view, step)?;
+            bytes += more.iter().map(|event| event.get().len()).sum::<usize>();
+            list.extend(more);
         }
-        Ok(events)
+        if list.is_empty() {
+            return Ok(None);
+        }
+        let room = u32::try_from(bytes.div_ceil(KIB)).ok();
+        let room = room.and_then(|room| self.context.bounds.events.clone().try_acquire_many_owned(room).ok());
+        let room = room.ok_or_else(|| RpcError::server("too many events wait for their readers"))?;
+        Ok(Some(Events { list, _room: room, until: Instant::now() + PATIENCE }))
     }
 }
 
@@ -106,7 +148,7 @@ pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
 /// The logs of each block that joins the canonical chain, and again with `removed` when it leaves.
 pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(2)?;
-    let mut follower = Follower::new(args.optional::<Filter>()?.unwrap_or_default());
+    let mut follower = Follower::new(args.optional::<Filter>()?.unwrap_or_default(), &context.bounds)?;
     Ok(events(context, Box::new(move |view, step| follower.logs(view, step)?.iter().map(reply).collect())))
 }
 
@@ -115,10 +157,16 @@ pub fn new_pending_transactions(context: &Arc<RpcContext>, args: Args) -> Result
     let mut args = args.at_most(2)?;
     let full = args.optional()?.unwrap_or(false);
     let transactions = BroadcastStream::new(context.chain.pool.subscribe());
-    let told = transactions.map(move |tx| {
+    let pool = context.chain.pool.clone();
+    let told = transactions.filter_map(move |hash| {
         // A subscriber that missed some must not believe it saw all.
-        let tx = tx.map_err(|_| RpcError::server("the subscriber reads too slowly"))?;
-        if full { reply(TransactionJson::pooled(&tx)) } else { reply(tx.hash) }
+        let told = match hash {
+            Err(_) => Some(Err(RpcError::server("the subscriber reads too slowly"))),
+            Ok(hash) if !full => Some(reply(hash)),
+            // One that has left meanwhile is pending no more.
+            Ok(hash) => pool.get(&hash).map(|tx| reply(TransactionJson::pooled(&tx))),
+        };
+        std::future::ready(told)
     });
     Ok(told.take_while(|event| std::future::ready(event.is_ok())).filter_map(|event| std::future::ready(event.ok())).boxed())
 }

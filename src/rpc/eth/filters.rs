@@ -13,7 +13,6 @@ use crate::{
     chain::{
         evm::Deadline,
         heads::{Cursor, Step},
-        pool::PoolTx,
     },
     rpc::{
         RpcContext,
@@ -54,8 +53,8 @@ struct Entry {
 
 enum Filter {
     Blocks(Cursor),
-    Logs { query: Query, cursor: Cursor, follower: Follower },
-    Pending { transactions: broadcast::Receiver<Arc<PoolTx>>, full: bool },
+    Logs { query: Query, cursor: Cursor, follower: Box<Follower> },
+    Pending { transactions: broadcast::Receiver<B256>, full: bool },
 }
 
 impl Default for Filters {
@@ -98,7 +97,7 @@ fn not_found() -> RpcError {
 pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     let query: Query = args.at_most(1)?.required()?;
     query.check_order()?;
-    let follower = query.follower();
+    let follower = Box::new(query.follower(&context.bounds)?);
     context.filters.add(Filter::Logs { query, cursor: Cursor::new(context.view().head()), follower })
 }
 
@@ -168,13 +167,17 @@ impl Filter {
                 reply(logs)
             }
             Self::Pending { transactions, full } => {
-                let (mut found, mut bytes) = (Vec::new(), 0);
+                let (mut found, mut hashes, mut bytes) = (Vec::new(), Vec::new(), 0);
                 while !*full || bytes < context.bounds.transactions {
                     match transactions.try_recv() {
-                        Ok(tx) => {
-                            bytes += tx.raw.len();
-                            found.push(tx);
+                        Ok(hash) if *full => {
+                            // One that has left meanwhile, into a block mostly, is pending no more.
+                            if let Some(tx) = context.chain.pool.get(&hash) {
+                                bytes += tx.raw.len();
+                                found.push(tx);
+                            }
                         }
+                        Ok(hash) => hashes.push(hash),
                         // The oldest are lost; those that are left come with the next try.
                         Err(TryRecvError::Lagged(_)) => {}
                         Err(TryRecvError::Empty | TryRecvError::Closed) => break,
@@ -182,7 +185,7 @@ impl Filter {
                 }
                 match *full {
                     true => reply(found.iter().map(|tx| TransactionJson::pooled(tx)).collect::<Vec<_>>()),
-                    false => reply(found.iter().map(|tx| tx.hash).collect::<Vec<_>>()),
+                    false => reply(hashes),
                 }
             }
         }

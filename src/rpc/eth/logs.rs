@@ -5,14 +5,17 @@ use crate::{
     chain::{evm::Deadline, heads::Step, view::View},
     rpc::{
         RpcContext,
+        api::Bounds,
         error::{Reply, RpcError, reply},
+        frame::KIB,
         params::{Arg, Args, bytes},
     },
 };
-use alloy_primitives::{Address, B256, Bloom, BloomInput, Log};
+use alloy_primitives::{Address, B256, Bloom, Log, keccak256};
 use serde_json::{Map, Value};
 use starling_proto::payload::BlockId;
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What one answer may hold.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +44,19 @@ const MAX_ALTERNATIVES: usize = 1000;
 pub struct Filter {
     pub addresses: Vec<Address>,
     pub topics: Vec<Vec<B256>>,
+    /// The bits of each alternative in a block's bloom, found once: a filter is asked about many blocks.
+    blooms: Vec<Vec<Bits>>,
+}
+
+/// Where three bits of a bloom are that a value sets: byte and mask.
+type Bits = [(u8, u8); 3];
+
+fn bits(value: &[u8]) -> Bits {
+    let hash = keccak256(value);
+    std::array::from_fn(|i| {
+        let bit = u16::from_be_bytes([hash[2 * i], hash[2 * i + 1]]) & 2047;
+        (255 - (bit >> 3) as u8, 1 << (bit & 7))
+    })
 }
 
 impl Filter {
@@ -52,10 +68,23 @@ impl Filter {
 
     /// Whether a block with this bloom can hold a matching log.
     pub fn may_match(&self, bloom: &Bloom) -> bool {
-        let any =
-            |mut inputs: Box<dyn Iterator<Item = &[u8]> + '_>| inputs.any(|input| bloom.contains_input(BloomInput::Raw(input)));
-        (self.addresses.is_empty() || any(Box::new(self.addresses.iter().map(|a| a.as_slice()))))
-            && self.topics.iter().all(|wanted| wanted.is_empty() || any(Box::new(wanted.iter().map(|t| t.as_slice()))))
+        let set = |bits: &Bits| bits.iter().all(|(byte, mask)| bloom[usize::from(*byte)] & mask != 0);
+        self.blooms.iter().all(|wanted| wanted.is_empty() || wanted.iter().any(set))
+    }
+
+    fn new(addresses: Vec<Address>, topics: Vec<Vec<B256>>) -> Self {
+        let mut blooms: Vec<Vec<Bits>> = vec![addresses.iter().map(|address| bits(address.as_slice())).collect()];
+        blooms.extend(topics.iter().map(|wanted| wanted.iter().map(|topic| bits(topic.as_slice())).collect()));
+        Self { addresses, topics, blooms }
+    }
+
+    /// In memory.
+    fn bytes(&self) -> usize {
+        let bits: usize = self.blooms.iter().map(Vec::len).sum();
+        size_of::<Self>()
+            + self.addresses.len() * 20
+            + self.topics.iter().map(Vec::len).sum::<usize>() * 32
+            + bits * size_of::<Bits>()
     }
 
     /// The matching logs of a block.
@@ -102,7 +131,7 @@ impl Filter {
         if addresses.len() > MAX_ALTERNATIVES {
             return Err("exceed max addresses".into());
         }
-        Ok(Self { addresses, topics })
+        Ok(Self::new(addresses, topics))
     }
 }
 
@@ -150,7 +179,7 @@ impl Query {
     }
 
     /// A follower of the blocks to come. Tags bound nothing but numbers do; a block by its hash is none to come.
-    pub fn follower(&self) -> Follower {
+    pub fn follower(&self, bounds: &Bounds) -> Result<Follower, RpcError> {
         let bound = |tag, open| match tag {
             BlockTag::Number(number) => number,
             _ => open,
@@ -159,7 +188,7 @@ impl Query {
             Blocks::Hash(_) => (u64::MAX, 0),
             Blocks::Range(from, to) => (bound(from, 0), bound(to, u64::MAX)),
         };
-        Follower { first, last, ..Follower::new(self.filter.clone()) }
+        Ok(Follower { first, last, ..Follower::new(self.filter.clone(), bounds)? })
     }
 }
 
@@ -167,8 +196,16 @@ fn bad_range() -> RpcError {
     RpcError::invalid_params("invalid block range params")
 }
 
-/// Blocks whose logs can be told as removed.
-const REMEMBERED: usize = 128;
+/// How far below the head the logs of a block can be told as removed, and how many bytes of them a follower keeps.
+const REMEMBERED: u64 = 128;
+const REMEMBERED_BYTES: usize = 256 << 10;
+/// What a remembered log takes beside topics and data.
+const LOG: usize = 256;
+
+/// Memory for this many bytes, if there is any.
+fn room(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    memory.clone().try_acquire_many_owned(u32::try_from(bytes.div_ceil(KIB)).ok()?).ok()
+}
 
 /// The logs of each block that joins the chain, and again with `removed` when it leaves.
 pub struct Follower {
@@ -176,19 +213,53 @@ pub struct Follower {
     /// Blocks outside are passed over.
     first: u64,
     last: u64,
-    /// Blocks that had matching logs, oldest first. They are shared with everybody who reads them.
-    told: VecDeque<Block>,
+    /// Blocks that had matching logs, oldest first.
+    told: VecDeque<Told>,
+    /// Blocks up to here had logs that are no longer known.
+    forgotten: u64,
+    memory: Arc<Semaphore>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The logs of a block as they were told.
+struct Told {
+    block: BlockId,
+    logs: Vec<LogJson>,
+    bytes: usize,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Follower {
-    pub fn new(filter: Filter) -> Self {
-        Self { filter, first: 0, last: u64::MAX, told: VecDeque::new() }
+    /// Refused when all filters together take too much.
+    pub fn new(filter: Filter, bounds: &Bounds) -> Result<Self, RpcError> {
+        let memory = bounds.filters.clone();
+        let room = room(&memory, filter.bytes()).ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
+        Ok(Self { filter, first: 0, last: u64::MAX, told: VecDeque::new(), forgotten: 0, memory, _room: room })
+    }
+
+    /// Keeps what was told of a block as far as there is room for it.
+    fn remember(&mut self, block: BlockId, logs: &[LogJson]) {
+        let bytes = logs.iter().map(|log| LOG + log.weight()).sum();
+        while self.told.iter().map(|told| told.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {
+            let Some(oldest) = self.told.pop_front() else { break };
+            self.forgotten = oldest.block.number;
+        }
+        match room(&self.memory, bytes).filter(|_| bytes <= REMEMBERED_BYTES) {
+            Some(_room) => self.told.push_back(Told { block, logs: logs.to_vec(), bytes, _room }),
+            None => {
+                self.told.clear();
+                self.forgotten = block.number;
+            }
+        }
     }
 
     pub fn logs(&mut self, view: &View, step: Step) -> Result<Vec<LogJson>, RpcError> {
         match step {
             Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => Ok(vec![]),
             Step::Added(BlockId { number, .. }) => {
+                while let Some(old) = self.told.pop_front_if(|old| old.block.number + REMEMBERED < number) {
+                    self.forgotten = old.block.number;
+                }
                 let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
                 if !self.filter.may_match(&header.logs_bloom) {
                     return Ok(vec![]);
@@ -196,16 +267,17 @@ impl Follower {
                 let block = Block::load(view, number)?.ok_or_else(|| RpcError::server("header not found"))?;
                 let logs = self.filter.of(&block);
                 if !logs.is_empty() {
-                    self.told.push_back(block);
-                    if self.told.len() > REMEMBERED {
-                        self.told.pop_front();
-                    }
+                    self.remember(block.payload.id(), &logs);
                 }
                 Ok(logs)
             }
+            // Whoever was told of them must learn that they are gone; at least that something is.
+            Step::Removed(BlockId { number, .. }) if number <= self.forgotten => {
+                Err(RpcError::server("blocks were removed whose logs are no longer known: ask for them again"))
+            }
             Step::Removed(BlockId { hash, .. }) => {
-                let block = self.told.pop_back_if(|newest| newest.payload.hash == hash);
-                let logs = block.map(|block| self.filter.of(&block)).unwrap_or_default();
+                let told = self.told.pop_back_if(|newest| newest.block.hash == hash);
+                let logs = told.map(|told| told.logs).unwrap_or_default();
                 Ok(logs.into_iter().rev().map(|log| LogJson { removed: true, ..log }).collect())
             }
         }

@@ -15,8 +15,6 @@ use crate::{
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use serde::Serialize;
 
-/// Blocks below the store's head whose tries can be led back to, each by its unwind record (geth keeps as many states).
-pub const PROOF_BLOCKS: u64 = 128;
 /// Slots in one request.
 pub const MAX_SLOTS: usize = 1024;
 
@@ -57,8 +55,9 @@ pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
     let keys = keys.iter().map(|key| key.parse()).collect::<Result<Vec<StorageKey>, _>>()?;
     let view = context.view();
     let number = block.known_number(context, &view)?;
-    let state = view.state_with_trie(number, PROOF_BLOCKS)?.ok_or_else(|| {
-        RpcError::server(format!("no proofs of block #{number}: the state's trie is kept for the newest {PROOF_BLOCKS} blocks"))
+    let state = view.provable_state(number, address)?.ok_or_else(|| {
+        let oldest = view.oldest_proof(address);
+        RpcError::server(format!("proofs at block #{number} are pruned, the oldest are at block #{oldest}"))
     })?;
     deadline.check()?;
     let slots: Vec<U256> = keys.iter().map(|key| key.slot).collect();

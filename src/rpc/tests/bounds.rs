@@ -263,3 +263,35 @@ async fn slow_calls_hold_up_slow_calls_only() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn filters_and_what_they_remember_are_bounded_in_bytes() {
+    let addresses: Vec<_> = (0..1000u64).map(|n| alloy_primitives::Address::left_padding_from(&n.to_be_bytes())).collect();
+    let mut chain = Chain::new(Fork::Canyon).with(|context| context.bounds.filters = Arc::new(tokio::sync::Semaphore::new(64)));
+    let filter = chain.result("eth_newFilter", json!([{ "address": addresses }])).await;
+    chain.result("eth_newFilter", json!([{ "address": addresses }])).await;
+    let told = (-32000, "too many filters: ask again later".to_owned());
+    assert_eq!(chain.error("eth_newFilter", json!([{ "address": addresses }])).await, told);
+    chain.result("eth_uninstallFilter", json!([filter])).await;
+    let filter = chain.result("eth_newFilter", json!([{}])).await;
+    // More logs than it may remember: they are told, and nothing is kept of them.
+    let free = chain.context.bounds.filters.available_permits();
+    let log = Log::new_unchecked(CONTRACT, vec![B256::ZERO], vec![7u8; 1000].into());
+    chain.add(&[(legacy(0), vec![log; 1000])]);
+    assert_eq!(chain.result("eth_getFilterChanges", json!([filter])).await.as_array().unwrap().len(), 1000);
+    assert_eq!(chain.context.bounds.filters.available_permits(), free);
+    // When that block leaves the chain the client learns that it cannot be told which.
+    chain.blocks.clear();
+    chain.publish();
+    let (code, message) = chain.error("eth_getFilterChanges", json!([filter])).await;
+    assert!(code == -32000 && message.starts_with("blocks were removed"), "{message}");
+}
+
+#[tokio::test]
+async fn signers_are_not_recovered_for_gas_that_is_not_there() {
+    let chain = Chain::new(Fork::Isthmus);
+    let one = json!({ "chainId": "0x0", "address": CONTRACT, "nonce": "0x0", "yParity": "0x0", "r": "0x1", "s": "0x1" });
+    let call = json!([{ "to": CONTRACT, "gas": "0x186a0", "authorizationList": vec![one; 5] }]);
+    let (_, message) = chain.error("eth_createAccessList", call).await;
+    assert!(message.starts_with("intrinsic gas too low"), "{message}");
+}

@@ -158,3 +158,22 @@ async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn what_is_echoed_is_bounded_and_counted() {
+    let limits = Limits { answer_memory: 100_000, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let call = |id: usize| format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"toy_echo","params":["hi"]}}"#, "i".repeat(id));
+    let invalid = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"invalid request"}}"#;
+    assert!(server.post(&call(1022)).await.ends_with(r#""result":"hi"}"#));
+    assert_eq!(server.post(&call(1023)).await, invalid);
+    let unknown = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "m".repeat(1_000_000));
+    assert!(server.post(&unknown).await.len() < 300);
+    let unknown = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}_subscribe"}}"#, "m".repeat(1_000_000));
+    assert!(server.post(&unknown).await.len() < 300);
+    // Many small answers are a large one.
+    let batch = |count| format!("[{}]", vec![call(1000); count].join(","));
+    assert!(server.post(&batch(50)).await.matches(r#""result":"hi""#).count() == 50);
+    let answer = server.post(&batch(150)).await;
+    assert!(answer.contains(r#""code":-32003"#) && answer.len() < 300, "{} bytes", answer.len());
+}

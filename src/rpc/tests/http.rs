@@ -160,3 +160,39 @@ async fn the_server_stops_when_told() {
     tokio::time::timeout(Duration::from_secs(5), &mut server.running).await.unwrap().unwrap();
     assert!(TcpStream::connect(server.addrs.http.unwrap()).await.is_err());
 }
+
+#[tokio::test]
+async fn bodies_that_are_only_announced_take_nothing() {
+    let limits = Limits { body_memory: 1 << 20, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+        let head = format!("{POST}\r\nexpect: 100-continue\r\ncontent-length: 5242880\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        // It is told to go on when its body is being waited for.
+        let mut go_on = [0; 25];
+        socket.read_exact(&mut go_on).await.unwrap();
+        silent.push(socket);
+    }
+    assert_eq!(server.http(POST, &format!("{CALL}{}", " ".repeat(900_000))).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_a_little_now_and_then_is_dropped() {
+    let limits = Limits { write: Duration::from_millis(1500), ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[50000000]}"#;
+    let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let (mut part, mut length) = (vec![0; 200_000], 0);
+    loop {
+        match socket.read(&mut part).await {
+            Ok(0) | Err(_) => break,
+            Ok(read) => length += read,
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(length < 50_000_000, "all of it came");
+}

@@ -4,11 +4,18 @@ use super::{
     chain::{CONTRACT, Chain, FUNDS, RICH, legacy},
     send::{SENDER, transfer},
 };
+use crate::chain::{
+    changes::{AccountChange, Changes},
+    trie,
+    view::ExecutedBlock,
+};
+use alloy_consensus::Header;
 use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
 use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 use serde_json::{Value, json};
-use starling_proto::fork::Fork;
+use starling_proto::{fork::Fork, payload::Payload};
+use std::sync::Arc;
 
 fn nodes(value: &Value) -> Vec<Bytes> {
     serde_json::from_value(value.clone()).unwrap()
@@ -52,18 +59,54 @@ async fn proofs_hold_against_the_state_root() {
 }
 
 #[tokio::test]
-async fn proofs_reach_back_128_blocks_below_the_store() {
+async fn proofs_reach_back_as_far_as_the_window_and_the_oldest_is_named() {
     let chain = Chain::new(Fork::Ecotone);
-    for _ in 0..130 {
-        let parent = chain.view.lock().clone();
-        let block = chain.block(&parent, &[], "");
-        chain.store.commit(&[block], None, None).unwrap();
-        chain.publish();
+    let add = |blocks| {
+        for _ in 0..blocks {
+            let parent = chain.view.lock().clone();
+            let block = chain.block(&parent, &[], "");
+            let account = AccountChange { nonce: parent.head().number, balance: U256::ONE, code_hash: KECCAK256_EMPTY };
+            let changes =
+                Changes { accounts: [(keccak256(Address::repeat_byte(7)), Some(account))].into(), ..Default::default() };
+            let update = trie::update(&parent.state(), &changes).unwrap();
+            let header = Header { state_root: update.state_root, ..block.payload.header.clone() };
+            let payload = Payload::sealed(header, block.payload.transactions.clone());
+            let (senders, receipts) = (block.senders.clone(), block.receipts.clone());
+            let block = ExecutedBlock::new(Arc::new(payload), senders, receipts, Arc::new(update.overlay));
+            chain.store.commit(&[Arc::new(block)], None, None).unwrap();
+            chain.publish();
+        }
+    };
+    add(400);
+    let passer = "0x4200000000000000000000000000000000000016";
+    let roots = async |block: &str| {
+        let header = chain.result("eth_getBlockByNumber", json!([block, false])).await;
+        let root: B256 = serde_json::from_value(header["stateRoot"].clone()).unwrap();
+        (root, header["hash"].clone())
+    };
+    // By number, hash and tag.
+    for block in ["0x0", "0x1", "0xc8", "0x18f", "latest"] {
+        let (root, hash) = roots(block).await;
+        for named in [json!(block), hash.clone(), json!({ "blockHash": hash })] {
+            let proof = chain.result("eth_getProof", json!([Address::ZERO, [], named])).await;
+            let key = Nibbles::unpack(keccak256(Address::ZERO));
+            verify_proof(root, key, None, &nodes(&proof["accountProof"])).unwrap();
+            assert_eq!(chain.result("eth_getProof", json!([CONTRACT, ["0x1"], named])).await["storageProof"][0]["value"], "0x38");
+        }
     }
-    chain.result("eth_getProof", json!([CONTRACT, [], "0x2"])).await;
-    let (code, message) = chain.error("eth_getProof", json!([CONTRACT, [], "0x1"])).await;
-    assert!(code == -32000 && message.starts_with("no proofs of block #1: "), "{message}");
-    assert_eq!(chain.result("eth_capabilities", json!([])).await["stateproofs"]["oldestBlock"], "0x2");
+    assert_eq!(chain.result("eth_capabilities", json!([])).await["stateproofs"]["oldestBlock"], "0x0");
+    // As small as it can be.
+    chain.store.keep_proofs(1).unwrap();
+    add(1);
+    assert_eq!(chain.result("eth_capabilities", json!([])).await["stateproofs"]["oldestBlock"], "0x111");
+    chain.result("eth_getProof", json!([CONTRACT, [], "0x111"])).await;
+    let pruned = "proofs at block #272 are pruned, the oldest are at block #273";
+    assert_eq!(chain.error("eth_getProof", json!([CONTRACT, [], "0x110"])).await, (-32000, pruned.into()));
+    // A withdrawal can be proven still.
+    let (root, _) = roots("0x1").await;
+    let proof = chain.result("eth_getProof", json!([passer, ["0x0"], "0x1"])).await;
+    let key = Nibbles::unpack(keccak256(passer.parse::<Address>().unwrap()));
+    verify_proof(root, key, None, &nodes(&proof["accountProof"])).unwrap();
 }
 
 #[tokio::test]

@@ -1,6 +1,10 @@
 //! The swarm over JSON-RPC, between two real swarms.
 
-use super::chain::{CHAIN_ID, Chain};
+use super::{
+    Server,
+    chain::{CHAIN_ID, Chain},
+};
+use crate::rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute};
 use libp2p::identity::Keypair;
 use serde_json::{Value, json};
 use starling_p2p::{Blocks, Config, DiscoveryConfig, Genesis, Network, Service};
@@ -156,6 +160,27 @@ async fn without_a_swarm_there_is_nothing_to_tell() {
     for method in ["opp2p_self", "opp2p_peerStats", "opp2p_listBlockedPeers"] {
         assert_eq!(chain.error(method, json!([])).await, (-32000, "p2p is disabled".into()));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_served_where_it_is_asked_for_and_nowhere_else() {
+    let (network, _, _running) = swarm().await;
+    let mut context = RpcContext::new(Chain::new(Fork::Ecotone).context.chain.clone(), TxRoute::Pool);
+    context.network = Some(network);
+    let end = |api: &str| {
+        let vhosts = vec!["localhost".to_owned()];
+        Some(HttpEndpoint { addr: ([127, 0, 0, 1], 0).into(), api: vec![api.to_owned()], vhosts, cors: vec![] })
+    };
+    let config = RpcConfig { http: end("eth"), rollup: end("opp2p"), ..Default::default() };
+    let (server, addrs) = RpcServer::bind(config, context).await.unwrap();
+    let token = CancellationToken::new();
+    let running = tokio::spawn(server.run(token.clone()));
+    let mut server = Server { addrs, running, _guard: token.clone().drop_guard(), token };
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"opp2p_self"}"#;
+    assert!(server.post(call).await.contains("-32601"), "a proxy may stand before an address of this machine");
+    server.addrs.http = server.addrs.rollup;
+    assert!(server.post(call).await.contains("peerID"));
+    assert!(server.post(r#"{"jsonrpc":"2.0","id":1,"method":"eth_blockNumber"}"#).await.contains("-32601"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

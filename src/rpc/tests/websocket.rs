@@ -150,8 +150,8 @@ async fn subscriptions_of_a_connection_are_bounded() {
     let server = Server::plain().await;
     let mut socket = Socket::open(&server).await;
     let subscribe = r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["never"]}"#;
-    let begun = socket.ask(&format!("[{}]", vec![subscribe; 1000].join(","))).await;
-    assert_eq!(begun.matches(r#""result":"0x"#).count(), 1000);
+    let begun = socket.ask(&format!("[{}]", vec![subscribe; 100].join(","))).await;
+    assert_eq!(begun.matches(r#""result":"0x"#).count(), 100);
     let refused = r#"{"code":-32000,"message":"too many subscriptions on this connection"}"#;
     assert_eq!(socket.ask(subscribe).await, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{refused}}}"#));
     // Others have room, and so has this one when one of its own has ended.
@@ -173,11 +173,14 @@ async fn large_messages_wait_for_each_other() {
     slow.send(&format!("{sleep}{}", " ".repeat(64 << 10))).await;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
     let mut slow = Some(slow);
+    let large = format!("{call}{}", " ".repeat(64 << 10));
     // The first may not have been read yet: then the second is answered before it.
     for _ in 0..1000 {
-        let mut asking = std::pin::pin!(quick.ask(call));
+        let mut asking = std::pin::pin!(quick.ask(&large));
         let waits = tokio::time::timeout(Duration::from_millis(300), &mut asking).await.is_err();
         if waits {
+            // Small ones do not wait.
+            assert_eq!(Socket::open(&server).await.ask(call).await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
             slow.take();
             assert_eq!(asking.await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
             return;
@@ -229,7 +232,7 @@ async fn one_port_can_serve_both() {
     let http = Http { api: api.clone(), vhosts: vec!["localhost".into()], cors: vec![] };
     let ws = Ws { api, origins: vec![] };
     let (server, addrs) = RpcServer::bind_sites(Some((addr, http)), Some((addr, ws)), Limits::default()).await.unwrap();
-    assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr), auth: None });
+    assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr), ..Default::default() });
     let token = CancellationToken::new();
     let running = tokio::spawn(server.run(token.clone()));
     let server = Server { addrs, running, _guard: token.clone().drop_guard(), token };

@@ -6,11 +6,11 @@ const SLOT: Duration = Duration::from_secs(2);
 const GARBAGE: Offence = Offence::Gossip("snappy");
 
 fn reputation(policy: Policy, statics: &[PeerId]) -> Reputation {
-    Reputation::new(policy, SLOT, statics.iter().copied(), ["10.0.0.1".parse().unwrap()])
+    Reputation::new(policy, SLOT, statics.iter().copied(), ["203.0.113.1".parse().unwrap()])
 }
 
 fn ip(last: u8) -> Option<IpAddr> {
-    Some(IpAddr::from([10, 0, 0, last]))
+    Some(IpAddr::from([203, 0, 113, last]))
 }
 
 fn actions(reputation: &mut Reputation) -> Vec<Action> {
@@ -128,6 +128,7 @@ fn scores_fade_while_connected_and_are_kept_while_away() {
     all.on_disconnected(&peer, "closed", "", NOW + 120);
     all.on_slot(NOW + 120 + 1200);
     assert_eq!(all.scores(&peer), Scores::default(), "forgotten after a hundred epochs");
+    assert_eq!(actions(&mut all).last(), Some(&Action::Save(Record::Score(peer, None))), "on disk too");
 }
 
 #[test]
@@ -147,6 +148,10 @@ fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
     all.protect(chosen, NOW);
     all.on_connected(chosen, ip(3), false, NOW);
     assert_eq!([(); 4].map(|()| misbehave(&mut all, 3)), [false; 4], "a protected peer is there now");
+    for local in ["127.0.0.1", "192.168.1.1", "172.17.0.1", "::1", "fd00::1"] {
+        all.ban_address(local.parse().unwrap(), "operator", String::new(), NOW);
+        assert_eq!(verdicts(&mut all), [], "{local} stands for many");
+    }
     all.on_time(NOW + 3600);
     assert!(all.address_bans().is_empty() && all.bans().is_empty());
 }
@@ -161,7 +166,7 @@ fn what_is_written_down_is_in_force_after_a_restart() {
     (0..6).for_each(|_| before.on_offence(banned, GARBAGE, "", NOW));
     (0..6).for_each(|_| before.on_offence(friend, GARBAGE, "", NOW));
     (0..3).for_each(|_| before.on_offence(poor, GARBAGE, "", NOW));
-    before.ban_address(IpAddr::from([10, 0, 0, 7]), "operator", String::new(), NOW);
+    before.ban_address(IpAddr::from([203, 0, 113, 7]), "operator", String::new(), NOW);
     before.save_all(NOW);
     let saved = |all: &mut Reputation| -> Vec<Record> {
         actions(all)
@@ -191,13 +196,21 @@ fn what_is_written_down_is_in_force_after_a_restart() {
 #[test]
 fn nothing_grows_without_bound() {
     let mut all = reputation(Policy { duration: Duration::from_secs(1 << 40), ..Policy::default() }, &[]);
+    let mut rows = BTreeSet::new();
     for i in 0..BANS as u32 + 100 {
         let (peer, address) = (PeerId::random(), IpAddr::from((0x0b00_0000 + i).to_be_bytes()));
         all.on_connected(peer, Some(address), false, NOW);
         (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW + u64::from(i)));
         all.on_disconnected(&peer, "banned", "", NOW + u64::from(i));
-        actions(&mut all);
+        for action in actions(&mut all) {
+            match action {
+                Action::Save(Record::Score(peer, Some(_))) => drop(rows.insert(peer)),
+                Action::Save(Record::Score(peer, None)) => drop(rows.remove(&peer)),
+                _ => {}
+            }
+        }
     }
     assert_eq!(all.bans().len(), BANS);
     assert!(all.peers.len() <= ABSENT + 1);
+    assert!(rows.len() <= ABSENT + 1, "{} rows are kept on disk", rows.len());
 }

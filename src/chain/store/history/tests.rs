@@ -114,7 +114,7 @@ fn a_finalized_state_stays_and_an_archive_keeps_all() {
 
 #[test]
 fn only_rows_of_history_are_old() {
-    let kept = Kept { states: 10, unwinds: 20 };
+    let kept = Kept { states: 10, unwinds: 20, ..Default::default() };
     let key = |tag: u8, number: u64| [&[tag][..], b"a", &number.to_be_bytes()].concat();
     assert!(is_old(&key(b'H', 10), kept) && !is_old(&key(b'H', 11), kept));
     assert!(is_old(&keys::unwind(19), kept) && !is_old(&keys::unwind(20), kept));

@@ -1,0 +1,142 @@
+//! The other side of serving: reads blocks and throws them away; and a bare stream with nothing behind it.
+
+use alloy_primitives::B256;
+use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use libp2p::{
+    Multiaddr, PeerId, Stream, StreamProtocol, Swarm, SwarmBuilder,
+    multiaddr::Protocol,
+    noise, ping,
+    swarm::{NetworkBehaviour, SwarmEvent},
+    tcp, yamux,
+};
+use libp2p_stream::Control;
+use starling_proto::wire::{self, Answer, Ask, LENGTH};
+use std::time::{Duration, Instant};
+
+const BARE: StreamProtocol = StreamProtocol::new("/bench/bare/1");
+/// As range sync asks.
+const AT_ONCE: usize = 2;
+const WINDOW: usize = 256;
+
+/// A node that does not answer pings is taken for dead.
+#[derive(NetworkBehaviour)]
+struct Behaviour {
+    streams: libp2p_stream::Behaviour,
+    ping: ping::Behaviour,
+}
+
+fn swarm() -> Swarm<Behaviour> {
+    SwarmBuilder::with_new_identity()
+        .with_tokio()
+        .with_tcp(tcp::Config::new().nodelay(true), noise::Config::new, yamux::Config::default)
+        .expect("noise")
+        .with_behaviour(|_| Behaviour { streams: libp2p_stream::Behaviour::new(), ping: ping::Behaviour::default() })
+        .expect("a behaviour")
+        .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(600)))
+        .build()
+}
+
+/// Connected with the node at the address.
+async fn connect(address: &str) -> (PeerId, Control) {
+    let address: Multiaddr = address.parse().expect("an address");
+    let Some(Protocol::P2p(peer)) = address.iter().last() else { panic!("{address} names no peer") };
+    let mut swarm = swarm();
+    swarm.dial(address).expect("it can be dialled");
+    let control = swarm.behaviour().streams.new_control();
+    while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionEstablished { .. }) {}
+    tokio::spawn(async move {
+        loop {
+            swarm.select_next_some().await;
+        }
+    });
+    (peer, control)
+}
+
+/// Serves bytes without end.
+pub async fn serve_bare() {
+    let mut swarm = swarm();
+    swarm.listen_on("/ip4/127.0.0.1/tcp/0".parse().expect("an address")).expect("a port");
+    let mut incoming = swarm.behaviour().streams.new_control().accept(BARE).expect("it is new");
+    let local = *swarm.local_peer_id();
+    tokio::spawn(async move {
+        loop {
+            if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
+                println!("{}", address.with(Protocol::P2p(local)));
+            }
+        }
+    });
+    let serving = tokio::spawn(async move {
+        let bytes: Vec<u8> = (0..256u32 << 10).map(|i| ((i * i) >> 3) as u8).collect();
+        while let Some((_, mut stream)) = incoming.next().await {
+            while stream.write_all(&bytes).await.is_ok() {}
+        }
+    });
+    let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+    let _ = ended.await;
+    serving.abort();
+}
+
+/// Prints the seconds that so many bytes take.
+pub async fn read_bare(address: &str, bytes: u64) {
+    let (peer, mut control) = connect(address).await;
+    let mut stream = control.open_stream(peer, BARE).await.expect("a stream");
+    let begun = Instant::now();
+    let mut buffer = vec![0; 64 << 10];
+    let mut read = 0;
+    while read < bytes {
+        read += stream.read(&mut buffer).await.expect("bytes") as u64;
+    }
+    println!("{}", begun.elapsed().as_secs_f64());
+}
+
+/// Reads every block up to this one; prints the seconds and the bytes that it took.
+pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
+    let (peer, mut control) = connect(address).await;
+    let protocol = StreamProtocol::try_from_owned(wire::protocol_id(chain_id)).expect("an id");
+    // Of the blocks `number`, `number - 1`, and so on.
+    let mut hashes = vec![hash];
+    while (hashes.len() as u64) < number {
+        let at = number + 1 - hashes.len() as u64;
+        let ask = wire::HeadersRequest { number: at, hash: hashes[hashes.len() - 1].to_vec(), count: 4096 };
+        let mut stream = open(&mut control, peer, &protocol, Ask::Headers(ask)).await;
+        while let Some(bytes) = frame(&mut stream).await {
+            let Ok(Answer::Headers(chunk)) = wire::decode_response(bytes) else { panic!("no headers") };
+            let headers = chunk.items().expect("items");
+            hashes.extend(headers.iter().map(|item| wire::decode_header(item).expect("a header").1.parent_hash));
+        }
+    }
+    hashes.truncate(number as usize);
+    hashes.reverse();
+    let begun = Instant::now();
+    let windows = futures::stream::iter(hashes.chunks(WINDOW).enumerate().map(|(index, window)| {
+        let (mut control, protocol) = (control.clone(), protocol.clone());
+        let first = 1 + (index * WINDOW) as u64;
+        let last_hash = window[window.len() - 1].to_vec();
+        let ask = wire::BodiesRequest { first, last: first + window.len() as u64 - 1, last_hash, max_bytes: 8 << 20 };
+        async move {
+            let mut stream = open(&mut control, peer, &protocol, Ask::Bodies(ask)).await;
+            let mut read = 0;
+            while let Some(bytes) = frame(&mut stream).await {
+                read += bytes.len() + LENGTH;
+            }
+            read
+        }
+    }));
+    let read: Vec<usize> = windows.buffered(AT_ONCE).collect().await;
+    println!("{} {}", begun.elapsed().as_secs_f64(), read.iter().sum::<usize>());
+}
+
+async fn open(control: &mut Control, peer: PeerId, protocol: &StreamProtocol, ask: Ask) -> Stream {
+    let mut stream = control.open_stream(peer, protocol.clone()).await.expect("a stream");
+    stream.write_all(&wire::frame(&wire::Request { ask: Some(ask) })).await.expect("it is sent");
+    stream.close().await.expect("it is sent");
+    stream
+}
+
+async fn frame(stream: &mut Stream) -> Option<Vec<u8>> {
+    let mut length = [0; LENGTH];
+    stream.read_exact(&mut length).await.ok()?;
+    let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut bytes).await.ok()?;
+    Some(bytes)
+}

@@ -1,0 +1,331 @@
+//! Range sync, what answers.
+//!
+//! What can overload it: peers that ask for more than the disk gives, peers that do not read, and many of both. Streams are bounded per
+//! peer and altogether, strangers apart from protected peers; each chunk waits for its peer's budget of bytes and for a place to read
+//! and pack it, first come first served, so that no peer takes the places of the others; one chunk is made ahead while one is
+//! written; reading and writing have deadlines, and who does not read is charged. A block is read and packed once for the wire: what
+//! is sent was linked, and still canonical after it was read, so a reorg in between never makes us a liar.
+
+use super::client;
+use crate::{
+    handle::{Blocks, Encoded, Heads, PeerInfo},
+    limits::Bucket,
+    peers::Offence,
+    serve::Seen,
+};
+use alloy_primitives::B256;
+use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use libp2p::{PeerId, Stream};
+use libp2p_stream::{Control, IncomingStreams};
+use lru::LruCache;
+use parking_lot::Mutex;
+use starling_proto::{
+    payload::BlockId,
+    wire::{self, Answer, Ask, ChunkBuilder, LENGTH, MAX_BODIES, MAX_CHUNK, MAX_HEADERS, MAX_REQUEST, Refusal},
+};
+use std::{
+    io,
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+    time::timeout,
+};
+
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Streams open at once, of one peer, and of all strangers or all protected peers together. A peer of ours has at most four.
+const STREAMS_PER_PEER: usize = 6;
+const STREAMS: usize = 64;
+/// Chunks read and packed at the same time, and large ones in memory.
+const READING: usize = 4;
+const LARGE: usize = 6;
+/// Bytes of a chunk before it is packed, about: little to lose, and enough to pack well.
+const CHUNK: usize = 256 << 10;
+/// A chunk above it holds one of the places for large ones until it is written.
+const SMALL_CHUNK: usize = 2 * CHUNK;
+/// Peers whose places are remembered.
+const PEERS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
+
+pub struct Server {
+    chain_id: u64,
+    genesis: BlockId,
+    blocks: Arc<dyn Blocks>,
+    heads: watch::Receiver<Heads>,
+    seen: Seen,
+    /// KiB a second.
+    rate: u32,
+    /// For strangers and for protected peers.
+    streams: [Arc<Semaphore>; 2],
+    reading: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    peers: Mutex<LruCache<PeerId, Arc<Peer>>>,
+}
+
+struct Peer {
+    streams: Arc<Semaphore>,
+    /// Tokens are KiB.
+    bucket: Mutex<Bucket>,
+}
+
+/// What a request has left to send.
+enum Rest {
+    Headers { at: BlockId, count: u64 },
+    Bodies { next: u64, parent: Option<B256>, last: BlockId, bytes: usize },
+}
+
+/// A framed chunk, and what is left after it.
+type Packed = Option<(Vec<u8>, Rest)>;
+
+impl Server {
+    /// `rate`: bytes a second of one peer.
+    pub fn new(
+        chain_id: u64,
+        genesis: BlockId,
+        blocks: Arc<dyn Blocks>,
+        heads: watch::Receiver<Heads>,
+        seen: Seen,
+        rate: u32,
+    ) -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self {
+            chain_id,
+            genesis,
+            blocks,
+            heads,
+            seen,
+            rate: (rate >> 10).max(1),
+            streams: [places(STREAMS), places(STREAMS)],
+            reading: places(READING),
+            large: places(LARGE),
+            peers: Mutex::new(LruCache::new(PEERS)),
+        }
+    }
+
+    /// The streams that come in; `None` if they are taken already.
+    pub fn listen(control: &mut Control, chain_id: u64) -> Option<IncomingStreams> {
+        control.accept(client::protocol(chain_id)?).ok()
+    }
+
+    /// Accepts streams until the swarm is gone. The loop only hands off; dropping it drops every serving task.
+    pub async fn run(self: Arc<Self>, mut incoming: IncomingStreams) {
+        let mut tasks = JoinSet::new();
+        while let Some((id, stream)) = incoming.next().await {
+            while tasks.try_join_next().is_some() {}
+            let protected = self.seen.peers.borrow().iter().any(|peer: &PeerInfo| peer.id == id && peer.protected);
+            let peer = self.peer(id);
+            let Ok(place) = peer.streams.clone().try_acquire_owned() else {
+                metrics::counter!("starling_p2p_range_serve_total", "result" => "overload").increment(1);
+                self.report(id, Offence::ExcessStreams);
+                continue;
+            };
+            // That others took all places is not this peer's fault.
+            let Ok(shared) = self.streams[usize::from(protected)].clone().try_acquire_owned() else { continue };
+            let server = self.clone();
+            tasks.spawn(async move {
+                let _places = (place, shared);
+                if let Err(error) = server.serve(&peer, stream).await {
+                    if error.kind() == io::ErrorKind::TimedOut {
+                        server.report(id, Offence::StalledStream);
+                    }
+                    tracing::debug!(peer = %id, %error, "range request not served");
+                }
+            });
+        }
+    }
+
+    fn report(&self, peer: PeerId, offence: Offence) {
+        // Lost when the swarm is busy: it will not be the last.
+        let _ = self.seen.offences.try_send((peer, offence));
+    }
+
+    fn peer(&self, id: PeerId) -> Arc<Peer> {
+        let fresh = || {
+            let bucket = Mutex::new(Bucket::new(self.rate, self.rate, Instant::now()));
+            Arc::new(Peer { streams: Arc::new(Semaphore::new(STREAMS_PER_PEER)), bucket })
+        };
+        self.peers.lock().get_or_insert(id, fresh).clone()
+    }
+
+    async fn serve(self: &Arc<Self>, peer: &Peer, mut stream: Stream) -> io::Result<()> {
+        let request = timeout(READ_TIMEOUT, read_request(&mut stream)).await??;
+        let rest = match wire::decode_request(&request) {
+            Ok(Ask::Status(_)) => return write(&mut stream, &answer(Answer::Status(self.status())), true).await,
+            Ok(Ask::Headers(ask)) => headers(&ask),
+            Ok(Ask::Bodies(ask)) => bodies(&ask),
+            Err(_) => None,
+        };
+        let Some(mut rest) = rest else { return refuse(&mut stream, Refusal::Invalid).await };
+        let mut made = self.make(peer, rest).await?;
+        if made.0.is_none() {
+            return refuse(&mut stream, Refusal::NotFound).await;
+        }
+        while let (Some((bytes, left)), place) = made {
+            rest = left;
+            let next = self.make(peer, rest);
+            let written = async {
+                let written = write(&mut stream, &bytes, false).await;
+                drop(place);
+                written
+            };
+            let (written, next) = tokio::join!(written, next);
+            written?;
+            made = next?;
+        }
+        metrics::counter!("starling_p2p_range_serve_total", "result" => "ok").increment(1);
+        timeout(WRITE_TIMEOUT, stream.close()).await?
+    }
+
+    fn status(&self) -> wire::Status {
+        let heads = *self.heads.borrow();
+        let safe = Some(heads.safe).filter(|safe| *safe != self.genesis && *safe != BlockId::default());
+        let head = if heads.head == BlockId::default() { self.genesis } else { heads.head };
+        wire::Status {
+            chain_id: self.chain_id,
+            genesis_hash: self.genesis.hash.to_vec(),
+            head: Some(head.into()),
+            oldest: self.blocks.oldest().max(self.genesis.number),
+            safe: safe.map(Into::into),
+            finalized: None,
+        }
+    }
+
+    /// The next chunk, framed; `None` where there is nothing more to send. Waits for the peer's budget.
+    async fn make(self: &Arc<Self>, peer: &Peer, rest: Rest) -> io::Result<(Packed, Option<OwnedSemaphorePermit>)> {
+        if rest.is_empty() {
+            return Ok((None, None));
+        }
+        let reading = self.reading.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let server = self.clone();
+        let packed = tokio::task::spawn_blocking(move || {
+            let _reading = reading;
+            server.pack(rest)
+        });
+        let packed = packed.await.map_err(io::Error::other)?;
+        let size = packed.as_ref().map_or(0, |(bytes, _)| bytes.len());
+        let wait = peer.bucket.lock().take_many((size >> 10) as u32, Instant::now());
+        let place = match size > SMALL_CHUNK {
+            true => Some(self.large.clone().acquire_owned().await.map_err(io::Error::other)?),
+            false => None,
+        };
+        tokio::time::sleep(wait).await;
+        Ok((packed, place))
+    }
+
+    fn pack(&self, rest: Rest) -> Packed {
+        let mut chunk = ChunkBuilder::default();
+        let (rest, kind): (Rest, fn(wire::Chunk) -> Answer) = match rest {
+            Rest::Headers { at, count } => (self.pack_headers(at, count, &mut chunk), Answer::Headers),
+            Rest::Bodies { next, parent, last, bytes } => {
+                (self.pack_bodies(next, parent, last, bytes, &mut chunk)?, Answer::Bodies)
+            }
+        };
+        if chunk.is_empty() {
+            return None;
+        }
+        Some((answer(kind(chunk.finish().ok()?)), rest))
+    }
+
+    /// Each header is the preimage of the hash before it: whatever happens to the chain meanwhile, what is sent is true.
+    fn pack_headers(&self, mut at: BlockId, mut count: u64, chunk: &mut ChunkBuilder) -> Rest {
+        while count > 0 && chunk.len() < CHUNK {
+            let Some(block) = self.read(at.number, false).filter(|block| block.hash == at.hash) else {
+                count = 0;
+                break;
+            };
+            chunk.push(&[&block.header]);
+            count -= 1;
+            match at.number.checked_sub(1) {
+                Some(number) if number > self.genesis.number => at = BlockId { number, hash: block.parent },
+                _ => count = 0,
+            }
+        }
+        Rest::Headers { at, count }
+    }
+
+    /// `None` if the block that was named is not, or no longer, on our chain.
+    fn pack_bodies(
+        &self,
+        mut next: u64,
+        mut parent: Option<B256>,
+        last: BlockId,
+        mut bytes: usize,
+        chunk: &mut ChunkBuilder,
+    ) -> Option<Rest> {
+        let mut left = bytes;
+        while next <= last.number && chunk.len() < CHUNK && left > 0 {
+            let linked = |block: &Encoded| parent.is_none_or(|parent| block.parent == parent);
+            let Some(block) = self.read(next, true).filter(linked) else { break };
+            let size = LENGTH + block.header.len() + block.transactions.len();
+            // A large one comes alone.
+            if size > MAX_CHUNK || (!chunk.is_empty() && chunk.len() + size > MAX_CHUNK) {
+                break;
+            }
+            chunk.push(&[&block.header, &block.transactions]);
+            left = left.saturating_sub(size);
+            (next, parent) = (next + 1, Some(block.hash));
+        }
+        bytes = left;
+        let canonical = self.blocks.hash(last.number) == Some(last.hash);
+        canonical.then_some(Rest::Bodies { next, parent, last, bytes })
+    }
+
+    fn read(&self, number: u64, transactions: bool) -> Option<Encoded> {
+        (number > self.genesis.number).then(|| self.blocks.encoded(number, transactions)).flatten()
+    }
+}
+
+impl Rest {
+    fn is_empty(&self) -> bool {
+        match self {
+            Rest::Headers { count, .. } => *count == 0,
+            Rest::Bodies { next, last, bytes, .. } => *next > last.number || *bytes == 0,
+        }
+    }
+}
+
+fn headers(ask: &wire::HeadersRequest) -> Option<Rest> {
+    let at = BlockId { number: ask.number, hash: wire::hash(&ask.hash).ok()? };
+    (1..=MAX_HEADERS).contains(&ask.count).then_some(Rest::Headers { at, count: ask.count.into() })
+}
+
+fn bodies(ask: &wire::BodiesRequest) -> Option<Rest> {
+    let last = BlockId { number: ask.last, hash: wire::hash(&ask.last_hash).ok()? };
+    let count = ask.last.checked_sub(ask.first)?.checked_add(1)?;
+    let bytes = (ask.max_bytes as usize).clamp(1, MAX_CHUNK);
+    (count <= MAX_BODIES).then_some(Rest::Bodies { next: ask.first, parent: None, last, bytes })
+}
+
+fn answer(answer: Answer) -> Vec<u8> {
+    wire::frame(&wire::Response { answer: Some(answer) })
+}
+
+async fn read_request(stream: &mut Stream) -> io::Result<Vec<u8>> {
+    let mut length = [0; LENGTH];
+    stream.read_exact(&mut length).await?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_REQUEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a request of {length} bytes")));
+    }
+    let mut request = vec![0; length];
+    stream.read_exact(&mut request).await?;
+    Ok(request)
+}
+
+async fn refuse(stream: &mut Stream, refusal: Refusal) -> io::Result<()> {
+    let result = if refusal == Refusal::NotFound { "not_found" } else { "invalid" };
+    metrics::counter!("starling_p2p_range_serve_total", "result" => result).increment(1);
+    write(stream, &answer(Answer::Refusal(refusal as u32)), true).await
+}
+
+/// A peer that reads none of it for a while is one that does not read.
+async fn write(stream: &mut Stream, bytes: &[u8], last: bool) -> io::Result<()> {
+    timeout(WRITE_TIMEOUT, async {
+        stream.write_all(bytes).await?;
+        if last { stream.close().await } else { Ok(()) }
+    })
+    .await?
+}

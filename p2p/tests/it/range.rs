@@ -1,0 +1,327 @@
+//! Range sync with real swarms: thousands of blocks from several peers, some of which lie.
+
+use crate::net::*;
+use alloy_primitives::Bytes;
+use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use libp2p::{PeerId, Stream, StreamProtocol};
+use starling_p2p::{Change, Config, Genesis, Network};
+use starling_proto::{
+    payload::Payload,
+    wire::{self, Answer, Ask, ChunkBuilder, LENGTH},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::task::JoinHandle;
+
+const LONG: Duration = Duration::from_secs(120);
+
+/// Of a chain old enough for all these blocks.
+fn long_config() -> Config {
+    Config { genesis: Genesis { time: unix_now() - 1_000_000, ..genesis() }, ..config() }
+}
+
+fn following(peers: &[&Node]) -> Config {
+    Config { static_peers: peers.iter().map(|node| node.address.clone()).collect(), ..long_config() }
+}
+
+/// Until so many peers have said what they have.
+async fn greeted(network: &Network, peers: u64) {
+    for _ in 0..6000 {
+        if network.report().await.unwrap().sync.peers == peers {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{:#?}", network.report().await.unwrap());
+}
+
+async fn ask(node: &Node, raw: &mut Raw, request: Vec<u8>) -> Vec<Answer> {
+    let mut control = raw.0.behaviour().streams.new_control();
+    let peer = node.network.local_peer_id();
+    let exchange = async move {
+        let mut stream = control.open_stream(peer, protocol()).await.unwrap();
+        stream.write_all(&request).await.unwrap();
+        stream.close().await.unwrap();
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes).await;
+        let (mut rest, mut answers) = (&bytes[..], Vec::new());
+        while let Some((length, tail)) = rest.split_first_chunk::<LENGTH>() {
+            let (message, tail) = tail.split_at(u32::from_le_bytes(*length) as usize);
+            answers.push(wire::decode_response(message.to_vec()).unwrap());
+            rest = tail;
+        }
+        answers
+    };
+    tokio::pin!(exchange);
+    loop {
+        tokio::select! {
+            answers = &mut exchange => return answers,
+            _ = raw.0.select_next_some() => {}
+        }
+    }
+}
+
+fn protocol() -> StreamProtocol {
+    StreamProtocol::try_from_owned(wire::protocol_id(CHAIN)).unwrap()
+}
+
+fn request(ask: Ask) -> Vec<u8> {
+    wire::frame(&wire::Request { ask: Some(ask) })
+}
+
+/// A peer of our kind that answers what it likes.
+type Server = fn(&[Arc<Payload>], Ask) -> Vec<Answer>;
+
+struct Fake {
+    id: PeerId,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Fake {
+    async fn connected_to(node: &Node, blocks: &[Arc<Payload>], server: Server) -> Self {
+        // Asked first of equals: the one of the lowest id.
+        let others = node.network.peers();
+        let mut raw = Raw::new(false);
+        while others.iter().any(|peer| peer.id < raw.id()) {
+            raw = Raw::new(false);
+        }
+        let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol()).unwrap();
+        raw.reconnect(node).await;
+        let (id, blocks) = (raw.id(), blocks.to_vec());
+        let drive = tokio::spawn(async move {
+            loop {
+                raw.0.select_next_some().await;
+            }
+        });
+        let serve = tokio::spawn(async move {
+            while let Some((_, stream)) = incoming.next().await {
+                let blocks = blocks.clone();
+                tokio::spawn(async move { answer(stream, &blocks, server).await });
+            }
+        });
+        Self { id, tasks: [drive, serve] }
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn answer(mut stream: Stream, blocks: &[Arc<Payload>], server: Server) -> Option<()> {
+    let mut length = [0; LENGTH];
+    stream.read_exact(&mut length).await.ok()?;
+    let mut request = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut request).await.ok()?;
+    let answers = server(blocks, wire::decode_request(&request).ok()?);
+    if answers.is_empty() {
+        // Silence, on an open stream.
+        std::future::pending::<()>().await;
+    }
+    for answer in answers {
+        stream.write_all(&wire::frame(&wire::Response { answer: Some(answer) })).await.ok()?;
+    }
+    stream.close().await.ok()
+}
+
+fn status(blocks: &[Arc<Payload>]) -> wire::Status {
+    wire::Status {
+        chain_id: CHAIN,
+        genesis_hash: genesis().id.hash.to_vec(),
+        head: blocks.last().map(|block| block.id().into()),
+        ..Default::default()
+    }
+}
+
+fn chunk(items: impl IntoIterator<Item = Bytes>) -> wire::Chunk {
+    let mut chunk = ChunkBuilder::default();
+    items.into_iter().for_each(|item| chunk.push(&[&item]));
+    chunk.finish().unwrap()
+}
+
+fn true_bodies(blocks: &[Arc<Payload>], ask: &wire::BodiesRequest) -> Vec<Bytes> {
+    let range = (ask.first - 11) as usize..=(ask.last - 11) as usize;
+    blocks[range].iter().map(|block| wire::encode_block(block).concat().into()).collect()
+}
+
+fn true_headers(blocks: &[Arc<Payload>], ask: &wire::HeadersRequest) -> Vec<Bytes> {
+    let upper = &blocks[..=(ask.number - 11) as usize];
+    upper.iter().rev().take(ask.count as usize).map(|block| wire::encode_block(block)[0].clone().into()).collect()
+}
+
+/// Everything true, but for what `lie` says.
+fn truth(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Status(_) => vec![Answer::Status(status(blocks))],
+        Ask::Headers(ask) => vec![Answer::Headers(chunk(true_headers(blocks, &ask)))],
+        Ask::Bodies(ask) => vec![Answer::Bodies(chunk(true_bodies(blocks, &ask)))],
+    }
+}
+
+/// A block of the window is one that it made up.
+fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Bodies(ask) => {
+            let mut items = true_bodies(blocks, &ask);
+            let mut made_up = (*blocks[5]).clone();
+            made_up.header.gas_used += 1;
+            items[3] = wire::encode_block(&made_up).concat().into();
+            vec![Answer::Bodies(chunk(items))]
+        }
+        ask => truth(blocks, ask),
+    }
+}
+
+/// The header of the block that was asked for, with transactions of its own.
+fn wrong_transactions(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Bodies(ask) => {
+            let mut items = true_bodies(blocks, &ask);
+            let mut forged = (*blocks[(ask.first - 11) as usize]).clone();
+            forged.transactions = vec![vec![1; 100].into()];
+            items[0] = wire::encode_block(&forged).concat().into();
+            vec![Answer::Bodies(chunk(items))]
+        }
+        ask => truth(blocks, ask),
+    }
+}
+
+fn wrong_header(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Headers(ask) => {
+            let mut items = true_headers(blocks, &ask);
+            items.rotate_left(1);
+            vec![Answer::Headers(chunk(items))]
+        }
+        ask => truth(blocks, ask),
+    }
+}
+
+/// A replica that starts late, beside two honest peers and one that answers with `server`, gets every block.
+async fn late_beside(server: Server) -> (Node, Fake) {
+    let blocks = chain(3_000, vec![1; 500]);
+    let (tip, rest) = blocks.split_last().unwrap();
+    let first = Node::start_with(long_config(), rest).await;
+    let second = Node::start_with(long_config(), rest).await;
+    let late = Node::start(following(&[&first, &second])).await;
+    late.peers(2).await;
+    let fake = Fake::connected_to(&late, &blocks, server).await;
+    greeted(&late.network, 3).await;
+    first.publish(tip).await;
+    eventually(LONG, || late.chain.has(tip)).await;
+    assert!(blocks.iter().all(|block| late.chain.has(block)));
+    (late, fake)
+}
+
+async fn is_banned_for_a_lie(server: Server, evidence: &str) {
+    let (late, liar) = late_beside(server).await;
+    let ledger = late.network.ledger(Some(liar.id), 100).await.unwrap();
+    let line = ledger.iter().find(|line| line.reason == "false_block").expect("it is named");
+    assert!(line.evidence.contains(evidence), "{line:?}");
+    assert!(ledger.iter().any(|line| matches!(line.change, Change::Banned { .. })), "{ledger:?}");
+    for honest in late.network.peers() {
+        assert_eq!(late.network.ledger(Some(honest.id), 100).await.unwrap().iter().map(|l| l.score).sum::<f64>().min(0.0), 0.0);
+    }
+    late.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_three_peers_that_serves_wrong_blocks_is_banned_and_the_others_finish() {
+    is_banned_for_a_lie(wrong_body, "it sent 16 (").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_that_are_not_the_headers_are_a_ban() {
+    is_banned_for_a_lie(wrong_transactions, "the transactions are not those of block").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_that_is_not_the_one_named_is_a_ban() {
+    is_banned_for_a_lie(wrong_header, "asked for header ").await;
+}
+
+fn silence(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Status(_) => truth(blocks, ask),
+        _ => vec![],
+    }
+}
+
+fn refusal(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Status(_) => truth(blocks, ask),
+        _ => vec![Answer::Refusal(wire::Refusal::NotFound as u32)],
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_has_not_what_it_says_is_named_and_not_banned() {
+    let (late, fake) = late_beside(refusal).await;
+    assert!(late.network.ledger(Some(fake.id), 9).await.unwrap().iter().any(|line| line.reason == "false_status"));
+    assert!(late.network.peers().iter().any(|peer| peer.id == fake.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_peer_loses_its_share() {
+    let (late, fake) = late_beside(silence).await;
+    assert!(late.network.peers().iter().any(|peer| peer.id == fake.id), "slow is no lie");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_time_does_not_allow_is_named() {
+    fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+        let head = wire::Block { number: u64::MAX, hash: vec![1; 32] };
+        truth(&[], ask)
+            .into_iter()
+            .map(|answer| match answer {
+                Answer::Status(status) => Answer::Status(wire::Status { head: Some(head.clone()), ..status }),
+                answer => answer,
+            })
+            .collect()
+    }
+    let node = Node::start(long_config()).await;
+    let fake = Fake::connected_to(&node, &[], future).await;
+    loop {
+        if node.debts(fake.id).await.iter().any(|(reason, _)| *reason == "false_head") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_is_bounded_and_true() {
+    let blocks = chain(200, vec![7; 300]);
+    let node = Node::start_with(long_config(), &blocks).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let last = blocks[199].id();
+    let headers = |count| request(Ask::Headers(wire::HeadersRequest { number: last.number, hash: last.hash.to_vec(), count }));
+    let bodies = |first, max_bytes| {
+        request(Ask::Bodies(wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes }))
+    };
+    let Answer::Status(said) = &ask(&node, &mut raw, request(Ask::Status(wire::StatusRequest {}))).await[0] else { panic!() };
+    assert_eq!((said.head.clone(), said.chain_id), (Some(last.into()), CHAIN));
+    let Answer::Headers(chunk) = &ask(&node, &mut raw, headers(4096)).await[0] else { panic!("headers") };
+    let hashes: Vec<_> = chunk.items().unwrap().iter().map(|item| wire::decode_header(item).unwrap().0).collect();
+    assert_eq!(hashes, blocks.iter().rev().map(|block| block.hash).collect::<Vec<_>>(), "down to the first block");
+    let Answer::Bodies(chunk) = &ask(&node, &mut raw, bodies(201, 1 << 20)).await[0] else { panic!("blocks") };
+    let read: Vec<Payload> = chunk.items().unwrap().iter().map(|item| wire::decode_block(item).unwrap()).collect();
+    assert!(read.iter().eq(blocks[190..].iter().map(|block| &**block)));
+    let answers = ask(&node, &mut raw, bodies(11, 1)).await;
+    let Answer::Bodies(chunk) = &answers[0] else { panic!("blocks") };
+    assert_eq!((answers.len(), chunk.count), (1, 1), "as many as the bytes hold, one at least");
+    let other = wire::HeadersRequest { number: last.number, hash: vec![1; 32], count: 1 };
+    let refusals = [
+        (request(Ask::Headers(other)), wire::Refusal::NotFound),
+        (headers(0), wire::Refusal::Invalid),
+        (headers(4097), wire::Refusal::Invalid),
+        (bodies(last.number + 1, 1), wire::Refusal::Invalid),
+        (bodies(0, 1), wire::Refusal::NotFound),
+        (request(Ask::Headers(wire::HeadersRequest { number: 0, hash: vec![], count: 1 })), wire::Refusal::Invalid),
+        (vec![1, 0, 0, 0, 0xff], wire::Refusal::Invalid),
+    ];
+    for (index, (asked, refusal)) in refusals.into_iter().enumerate() {
+        assert_eq!(ask(&node, &mut raw, asked).await, [Answer::Refusal(refusal as u32)], "request {index}");
+    }
+    assert!(ask(&node, &mut raw, vec![0xff, 0xff, 0xff, 0xff]).await.is_empty(), "a frame of 4 GB");
+}

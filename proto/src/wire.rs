@@ -1,0 +1,306 @@
+//! Range sync: the messages of our own protocol, many blocks for one request.
+//!
+//! The messages are those of `sync.proto`, which a test compares with the derives here. Both sides are hostile: a frame's length is
+//! capped before it is read, a chunk's unpacked length before it is unpacked, and memory is taken for what is there, never for what a
+//! count claims. A decoded header or block is one whose hash has been computed from its bytes; that it is the one asked for is for the
+//! caller to compare.
+
+use crate::payload::{BlockId, MAX_TRANSACTIONS, Payload};
+use alloy_consensus::Header;
+use alloy_primitives::{
+    B256, Bytes,
+    bytes::{Buf, Bytes as Buffer},
+    keccak256,
+};
+use alloy_rlp::{Decodable, Encodable};
+use alloy_trie::root::ordered_trie_root_encoded;
+use prost::Message;
+use thiserror::Error;
+
+/// Most bytes of a request's frame.
+pub const MAX_REQUEST: usize = 256;
+/// Most bytes of a chunk, packed and unpacked: a block of the largest size that gossip carries, and its length.
+pub const MAX_CHUNK: usize = (10 << 20) + (64 << 10);
+/// Most bytes of an answer's frame: a chunk and what stands around it.
+pub const MAX_RESPONSE: usize = MAX_CHUNK + 64;
+/// Most headers, and most blocks, of one request.
+pub const MAX_HEADERS: u32 = 4096;
+pub const MAX_BODIES: u64 = 1024;
+/// Bytes before a frame's message, and before an item of a chunk.
+pub const LENGTH: usize = 4;
+
+/// The protocol's id.
+pub fn protocol_id(chain_id: u64) -> String {
+    format!("/starling/sync/{chain_id}/1")
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Request {
+    #[prost(oneof = "Ask", tags = "1, 2, 3")]
+    pub ask: Option<Ask>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Ask {
+    #[prost(message, tag = "1")]
+    Status(StatusRequest),
+    #[prost(message, tag = "2")]
+    Headers(HeadersRequest),
+    #[prost(message, tag = "3")]
+    Bodies(BodiesRequest),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct HeadersRequest {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    pub hash: Vec<u8>,
+    #[prost(uint32, tag = "3")]
+    pub count: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct BodiesRequest {
+    #[prost(uint64, tag = "1")]
+    pub first: u64,
+    #[prost(uint64, tag = "2")]
+    pub last: u64,
+    #[prost(bytes = "vec", tag = "3")]
+    pub last_hash: Vec<u8>,
+    #[prost(uint32, tag = "4")]
+    pub max_bytes: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Response {
+    #[prost(oneof = "Answer", tags = "1, 2, 3, 4")]
+    pub answer: Option<Answer>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Answer {
+    #[prost(message, tag = "1")]
+    Status(Status),
+    #[prost(message, tag = "2")]
+    Headers(Chunk),
+    #[prost(message, tag = "3")]
+    Bodies(Chunk),
+    /// One of the codes of [`Refusal`].
+    #[prost(uint32, tag = "4")]
+    Refusal(u32),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Status {
+    #[prost(uint64, tag = "1")]
+    pub chain_id: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    pub genesis_hash: Vec<u8>,
+    #[prost(message, optional, tag = "3")]
+    pub head: Option<Block>,
+    #[prost(uint64, tag = "4")]
+    pub oldest: u64,
+    #[prost(message, optional, tag = "5")]
+    pub safe: Option<Block>,
+    #[prost(message, optional, tag = "6")]
+    pub finalized: Option<Block>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Block {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    pub hash: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Chunk {
+    #[prost(uint32, tag = "1")]
+    pub count: u32,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub data: Buffer,
+}
+
+/// Why a server does not answer what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Refusal {
+    /// The block named is not on its chain, or the lower ones are no longer kept.
+    NotFound = 1,
+    /// The request asks for nothing, or too much.
+    Invalid = 2,
+    /// It could not read its own blocks.
+    Failed = 3,
+}
+
+/// Why bytes are no message of the protocol.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum WireError {
+    #[error("no message: {0}")]
+    Message(#[from] prost::DecodeError),
+    #[error("a message that says nothing")]
+    Empty,
+    #[error("a hash of {0} bytes")]
+    Hash(usize),
+    #[error("a status without a head")]
+    NoHead,
+    #[error("a chunk of {0} bytes")]
+    ChunkSize(usize),
+    #[error("a chunk that is not packed right: {0}")]
+    Snappy(String),
+    #[error("an item reaches past the end of its chunk")]
+    Item,
+    #[error("a chunk of {have} items that claims {claimed}")]
+    Count { claimed: u32, have: usize },
+    #[error("no RLP of a block: {0}")]
+    Rlp(alloy_rlp::Error),
+    #[error("{0} bytes after the end of a block")]
+    Trailing(usize),
+    #[error("a block of more than {MAX_TRANSACTIONS} transactions")]
+    Transactions,
+    #[error("the transactions are not those of block {number} ({hash})")]
+    TransactionsRoot { number: u64, hash: B256 },
+}
+
+/// A message behind its length.
+pub fn frame(message: &impl Message) -> Vec<u8> {
+    let length = message.encoded_len();
+    let mut out = Vec::with_capacity(LENGTH + length);
+    out.extend_from_slice(&(length as u32).to_le_bytes());
+    // A vector takes everything.
+    let _ = message.encode(&mut out);
+    out
+}
+
+pub fn decode_request(bytes: &[u8]) -> Result<Ask, WireError> {
+    Request::decode(bytes)?.ask.ok_or(WireError::Empty)
+}
+
+pub fn decode_response(bytes: Vec<u8>) -> Result<Answer, WireError> {
+    Response::decode(Buffer::from(bytes))?.answer.ok_or(WireError::Empty)
+}
+
+/// The hash in a message.
+pub fn hash(bytes: &[u8]) -> Result<B256, WireError> {
+    B256::try_from(bytes).map_err(|_| WireError::Hash(bytes.len()))
+}
+
+impl Block {
+    pub fn id(&self) -> Result<BlockId, WireError> {
+        Ok(BlockId { number: self.number, hash: hash(&self.hash)? })
+    }
+}
+
+impl From<BlockId> for Block {
+    fn from(id: BlockId) -> Self {
+        Self { number: id.number, hash: id.hash.to_vec() }
+    }
+}
+
+/// Puts items together until they are enough for a chunk.
+#[derive(Debug, Default)]
+pub struct ChunkBuilder {
+    plain: Vec<u8>,
+    count: u32,
+}
+
+impl ChunkBuilder {
+    /// Bytes of the items so far.
+    pub fn len(&self) -> usize {
+        self.plain.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub fn push(&mut self, item: &[&[u8]]) {
+        let length: usize = item.iter().map(|part| part.len()).sum();
+        self.plain.extend_from_slice(&(length as u32).to_le_bytes());
+        item.iter().for_each(|part| self.plain.extend_from_slice(part));
+        self.count += 1;
+    }
+
+    /// The chunk; the error says that its items are more than a chunk can hold.
+    pub fn finish(self) -> Result<Chunk, WireError> {
+        if self.plain.len() > MAX_CHUNK {
+            return Err(WireError::ChunkSize(self.plain.len()));
+        }
+        let data = snap::raw::Encoder::new().compress_vec(&self.plain).map_err(|error| WireError::Snappy(error.to_string()))?;
+        Ok(Chunk { count: self.count, data: data.into() })
+    }
+}
+
+impl Chunk {
+    /// The items, unpacked. Its memory is bounded by [`MAX_CHUNK`].
+    pub fn items(&self) -> Result<Vec<Bytes>, WireError> {
+        let length = snap::raw::decompress_len(&self.data).map_err(|error| WireError::Snappy(error.to_string()))?;
+        // No item is empty, and none comes without its length.
+        if length > MAX_CHUNK || (self.count as usize).saturating_mul(LENGTH) > length {
+            return Err(WireError::ChunkSize(length));
+        }
+        let plain = snap::raw::Decoder::new().decompress_vec(&self.data).map_err(|error| WireError::Snappy(error.to_string()))?;
+        let mut rest = Buffer::from(plain);
+        let mut items = Vec::with_capacity(self.count as usize);
+        while rest.has_remaining() {
+            let length = rest.try_get_u32_le().map_err(|_| WireError::Item)? as usize;
+            if length > rest.len() {
+                return Err(WireError::Item);
+            }
+            items.push(rest.split_to(length).into());
+        }
+        if items.len() != self.count as usize {
+            return Err(WireError::Count { claimed: self.count, have: items.len() });
+        }
+        Ok(items)
+    }
+}
+
+/// A block as an item: the RLP of its header, and that of the list of its transactions.
+pub fn encode_block(payload: &Payload) -> [Vec<u8>; 2] {
+    let header = alloy_rlp::encode(&payload.header);
+    let mut transactions = Vec::with_capacity(payload.weight());
+    payload.transactions.encode(&mut transactions);
+    [header, transactions]
+}
+
+/// A header and its hash.
+pub fn decode_header(item: &[u8]) -> Result<(B256, Header), WireError> {
+    let mut rest = item;
+    let header = Header::decode(&mut rest).map_err(WireError::Rlp)?;
+    if !rest.is_empty() {
+        return Err(WireError::Trailing(rest.len()));
+    }
+    Ok((keccak256(item), header))
+}
+
+/// A block whose hash has been computed from its header, and whose transactions are those of the header.
+pub fn decode_block(item: &Bytes) -> Result<Payload, WireError> {
+    let mut rest: &[u8] = item;
+    let header = Header::decode(&mut rest).map_err(WireError::Rlp)?;
+    let hash = keccak256(&item[..item.len() - rest.len()]);
+    let mut list = alloy_rlp::Header::decode_bytes(&mut rest, true).map_err(WireError::Rlp)?;
+    if !rest.is_empty() {
+        return Err(WireError::Trailing(rest.len()));
+    }
+    let mut transactions = Vec::new();
+    while !list.is_empty() {
+        if transactions.len() == MAX_TRANSACTIONS {
+            return Err(WireError::Transactions);
+        }
+        let raw = alloy_rlp::Header::decode_bytes(&mut list, false).map_err(WireError::Rlp)?;
+        transactions.push(item.slice_ref(raw));
+    }
+    if ordered_trie_root_encoded(&transactions) != header.transactions_root {
+        return Err(WireError::TransactionsRoot { number: header.number, hash });
+    }
+    Ok(Payload { hash, header, transactions })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! `--sequencer.*`, and who signs its blocks: `--p2p.sequencer.key*` or `--signer.*`.
+
+use super::{CliError, Secret, Source, Values, expand_home, warn_of_key};
+use alloy_primitives::Address;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+#[derive(Clone, Debug)]
+pub struct SequencerConfig {
+    pub signer: SignerConfig,
+    /// Start idle.
+    pub stopped: bool,
+    /// L1 blocks to stay behind L1's head.
+    pub l1_confs: u64,
+    /// Stop building this many blocks above the safe head; `None`: never.
+    pub max_safe_lag: Option<u64>,
+    pub recover: bool,
+    /// How long before its time a block is sealed; never zero.
+    pub sealing: Duration,
+}
+
+/// Who signs blocks.
+#[derive(Clone, Debug)]
+pub enum SignerConfig {
+    /// 32 bytes of hex, checked.
+    Key(Secret),
+    Remote(RemoteSignerConfig),
+}
+
+/// `--signer.*`.
+#[derive(Clone, Debug)]
+pub struct RemoteSignerConfig {
+    /// May hold credentials.
+    pub endpoint: Secret,
+    pub address: Address,
+    /// Names, and values that may be credentials.
+    pub headers: Vec<(String, Secret)>,
+    /// `None`: no client certificate.
+    pub tls: Option<SignerTlsConfig>,
+}
+
+/// PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignerTlsConfig {
+    pub ca: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl SequencerConfig {
+    const SEALING: Duration = Duration::from_millis(50);
+
+    pub(super) fn read(values: &Values, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
+        let key = values.secret("p2p.sequencer.key")?;
+        if key.is_some() {
+            warn_of_key(values, "p2p.sequencer.key", "--p2p.sequencer.key.path", notices);
+        }
+        if !values.bool("sequencer.enabled")? {
+            if key.is_some() || values.text("p2p.sequencer.key.path")?.is_some() || values.text("signer.endpoint")?.is_some() {
+                notices.push("the sequencer's signer is not used: --sequencer.enabled is not given".into());
+            }
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            signer: SignerConfig::read(values)?,
+            stopped: values.bool("sequencer.stopped")?,
+            l1_confs: values.uint("sequencer.l1-confs")?,
+            max_safe_lag: Some(values.uint("sequencer.max-safe-lag")?).filter(|blocks| *blocks > 0),
+            recover: values.bool("sequencer.recover")?,
+            // Zero stands for the default (op-node).
+            sealing: Some(values.duration("sequencer.sealing-duration")?).filter(|time| !time.is_zero()).unwrap_or(Self::SEALING),
+        }))
+    }
+}
+
+impl SignerConfig {
+    fn read(values: &Values) -> Result<Self, CliError> {
+        let mut given = values.secret("p2p.sequencer.key")?;
+        let mut path = values.text("p2p.sequencer.key.path")?;
+        match (values.source("p2p.sequencer.key"), values.source("p2p.sequencer.key.path")) {
+            (Some(Source::CommandLine), Some(Source::Environment(_))) => path = None,
+            (Some(Source::Environment(_)), Some(Source::CommandLine)) => given = None,
+            _ => {}
+        }
+        if given.is_some() && path.is_some() {
+            return Err(invalid("p2p.sequencer.key", "a key file is given too; give one of them"));
+        }
+        let remote = RemoteSignerConfig::read(values)?;
+        if remote.is_some() && (given.is_some() || path.is_some()) {
+            return Err(invalid("signer.endpoint", "the sequencer's key is given too; give one of them"));
+        }
+        let key = match (given, path) {
+            (Some(key), _) => key,
+            (None, Some(path)) => read_key(&expand_home(&path))?,
+            (None, None) => {
+                return remote.map(Self::Remote).ok_or(CliError::Missing {
+                    name: "--p2p.sequencer.key.path",
+                    next: "a sequencer signs its blocks: give a file with the key, OP_NODE_P2P_SEQUENCER_KEY, or a signer (--signer.endpoint)",
+                });
+            }
+        };
+        if key.bytes().is_none_or(|bytes| secp256k1::SecretKey::from_byte_array(&bytes).is_err()) {
+            return Err(invalid("p2p.sequencer.key", "a key is 32 bytes in hex"));
+        }
+        Ok(Self::Key(key))
+    }
+}
+
+impl RemoteSignerConfig {
+    fn read(values: &Values) -> Result<Option<Self>, CliError> {
+        let (endpoint, address) = match (values.text("signer.endpoint")?, values.text("signer.address")?) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => return Err(invalid("signer.endpoint", "the address it signs for is missing (--signer.address)")),
+            (None, Some(_)) => return Err(invalid("signer.address", "the signer's endpoint is missing (--signer.endpoint)")),
+            (Some(endpoint), Some(address)) => (endpoint, address),
+        };
+        if !endpoint.starts_with("http") {
+            return Err(invalid("signer.endpoint", "a URL that begins with http:// or https:// is expected"));
+        }
+        let address = address.parse().map_err(|_| invalid("signer.address", "an address is 20 bytes in hex"))?;
+        let pair = |text: &String| {
+            let (name, value) = text.split_once('=').ok_or_else(|| invalid("signer.header", "a header is given as key=value"))?;
+            Ok::<_, CliError>((name.trim().to_owned(), Secret::new(value.trim())))
+        };
+        let file = |name| values.required_text(name).map(|path| expand_home(&path));
+        let tls = match values.bool("signer.tls.enabled")? {
+            true => {
+                Some(SignerTlsConfig { ca: file("signer.tls.ca")?, cert: file("signer.tls.cert")?, key: file("signer.tls.key")? })
+            }
+            false => None,
+        };
+        let headers = values.list("signer.header")?.iter().map(pair).collect::<Result<_, _>>()?;
+        Ok(Some(Self { endpoint: Secret::new(endpoint), address, headers, tls }))
+    }
+}
+
+fn invalid(name: &'static str, reason: &str) -> CliError {
+    CliError::Invalid { name, reason: reason.into() }
+}
+
+fn read_key(path: &Path) -> Result<Secret, CliError> {
+    std::fs::read_to_string(path).map(|text| Secret::new(text.trim())).map_err(|error| CliError::Unreadable {
+        what: "the sequencer's key",
+        path: path.to_path_buf(),
+        error,
+    })
+}

@@ -1,0 +1,294 @@
+//! A signer in another process that keeps the key to itself: op-signer's JSON-RPC over HTTP, by default with TLS in both directions.
+//!
+//! One attempt per signature: whether and when to try again is the sequencer's matter. What comes back is used only if it recovers to
+//! the address we sign for, so a signer with the wrong key, or none, harms nobody. The client's certificate is read anew for every
+//! connection: renewing it needs no restart.
+
+use crate::rollup::http::{causes, endpoint_of};
+use alloy_primitives::{Address, B256, hex};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use jsonrpsee::{
+    core::{ClientError, client::ClientT},
+    http_client::{HeaderMap, HeaderValue, HttpClient, HttpClientBuilder, transport},
+    rpc_params,
+};
+use parking_lot::Mutex;
+use rustls::{
+    ClientConfig, RootCertStore, SignatureScheme,
+    client::ResolvesClientCert,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    sign::CertifiedKey,
+    version::TLS13,
+};
+use serde_json::{Value, json};
+use starling_proto::sign::{self, SIGNATURE_LEN};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+const V1: &str = "opsigner_signBlockPayload";
+const V2: &str = "opsigner_signBlockPayloadV2";
+/// For the question at start whether the signer is there (op-service: 3 s).
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
+/// JSON-RPC: method not found.
+const UNKNOWN_METHOD: i32 = -32601;
+/// A signature is 132 characters of hex.
+const MAX_ANSWER: u32 = 64 << 10;
+
+/// How to reach a remote signer (`--signer.*`).
+#[derive(Clone)]
+pub struct RemoteConfig {
+    /// `https://`, or `http://` without TLS files.
+    pub endpoint: String,
+    /// Whose signatures are wanted.
+    pub address: Address,
+    /// Sent with every request; values may be credentials.
+    pub headers: Vec<(String, String)>,
+    /// Certificates for both sides. `None`: no client certificate, and the system's authorities.
+    pub tls: Option<TlsFiles>,
+    /// For one signature.
+    pub timeout: Duration,
+}
+
+/// PEM files.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The authorities that the signer's certificate may come from: these alone.
+    pub ca: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// A call that failed, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("the block signer at {endpoint}: {cause}")]
+pub struct RemoteError {
+    endpoint: Arc<str>,
+    pub cause: RemoteCause,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteCause {
+    /// The configuration cannot work. Names the option.
+    #[error("{0}")]
+    Config(String),
+    /// No connection, or one that TLS refused on either side.
+    #[error("cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("no answer within {0:?}")]
+    Slow(Duration),
+    #[error("401 Unauthorized: it saw no client certificate that it accepts; check --signer.tls.cert")]
+    Unauthorized,
+    #[error("403 Forbidden: it knows the client certificate and signs nothing for it")]
+    Forbidden,
+    #[error("HTTP status {0}")]
+    Status(u16),
+    #[error("error {code}: {message}")]
+    Refused { code: i32, message: String },
+    #[error("its answer is no signature: {0}")]
+    Malformed(String),
+    #[error("it signs as {signed_by}, not as {wanted} (--signer.address)")]
+    WrongKey { signed_by: Address, wanted: Address },
+}
+
+/// A client of one signer.
+#[derive(Clone)]
+pub struct Remote {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    http: HttpClient,
+    endpoint: Arc<str>,
+    address: Address,
+    timeout: Duration,
+    /// The signer has said that it does not know the second version of the call.
+    only_v1: AtomicBool,
+}
+
+impl Remote {
+    /// Reads the certificates and asks the signer whether it is there.
+    pub async fn connect(config: &RemoteConfig) -> Result<Self, RemoteError> {
+        let endpoint: Arc<str> = endpoint_of(&config.endpoint).into();
+        let failed = |cause| RemoteError { endpoint: endpoint.clone(), cause };
+        let http = client(config).map_err(|reason| failed(RemoteCause::Config(reason)))?;
+        let only_v1 = AtomicBool::new(false);
+        let inner = Inner { http, endpoint: endpoint.clone(), address: config.address, timeout: config.timeout, only_v1 };
+        let signer = Self { inner: Arc::new(inner) };
+        let health = signer.inner.http.request::<String, _>("health_status", rpc_params![]);
+        let version = match tokio::time::timeout(HEALTH_TIMEOUT, health).await {
+            Ok(answer) => answer.map_err(|error| signer.failure(error))?,
+            Err(_) => return Err(failed(RemoteCause::Slow(HEALTH_TIMEOUT))),
+        };
+        tracing::info!(%endpoint, version, address = %config.address, "blocks are signed by a remote signer");
+        Ok(signer)
+    }
+
+    pub fn address(&self) -> Address {
+        self.inner.address
+    }
+
+    /// Has a block signed: the second version of the call, or the first where the second is unknown.
+    pub async fn sign(&self, chain_id: u64, payload_hash: B256) -> Result<[u8; SIGNATURE_LEN], RemoteError> {
+        let domain = sign::DOMAIN_BLOCKS_V1;
+        let answer = if self.inner.only_v1.load(Ordering::Relaxed) {
+            Err(ClientError::Call(jsonrpsee::types::ErrorObject::owned(UNKNOWN_METHOD, "", None::<()>)))
+        } else {
+            self.inner.http.request(V2, rpc_params![args_v2(domain, chain_id, payload_hash, self.inner.address)]).await
+        };
+        let answer: String = match answer {
+            Err(ClientError::Call(refusal)) if refusal.code() == UNKNOWN_METHOD => {
+                if !self.inner.only_v1.swap(true, Ordering::Relaxed) {
+                    tracing::info!(endpoint = %self.inner.endpoint, "the block signer does not know {V2}; {V1} is used");
+                }
+                self.inner.http.request(V1, rpc_params![args_v1(domain, chain_id, payload_hash, self.inner.address)]).await
+            }
+            answer => answer,
+        }
+        .map_err(|error| self.failure(error))?;
+        self.checked(&answer, sign::signing_hash(chain_id, payload_hash)).map_err(|cause| self.error(cause))
+    }
+
+    /// The answer's bytes, if they are a signature by the address we sign for.
+    fn checked(&self, answer: &str, signing_hash: B256) -> Result<[u8; SIGNATURE_LEN], RemoteCause> {
+        let bytes = hex::decode(answer).map_err(|error| RemoteCause::Malformed(error.to_string()))?;
+        let signature: [u8; SIGNATURE_LEN] =
+            bytes[..].try_into().map_err(|_| RemoteCause::Malformed(format!("{} bytes, not {SIGNATURE_LEN}", bytes.len())))?;
+        let signed_by =
+            sign::recover_hash(&signature, signing_hash).map_err(|error| RemoteCause::Malformed(error.to_string()))?;
+        let wanted = self.inner.address;
+        if signed_by == wanted { Ok(signature) } else { Err(RemoteCause::WrongKey { signed_by, wanted }) }
+    }
+
+    fn failure(&self, error: ClientError) -> RemoteError {
+        self.error(match error {
+            ClientError::Call(refusal) => RemoteCause::Refused { code: refusal.code(), message: refusal.message().to_owned() },
+            ClientError::ParseError(error) => RemoteCause::Malformed(error.to_string()),
+            ClientError::RequestTimeout => RemoteCause::Slow(self.inner.timeout),
+            ClientError::Transport(error) => match error.downcast_ref::<transport::Error>() {
+                Some(transport::Error::Rejected { status_code: 401 }) => RemoteCause::Unauthorized,
+                Some(transport::Error::Rejected { status_code: 403 }) => RemoteCause::Forbidden,
+                Some(transport::Error::Rejected { status_code }) => RemoteCause::Status(*status_code),
+                _ => RemoteCause::Unreachable(causes(&*error)),
+            },
+            error => RemoteCause::Unreachable(error.to_string()),
+        })
+    }
+
+    fn error(&self, cause: RemoteCause) -> RemoteError {
+        RemoteError { endpoint: self.inner.endpoint.clone(), cause }
+    }
+}
+
+/// The arguments of [`V1`], as Go's encoding has them: numbers, and base64.
+pub(super) fn args_v1(domain: B256, chain_id: u64, payload_hash: B256, sender: Address) -> Value {
+    json!({
+        "domain": domain.0,
+        "chainId": chain_id,
+        "payloadHash": BASE64_STANDARD.encode(payload_hash),
+        "senderAddress": sender,
+    })
+}
+
+/// The arguments of [`V2`]: hex, and a decimal string.
+pub(super) fn args_v2(domain: B256, chain_id: u64, payload_hash: B256, sender: Address) -> Value {
+    json!({
+        "domain": domain,
+        "chainId": chain_id.to_string(),
+        "payloadHash": payload_hash,
+        "senderAddress": sender,
+    })
+}
+
+/// The error says which option is wrong, and never a header's value.
+fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &config.headers {
+        let mut value = HeaderValue::from_str(value).map_err(|_| format!("--signer.header {name}: no value of a header"))?;
+        value.set_sensitive(true);
+        let name = name.parse::<http::HeaderName>().map_err(|_| format!("--signer.header {name}: no name of a header"))?;
+        headers.append(name, value);
+    }
+    let builder = HttpClientBuilder::new().request_timeout(config.timeout).max_response_size(MAX_ANSWER).set_headers(headers);
+    let builder = match &config.tls {
+        Some(_) if !config.endpoint.starts_with("https://") => {
+            return Err("--signer.endpoint is no https:// URL: give one, or --signer.tls.enabled=false".into());
+        }
+        Some(files) => builder.with_custom_cert_store(tls(files)?),
+        None => builder,
+    };
+    builder.build(&config.endpoint).map_err(|error| format!("--signer.endpoint: {error}"))
+}
+
+/// TLS 1.3, the signer's certificate from our authorities alone, our own shown to it.
+fn tls(files: &TlsFiles) -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let unreadable = |error: &dyn fmt::Display| format!("--signer.tls.ca: {}: {error}", files.ca.display());
+    for certificate in CertificateDer::pem_file_iter(&files.ca).map_err(|error| unreadable(&error))? {
+        let certificate = certificate.map_err(|error| unreadable(&error))?;
+        roots.add(certificate).map_err(|error| unreadable(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(unreadable(&"there is no certificate in it"));
+    }
+    let identity =
+        Identity { files: files.clone(), last: Mutex::new(read_identity(files, &provider)?), provider: provider.clone() };
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
+    let builder = builder.map_err(|error| error.to_string())?.with_root_certificates(roots);
+    Ok(builder.with_client_cert_resolver(Arc::new(identity)))
+}
+
+fn read_identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, String> {
+    let of_cert = |error: &dyn fmt::Display| format!("--signer.tls.cert: {}: {error}", files.cert.display());
+    let of_key = |error: &dyn fmt::Display| format!("--signer.tls.key: {}: {error}", files.key.display());
+    let chain = CertificateDer::pem_file_iter(&files.cert).map_err(|error| of_cert(&error))?;
+    let chain: Vec<_> = chain.collect::<Result<_, _>>().map_err(|error| of_cert(&error))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| of_key(&error))?;
+    let key = provider.key_provider.load_private_key(key).map_err(|error| of_key(&error))?;
+    let identity = CertifiedKey::new(chain, key);
+    match identity.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(Arc::new(identity)),
+        Err(error) => Err(of_cert(&error)),
+    }
+}
+
+/// What we show to the signer.
+struct Identity {
+    files: TlsFiles,
+    provider: Arc<CryptoProvider>,
+    /// For a moment in which the files are being replaced.
+    last: Mutex<Arc<CertifiedKey>>,
+}
+
+impl ResolvesClientCert for Identity {
+    /// Connections are kept alive, so this is rare, and the files are small.
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let mut last = self.last.lock();
+        match read_identity(&self.files, &self.provider) {
+            Ok(identity) => *last = identity,
+            Err(reason) => tracing::warn!(reason, "the certificate read last is used for the block signer"),
+        }
+        Some(last.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("files", &self.files).finish()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,180 @@
+//! Who signs unsafe blocks: SystemConfig on L1 says it (specs: rollup-node-p2p, block signatures), at start and while the node runs.
+//!
+//! It is read again every reload interval, and as soon as the swarm brings a block by a signer that is unknown. The signer that is
+//! replaced stays accepted for a while (`starling_proto::gossip::Signers`). The contract's storage is read, no log: nothing is missed
+//! while L1 or this node is away. What overloads it is nothing a peer can send: one doubt is answered at a time, with at most
+//! [`CONFIRMATIONS`] requests, a poll interval apart.
+
+use super::l1::{L1Client, L1Error, Tag};
+use crate::chain::{Chain, ChainError};
+use alloy_primitives::Address;
+use starling_p2p::Network;
+use starling_proto::{config::RollupConfig, payload::BlockId};
+use std::{sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+/// L1 is asked this often at start before a node without a remembered signer gives up (op-node: 5 tries).
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(2);
+/// Under this name the store remembers the signer, so that a node starts while L1 is away.
+const SETTING: &str = "unsafe_block_signer";
+/// A stranger is no signer when L1 has said so this often, a poll interval apart: our L1 endpoint may be behind that of our peers.
+const CONFIRMATIONS: u32 = 5;
+
+/// Why the signer is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum UnsafeSignerError {
+    /// The L1 endpoint works, and serves another chain.
+    #[error(
+        "{endpoint} serves chain {chain_id}, and rollup.json is on chain {expected}: give the endpoint of that chain with --l1"
+    )]
+    WrongL1 { endpoint: String, chain_id: u64, expected: u64 },
+    #[error("{0} has no latest block")]
+    NoHead(String),
+    #[error(transparent)]
+    L1(#[from] L1Error),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error("the unsafe block signer cannot be read from L1; check --l1: {0}")]
+    Unknown(Box<UnsafeSignerError>),
+}
+
+/// Reads the signer from L1.
+pub struct UnsafeSigner {
+    pub l1: L1Client,
+    pub rollup: Arc<RollupConfig>,
+    /// Remembers what L1 said last.
+    pub chain: Chain,
+    /// L1 blocks to stay behind L1's head (`--verifier.l1-confs`).
+    pub confs: u64,
+    /// How often to read it again (`--l1.runtime-config-reload-interval`); zero is never.
+    pub reload: Duration,
+    /// How often L1 may have a new block.
+    pub poll: Duration,
+}
+
+impl UnsafeSigner {
+    /// What L1 says; while it does not answer, what it said last. Zero is nobody.
+    pub async fn at_start(&self) -> Result<Address, UnsafeSignerError> {
+        let mut attempt = 1;
+        loop {
+            let error = match self.first().await {
+                Ok(signer) => {
+                    if signer.is_zero() {
+                        tracing::warn!("SystemConfig on L1 names no block signer: blocks from gossip are ignored");
+                    }
+                    self.chain.remember(SETTING, signer.to_vec()).await?;
+                    return Ok(signer);
+                }
+                // Another attempt will not make it the right chain.
+                Err(error @ UnsafeSignerError::WrongL1 { .. }) => return Err(error),
+                Err(error) => error,
+            };
+            tracing::warn!(attempt, %error, "L1 does not say who signs blocks");
+            if let Some(known) = self.chain.remembered(SETTING)?.and_then(|bytes| Address::try_from(&bytes[..]).ok()) {
+                tracing::warn!(signer = %known, "the signer that L1 named last is used");
+                return Ok(known);
+            }
+            if attempt == TRIES {
+                return Err(UnsafeSignerError::Unknown(error.into()));
+            }
+            attempt += 1;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Tells the swarm of every change until the token is cancelled. `ours` is the address in whose name this node sequences.
+    pub async fn follow(
+        self,
+        mut named: Address,
+        ours: Option<Address>,
+        network: Network,
+        token: CancellationToken,
+    ) -> Result<(), UnsafeSignerError> {
+        if self.reload.is_zero() {
+            return Ok(());
+        }
+        let follow = async {
+            let mut away = false;
+            let mut doubt = Box::pin(network.signer_in_doubt());
+            loop {
+                // One reading, or several when it is a doubt that is to be settled.
+                let stranger = tokio::select! {
+                    () = tokio::time::sleep(self.reload) => None,
+                    stranger = &mut doubt => match stranger {
+                        Some(stranger) => Some(stranger),
+                        None => return Ok(()),
+                    },
+                };
+                let mut readings = 0;
+                loop {
+                    match self.read().await {
+                        Ok(now) => {
+                            readings += 1;
+                            away = false;
+                            if now != named {
+                                self.changed(named, now, ours).await?;
+                                named = now;
+                                break;
+                            }
+                        }
+                        Err(error) if !std::mem::replace(&mut away, true) => {
+                            tracing::warn!(%error, signer = %named, "the block signer cannot be read from L1; the one known is used");
+                        }
+                        Err(_) => {}
+                    }
+                    // While L1 is away nobody can say that a stranger is none.
+                    if stranger.is_none() || readings >= CONFIRMATIONS {
+                        break;
+                    }
+                    tokio::time::sleep(self.poll).await;
+                }
+                network.set_signer(named).await;
+                if stranger.is_some() {
+                    doubt.set(network.signer_in_doubt());
+                }
+            }
+        };
+        token.run_until_cancelled(follow).await.unwrap_or(Ok(()))
+    }
+
+    async fn changed(&self, before: Address, now: Address, ours: Option<Address>) -> Result<(), UnsafeSignerError> {
+        metrics::counter!("starling_unsafe_signer_changes_total").increment(1);
+        tracing::warn!(%before, %now, "L1 names another block signer; the one before is accepted until the first block of the new one, or for three hours");
+        if now.is_zero() {
+            tracing::warn!("SystemConfig on L1 names no block signer: blocks from gossip are ignored");
+        }
+        if let Some(ours) = ours.filter(|ours| *ours != now) {
+            tracing::error!(%ours, named = %now, "this sequencer signs with a key that L1 does not name any more: give it the new key before peers refuse its blocks");
+        }
+        Ok(self.chain.remember(SETTING, now.to_vec()).await?)
+    }
+
+    /// Also looks whether this is our L1 and the contract is there.
+    async fn first(&self) -> Result<Address, UnsafeSignerError> {
+        let (chain_id, expected) = (self.l1.chain_id().await?, self.rollup.l1_chain_id);
+        if chain_id != expected {
+            return Err(UnsafeSignerError::WrongL1 { endpoint: self.l1.endpoint().to_owned(), chain_id, expected });
+        }
+        let at = self.confirmed().await?;
+        Ok(self.l1.system_contract(self.rollup.l1_system_config_address, at).await?.unsafe_block_signer)
+    }
+
+    async fn read(&self) -> Result<Address, UnsafeSignerError> {
+        let at = self.confirmed().await?;
+        Ok(self.l1.unsafe_block_signer(self.rollup.l1_system_config_address, at).await?)
+    }
+
+    /// The block to read at.
+    async fn confirmed(&self) -> Result<BlockId, UnsafeSignerError> {
+        let none = || UnsafeSignerError::NoHead(self.l1.endpoint().to_owned());
+        let head = self.l1.block(Tag::Latest).await?.ok_or_else(none)?;
+        match self.confs {
+            0 => Ok(head.id()),
+            confs => Ok(self.l1.block_by_number(head.number.saturating_sub(confs)).await?.ok_or_else(none)?.id()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

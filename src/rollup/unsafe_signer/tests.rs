@@ -1,0 +1,217 @@
+//! The signer's source with a chain in a temporary directory, a fake L1 and, where it matters, a real swarm.
+
+use super::*;
+use crate::{
+    chain::{self, Options, Threads, genesis},
+    rollup::l1::{L1Config, fake::FakeL1},
+};
+use serde_json::json;
+use starling_p2p::{Change, Genesis, Keypair, Service};
+use starling_proto::{
+    fork::{Fork, ForkSchedule},
+    payload::Payload,
+    sign,
+};
+use tokio::sync::mpsc;
+
+const OLD: Address = Address::repeat_byte(7);
+const NEW: Address = Address::repeat_byte(8);
+
+struct World {
+    chain: Chain,
+    l1: FakeL1,
+    _threads: Threads,
+    _datadir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let genesis = json!({
+            "config": {
+                "chainId": 901, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
+                "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0, "londonBlock": 0,
+                "terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0,
+            },
+            "timestamp": "0x1", "gasLimit": "0x1c9c380", "difficulty": "0x0", "alloc": {},
+        });
+        let genesis = genesis::parse(&genesis.to_string()).unwrap();
+        let datadir = tempfile::tempdir().unwrap();
+        chain::init(datadir.path(), &genesis).unwrap();
+        let options =
+            Options { datadir: datadir.path().to_owned(), cache: 16 << 20, commit_interval: Duration::from_millis(100) };
+        let (chain, threads) = Chain::open(&options).unwrap();
+        let l1 = FakeL1::start().await;
+        l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x384")));
+        let headers = crate::rollup::l1::fake::chain(100, 1_000, 5, 1);
+        l1.set(&headers);
+        Self { chain, l1, _threads: threads, _datadir: datadir }
+    }
+
+    fn source(&self) -> UnsafeSigner {
+        let rollup = RollupConfig { l1_chain_id: 900, ..Default::default() };
+        UnsafeSigner {
+            l1: L1Client::new(&L1Config::new(self.l1.url())).unwrap(),
+            rollup: Arc::new(rollup),
+            chain: self.chain.clone(),
+            confs: 0,
+            reload: Duration::from_secs(3600),
+            poll: Duration::from_millis(10),
+        }
+    }
+
+    fn name(&self, signer: Address) {
+        self.l1.state.lock().answers.insert("eth_getStorageAt", Ok(json!(signer.into_word())));
+    }
+
+    async fn until_remembered(&self, signer: Address) {
+        let remembered = async {
+            while self.chain.remembered(SETTING).unwrap().is_none_or(|bytes| bytes[..] != signer[..]) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), remembered).await.unwrap();
+    }
+}
+
+/// A swarm of one that believes this signer.
+fn swarm(token: &CancellationToken, signer: Address) -> (Network, mpsc::Receiver<starling_p2p::Event>) {
+    struct Empty;
+    impl starling_p2p::Blocks for Empty {
+        fn knows(&self, _: alloy_primitives::B256) -> bool {
+            false
+        }
+        fn block(&self, _: u64) -> Option<Payload> {
+            None
+        }
+    }
+    let genesis = Genesis { id: BlockId::default(), time: 0, block_time: 2 };
+    let mut config =
+        starling_p2p::Config::new(Keypair::generate_secp256k1(), 901, ForkSchedule::from_genesis(Fork::Jovian), genesis);
+    config.unsafe_block_signer = Some(signer);
+    (config.listen_ip, config.listen_tcp) = ([127, 0, 0, 1].into(), 0);
+    let (service, network, events) = Service::new(config, Arc::new(Empty)).unwrap();
+    tokio::spawn(service.run(token.clone()));
+    (network, events)
+}
+
+/// Even for a node that remembers a signer from the right L1.
+#[tokio::test]
+async fn another_l1_chain_is_refused_at_once() {
+    let world = World::new().await;
+    world.chain.remember(SETTING, OLD.to_vec()).await.unwrap();
+    world.l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x5")));
+    let error = world.source().at_start().await.unwrap_err().to_string();
+    assert!(error.contains("serves chain 5") && error.contains("--l1"), "{error}");
+    // One that does not answer is another matter.
+    world.l1.state.lock().answers.insert("eth_chainId", Err((-32000, "away".into())));
+    assert_eq!(world.source().at_start().await.unwrap(), OLD);
+}
+
+#[tokio::test]
+async fn the_signer_is_read_behind_l1s_head() {
+    let world = World::new().await;
+    let at = async |confs| UnsafeSigner { confs, ..world.source() }.confirmed().await.unwrap().number;
+    assert_eq!((at(0).await, at(3).await), (104, 101));
+    let too_far = UnsafeSigner { confs: 50, ..world.source() }.confirmed().await;
+    assert!(matches!(too_far, Err(UnsafeSignerError::NoHead(_))), "{too_far:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_found_by_reading_again() {
+    let world = World::new().await;
+    let token = CancellationToken::new();
+    let (network, _events) = swarm(&token, OLD);
+    world.name(OLD);
+    let source = UnsafeSigner { reload: Duration::from_millis(20), ..world.source() };
+    let task = tokio::spawn(source.follow(OLD, Some(OLD), network, token.clone()));
+    while world.l1.calls("eth_getStorageAt") < 3 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(world.chain.remembered(SETTING).unwrap(), None, "nothing has changed");
+    // A failure changes nothing.
+    world.l1.state.lock().answers.insert("eth_getStorageAt", Err((-32000, "away".into())));
+    let asked = world.l1.calls("eth_getStorageAt");
+    while world.l1.calls("eth_getStorageAt") < asked + 3 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(world.chain.remembered(SETTING).unwrap(), None);
+    world.name(NEW);
+    world.until_remembered(NEW).await;
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_interval_of_zero_reads_never_again() {
+    let world = World::new().await;
+    let token = CancellationToken::new();
+    let (network, _events) = swarm(&token, OLD);
+    UnsafeSigner { reload: Duration::ZERO, ..world.source() }.follow(OLD, None, network, token.clone()).await.unwrap();
+    assert_eq!(world.l1.calls("eth_getStorageAt"), 0);
+    token.cancel();
+}
+
+/// A block that nobody can place and everybody can check.
+fn block(number: u64) -> Arc<Payload> {
+    let header = alloy_consensus::Header {
+        number,
+        timestamp: crate::telemetry::unix_now(),
+        base_fee_per_gas: Some(7),
+        withdrawals_root: Some(alloy_primitives::B256::repeat_byte(3)),
+        blob_gas_used: Some(0),
+        excess_blob_gas: Some(0),
+        parent_beacon_block_root: Some(alloy_primitives::B256::repeat_byte(4)),
+        requests_hash: Some(alloy_eips::eip7685::EMPTY_REQUESTS_HASH),
+        ..Default::default()
+    };
+    Arc::new(Payload::sealed(header, vec![]))
+}
+
+/// A block by an unknown signer makes the node read L1 long before it is time to. When L1 names that signer, nobody is charged; when
+/// it does not, the peer is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
+    let world = World::new().await;
+    let token = CancellationToken::new();
+    let key = sign::secret_from_hex(&"22".repeat(32)).unwrap();
+    let stranger = sign::address(&key);
+    let (publisher, _events) = swarm(&token, stranger);
+    let (network, _followed) = swarm(&token, OLD);
+    let address = publisher.listen_addrs().wait_for(|all| !all.is_empty()).await.unwrap()[0].clone();
+    world.name(OLD);
+    let task = tokio::spawn(world.source().follow(OLD, None, network.clone(), token.clone()));
+    network.connect(&address).await.unwrap();
+    let publish = async |number| {
+        let block = block(number);
+        let signature = sign::sign(&key, 901, &block.to_wire(block.version()));
+        publisher.publish(block, signature).await;
+    };
+    let charges = async || {
+        let ledger = network.ledger(Some(publisher.local_peer_id()), 100).await.unwrap();
+        ledger.iter().filter(|entry| matches!(entry.change, Change::Score(change) if change < 0.0)).count()
+    };
+
+    publish(10).await;
+    let charged = async {
+        while charges().await == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), charged).await.unwrap();
+    assert_eq!(world.l1.calls("eth_getStorageAt"), CONFIRMATIONS as usize, "it is not condemned by one answer");
+
+    world.name(stranger);
+    publish(11).await;
+    world.until_remembered(stranger).await;
+    // The next one is taken, and asked for is what lies below.
+    publish(12).await;
+    let heard = async {
+        while network.report().await.unwrap().sync.target.is_none() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), heard).await.unwrap();
+    assert_eq!(charges().await, 1, "the second block is held against nobody");
+    token.cancel();
+    task.await.unwrap().unwrap();
+}

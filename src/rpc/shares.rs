@@ -1,0 +1,58 @@
+//! What one address may take of what there is for all, so that whoever has one address cannot take everything.
+//!
+//! This machine has no share: behind a proxy here all clients have its address.
+
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Weak},
+};
+use tokio::sync::Semaphore;
+
+/// The shares that are in use.
+pub struct Shares {
+    each: usize,
+    live: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+}
+
+impl Shares {
+    pub fn new(each: usize) -> Self {
+        Self { each: each.min(Semaphore::MAX_PERMITS), live: Mutex::default() }
+    }
+
+    /// The share of an address, or of the IPv6 network of 64 bits that one owner has at least. It lasts while somebody holds it.
+    pub fn of(&self, address: IpAddr) -> Option<Arc<Semaphore>> {
+        let place = match address.to_canonical() {
+            address if address.is_loopback() => return None,
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+            address => address,
+        };
+        let mut live = self.live.lock();
+        if let Some(share) = live.get(&place).and_then(Weak::upgrade) {
+            return Some(share);
+        }
+        live.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(self.each));
+        live.insert(place, Arc::downgrade(&share));
+        Some(share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_one_share_and_this_machine_none() {
+        let shares = Shares::new(2);
+        let of = |text: &str| shares.of(text.parse().unwrap());
+        let (first, second) = (of("10.0.0.1").unwrap(), of("::ffff:10.0.0.1").unwrap());
+        let _held = first.try_acquire_many_owned(2).unwrap();
+        assert!(second.try_acquire().is_err(), "it is the same");
+        assert!(of("10.0.0.2").unwrap().try_acquire().is_ok());
+        let network = of("2001:db8::1").unwrap();
+        assert!(Arc::ptr_eq(&network, &of("2001:db8::2").unwrap()), "one owner");
+        assert!(of("127.0.0.1").is_none() && of("::1").is_none());
+    }
+}

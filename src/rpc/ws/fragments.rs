@@ -1,0 +1,288 @@
+//! Cuts the frames that come in on a WebSocket into small ones (RFC 6455, section 5.4).
+//!
+//! The WebSocket library makes room for a whole frame as soon as its header announces it. A frame may be as long as a message, so
+//! that a few bytes would cost us megabytes. Behind this reader a message grows as it arrives; what is beyond
+//! [`SMALL`](super::super::frame::SMALL) waits for room in the memory of requests, and must be there in time.
+
+use crate::rpc::frame::{Allowance, Room, SMALL, merge};
+use parking_lot::Mutex;
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, BufReader, ReadBuf},
+    time::{Instant, Sleep},
+};
+use tokio_util::sync::PollSemaphore;
+
+/// Bytes of a fragment: a multiple of the masking key's four, so that every fragment begins with the key's first byte.
+const FRAGMENT: u64 = 32 << 10;
+/// The longest header: two bytes, eight of length, four of masking key.
+const HEADER: usize = 14;
+const FINAL: u8 = 0x80;
+const MASKED: u8 = 0x80;
+
+/// The memory of the message that is coming in. Whoever has the message takes it.
+pub type Incoming = Arc<Mutex<Option<Room>>>;
+
+/// The reading side of a socket, cut; writes pass.
+pub struct Fragments<S> {
+    socket: BufReader<S>,
+    /// The header of the client's frame, as far as it is here.
+    header: [u8; HEADER],
+    have: usize,
+    /// A header to be read from us, and how much of it has been.
+    made: Vec<u8>,
+    given: usize,
+    /// Bytes to come of this fragment, and of the client's frame behind it.
+    fragment: u64,
+    frame: u64,
+    /// A fragment is to begin; it is the first of its frame.
+    due: Option<bool>,
+    /// Bytes of the message so far.
+    message: usize,
+    longest: u64,
+    allowance: Allowance,
+    requests: PollSemaphore,
+    room: Incoming,
+    limit: Duration,
+    late: Pin<Box<Sleep>>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
+    /// Longer frames than `longest` are passed on as they are, to be refused. A message that is not small must come within `limit`.
+    pub fn new(socket: S, longest: usize, limit: Duration, allowance: &Allowance) -> Self {
+        Self {
+            socket: BufReader::new(socket),
+            header: [0; HEADER],
+            have: 0,
+            made: Vec::with_capacity(HEADER),
+            given: 0,
+            fragment: 0,
+            frame: 0,
+            due: None,
+            message: 0,
+            longest: longest as u64,
+            allowance: allowance.clone(),
+            requests: PollSemaphore::new(allowance.requests()),
+            room: Incoming::default(),
+            limit,
+            late: Box::pin(tokio::time::sleep(limit)),
+        }
+    }
+
+    pub fn incoming(&self) -> Incoming {
+        self.room.clone()
+    }
+
+    /// Reads the client's next header; false at the end of the socket.
+    fn poll_header(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        loop {
+            let need = match self.have {
+                0 | 1 => 2,
+                _ => 2 + self.length_bytes() + if self.header[1] & MASKED == 0 { 0 } else { 4 },
+            };
+            if self.have == need {
+                return Poll::Ready(Ok(true));
+            }
+            let mut part = ReadBuf::new(&mut self.header[self.have..need]);
+            ready!(Pin::new(&mut self.socket).poll_read(cx, &mut part))?;
+            match part.filled().len() {
+                0 => return Poll::Ready(Ok(false)),
+                more => self.have += more,
+            }
+        }
+    }
+
+    fn length_bytes(&self) -> usize {
+        match self.header[1] & !MASKED {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        }
+    }
+
+    /// What the client's header says: a frame to be cut, or one to pass.
+    fn begin(&mut self) {
+        let mut bytes = [0; 8];
+        let length = match self.length_bytes() {
+            0 => u64::from(self.header[1] & !MASKED),
+            wide => {
+                bytes[8 - wide..].copy_from_slice(&self.header[2..2 + wide]);
+                u64::from_be_bytes(bytes)
+            }
+        };
+        let control = self.header[0] & 0x08 != 0;
+        if control || length > self.longest {
+            self.made.extend_from_slice(&self.header[..self.have]);
+            (self.fragment, self.have) = (length, 0);
+            return;
+        }
+        if self.message == 0 {
+            self.late.as_mut().reset(Instant::now() + self.limit);
+        }
+        (self.frame, self.due) = (length, Some(true));
+    }
+
+    /// Waits for room for the next fragment and makes its header.
+    fn poll_fragment(&mut self, cx: &mut Context<'_>, first: bool) -> Poll<io::Result<()>> {
+        let size = self.frame.min(FRAGMENT);
+        let message = self.message + size as usize;
+        let missing = self.allowance.missing(message, self.room.lock().as_ref());
+        if missing > 0
+            && let Some(more) = ready!(self.requests.poll_acquire_many(cx, missing))
+        {
+            merge(&mut self.room.lock(), more);
+        }
+        self.frame -= size;
+        let last = self.frame == 0;
+        let code = if first { self.header[0] & !FINAL } else { 0 };
+        let end = if last { self.header[0] & FINAL } else { 0 };
+        let (masked, mask) = (self.header[1] & MASKED, 2 + self.length_bytes());
+        self.made.push(code | end);
+        match u8::try_from(size) {
+            Ok(short) if short < 126 => self.made.push(masked | short),
+            _ => {
+                self.made.push(masked | 126);
+                self.made.extend_from_slice(&(size as u16).to_be_bytes());
+            }
+        }
+        self.made.extend_from_slice(&self.header[mask..self.have]);
+        (self.fragment, self.due) = (size, None);
+        self.message = if end == 0 { message } else { 0 };
+        if last {
+            self.have = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// An error when a message that takes memory does not come.
+    fn in_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let large = self.message > SMALL || self.frame > 0;
+        match large && self.late.as_mut().poll(cx).is_ready() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Fragments<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            this.in_time(cx)?;
+            if this.given < this.made.len() {
+                let size = buffer.remaining().min(this.made.len() - this.given);
+                buffer.put_slice(&this.made[this.given..this.given + size]);
+                this.given += size;
+                return Poll::Ready(Ok(()));
+            }
+            (this.given, _) = (0, this.made.clear());
+            if this.fragment > 0 {
+                let size = usize::try_from(this.fragment).unwrap_or(usize::MAX).min(buffer.remaining());
+                let mut part = ReadBuf::new(buffer.initialize_unfilled_to(size));
+                ready!(Pin::new(&mut this.socket).poll_read(cx, &mut part))?;
+                let read = part.filled().len();
+                buffer.advance(read);
+                this.fragment -= read as u64;
+                return Poll::Ready(Ok(()));
+            }
+            if this.frame > 0 && this.due.is_none() {
+                this.due = Some(false);
+            }
+            match this.due {
+                Some(first) => ready!(this.poll_fragment(cx, first))?,
+                None => match ready!(this.poll_header(cx))? {
+                    true => this.begin(),
+                    false => return Poll::Ready(Ok(())),
+                },
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Fragments<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use soketto::{
+        Data,
+        connection::{Builder, Mode},
+    };
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_util::compat::TokioAsyncReadCompatExt;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn allowance(requests: usize) -> Allowance {
+        Allowance::new(1000, 1 << 20, requests, 1 << 20)
+    }
+
+    #[tokio::test]
+    async fn messages_are_the_same_behind_it() {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let fragments = Fragments::new(server, 1 << 20, LONG, &allowance(1 << 20));
+        let room = fragments.incoming();
+        let (mut sender, _) = Builder::<_>::new(client.compat(), Mode::Client).finish();
+        let (_, mut receiver) = Builder::new(fragments.compat(), Mode::Server).finish();
+        for size in [0, 1, 125, 126, 65_535, 65_536, 100_001, 300_000] {
+            let sent: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+            let mut received = Vec::new();
+            let (sent_well, got) = futures::join!(
+                async {
+                    sender.send_binary(&sent).await?;
+                    sender.flush().await
+                },
+                receiver.receive_data(&mut received)
+            );
+            sent_well.unwrap();
+            assert_eq!((got.unwrap(), &received), (Data::Binary(size), &sent));
+            let kib = room.lock().take().map_or(0, |room| room.num_permits());
+            assert_eq!(kib, if size > SMALL { size.div_ceil(1024) } else { 0 });
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_only_announced_takes_nothing() {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let allowance = allowance(1 << 20);
+        let mut fragments = Fragments::new(server, 32 << 20, LONG, &allowance);
+        let mut announced = vec![0x82, 0x80 | 127];
+        announced.extend_from_slice(&(32u64 << 20).to_be_bytes());
+        announced.extend_from_slice(&[0; 4]);
+        client.write_all(&announced).await.unwrap();
+        let mut header = [0; 8];
+        fragments.read_exact(&mut header).await.unwrap();
+        assert_eq!(header, [0x02, 0x80 | 126, 0x80, 0, 0, 0, 0, 0], "a fragment of 32 KiB that is not the last");
+        assert_eq!(allowance.requests().available_permits(), 1024);
+    }
+
+    #[tokio::test]
+    async fn a_large_message_must_come_in_time() {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let mut fragments = Fragments::new(server, 32 << 20, Duration::from_millis(100), &allowance(1 << 20));
+        let mut begun = vec![0x82, 127];
+        begun.extend_from_slice(&(1u64 << 20).to_be_bytes());
+        begun.extend_from_slice(&[7; 100_000]);
+        client.write_all(&begun).await.unwrap();
+        let error = fragments.read_to_end(&mut Vec::new()).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}
