@@ -11,6 +11,7 @@
 
 mod batch;
 mod begun;
+mod buffers;
 mod cache;
 mod codec;
 mod error;
@@ -34,6 +35,7 @@ pub use read::UnwindRecord;
 use crate::chain::view::{ExecutedBlock, Overlay, ReadError, RowChange};
 use alloy_primitives::Bytes;
 use batch::Batch;
+use buffers::Buffers;
 use cache::RowCache;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable};
 use history::{History, Kept, Pin};
@@ -108,13 +110,8 @@ impl Space {
     }
 
     fn options(self) -> KeyspaceCreateOptions {
-        let memtable = match self {
-            // Its keys are spread evenly, so that each compaction of what was written out rewrites all of the next level.
-            Self::State => 32 << 20,
-            Self::History => 16 << 20,
-            _ => 8 << 20,
-        };
-        let options = KeyspaceCreateOptions::default().max_memtable_size(memtable);
+        // See `buffers`: the writer turns memtables over.
+        let options = KeyspaceCreateOptions::default().max_memtable_size(u64::MAX);
         // Unwind records, bodies and receipts are long and written once: compaction moves their places, not them.
         let separated = KvSeparationOptions::default().separation_threshold(LONG_ROW);
         match self {
@@ -133,6 +130,7 @@ struct Inner {
     db: Database,
     spaces: [Keyspace; 6],
     rows: RowCache,
+    buffers: Buffers,
     path: PathBuf,
     identity: Identity,
     history: History,
@@ -165,7 +163,8 @@ impl Store {
         let head = genesis.id();
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(cache / 2));
-        let store = Self(Arc::new(Inner { db, spaces, rows, path, identity, history, floor, writer, _lock: lock }));
+        let buffers = Buffers::default();
+        let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.check_space()?;
         let mut batch = Batch::new(&store.0);
         batch.genesis(genesis, overlay);
@@ -216,7 +215,8 @@ impl Store {
         let head = agreed_head(&db, &spaces)?;
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(cache / 2));
-        let store = Self(Arc::new(Inner { db, spaces, rows, path, identity, history, floor, writer, _lock: lock }));
+        let buffers = Buffers::default();
+        let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.history.committed(store.0.kept(&store.0.db.snapshot())?);
         Ok(store)
     }

@@ -2,7 +2,7 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{HEAD, Inner, Space, StoreError, cache::Written, codec, keys, proofs},
+    store::{HEAD, Inner, Space, StoreError, buffers::Weights, cache::Written, codec, keys, proofs},
     view::{ExecutedBlock, Overlay},
 };
 use alloy_primitives::{B256, Bytes};
@@ -72,11 +72,12 @@ pub(super) struct Batch<'a> {
     batch: OwnedWriteBatch,
     /// Its rows of `state`.
     written: Written,
+    weights: Weights,
 }
 
 impl<'a> Batch<'a> {
     pub(super) fn new(inner: &'a Inner) -> Self {
-        Self { inner, batch: inner.db.batch(), written: Written::new() }
+        Self { inner, batch: inner.db.batch(), written: Written::new(), weights: Weights::default() }
     }
 
     /// Adds the rows of a genesis. Nobody has read a state yet: the row cache does not see them.
@@ -115,6 +116,7 @@ impl<'a> Batch<'a> {
     }
 
     fn write(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
+        self.weights.add(space, key, value);
         let keyspace = &self.inner.spaces[space as usize];
         match value {
             Some(value) => self.batch.insert(keyspace, key, value),
@@ -126,10 +128,16 @@ impl<'a> Batch<'a> {
         for space in Space::ALL {
             self.write(space, HEAD, Some(&codec::encode_id(head)));
         }
-        let Self { inner, batch, written } = self;
+        let Self { inner, batch, written, weights } = self;
         if written.is_empty() {
-            return Ok(batch.commit()?);
+            batch.commit()?;
+        } else {
+            inner.rows.write(written, || batch.commit())?;
         }
-        Ok(inner.rows.write(written, || batch.commit())?)
+        // What is committed is committed: a failure to turn a memtable over is the engine's, and the next write is told.
+        if let Err(error) = inner.buffered(&weights) {
+            tracing::error!(%error, "a full memtable could not be turned over");
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,66 @@
+//! The write buffers: what is committed but not in tables yet.
+//!
+//! The engine turns full memtables over on the thread that also compacts, and asks for it by a bounded queue that the same thread
+//! empties: they would grow for as long as a compaction takes, and a long one could fill the queue and stop the thread for good. So the
+//! writer turns them over itself, keyspace by keyspace, and waits for the engine when more is in memory than the budget. The writer is
+//! the persister: its back-pressure is what the executor may keep unstored.
+
+use crate::chain::store::{Inner, Space};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+/// Bytes of all memtables, full ones included, above which the writer waits: twice what they hold when none is being written out.
+const BUDGET: u64 = 160 << 20;
+/// Longest wait for the engine after one batch. It may have stopped on an error, which the next batch is told.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(2);
+/// Bytes that a row takes in a memtable beside its key and its value.
+const ROW_OVERHEAD: usize = 64;
+
+/// Bytes that each memtable holds.
+#[derive(Default)]
+pub(super) struct Buffers([AtomicU64; Space::ALL.len()]);
+
+/// Bytes of a batch, by keyspace.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Weights([u64; Space::ALL.len()]);
+
+impl Weights {
+    pub fn add(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
+        self.0[space as usize] += (key.len() + value.map_or(0, <[u8]>::len) + ROW_OVERHEAD) as u64;
+    }
+}
+
+impl Space {
+    /// Bytes at which a memtable is written out.
+    fn memtable(self) -> u64 {
+        match self {
+            // Its keys are spread evenly, so that each compaction of what was written out rewrites all of the next level.
+            Self::State => 32 << 20,
+            Self::History => 16 << 20,
+            _ => 8 << 20,
+        }
+    }
+}
+
+impl Inner {
+    /// Counts a batch that was committed, and turns the memtables over that are full.
+    pub(super) fn buffered(&self, batch: &Weights) -> Result<(), fjall::Error> {
+        for space in Space::ALL {
+            let held = &self.buffers.0[space as usize];
+            let bytes = held.fetch_add(batch.0[space as usize], Ordering::Relaxed) + batch.0[space as usize];
+            if bytes >= space.memtable() {
+                self.spaces[space as usize].rotate_memtable()?;
+                held.store(0, Ordering::Relaxed);
+            }
+        }
+        let begun = Instant::now();
+        let unwritten = || self.spaces.iter().any(|space| space.sealed_memtable_count() > 0);
+        while self.db.write_buffer_size() > BUDGET && unwritten() && begun.elapsed() < LONGEST_WAIT {
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+}
