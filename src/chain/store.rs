@@ -162,7 +162,8 @@ impl Store {
         }
         let head = genesis.id();
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
-        let (writer, rows, buffers) = (Mutex::new(head), RowCache::new(cache / 2), Buffers::default());
+        let (writer, rows) = (Mutex::new(head), RowCache::new(cache / 2));
+        let buffers = Buffers::default();
         let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.check_space()?;
         let mut batch = Batch::new(&store.0);
@@ -213,7 +214,8 @@ impl Store {
         }
         let head = agreed_head(&db, &spaces)?;
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
-        let (writer, rows, buffers) = (Mutex::new(head), RowCache::new(cache / 2), Buffers::default());
+        let (writer, rows) = (Mutex::new(head), RowCache::new(cache / 2));
+        let buffers = Buffers::default();
         let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.history.committed(store.0.kept(&store.0.db.snapshot())?);
         Ok(store)

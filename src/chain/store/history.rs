@@ -33,11 +33,11 @@ const UNWIND_STEP: u64 = 256;
 /// The oldest state, in the keyspace whose rows it is about.
 const STATES: &[u8] = b"_oldest";
 
-/// The oldest block that can be proven, and the oldest at which the message passer can.
-pub(super) const PROOFS: &[u8] = b"_proofs";
-
 /// The oldest block that can be unwound, likewise.
 const UNWINDS: &[u8] = b"_unwinds";
+
+/// The oldest block that can be proven, and the oldest at which the message passer can.
+pub(super) const PROOFS: &[u8] = b"_proofs";
 
 /// The bounds of history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
