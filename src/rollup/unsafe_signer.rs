@@ -113,8 +113,8 @@ impl UnsafeSigner {
                             readings += 1;
                             away = false;
                             if now != named {
-                                self.changed(named, now, ours).await?;
-                                named = now;
+                                network.set_signer(now).await;
+                                self.changed(std::mem::replace(&mut named, now), now, ours).await?;
                                 break;
                             }
                         }

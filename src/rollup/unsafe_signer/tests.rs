@@ -155,6 +155,7 @@ async fn an_interval_of_zero_reads_never_again() {
 fn block(number: u64) -> Arc<Payload> {
     let header = alloy_consensus::Header {
         number,
+        parent_hash: alloy_primitives::B256::repeat_byte(9),
         timestamp: crate::telemetry::unix_now(),
         base_fee_per_gas: Some(7),
         withdrawals_root: Some(alloy_primitives::B256::repeat_byte(3)),
@@ -188,7 +189,7 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
     };
     let charges = async || {
         let ledger = network.ledger(Some(publisher.local_peer_id()), 100).await.unwrap();
-        ledger.iter().filter(|entry| matches!(entry.change, Change::Score(change) if change < 0.0)).count()
+        ledger.iter().filter(|entry| entry.reason == "wrong_signer" && matches!(entry.change, Change::Score(_))).count()
     };
 
     publish(10).await;
