@@ -325,3 +325,18 @@ async fn every_answer_is_bounded_and_true() {
     }
     assert!(ask(&node, &mut raw, vec![0xff, 0xff, 0xff, 0xff]).await.is_empty(), "a frame of 4 GB");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_connection_carries_any_number_of_windows() {
+    let blocks = chain(6_000, vec![]);
+    let node = Node::start_with(long_config(), &blocks).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    for window in blocks.chunks(100) {
+        let (first, last) = (window[0].number(), window[99].id());
+        let ask_for = wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+        let answers = ask(&node, &mut raw, request(Ask::Bodies(ask_for))).await;
+        let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
+        assert_eq!(count, 100, "from block {first}: {:?}", node.verdicts(raw.id()).await);
+    }
+    assert_eq!(node.network.peer_count(), 1);
+}
