@@ -319,11 +319,12 @@ impl Reputation {
     /// Bans an address for the usual time, unless a static or protected peer lives there, or it stands for many: behind a private
     /// address, a gateway's or a container's bridge, may be the whole network.
     pub fn ban_address(&mut self, address: IpAddr, reason: &'static str, evidence: String, now: u64) {
+        let local = is_local(address);
         let address = site(address);
         let guest = |(peer, standing): (&PeerId, &Standing)| {
             standing.connected && standing.address.map(site) == Some(address) && self.is_protected(peer)
         };
-        if is_local(address) || self.friends.contains(&address) || self.peers.iter().any(guest) {
+        if local || self.friends.contains(&address) || self.peers.iter().any(guest) {
             tracing::warn!(%address, reason, evidence, "address not banned: it is private, or a static or protected peer is there");
             self.ledger.write(Entry::of_address(address, Change::Spared, reason, evidence), now);
             return;

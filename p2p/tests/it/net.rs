@@ -179,7 +179,7 @@ impl Node {
     }
 
     pub async fn peers(&self, count: usize) {
-        eventually(Duration::from_secs(10), || self.network.peer_count() == count).await;
+        eventually(Duration::from_secs(60), || self.network.peer_count() == count).await;
     }
 
     /// The ledger about a peer, oldest first, without scores.
