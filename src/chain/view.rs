@@ -40,11 +40,14 @@ pub struct Overlay {
     pub codes: Vec<(B256, Bytes)>,
 }
 
+/// Bytes that a row of a block takes in memory beside its key and its values, its place in the index of its branch included.
+const ROW_OVERHEAD: usize = 300;
+
 impl Overlay {
     /// Approximate bytes held in memory: what budgets count.
     pub fn weight(&self) -> usize {
         let value = |value: &Option<Bytes>| value.as_ref().map_or(0, |v| v.len());
-        let rows: usize = self.rows.iter().map(|(key, row)| 160 + key.len() + value(&row.before) + value(&row.after)).sum();
+        let rows: usize = self.rows.iter().map(|(key, row)| ROW_OVERHEAD + key.len() + value(&row.before) + value(&row.after)).sum();
         rows + self.codes.iter().map(|(_, code)| 64 + code.len()).sum::<usize>()
     }
 }
