@@ -160,6 +160,11 @@ mod tests {
     }
 
     #[test]
+    fn what_would_take_long_to_replay_is_written_out_sooner() {
+        assert_eq!((rest(ROTATE_ABOVE), rest(ROTATE_ABOVE + 1)), (ROTATE_EVERY, ROTATE_SOON));
+    }
+
+    #[test]
     fn a_batch_is_not_heavier_than_it_must() {
         let light = [block(1, 100), block(2, 100)];
         assert_eq!(first_batch(&light), None);

@@ -47,7 +47,8 @@ impl Overlay {
     /// Approximate bytes held in memory: what budgets count.
     pub fn weight(&self) -> usize {
         let value = |value: &Option<Bytes>| value.as_ref().map_or(0, |v| v.len());
-        let rows: usize = self.rows.iter().map(|(key, row)| ROW_OVERHEAD + key.len() + value(&row.before) + value(&row.after)).sum();
+        let rows: usize =
+            self.rows.iter().map(|(key, row)| ROW_OVERHEAD + key.len() + value(&row.before) + value(&row.after)).sum();
         rows + self.codes.iter().map(|(_, code)| 64 + code.len()).sum::<usize>()
     }
 }

@@ -102,6 +102,7 @@ impl Dice {
 }
 
 fn check_state(state: &State, plain: &Plain) {
+    assert_eq!(state.hash(), state.header().hash_slow());
     for byte in 0..12u8 {
         let address = Address::repeat_byte(byte);
         let account = state.account(address).unwrap();
