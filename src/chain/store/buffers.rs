@@ -13,7 +13,7 @@ use std::{
 
 /// Bytes of all memtables, full ones included, above which the writer waits: one and a half times what they hold when none is being
 /// written out.
-const BUDGET: u64 = 112 << 20;
+const BUDGET: u64 = 96 << 20;
 /// Longest wait for the engine after one batch. It may have stopped on an error, which the next batch is told.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(2);
