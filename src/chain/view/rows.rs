@@ -26,7 +26,7 @@ struct Inner {
 /// Never empty. Most rows are written once.
 struct Versions {
     newest: (u64, Option<Bytes>),
-    older: Vec<(u64, Option<Bytes>)>,
+    older: VecDeque<(u64, Option<Bytes>)>,
 }
 
 /// What the blocks of a view say about a row.
@@ -105,8 +105,8 @@ impl Inner {
         for (key, row) in &block.overlay.rows {
             let version = (number, row.after.clone());
             match self.versions.get_mut(key) {
-                Some(row) => row.older.push(std::mem::replace(&mut row.newest, version)),
-                None => drop(self.versions.insert(key.clone(), Versions { newest: version, older: Vec::new() })),
+                Some(row) => row.older.push_back(std::mem::replace(&mut row.newest, version)),
+                None => drop(self.versions.insert(key.clone(), Versions { newest: version, older: VecDeque::new() })),
             }
         }
         self.blocks.push_back(block.clone());
@@ -121,8 +121,10 @@ impl Inner {
         self.base = block.payload.number();
         for key in block.overlay.rows.keys() {
             if let Some(row) = self.versions.get_mut(key) {
-                row.older.retain(|(number, _)| *number > self.base);
-                if row.newest.0 <= self.base {
+                // The root of the trie has as many versions as there are blocks: only the oldest is looked at.
+                if row.older.front().is_some_and(|(number, _)| *number <= self.base) {
+                    row.older.pop_front();
+                } else if row.newest.0 <= self.base {
                     self.versions.remove(key);
                 }
             }
