@@ -35,26 +35,34 @@ async fn greeted(network: &Network, peers: u64) {
 }
 
 async fn ask(node: &Node, raw: &mut Raw, request: Vec<u8>) -> Vec<Answer> {
-    let mut control = raw.0.behaviour().streams.new_control();
+    ask_at_once(node, raw, vec![request]).await.remove(0)
+}
+
+/// The answers to requests that are on their way together.
+async fn ask_at_once(node: &Node, raw: &mut Raw, requests: Vec<Vec<u8>>) -> Vec<Vec<Answer>> {
+    let control = raw.0.behaviour().streams.new_control();
     let peer = node.network.local_peer_id();
-    let exchange = async move {
-        let mut stream = control.open_stream(peer, protocol()).await.unwrap();
-        stream.write_all(&request).await.unwrap();
-        stream.close().await.unwrap();
-        let mut bytes = Vec::new();
-        let _ = stream.read_to_end(&mut bytes).await;
-        let (mut rest, mut answers) = (&bytes[..], Vec::new());
-        while let Some((length, tail)) = rest.split_first_chunk::<LENGTH>() {
-            let (message, tail) = tail.split_at(u32::from_le_bytes(*length) as usize);
-            answers.push(wire::decode_response(message.to_vec()).unwrap());
-            rest = tail;
+    let exchange = |request: Vec<u8>| {
+        let mut control = control.clone();
+        async move {
+            let mut stream = control.open_stream(peer, protocol()).await.unwrap();
+            stream.write_all(&request).await.unwrap();
+            stream.close().await.unwrap();
+            let mut bytes = Vec::new();
+            let _ = stream.read_to_end(&mut bytes).await;
+            let (mut rest, mut answers) = (&bytes[..], Vec::new());
+            while let Some((length, tail)) = rest.split_first_chunk::<LENGTH>() {
+                let (message, tail) = tail.split_at(u32::from_le_bytes(*length) as usize);
+                answers.push(wire::decode_response(message.to_vec()).unwrap());
+                rest = tail;
+            }
+            answers
         }
-        answers
     };
-    tokio::pin!(exchange);
+    let mut exchanges = futures::future::join_all(requests.into_iter().map(exchange));
     loop {
         tokio::select! {
-            answers = &mut exchange => return answers,
+            answers = &mut exchanges => return answers,
             _ = raw.0.select_next_some() => {}
         }
     }
@@ -327,16 +335,19 @@ async fn every_answer_is_bounded_and_true() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_connection_carries_any_number_of_windows() {
+async fn one_connection_carries_any_number_of_windows_and_those_that_come_at_once_too() {
     let blocks = chain(6_000, vec![]);
     let node = Node::start_with(long_config(), &blocks).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    for window in blocks.chunks(100) {
-        let (first, last) = (window[0].number(), window[99].id());
-        let ask_for = wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
-        let answers = ask(&node, &mut raw, request(Ask::Bodies(ask_for))).await;
-        let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
-        assert_eq!(count, 100, "from block {first}: {:?}", node.verdicts(raw.id()).await);
+    let bodies = |window: &[Arc<Payload>]| {
+        let (first, last) = (window[0].number(), window[window.len() - 1].id());
+        request(Ask::Bodies(wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 }))
+    };
+    for windows in blocks.chunks(400) {
+        let answers = ask_at_once(&node, &mut raw, windows.chunks(100).map(bodies).collect()).await;
+        let count = |answer: &Answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 };
+        let counts: Vec<u32> = answers.iter().map(|answers| answers.iter().map(count).sum()).collect();
+        assert_eq!(counts, [100; 4], "from block {}: {:?}", windows[0].number(), node.verdicts(raw.id()).await);
     }
     assert_eq!(node.network.peer_count(), 1);
 }
