@@ -126,3 +126,6 @@ pub async fn report_heads(chain: Chain, network: Network, genesis: BlockId, toke
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
