@@ -238,8 +238,11 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     cut_off.reports("greeted", |sync| sync.peers == 2).await;
     first.publish(&source.extend().await).await;
     cut_store.reaches(blocks - missed, limit).await;
+    // It reaches nobody, and nobody reaches it.
+    let everybody = || Subject::Address([127, 0, 0, 1].into());
+    cut_off.network.block(everybody(), true).await.expect("the swarm runs");
     for peer in honest {
-        cut_off.network.block(Subject::Peer(peer.id()), true).await.expect("the swarm runs");
+        cut_off.network.disconnect(peer.id()).await.expect("the swarm runs");
     }
     cut_off.reports("cut off", |sync| sync.peers == 0).await;
     source.extend_to(blocks).await;
@@ -248,9 +251,7 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     // The other begins now. Of equals the peer of the lowest id is asked first.
     let late_store = Store::new(&genesis);
     let late = Swarm::start(&late_store.chain, Arc::new(late_store.chain.clone()), keypair(), Scoring::Light, &honest).await;
-    for peer in honest {
-        cut_off.network.block(Subject::Peer(peer.id()), false).await.expect("the swarm runs");
-    }
+    cut_off.network.block(everybody(), false).await.expect("the swarm runs");
     let of_lowest_id = || loop {
         let candidate = keypair();
         let id = candidate.public().to_peer_id();
