@@ -18,7 +18,10 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use op_alloy_consensus::OpTxEnvelope;
 use rayon::prelude::*;
 use rows::Rows;
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::{
+    payload::{BlockId, Payload},
+    wire,
+};
 use state::At;
 use std::{
     collections::BTreeMap,
@@ -337,6 +340,28 @@ impl View {
             let (Some(header), Some(transactions)) = (snapshot.header(hash)?, snapshot.body(hash)?) else { return Ok(None) };
             Ok(Some(Arc::new(Payload { hash: *hash, header, transactions })))
         })
+    }
+
+    /// A block as peers of our kind are sent it: its hash, the RLP of its header and, if wanted, that of the list of its transactions.
+    pub fn encoded(&self, number: u64, transactions: bool) -> Result<Option<(B256, Bytes, Bytes)>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            let [header, list] = wire::encode_block(&block.payload);
+            return Ok(Some((block.payload.hash, header.into(), if transactions { list.into() } else { Bytes::new() })));
+        }
+        self.stored_part(number, |snapshot, hash| {
+            let Some(header) = snapshot.encoded_header(hash)? else { return Ok(None) };
+            let list = if transactions { snapshot.encoded_body(hash)? } else { Some(Bytes::new()) };
+            // A row that rotted would make us a liar.
+            if keccak256(&header) != *hash {
+                return Err(ReadError::Damaged(format!("the header of block {number} is not that of {hash}")));
+            }
+            Ok(list.map(|list| (*hash, header, list)))
+        })
+    }
+
+    /// The lowest stored block that has its transactions.
+    pub fn oldest_body(&self) -> Result<u64, ReadError> {
+        self.snapshot.oldest_body()
     }
 
     pub fn receipts(&self, number: u64) -> Result<Option<Arc<Vec<Receipt>>>, ReadError> {

@@ -9,6 +9,7 @@ mod differential;
 mod engine;
 mod exec_blocks;
 mod forks;
+mod late;
 mod net;
 mod real_contracts;
 mod rpc_fields;
