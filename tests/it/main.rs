@@ -8,6 +8,7 @@ mod devnet;
 mod differential;
 mod engine;
 mod exec_blocks;
+mod foreign_peer;
 mod forks;
 mod net;
 mod real_contracts;
