@@ -11,6 +11,7 @@ mod exec_blocks;
 mod foreign_peer;
 mod forks;
 mod net;
+mod p2p_options;
 mod real_contracts;
 mod rpc_fields;
 mod tidy;

@@ -63,7 +63,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let eip7702 = TxEip7702 { chain_id: 10, to: Address::repeat_byte(5), authorization_list, ..Default::default() };
     seeds.push(eip7702.into_signed(signature()).encoded_2718());
     let deposit = super::l1::deposit();
-    seeds.push(deposit.encoded_2718());
+    let raw = deposit.encoded_2718();
+    seeds.push(raw[1..].to_vec());
+    seeds.push(raw);
     for tx_type in [0, 2, 0x7e] {
         let logs = vec![deposit_to_log(Address::repeat_byte(6), &deposit)];
         let nonce = (tx_type == 0x7e).then_some(7);
