@@ -1,7 +1,8 @@
 // A foreign peer made of js-libp2p: `node libp2p.mjs '{"connect": MULTIADDR, "chainId": N}'`.
 //
-// Two hosts in one process. The *mesh* host is grafted: it gets blocks, passes them on, asks for blocks by number and serves what it
-// has. The *lurker* refuses the mesh: a block reaches it only when an id that it was told (IHAVE) is one that it asks for (IWANT).
+// Two hosts in one process, which serve the blocks they have. The *mesh* host dials that node; it gets blocks and passes them on. The
+// *lurker* waits to be dialled and refuses every mesh: from a node that only passes blocks on, one reaches it when an id that it was
+// told (IHAVE) is one that it asks for (IWANT).
 // Events go to stdout and orders come from stdin, a JSON object a line; the end of stdin is the end.
 import { createHash } from 'node:crypto';
 import { createInterface } from 'node:readline';
@@ -111,16 +112,19 @@ async function read(source) {
 
 const kept = new Map();
 const mesh = await host('mesh', {});
-const lurker = await host('lurker', { D: 0, Dlo: 0, Dhi: 0, Dscore: 0, Dout: 0 });
+const lurker = await host('lurker', { D: 0, Dlo: 0, Dscore: 0, Dout: 0 });
+const { pubsub: shy } = lurker.services;
+shy.handleGraft = (id, grafts) => Promise.all(grafts.map(({ topicID }) => shy.makePrune(id, topicID, false, false)));
 
 // What is kept is served, under both spellings of the protocol.
-await mesh.handle([PROTOCOL, `${PROTOCOL}/`], async ({ stream, protocol }) => {
+async function serve({ stream }) {
   const number = Number((await read(stream.source)).readBigUInt64LE());
   const wire = kept.get(number);
   const answer = wire ? Buffer.concat([Buffer.from([0, 1, 0, 0, 0]), new Framed().add(wire).bytes()]) : Buffer.from([1]);
   await stream.sink([answer]);
-  tell({ event: 'served', number, found: wire !== undefined, protocol });
-});
+  tell({ event: 'served', number, found: wire !== undefined, protocol: stream.protocol });
+}
+await Promise.all([mesh, lurker].map((node) => node.handle([PROTOCOL, `${PROTOCOL}/`], serve)));
 
 // Asks for a block as op-node does: eight bytes, half a close, and what comes until the end.
 async function fetchBlock(number, protocol) {
@@ -138,8 +142,8 @@ async function fetchBlock(number, protocol) {
   return { result: 0, version: answer.readUInt32LE(1), block: described(wire), same: before ? Buffer.from(before).equals(wire) : null };
 }
 
-await Promise.all([mesh, lurker].map((node) => node.dial(multiaddr(connect))));
-tell({ event: 'ready', address: mesh.getMultiaddrs()[0].toString() });
+await mesh.dial(multiaddr(connect));
+tell({ event: 'ready', addresses: [mesh, lurker].map((node) => node.getMultiaddrs()[0].toString()) });
 for await (const line of createInterface({ input: process.stdin })) {
   const { fetch, slash } = JSON.parse(line);
   tell({ event: 'fetched', number: fetch, ...(await fetchBlock(fetch, slash ? `${PROTOCOL}/` : PROTOCOL)) });
