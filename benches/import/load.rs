@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use starling::chain::evm::deploy::Scratch;
 
 const TOKEN: Address = address!("7070707070707070707070707070707070707070");
-const WRITER: Address = address!("3333333333333333333333333333333333333333");
+pub const WRITER: Address = address!("3333333333333333333333333333333333333333");
 /// Slot of the token's mapping of balances.
 const BALANCES: u64 = 2;
 /// Slots that a call of the writer sets.
@@ -29,7 +29,7 @@ fn writer_code() -> Bytes {
 }
 
 /// The account that only receives, number `index`.
-fn receiver(index: u64) -> Address {
+pub fn receiver(index: u64) -> Address {
     Address::from_word(keccak256([&b"receiver"[..], &index.to_be_bytes()].concat()))
 }
 

@@ -26,6 +26,10 @@ const ROTATE_EVERY: Duration = Duration::from_secs(600);
 /// Time that the end of the node may take for it.
 const ROTATE_AT_END: Duration = Duration::from_secs(10);
 
+/// Bytes of blocks that are committed as one batch, which is a second copy of them in memory: a few full blocks, or some hundred small
+/// ones, over which the cost of a batch is spread well enough.
+const BATCH_WEIGHT: usize = 16_000_000;
+
 /// Take the store from its head down to `unwind_to`, then up along `blocks`.
 pub struct Work {
     pub unwind_to: u64,
@@ -97,10 +101,28 @@ fn perform(store: &Store, shared: &Shared, work: &Work) -> Done {
     while store.head().number > work.unwind_to {
         retry_without_space(shared, || store.unwind_one())?;
     }
-    retry_without_space(shared, || store.commit(&work.blocks, work.safe, work.finalized))?;
+    // What is finalized is told last: it lets unwind records go, which only matters above all of these blocks.
+    let mut rest = &work.blocks[..];
+    while let Some(count) = first_batch(rest) {
+        let (batch, more) = rest.split_at(count);
+        retry_without_space(shared, || store.commit(batch, None, None))?;
+        rest = more;
+    }
+    retry_without_space(shared, || store.commit(rest, work.safe, work.finalized))?;
     metrics::histogram!("starling_persist_seconds").record(started.elapsed().as_secs_f64());
     metrics::counter!("starling_persisted_blocks_total").increment(work.blocks.len() as u64);
     store.snapshot()
+}
+
+/// How many of the blocks are committed before the rest, if that is too heavy for one batch.
+fn first_batch(blocks: &[Arc<ExecutedBlock>]) -> Option<usize> {
+    let mut weight = 0;
+    let full = blocks.iter().position(|block| {
+        weight += block.weight();
+        weight > BATCH_WEIGHT
+    })?;
+    let count = full.max(1);
+    (count < blocks.len()).then_some(count)
 }
 
 fn retry_without_space<T>(shared: &Shared, mut write: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -112,5 +134,32 @@ fn retry_without_space<T>(shared: &Shared, mut write: impl FnMut() -> Result<T, 
             }
             result => return result,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::view::Overlay;
+    use alloy_consensus::Header;
+    use starling_proto::payload::Payload;
+
+    fn block(number: u64, bytes: usize) -> Arc<ExecutedBlock> {
+        let header = Header { number, ..Default::default() };
+        let payload = Arc::new(Payload::sealed(header, vec![vec![0; bytes].into()]));
+        Arc::new(ExecutedBlock::new(payload, vec![], Arc::default(), Arc::new(Overlay::default())))
+    }
+
+    #[test]
+    fn a_batch_is_not_heavier_than_it_must() {
+        let light = [block(1, 100), block(2, 100)];
+        assert_eq!(first_batch(&light), None);
+        assert_eq!(first_batch(&[]), None);
+        let half = BATCH_WEIGHT / 2;
+        let heavy: Vec<_> = (1..6).map(|number| block(number, half)).collect();
+        assert_eq!(first_batch(&heavy), Some(1), "two of them and what is around them are too much");
+        let giant = [block(1, 3 * half), block(2, 10)];
+        assert_eq!(first_batch(&giant), Some(1), "a block is never divided");
+        assert_eq!(first_batch(&giant[..1]), None);
     }
 }

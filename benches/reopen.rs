@@ -1,0 +1,123 @@
+//! From a start after `kill -9` to the first answer, over a large state.
+//!
+//! A process of its own makes a store of many accounts, builds blocks until the journal holds so much that no table has yet, and kills
+//! itself. Then `starling execution` is started over it, asked for its head until it answers, and killed; again and again, so that
+//! every start finds the same journal. Beside it stand a start over a store whose memtables were written out, which is what the
+//! program and the size of the state take, and the bare program.
+//!
+//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_JOURNAL` megabytes in memtables when it is killed (24),
+//! `STARLING_BENCH_KILLS` (10).
+
+#[allow(dead_code, reason = "only the genesis of it is used")]
+#[path = "import/load.rs"]
+mod load;
+#[allow(dead_code, reason = "the integration tests use more of it")]
+#[path = "../tests/it/net.rs"]
+mod net;
+mod support;
+
+use net::head;
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+use support::{Ground, Times, ms, print_times, size};
+
+const SENDERS: usize = 1000;
+const TRANSFERS: usize = 10;
+const BAR: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Set for the process that is killed: the data directory.
+const CHILD: &str = "STARLING_BENCH_CHILD";
+
+fn main() {
+    if let Some(datadir) = std::env::var_os(CHILD) {
+        return build_and_die(Path::new(&datadir));
+    }
+    let kills = size("STARLING_BENCH_KILLS", 10);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let datadir = folder.path();
+    let child = Command::new(std::env::current_exe().expect("this program")).env(CHILD, datadir).status();
+    assert!(!child.expect("the child runs").success(), "it is killed");
+
+    let (mut program, mut killed, mut clean) = (Times::default(), Times::default(), Times::default());
+    for _ in 0..kills {
+        let begun = Instant::now();
+        assert!(net::starling().arg("--version").output().expect("the program runs").status.success());
+        program.push(begun.elapsed());
+    }
+    let held = journal(datadir);
+    for _ in 0..kills {
+        let (time, mut node) = start(datadir);
+        killed.push(time);
+        node.kill().and_then(|()| node.wait()).expect("it is killed");
+    }
+    // An orderly end writes the memtables out.
+    let (_, mut node) = start(datadir);
+    net::signal(node.id() as i32, nix::sys::signal::Signal::SIGTERM);
+    assert!(node.wait().expect("it ends").success());
+    for _ in 0..kills {
+        let (time, mut node) = start(datadir);
+        clean.push(time);
+        node.kill().and_then(|()| node.wait()).expect("it is killed");
+    }
+    let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
+    println!("from a start to the first answer; {accounts} accounts, {:.0} MB of rows in the journal", held as f64 / 1e6);
+    print_times("the program alone (--version)", &program);
+    print_times("after an orderly end", &clean);
+    print_times("after kill -9", &killed);
+    let median = killed.percentile(50);
+    println!(
+        "\nreopen after kill -9 {:.0} ms (bar {}) · {:.2} x after an orderly end · {:.1} ms for each MB of journal",
+        ms(median),
+        BAR.as_millis(),
+        ms(median) / ms(clean.percentile(50)),
+        (ms(median) - ms(clean.percentile(50))) / (held as f64 / 1e6)
+    );
+}
+
+/// Bytes of the store's journals that an open reads, without the space that is set aside behind them.
+fn journal(datadir: &Path) -> usize {
+    let files = fs::read_dir(datadir.join("chain")).expect("a store").flatten().map(|entry| entry.path());
+    let journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "jnl"));
+    let used = |path| fs::read(path).ok().and_then(|bytes: Vec<u8>| bytes.iter().rposition(|byte| *byte != 0)).unwrap_or(0);
+    journals.map(used).sum()
+}
+
+/// Starts a node and waits for its first answer.
+fn start(datadir: &Path) -> (Duration, Child) {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+    let begun = Instant::now();
+    let mut command = net::starling();
+    command.arg("execution").arg("--datadir").arg(datadir).args(["--http", &format!("--http.port={port}"), "--authrpc.port=0"]);
+    let node = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the node starts");
+    let url = format!("http://127.0.0.1:{port}");
+    while head(&url).is_none() {
+        assert!(begun.elapsed() < PATIENCE, "the node does not answer");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (begun.elapsed(), node)
+}
+
+/// Makes the store and kills this process when the blocks have filled so much of the memtables.
+fn build_and_die(datadir: &Path) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let receivers = size("STARLING_BENCH_ACCOUNTS", 1_000_000).saturating_sub(SENDERS);
+    let mut ground = Ground::with(1_700_000_000, SENDERS, |alloc, senders| load::genesis(alloc, senders, receivers));
+    let (chain, _threads) = ground.open(datadir);
+    runtime.block_on(async {
+        let most = journal(datadir) + (size("STARLING_BENCH_JOURNAL", 24) << 20);
+        while journal(datadir) < most {
+            for _ in 0..10 {
+                ground.extend(&chain, TRANSFERS).await;
+            }
+        }
+        while chain.view().stored() != chain.view().head() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    net::signal(std::process::id() as i32, nix::sys::signal::Signal::SIGKILL);
+}
