@@ -65,7 +65,7 @@ pub fn run(target: &Target, seed: u64, mut go_on: impl FnMut(&Progress) -> bool)
         if kinds.len() < KEPT && kinds.insert(outcome) && corpus.len() < most {
             corpus.push(input);
         }
-        if progress.cases % LOOK == 0
+        if progress.cases.is_multiple_of(LOOK)
             && let Some(peak) = peak_memory().filter(|peak| *peak > MEMORY)
         {
             return Err(Box::new(Finding {

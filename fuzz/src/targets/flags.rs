@@ -63,7 +63,7 @@ pub fn target(data: &[u8]) -> Outcome {
         outcome.add(&"static");
     }
     let sum: usize = data.iter().map(|byte| usize::from(*byte)).sum();
-    if sum % RARELY == 0 && !text.contains('\0') {
+    if sum.is_multiple_of(RARELY) && !text.contains('\0') {
         let option = OPTIONS[sum / RARELY % OPTIONS.len()];
         let line = ["starling", "node", "--rollup.config=r", &format!("--{option}={text}")].map(str::to_owned);
         match cli::parse(line, &|_| None) {
