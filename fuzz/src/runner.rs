@@ -14,9 +14,6 @@ use std::{
 
 /// Inputs of new kinds that are kept.
 const KEPT: usize = 4096;
-/// A case that takes longer is a finding: inputs are small, so a decoder that does more than look at them does too much. Far above
-/// what a loaded machine can make of microseconds.
-const SLOW: Duration = Duration::from_secs(20);
 /// Resident memory that is a finding, in KiB: the largest message there is takes a hundredth.
 const MEMORY: u64 = 1 << 20;
 /// Cases between two looks at the memory.
@@ -42,14 +39,20 @@ pub struct Finding {
     pub case: u64,
 }
 
-/// Runs a target on its corpus and then on mutations, as long as `go_on`. The same seed makes the same cases.
-pub fn run(target: &Target, seed: u64, mut go_on: impl FnMut(&Progress) -> bool) -> Result<Progress, Box<Finding>> {
+/// Runs a target on its corpus and then on mutations, as long as `go_on`. The same seed makes the same cases. A case that takes
+/// longer than `slow` is a finding.
+pub fn run(
+    target: &Target,
+    seed: u64,
+    slow: Option<Duration>,
+    mut go_on: impl FnMut(&Progress) -> bool,
+) -> Result<Progress, Box<Finding>> {
     let started = Instant::now();
     let mut corpus = (target.seeds)();
     let mut kinds = HashSet::new();
     let mut progress = Progress { cases: 0, kinds: 0, elapsed: Duration::ZERO, longest: Duration::ZERO };
     for input in &corpus {
-        kinds.insert(check(target, input, 0, &mut progress)?);
+        kinds.insert(check(target, input, slow, &mut progress)?);
     }
     let most = corpus.len() + KEPT;
     let mut rng = Rng::new(seed);
@@ -61,7 +64,7 @@ pub fn run(target: &Target, seed: u64, mut go_on: impl FnMut(&Progress) -> bool)
         }
         progress.cases += 1;
         let input = mutate(&mut rng, &corpus);
-        let outcome = check(target, &input, progress.cases, &mut progress)?;
+        let outcome = check(target, &input, slow, &mut progress)?;
         if kinds.len() < KEPT && kinds.insert(outcome) && corpus.len() < most {
             corpus.push(input);
         }
@@ -77,13 +80,13 @@ pub fn run(target: &Target, seed: u64, mut go_on: impl FnMut(&Progress) -> bool)
     }
 }
 
-fn check(target: &Target, input: &[u8], case: u64, progress: &mut Progress) -> Result<Outcome, Box<Finding>> {
-    let began = Instant::now();
+fn check(target: &Target, input: &[u8], slow: Option<Duration>, progress: &mut Progress) -> Result<Outcome, Box<Finding>> {
+    let (began, case) = (Instant::now(), progress.cases);
     let finding = |what| Box::new(Finding { what, input: input.to_vec(), case });
     let outcome = try_case(target, input).map_err(finding)?;
     let took = began.elapsed();
     progress.longest = progress.longest.max(took);
-    if took > SLOW { Err(finding(format!("it took {took:?}"))) } else { Ok(outcome) }
+    if slow.is_some_and(|slow| took > slow) { Err(finding(format!("it took {took:?}"))) } else { Ok(outcome) }
 }
 
 /// Runs one case; the error is what the panic said.

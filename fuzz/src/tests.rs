@@ -3,11 +3,11 @@
 use crate::{Outcome, Target, mutate::Rng, runner, targets};
 
 /// Cases of each target.
-const CASES: u64 = 3_000;
+const CASES: u64 = 2_000;
 
 fn short_run(name: &str) {
     let target = targets::ALL.iter().find(|target| target.name == name).expect("a target");
-    let finding = runner::run(target, 1, |progress| progress.cases < CASES).err();
+    let finding = runner::run(target, 1, None, |progress| progress.cases < CASES).err();
     assert!(finding.is_none(), "{name}: {finding:?}");
 }
 
@@ -37,7 +37,7 @@ fn fragile(data: &[u8]) -> Outcome {
 #[test]
 fn a_finding_is_the_same_for_the_same_seed_and_is_found_again_from_its_input() {
     let target = Target { name: "fragile", run: fragile, seeds: || vec![vec![0; 64]] };
-    let find = |seed| runner::run(&target, seed, |progress| progress.cases < 100_000).expect_err("a finding");
+    let find = |seed| runner::run(&target, seed, None, |progress| progress.cases < 100_000).expect_err("a finding");
     let finding = find(7);
     assert_eq!(finding.input, find(7).input);
     assert!(finding.what.contains("three of a kind"), "{finding:?}");

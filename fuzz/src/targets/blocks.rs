@@ -55,7 +55,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.push(std::fs::read(path).expect("a file"));
     }
     // Zeros without end, and a block that claims all of them.
-    let bomb = [&[0xfb, 0x00, 0xff, 0xff, 0xff][..], &vec![0; 1 << 24]].concat();
+    let bomb = [&[0xfa, 0x0f, 0xff, 0xff][..], &vec![0; 1 << 20]].concat();
     seeds.extend(zstd::encode_all(&bomb[..], 1).ok());
     seeds
 }
