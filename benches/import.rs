@@ -22,14 +22,14 @@ use starling::chain::{Chain, Inserted, Options, Threads};
 use starling_p2p::Provenance;
 use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{BufReader, BufWriter, Read, Write},
     path::Path,
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
-use support::{Ground, ms, process, size};
+use support::{Ground, copy, ms, process, size};
 
 /// Bytes, as `--cache` gives them.
 fn cache() -> u64 {
@@ -123,19 +123,6 @@ async fn full_block(ground: &mut Ground, load: &mut Load, source: &Chain, rounds
 fn open(datadir: &Path) -> (Chain, Threads) {
     let options = Options { datadir: datadir.to_owned(), cache: cache(), commit_interval: Duration::from_secs(1) };
     Chain::open(&options).expect("the chain opens")
-}
-
-/// Copies a folder.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in from.read_dir().expect("a folder").flatten() {
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), to).expect("a copy");
-        }
-    }
 }
 
 /// What the full and the small blocks gave.

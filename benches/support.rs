@@ -26,6 +26,7 @@ use starling_proto::{
     system_config::Eip1559Params,
 };
 use std::{
+    fs,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -41,6 +42,19 @@ const SEQUENCER_KEY: &str = "000000000000000000000000000000000000000000000000000
 /// A size from the environment.
 pub fn size(name: &str, default: usize) -> usize {
     std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// Copies a folder.
+pub fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in from.read_dir().expect("a folder").flatten() {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).expect("a copy");
+        }
+    }
 }
 
 pub fn unix_now() -> u64 {
@@ -63,7 +77,12 @@ impl Sender {
 
     /// The next transfer of one wei, in its EIP-2718 form.
     pub fn pay(&mut self, chain_id: u64, to: Address) -> Bytes {
-        self.call(chain_id, to, U256::from(1), GAS_OF_TRANSFER, Bytes::new()).sign()
+        self.transfer(chain_id, to).sign()
+    }
+
+    /// The next transfer of one wei, yet to be signed.
+    pub fn transfer(&mut self, chain_id: u64, to: Address) -> Unsigned {
+        self.call(chain_id, to, U256::from(1), GAS_OF_TRANSFER, Bytes::new())
     }
 
     /// The next transaction, yet to be signed.

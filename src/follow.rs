@@ -3,11 +3,12 @@
 //! One task takes [`Event`]s (parents first), has the chain execute each and settles it with the swarm; another tells the swarm where
 //! the heads are. What can overload it is the executor: the event channel is bounded and the swarm keeps a credit in bytes.
 
-use crate::chain::{Chain, ChainError, Inserted};
+use crate::chain::{Chain, ChainError, Inserted, view::ReadError};
 use alloy_primitives::B256;
+use alloy_rlp::Decodable;
 use futures::{StreamExt, stream::FuturesOrdered};
-use starling_p2p::{Blocks, Event, Network, PeerId, Provenance, Settled};
-use starling_proto::payload::Payload;
+use starling_p2p::{Blocks, Encoded, Event, Network, PeerId, Provenance, Settled};
+use starling_proto::payload::{BlockId, Payload};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -22,14 +23,32 @@ impl Blocks for Chain {
     }
 
     fn block(&self, number: u64) -> Option<Payload> {
-        match self.view().payload(number) {
-            Ok(payload) => payload.map(std::sync::Arc::unwrap_or_clone),
-            Err(error) => {
-                tracing::error!(number, %error, "a block asked for by a peer could not be read");
-                None
-            }
-        }
+        readable(number, self.view().payload(number)).map(std::sync::Arc::unwrap_or_clone)
     }
+
+    fn encoded(&self, number: u64, transactions: bool) -> Option<Encoded> {
+        let (hash, header, transactions) = readable(number, self.view().encoded(number, transactions))?;
+        // The first field of a header.
+        let parent = alloy_rlp::Header::decode_bytes(&mut &header[..], true).and_then(|mut fields| B256::decode(&mut fields));
+        Some(Encoded { hash, parent: parent.ok()?, header, transactions })
+    }
+
+    fn oldest(&self) -> u64 {
+        let view = self.view();
+        // What cannot be read is not promised.
+        view.oldest_body().unwrap_or(view.head().number)
+    }
+
+    fn finalized(&self) -> Option<BlockId> {
+        self.view().finalized()
+    }
+}
+
+fn readable<T>(number: u64, block: Result<Option<T>, ReadError>) -> Option<T> {
+    block.unwrap_or_else(|error| {
+        tracing::error!(number, %error, "a block asked for by a peer could not be read");
+        None
+    })
 }
 
 /// Payloads handed to the chain at a time: the senders of the next are recovered while one is executed. Fewer than the chain takes
@@ -96,12 +115,7 @@ fn settle(block: &Block, blame: Option<PeerId>, answer: Result<Inserted, ChainEr
 }
 
 /// Tells the swarm of every move of the heads until the token is cancelled.
-pub async fn report_heads(
-    chain: Chain,
-    network: Network,
-    genesis: starling_proto::payload::BlockId,
-    token: CancellationToken,
-) -> anyhow::Result<()> {
+pub async fn report_heads(chain: Chain, network: Network, genesis: BlockId, token: CancellationToken) -> anyhow::Result<()> {
     let mut heads = chain.heads();
     loop {
         let now = *heads.borrow_and_update();
@@ -112,3 +126,6 @@ pub async fn report_heads(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

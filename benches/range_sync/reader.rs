@@ -46,7 +46,9 @@ async fn connect(address: &str) -> (PeerId, Control) {
     while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionEstablished { .. }) {}
     tokio::spawn(async move {
         loop {
-            swarm.select_next_some().await;
+            if let SwarmEvent::ConnectionClosed { cause, .. } = swarm.select_next_some().await {
+                eprintln!("    the connection was closed: {cause:?}");
+            }
         }
     });
     (peer, control)
@@ -115,10 +117,13 @@ pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
         let ask = wire::BodiesRequest { first, last: first + window.len() as u64 - 1, last_hash, max_bytes: 8 << 20 };
         async move {
             let mut stream = open(&mut control, peer, &protocol, Ask::Bodies(ask)).await;
-            let mut read = 0;
+            let (mut read, mut blocks) = (0, 0);
             while let Some(bytes) = frame(&mut stream).await {
                 read += bytes.len() + LENGTH;
+                let Ok(Answer::Bodies(chunk)) = wire::decode_response(bytes) else { panic!("no blocks") };
+                blocks += chunk.count as usize;
             }
+            assert_eq!(blocks, window.len(), "from block {first}");
             read
         }
     }));

@@ -1,6 +1,15 @@
 //! What the kernel says about a process: its memory, the bytes it wrote, and the processor time of its threads by name.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Time between two looks at threads that may end.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Processor time of this process's threads by name, so far.
 #[derive(Clone, Default)]
@@ -47,6 +56,37 @@ impl Threads {
         rows.sort_by_key(|(_, spent)| std::cmp::Reverse(*spent));
         rows.retain(|(_, spent)| spent.as_secs_f64() * 100.0 > self.sum().as_secs_f64());
         rows
+    }
+}
+
+/// Watches this process's threads, so that the processor time of one that ends is known, but for its last moment.
+pub struct Watch {
+    watching: JoinHandle<Threads>,
+    stop: SyncSender<()>,
+}
+
+impl Watch {
+    pub fn start() -> Self {
+        let (stop, stopped) = sync_channel(0);
+        let watching = std::thread::Builder::new().name("watch".into()).spawn(move || {
+            let mut seen = Threads::default();
+            loop {
+                for (name, spent) in Threads::now().0 {
+                    let longest = seen.0.entry(name).or_default();
+                    *longest = spent.max(*longest);
+                }
+                if stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
+                    return seen;
+                }
+            }
+        });
+        Self { watching: watching.expect("a thread"), stop }
+    }
+
+    /// Processor time since the process began.
+    pub fn stop(self) -> Threads {
+        drop(self.stop);
+        self.watching.join().expect("the watch ends")
     }
 }
 

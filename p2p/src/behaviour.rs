@@ -4,6 +4,7 @@ use crate::{
     config::Config,
     gate::{Gate, SharedRules},
     peers::score::{self, Scoring},
+    streams,
     topics::{Snappy, Topics, gossip_config},
 };
 use libp2p::{
@@ -30,8 +31,8 @@ pub struct Behaviour {
     pub identify: identify::Behaviour,
     /// Whether the peer is still there.
     pub ping: ping::Behaviour,
-    /// Streams of our own: `payload_by_number`.
-    pub streams: libp2p_stream::Behaviour,
+    /// Streams of our own: `payload_by_number` and range sync.
+    pub streams: streams::Behaviour,
 }
 
 impl Behaviour {
@@ -59,7 +60,7 @@ impl Behaviour {
             gossip,
             identify: identify::Behaviour::new(identify),
             ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
-            streams: libp2p_stream::Behaviour::new(),
+            streams: streams::Behaviour::new(),
         })
     }
 }

@@ -1,4 +1,5 @@
-//! A muxer around yamux that notices a gossip stream which the router gave up, and that always comes to an end.
+//! A muxer around yamux that notices a gossip stream which the router gave up, and a peer that opens streams without end; and that
+//! always comes to an end.
 //!
 //! When a peer's stream holds what cannot be gossip (a frame larger than any message, bytes that are no protobuf), the router closes
 //! its half and forgets the stream, and tells nobody. Yamux then neither resets the stream nor answers on it, so the peer's router
@@ -7,11 +8,14 @@
 //!
 //! No honest peer gets here: a stream that ended, or failed, is closed only after its end has been read.
 //!
+//! A stream costs memory before it has said what it is for, and nobody hears of those that never do. So they are counted here, where
+//! they come in.
+//!
 //! Closing says goodbye and waits until that is written, which on a dead link may take as long as TCP hopes. A connection counts as
 //! open until then, so the wait is bounded.
 
 use futures::{
-    AsyncRead, AsyncWrite,
+    AsyncRead, AsyncWrite, ready,
     task::{AtomicWaker, Context, Poll},
 };
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
@@ -20,12 +24,14 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 use tokio::time::Sleep;
 
+/// Streams that a peer has open at once on one connection. A node of our kind has 40 at most; past twice as many it is no node.
+pub const INBOUND: usize = 96;
 /// For the goodbye of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Of an inbound stream this many first bytes are looked at: they name the protocol.
@@ -38,14 +44,16 @@ const GOSSIP: [&[u8]; 2] = [b"/meshsub/", b"/floodsub/"];
 pub enum GuardError {
     #[error("the peer sent what is no gossip frame")]
     Framing,
+    #[error("the peer opened more than {INBOUND} streams")]
+    Streams,
     #[error(transparent)]
     Muxer(#[from] io::Error),
 }
 
 impl GuardError {
-    /// Whether the peer's gossip stream was given up.
-    pub fn is_framing(error: &io::Error) -> bool {
-        matches!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(GuardError::Framing))
+    /// What the guard has to say about the end of a connection.
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
     }
 }
 
@@ -60,13 +68,15 @@ struct Alarm {
 pub struct Guard<M> {
     muxer: M,
     alarm: Arc<Alarm>,
+    /// The peer's streams.
+    inbound: Arc<AtomicUsize>,
     /// Runs while the connection is being closed.
     closing: Option<Pin<Box<Sleep>>>,
 }
 
 impl<M> Guard<M> {
     pub fn new(muxer: M) -> Self {
-        Self { muxer, alarm: Arc::default(), closing: None }
+        Self { muxer, alarm: Arc::default(), inbound: Arc::default(), closing: None }
     }
 }
 
@@ -80,8 +90,12 @@ where
     type Error = GuardError;
 
     fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, GuardError>> {
-        let alarm = self.alarm.clone();
-        Pin::new(&mut self.muxer).poll_inbound(cx).map_ok(|stream| GuardedStream::inbound(stream, alarm)).map_err(failed)
+        let stream = ready!(Pin::new(&mut self.muxer).poll_inbound(cx)).map_err(failed)?;
+        let place = Place::take(&self.inbound);
+        Poll::Ready(match self.inbound.load(Ordering::Relaxed) > INBOUND {
+            true => Err(GuardError::Streams),
+            false => Ok(GuardedStream::inbound(stream, self.alarm.clone(), place)),
+        })
     }
 
     fn poll_outbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, GuardError>> {
@@ -109,9 +123,26 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> GuardError {
     GuardError::Muxer(io::Error::other(error))
 }
 
+/// One of a connection's inbound streams, counted as long as it is there.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A stream of a guarded connection.
 pub struct GuardedStream<S> {
     stream: S,
+    _place: Option<Place>,
     /// What an inbound stream is watched by, until its end has been read.
     watch: Option<Watch>,
 }
@@ -123,12 +154,12 @@ struct Watch {
 }
 
 impl<S> GuardedStream<S> {
-    fn inbound(stream: S, alarm: Arc<Alarm>) -> Self {
-        Self { stream, watch: Some(Watch { alarm, start: Vec::new() }) }
+    fn inbound(stream: S, alarm: Arc<Alarm>, place: Place) -> Self {
+        Self { stream, _place: Some(place), watch: Some(Watch { alarm, start: Vec::new() }) }
     }
 
     fn outbound(stream: S) -> Self {
-        Self { stream, watch: None }
+        Self { stream, _place: None, watch: None }
     }
 }
 
@@ -205,6 +236,41 @@ mod tests {
         }
     }
 
+    /// A connection on which a stream comes in whenever one is looked for.
+    struct Flood;
+
+    impl StreamMuxer for Flood {
+        type Substream = Cursor<Vec<u8>>;
+        type Error = io::Error;
+
+        fn poll_inbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Self::Substream>> {
+            Poll::Ready(Ok(Cursor::default()))
+        }
+        fn poll_outbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Self::Substream>> {
+            Poll::Pending
+        }
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<StreamMuxerEvent>> {
+            Poll::Pending
+        }
+    }
+
+    #[test]
+    fn streams_come_in_as_others_end_and_not_without_end() {
+        let mut guard = Guard::new(Flood);
+        let mut next = || block_on(std::future::poll_fn(|cx| Pin::new(&mut guard).poll_inbound(cx)));
+        for _ in 0..3 * INBOUND {
+            next().unwrap();
+        }
+        let mut held: Vec<_> = (0..INBOUND).map(|_| next().unwrap()).collect();
+        assert!(matches!(next(), Err(GuardError::Streams)));
+        held.pop();
+        held.push(next().unwrap());
+        assert!(matches!(next(), Err(GuardError::Streams)));
+    }
+
     #[tokio::test]
     async fn a_dead_connection_is_closed_too() {
         let mut guard = Guard::new(Dead);
@@ -215,7 +281,7 @@ mod tests {
     /// Reads `bytes` of a stream, the end too if it comes, and closes; says whether that is an alarm.
     fn alarms(stream: &[u8], bytes: usize) -> bool {
         let alarm = Arc::new(Alarm::default());
-        let mut guarded = GuardedStream::inbound(Cursor::new(stream.to_vec()), alarm.clone());
+        let mut guarded = GuardedStream::inbound(Cursor::new(stream.to_vec()), alarm.clone(), Place::take(&Arc::default()));
         let mut buffer = vec![0; bytes];
         let mut done = 0;
         while done < bytes {

@@ -79,9 +79,13 @@ pub trait Blocks: Send + Sync + 'static {
         let list = if transactions { list } else { Vec::new() };
         Some(Encoded { hash: block.hash, parent: block.parent_hash(), header: header.into(), transactions: list.into() })
     }
-    /// The lowest block that can be read.
+    /// The lowest block that can be read, with its transactions.
     fn oldest(&self) -> u64 {
         0
+    }
+    /// The finalized block, once it is known.
+    fn finalized(&self) -> Option<BlockId> {
+        None
     }
 }
 

@@ -27,6 +27,7 @@ mod range;
 mod reqresp;
 mod serve;
 pub mod service;
+mod streams;
 pub mod sync;
 mod topics;
 mod transport;

@@ -6,11 +6,11 @@
 
 use crate::{
     handle::Blocks,
+    streams::{Control, OpenError},
     sync::{Arrival, Failure},
 };
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream, StreamProtocol};
-use libp2p_stream::{Control, OpenStreamError};
 use starling_proto::reqresp::{self, MAX_RESPONSE_LEN, Refusal, ResponseError};
 use std::{io, sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, time::timeout};
@@ -43,7 +43,7 @@ impl Client {
     }
 
     /// The block of this number as `peer` has it.
-    pub async fn fetch(mut self, peer: PeerId, number: u64) -> Result<Arrival, Failure> {
+    pub async fn fetch(self, peer: PeerId, number: u64) -> Result<Arrival, Failure> {
         let stream = self.open(peer).await?;
         let response = timeout(EXCHANGE_TIMEOUT, exchange(stream, number, &self.large)).await;
         let bytes = match response {
@@ -59,11 +59,11 @@ impl Client {
         decoded.unwrap_or(Err(Failure::Malformed))
     }
 
-    async fn open(&mut self, peer: PeerId) -> Result<Stream, Failure> {
+    async fn open(&self, peer: PeerId) -> Result<Stream, Failure> {
         for protocol in self.protocols.clone() {
             match timeout(OPEN_TIMEOUT, self.control.open_stream(peer, protocol)).await {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(OpenStreamError::UnsupportedProtocol(_))) => continue,
+                Ok(Err(OpenError::Unsupported)) => continue,
                 Ok(Err(_)) => return Err(Failure::Unreachable),
                 Err(_) => return Err(Failure::NoAnswer),
             }

@@ -12,10 +12,10 @@ use crate::{
     handle::{Blocks, PeerInfo},
     limits::{Bucket, PER_PEER_BURST, PER_PEER_RATE},
     peers::Offence,
+    streams::Incoming,
 };
-use futures::{AsyncReadExt, AsyncWriteExt, StreamExt, stream::SelectAll};
+use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream};
-use libp2p_stream::IncomingStreams;
 use lru::LruCache;
 use parking_lot::Mutex;
 use starling_proto::{
@@ -107,9 +107,9 @@ impl Server {
     }
 
     /// Accepts streams until the swarm is gone. The loop only hands off; dropping it drops every serving task.
-    pub async fn run(self: Arc<Self>, mut incoming: SelectAll<IncomingStreams>) {
+    pub async fn run(self: Arc<Self>, mut incoming: mpsc::Receiver<Incoming>) {
         let mut tasks = JoinSet::new();
-        while let Some((peer, stream)) = incoming.next().await {
+        while let Some(Incoming { peer, stream, .. }) = incoming.recv().await {
             while tasks.try_join_next().is_some() {}
             let route = self.route(peer);
             let mut permits = Vec::new();

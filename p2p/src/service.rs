@@ -25,17 +25,17 @@ use crate::{
     range::{client as range_client, serve as range_serve},
     reqresp::{self, Client},
     serve::{Seen, Server},
+    streams::{self, Incoming},
     sync::{Action, Arrival, Failure, Fault, Sync},
     topics::Topics,
     transport,
 };
-use futures::{StreamExt, stream::SelectAll};
+use futures::StreamExt;
 use gossip::Unheard;
 use libp2p::{
     Multiaddr, PeerId, Swarm, identify,
     swarm::{ConnectionId, SwarmEvent},
 };
-use libp2p_stream::IncomingStreams;
 use lru::LruCache;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -107,8 +107,8 @@ pub struct Service {
     only_static: bool,
     client: Client,
     ranging: range::Ranging,
-    server: Option<(Server, SelectAll<IncomingStreams>)>,
-    range_server: Option<(range_serve::Server, IncomingStreams)>,
+    server: Option<(Server, mpsc::Receiver<Incoming>)>,
+    range_server: Option<(range_serve::Server, mpsc::Receiver<Incoming>)>,
     /// For those who ask what we have.
     heads: watch::Sender<Heads>,
     fetches: JoinSet<Result<Arrival, Failure>>,
@@ -169,7 +169,7 @@ impl Service {
             friendly_addresses: statics.ips().map(site).collect(),
             ..Default::default()
         });
-        let swarm = transport::listening_swarm(&config, &topics, &rules, statics.ips())?;
+        let mut swarm = transport::listening_swarm(&config, &topics, &rules, statics.ips())?;
         let slot = config.slot();
         let mut reputation = Reputation::new(config.policy, slot, statics.ids().copied(), statics.ips());
         for record in &records {
@@ -181,21 +181,22 @@ impl Service {
             }
         }
         reputation.restore(records, check::unix_now());
-        let mut control = swarm.behaviour().streams.new_control();
+        let streams = &mut swarm.behaviour_mut().streams;
+        let control = streams.control();
         let (peers_out, peers) = watch::channel(Vec::new());
         let (offences_in, offences) = mpsc::channel(OFFENCES);
         let server = config.sync_req_resp.then(|| {
-            // Cannot be registered twice: the swarm is new.
-            let incoming = reqresp::protocols(config.chain_id).into_iter().filter_map(|protocol| control.accept(protocol).ok());
             let seen = Seen { peers: peers.clone(), offences: offences_in.clone() };
-            (Server::new(config.genesis, config.forks.clone(), blocks.clone(), seen), incoming.collect())
+            (
+                Server::new(config.genesis, config.forks.clone(), blocks.clone(), seen),
+                streams.accept(reqresp::protocols(config.chain_id)),
+            )
         });
         let (heads, heads_seen) = watch::channel(Heads::default());
-        let incoming = config.sync_req_resp.then(|| range_serve::Server::listen(&mut control, config.chain_id)).flatten();
-        let range_server = incoming.map(|incoming| {
+        let range_server = config.sync_req_resp.then(|| {
             let (seen, id) = (Seen { peers: peers.clone(), offences: offences_in }, config.genesis.id);
             let server = range_serve::Server::new(config.chain_id, id, blocks.clone(), heads_seen, seen, config.serve_rate);
-            (server, incoming)
+            (server, streams.accept(range_client::protocol(config.chain_id)))
         });
         let mut protocols: Vec<String> = PROTOCOLS.map(str::to_owned).into();
         if server.is_some() {
@@ -335,6 +336,9 @@ impl Service {
                 self.on_identified(peer_id, info);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Ping(event)) => self.on_ping(event),
+            SwarmEvent::Behaviour(BehaviourEvent::Streams(streams::Event::Excess { peer })) => {
+                self.on_offence(peer, Offence::ExcessStreams, "streams opened faster than they are taken");
+            }
             SwarmEvent::Behaviour(_) => {}
             event => self.on_connection(event),
         }

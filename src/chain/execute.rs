@@ -186,10 +186,12 @@ pub struct Outcome {
 impl Execution {
     /// Computes the roots, on the state that the block was executed on.
     pub fn outcome(&self, active: &Active, parent: &ParentState) -> Result<(Outcome, Update), StateError> {
-        let (update, (receipts_root, logs_bloom)) = rayon::join(
-            || parent.update(&self.changes),
-            || (receipts_root(&self.receipts, active.op), block_bloom(&self.receipts)),
-        );
+        let update = || parent.update(&self.changes);
+        let receipts = || (receipts_root(&self.receipts, active.op), block_bloom(&self.receipts));
+        let (update, (receipts_root, logs_bloom)) = match self.receipts.len() < prepare::SHARED {
+            true => (update(), receipts()),
+            false => rayon::join(update, receipts),
+        };
         let update = update?;
         let outcome = Outcome {
             gas_used: self.gas_used,
@@ -272,7 +274,7 @@ pub fn validate_prepared(
     let parent = parent.into();
     let payload = preparation.payload().clone();
     let header = &payload.header;
-    spec.check_header(header, parent.header(), parent.header().hash_slow())?;
+    spec.check_header(header, parent.header(), parent.hash())?;
     let recovered = preparation.finish()?;
 
     let mut execution = BlockExecution::begin(spec, header, parent.clone())?;

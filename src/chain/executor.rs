@@ -24,6 +24,7 @@ use std::{
     cell::RefCell,
     sync::{
         Arc,
+        atomic::AtomicBool,
         mpsc::{Receiver, SyncSender, TryRecvError},
     },
     time::Instant,
@@ -64,6 +65,8 @@ pub enum Command {
     /// Execute blocks of a file and make each the head.
     Import {
         payloads: Vec<Preparation>,
+        /// Set when a block is refused. Nothing is imported once it is set.
+        stop: Arc<AtomicBool>,
         reply: Reply<Imported>,
     },
     Forkchoice {
@@ -85,9 +88,11 @@ pub struct Executor {
     shared: Arc<Shared>,
     tree: Tree,
     snapshot: Snapshot,
-    /// The last view that stands below the stored head: the way back is read once, however often it is asked for.
-    below: RefCell<Option<Arc<View>>>,
     heads: Heads,
+    /// The view of the heads: the published one, or, within an import, one that is published later.
+    head: Arc<View>,
+    /// The last view of something else: its index, and the way back below the stored head, are made once, however often it is asked for.
+    aside: RefCell<Option<Arc<View>>>,
     log: PayloadLog,
     work: SyncSender<Work>,
     done: Receiver<Done>,
@@ -99,13 +104,14 @@ pub struct Executor {
 
 impl Executor {
     pub fn new(shared: Arc<Shared>, snapshot: Snapshot, log: PayloadLog, work: SyncSender<Work>, done: Receiver<Done>) -> Self {
-        let heads = *shared.heads.borrow();
+        let (heads, head) = (*shared.heads.borrow(), shared.view.load_full());
         Self {
             shared,
             tree: Tree::default(),
             snapshot,
-            below: RefCell::default(),
             heads,
+            head,
+            aside: RefCell::default(),
             log,
             work,
             done,
@@ -214,7 +220,7 @@ impl Executor {
             Command::Insert { payload, provenance, follow: false, reply } => answer(reply, self.insert(payload, provenance)),
             Command::Insert { payload, provenance, follow: true, reply } => answer(reply, self.follow(payload, provenance)),
             Command::Adopt { block, reply } => answer(reply, self.adopt(block)),
-            Command::Import { payloads, reply } => answer(reply, self.import(payloads)),
+            Command::Import { payloads, stop, reply } => answer(reply, self.import(payloads, &stop)),
             Command::Forkchoice { head, safe, finalized, reply } => answer(reply, self.forkchoice(head, safe, finalized)),
             Command::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
             Command::Wake => Ok(()),
@@ -360,8 +366,8 @@ impl Executor {
 
     /// `view` is the view of these heads.
     fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
-        self.heads = heads;
-        self.publish(view);
+        (self.heads, self.head) = (heads, view);
+        self.publish();
         self.persist()
     }
 
@@ -379,8 +385,8 @@ impl Executor {
     }
 
     /// Publishes the view of the heads, then wakes who follows.
-    fn publish(&mut self, view: Arc<View>) {
-        self.shared.view.store(view);
+    fn publish(&self) {
+        self.shared.view.store(self.head.clone());
         self.shared.heads.send_if_modified(|heads| std::mem::replace(heads, self.heads) != self.heads);
         metrics::gauge!("starling_head_number").set(self.heads.head.number as f64);
     }
@@ -400,9 +406,8 @@ impl Executor {
 
     /// The view of a block that is in the tree or on the store's canonical chain; `None` for any other.
     fn find_view(&self, hash: B256) -> Result<Option<Arc<View>>, ChainError> {
-        let published = self.shared.view.load_full();
-        if published.head().hash == hash && published.stored() == self.snapshot.head() {
-            return Ok(Some(published));
+        if self.head.head().hash == hash && self.head.stored() == self.snapshot.head() {
+            return Ok(Some(self.head.clone()));
         }
         let number = match self.tree.get(&hash) {
             Some(block) => block.payload.number(),
@@ -416,6 +421,10 @@ impl Executor {
 
     /// `None` if the head is unknown, or leaves the stored chain deeper than it can be unwound.
     fn make_view(&self, heads: &Heads) -> Result<Option<Arc<View>>, ChainError> {
+        if let Some(block) = self.next(heads.head) {
+            let view = self.head.clone().child(block, heads.safe, heads.finalized).map_err(ChainError::store)?;
+            return Ok(Some(Arc::new(view)));
+        }
         let branch = self.branch(heads.head)?;
         if !self.stored(&branch.base)? {
             return Ok(None);
@@ -424,19 +433,26 @@ impl Executor {
             tracing::warn!(head = %heads.head, base = %branch.base, "a block leaves the stored chain too deep below its head");
             return Ok(None);
         }
-        let (snapshot, mut below) = (self.snapshot.clone(), self.below.borrow_mut());
-        let near = below.as_deref();
-        match View::near_branch(near, snapshot, branch.base.number, branch.blocks, heads.safe, heads.finalized) {
+        let (snapshot, mut aside) = (self.snapshot.clone(), self.aside.borrow_mut());
+        let near: Vec<&View> = [Some(&*self.head), aside.as_deref()].into_iter().flatten().collect();
+        match View::near_branch(&near, snapshot, branch.base.number, branch.blocks, heads.safe, heads.finalized) {
             Ok(view) => {
                 let view = Arc::new(view);
-                if view.stored() != self.snapshot.head() {
-                    *below = Some(view.clone());
+                if heads.head != self.heads.head {
+                    *aside = Some(view.clone());
                 }
                 Ok(Some(view))
             }
             Err(ReadError::Pruned(_)) => Ok(None),
             Err(error) => Err(ChainError::store(error)),
         }
+    }
+
+    /// The block, if it stands right on our head and is not stored.
+    fn next(&self, id: BlockId) -> Option<Arc<ExecutedBlock>> {
+        let unstored = self.head.is_on(&self.snapshot) && id.number > self.snapshot.head().number;
+        let block = self.tree.get(&id.hash).filter(|block| block.payload.parent_hash() == self.head.head().hash);
+        block.filter(|_| unstored).cloned()
     }
 
     fn branch(&self, tip: BlockId) -> Result<Branch, ChainError> {
@@ -472,7 +488,7 @@ impl Executor {
         };
         self.persisting = false;
         self.snapshot = result.map_err(ChainError::store)?;
-        self.below.take();
+        self.aside.take();
         // The head may be on a side branch far below the store's head: what leads to it stays.
         let base = self.branch(self.heads.head)?.base;
         let snapshot = &self.snapshot;
@@ -497,7 +513,9 @@ impl Executor {
                 view
             }
         };
-        self.publish(view);
+        self.head = view;
+        self.publish();
+        self.head.release();
         self.persist()
     }
 

@@ -23,6 +23,10 @@ const RETRY_NO_SPACE: Duration = Duration::from_secs(2);
 
 /// Time between two writes of all memtables: those that fill slowly keep old journals, which an open has to read.
 const ROTATE_EVERY: Duration = Duration::from_secs(600);
+/// The same while memtables hold more than this many bytes: a node that is killed, but not while it imports at full speed, then opens
+/// with little to read.
+const ROTATE_ABOVE: u64 = 24 << 20;
+const ROTATE_SOON: Duration = Duration::from_secs(60);
 /// Time that the end of the node may take for it.
 const ROTATE_AT_END: Duration = Duration::from_secs(10);
 
@@ -78,7 +82,7 @@ pub fn run(
             if let Err(error) = store.sync() {
                 tracing::error!(%error, "the store could not be synced to disk");
             }
-            if rotated.elapsed() >= ROTATE_EVERY {
+            if rotated.elapsed() >= rest(store.buffered()) {
                 if let Err(error) = store.rotate_within(Duration::ZERO) {
                     tracing::warn!(%error, "what is in memory could not be written out");
                 }
@@ -94,6 +98,11 @@ pub fn run(
     if let Err(error) = store.rotate_within(ROTATE_AT_END) {
         tracing::warn!(%error, "what is in memory was not written out at the end: the next start replays it");
     }
+}
+
+/// Time between two writes of memtables that hold so many bytes.
+fn rest(buffered: u64) -> Duration {
+    if buffered > ROTATE_ABOVE { ROTATE_SOON } else { ROTATE_EVERY }
 }
 
 fn perform(store: &Store, shared: &Shared, work: &Work) -> Done {
@@ -148,6 +157,11 @@ mod tests {
         let header = Header { number, ..Default::default() };
         let payload = Arc::new(Payload::sealed(header, vec![vec![0; bytes].into()]));
         Arc::new(ExecutedBlock::new(payload, vec![], Arc::default(), Arc::new(Overlay::default())))
+    }
+
+    #[test]
+    fn what_would_take_long_to_replay_is_written_out_sooner() {
+        assert_eq!((rest(ROTATE_ABOVE), rest(ROTATE_ABOVE + 1)), (ROTATE_EVERY, ROTATE_SOON));
     }
 
     #[test]

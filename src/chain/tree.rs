@@ -27,6 +27,8 @@ const INVALID: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 pub struct Tree {
     blocks: HashMap<B256, Arc<ExecutedBlock>>,
     heights: BTreeMap<u64, Height>,
+    /// Bytes of all blocks.
+    weight: usize,
     invalid: LruCache<B256, String>,
 }
 
@@ -46,7 +48,7 @@ pub struct Branch {
 
 impl Default for Tree {
     fn default() -> Self {
-        Self { blocks: HashMap::new(), heights: BTreeMap::new(), invalid: LruCache::new(INVALID) }
+        Self { blocks: HashMap::new(), heights: BTreeMap::new(), weight: 0, invalid: LruCache::new(INVALID) }
     }
 }
 
@@ -71,14 +73,18 @@ impl Tree {
         }
         let height = self.heights.entry(number).or_default();
         height.blocks.push(hash);
-        height.weight += block.weight();
+        let weight = block.weight();
+        height.weight += weight;
+        self.weight += weight;
         self.blocks.insert(hash, block);
         true
     }
 
     /// Bytes of all blocks above this height.
     pub fn weight_above(&self, number: u64) -> usize {
-        self.heights.range(number.saturating_add(1)..).map(|(_, height)| height.weight).sum()
+        // Those below are no more than `RETAINED`, however many there are above.
+        let below: usize = self.heights.range(..=number).map(|(_, height)| height.weight).sum();
+        self.weight.saturating_sub(below)
     }
 
     /// Walks from `tip` to the first block that is stored or that the tree does not have.
@@ -121,8 +127,12 @@ impl Tree {
         });
         let floor = too_much.map_or(lowest, |(number, _)| number.saturating_add(1));
         let kept = self.heights.split_off(&floor);
-        let mut gone: Vec<B256> =
-            std::mem::replace(&mut self.heights, kept).into_values().flat_map(|height| height.blocks).collect();
+        let old = std::mem::replace(&mut self.heights, kept).into_values();
+        let mut gone: Vec<B256> = Vec::new();
+        for height in old {
+            self.weight = self.weight.saturating_sub(height.weight);
+            gone.extend(height.blocks);
+        }
         for hash in &gone {
             self.blocks.remove(hash);
         }
@@ -186,7 +196,9 @@ impl Tree {
         let number = block.payload.number();
         if let Some(height) = self.heights.get_mut(&number) {
             height.blocks.retain(|other| *other != hash);
-            height.weight = height.weight.saturating_sub(block.weight());
+            let weight = block.weight();
+            height.weight = height.weight.saturating_sub(weight);
+            self.weight = self.weight.saturating_sub(weight);
             if height.blocks.is_empty() {
                 self.heights.remove(&number);
             }

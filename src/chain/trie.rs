@@ -30,6 +30,9 @@ use rayon::prelude::*;
 use std::{cell::RefCell, collections::BTreeMap};
 use walk::{Change, Source, apply, seal};
 
+/// Fewer changes of accounts and slots are worked off one after the other: to share them out takes as long.
+const SHARED: usize = 64;
+
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TrieError {
     #[error(transparent)]
@@ -87,10 +90,14 @@ pub fn genesis(changes: &Changes) -> Result<Update, TrieError> {
 }
 
 fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Update, TrieError> {
-    let accounts = touched(changes)
-        .into_par_iter()
-        .map(|(hash, account, storage)| account_update(parent, hash, account, storage))
-        .collect::<Result<Vec<_>, TrieError>>()?;
+    let touched = touched(changes);
+    let slots: usize = changes.storages.values().map(|storage| 1 + storage.slots.len()).sum();
+    let account = |(hash, account, storage)| account_update(parent, hash, account, storage);
+    let accounts: Result<Vec<_>, TrieError> = match touched.len() + slots < SHARED {
+        true => touched.into_iter().map(account).collect(),
+        false => touched.into_par_iter().map(account).collect(),
+    };
+    let accounts = accounts?;
 
     let mut rows = BTreeMap::new();
     let mut storage_roots = BTreeMap::new();

@@ -2,9 +2,11 @@
 //!
 //! The executor publishes views; RPC, execution, the builder and everybody else read the chain through one. A view is a store
 //! snapshot, the executed blocks above it, and, for a branch that leaves the stored chain below its head, the unwind records that
-//! lead back to the fork. Point reads go through the blocks newest first and end in the snapshot, so their cost grows with the blocks
-//! above the store: the persister keeps those few. A view pins its snapshot: long readers take a fresh one now and then.
+//! lead back to the fork. Point reads ask an index of the rows of those blocks, which the views of a branch share, and end in the
+//! snapshot; scans go through the blocks one by one, so their cost grows with the blocks above the store: the persister keeps those
+//! few. A view pins its snapshot: long readers take a fresh one now and then.
 
+mod rows;
 mod state;
 
 pub use state::{Scan, State};
@@ -15,7 +17,11 @@ use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use op_alloy_consensus::OpTxEnvelope;
 use rayon::prelude::*;
-use starling_proto::payload::{BlockId, Payload};
+use rows::Rows;
+use starling_proto::{
+    payload::{BlockId, Payload},
+    wire,
+};
 use state::At;
 use std::{
     collections::BTreeMap,
@@ -37,11 +43,15 @@ pub struct Overlay {
     pub codes: Vec<(B256, Bytes)>,
 }
 
+/// Bytes that a row of a block takes in memory beside its key and its values, its place in the index of its branch included.
+const ROW_OVERHEAD: usize = 300;
+
 impl Overlay {
     /// Approximate bytes held in memory: what budgets count.
     pub fn weight(&self) -> usize {
         let value = |value: &Option<Bytes>| value.as_ref().map_or(0, |v| v.len());
-        let rows: usize = self.rows.iter().map(|(key, row)| 160 + key.len() + value(&row.before) + value(&row.after)).sum();
+        let rows: usize =
+            self.rows.iter().map(|(key, row)| ROW_OVERHEAD + key.len() + value(&row.before) + value(&row.after)).sum();
         rows + self.codes.iter().map(|(_, code)| 64 + code.len()).sum::<usize>()
     }
 }
@@ -97,6 +107,7 @@ pub enum ReadError {
 }
 
 /// A head, the blocks above the store that lead to it, and the store snapshot below them.
+#[derive(Clone)]
 pub struct View {
     snapshot: Snapshot,
     /// The newest stored block on this branch: the stored head, or the fork of a side branch.
@@ -105,6 +116,8 @@ pub struct View {
     back: Arc<BTreeMap<Bytes, Option<Bytes>>>,
     /// The executed blocks above `base`, oldest first.
     blocks: Vec<Arc<ExecutedBlock>>,
+    /// The rows of `blocks`.
+    rows: Arc<Rows>,
     /// Executed blocks up to `base` that are still in memory, oldest first: they spare reads of headers, bodies and receipts.
     recent: Vec<Arc<ExecutedBlock>>,
     header: Arc<Header>,
@@ -122,7 +135,7 @@ impl View {
         finalized: Option<BlockId>,
     ) -> Result<Self, ReadError> {
         let base = snapshot.head();
-        Self::assemble(snapshot, base, Arc::default(), blocks, safe, finalized)
+        Self::assemble(snapshot, base, Arc::default(), &[], blocks, safe, finalized)
     }
 
     /// A view on a branch whose newest stored block is `fork`, at or below the stored head. Err if an unwind record between the
@@ -134,13 +147,13 @@ impl View {
         safe: Option<BlockId>,
         finalized: Option<BlockId>,
     ) -> Result<Self, ReadError> {
-        Self::near_branch(None, snapshot, fork, blocks, safe, finalized)
+        Self::near_branch(&[], snapshot, fork, blocks, safe, finalized)
     }
 
-    /// As [`View::at_branch`]. `near` is a view on another branch, or of this one: if it stands on the same snapshot, the way back from
-    /// its fork is shared with it, and only records below that are read.
+    /// As [`View::at_branch`]. `near` are views on other branches, or of this one. With one that stands on the same snapshot the way
+    /// back from its fork is shared, so that only records below that are read; with one of this branch, the index of its rows.
     pub fn near_branch(
-        near: Option<&Self>,
+        near: &[&Self],
         snapshot: Snapshot,
         fork: u64,
         blocks: Vec<Arc<ExecutedBlock>>,
@@ -152,8 +165,9 @@ impl View {
             return Err(ReadError::Unlinked(fork));
         }
         let hash = snapshot.hash_of(fork)?.ok_or(ReadError::Pruned(fork))?;
-        let near = near.filter(|near| near.snapshot.is_same(&snapshot) && near.base.number >= fork);
-        let (from, mut back) = near.map_or((stored.number, Arc::default()), |near| (near.base.number, near.back.clone()));
+        let lowest = near.iter().filter(|near| near.snapshot.is_same(&snapshot) && near.base.number >= fork);
+        let lowest = lowest.min_by_key(|near| near.base.number);
+        let (from, mut back) = lowest.map_or((stored.number, Arc::default()), |near| (near.base.number, near.back.clone()));
         if fork < from {
             let back = Arc::make_mut(&mut back);
             for number in (fork + 1..=from).rev() {
@@ -161,13 +175,37 @@ impl View {
                 back.extend(snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))?);
             }
         }
-        Self::assemble(snapshot, BlockId { hash, number: fork }, back, blocks, safe, finalized)
+        Self::assemble(snapshot, BlockId { hash, number: fork }, back, near, blocks, safe, finalized)
+    }
+
+    /// The view one block further. Costs little, and less if nobody else holds this one.
+    pub fn child(
+        self: Arc<Self>,
+        block: Arc<ExecutedBlock>,
+        safe: Option<BlockId>,
+        finalized: Option<BlockId>,
+    ) -> Result<Self, ReadError> {
+        let (head, number) = (self.head(), block.payload.number());
+        if block.payload.parent_hash() != head.hash || number != head.number + 1 {
+            return Err(ReadError::Unlinked(number));
+        }
+        let mut view = Arc::unwrap_or_clone(self);
+        view.header = Arc::new(block.payload.header.clone());
+        view.blocks.push(block);
+        view.rows = Rows::of([&view.rows], view.base.number, &view.blocks);
+        Ok(Self { safe, finalized, ..view })
+    }
+
+    /// The executor no longer makes views that stand below this one's newest stored block: what only they would need can go.
+    pub fn release(&self) {
+        self.rows.forget(self.base.number);
     }
 
     fn assemble(
         snapshot: Snapshot,
         base: BlockId,
         back: Arc<BTreeMap<Bytes, Option<Bytes>>>,
+        near: &[&Self],
         blocks: Vec<Arc<ExecutedBlock>>,
         safe: Option<BlockId>,
         finalized: Option<BlockId>,
@@ -191,7 +229,8 @@ impl View {
                 snapshot.header(&base.hash)?.ok_or_else(|| ReadError::Damaged(format!("block {} has no header", base.hash)))?
             }
         };
-        Ok(Self { snapshot, base, back, blocks, recent, header: Arc::new(header), safe, finalized })
+        let rows = Rows::of(near.iter().map(|near| &near.rows), base.number, &blocks);
+        Ok(Self { snapshot, base, back, blocks, rows, recent, header: Arc::new(header), safe, finalized })
     }
 
     pub fn head(&self) -> BlockId {
@@ -208,6 +247,11 @@ impl View {
 
     pub fn finalized(&self) -> Option<BlockId> {
         self.finalized
+    }
+
+    /// Whether it reads the store through this snapshot.
+    pub fn is_on(&self, snapshot: &Snapshot) -> bool {
+        self.snapshot.is_same(snapshot)
     }
 
     /// The newest block of this branch that is in the store.
@@ -296,6 +340,28 @@ impl View {
             let (Some(header), Some(transactions)) = (snapshot.header(hash)?, snapshot.body(hash)?) else { return Ok(None) };
             Ok(Some(Arc::new(Payload { hash: *hash, header, transactions })))
         })
+    }
+
+    /// A block as peers of our kind are sent it: its hash, the RLP of its header and, if wanted, that of the list of its transactions.
+    pub fn encoded(&self, number: u64, transactions: bool) -> Result<Option<(B256, Bytes, Bytes)>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            let [header, list] = wire::encode_block(&block.payload);
+            return Ok(Some((block.payload.hash, header.into(), if transactions { list.into() } else { Bytes::new() })));
+        }
+        self.stored_part(number, |snapshot, hash| {
+            let Some(header) = snapshot.encoded_header(hash)? else { return Ok(None) };
+            let list = if transactions { snapshot.encoded_body(hash)? } else { Some(Bytes::new()) };
+            // A row that rotted would make us a liar.
+            if keccak256(&header) != *hash {
+                return Err(ReadError::Damaged(format!("the header of block {number} is not that of {hash}")));
+            }
+            Ok(list.map(|list| (*hash, header, list)))
+        })
+    }
+
+    /// The lowest stored block that has its transactions.
+    pub fn oldest_body(&self) -> Result<u64, ReadError> {
+        self.snapshot.oldest_body()
     }
 
     pub fn receipts(&self, number: u64) -> Result<Option<Arc<Vec<Receipt>>>, ReadError> {

@@ -4,26 +4,35 @@
 //! passed over, so the same command goes on where it was interrupted. The last valid block is the head, whatever follows it.
 
 use crate::{
-    chain::{Chain, ChainError, Options, Threads},
+    chain::{Chain, ChainError, Options, Threads, executor::Imported},
     cli::config::HistoryConfig,
     transfer::{
         Progress,
         block_file::{BlockFileError, BlockReader, FileBlock},
     },
 };
+use futures::StreamExt;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
+    future::ready,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 /// A group goes to the executor with that many blocks or bytes.
 const GROUP_BLOCKS: usize = 64;
 const GROUP_BYTES: usize = 4 << 20;
-/// Groups that wait to be executed.
-const GROUPS: usize = 3;
+/// Groups that are read and wait to be sent to the executor.
+const GROUPS: usize = 2;
+/// Groups that are with the executor: while one is executed, those after it are prepared.
+const RUNNING: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
@@ -87,37 +96,66 @@ async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &Ca
     let reader = BlockReader::open(path).map_err(open)?;
     let position = reader.position();
     let mut progress = Progress::new("import", std::fs::metadata(path).map_err(open)?.len(), true);
-    let (sender, mut groups) = mpsc::channel(GROUPS);
+    let (sender, groups) = mpsc::channel(GROUPS);
     let thread = std::thread::Builder::new().name("block reader".into()).spawn(move || read(reader, &sender));
     thread.map_err(ImportError::Thread)?;
+    // Set by whoever ends the import: then what is on its way is passed over, and nothing more is sent.
+    let stop = Arc::<AtomicBool>::default();
+    let goes_on = |_: &Group| ready(!stop.load(Ordering::Relaxed));
+    let sent = ReceiverStream::new(groups).take_while(goes_on).then(|group| send(chain, group, stop.clone()));
+    let mut answers = pin!(sent.buffered(RUNNING));
+    let (mut interrupted, mut refused, mut ended) = (false, None, None);
     loop {
-        let group = tokio::select! {
+        let answer = tokio::select! {
             biased;
-            () = token.cancelled() => return Err(ImportError::Interrupted(chain.view().head())),
-            group = groups.recv() => group,
+            () = token.cancelled(), if !interrupted => {
+                interrupted = true;
+                stop.store(true, Ordering::Relaxed);
+                continue;
+            }
+            answer = answers.next() => answer,
         };
-        let Some((blocks, error)) = group else { break };
-        let mut places = Vec::with_capacity(blocks.len());
-        let mut payloads = Vec::with_capacity(blocks.len());
-        for FileBlock { offset, payload } in blocks {
-            places.push((offset, payload.id()));
-            payloads.push(Arc::new(payload));
-        }
-        let imported = chain.import(payloads).await?;
+        let Some(answer) = answer else { break };
+        let Answer { places, imported, error } = answer?;
         counts.executed += imported.executed;
         counts.known += imported.known;
-        let head = chain.view().head();
-        progress.set(position.load(Ordering::Relaxed), || format!("block {}", head.number));
+        progress.set(position.load(Ordering::Relaxed), || format!("block {}", chain.view().head().number));
         if let Some((index, reason)) = imported.refused {
-            let (offset, block) = places.get(index).copied().unwrap_or_default();
-            return Err(ImportError::Block { head, path: path.to_owned(), offset, block, reason });
+            refused = Some((places.get(index).copied().unwrap_or_default(), reason));
         }
-        if let Some(error) = error {
-            return Err(ImportError::File { head, error });
+        ended = error;
+    }
+    let head = chain.view().head();
+    match (refused, ended) {
+        (Some(((offset, block), reason)), _) => Err(ImportError::Block { head, path: path.to_owned(), offset, block, reason }),
+        (None, _) if interrupted => Err(ImportError::Interrupted(head)),
+        (None, Some(error)) => Err(ImportError::File { head, error }),
+        (None, None) => {
+            progress.end();
+            Ok(())
         }
     }
-    progress.end();
-    Ok(())
+}
+
+/// What became of a group.
+struct Answer {
+    /// Where each block begins in the file.
+    places: Vec<(u64, BlockId)>,
+    imported: Imported,
+    /// Why the file cannot be read on after it.
+    error: Option<BlockFileError>,
+}
+
+/// Gives a group to the executor; what is returned waits for its answer.
+async fn send(
+    chain: &Chain,
+    (blocks, error): Group,
+    stop: Arc<AtomicBool>,
+) -> impl Future<Output = Result<Answer, ChainError>> + use<> {
+    let places = blocks.iter().map(|block| (block.offset, block.payload.id())).collect();
+    let payloads = blocks.into_iter().map(|block| Arc::new(block.payload)).collect();
+    let sent = chain.import(payloads, stop).await;
+    async { Ok(Answer { places, imported: sent?.await?, error }) }
 }
 
 /// Reads ahead until the file ends, an error, or nobody takes the blocks.

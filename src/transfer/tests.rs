@@ -165,6 +165,27 @@ async fn a_bad_block_stops_an_import_and_is_named() {
     }
 }
 
+/// What was on its way behind a bad block is not imported, wherever it stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_after_a_bad_block_is_imported() {
+    let (source, other, files) = (grown(21, 63).await, grown(22, 5).await, tempfile::tempdir().unwrap());
+    let [file, side] = ["blocks", "side"].map(|name| files.path().join(name));
+    export_from(&source, &file, None).await.unwrap();
+    export_from(&other, &side, Some((1, 5))).await.unwrap();
+    let mut all: Vec<Payload> = blocks(&file).into_iter().map(|(_, payload)| payload).collect();
+    let last_valid = all[9].id();
+    all[10].header.state_root = B256::repeat_byte(1);
+    // The blocks of the file make one group, those of the other branch, which would be the head, the next.
+    all.extend(blocks(&side).into_iter().map(|(_, payload)| payload));
+    let mut writer = BlockWriter::create(&file, false).unwrap();
+    all.iter().for_each(|block| writer.write(block).unwrap());
+    writer.finish().unwrap();
+    let target = datadir();
+    let error = import_to(&target, &[file]).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("after block {last_valid}")) && error.contains("state root"), "{error}");
+    assert_eq!(head(&target).await, last_valid);
+}
+
 /// Bytes flipped anywhere never panic, and never lead to a block that is not valid.
 #[tokio::test(flavor = "multi_thread")]
 async fn flipped_bytes_never_panic() {

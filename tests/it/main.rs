@@ -10,6 +10,7 @@ mod engine;
 mod exec_blocks;
 mod foreign_peer;
 mod forks;
+mod late;
 mod net;
 mod p2p_options;
 mod real_contracts;

@@ -97,6 +97,8 @@ pub enum Offence {
     FalseHead,
     /// More requests open than a peer may have.
     ExcessStreams,
+    /// More streams open, for whatever it may be, than any node has.
+    StreamFlood,
     /// A request that was begun and never sent, or an answer that was asked for and not read.
     StalledStream,
 }
@@ -114,6 +116,7 @@ impl Offence {
             Offence::FalseStatus => "false_status",
             Offence::FalseHead => "false_head",
             Offence::ExcessStreams => "excess_streams",
+            Offence::StreamFlood => "stream_flood",
             Offence::StalledStream => "stalled_stream",
         }
     }
@@ -121,7 +124,8 @@ impl Offence {
     pub fn class(&self) -> Class {
         match self {
             Offence::Gossip("snappy_header" | "snappy" | "too_large" | "too_small" | "signature" | "panic")
-            | Offence::Framing => Class::Garbage,
+            | Offence::Framing
+            | Offence::StreamFlood => Class::Garbage,
             Offence::Gossip(_) | Offence::WrongBlock | Offence::FalseStatus => Class::BadBlock,
             Offence::FalseBlock => Class::Lie,
             Offence::FalseHead => Class::Malformed,

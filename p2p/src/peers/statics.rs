@@ -1,7 +1,8 @@
 //! Static peers: dialled at start, redialled at once when they go, then at waits that grow with their absence.
 //!
 //! An address where somebody refuses the connection is a machine whose process is away: asking costs one packet, and it may be back
-//! any moment. One that does not answer, or hangs up, is asked ever more rarely.
+//! any moment. One that does not answer, or hangs up, is asked ever more rarely. What looks like hanging up may be a process that ends
+//! soon after it began: then the next dial is refused, and it is no longer held against the peer.
 
 use crate::{config::static_peer, gate::ip_of};
 use libp2p::{Multiaddr, PeerId};
@@ -29,6 +30,8 @@ struct StaticPeer {
     away: Option<Instant>,
     connected: Option<Instant>,
     next_dial: Option<Instant>,
+    /// How often in a row it has hung up at once.
+    hung_up: u32,
     /// A dial has failed since it went.
     failed: bool,
 }
@@ -53,6 +56,7 @@ impl StaticPeers {
                         away: Some(now),
                         connected: None,
                         next_dial: Some(now),
+                        hung_up: 0,
                         failed: false,
                     })
                     .addresses
@@ -93,17 +97,22 @@ impl StaticPeers {
     pub fn on_disconnected(&mut self, peer: &PeerId, now: Instant) {
         let Some(entry) = self.peers.get_mut(peer) else { return };
         let steady = entry.connected.take().is_some_and(|since| now.saturating_duration_since(since) >= STEADY);
-        if steady || entry.away.is_none() {
-            entry.away = Some(now);
+        entry.away = Some(now);
+        if steady {
+            entry.hung_up = 0;
             entry.next_dial = Some(now);
         } else {
-            entry.next_dial = Some(now + redial_wait(entry.away, now));
+            entry.next_dial = Some(now + hung_up_wait(entry.hung_up));
+            entry.hung_up = entry.hung_up.saturating_add(1);
         }
     }
 
     /// Whether this is a static peer's first failure since it went.
     pub fn on_dial_failed(&mut self, peer: &PeerId, refused: bool, now: Instant) -> bool {
         let Some(entry) = self.peers.get_mut(peer).filter(|entry| entry.connected.is_none()) else { return false };
+        if refused {
+            entry.hung_up = 0;
+        }
         let wait = if refused { refused_wait(entry.away, now) } else { redial_wait(entry.away, now) };
         entry.next_dial = Some(now + wait);
         !std::mem::replace(&mut entry.failed, true)
@@ -132,6 +141,10 @@ fn redial_wait(away: Option<Instant>, now: Instant) -> Duration {
 
 fn refused_wait(away: Option<Instant>, now: Instant) -> Duration {
     jitter((absence(away, now) / 1000).clamp(MIN_REFUSED, MAX_REFUSED))
+}
+
+fn hung_up_wait(times: u32) -> Duration {
+    jitter(MIN_REDIAL.saturating_mul(1 << times.min(16)).min(MAX_REDIAL))
 }
 
 fn absence(away: Option<Instant>, now: Instant) -> Duration {
@@ -193,6 +206,26 @@ mod tests {
             now = peers.next_dial().unwrap();
         }
         assert!(dials < 60, "{dials}");
+    }
+
+    #[test]
+    fn a_process_that_ends_soon_after_it_began_is_found_again_as_soon_every_time() {
+        let (peer, mut now) = (PeerId::random(), Instant::now());
+        let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), now);
+        for _ in 0..50 {
+            peers.due(now);
+            peers.on_connected(&peer, now);
+            now += STEADY / 2;
+            peers.on_disconnected(&peer, now);
+            for wait in [MIN_REDIAL, MIN_REFUSED, MIN_REFUSED] {
+                let next = peers.next_dial().unwrap();
+                assert!(next - now <= wait, "{:?}", next - now);
+                now = next;
+                peers.due(now);
+                peers.on_dial_failed(&peer, true, now);
+            }
+            now = peers.next_dial().unwrap();
+        }
     }
 
     #[test]

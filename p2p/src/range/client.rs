@@ -5,11 +5,14 @@
 //! about, blocks have the hashes asked for and the transactions of their headers.
 
 use super::{Ask, Links, Status, Trouble};
-use crate::{handle::Blocks, sync::Arrival};
+use crate::{
+    handle::Blocks,
+    streams::{Control, OpenError},
+    sync::Arrival,
+};
 use alloy_primitives::B256;
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream, StreamProtocol};
-use libp2p_stream::{Control, OpenStreamError};
 use starling_proto::{
     payload::{BlockId, Payload},
     wire::{self, Answer, Chunk, LENGTH, MAX_RESPONSE, Refusal},
@@ -64,7 +67,7 @@ impl Client {
     }
 
     /// What the peer has; an error in words that are for the log alone.
-    pub async fn status(mut self, peer: PeerId) -> Result<Status, Trouble> {
+    pub async fn status(self, peer: PeerId) -> Result<Status, Trouble> {
         let mut stream = self.open(peer, wire::Ask::Status(wire::StatusRequest {})).await?;
         let Some(Answer::Status(status)) = self.frame(&mut stream).await? else {
             return Err(Trouble::Malformed("no status".into()));
@@ -82,7 +85,7 @@ impl Client {
     }
 
     /// Answers to `ask` as they come; the last word is always [`News::End`].
-    pub async fn ask(mut self, id: u64, peer: PeerId, ask: Ask, news: mpsc::Sender<(u64, News)>) {
+    pub async fn ask(self, id: u64, peer: PeerId, ask: Ask, news: mpsc::Sender<(u64, News)>) {
         let outcome = match ask {
             Ask::Headers { from, count } => match self.headers(peer, from, count).await {
                 Ok(links) => {
@@ -96,7 +99,7 @@ impl Client {
         let _ = news.send((id, News::End(outcome))).await;
     }
 
-    async fn headers(&mut self, peer: PeerId, from: BlockId, count: u32) -> Result<Links, Trouble> {
+    async fn headers(&self, peer: PeerId, from: BlockId, count: u32) -> Result<Links, Trouble> {
         let request = wire::HeadersRequest { number: from.number, hash: from.hash.to_vec(), count };
         let mut stream = self.open(peer, wire::Ask::Headers(request)).await?;
         let (mut links, mut at, mut missing) = (Links::default(), from, count as usize);
@@ -121,7 +124,7 @@ impl Client {
     }
 
     async fn bodies(
-        &mut self,
+        &self,
         id: u64,
         peer: PeerId,
         first: u64,
@@ -162,11 +165,11 @@ impl Client {
         verified.await.unwrap_or_else(|_| Err(Trouble::Malformed("decoding panicked".into())))
     }
 
-    async fn open(&mut self, peer: PeerId, ask: wire::Ask) -> Result<Stream, Trouble> {
+    async fn open(&self, peer: PeerId, ask: wire::Ask) -> Result<Stream, Trouble> {
         let open = timeout(OPEN_TIMEOUT, self.control.open_stream(peer, self.protocol.clone()));
         let mut stream = match open.await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(OpenStreamError::UnsupportedProtocol(_))) => return Err(Trouble::NotFound),
+            Ok(Err(OpenError::Unsupported)) => return Err(Trouble::NotFound),
             Ok(Err(_)) => return Err(Trouble::Unreachable),
             Err(_) => return Err(Trouble::NoAnswer),
         };

@@ -6,17 +6,16 @@
 //! written; reading and writing have deadlines, and who does not read is charged. A block is read and packed once for the wire: what
 //! is sent was linked, and still canonical after it was read, so a reorg in between never makes us a liar.
 
-use super::client;
 use crate::{
     handle::{Blocks, Encoded, Heads, PeerInfo},
     limits::Bucket,
     peers::Offence,
     serve::Seen,
+    streams::Incoming,
 };
 use alloy_primitives::B256;
-use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream};
-use libp2p_stream::{Control, IncomingStreams};
 use lru::LruCache;
 use parking_lot::Mutex;
 use starling_proto::{
@@ -30,7 +29,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::JoinSet,
     time::timeout,
 };
@@ -105,15 +104,10 @@ impl Server {
         }
     }
 
-    /// The streams that come in; `None` if they are taken already.
-    pub fn listen(control: &mut Control, chain_id: u64) -> Option<IncomingStreams> {
-        control.accept(client::protocol(chain_id)?).ok()
-    }
-
     /// Accepts streams until the swarm is gone. The loop only hands off; dropping it drops every serving task.
-    pub async fn run(self: Arc<Self>, mut incoming: IncomingStreams) {
+    pub async fn run(self: Arc<Self>, mut incoming: mpsc::Receiver<Incoming>) {
         let mut tasks = JoinSet::new();
-        while let Some((id, stream)) = incoming.next().await {
+        while let Some(Incoming { peer: id, stream, .. }) = incoming.recv().await {
             while tasks.try_join_next().is_some() {}
             let protected = self.seen.peers.borrow().iter().any(|peer: &PeerInfo| peer.id == id && peer.protected);
             let peer = self.peer(id);
@@ -153,7 +147,11 @@ impl Server {
     async fn serve(self: &Arc<Self>, peer: &Peer, mut stream: Stream) -> io::Result<()> {
         let request = timeout(READ_TIMEOUT, read_request(&mut stream)).await??;
         let rest = match wire::decode_request(&request) {
-            Ok(Ask::Status(_)) => return write(&mut stream, &answer(Answer::Status(self.status())), true).await,
+            Ok(Ask::Status(_)) => {
+                let server = self.clone();
+                let status = tokio::task::spawn_blocking(move || server.status()).await.map_err(io::Error::other)?;
+                return write(&mut stream, &answer(Answer::Status(status)), true).await;
+            }
             Ok(Ask::Headers(ask)) => headers(&ask),
             Ok(Ask::Bodies(ask)) => bodies(&ask),
             Err(_) => None,
@@ -182,14 +180,16 @@ impl Server {
     fn status(&self) -> wire::Status {
         let heads = *self.heads.borrow();
         let safe = Some(heads.safe).filter(|safe| *safe != self.genesis && *safe != BlockId::default());
+        let finalized = self.blocks.finalized().filter(|finalized| *finalized != self.genesis);
         let head = if heads.head == BlockId::default() { self.genesis } else { heads.head };
         wire::Status {
             chain_id: self.chain_id,
             genesis_hash: self.genesis.hash.to_vec(),
             head: Some(head.into()),
-            oldest: self.blocks.oldest().max(self.genesis.number),
+            // Genesis is not sent: whoever asks has it.
+            oldest: self.blocks.oldest().max(self.genesis.number.saturating_add(1)),
             safe: safe.map(Into::into),
-            finalized: None,
+            finalized: finalized.map(Into::into),
         }
     }
 

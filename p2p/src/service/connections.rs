@@ -51,11 +51,19 @@ impl Service {
                 if let Some(peer) = self.peers.get_mut(&peer_id) {
                     peer.links.retain(|link| link.id != connection_id);
                 }
-                let framing = matches!(&cause, Some(ConnectionError::IO(error)) if GuardError::is_framing(error));
-                if framing {
-                    self.on_offence(peer_id, Offence::Framing, "bytes on a gossip stream that are no gossip");
+                let guard = match &cause {
+                    Some(ConnectionError::IO(error)) => GuardError::of(error),
+                    _ => None,
+                };
+                let offence = match guard {
+                    Some(GuardError::Framing) => Some(Offence::Framing),
+                    Some(GuardError::Streams) => Some(Offence::StreamFlood),
+                    Some(GuardError::Muxer(_)) | None => None,
+                };
+                if let (Some(offence), Some(error)) = (offence, guard) {
+                    self.on_offence(peer_id, offence, &error.to_string());
                 }
-                let reason = if framing { "framing" } else { "closed" };
+                let reason = offence.map_or("closed", |offence| offence.label());
                 match num_established {
                     0 => self.on_gone(peer_id, reason, cause.map(|cause| cause.to_string()).unwrap_or_default()),
                     _ => self.tell_peers(),

@@ -2,7 +2,19 @@
 
 use crate::net::*;
 use futures::{AsyncWriteExt, StreamExt};
-use libp2p::{StreamProtocol, swarm::SwarmEvent};
+use libp2p::{
+    StreamProtocol, Transport,
+    core::{
+        Endpoint,
+        muxing::StreamMuxerExt,
+        transport::{DialOpts, PortUse},
+        upgrade::Version,
+    },
+    noise,
+    swarm::SwarmEvent,
+    tcp, yamux,
+};
+use starling_p2p::Keypair;
 use starling_proto::{
     gossip as wire,
     payload::{Payload, PayloadVersion},
@@ -187,6 +199,43 @@ async fn a_flood_of_garbage_does_not_stop_a_block() {
     let (chain, block) = (node.chain.clone(), Arc::clone(&blocks[0]));
     honest.drive(eventually(Duration::from_secs(10), || chain.has(&block))).await;
     flood.await.unwrap();
+}
+
+/// Nothing but a connection, on which streams are opened that never say what they are for.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_without_end_close_the_connection_and_are_named() {
+    let node = Node::start(unscored(config())).await;
+    let identity = Keypair::generate_secp256k1();
+    let mut transport = tcp::tokio::Transport::new(tcp::Config::default())
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(&identity).unwrap())
+        .multiplex(yamux::Config::default());
+    let address = node.address.iter().take(2).collect();
+    let dialled = transport.dial(address, DialOpts { role: Endpoint::Dialer, port_use: PortUse::New }).unwrap();
+    let (_, mut muxer) = dialled.await.unwrap();
+    let mut held = Vec::new();
+    // Until the node hangs up.
+    let flood = async {
+        loop {
+            let opened = std::future::poll_fn(|cx| {
+                let closed = matches!(muxer.poll_unpin(cx), std::task::Poll::Ready(Err(_)));
+                if closed { std::task::Poll::Ready(None) } else { muxer.poll_outbound_unpin(cx).map(Result::ok) }
+            });
+            let Some(mut stream) = opened.await else { break };
+            if stream.write_all(&[0x13]).await.is_err() {
+                break;
+            }
+            held.push(stream);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), flood).await.expect("it hangs up");
+    let id = identity.public().to_peer_id();
+    let start = Instant::now();
+    while !node.debts(id).await.iter().any(|(reason, _)| *reason == "stream_flood") {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", node.debts(id).await);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    node.peers(0).await;
 }
 
 /// What a peer answers to a request, made from the chain's blocks.

@@ -18,7 +18,10 @@ use starling_proto::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::task::JoinHandle;
@@ -44,11 +47,26 @@ pub fn forks() -> ForkSchedule {
 
 /// The first `count` blocks, the last of which carries the present time; `data` is one transaction of the last block.
 pub fn chain(count: u64, data: Vec<u8>) -> Vec<Arc<Payload>> {
+    chain_of(count, |number| if number == count && !data.is_empty() { vec![Bytes::from(data.clone())] } else { Vec::new() })
+}
+
+/// As [`chain`], with a transaction of so many bytes in each block, which cannot be packed.
+pub fn heavy_chain(count: u64, bytes: usize) -> Vec<Arc<Payload>> {
+    let mut noise = 1u64;
+    let mut byte = || {
+        noise = noise.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (noise >> 56) as u8
+    };
+    chain_of(count, |_| vec![(0..bytes).map(|_| byte()).collect()])
+}
+
+/// So many blocks; the transactions of each are made from its number, the first is 1.
+fn chain_of(count: u64, mut transactions: impl FnMut(u64) -> Vec<Bytes>) -> Vec<Arc<Payload>> {
     let mut parent = genesis().id;
     let mut blocks = Vec::new();
     let first = unix_now() - count;
     for i in 1..=count {
-        let transactions = if i == count && !data.is_empty() { vec![Bytes::from(data.clone())] } else { Vec::new() };
+        let transactions = transactions(i);
         let header = Header {
             parent_hash: parent.hash,
             number: parent.number + 1,
@@ -92,6 +110,11 @@ pub struct TestChain {
     pub blocks: Mutex<BTreeMap<u64, Arc<Payload>>>,
     pub hashes: Mutex<HashMap<B256, u64>>,
     pub events: Mutex<Vec<Event>>,
+    /// Blocks below it are no longer kept.
+    pub oldest: AtomicU64,
+    pub finalized: Mutex<Option<BlockId>>,
+    /// Bytes of transactions that were read for peers.
+    pub read: AtomicUsize,
 }
 
 impl TestChain {
@@ -111,7 +134,21 @@ impl Blocks for TestChain {
     }
 
     fn block(&self, number: u64) -> Option<Payload> {
-        self.blocks.lock().get(&number).map(|block| (**block).clone())
+        let block = self.blocks.lock().get(&number).filter(|_| number >= self.oldest()).cloned()?;
+        self.read.fetch_add(block.weight(), Ordering::Relaxed);
+        Some((*block).clone())
+    }
+
+    fn hash(&self, number: u64) -> Option<B256> {
+        self.blocks.lock().get(&number).map(|block| block.hash)
+    }
+
+    fn oldest(&self) -> u64 {
+        self.oldest.load(Ordering::Relaxed)
+    }
+
+    fn finalized(&self) -> Option<BlockId> {
+        *self.finalized.lock()
     }
 }
 

@@ -9,7 +9,10 @@ use starling_proto::{
     payload::Payload,
     wire::{self, Answer, Ask, ChunkBuilder, LENGTH},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 use tokio::task::JoinHandle;
 
 const LONG: Duration = Duration::from_secs(120);
@@ -35,26 +38,34 @@ async fn greeted(network: &Network, peers: u64) {
 }
 
 async fn ask(node: &Node, raw: &mut Raw, request: Vec<u8>) -> Vec<Answer> {
-    let mut control = raw.0.behaviour().streams.new_control();
+    ask_at_once(node, raw, vec![request]).await.remove(0)
+}
+
+/// The answers to requests that are on their way together.
+async fn ask_at_once(node: &Node, raw: &mut Raw, requests: Vec<Vec<u8>>) -> Vec<Vec<Answer>> {
+    let control = raw.0.behaviour().streams.new_control();
     let peer = node.network.local_peer_id();
-    let exchange = async move {
-        let mut stream = control.open_stream(peer, protocol()).await.unwrap();
-        stream.write_all(&request).await.unwrap();
-        stream.close().await.unwrap();
-        let mut bytes = Vec::new();
-        let _ = stream.read_to_end(&mut bytes).await;
-        let (mut rest, mut answers) = (&bytes[..], Vec::new());
-        while let Some((length, tail)) = rest.split_first_chunk::<LENGTH>() {
-            let (message, tail) = tail.split_at(u32::from_le_bytes(*length) as usize);
-            answers.push(wire::decode_response(message.to_vec()).unwrap());
-            rest = tail;
+    let exchange = |request: Vec<u8>| {
+        let mut control = control.clone();
+        async move {
+            let mut stream = control.open_stream(peer, protocol()).await.unwrap();
+            stream.write_all(&request).await.unwrap();
+            stream.close().await.unwrap();
+            let mut bytes = Vec::new();
+            let _ = stream.read_to_end(&mut bytes).await;
+            let (mut rest, mut answers) = (&bytes[..], Vec::new());
+            while let Some((length, tail)) = rest.split_first_chunk::<LENGTH>() {
+                let (message, tail) = tail.split_at(u32::from_le_bytes(*length) as usize);
+                answers.push(wire::decode_response(message.to_vec()).unwrap());
+                rest = tail;
+            }
+            answers
         }
-        answers
     };
-    tokio::pin!(exchange);
+    let mut exchanges = futures::future::join_all(requests.into_iter().map(exchange));
     loop {
         tokio::select! {
-            answers = &mut exchange => return answers,
+            answers = &mut exchanges => return answers,
             _ = raw.0.select_next_some() => {}
         }
     }
@@ -300,7 +311,8 @@ async fn every_answer_is_bounded_and_true() {
         request(Ask::Bodies(wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes }))
     };
     let Answer::Status(said) = &ask(&node, &mut raw, request(Ask::Status(wire::StatusRequest {}))).await[0] else { panic!() };
-    assert_eq!((said.head.clone(), said.chain_id), (Some(last.into()), CHAIN));
+    assert_eq!((said.head.clone(), said.chain_id, said.oldest), (Some(last.into()), CHAIN, 11));
+    assert_eq!(said.finalized, None);
     let Answer::Headers(chunk) = &ask(&node, &mut raw, headers(4096)).await[0] else { panic!("headers") };
     let hashes: Vec<_> = chunk.items().unwrap().iter().map(|item| wire::decode_header(item).unwrap().0).collect();
     assert_eq!(hashes, blocks.iter().rev().map(|block| block.hash).collect::<Vec<_>>(), "down to the first block");
@@ -327,16 +339,101 @@ async fn every_answer_is_bounded_and_true() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_connection_carries_any_number_of_windows() {
+async fn one_connection_carries_any_number_of_windows_and_those_that_come_at_once_too() {
     let blocks = chain(6_000, vec![]);
     let node = Node::start_with(long_config(), &blocks).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    for window in blocks.chunks(100) {
-        let (first, last) = (window[0].number(), window[99].id());
-        let ask_for = wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
-        let answers = ask(&node, &mut raw, request(Ask::Bodies(ask_for))).await;
-        let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
-        assert_eq!(count, 100, "from block {first}: {:?}", node.verdicts(raw.id()).await);
+    let bodies = |window: &[Arc<Payload>]| {
+        let (first, last) = (window[0].number(), window[window.len() - 1].id());
+        request(Ask::Bodies(wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 }))
+    };
+    for windows in blocks.chunks(400) {
+        let answers = ask_at_once(&node, &mut raw, windows.chunks(100).map(bodies).collect()).await;
+        let count = |answer: &Answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 };
+        let counts: Vec<u32> = answers.iter().map(|answers| answers.iter().map(count).sum()).collect();
+        assert_eq!(counts, [100; 4], "from block {}: {:?}", windows[0].number(), node.verdicts(raw.id()).await);
     }
     assert_eq!(node.network.peer_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_promises_what_it_keeps_and_is_asked_for_nothing_else() {
+    let blocks = chain(1_500, vec![]);
+    let (tip, rest) = blocks.split_last().unwrap();
+    let whole = Node::start_with(long_config(), rest).await;
+    let pruned = Node::start_with(long_config(), rest).await;
+    let finalized = blocks[1_200].id();
+    *pruned.chain.finalized.lock() = Some(finalized);
+    pruned.chain.oldest.store(1_000, Ordering::Relaxed);
+
+    let mut raw = Raw::connected_to(&pruned, false).await;
+    let Answer::Status(said) = &ask(&pruned, &mut raw, request(Ask::Status(wire::StatusRequest {}))).await[0] else { panic!() };
+    assert_eq!((said.oldest, said.finalized.clone()), (1_000, Some(finalized.into())));
+    drop(raw);
+
+    let late = Node::start(following(&[&whole, &pruned])).await;
+    greeted(&late.network, 2).await;
+    whole.publish(tip).await;
+    eventually(LONG, || late.chain.has(tip)).await;
+    for server in [&whole, &pruned] {
+        let debts = late.debts(server.network.local_peer_id()).await;
+        assert!(debts.iter().all(|(_, change)| *change > 0.0), "{debts:?}");
+    }
+}
+
+/// How many bytes of a chunk a peer's stream takes when it is not read, and what is made ahead of it.
+const UNREAD: usize = 2 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_that_do_not_read_or_send_half_a_request_hold_up_nobody_and_are_named() {
+    let blocks = heavy_chain(300, 100_000);
+    let node = Node::start_with(unscored(long_config()), &blocks).await;
+    let last = blocks[299].id();
+    let everything = wire::BodiesRequest { first: 11, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+    let everything = request(Ask::Bodies(everything));
+
+    // One has a request open that it never reads, as often as it may; the other sends half of one.
+    let mut idle = Vec::new();
+    for half in [false, true] {
+        let mut raw = Raw::connected_to(&node, false).await;
+        let (control, peer) = (raw.0.behaviour().streams.new_control(), node.network.local_peer_id());
+        let id = raw.id();
+        let drive = tokio::spawn(async move {
+            loop {
+                raw.0.select_next_some().await;
+            }
+        });
+        let mut streams = Vec::new();
+        for _ in 0..4 {
+            let mut stream = control.clone().open_stream(peer, protocol()).await.unwrap();
+            let sent = if half { &everything[..everything.len() / 2] } else { &everything };
+            stream.write_all(sent).await.unwrap();
+            stream.flush().await.unwrap();
+            streams.push(stream);
+        }
+        idle.push((id, streams, drive));
+    }
+    let read = || node.chain.read.load(Ordering::Relaxed);
+    eventually(LONG, || read() > 4 * 300_000).await;
+
+    // Meanwhile a third one is served all that it asks for.
+    let mut raw = Raw::connected_to(&node, false).await;
+    for window in blocks.chunks(50) {
+        let (first, last) = (window[0].number(), window[49].id());
+        let window = wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+        let answers = ask(&node, &mut raw, request(Ask::Bodies(window))).await;
+        let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
+        assert_eq!(count, 50);
+    }
+    let wanted: usize = blocks.iter().map(|block| block.weight()).sum();
+    assert!(read() < wanted + 4 * UNREAD, "{} bytes were read, and {wanted} of them for who reads", read());
+
+    for (id, _streams, drive) in idle {
+        let start = Instant::now();
+        while !node.debts(id).await.iter().any(|(reason, _)| *reason == "stalled_stream") {
+            assert!(start.elapsed() < LONG, "{:?}", node.debts(id).await);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        drive.abort();
+    }
 }

@@ -96,6 +96,14 @@ impl ParentState {
         }
     }
 
+    /// The hash of that header.
+    pub fn hash(&self) -> B256 {
+        match self {
+            Self::View(state) => state.hash(),
+            Self::Witness(state) => state.header.hash_slow(),
+        }
+    }
+
     pub fn account(&self, address: Address) -> Result<Option<Account>, StateError> {
         Ok(match self {
             Self::View(state) => state.account(address)?,

@@ -18,6 +18,9 @@ use std::{
     },
 };
 
+/// Fewer transactions are prepared one after the other: to share them out takes as long.
+pub(super) const SHARED: usize = 32;
+
 type Prepared = Result<Vec<Recovered<OpTxEnvelope>>, InvalidBlock>;
 
 /// A payload and the preparation of its transactions.
@@ -30,9 +33,30 @@ impl Preparation {
     /// Begins at once, elsewhere.
     pub fn begin(payload: Arc<Payload>) -> Self {
         let (result, running) = sync_channel(1);
-        let given = payload.clone();
-        spawn(result, move || prepare(&given));
+        spawn(vec![(payload.clone(), result)]);
         Self { payload, running: Some(running) }
+    }
+
+    /// Begins at once, elsewhere, but for those that pass: payloads of few transactions several at a time.
+    pub fn begin_all(payloads: Vec<Arc<Payload>>, passed: impl Fn(&Payload) -> bool) -> Vec<Self> {
+        let mut all = Vec::with_capacity(payloads.len());
+        let (mut together, mut transactions) = (Vec::new(), 0);
+        for payload in payloads {
+            if passed(&payload) {
+                all.push(Self::later(payload));
+                continue;
+            }
+            let (result, running) = sync_channel(1);
+            transactions += payload.transactions.len();
+            together.push((payload.clone(), result));
+            all.push(Self { payload, running: Some(running) });
+            if transactions >= SHARED {
+                spawn(std::mem::take(&mut together));
+                transactions = 0;
+            }
+        }
+        spawn(together);
+        all
     }
 
     /// Begins when it is needed.
@@ -53,21 +77,30 @@ impl Preparation {
     }
 }
 
-/// A panic here would abort the process. Whoever waits tries again, on a thread whose end is noticed and told.
-fn spawn(result: SyncSender<Prepared>, prepare: impl FnOnce() -> Prepared + Send + 'static) {
+/// Prepares payloads one after the other. A panic here would abort the process. Whoever waits tries again, on a thread whose end is
+/// noticed and told.
+fn spawn(payloads: Vec<(Arc<Payload>, SyncSender<Prepared>)>) {
     rayon::spawn(move || {
-        if let Ok(prepared) = catch_unwind(AssertUnwindSafe(prepare)) {
-            // Nobody may wait any more.
-            let _ = result.send(prepared);
+        for (payload, result) in payloads {
+            guarded(result, || prepare(&payload));
         }
     });
 }
 
+fn guarded(result: SyncSender<Prepared>, prepare: impl FnOnce() -> Prepared) {
+    if let Ok(prepared) = catch_unwind(AssertUnwindSafe(prepare)) {
+        // Nobody may wait any more.
+        let _ = result.send(prepared);
+    }
+}
+
 fn prepare(payload: &Payload) -> Prepared {
-    let (root, recovered) = rayon::join(
-        || ordered_trie_root_encoded(&payload.transactions),
-        || payload.transactions.par_iter().enumerate().map(|(index, raw)| recover(index, raw)).collect(),
-    );
+    let transactions = &payload.transactions;
+    let root = || ordered_trie_root_encoded(transactions);
+    let (root, recovered) = match transactions.len() < SHARED {
+        true => (root(), transactions.iter().enumerate().map(|(index, raw)| recover(index, raw)).collect()),
+        false => rayon::join(root, || transactions.par_iter().enumerate().map(|(index, raw)| recover(index, raw)).collect()),
+    };
     if payload.header.transactions_root != root {
         return Err(InvalidBlock::TransactionsRoot { have: payload.header.transactions_root, want: root });
     }
@@ -84,11 +117,32 @@ pub fn recover(index: usize, raw: &Bytes) -> Result<Recovered<OpTxEnvelope>, Inv
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloy_consensus::Header;
 
     #[test]
     fn a_panic_ends_a_preparation_and_not_the_process() {
         let (result, running) = sync_channel(1);
-        spawn(result, || panic!("expected by this test"));
+        rayon::spawn(|| guarded(result, || panic!("expected by this test")));
         assert!(running.recv().is_err());
+    }
+
+    #[test]
+    fn payloads_that_are_prepared_together_are_prepared_each() {
+        let payload = |number: u64, transactions: usize| {
+            let transactions: Vec<Bytes> = (0..transactions).map(|_| Bytes::from_static(&[0xff])).collect();
+            let transactions_root = ordered_trie_root_encoded(&transactions);
+            Arc::new(Payload::sealed(Header { number, transactions_root, ..Default::default() }, transactions))
+        };
+        let payloads: Vec<_> =
+            [0, 3, 40, 0, SHARED - 1, 1, 0].iter().zip(0..).map(|(count, number)| payload(number, *count)).collect();
+        let prepared = Preparation::begin_all(payloads.clone(), |payload| payload.number() == 3);
+        assert_eq!(prepared.iter().map(|one| one.running.is_some()).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6].map(|n| n != 3));
+        for (one, payload) in prepared.into_iter().zip(&payloads) {
+            assert_eq!(one.payload(), payload);
+            match payload.transactions.len() {
+                0 => assert!(one.finish().unwrap().is_empty()),
+                _ => assert!(matches!(one.finish(), Err(InvalidBlock::Undecodable { index: 0, .. }))),
+            }
+        }
     }
 }

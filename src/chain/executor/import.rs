@@ -5,7 +5,11 @@ use super::{Command, Executor};
 use crate::chain::{Chain, ChainError, Heads, Inserted, execute::Preparation};
 use starling_p2p::Provenance;
 use starling_proto::payload::Payload;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+use tokio::sync::oneshot;
 
 /// What came of a run of blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,37 +23,48 @@ pub struct Imported {
 
 impl Chain {
     /// Executes blocks, each on a block that is known, and makes the last valid one the head. Blocks on the branch of the head are
-    /// passed over. Nothing is written to the payload log: whoever calls can read the blocks again.
-    pub async fn import(&self, payloads: Vec<Arc<Payload>>) -> Result<Imported, ChainError> {
-        // What is known already is not executed again.
-        let prepare = |payload: Arc<Payload>| match self.knows(payload.hash) {
-            true => Preparation::later(payload),
-            false => Preparation::begin(payload),
-        };
-        let payloads = payloads.into_iter().map(prepare).collect();
-        self.ask(|reply| Command::Import { payloads, reply }).await
+    /// passed over. Nothing is written to the payload log: whoever calls can read the blocks again. Returns as soon as the blocks are in
+    /// the executor's queue, with the answer to come: runs are imported in the order of these calls, and the transactions of each are
+    /// prepared while those before it are executed. `stop` is set when a block is refused; once it is set nothing is imported.
+    pub async fn import(
+        &self,
+        payloads: Vec<Arc<Payload>>,
+        stop: Arc<AtomicBool>,
+    ) -> Result<impl Future<Output = Result<Imported, ChainError>> + use<>, ChainError> {
+        let place = self.commands.reserve().await.map_err(|_| ChainError::Stopped)?;
+        let view = self.view();
+        // What is on our branch already is not executed again.
+        let known = |payload: &Payload| matches!(view.hash_of(payload.number()), Ok(Some(hash)) if hash == payload.hash);
+        let payloads = Preparation::begin_all(payloads, known);
+        let (reply, answer) = oneshot::channel();
+        place.send(Command::Import { payloads, stop, reply });
+        Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 }
 
 impl Executor {
-    pub(super) fn import(&mut self, payloads: Vec<Preparation>) -> Result<Imported, ChainError> {
+    pub(super) fn import(&mut self, payloads: Vec<Preparation>, stop: &AtomicBool) -> Result<Imported, ChainError> {
         let mut imported = Imported::default();
         for (index, payload) in payloads.into_iter().enumerate() {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
             self.collect(false)?;
             let id = payload.payload().id();
-            if self.shared.view.load().hash_of(id.number).map_err(ChainError::store)? == Some(id.hash) {
+            if self.head.hash_of(id.number).map_err(ChainError::store)? == Some(id.hash) {
                 imported.known += 1;
             } else if let Err(reason) = self.import_one(payload)? {
                 imported.refused = Some((index, reason));
-                break;
+                stop.store(true, Ordering::Relaxed);
             } else {
                 imported.executed += 1;
             }
         }
+        self.publish();
         Ok(imported)
     }
 
-    /// The inner error says why the block cannot be imported.
+    /// The inner error says why the block cannot be imported. Its view may be unpublished.
     fn import_one(&mut self, preparation: Preparation) -> Result<Result<(), String>, ChainError> {
         let payload = preparation.payload();
         let (id, timestamp, parent) = (payload.id(), payload.timestamp(), payload.parent_hash());
@@ -64,6 +79,14 @@ impl Executor {
             self.unlogged.insert(id.hash);
         }
         let heads = Heads { head: id, timestamp, ..self.heads };
+        if let Some(block) = self.next(id) {
+            // While nobody else holds the view, each block is one step further and no copy. What was safe or finalized is below it.
+            let head = std::mem::replace(&mut self.head, self.shared.view.load_full());
+            self.head = Arc::new(head.child(block, heads.safe, heads.finalized).map_err(ChainError::store)?);
+            self.heads = heads;
+            self.persist()?;
+            return Ok(Ok(()));
+        }
         let Some(view) = self.make_view(&heads)? else {
             return Ok(Err("it leaves the stored chain deeper than that can be taken back".into()));
         };

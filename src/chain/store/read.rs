@@ -107,6 +107,37 @@ impl Snapshot {
         self.read(Space::Blocks, &keys::body(hash), codec::decode_whole)
     }
 
+    /// The header as it is kept, which is its RLP.
+    pub fn encoded_header(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
+        self.get(Space::Blocks, &keys::header(hash))
+    }
+
+    /// The transactions as they are kept, which is the RLP of their list.
+    pub fn encoded_body(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
+        self.get(Space::Blocks, &keys::body(hash))
+    }
+
+    /// The lowest block whose transactions are kept. All above have theirs: whatever goes, goes from below.
+    pub fn oldest_body(&self) -> Result<u64, ReadError> {
+        let has = |number: u64| -> Result<bool, ReadError> {
+            let Some(hash) = self.hash_of(number)? else { return Ok(false) };
+            Ok(self.get(Space::Blocks, &keys::body(&hash))?.is_some())
+        };
+        let prefix = keys::hash_of(0).slice(..1);
+        let lowest = self.scan(Space::Index, &prefix, &prefix).next().transpose()?;
+        let lowest = lowest.and_then(|(key, _)| codec::decode_number(&key[1..]));
+        let (mut low, mut high) = (lowest.unwrap_or_else(|| self.head().number), self.head().number);
+        // It is the lowest block of all unless some are gone.
+        if has(low)? {
+            return Ok(low);
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if has(middle)? { high = middle } else { low = middle + 1 }
+        }
+        Ok(low)
+    }
+
     pub fn receipts(&self, hash: &B256) -> Result<Option<Vec<Receipt>>, ReadError> {
         self.read(Space::Blocks, &keys::receipts(hash), codec::decode_receipts)
     }

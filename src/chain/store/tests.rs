@@ -280,3 +280,27 @@ fn a_killed_process_loses_nothing_it_committed() {
         check_whole(&store);
     }
 }
+
+#[test]
+fn the_oldest_body_is_the_lowest_that_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path());
+    let mut parent = genesis().id();
+    for _ in 0..20 {
+        let block = block(parent);
+        parent = block.payload.id();
+        store.commit(&[block], None, None).unwrap();
+    }
+    assert_eq!(store.snapshot().unwrap().oldest_body().unwrap(), 0);
+    // Bodies go from below, and so may everything else.
+    let remove = |space: Space, key: Bytes| store.0.spaces[space as usize].remove(key.as_ref()).unwrap();
+    for gone in 0..20 {
+        let hash = store.snapshot().unwrap().hash_of(gone).unwrap().unwrap();
+        remove(Space::Blocks, keys::body(&hash));
+        assert_eq!(store.snapshot().unwrap().oldest_body().unwrap(), gone + 1);
+    }
+    for gone in 0..7 {
+        remove(Space::Index, keys::hash_of(gone));
+    }
+    assert_eq!(store.snapshot().unwrap().oldest_body().unwrap(), 20);
+}

@@ -3,7 +3,7 @@
 use crate::chain::{
     store::keys,
     trie::{decode_account, decode_slot},
-    view::{Account, ReadError, View},
+    view::{Account, ReadError, View, rows::Found},
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
@@ -34,6 +34,14 @@ impl State {
     /// The header of the block this state is the result of.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// The hash of that header.
+    pub fn hash(&self) -> B256 {
+        match self.at {
+            At::Tip(blocks) if blocks == self.view.blocks.len() => self.view.head().hash,
+            _ => self.header.hash_slow(),
+        }
     }
 
     pub fn account(&self, address: Address) -> Result<Option<Account>, ReadError> {
@@ -71,9 +79,15 @@ impl State {
                 };
             }
         };
-        for block in self.view.blocks[..blocks].iter().rev() {
-            if let Some(row) = block.overlay.rows.get(key) {
-                return Ok(row.after.clone());
+        let base = self.view.base.number;
+        match self.view.rows.get(key, base, base + blocks as u64) {
+            Found::Written(value) => return Ok(value),
+            Found::Unchanged => {}
+            Found::Unknown => {
+                let blocks = self.view.blocks[..blocks].iter().rev();
+                if let Some(row) = blocks.filter_map(|block| block.overlay.rows.get(key)).next() {
+                    return Ok(row.after.clone());
+                }
             }
         }
         match self.view.back.get(key) {

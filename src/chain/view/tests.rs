@@ -102,6 +102,7 @@ impl Dice {
 }
 
 fn check_state(state: &State, plain: &Plain) {
+    assert_eq!(state.hash(), state.header().hash_slow());
     for byte in 0..12u8 {
         let address = Address::repeat_byte(byte);
         let account = state.account(address).unwrap();
@@ -210,8 +211,14 @@ fn views_agree_with_a_plain_model() {
             // Some blocks that are stored already stay in memory.
             let kept = stored.saturating_sub(dice.below(4)).max(1);
             let blocks = if branch.len() as u64 > kept { executed(&branch, kept) } else { vec![] };
-            let mut view = Arc::new(View::new(store.snapshot().unwrap(), blocks, None, None).unwrap());
+            // Some share the index of a view that was made before, of this branch or of another one.
+            let shared: Vec<Arc<View>> = held.iter().filter(|_| dice.below(4) > 0).map(|(view, _)| view.clone()).collect();
+            let near: Vec<&View> = shared.iter().map(|view| &**view).collect();
+            let mut view = Arc::new(View::near_branch(&near, store.snapshot().unwrap(), stored, blocks, None, None).unwrap());
             check_view(&view, &branch, &mut dice);
+            if dice.below(3) == 0 {
+                view.release();
+            }
             for (view, branch) in &held {
                 check_view(view, branch, &mut other_dice);
             }
@@ -223,7 +230,11 @@ fn views_agree_with_a_plain_model() {
                 0..5 => {
                     let mut plain = branch.last().unwrap().1.clone();
                     let block = dice.block(&view, &mut plain);
-                    branch.push((Some(block), plain));
+                    branch.push((Some(block.clone()), plain));
+                    let child = Arc::new(view.clone().child(block, None, None).unwrap());
+                    check_view(&child, &branch, &mut dice);
+                    check_view(&view, &branch[..branch.len() - 1].to_vec(), &mut dice);
+                    held.push_back((child, branch.clone()));
                 }
                 5..7 => {
                     let unstored = executed(&branch, stored + 1);
@@ -244,13 +255,14 @@ fn views_agree_with_a_plain_model() {
                     for _ in 0..1 + dice.below(3) {
                         let base = fork.min(stored);
                         let blocks = executed(&side, base + 1);
-                        view = Arc::new(View::at_branch(store.snapshot().unwrap(), base, blocks, None, None).unwrap());
+                        view = Arc::new(View::near_branch(&near, store.snapshot().unwrap(), base, blocks, None, None).unwrap());
                         check_view(&view, &side, &mut dice);
                         check_absent(&view, &branch[fork as usize + 1..]);
                         held.push_back((view.clone(), side.clone()));
                         let mut plain = side.last().unwrap().1.clone();
                         let block = dice.block(&view, &mut plain);
-                        side.push((Some(block), plain));
+                        side.push((Some(block.clone()), plain));
+                        check_view(&Arc::new(view.clone().child(block, None, None).unwrap()), &side, &mut other_dice);
                     }
                     if dice.below(2) == 0 {
                         // The side branch becomes the chain.
@@ -265,7 +277,7 @@ fn views_agree_with_a_plain_model() {
                     }
                 }
                 _ => {
-                    drop(view);
+                    drop((view, shared));
                     held.clear();
                     let identity = store.identity();
                     drop(store);
@@ -295,6 +307,7 @@ fn blocks_that_do_not_link_are_refused() {
     let second = dice.block(&view, &mut plain);
     let new = |blocks| View::new(store.snapshot().unwrap(), blocks, None, None);
     assert!(matches!(new(vec![second.clone()]), Err(ReadError::Unlinked(0))));
+    assert!(matches!(genesis.clone().child(second.clone(), None, None), Err(ReadError::Unlinked(2))));
     assert!(matches!(new(vec![first.clone(), first.clone()]), Err(ReadError::Unlinked(1))));
     assert!(matches!(View::at_branch(store.snapshot().unwrap(), 1, vec![], None, None), Err(ReadError::Unlinked(1))));
     assert!(matches!(store.commit(std::slice::from_ref(&second), None, None), Err(StoreError::Unlinked { .. })));
@@ -341,22 +354,22 @@ fn the_way_back_is_read_once() {
         branch.push((Some(block), plain));
     }
     let snapshot = store.snapshot().unwrap();
-    let back = |near: Option<&View>, fork| Arc::new(View::near_branch(near, snapshot.clone(), fork, vec![], None, None).unwrap());
-    let deep = back(None, 20);
+    let back = |near: &[&View], fork| Arc::new(View::near_branch(near, snapshot.clone(), fork, vec![], None, None).unwrap());
+    let deep = back(&[], 20);
     // Each row once, however many of the 500 records have it.
     let rows: std::collections::BTreeSet<Bytes> =
         (21..=520).flat_map(|number| snapshot.unwind_record(number).unwrap().unwrap()).map(|(key, _)| key).collect();
     assert_eq!(deep.back.len(), rows.len());
     check_view(&deep, &branch[..=20].to_vec(), &mut dice);
     // The same again costs nothing; deeper reads on from there; above it, or at another snapshot, it is of no use.
-    assert!(Arc::ptr_eq(&back(Some(&deep), 20).back, &deep.back));
-    let middle = back(None, 270);
+    assert!(Arc::ptr_eq(&back(&[&deep], 20).back, &deep.back));
+    let middle = back(&[], 270);
     for near in [&middle, &deep] {
-        let deeper = back(Some(near), 5);
-        assert_eq!(deeper.back, back(None, 5).back);
+        let deeper = back(&[near], 5);
+        assert_eq!(deeper.back, back(&[], 5).back);
         check_view(&deeper, &branch[..=5].to_vec(), &mut dice);
     }
-    assert_eq!(back(Some(&deep), 270).back, middle.back);
-    let other = View::near_branch(Some(&deep), store.snapshot().unwrap(), 20, vec![], None, None).unwrap();
+    assert_eq!(back(&[&deep], 270).back, middle.back);
+    let other = View::near_branch(&[&deep], store.snapshot().unwrap(), 20, vec![], None, None).unwrap();
     assert!(other.back == deep.back && !Arc::ptr_eq(&other.back, &deep.back));
 }

@@ -108,7 +108,8 @@ impl World {
                         payloads.push(self.build(at, rng));
                         at = payloads[payloads.len() - 1].hash;
                     }
-                    let imported = self.runtime.block_on(self.chain.import(payloads)).expect("the chain runs");
+                    let imported = self.runtime.block_on(async { self.chain.import(payloads, Arc::default()).await?.await });
+                    let imported = imported.expect("the chain runs");
                     assert_eq!(imported.refused, None);
                 }
                 _ => {

@@ -1,0 +1,140 @@
+//! `starling import` of small blocks: a file of blocks of ten transfers, each to any of a million accounts, through the whole of
+//! `transfer::import`: from the first byte read until the store is closed.
+//!
+//! The same file twice, each time in a process of its own: into a *durable* data directory on a disk, and into one *in memory*, which
+//! is a data directory on `/dev/shm`. The second does all that the first does (journals, tables, compaction), but no byte of it is on
+//! its way to a device: what is between the two is what the disk costs. The file itself is read from the page cache in both.
+//!
+//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (5000), `STARLING_BENCH_TRANSFERS` of a block (10),
+//! `STARLING_BENCH_CACHE` in megabytes (128, the default of `--cache`).
+
+mod support;
+
+use alloy_primitives::{Address, keccak256};
+use rayon::prelude::*;
+use serde_json::json;
+use starling::{
+    chain::{self, Chain, Options},
+    cli::config::HistoryConfig,
+    transfer::{self, block_file::BlockWriter},
+};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+use support::{Alloc, Ground, Unsigned, copy, process, size};
+use tokio_util::sync::CancellationToken;
+
+const SENDERS: usize = 10_000;
+const BAR: f64 = 2000.0;
+const RATIO_BAR: f64 = 0.8;
+/// Set for the process that imports: data directory and file of blocks.
+const CHILD: &str = "STARLING_BENCH_CHILD";
+const MEMORY: &str = "/dev/shm";
+/// As by default.
+const HISTORY: HistoryConfig = HistoryConfig { states: Some(302_400), proofs: 20_000_000_000 };
+
+fn main() {
+    if let Some(paths) = std::env::var_os(CHILD) {
+        let paths: Vec<_> = std::env::split_paths(&paths).collect();
+        return child(&paths[0], &paths[1]);
+    }
+    let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
+    let (blocks, transfers) = (size("STARLING_BENCH_BLOCKS", 5000), size("STARLING_BENCH_TRANSFERS", 10));
+    let disk = tempfile::tempdir().expect("a temporary folder");
+    let memory = tempfile::tempdir_in(MEMORY).expect("a temporary folder in memory");
+    let file = memory.path().join("blocks");
+
+    let receivers = accounts.saturating_sub(SENDERS).max(1);
+    let mut ground = Ground::with(1_700_000_000, SENDERS, |alloc, _| fund(alloc, receivers));
+    let genesis = memory.path().join("genesis");
+    chain::init(&genesis, &ground.genesis).expect("the data directory is made");
+    ground.genesis.overlay = Default::default();
+    for folder in [&disk, &memory] {
+        copy(&genesis, &folder.path().join("data"));
+    }
+    let (chain, threads) = Chain::open(&options(&genesis)).expect("the chain opens");
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(make(&mut ground, &chain, receivers, blocks, transfers, &file));
+    drop(chain);
+    threads.stop().expect("the chain is stored");
+    std::fs::remove_dir_all(&genesis).expect("it is no longer needed");
+
+    println!("{blocks} blocks of {transfers} transfers, {accounts} accounts, a cache of {} MB", options(&genesis).cache >> 20);
+    let in_memory = import("in memory", &memory.path().join("data"), &file, blocks);
+    let durable = import("durable", &disk.path().join("data"), &file, blocks);
+    println!(
+        "\nimport of a file: {durable:.0} small blocks/s (bar {BAR:.0}), in memory {in_memory:.0}, ratio {:.2} (bar {RATIO_BAR})",
+        durable / in_memory
+    );
+}
+
+fn receiver(index: usize) -> Address {
+    Address::from_word(keccak256(index.to_be_bytes()))
+}
+
+fn fund(alloc: &mut Alloc, receivers: usize) {
+    let addresses: Vec<_> = (0..receivers).into_par_iter().map(receiver).collect();
+    for address in addresses {
+        alloc.insert(address.to_string(), json!({"balance": "0xde0b6b3a7640000"}));
+    }
+}
+
+/// Makes the blocks, the same in every run, and writes them to the file.
+async fn make(ground: &mut Ground, chain: &Chain, receivers: usize, blocks: usize, transfers: usize, file: &Path) {
+    let mut file = BlockWriter::create(file, false).expect("a file");
+    let mut turn = 0usize;
+    for _ in 0..blocks {
+        let unsigned: Vec<_> = (0..transfers)
+            .map(|_| {
+                turn += 1;
+                let random = keccak256(turn.to_be_bytes())[..8].try_into().map_or(0, u64::from_be_bytes) as usize;
+                ground.senders[turn % SENDERS].transfer(ground.rollup.l2_chain_id, receiver(random % receivers))
+            })
+            .collect();
+        let block = ground.seal(chain, unsigned.into_iter().map(Unsigned::sign).collect()).await;
+        file.write(&block).expect("the block is written");
+    }
+    file.finish().expect("the file is written");
+}
+
+fn options(datadir: &Path) -> Options {
+    let cache = (size("STARLING_BENCH_CACHE", 128) as u64) << 20;
+    Options { datadir: datadir.to_owned(), cache, commit_interval: Duration::from_secs(1) }
+}
+
+/// Runs the process that imports the file, and prints what it tells. Returns blocks a second.
+fn import(name: &str, datadir: &Path, file: &Path, blocks: usize) -> f64 {
+    let program = std::env::current_exe().expect("the bench has a path");
+    let paths = std::env::join_paths([datadir, file]).expect("the paths can be joined");
+    let output = Command::new(program).env(CHILD, paths).stderr(Stdio::inherit()).output().expect("it runs");
+    assert!(output.status.success(), "the process that imports failed");
+    let output = String::from_utf8_lossy(&output.stdout);
+    let mut rows = output.lines().filter_map(|line| line.rsplit_once(' ')).filter_map(|(name, n)| Some((name, n.parse().ok()?)));
+    let mut figure = |wanted| rows.next().filter(|(name, _)| *name == wanted).map_or(0.0, |(_, figure): (_, f64)| figure);
+    let [seconds, processor, peak, written] = ["seconds", "processor", "peak", "written"].map(&mut figure);
+    let rate = blocks as f64 / seconds;
+    println!("\n{name}: {rate:.0} blocks/s, {seconds:.2} s, at most {peak:.0} MB resident, {written:.0} MB written to devices");
+    println!("  processor time of a block {:>9.3} ms, of that", processor * 1e3 / blocks as f64);
+    for (thread, seconds) in rows {
+        println!("    {thread:<24} {:>9.3} ms", seconds * 1e3 / blocks as f64);
+    }
+    rate
+}
+
+/// The process that imports: prints seconds, processor time, peak of resident memory and bytes written (in megabytes), then the
+/// processor time of each thread.
+fn child(datadir: &Path, file: &Path) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (watch, before, begun) = (process::Watch::start(), process::processor(), Instant::now());
+    let files = [file.to_owned()];
+    let imported = transfer::import(options(datadir), HISTORY, &files, CancellationToken::new());
+    runtime.block_on(imported).expect("the blocks are imported");
+    let (seconds, processor) = (begun.elapsed(), process::processor() - before);
+    let (_, peak) = process::resident();
+    println!("seconds {}\nprocessor {}", seconds.as_secs_f64(), processor.as_secs_f64());
+    println!("peak {}\nwritten {}", peak as f64 / 1e6, process::written() as f64 / 1e6);
+    for (name, spent) in watch.stop().table() {
+        println!("{name} {}", spent.as_secs_f64());
+    }
+}

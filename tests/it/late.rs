@@ -1,0 +1,297 @@
+//! Replicas that missed much, without L1: one that starts late and one whose gossip was cut. Chains and swarms are real, of one
+//! process; of three peers that serve blocks one serves wrong ones.
+//!
+//! `STARLING_SYNC_BLOCKS` is how late the late one is (700); the other misses a tenth of it. Figures are printed.
+
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, B64, B256, Bytes, TxKind, U256};
+use alloy_rpc_types_engine::PayloadAttributes;
+use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use serde_json::json;
+use starling::{
+    chain::{self, Chain, Options, Threads, genesis},
+    follow, telemetry,
+};
+use starling_p2p::{
+    Blocks, Change, Config, Encoded, Genesis, Keypair, Multiaddr, Network, PeerId, Policy, Scoring, Service, Subject, SyncReport,
+};
+use starling_proto::{
+    fork::{Fork, ForkSchedule},
+    payload::{BlockId, Payload},
+    sign,
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+const CHAIN: u64 = 901;
+
+fn sequencer() -> sign::SecretKey {
+    sign::secret_from_hex(&format!("{:064x}", 0xaa)).expect("a key")
+}
+
+/// A chain of its own data directory.
+struct Store {
+    chain: Chain,
+    threads: Threads,
+    _dir: TempDir,
+}
+
+impl Store {
+    fn new(genesis: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        chain::init(dir.path(), &genesis::parse(genesis).expect("a genesis")).expect("an empty folder");
+        let options = Options { datadir: dir.path().into(), cache: 32 << 20, commit_interval: Duration::from_millis(500) };
+        let (chain, threads) = Chain::open(&options).expect("a chain");
+        Self { chain, threads, _dir: dir }
+    }
+
+    /// The next block, a second later.
+    async fn extend(&self) -> Arc<Payload> {
+        let (view, chain) = (self.chain.view(), &self.chain);
+        let deposit = TxDeposit {
+            source_hash: view.head().hash,
+            from: Address::repeat_byte(9),
+            to: TxKind::Call(Address::from_word(view.head().hash)),
+            mint: 7,
+            value: U256::from(7),
+            gas_limit: 50_000,
+            ..Default::default()
+        };
+        let attributes = OpPayloadAttributes {
+            payload_attributes: PayloadAttributes {
+                timestamp: view.header().timestamp + 1,
+                suggested_fee_recipient: Address::repeat_byte(0xfe),
+                withdrawals: Some(vec![]),
+                parent_beacon_block_root: Some(B256::ZERO),
+                ..Default::default()
+            },
+            transactions: Some(vec![OpTxEnvelope::from(deposit).encoded_2718().into()]),
+            no_tx_pool: Some(true),
+            gas_limit: Some(30_000_000),
+            eip_1559_params: Some(B64::ZERO),
+            min_base_fee: Some(0),
+        };
+        let id = chain.start(view.head().hash, attributes).await.expect("a build begins");
+        let block = chain.seal(id).await.expect("a block").payload.clone();
+        chain.forkchoice(block.hash, None, None).await.expect("it can be the head");
+        block
+    }
+
+    async fn extend_to(&self, number: u64) {
+        while self.chain.view().head().number < number {
+            self.extend().await;
+        }
+    }
+
+    async fn reaches(&self, number: u64, limit: Duration) {
+        let mut heads = self.chain.heads();
+        let reached = heads.wait_for(|heads| heads.head.number >= number);
+        let reached = tokio::time::timeout(limit, reached).await.map(|heads| heads.is_ok());
+        assert!(matches!(reached, Ok(true)), "at block {} and not {number} in {limit:?}", self.chain.view().head().number);
+    }
+}
+
+/// A node of the swarm.
+struct Swarm {
+    network: Network,
+    address: Multiaddr,
+    token: CancellationToken,
+    tasks: JoinSet<anyhow::Result<()>>,
+}
+
+impl Swarm {
+    async fn start(chain: &Chain, blocks: Arc<dyn Blocks>, identity: Keypair, scoring: Scoring, peers: &[&Swarm]) -> Self {
+        let genesis = chain.genesis().expect("a genesis");
+        let time = chain.view().header_of(genesis.number).expect("a read").expect("it is there").timestamp;
+        let config = Config {
+            listen_ip: [127, 0, 0, 1].into(),
+            listen_tcp: 0,
+            static_peers: peers.iter().map(|peer| peer.address.clone()).collect(),
+            unsafe_block_signer: Some(sign::address(&sequencer())),
+            policy: Policy { scoring, ..Policy::default() },
+            // The blocks were not made at their seconds.
+            gossip_threshold: Duration::from_secs(1 << 30),
+            ..Config::new(identity, CHAIN, ForkSchedule::from_genesis(Fork::Jovian), Genesis { id: genesis, time, block_time: 1 })
+        };
+        let (service, network, events) = Service::new(config, blocks).expect("the swarm starts");
+        let (token, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        let running = token.clone();
+        tasks.spawn(async move {
+            service.run(running).await;
+            Ok(())
+        });
+        tasks.spawn(follow::run(chain.clone(), network.clone(), events, token.clone()));
+        tasks.spawn(follow::report_heads(chain.clone(), network.clone(), genesis, token.clone()));
+        let mut addresses = network.listen_addrs();
+        let address = addresses.wait_for(|all| !all.is_empty()).await.expect("the swarm runs")[0].clone();
+        Self { network, address, token, tasks }
+    }
+
+    fn id(&self) -> PeerId {
+        self.network.local_peer_id()
+    }
+
+    async fn publish(&self, block: &Arc<Payload>) {
+        let signature = sign::sign(&sequencer(), CHAIN, &block.to_wire(block.version()));
+        self.network.publish(block.clone(), signature).await;
+    }
+
+    async fn reports(&self, what: &str, holds: impl Fn(&SyncReport) -> bool) {
+        let start = Instant::now();
+        loop {
+            let report = self.network.report().await.expect("the swarm runs").sync;
+            if holds(&report) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(120), "not {what}: {report:#?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// That the liar was banned for what it served, and nobody else charged with anything.
+    async fn has_found_out(&self, liar: PeerId, honest: &[&Swarm]) {
+        let lines = self.network.ledger(Some(liar), 100).await.expect("the swarm runs");
+        let lie = lines.iter().find(|line| line.reason == "false_block").expect("it is named");
+        assert!(lie.evidence.contains("the transactions are not those of block"), "{lie:?}");
+        assert!(lines.iter().any(|line| matches!(line.change, Change::Banned { .. })), "{lines:#?}");
+        println!("  evidence: {}", lie.evidence);
+        for peer in honest {
+            let lines = self.network.ledger(Some(peer.id()), 100).await.expect("the swarm runs");
+            assert!(lines.iter().all(|line| !matches!(line.change, Change::Score(change) if change < 0.0)), "{lines:#?}");
+        }
+    }
+
+    async fn stop(self) {
+        self.token.cancel();
+        for ended in self.tasks.join_all().await {
+            ended.expect("it ends in order");
+        }
+    }
+}
+
+/// Has every block, and sends some with other transactions.
+struct Lying(Chain);
+
+impl Blocks for Lying {
+    fn knows(&self, hash: B256) -> bool {
+        Blocks::knows(&self.0, hash)
+    }
+
+    fn block(&self, number: u64) -> Option<Payload> {
+        self.0.block(number)
+    }
+
+    fn hash(&self, number: u64) -> Option<B256> {
+        self.0.hash(number)
+    }
+
+    fn encoded(&self, number: u64, transactions: bool) -> Option<Encoded> {
+        let mut block = self.0.encoded(number, transactions)?;
+        if transactions && number % 10 == 3 {
+            block.transactions = alloy_rlp::encode(vec![Bytes::from_static(b"made up")]).into();
+        }
+        Some(block)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_one_of_which_lies() {
+    let blocks: u64 = std::env::var("STARLING_SYNC_BLOCKS").map_or(700, |n| n.parse().expect("a number"));
+    let missed = blocks / 10;
+    // Debug builds on busy machines execute fifty a second at the least.
+    let limit = Duration::from_secs(120 + blocks / 50);
+    let mut config = json!({
+        "chainId": CHAIN,
+        "londonBlock": 0,
+        "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
+    });
+    for fork in &Fork::ALL[1..Fork::Karst as usize] {
+        config[format!("{}Time", fork.name())] = 0.into();
+    }
+    let genesis = json!({
+        "config": config,
+        "timestamp": telemetry::unix_now() - blocks - 10_000,
+        "gasLimit": 30_000_000,
+        "difficulty": "0",
+        "baseFeePerGas": "0x3e8",
+        "extraData": "0x01000000fa000000060000000000000000",
+        "alloc": {},
+    });
+    let genesis = genesis.to_string();
+    let source = Store::new(&genesis);
+    let chain = &source.chain;
+    let keypair = Keypair::generate_secp256k1;
+    let first = Swarm::start(chain, Arc::new(chain.clone()), keypair(), Scoring::Light, &[]).await;
+    let second = Swarm::start(chain, Arc::new(chain.clone()), keypair(), Scoring::Light, &[]).await;
+    let honest = [&first, &second];
+
+    // One follows until its gossip is cut.
+    source.extend_to(blocks - missed - 1).await;
+    let cut_store = Store::new(&genesis);
+    let cut_off = Swarm::start(&cut_store.chain, Arc::new(cut_store.chain.clone()), keypair(), Scoring::Light, &honest).await;
+    cut_off.reports("greeted", |sync| sync.peers == 2).await;
+    first.publish(&source.extend().await).await;
+    cut_store.reaches(blocks - missed, limit).await;
+    // It reaches nobody, and nobody reaches it.
+    let everybody = || Subject::Address([127, 0, 0, 1].into());
+    cut_off.network.block(everybody(), true).await.expect("the swarm runs");
+    for peer in honest {
+        cut_off.network.disconnect(peer.id()).await.expect("the swarm runs");
+    }
+    cut_off.reports("cut off", |sync| sync.peers == 0).await;
+    source.extend_to(blocks).await;
+    assert_eq!(cut_store.chain.view().head().number, blocks - missed);
+
+    // The other begins now. Of equals the peer of the lowest id is asked first.
+    let late_store = Store::new(&genesis);
+    let late = Swarm::start(&late_store.chain, Arc::new(late_store.chain.clone()), keypair(), Scoring::Light, &honest).await;
+    cut_off.network.block(everybody(), false).await.expect("the swarm runs");
+    let of_lowest_id = || loop {
+        let candidate = keypair();
+        let id = candidate.public().to_peer_id();
+        if honest.iter().all(|peer| id < peer.id()) {
+            return candidate;
+        }
+    };
+    let liar = Swarm::start(chain, Arc::new(Lying(chain.clone())), of_lowest_id(), Scoring::None, &[&cut_off, &late]).await;
+    for node in [&cut_off, &late] {
+        node.reports("greeted by all", |sync| sync.peers == 3).await;
+    }
+
+    let start = Instant::now();
+    let tip = source.extend().await;
+    first.publish(&tip).await;
+    let caught_up = async |name: &str, store: &Store, missing: u64| {
+        store.reaches(tip.number(), limit).await;
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{name}: {missing} blocks in {seconds:.1} s, {:.0} a second", missing as f64 / seconds);
+    };
+    tokio::join!(caught_up("gossip was cut", &cut_store, missed + 1), caught_up("late", &late_store, blocks + 1));
+    for node in [&cut_off, &late] {
+        node.has_found_out(liar.id(), &honest).await;
+    }
+    // And they follow.
+    let next = source.extend().await;
+    first.publish(&next).await;
+    for store in [&cut_store, &late_store] {
+        store.reaches(next.number(), limit).await;
+        let id = |number| store.chain.view().hash_of(number).expect("a read");
+        assert_eq!(store.chain.view().head(), BlockId { number: next.number(), hash: next.hash });
+        for number in (0..=next.number()).step_by(97) {
+            assert_eq!(id(number), chain.view().hash_of(number).expect("a read"), "block {number}");
+        }
+    }
+    for swarm in [liar, cut_off, late, first, second] {
+        swarm.stop().await;
+    }
+    for Store { chain, threads, _dir } in [late_store, cut_store, source] {
+        drop(chain);
+        threads.stop().expect("it stores what it has");
+    }
+}
