@@ -279,6 +279,11 @@ fn join_swarm(
     rollup: &RollupConfig,
     config: &P2pConfig,
 ) -> anyhow::Result<(Service, Network, mpsc::Receiver<Event>)> {
+    Ok(Service::new(swarm_config(rollup, config)?, Arc::new(chain.clone()))?)
+}
+
+/// What the swarm of this chain is told at start. Makes the network's key if its file is not there.
+pub fn swarm_config(rollup: &RollupConfig, config: &P2pConfig) -> anyhow::Result<starling_p2p::Config> {
     let identity = match &config.key {
         P2pKey::File(path) => starling_p2p::identity::load_or_create(path)?,
         P2pKey::Given(secret) => {
@@ -313,7 +318,7 @@ fn join_swarm(
         store: discovery.store.clone(),
     });
     swarm.nat = config.nat.then(starling_p2p::NatConfig::default);
-    Ok(Service::new(swarm, Arc::new(chain.clone()))?)
+    Ok(swarm)
 }
 
 /// The Engine API of a chain that a rollup node drives from outside. A chain with a period makes its own blocks.

@@ -32,6 +32,12 @@ pub mod sync;
 mod topics;
 mod transport;
 
+/// Decoders that nothing outside needs but whoever fuzzes them.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::{nat::pmp_answer, peerstore::Record};
+}
+
 pub use config::{Config, Genesis, Mesh};
 pub use discovery::{DiscoveryConfig, DiscoveryReport, bootnode::Bootnode};
 pub use handle::{

@@ -6,6 +6,9 @@
 mod pmp;
 mod upnp;
 
+#[doc(hidden)]
+pub use pmp::answer_kind as pmp_answer;
+
 use libp2p::{Multiaddr, multiaddr::Protocol as Part};
 use std::{
     fmt,

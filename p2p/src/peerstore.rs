@@ -99,7 +99,7 @@ impl Record {
         }
     }
 
-    fn key(&self) -> String {
+    pub fn key(&self) -> String {
         let peer = |book: &str, peer: &PeerId| format!("{book}{}", BASE32_NOPAD.encode(&peer.to_bytes()));
         match self {
             Record::Score(id, _) => peer(SCORES, id),
@@ -112,7 +112,8 @@ impl Record {
         }
     }
 
-    fn value(&self) -> Option<Vec<u8>> {
+    /// `None` removes the row.
+    pub fn value(&self) -> Option<Vec<u8>> {
         match self {
             Record::Score(_, record) => record.as_ref().and_then(|record| serde_json::to_vec(record).ok()),
             Record::PeerBan(_, record) | Record::AddressBan(_, record) => {
@@ -126,7 +127,7 @@ impl Record {
     }
 
     /// `None` for what is not ours or cannot be read: the store holds nothing worth refusing to start for.
-    fn read(key: &str, value: &[u8]) -> Option<Self> {
+    pub fn read(key: &str, value: &[u8]) -> Option<Self> {
         let peer = |text: &str| PeerId::from_bytes(&BASE32_NOPAD.decode(text.as_bytes()).ok()?).ok();
         let (book, name) = key.split_at(key.rfind('/')? + 1);
         match book {

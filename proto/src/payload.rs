@@ -5,7 +5,7 @@
 
 use alloy_consensus::{Header, proofs::calculate_withdrawals_root};
 use alloy_eips::{
-    eip2718::{Decodable2718, Eip2718Error},
+    eip2718::{Decodable2718, Eip2718Error, Typed2718},
     eip4895::Withdrawal,
     eip7685::EMPTY_REQUESTS_HASH,
 };
@@ -195,12 +195,15 @@ pub struct TransactionError {
 }
 
 /// Decodes one raw EIP-2718 transaction and nothing after it. Refuses every type a block of this chain cannot hold: blob
-/// transactions (3), and the synthetic post-execution type (0x7D) that the library's envelope knows but no fork allows.
+/// transactions (3), and the synthetic post-execution type (0x7D) that the library's envelope knows but no fork allows. Without a
+/// type byte a list is a legacy transaction and nothing else (EIP-2718): the library would also take it for a deposit.
 pub fn decode_transaction(raw: &[u8]) -> Result<OpTxEnvelope, Eip2718Error> {
     if raw.first() == Some(&POST_EXEC_TX_TYPE_ID) {
         return Err(Eip2718Error::UnexpectedType(POST_EXEC_TX_TYPE_ID));
     }
-    OpTxEnvelope::decode_2718_exact(raw)
+    let transaction = OpTxEnvelope::decode_2718_exact(raw)?;
+    let named = raw.first().copied().filter(|first| *first < 0x80).unwrap_or_default();
+    if transaction.ty() != named { Err(Eip2718Error::UnexpectedType(named)) } else { Ok(transaction) }
 }
 
 /// Why bytes are not a payload of the expected version.
@@ -428,6 +431,17 @@ mod tests {
             assert_eq!(error.index, 1, "{bad:?}");
         }
         assert!(matches!(decode_transaction(&[0x7d, 0xc0]), Err(Eip2718Error::UnexpectedType(0x7d))));
+    }
+
+    #[test]
+    fn a_list_without_a_type_is_a_legacy_transaction_or_none() {
+        let raw = deposit_bytes();
+        assert!(matches!(decode_transaction(&raw[1..]), Err(Eip2718Error::UnexpectedType(0))));
+        let legacy = alloy_consensus::TxLegacy::default();
+        let signature = alloy_primitives::Signature::test_signature();
+        let legacy = OpTxEnvelope::from(alloy_consensus::SignableTransaction::into_signed(legacy, signature));
+        let raw = alloy_eips::eip2718::Encodable2718::encoded_2718(&legacy);
+        assert_eq!(decode_transaction(&raw).unwrap(), legacy);
     }
 
     fn deposit_bytes() -> Bytes {

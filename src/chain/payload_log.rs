@@ -356,13 +356,16 @@ fn guard_key(height: u64, parent: &B256, l1_origin: &B256) -> Vec<u8> {
 }
 
 /// A row: height, keccak of all that follows, origin, RLP list of header and raw transactions.
-fn encode(payload: &Payload, origin: u8) -> Vec<u8> {
+#[doc(hidden)]
+pub fn encode(payload: &Payload, origin: u8) -> Vec<u8> {
     let mut tail = vec![origin];
     tail.extend(alloy_rlp::encode(StoredPayload { header: payload.header.clone(), transactions: payload.transactions.clone() }));
     [&payload.number().to_be_bytes()[..], keccak256(&tail).as_slice(), &tail].concat()
 }
 
-fn decode(row: &[u8]) -> Option<(Payload, u8)> {
+/// `None` for a damaged row.
+#[doc(hidden)]
+pub fn decode(row: &[u8]) -> Option<(Payload, u8)> {
     let (height, rest) = row.split_at_checked(8)?;
     let (checksum, tail) = rest.split_at_checked(32)?;
     let (origin, rlp) = tail.split_first()?;

@@ -54,7 +54,7 @@ impl Receipt {
     pub fn decode_2718(bytes: &[u8]) -> Result<Self, alloy_rlp::Error> {
         let mut rest = bytes;
         let tx_type = match bytes.first() {
-            Some(first) if *first <= MAX_TYPE => {
+            Some(first) if (1..=MAX_TYPE).contains(first) => {
                 rest = &bytes[1..];
                 *first
             }

@@ -130,6 +130,8 @@ pub struct Node {
     pub command: Vec<String>,
     pub http: String,
     pub ws: String,
+    /// Its multiaddr, with its peer id.
+    pub p2p: Option<String>,
 }
 
 impl Node {
@@ -143,10 +145,20 @@ impl Node {
 
     /// Starts the node again with the command line that the devnet printed.
     pub fn restart(&self, log: &Path) -> Running {
+        self.restart_with(log, &[])
+    }
+
+    /// The same with these options in place of its own.
+    pub fn restart_with(&self, log: &Path, options: &[String]) -> Running {
+        let is_replaced = |given: &str| {
+            let name = |option: &str| option.split('=').next().map(str::to_owned);
+            options.iter().any(|option| name(option) == name(given))
+        };
         let out = std::fs::File::options().create(true).append(true).open(log).expect("a log file");
         let err = out.try_clone().expect("a log file");
         let child = Command::new(&self.command[0])
-            .args(&self.command[1..])
+            .args(self.command[1..].iter().filter(|given| !is_replaced(given)))
+            .args(options)
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)
@@ -231,6 +243,7 @@ impl Devnet {
                 command: node["command"].as_array().expect("command").iter().filter_map(text).collect(),
                 http: text(&node["http"]).expect("http"),
                 ws: text(&node["ws"]).expect("ws"),
+                p2p: text(&node["p2p"]),
             })
             .collect();
         self.accounts = info["accounts"]

@@ -134,14 +134,14 @@ fn no_unbounded_channel() {
 #[test]
 fn nothing_unfinished() {
     let words = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME")];
-    for folder in ["src", "p2p/src", "proto/src", "netsim/src", "tests"] {
+    for folder in ["src", "p2p/src", "proto/src", "netsim/src", "fuzz", "tests"] {
         never(folder, &words, &[]);
     }
 }
 
 #[test]
 fn every_file_says_what_it_is_for() {
-    for folder in ["src", "p2p/src", "proto/src", "netsim/src", "tests"] {
+    for folder in ["src", "p2p/src", "proto/src", "netsim/src", "fuzz", "tests"] {
         for (path, text) in sources(folder) {
             let tests = folder != "tests" && is_test(path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(&path));
             assert!(tests || text.starts_with("//!"), "{} does not begin with what it is for", path.display());

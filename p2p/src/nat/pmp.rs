@@ -55,6 +55,15 @@ fn read(bytes: &[u8], operation: u8) -> Option<Answer> {
     Some(Answer::Mapped { operation, internal: short(8)?, external: short(10)?, seconds })
 }
 
+/// Of what kind an answer is; `None` if it is none to a question of this operation.
+pub fn answer_kind(bytes: &[u8], operation: u8) -> Option<&'static str> {
+    Some(match read(bytes, operation)? {
+        Answer::ExternalAddress(_) => "external address",
+        Answer::Mapped { .. } => "mapped",
+        Answer::Refused(_) => "refused",
+    })
+}
+
 fn refusal(code: u16) -> NatError {
     let text = match code {
         1 => "it speaks another version of NAT-PMP",

@@ -102,3 +102,20 @@ async fn a_new_signer_is_obeyed() {
     sequencer.publish(&blocks[1]).await;
     replica.receives(&blocks[1]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_block_that_passes_is_as_old_as_told() {
+    count_metrics();
+    let blocks = chain(30, vec![]);
+    let lenient = Node::start(config()).await;
+    let strict = Node::start(Config { gossip_threshold: Duration::from_secs(1), ..config() }).await;
+    let mut raw = Raw::connected_to(&lenient, false).await;
+    raw.publish(message(&blocks[0]));
+    raw.drive(eventually(Duration::from_secs(60), || lenient.chain.has(&blocks[0]))).await;
+
+    let mut raw = Raw::connected_to(&strict, false).await;
+    let before = counter("starling_p2p_gossip_total", "too_old");
+    raw.publish(message(&blocks[0]));
+    raw.drive(eventually(Duration::from_secs(60), || counter("starling_p2p_gossip_total", "too_old") > before)).await;
+    assert!(!strict.chain.has(&blocks[0]));
+}

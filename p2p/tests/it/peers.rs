@@ -73,6 +73,19 @@ async fn a_port_in_use_is_one_sentence() {
     assert!(text.contains(&port.to_string()) && text.contains("--p2p.listen.tcp") && !text.contains('\n'), "{text}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_swarm_listens_where_it_is_told_and_nowhere_else() {
+    // Whoever listens on every address would be in the way of this.
+    let neighbour = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = neighbour.local_addr().unwrap().port();
+    let told = Node::start(Config { listen_ip: [127, 0, 0, 2].into(), listen_tcp: port, ..config() }).await;
+    assert!(told.address.to_string().starts_with(&format!("/ip4/127.0.0.2/tcp/{port}/p2p/")), "{}", told.address);
+    assert_eq!(told.network.listen_addrs().borrow().len(), 1);
+    let other = Node::start(Config { listen_ip: [127, 0, 0, 3].into(), ..with_static(&[&told.address]) }).await;
+    assert!(other.address.to_string().starts_with("/ip4/127.0.0.3/tcp/"), "{}", other.address);
+    told.peers(1).await;
+}
+
 #[tokio::test]
 async fn a_foreign_address_and_a_bad_mesh_are_errors() {
     let foreign = Config { listen_ip: [203, 0, 113, 1].into(), listen_tcp: 9222, ..config() };

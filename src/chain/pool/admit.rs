@@ -6,9 +6,9 @@ use alloy_consensus::{
     Transaction, Typed2718,
     transaction::{Recovered, SignerRecoverable},
 };
-use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, Bytes, U256, keccak256, uint};
 use op_alloy_consensus::OpTxEnvelope;
+use starling_proto::payload::decode_transaction;
 
 /// Bytes of one encoded transaction.
 pub const MAX_SIZE: usize = 128 * 1024;
@@ -35,7 +35,7 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
         Some(_) if raw.len() > 1 => return Err(PoolError::TypeNotSupported),
         _ => return Err(PoolError::Decode("typed transaction too short".into())),
     }
-    let tx = OpTxEnvelope::decode_2718_exact(&raw).map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
+    let tx = decode_transaction(&raw).map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
     let signer = tx.recover_signer().map_err(|_| unsigned(&tx))?;
     Ok(PoolTx { tx: Recovered::new_unchecked(tx, signer), hash: keccak256(&raw), raw })
 }

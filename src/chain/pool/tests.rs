@@ -317,6 +317,10 @@ fn decode_refuses_what_wallets_may_not_send() {
     trailing.push(0);
     let told = PoolError::Decode("rlp: input contains more than one value".into());
     assert_eq!(PoolTx::decode(trailing.into()).unwrap_err(), told);
+    // The body of a deposit without its type byte begins as a legacy transaction does.
+    let deposit = OpTxEnvelope::from(Sealed::new(TxDeposit::default())).encoded_2718();
+    let error = PoolTx::decode(Bytes::copy_from_slice(&deposit[1..])).unwrap_err();
+    assert!(matches!(error, PoolError::Decode(_)), "{error}");
 }
 
 #[test]

@@ -17,6 +17,21 @@ fn receipts(file: &Value) -> Vec<Receipt> {
 }
 
 #[test]
+fn a_legacy_receipt_has_no_type_byte() {
+    let receipt = Receipt {
+        tx_type: 0,
+        success: true,
+        cumulative_gas_used: 21_000,
+        logs: Vec::new(),
+        deposit_nonce: None,
+        deposit_version: None,
+    };
+    let bytes = receipt.to_bytes();
+    assert_eq!(Receipt::decode_2718(&bytes), Ok(receipt));
+    assert!(Receipt::decode_2718(&[&[0], &bytes[..]].concat()).is_err());
+}
+
+#[test]
 fn the_root_leaves_the_deposit_nonce_out_before_canyon() {
     let Some(file) = fixture("deposits-fees/receipts-root-base-sepolia.json") else { return };
     let receipts = receipts(&file);

@@ -1,0 +1,105 @@
+//! The runner for a stable compiler: mutates, runs, keeps what is of a new kind, stops at the first finding.
+//!
+//! Without the compiler's help it does not see which code ran; what a target's decoders said stands for it.
+
+use crate::{
+    Outcome, Target,
+    mutate::{Rng, mutate},
+};
+use std::{
+    collections::HashSet,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+/// Inputs of new kinds that are kept.
+const KEPT: usize = 4096;
+/// Resident memory that is a finding, in KiB: the largest message there is takes a hundredth.
+const MEMORY: u64 = 1 << 20;
+/// Cases between two looks at the memory.
+const LOOK: u64 = 1024;
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub cases: u64,
+    /// Kinds of inputs seen.
+    pub kinds: usize,
+    pub elapsed: Duration,
+    /// The longest case so far.
+    pub longest: Duration,
+}
+
+/// An input that breaks a promise.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub what: String,
+    pub input: Vec<u8>,
+    /// 0 for an input of the corpus.
+    pub case: u64,
+}
+
+/// Runs a target on its corpus and then on mutations, as long as `go_on`. The same seed makes the same cases. A case that takes
+/// longer than `slow` is a finding.
+pub fn run(
+    target: &Target,
+    seed: u64,
+    slow: Option<Duration>,
+    mut go_on: impl FnMut(&Progress) -> bool,
+) -> Result<Progress, Box<Finding>> {
+    let started = Instant::now();
+    let mut corpus = (target.seeds)();
+    let mut kinds = HashSet::new();
+    let mut progress = Progress { cases: 0, kinds: 0, elapsed: Duration::ZERO, longest: Duration::ZERO };
+    for input in &corpus {
+        kinds.insert(check(target, input, slow, &mut progress)?);
+    }
+    let most = corpus.len() + KEPT;
+    let mut rng = Rng::new(seed);
+    loop {
+        progress.elapsed = started.elapsed();
+        progress.kinds = kinds.len();
+        if !go_on(&progress) {
+            return Ok(progress);
+        }
+        progress.cases += 1;
+        let input = mutate(&mut rng, &corpus);
+        let outcome = check(target, &input, slow, &mut progress)?;
+        if kinds.len() < KEPT && kinds.insert(outcome) && corpus.len() < most {
+            corpus.push(input);
+        }
+        if progress.cases.is_multiple_of(LOOK)
+            && let Some(peak) = peak_memory().filter(|peak| *peak > MEMORY)
+        {
+            return Err(Box::new(Finding {
+                what: format!("{peak} KiB of memory"),
+                input: corpus.pop().unwrap_or_default(),
+                case: progress.cases,
+            }));
+        }
+    }
+}
+
+fn check(target: &Target, input: &[u8], slow: Option<Duration>, progress: &mut Progress) -> Result<Outcome, Box<Finding>> {
+    let (began, case) = (Instant::now(), progress.cases);
+    let finding = |what| Box::new(Finding { what, input: input.to_vec(), case });
+    let outcome = try_case(target, input).map_err(finding)?;
+    let took = began.elapsed();
+    progress.longest = progress.longest.max(took);
+    if slow.is_some_and(|slow| took > slow) { Err(finding(format!("it took {took:?}"))) } else { Ok(outcome) }
+}
+
+/// Runs one case; the error is what the panic said.
+pub fn try_case(target: &Target, input: &[u8]) -> Result<Outcome, String> {
+    catch_unwind(AssertUnwindSafe(|| (target.run)(input))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        text.unwrap_or("a panic").to_owned()
+    })
+}
+
+/// The most memory that this process held, in KiB.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches("kB").trim().parse().ok()
+}

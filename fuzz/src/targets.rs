@@ -1,0 +1,22 @@
+//! The targets, one file each.
+
+pub mod blocks;
+pub mod flags;
+pub mod gossip;
+pub mod json_rpc;
+pub mod l1;
+pub mod range;
+pub mod records;
+pub mod reqresp;
+pub mod stored;
+pub mod transactions;
+
+use crate::Target;
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        &[$(Target { name: stringify!($name), run: $name::target, seeds: $name::seeds }),*]
+    };
+}
+
+pub const ALL: &[Target] = targets!(gossip reqresp range records flags blocks transactions l1 json_rpc stored);
