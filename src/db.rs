@@ -29,7 +29,7 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             shown.end();
             print!("{}", show_report(&report, dir));
             if !report.is_sound() {
-                bail!("the database is damaged ({} findings)", report.count);
+                bail!("the database is damaged ({} {})", report.count, if report.count == 1 { "finding" } else { "findings" });
             }
         }
         DbAction::Stats => {

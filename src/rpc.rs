@@ -255,8 +255,11 @@ impl RpcServer {
         Ok((Self { listeners }, bound))
     }
 
-    /// Serves until `token` is cancelled; then requests in flight end, WebSockets are closed.
+    /// Serves until `token` is cancelled, also if nothing is to be served; then requests in flight end, WebSockets are closed.
     pub async fn run(self, token: CancellationToken) {
+        if self.listeners.is_empty() {
+            return token.cancelled().await;
+        }
         futures::future::join_all(self.listeners.into_iter().map(|listener| listener.run(token.clone()))).await;
     }
 }

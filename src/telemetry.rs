@@ -67,7 +67,9 @@ pub fn verbosity(name: &str) -> Result<u8, LogError> {
 /// Our own crates at the level asked for; libraries speak from `warn` up, unless everything is asked for.
 fn filter(level: LevelFilter) -> Targets {
     let libraries = if level == LevelFilter::TRACE { LevelFilter::DEBUG } else { level.min(LevelFilter::WARN) };
-    Targets::new().with_default(libraries).with_target("starling", level).with_target("starling_p2p", level)
+    let targets = Targets::new().with_default(libraries).with_target("starling", level).with_target("starling_p2p", level);
+    // It warns every few seconds that it knows nobody, which is as it should be in a private cluster.
+    targets.with_target("discv5", if level == LevelFilter::TRACE { libraries } else { level.min(LevelFilter::ERROR) })
 }
 
 fn log_panics() {

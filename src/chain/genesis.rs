@@ -127,7 +127,9 @@ pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
 pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     let raw: Value = serde_json::from_str(json)?;
     let file = Fields::new("", &raw)?;
-    let config = file.object("config")?.ok_or_else(|| file.error("config", "is missing"))?;
+    let config = file
+        .object("config")?
+        .ok_or_else(|| file.error("config", "is missing: a rollup config, or an alloc alone, is no genesis file"))?;
     let number = file.u64("number")?.unwrap_or(0);
     let rules = rules(&config, number)?;
     let timestamp = file.u64("timestamp")?.unwrap_or(0);

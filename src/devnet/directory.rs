@@ -391,6 +391,8 @@ impl Builder<'_> {
             "--l1.http-poll-interval=500ms".into(),
         ]);
         command.extend(self.rpc(ports));
+        // Everything there is: nobody else reaches these ports.
+        command.extend(["http", "ws"].map(|end| format!("--{end}.api=eth,net,web3,txpool,opp2p")));
         let others = members.iter().filter(|other| other.name != member.name).map(Member::multiaddr).collect::<Vec<_>>();
         command.extend([
             "--p2p.listen.ip=127.0.0.1".into(),

@@ -41,7 +41,7 @@ pub enum StoreError {
     Gap { block: BlockId, what: &'static str },
     #[error("{0}: `starling db repair` cuts it at its last whole batch. After a power cut nothing that was synced is lost by it")]
     Journal(#[from] DamagedJournal),
-    #[error("the database is in use{}", .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
+    #[error("the database is in use{}: one process at a time can open it, stop the other first", .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
     Locked { pid: Option<u32> },
     #[error("only {free} bytes are free on the disk of the database, {floor} must stay free")]
     NoSpace { free: u64, floor: u64 },

@@ -196,3 +196,13 @@ async fn a_reader_that_takes_a_little_now_and_then_is_dropped() {
     }
     assert!(length < 50_000_000, "all of it came");
 }
+
+/// A node that serves nothing relays blocks: it does not end.
+#[tokio::test]
+async fn a_server_without_endpoints_waits_for_its_end() {
+    let token = tokio_util::sync::CancellationToken::new();
+    let mut run = std::pin::pin!(RpcServer { listeners: vec![] }.run(token.clone()));
+    assert!(futures::poll!(&mut run).is_pending());
+    token.cancel();
+    run.await;
+}
