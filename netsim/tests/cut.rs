@@ -81,6 +81,12 @@ impl Node {
     /// Kills the node and starts it again with these static peers alone.
     fn restart(&self, peers: &[String], log: &Path) -> Running {
         kill(Pid::from_raw(self.pid), Signal::SIGKILL).expect("it runs");
+        // A process whose first thread is dead may hold its ports still: wait until the network has buried it.
+        let (begun, process) = (Instant::now(), format!("/proc/{}", self.pid));
+        while Path::new(&process).exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{process} does not die");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let mut args = self.command[1..].to_vec();
         args.retain(|arg| !arg.starts_with("--p2p.static="));
         args.extend(peers.iter().map(|peer| format!("--p2p.static={peer}")));

@@ -211,6 +211,10 @@ fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error
     let header = alloy_rlp::Header::decode(list)?;
     let (body, rest) = list.split_at_checked(header.payload_length).ok_or(alloy_rlp::Error::InputTooShort)?;
     *list = rest;
+    // EIP-2718: a type is below 0x80. A string that holds a list would be written as that list, and be another block then.
+    if !header.list && body.first().is_none_or(|kind| *kind >= 0x80) {
+        return Err(alloy_rlp::Error::Custom("a transaction without a type"));
+    }
     Ok(if header.list { &start[..start.len() - rest.remaining()] } else { body })
 }
 

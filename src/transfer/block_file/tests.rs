@@ -51,6 +51,15 @@ fn lengths_that_lie_cost_nothing() {
     assert!(read(&[]).is_empty());
 }
 
+#[test]
+fn a_string_that_holds_a_list_is_no_transaction() {
+    assert_eq!(raw_transaction(&mut &[0x82, 0x02, 0xc0][..]).unwrap(), [0x02, 0xc0]);
+    assert_eq!(raw_transaction(&mut &[0xc1, 0x05][..]).unwrap(), [0xc1, 0x05]);
+    for string in [&[0x82, 0xc1, 0x05][..], &[0x81, 0x80], &[0x80]] {
+        assert!(raw_transaction(&mut &string[..]).is_err(), "{string:?}");
+    }
+}
+
 fn block(transactions: Vec<Bytes>, shanghai: bool) -> Payload {
     let header = Header {
         number: 7,
