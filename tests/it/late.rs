@@ -206,16 +206,8 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     let missed = blocks / 10;
     // Debug builds on busy machines execute fifty a second at the least.
     let limit = Duration::from_secs(120 + blocks / 50);
-    let mut config = json!({
-        "chainId": CHAIN,
-        "londonBlock": 0,
-        "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
-    });
-    for fork in &Fork::ALL[1..Fork::Karst as usize] {
-        config[format!("{}Time", fork.name())] = 0.into();
-    }
     let genesis = json!({
-        "config": config,
+        "config": crate::campaign::world::config(CHAIN),
         "timestamp": telemetry::unix_now() - blocks - 10_000,
         "gasLimit": 30_000_000,
         "difficulty": "0",

@@ -7,7 +7,7 @@ use alloy_rpc_types_engine::PayloadAttributes;
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use rand::{Rng, rngs::StdRng};
-use serde_json::json;
+use serde_json::{Value, json};
 use starling::chain::{self, Chain, Options, Threads, genesis};
 use starling_proto::{fork::Fork, payload::Payload};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -24,18 +24,23 @@ fn account() -> Account {
     Account { address: starling_proto::sign::address(&secret), key }
 }
 
-/// A data directory with the genesis block.
-pub fn datadir() -> TempDir {
+/// The config of a genesis file: an OP chain with every fork through Jovian.
+pub fn config(chain_id: u64) -> Value {
     let mut config = json!({
-        "chainId": CHAIN,
+        "chainId": chain_id,
         "londonBlock": 0,
         "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
     });
     for fork in &Fork::ALL[1..Fork::Karst as usize] {
         config[format!("{}Time", fork.name())] = 0.into();
     }
+    config
+}
+
+/// A data directory with the genesis block.
+pub fn datadir() -> TempDir {
     let file = json!({
-        "config": config,
+        "config": config(CHAIN),
         "timestamp": 1_700_000_000,
         "gasLimit": 30_000_000,
         "difficulty": "0",
