@@ -39,7 +39,7 @@ use buffers::Buffers;
 use cache::RowCache;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable};
 use history::{History, Kept, Pin};
-pub(in crate::chain) use lock::Lock;
+pub(crate) use lock::Lock;
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
 use std::{

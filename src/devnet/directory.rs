@@ -6,7 +6,10 @@ use super::{
     genesis::{self, BuildError, Plan},
     given::{Given, GivenError},
 };
-use crate::cli::{config::DevnetConfig, key};
+use crate::{
+    chain::store::{Lock, StoreError},
+    cli::{config::DevnetConfig, key},
+};
 use alloy_primitives::Address;
 use ports::{NodePorts, Ports};
 use serde::{Deserialize, Serialize};
@@ -36,6 +39,13 @@ pub enum DirectoryError {
     Io { path: PathBuf, error: io::Error },
     #[error("{} is not empty and holds no development network; name another --datadir, or remove it", .0.display())]
     Foreign(PathBuf),
+    #[error(
+        "a network runs in {} already{}: stop it first, or name another --datadir",
+        path.display(), .pid.map(|pid| format!(", as process {pid}")).unwrap_or_default()
+    )]
+    Running { path: PathBuf, pid: Option<u32> },
+    #[error(transparent)]
+    Lock(StoreError),
     #[error("{} is damaged ({reason}); remove the directory to begin anew", path.display())]
     Damaged { path: PathBuf, reason: String },
     #[error("the network in {} has an L2 block every {kept} s, which cannot change; leave --l2.block-time out", path.display())]
@@ -100,6 +110,8 @@ struct AccountEntry {
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    /// Two networks in it would have one set of ports, keys and data directories.
+    _lock: Lock,
     temporary: Option<TempDir>,
     resumed: bool,
     /// Whether its user brought files to make it from.
@@ -122,6 +134,7 @@ impl Directory {
                 (made.path().to_path_buf(), Some(made))
             }
         };
+        let lock = lock(&path)?;
         let resumed = path.join(ROLLUP).exists();
         match resumed {
             true => check_kept(&path, config)?,
@@ -145,7 +158,7 @@ impl Directory {
         nodes.extend(members.iter().map(|member| builder.l2(member, &members, &l1_ports)));
         let rollup = read_rollup(&path)?;
         let given = config.files.is_some();
-        Ok(Self { path, temporary, resumed, given, rollup, nodes })
+        Ok(Self { path, _lock: lock, temporary, resumed, given, rollup, nodes })
     }
 
     /// Says where the network lives, and with which command lines it is started.
@@ -219,12 +232,29 @@ impl Directory {
     }
 }
 
+/// Takes the directory for this process, before anything in it is read or written. What belongs to somebody else gets no lock file.
+fn lock(path: &Path) -> Result<Lock, DirectoryError> {
+    if !path.join(ROLLUP).exists() && !path.join(Lock::NAME).exists() {
+        check_empty(path)?;
+    }
+    Lock::take(path).map_err(|error| match error {
+        StoreError::Locked { pid } => DirectoryError::Running { path: path.to_path_buf(), pid },
+        error => DirectoryError::Lock(error),
+    })
+}
+
+/// Nothing is there but perhaps the lock.
+fn check_empty(path: &Path) -> Result<(), DirectoryError> {
+    let mut entries = fs::read_dir(path).map_err(|error| DirectoryError::Io { path: path.to_path_buf(), error })?;
+    match entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == Lock::NAME)) {
+        true => Ok(()),
+        false => Err(DirectoryError::Foreign(path.to_path_buf())),
+    }
+}
+
 /// Writes genesis files and keys into an empty directory.
 fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
-    let mut entries = fs::read_dir(path).map_err(|error| DirectoryError::Io { path: path.to_path_buf(), error })?;
-    if entries.next().is_some() {
-        return Err(DirectoryError::Foreign(path.to_path_buf()));
-    }
+    check_empty(path)?;
     // Read before anything is written: a directory that is left behind half-made helps nobody.
     let given = config.files.as_ref().map(Given::read).transpose()?;
     let signer = given.as_ref().map(Given::signer).transpose()?;

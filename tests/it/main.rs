@@ -5,6 +5,7 @@ mod campaign;
 mod clients;
 mod crash;
 mod devnet;
+mod devnet_use;
 mod differential;
 mod engine;
 mod exec_blocks;

@@ -101,7 +101,7 @@ impl Account {
 
     /// A signed EIP-1559 transaction.
     pub fn sign(&self, chain_id: u64, nonce: u64, to: TxKind, value: U256, input: Bytes, gas_limit: u64) -> Bytes {
-        let tx = TxEip1559 {
+        self.sign_tx(TxEip1559 {
             chain_id,
             nonce,
             gas_limit,
@@ -111,7 +111,24 @@ impl Account {
             value,
             access_list: Default::default(),
             input,
-        };
+        })
+    }
+
+    /// A transfer that offers one wei per gas: a pool takes it, no block does.
+    pub fn sign_underpaid(&self, chain_id: u64, nonce: u64) -> Bytes {
+        let (to, price) = (TxKind::Call(self.address), 1);
+        self.sign_tx(TxEip1559 {
+            chain_id,
+            nonce,
+            gas_limit: 21_000,
+            max_fee_per_gas: price,
+            max_priority_fee_per_gas: price,
+            to,
+            ..Default::default()
+        })
+    }
+
+    fn sign_tx(&self, tx: TxEip1559) -> Bytes {
         let hash = tx.signature_hash();
         let secp = secp256k1::SECP256K1;
         let key = secp256k1::SecretKey::from_slice(self.key.as_slice()).expect("a key");
@@ -255,6 +272,11 @@ impl Devnet {
                 key: account["private_key"].as_str().expect("private_key").parse().expect("a key"),
             })
             .collect();
+    }
+
+    /// The network's own process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn log(&self) -> String {

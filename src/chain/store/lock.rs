@@ -1,4 +1,4 @@
-//! The LOCK file of a store: one process at a time. The kernel's lock on the file is what counts, so it ends with the process
+//! The LOCK file of a directory: one process at a time. The kernel's lock on the file is what counts, so it ends with the process
 //! however that ends; the pid inside only serves the error message.
 
 use crate::chain::store::StoreError;
@@ -8,13 +8,15 @@ use std::{
     path::Path,
 };
 
-const NAME: &str = "LOCK";
-
-pub(in crate::chain) struct Lock(File);
+#[derive(Debug)]
+pub(crate) struct Lock(File);
 
 impl Lock {
-    pub(in crate::chain) fn take(dir: &Path) -> Result<Self, StoreError> {
-        let path = dir.join(NAME);
+    /// The file's name.
+    pub(crate) const NAME: &str = "LOCK";
+
+    pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join(Self::NAME);
         let io = |source| StoreError::Io { path: path.clone(), source };
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
         match file.try_lock() {

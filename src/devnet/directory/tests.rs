@@ -174,3 +174,18 @@ fn the_sequencers_key_is_the_one_that_the_l1_names() {
     assert!(refusal(Some(&path.join("none")), known.address).contains("cannot be used"));
     assert!(!path.join("sequencer.key").exists(), "a refusal writes nothing");
 }
+
+#[test]
+fn a_directory_has_one_network_at_a_time_and_a_foreign_one_no_lock() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let named = config(Some(&parent.path().join("net")), 0);
+    let first = open(&named).expect("a network");
+    let error = open(&named).expect_err("it runs already");
+    assert!(error.to_string().contains(&format!("already, as process {}: stop it first", std::process::id())), "{error}");
+    first.close();
+    open(&named).expect("it goes on").close();
+
+    fs::write(parent.path().join("notes"), "mine").expect("a file");
+    assert!(matches!(open(&config(Some(parent.path()), 0)), Err(DirectoryError::Foreign(_))));
+    assert!(!parent.path().join(Lock::NAME).exists());
+}
