@@ -350,7 +350,9 @@ async fn serve_rpc(
     engine: Option<(EngineContext, AuthEndpoint)>,
 ) -> anyhow::Result<()> {
     let route = match &config.sequencer_http {
-        Some(url) => TxRoute::sequencer(url).map_err(|reason| anyhow!("--rollup.sequencerhttp: {reason}"))?,
+        Some(url) => {
+            TxRoute::sequencer(url, config.tx_pool_admission).map_err(|reason| anyhow!("--rollup.sequencerhttp: {reason}"))?
+        }
         None => TxRoute::Pool,
     };
     let mut context = RpcContext::new(chain.into(), route);

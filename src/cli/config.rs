@@ -112,6 +112,8 @@ pub struct RpcConfig {
     pub rollup: Option<HttpConfig>,
     /// The sequencer's RPC, which gets submitted transactions.
     pub sequencer_http: Option<String>,
+    /// Keep what that took in the local pool too.
+    pub tx_pool_admission: bool,
     /// Leave `l1FeeScalar` out from Ecotone on.
     pub geth_exact_receipts: bool,
     pub limits: RpcLimits,
@@ -329,6 +331,7 @@ impl RpcConfig {
             ws: values.bool("ws")?.then_some(ws),
             rollup,
             sequencer_http: values.text("rollup.sequencerhttp")?,
+            tx_pool_admission: values.bool("rollup.enabletxpooladmission")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
             limits: RpcLimits::read(values)?,
         })

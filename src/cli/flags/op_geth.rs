@@ -134,8 +134,12 @@ pub const SECTIONS: &[Section] = &[
             flag("rollup.sequencerhttp", Url, "", "The sequencer's RPC, to which submitted transactions are passed on")
                 .aliases(&["rollup.sequencer"]),
             flag("rollup.disabletxpoolgossip", Bool, "false", "Do not gossip transactions").no_effect("they are never gossiped"),
-            flag("rollup.enabletxpooladmission", Bool, "false", "Take passed-on transactions into the local pool too")
-                .no_effect("a transaction is passed on or taken, never both"),
+            flag(
+                "rollup.enabletxpooladmission",
+                Bool,
+                "false",
+                "Keep transactions that the sequencer took in the local pool too: pending nonces count them, they are found by hash",
+            ),
             flag("rollup.computependingblock", Bool, "false", "Build a real pending block")
                 .no_effect("pending is the latest block"),
             flag("rollup.historicalrpc", Url, "", "RPC that answers for blocks before Bedrock")

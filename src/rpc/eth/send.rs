@@ -1,4 +1,4 @@
-//! `eth_sendRawTransaction`: into our own pool, or on to the sequencer.
+//! `eth_sendRawTransaction`: into our own pool, or on to the sequencer, or both.
 
 use super::blocks::Block;
 use crate::{
@@ -34,17 +34,22 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum TxRoute {
     /// Our own pool: on a sequencer, or on a node that nobody gave a sequencer.
     Pool,
-    /// `--rollup.sequencerhttp`. Nothing is kept here.
-    Sequencer(HttpClient),
+    /// `--rollup.sequencerhttp`.
+    Sequencer {
+        client: HttpClient,
+        /// Whether our own pool keeps what the sequencer took, for those who ask here for pending nonces and transactions
+        /// (`--rollup.enabletxpooladmission`). No block is made of it.
+        admit: bool,
+    },
 }
 
 impl TxRoute {
-    /// A route to the JSON-RPC at `url`. The error is a sentence.
-    pub fn sequencer(url: &str) -> Result<Self, String> {
+    /// A route to the JSON-RPC at `url`; with `admit`, our own pool keeps what was accepted there. The error is a sentence.
+    pub fn sequencer(url: &str, admit: bool) -> Result<Self, String> {
         HttpClientBuilder::default()
             .request_timeout(FORWARD_TIMEOUT)
             .build(url)
-            .map(Self::Sequencer)
+            .map(|client| Self::Sequencer { client, admit })
             .map_err(|error| format!("the sequencer's URL {url} cannot be used: {error}"))
     }
 }
@@ -58,23 +63,32 @@ impl From<PoolError> for RpcError {
 pub fn send_raw_transaction(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let raw: Bytes = args.at_most(1)?.required()?;
-        let route = context.route.clone();
-        let (sent, places) = (raw.clone(), context.bounds.reads.clone());
-        // Decoding recovers the sender, admission reads the state: neither belongs on a worker of the runtime.
-        let own = blocking("eth_sendRawTransaction", places, move || {
-            let tx = PoolTx::decode(sent)?;
-            match &context.route {
-                TxRoute::Pool => admit(&context, tx).map(Some),
-                TxRoute::Sequencer(_) => Ok(None),
+        let (sent, own) = (raw.clone(), context.clone());
+        let (client, keep, tx) = match &context.route {
+            TxRoute::Pool => {
+                return off_the_runtime(&context, move || reply(admit(&own, PoolTx::decode(sent)?)?)).await;
             }
-        })
-        .await?;
-        match (own, route) {
-            (None, TxRoute::Sequencer(client)) => forward(&client, &raw).await,
-            (hash, _) => reply(hash),
+            TxRoute::Sequencer { client, admit } => {
+                (client, *admit, off_the_runtime(&context, move || Ok(PoolTx::decode(sent)?)).await?)
+            }
+        };
+        let answer = forward(client, &raw).await?;
+        let hash = tx.hash;
+        // The sequencer has it, and that is what was asked for: what our own pool says is no answer to the sender.
+        if keep && let Err(error) = off_the_runtime(&context, move || admit(&own, tx)).await {
+            tracing::warn!(%hash, error = error.message, "this node's pool does not keep a transaction that the sequencer took");
         }
+        Ok(answer)
     }
     .boxed()
+}
+
+/// Decoding recovers the sender, admission reads the state: neither belongs on a worker of the runtime.
+async fn off_the_runtime<T: Send + 'static>(
+    context: &RpcContext,
+    work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
+) -> Result<T, RpcError> {
+    blocking("eth_sendRawTransaction", context.bounds.reads.clone(), work).await
 }
 
 /// Adds a transaction to our own pool, judged by the state at the head.

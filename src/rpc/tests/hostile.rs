@@ -86,7 +86,8 @@ async fn pair(fork: Fork) -> (Chain, Chain, Server) {
     sequencer.add(&[]);
     let api = Api::new(&["eth".to_owned()], &NAMESPACES, &sequencer.context, "--http.api");
     let server = Server::of(api, Setup::default()).await;
-    let mut replica = Chain::new(fork).with_route(TxRoute::sequencer(&format!("http://{}", server.addrs.http.unwrap())).unwrap());
+    let mut replica =
+        Chain::new(fork).with_route(TxRoute::sequencer(&format!("http://{}", server.addrs.http.unwrap()), false).unwrap());
     replica.add(&[]);
     (sequencer, replica, server)
 }

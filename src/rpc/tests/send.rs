@@ -43,7 +43,7 @@ async fn sequencer(answer: impl Fn(String) -> Result<Value, RpcError> + Send + S
 }
 
 async fn replica(url: &str) -> Chain {
-    Chain::new(Fork::Ecotone).with_route(TxRoute::sequencer(url).unwrap())
+    Chain::new(Fork::Ecotone).with_route(TxRoute::sequencer(url, false).unwrap())
 }
 
 fn url(server: &Server) -> String {
@@ -78,7 +78,7 @@ async fn a_sequencer_that_is_not_there_is_an_error_with_its_cause() {
     server.running.await.unwrap();
     let (code, message) = replica(&gone).await.error("eth_sendRawTransaction", json!([transfer(0, 21_000)])).await;
     assert!(code == -32000 && message.starts_with("the sequencer could not be reached: "), "{code} {message}");
-    assert!(TxRoute::sequencer("not a url").unwrap_err().contains("not a url"));
+    assert!(TxRoute::sequencer("not a url", false).unwrap_err().contains("not a url"));
 }
 
 #[tokio::test]
@@ -96,6 +96,29 @@ async fn what_no_wallet_may_send_does_not_reach_the_sequencer() {
     }
     assert_eq!(chain.error("eth_sendRawTransaction", json!(["0xc1"])).await.0, -32000);
     assert_eq!(calls.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn what_the_sequencer_took_is_kept_if_that_is_wanted() {
+    let (server, _) = sequencer(|raw| match raw == transfer(1, 21_000).to_string() {
+        true => Err(RpcError::server("nonce too high")),
+        false => Ok(json!("taken")),
+    })
+    .await;
+    for (admit, nonce) in [(true, "0x1"), (false, "0x0")] {
+        let mut replica = Chain::new(Fork::Ecotone).with_route(TxRoute::sequencer(&url(&server), admit).unwrap());
+        replica.add(&[]);
+        let raw = transfer(0, 21_000);
+        let pooled = json!([alloy_primitives::keccak256(&raw)]);
+        assert_eq!(replica.result("eth_sendRawTransaction", json!([raw])).await, "taken");
+        assert_eq!(replica.result("eth_getTransactionCount", json!([SENDER, "pending"])).await, nonce);
+        assert_eq!(replica.result("eth_getTransactionByHash", pooled).await.is_object(), admit);
+        // What our own pool refuses is the sequencer's business; what the sequencer refuses is not kept.
+        assert_eq!(replica.result("eth_sendRawTransaction", json!([raw])).await, "taken");
+        assert_eq!(replica.result("eth_sendRawTransaction", json!([transfer(2, 20_000)])).await, "taken");
+        assert_eq!(replica.error("eth_sendRawTransaction", json!([transfer(1, 21_000)])).await.1, "nonce too high");
+        assert_eq!(replica.result("eth_getTransactionCount", json!([SENDER, "pending"])).await, nonce);
+    }
 }
 
 #[tokio::test]
