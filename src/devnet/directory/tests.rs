@@ -83,6 +83,7 @@ fn a_temporary_network_leaves_nothing_and_a_named_one_goes_on() {
     assert_eq!(fs::read_to_string(path.join(ROLLUP)).expect("a file"), rollup);
     assert_eq!(two.nodes[1].p2p.clone().and_then(|p2p| p2p.split("/p2p/").nth(1).map(str::to_string)), peer);
 
+    two.close();
     let changed = open(&DevnetConfig { l2_block_time: Some(7), ..named }).expect_err("another block time");
     assert!(matches!(changed, DirectoryError::BlockTime { kept: 2, .. }), "{changed}");
 }
