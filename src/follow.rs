@@ -3,6 +3,8 @@
 //! One task takes [`Event`]s (parents first), has the chain execute each and settles it with the swarm; another tells the swarm where
 //! the heads are. What can overload it is the executor: the event channel is bounded and the swarm keeps a credit in bytes.
 
+pub mod progress;
+
 use crate::chain::{Chain, ChainError, Inserted, view::ReadError};
 use alloy_primitives::B256;
 use alloy_rlp::Decodable;
@@ -106,7 +108,7 @@ fn settle(block: &Block, blame: Option<PeerId>, answer: Result<Inserted, ChainEr
             Settled::Ok
         }
         Inserted::Invalid { reason, .. } => {
-            tracing::warn!(number, %hash, peer = ?blame, reason, "a block from the swarm is invalid");
+            tracing::warn!(number, %hash, peer = blame.map(tracing::field::display), reason, "a block from the swarm is invalid");
             Settled::Invalid(reason)
         }
         // The parent went away between the hand-over and now; the swarm finds the gap again with the next block.

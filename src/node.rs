@@ -96,6 +96,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
             }
         });
         tasks.spawn("follower", follow::run(chain.clone(), network.clone(), events, tasks.token()));
+        tasks.spawn("progress", follow::progress::run(chain.clone(), network.clone(), tasks.token()));
         tasks.spawn("heads to the swarm", follow::report_heads(chain.clone(), network, rollup.genesis.l2, tasks.token()));
     }
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
@@ -389,7 +390,9 @@ async fn serve_rpc(
         endpoints.auth = Some(endpoint);
     }
     let (server, bound) = RpcServer::bind(endpoints, context).await?;
-    tracing::info!(version = VERSION, http = ?bound.http, ws = ?bound.ws, rpc = ?bound.rollup, authrpc = ?bound.auth, "JSON-RPC is served");
+    let [http, ws, rpc, authrpc] =
+        [bound.http, bound.ws, bound.rollup, bound.auth].map(|bound| bound.map(tracing::field::display));
+    tracing::info!(version = VERSION, http, ws, rpc, authrpc, "JSON-RPC is served");
     tasks.spawn("JSON-RPC", {
         let token = tasks.token();
         async move {

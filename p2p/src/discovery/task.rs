@@ -75,7 +75,7 @@ impl Discovery {
         // Newer than any record of an earlier run.
         let seq = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_millis() as u64);
         let record = record::ours(&self.key, self.chain_id, seq, ip, ports).ok_or("our record cannot be signed")?;
-        tracing::info!(record = %record.to_base64(), ?ip, udp, "discovery");
+        tracing::info!(record = %record.to_base64(), ip = ip.map(tracing::field::display), udp, "discovery");
 
         let v4 = self.address.is_ipv4();
         let socket = Arc::new(socket);

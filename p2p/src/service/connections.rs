@@ -79,7 +79,9 @@ impl Service {
                 let address = address.with(Protocol::P2p(*self.swarm.local_peer_id()));
                 self.listen_out.send_modify(|all| all.retain(|other| *other != address));
             }
-            SwarmEvent::ListenerClosed { reason, .. } => tracing::error!(?reason, "p2p listener closed"),
+            SwarmEvent::ListenerClosed { reason, .. } => {
+                tracing::error!(error = reason.err().map(tracing::field::display), "p2p listener closed");
+            }
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "p2p listener"),
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 tracing::debug!(address = %send_back_addr, %error, "incoming connection failed");

@@ -1,0 +1,214 @@
+//! What the log says while a node is behind: how fast it catches up, or what it waits for. At the head it says nothing, since there
+//! each block has its own line. Asks the swarm every [`EVERY`]; pure but for [`run`].
+
+use crate::{chain::Chain, telemetry::unix_now};
+use starling_p2p::{Network, SyncReport};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Time between two looks, and with it between two lines at least.
+const EVERY: Duration = Duration::from_secs(8);
+/// A head of this many seconds is behind.
+const OLD: u64 = 60;
+/// The same without peers: nothing newer can come.
+const OLD_ALONE: u64 = 16;
+/// Blocks that are missing when a node is behind, whatever the age of its head.
+const MISSING: u64 = 64;
+/// The longest time between two lines that say the same.
+const LONGEST_PAUSE: Duration = Duration::from_secs(512);
+
+/// How things stand.
+struct Moment {
+    now: Instant,
+    head: u64,
+    /// Of the head, seconds.
+    age: u64,
+    /// Connected peers.
+    peers: usize,
+    sync: SyncReport,
+}
+
+#[derive(Debug, PartialEq)]
+enum Line {
+    Imported { blocks: u64, rate: f64 },
+    Waiting { reason: String },
+}
+
+/// What was seen and said before.
+struct Progress {
+    at: Instant,
+    head: u64,
+    behind: bool,
+    said: Option<Said>,
+}
+
+/// That the node waits: why, and when it is said again.
+struct Said {
+    reason: String,
+    pause: Duration,
+    again: Instant,
+}
+
+impl Progress {
+    fn new(at: Instant, head: u64) -> Self {
+        Self { at, head, behind: false, said: None }
+    }
+
+    fn look(&mut self, moment: &Moment) -> Option<Line> {
+        let blocks = moment.head.saturating_sub(self.head);
+        let seconds = moment.now.saturating_duration_since(self.at).as_secs_f64();
+        let old = if moment.peers == 0 { OLD_ALONE } else { OLD };
+        let behind = moment.age > old || moment.sync.missing > MISSING;
+        // The last blocks of a gap count as well.
+        let catching_up = std::mem::replace(&mut self.behind, behind) || behind;
+        (self.at, self.head) = (moment.now, moment.head);
+        if blocks > 0 || !behind {
+            self.said = None;
+            let rate = (blocks as f64 / seconds.max(0.001) * 10.0).round() / 10.0;
+            return (catching_up && blocks > 0).then_some(Line::Imported { blocks, rate });
+        }
+        self.wait(moment)
+    }
+
+    /// Nothing came. The same reason is said less and less often.
+    fn wait(&mut self, moment: &Moment) -> Option<Line> {
+        let reason = reason(moment);
+        let pause = match &self.said {
+            Some(said) if said.reason == reason && moment.now < said.again => return None,
+            Some(said) if said.reason == reason => LONGEST_PAUSE.min(said.pause * 2),
+            _ => EVERY,
+        };
+        self.said = Some(Said { reason: reason.clone(), pause, again: moment.now + pause });
+        Some(Line::Waiting { reason })
+    }
+}
+
+fn reason(Moment { peers, sync, .. }: &Moment) -> String {
+    match sync {
+        _ if *peers == 0 => "no peer is connected".into(),
+        SyncReport { stalled: Some(stalled), .. } => stalled.clone(),
+        SyncReport { target: None, .. } => "no peer has sent or announced a newer block".into(),
+        SyncReport { starved: true, .. } => "every peer that was asked for the missing blocks has failed lately".into(),
+        SyncReport { peers: 0, source: None, .. } => "no peer serves blocks".into(),
+        SyncReport { linked: false, .. } => "the way from the newest block down to a known one is being fetched".into(),
+        _ => "the missing blocks are being fetched".into(),
+    }
+}
+
+/// Looks until the token is cancelled.
+pub async fn run(chain: Chain, network: Network, token: CancellationToken) -> anyhow::Result<()> {
+    // Peers need a moment to connect.
+    let mut looks = tokio::time::interval_at(tokio::time::Instant::now() + EVERY, EVERY);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut progress = Progress::new(Instant::now(), chain.view().head().number);
+    loop {
+        let report = async {
+            looks.tick().await;
+            network.report().await
+        };
+        let Some(report) = token.run_until_cancelled(report).await else { return Ok(()) };
+        let report = match report {
+            Ok(report) => report,
+            Err(_) if token.is_cancelled() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let view = chain.view();
+        let (head, age) = (view.head(), unix_now().saturating_sub(view.header().timestamp));
+        let peers = report.peers.iter().filter(|peer| peer.connected).count();
+        let missing = (report.sync.missing > 0).then_some(report.sync.missing);
+        let moment = Moment { now: Instant::now(), head: head.number, age, peers, sync: report.sync };
+        match progress.look(&moment) {
+            Some(Line::Imported { blocks, rate }) => {
+                tracing::info!(blocks, number = head.number, hash = %head.hash, age, rate, missing, peers, "imported blocks");
+            }
+            Some(Line::Waiting { reason }) => {
+                tracing::info!(reason, number = head.number, age, missing, peers, "waiting for blocks");
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replica that is looked at every eight seconds.
+    struct Replica {
+        progress: Progress,
+        moment: Moment,
+    }
+
+    impl Replica {
+        fn new() -> Self {
+            let now = Instant::now();
+            let sync = SyncReport {
+                target: None,
+                missing: 0,
+                linked: true,
+                waiting: 0,
+                requests: 0,
+                peers: 2,
+                source: None,
+                starved: false,
+                stalled: None,
+            };
+            Self { progress: Progress::new(now, 0), moment: Moment { now, head: 0, age: 0, peers: 2, sync } }
+        }
+
+        fn after(&mut self, blocks: u64) -> Option<Line> {
+            self.moment.now += EVERY;
+            self.moment.head += blocks;
+            self.progress.look(&self.moment)
+        }
+
+        fn said_in(&mut self, looks: usize) -> usize {
+            (0..looks).filter(|_| self.after(0).is_some()).count()
+        }
+    }
+
+    fn waiting(reason: &str) -> Option<Line> {
+        Some(Line::Waiting { reason: reason.into() })
+    }
+
+    #[test]
+    fn nothing_is_said_at_the_head() {
+        let mut replica = Replica::new();
+        for blocks in [4, 4, 0, 5, 3, 80, 0] {
+            assert_eq!(replica.after(blocks), None);
+        }
+        replica.moment.sync.missing = 3;
+        assert_eq!(replica.after(4), None, "a small gap is filled at once");
+    }
+
+    #[test]
+    fn a_gap_is_followed_to_its_end() {
+        let mut replica = Replica::new();
+        (replica.moment.age, replica.moment.sync.target, replica.moment.sync.missing) = (9_000, Some(4_500), 4_500);
+        assert_eq!(replica.after(0), waiting("the missing blocks are being fetched"));
+        replica.moment.sync.missing = 500;
+        assert_eq!(replica.after(4_000), Some(Line::Imported { blocks: 4_000, rate: 500.0 }));
+        (replica.moment.age, replica.moment.sync.target, replica.moment.sync.missing) = (1, None, 0);
+        assert_eq!(replica.after(501), Some(Line::Imported { blocks: 501, rate: 62.6 }), "its last blocks");
+        assert_eq!(replica.after(4), None);
+    }
+
+    #[test]
+    fn the_same_reason_is_said_less_and_less_often_and_another_at_once() {
+        let mut replica = Replica::new();
+        (replica.moment.age, replica.moment.peers) = (20, 0);
+        assert_eq!(replica.after(0), waiting("no peer is connected"));
+        // A day of it: at 16, 32, 64 … 512 s, then every 512 s.
+        assert_eq!(replica.said_in(10_800), 173);
+        replica.moment.peers = 1;
+        assert_eq!(replica.after(0), None, "with peers such a head is not old");
+        replica.moment.age = 100;
+        assert_eq!(replica.after(0), waiting("no peer has sent or announced a newer block"));
+        (replica.moment.sync.target, replica.moment.sync.missing, replica.moment.sync.starved) = (Some(9), 9, true);
+        assert_eq!(replica.after(0), waiting("every peer that was asked for the missing blocks has failed lately"));
+        replica.moment.sync.stalled = Some("block 9 from nobody".into());
+        assert_eq!(replica.after(0), waiting("block 9 from nobody"));
+        assert_eq!(replica.said_in(2), 1);
+        assert!(matches!(replica.after(1), Some(Line::Imported { blocks: 1, .. })));
+    }
+}
