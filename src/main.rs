@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     match run(parsed.invocation, &parsed.notices) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", telemetry::sentence(&error));
             ExitCode::FAILURE
         }
     }
@@ -86,10 +86,11 @@ fn init(config: &InitConfig) -> anyhow::Result<()> {
     }
     let text = genesis::read_file(&config.genesis)
         .with_context(|| format!("Failed to read genesis file: {}", config.genesis.display()))?;
+    let in_file = || config.genesis.display().to_string();
     let genesis = match &config.rollup_config {
         Some(path) => {
             let rollup = node::read_rollup_config(path)?;
-            let genesis = genesis::parse_with_rollup(&text, &rollup)?;
+            let genesis = genesis::parse_with_rollup(&text, &rollup).with_context(in_file)?;
             let (have, want) = (genesis.header.hash_slow(), rollup.genesis.l2.hash);
             if have != want {
                 bail!(
@@ -98,7 +99,7 @@ fn init(config: &InitConfig) -> anyhow::Result<()> {
             }
             genesis
         }
-        None => genesis::parse(&text)?,
+        None => genesis::parse(&text).with_context(in_file)?,
     };
     let new = chain::init(&config.datadir, &genesis).context("Failed to write genesis block")?;
     let hash = genesis.header.hash_slow();

@@ -45,7 +45,7 @@ impl Tasks {
                 Ok(Err(error)) => error.context(format!("{name} has failed")),
                 Err(error) => anyhow!("{name} has failed: {error}"),
             };
-            tracing::error!(task = name, error = format!("{error:#}"), "a task failed");
+            tracing::error!(task = name, error = crate::telemetry::sentence(&error), "a task failed");
             // Only the first failure is kept: the others follow from it.
             let _ = failure.try_send(error);
         });
@@ -87,7 +87,7 @@ mod tests {
         tasks.spawn("a task", task);
         let error = tasks.run_until(std::future::pending()).await.unwrap_err();
         assert!(token.is_cancelled());
-        format!("{error:#}")
+        crate::telemetry::sentence(&error)
     }
 
     #[tokio::test]

@@ -83,6 +83,18 @@ fn log_panics() {
     }));
 }
 
+/// An error and what caused it in one sentence. Many an error says its cause itself: that is not said twice.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut sentence = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !sentence.contains(&cause) {
+            sentence.push_str(": ");
+            sentence.push_str(&cause);
+        }
+    }
+    sentence
+}
+
 /// Wall-clock time, whole Unix seconds.
 pub fn unix_now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -107,6 +119,17 @@ mod tests {
             }
         }
         assert!(level("loud").is_err());
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let config = starling_proto::config::RollupConfig::from_json("{").expect_err("no JSON");
+        let error = anyhow::Error::from(config).context("--rollup.config: a.json");
+        let said = sentence(&error);
+        assert!(said.starts_with("--rollup.config: a.json: rollup config is not readable: EOF"), "{said}");
+        assert_eq!(said.matches("EOF").count(), 1, "{said}");
+        let error = anyhow::Error::from(std::io::Error::other("no disk")).context("it cannot be stored");
+        assert_eq!(sentence(&error), "it cannot be stored: no disk");
     }
 
     #[test]

@@ -75,7 +75,11 @@ fn a_bad_genesis_is_refused_and_nothing_is_written() {
     ];
     for (text, words) in cases {
         write(&file, text);
-        fails_with(&run(&["init", &datadir, file.to_str().unwrap()]), words);
+        let output = run(&["init", &datadir, file.to_str().unwrap()]);
+        fails_with(&output, words);
+        fails_with(&output, &[file.to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.matches("EOF").count(), usize::from(text == "{"), "a cause is said once: {said}");
         assert!(contents(&data).is_empty(), "{text} left files behind");
     }
     fails_with(&run(&["init", &datadir, "/nowhere/genesis.json"]), &["/nowhere/genesis.json"]);
