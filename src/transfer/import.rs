@@ -11,6 +11,7 @@ use crate::{
         block_file::{BlockFileError, BlockReader, FileBlock},
     },
 };
+use alloy_primitives::B256;
 use futures::StreamExt;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
@@ -42,6 +43,11 @@ pub enum ImportError {
     File { head: BlockId, error: BlockFileError },
     #[error("the import stops after block {head}: {}, byte {offset}, block {block}: {reason}", path.display())]
     Block { head: BlockId, path: PathBuf, offset: u64, block: BlockId, reason: String },
+    #[error(
+        "{} begins with block {block}: {reason}. The chain here has genesis {genesis} and head {head}: the file is of another chain{}",
+        path.display(), if block.number > head.number + 1 { ", or blocks before it are missing" } else { "" }
+    )]
+    Foreign { path: PathBuf, block: BlockId, reason: String, genesis: B256, head: BlockId },
     #[error("the import was interrupted after block {0}: the same command goes on from there")]
     Interrupted(BlockId),
     #[error(transparent)]
@@ -121,13 +127,19 @@ async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &Ca
         counts.known += imported.known;
         progress.set(position.load(Ordering::Relaxed), || format!("block {}", chain.view().head().number));
         if let Some((index, reason)) = imported.refused {
-            refused = Some((places.get(index).copied().unwrap_or_default(), reason));
+            refused = places.get(index).copied().map(|place| (place, reason));
         }
         ended = error;
     }
     let head = chain.view().head();
     match (refused, ended) {
-        (Some(((offset, block), reason)), _) => Err(ImportError::Block { head, path: path.to_owned(), offset, block, reason }),
+        (Some((Place { offset: 0, block, parent }, reason)), _) if !chain.knows(parent) => {
+            let genesis = chain.spec().genesis_hash;
+            Err(ImportError::Foreign { path: path.to_owned(), block, reason, genesis, head })
+        }
+        (Some((Place { offset, block, .. }, reason)), _) => {
+            Err(ImportError::Block { head, path: path.to_owned(), offset, block, reason })
+        }
         (None, _) if interrupted => Err(ImportError::Interrupted(head)),
         (None, Some(error)) => Err(ImportError::File { head, error }),
         (None, None) => {
@@ -137,10 +149,17 @@ async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &Ca
     }
 }
 
+/// A block, and where it begins in its file.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    block: BlockId,
+    parent: B256,
+}
+
 /// What became of a group.
 struct Answer {
-    /// Where each block begins in the file.
-    places: Vec<(u64, BlockId)>,
+    places: Vec<Place>,
     imported: Imported,
     /// Why the file cannot be read on after it.
     error: Option<BlockFileError>,
@@ -152,7 +171,9 @@ async fn send(
     (blocks, error): Group,
     stop: Arc<AtomicBool>,
 ) -> impl Future<Output = Result<Answer, ChainError>> + use<> {
-    let places = blocks.iter().map(|block| (block.offset, block.payload.id())).collect();
+    let place =
+        |FileBlock { offset, payload }: &FileBlock| Place { offset: *offset, block: payload.id(), parent: payload.parent_hash() };
+    let places = blocks.iter().map(place).collect();
     let payloads = blocks.into_iter().map(|block| Arc::new(block.payload)).collect();
     let sent = chain.import(payloads, stop).await;
     async { Ok(Answer { places, imported: sent?.await?, error }) }

@@ -218,8 +218,26 @@ async fn another_chains_file_is_refused() {
     all.iter().for_each(|(_, block)| writer.write(block).unwrap());
     writer.finish().unwrap();
     let target = datadir();
-    let error = import_to(&target, &[file]).await.unwrap_err().to_string();
+    let error = import_to(&target, std::slice::from_ref(&file)).await.unwrap_err().to_string();
     assert!(error.contains("genesis block of another chain"), "{error}");
+    let (genesis, own) = (blocks(&file)[0].1.id(), head(&target).await);
+    assert!(
+        error.contains(&format!("begins with block {genesis}")) && error.contains(&format!("has genesis {}", own.hash)),
+        "{error}"
+    );
+    assert!(error.ends_with("the file is of another chain"), "{error}");
+    // Without its genesis block too, if that is not ours; and one that begins later may only lack blocks.
+    for (first, end) in [(1, "the file is of another chain"), (2, "or blocks before it are missing")] {
+        let mut writer = BlockWriter::create(&file, false).unwrap();
+        for (_, block) in &mut all[first..] {
+            block.header.parent_hash = B256::repeat_byte(first as u8);
+            writer.write(block).unwrap();
+        }
+        writer.finish().unwrap();
+        let error = import_to(&target, std::slice::from_ref(&file)).await.unwrap_err().to_string();
+        let block = blocks(&file)[0].1.id();
+        assert!(error.contains(&format!("begins with block {block}: its parent 0x")) && error.ends_with(end), "{error}");
+    }
     let missing = import_to(&target, &[files.path().join("none")]).await.unwrap_err();
     assert!(matches!(missing, ImportError::Open { .. }), "{missing}");
 }
