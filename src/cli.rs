@@ -60,8 +60,10 @@ pub enum CliError {
     Table(&'static str),
 }
 
-/// Version, as `--version` and `web3_clientVersion` show it.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Version, as `--version` and `web3_clientVersion` show it: that of the package, and of a release the commit.
+pub const VERSION: &str = env!("STARLING_VERSION");
+/// Eight hex digits, zeros if it is not known.
+pub const COMMIT: &str = env!("STARLING_COMMIT");
 
 /// Reads a command line. `argv` begins with the program's name.
 pub fn parse(argv: impl IntoIterator<Item = String>, environment: Environment) -> Result<Parsed, CliError> {
@@ -71,7 +73,9 @@ pub fn parse(argv: impl IntoIterator<Item = String>, environment: Environment) -
         Some(role) => parse::with_double_dashes(role, argv),
         None => argv,
     };
-    let matches = match command().try_get_matches_from(argv) {
+    // A value that looks like it only shortens a help that nobody sees.
+    let brief = argv.iter().any(|word| word == "-h");
+    let matches = match command(brief).try_get_matches_from(argv) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return Ok(Parsed { invocation: Invocation::Print(error.render().to_string()), notices: Vec::new() });
@@ -79,7 +83,7 @@ pub fn parse(argv: impl IntoIterator<Item = String>, environment: Environment) -
         Err(error) => return Err(explain(error, role)),
     };
     let Some((name, matches)) = matches.subcommand() else {
-        return Err(CliError::Help(command().render_help().to_string()));
+        return Err(CliError::Help(command(brief).render_help().to_string()));
     };
     if name == "p2p" {
         return Ok(Parsed { invocation: Invocation::Key(key::Tool::from_matches(matches)?), notices: Vec::new() });
@@ -110,8 +114,8 @@ fn operands(matches: &clap::ArgMatches) -> Vec<String> {
 
 const OPERANDS: &str = "OPERANDS";
 
-/// The whole command line.
-pub fn command() -> Command {
+/// The whole command line; its help is `brief` for `-h`.
+pub fn command(brief: bool) -> Command {
     let version = |command: Command| {
         // clap's own short form is -V; the programs whose place this one takes have -v.
         let arg = Arg::new("version").short('v').long("version").action(clap::ArgAction::Version).help("Print the version");
@@ -119,7 +123,7 @@ pub fn command() -> Command {
     };
     let operands = |name: &'static str, help: &'static str| Arg::new(OPERANDS).value_name(name).help(help);
     let roles = Role::ALL.map(|role| {
-        let command = version(parse::command(role));
+        let command = version(parse::command(role, brief));
         match role {
             Role::Init => command.arg(Arg::new("GENESIS").help("The genesis file").value_name("GENESIS")),
             Role::Import => command.arg(operands("FILE", "The files, one after the other").num_args(0..)),
@@ -132,7 +136,7 @@ pub fn command() -> Command {
                         .help("Check state root, tries, blocks, indexes, history; fails if anything is damaged"),
                     PossibleValue::new("stats").help("Rows and bytes by kind, heads, disk use"),
                     PossibleValue::new("prune").help("Drop the states that --history.state does not keep, now"),
-                    PossibleValue::new("repair").help("Cut damaged journals; make indexes, receipts and trie rows anew"),
+                    PossibleValue::new("repair").help("Cut or put aside damaged logs; make indexes, receipts, trie rows anew"),
                 ]),
             ),
             _ => command,

@@ -98,8 +98,7 @@ pub struct RpcContext {
 impl RpcContext {
     /// A context without a swarm that is always at the head; set the fields that differ.
     pub fn new(chain: Reader, route: TxRoute) -> Self {
-        let client_version =
-            format!("starling/v{}/{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH);
+        let client_version = format!("starling/v{}/{}-{}", crate::cli::VERSION, std::env::consts::OS, std::env::consts::ARCH);
         Self {
             chain,
             route,

@@ -1,6 +1,53 @@
 //! How a flag looks in `--help`.
 
-use super::flags::{Effect, RoleFlag};
+use super::flags::{Effect, Role, RoleFlag};
+
+/// What `-h` shows of roles that have hundreds of flags; `--help` shows all.
+pub const COMMON: [&str; 38] = [
+    "l1",
+    "rollup.config",
+    "datadir",
+    "cache",
+    "gcmode",
+    "history.state",
+    "http",
+    "http.addr",
+    "http.port",
+    "http.api",
+    "http.corsdomain",
+    "http.vhosts",
+    "ws",
+    "ws.addr",
+    "ws.port",
+    "ws.api",
+    "ws.origins",
+    "rollup.sequencerhttp",
+    "authrpc.addr",
+    "authrpc.port",
+    "authrpc.jwtsecret",
+    "sequencer.enabled",
+    "sequencer.stopped",
+    "sequencer.l1-confs",
+    "p2p.sequencer.key.path",
+    "p2p.static",
+    "p2p.bootnodes",
+    "p2p.no-discovery",
+    "p2p.listen.ip",
+    "p2p.listen.tcp",
+    "p2p.priv.path",
+    "log.level",
+    "log.format",
+    "verbosity",
+    "metrics",
+    "metrics.enabled",
+    "metrics.port",
+    "dev.period",
+];
+
+/// Whether `-h` shows a flag.
+pub fn is_common(role: Role, flag: &RoleFlag) -> bool {
+    !matches!(role, Role::Node | Role::Execution) || (COMMON.contains(&flag.flag.name) && flag.flag.effect == Effect::Works)
+}
 
 /// The heading a flag stands under. What has no effect stands last, together.
 pub fn heading(flag: &RoleFlag) -> &'static str {

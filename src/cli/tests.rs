@@ -320,7 +320,10 @@ fn every_role_has_help_and_version() -> Result<(), CliError> {
             let Invocation::Print(help) = parse_with(&format!("starling {} {flag}", role.name()), &[])?.invocation else {
                 panic!("no help for {}", role.name());
             };
-            for flag in flags::of_role(role).iter().filter(|flag| !flag.flag.hidden) {
+            let brief = flag == "-h" && matches!(role, Role::Node | Role::Execution);
+            assert_eq!(help.contains(&format!("`starling {} --help` shows all", role.name())), brief);
+            assert!(!brief || help.lines().count() <= 100, "{} lines", help.lines().count());
+            for flag in flags::of_role(role).iter().filter(|flag| !flag.flag.hidden && !brief) {
                 assert!(help.contains(&format!("--{}", flag.name)), "{} is not in the help of {}", flag.name, role.name());
             }
         }
@@ -335,6 +338,23 @@ fn every_role_has_help_and_version() -> Result<(), CliError> {
 }
 
 #[test]
+fn common_options_exist_and_are_in_the_short_help() -> Result<(), CliError> {
+    let mut missing: Vec<&str> = help::COMMON.to_vec();
+    for role in [Role::Node, Role::Execution] {
+        let Invocation::Print(text) = parse_with(&format!("starling {} -h", role.name()), &[])?.invocation else {
+            panic!("no help for {}", role.name());
+        };
+        let shown = |name: &str| text.split([' ', '[', '\n']).any(|word| word == format!("--{name}"));
+        missing.retain(|name| !shown(name));
+        for flag in flags::of_role(role).iter().filter(|flag| !help::COMMON.contains(&flag.flag.name)) {
+            assert!(!shown(&flag.name), "{} is in the short help of {}", flag.name, role.name());
+        }
+    }
+    assert_eq!(missing, Vec::<&str>::new());
+    Ok(())
+}
+
+#[test]
 fn no_command_and_unknown_commands_are_errors() {
     assert!(matches!(parse_with("starling", &[]), Err(CliError::Help(help)) if help.contains("devnet")));
     assert!(matches!(parse_with("starling p2p", &[]), Err(CliError::Help(help)) if help.contains("priv2id")));
@@ -343,7 +363,8 @@ fn no_command_and_unknown_commands_are_errors() {
 
 #[test]
 fn clap_finds_no_fault_with_the_table() {
-    command().debug_assert();
+    command(false).debug_assert();
+    command(true).debug_assert();
 }
 
 #[test]

@@ -272,7 +272,7 @@ fn client_version(_: &RpcContext, mut args: Args) -> Reply {
         "code": "SL",
         "name": "starling",
         "version": concat!("v", env!("CARGO_PKG_VERSION")),
-        "commit": "0x00000000",
+        "commit": format!("0x{}", crate::cli::COMMIT),
     }]))
 }
 

@@ -19,3 +19,4 @@ mod rpc_fields;
 mod tidy;
 mod tools;
 mod vectors;
+mod version;
