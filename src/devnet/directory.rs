@@ -179,7 +179,7 @@ impl Directory {
         }
         println!();
         for node in &self.nodes {
-            println!("{}", node.command.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" "));
+            println!("{}", node.command_line());
         }
     }
 
@@ -330,6 +330,13 @@ fn kept_period(earlier: &[NodeEntry]) -> Option<u64> {
     command.iter().find_map(|word| word.strip_prefix("--dev.period=")?.parse().ok())
 }
 
+impl NodePlan {
+    /// What runs it, as a shell takes it.
+    pub fn command_line(&self) -> String {
+        self.command.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
+    }
+}
+
 /// A word as a shell reads it back.
 fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
@@ -435,7 +442,11 @@ impl Builder<'_> {
             command.push(format!("--p2p.static={}", others.join(",")));
         }
         match (member.role, members.iter().find(|other| other.role == Role::Sequencer)) {
-            (Role::Replica, Some(sequencer)) => command.push(format!("--rollup.sequencerhttp={}", sequencer.ports.http_url())),
+            (Role::Replica, Some(sequencer)) => command.extend([
+                format!("--rollup.sequencerhttp={}", sequencer.ports.http_url()),
+                // Wallets that send several transactions here ask here for the next nonce.
+                "--rollup.enabletxpooladmission".into(),
+            ]),
             _ => command.extend([
                 "--sequencer.enabled".into(),
                 // This L1 never takes a block back.

@@ -36,7 +36,11 @@ pub fn print_table(directory: &Directory) {
         println!("10 accounts have 10000 ether on L1 and on L2 (chain {}), the first:", directory.rollup().l2_chain_id);
         println!("  address {}\n  key     {}", account.address, account.private_key);
     }
-    println!("\nall of it is in {}; Ctrl-C ends the network\n", directory.description().display());
+    println!(
+        "\nall of it is in {}; Ctrl-C ends the network
+any node may be killed: how to start it again is said then\n",
+        directory.description().display()
+    );
 }
 
 /// Follows the heads until the token is cancelled, and tells of nodes that end.
@@ -54,7 +58,11 @@ pub async fn follow(directory: &Directory, processes: &mut [Process], token: &Ca
         for process in processes.iter_mut() {
             if let Some(status) = process.just_ended() {
                 let (name, log) = (&process.node.name, process.node.log.display());
-                line.suspend(|| say(&format!("{name} ended with {status}; its log {log} says:\n{}\n", process.log_tail())));
+                let again = process.node.command_line();
+                line.suspend(|| {
+                    say(&format!("{name} ended with {status}; its log {log} says:\n{}\n", process.log_tail()));
+                    say(&format!("to start it again, in a terminal of its own, where Ctrl-C ends it:\n{again}\n"));
+                });
             }
         }
         let words: Vec<String> = directory

@@ -25,9 +25,11 @@ fn a_second_network_in_one_directory_is_refused_and_the_first_goes_on() {
 fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3"]);
     let [keeps, forwards] = net.replicas().try_into().unwrap_or_else(|_| panic!("two replicas"));
-    keeps.kill9();
-    let _running = keeps.restart_with(&net.dir.join("keeps.log"), &["--rollup.enabletxpooladmission".into()]);
-    wait("the replica", Duration::from_secs(60), || head(&keeps.http));
+    forwards.kill9();
+    let again = format!("to start it again, in a terminal of its own, where Ctrl-C ends it:\n{}\n", forwards.command.join(" "));
+    wait("the word how to start it again", Duration::from_secs(60), || net.log().contains(&again).then_some(()));
+    let _running = forwards.restart_with(&net.dir.join("forwards.log"), &["--rollup.enabletxpooladmission=false".into()]);
+    wait("the replica", Duration::from_secs(60), || head(&forwards.http));
 
     let account = &net.accounts[3];
     let count = |url: &str, tag: &str| ask(url, "eth_getTransactionCount", json!([account.address, tag]));
@@ -53,4 +55,27 @@ fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
         (status == json!({"pending": "0x0", "queued": "0x0"})).then_some(())
     });
     assert_eq!(count(&keeps.http, "pending"), "0x2");
+    for log in net.nodes.iter().map(|node| format!("{}.log", node.name)).chain(["forwards.log".into()]) {
+        let log = std::fs::read_to_string(net.dir.join(log)).expect("a log");
+        for debug in ["Some(", "=None"] {
+            assert!(log.contains("JSON-RPC is served") && !log.contains(debug), "{debug} is in a log: {log}");
+        }
+    }
+}
+
+#[test]
+fn a_replica_without_peers_says_what_it_waits_for() {
+    let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
+    let replica = net.replicas().remove(0);
+    replica.kill9();
+    // Nobody listens on the discard port, and nobody else knows where this one is.
+    let peer = net.sequencer().p2p.expect("an address");
+    let nobody = format!("/ip4/127.0.0.1/tcp/9/p2p/{}", peer.rsplit('/').next().expect("a peer"));
+    let options = [format!("--p2p.static={nobody}"), "--p2p.listen.tcp=0".into()];
+    let log = net.dir.join("alone.log");
+    let _running = replica.restart_with(&log, &options);
+    wait("the reason", Duration::from_secs(400), || {
+        let log = std::fs::read_to_string(&log).ok()?;
+        log.lines().any(|line| line.contains("waiting for blocks") && line.contains("no peer is connected")).then_some(())
+    });
 }
