@@ -235,6 +235,8 @@ impl Inner {
         let settled = finalized.unwrap_or(0).max(if window > 0 { kept.states } else { 0 });
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
         self.advance_proofs(&snapshot, &mut kept, head, written)?;
+        // Trie history without the values it leads to proves nothing.
+        kept.proofs = kept.proofs.max(kept.states);
         if (kept.proofs, kept.passer) != (old.proofs, old.passer) || !written.whole {
             batch.put(Space::History, PROOFS, codec::encode_two(kept.proofs, kept.passer));
         }

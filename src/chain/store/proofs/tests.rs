@@ -269,6 +269,31 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
     assert!(view.oldest_proof(MESSAGE_PASSER) > 0, "{}", view.oldest_proof(MESSAGE_PASSER));
 }
 
+/// Trie rows without the values they lead to prove nothing.
+#[test]
+fn trie_history_goes_with_the_states() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(dir.path(), 5);
+    world.grow(300);
+    let rows = |world: &World| -> Vec<(bool, u64)> {
+        let rows = world.store.snapshot().unwrap().rows(Space::History, b"T");
+        rows.map(|row| row.unwrap().0).map(|key| (is_passers(&key), keys::trie_history_parts(&key).unwrap().3)).collect()
+    };
+    let before = rows(&world);
+    world.store.keep_states(Some(50));
+    world.store.prune().unwrap();
+    let oldest = world.store.snapshot().unwrap().oldest_state();
+    assert_eq!(oldest, 250);
+    let wanted: Vec<_> = before.iter().copied().filter(|(passers, number)| *passers || *number > oldest).collect();
+    assert!(wanted.len() < before.len() * 9 / 10, "{} of {} rows are kept", wanted.len(), before.len());
+    assert_eq!(rows(&world), wanted);
+    world.check_random(oldest, 200);
+    let view = world.view();
+    for number in 0..=world.head() {
+        world.check(&view, number, MESSAGE_PASSER, &[U256::ZERO]);
+    }
+}
+
 /// A chain that was stored before there was trie history can be proven from there on.
 #[test]
 fn without_trie_history_the_window_begins_at_the_head() {
