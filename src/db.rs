@@ -4,7 +4,7 @@
 use crate::{
     chain::{
         self,
-        repair::{self, RepairError},
+        repair::{self, PutAside, RepairError},
         stats::{self, Rows, Stats},
         store::{Store, StoreError},
         verify::{self, Remedy, Report, Samples},
@@ -12,7 +12,7 @@ use crate::{
     cli::config::{DbAction, DbConfig},
     transfer::Progress,
 };
-use anyhow::bail;
+use anyhow::{Context, bail};
 use starling_proto::payload::BlockId;
 use std::path::Path;
 
@@ -33,7 +33,8 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             }
         }
         DbAction::Stats => {
-            let stats = stats::stats(&open(config)?, dir, &mut tell)?;
+            let stats = stats::stats(&open(config)?, dir, &mut tell);
+            let stats = stats.context("not all of it can be read; `starling db verify` says what is damaged and what to do")?;
             shown.end();
             print!("{}", show_stats(&stats));
         }
@@ -55,6 +56,15 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
                 println!("a journal was cut at its last whole batch; what stood there before is kept as {}", cut.display());
             }
             let store = open(config)?;
+            if let Some(PutAside { to, because }) = repair::replace_payload_log(dir)? {
+                println!("{because}");
+                println!(
+                    "it is put aside as {}, and a new one is begun. Blocks that were not stored yet come from peers again; a sequencer \
+                     signs nothing until {} is removed: do so when the head has passed every block that was signed here",
+                    to.display(),
+                    chain::payload_log::cut_mark(&chain::payload_log_dir(dir)).display()
+                );
+            }
             let repaired = repair::repair(&store, &mut tell).map_err(next_step)?;
             shown.end();
             println!(

@@ -1,13 +1,13 @@
 //! `starling db repair`: computes again what follows from the rest of a store, as far as that can be proven, and nothing else.
 //!
-//! First the journals are cut where they can no longer be read. Then, block by block from the head down, hashes prove headers, headers
+//! First the journals are cut where they can no longer be read, and a payload log that is damaged beyond that is put aside. Then, block by block from the head down, hashes prove headers, headers
 //! prove transactions, and with both the index is written anew; receipts come from executing blocks again and must have the root that
 //! the header says. Trie rows come from the flat state if its root is the header's. Trie history that is damaged is let go. Every write is right by itself, so a repair that
 //! is interrupted can be repeated.
 
 use crate::chain::{
     self, ChainError,
-    payload_log::mark_cut,
+    payload_log::{LogError, PayloadLog, mark_cut, move_out},
     receipt::receipts_root,
     rules::ChainSpec,
     store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals, keys},
@@ -28,6 +28,8 @@ pub enum RepairError {
     Chain(#[from] ChainError),
     #[error(transparent)]
     Read(#[from] ReadError),
+    #[error(transparent)]
+    Log(#[from] LogError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
     #[error("{0}: it follows from nothing else here. Restore a backup, or remove the database and sync or import again")]
@@ -63,6 +65,35 @@ pub fn cut_journals(datadir: &Path) -> Result<Vec<PathBuf>, RepairError> {
         }
     }
     Ok(cut)
+}
+
+/// A payload log that was put aside.
+#[derive(Debug)]
+pub struct PutAside {
+    pub to: PathBuf,
+    pub because: LogError,
+}
+
+/// Puts the payload log of a data directory aside if not all of it can be read, and begins a new one: what it held of blocks that are
+/// not stored is with the peers. What was signed here is not, so the new one is marked before anything is moved. The caller has the
+/// store open.
+pub fn replace_payload_log(datadir: &Path) -> Result<Option<PutAside>, RepairError> {
+    let folder = chain::payload_log_dir(datadir);
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let because = match PayloadLog::check(&folder) {
+        Ok(_) => return Ok(None),
+        Err(error @ LogError::Locked) => return Err(error.into()),
+        Err(error) => error,
+    };
+    let mut numbered = (1u32..).map(|number| folder.with_extension(format!("damaged-{number}")));
+    let to = numbered.find(|path| !path.exists()).unwrap_or_default();
+    let io = |source| RepairError::Io { path: folder.clone(), source };
+    mark_cut(&folder).map_err(io)?;
+    move_out(&folder, &to).map_err(io)?;
+    PayloadLog::check(&folder)?;
+    Ok(Some(PutAside { to, because }))
 }
 
 /// Puts right what can be.
@@ -312,3 +343,6 @@ impl Sink for Rebuild<'_, '_> {
         Err(RepairError::Lost(format!("the flat row {key} is no account's, or has no right form")))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,7 +67,9 @@ pub fn stats(store: &Store, datadir: &Path, tell: &mut Tell<'_>) -> Result<Stats
     }
     let wal = chain::payload_log_dir(datadir);
     let payload_log = match wal.is_dir() {
-        true => PayloadLog::open(&wal).and_then(|log| log.size()).map_err(ChainError::store)?,
+        true => PayloadLog::open(&wal)
+            .and_then(|log| log.size())
+            .map_err(|error| ChainError::Store(format!("{error} (in {})", wal.display())))?,
         false => payload_log::Size::default(),
     };
     Ok(Stats {

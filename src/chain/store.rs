@@ -26,6 +26,7 @@ mod read;
 pub use batch::{WrittenRow, written_rows};
 pub(in crate::chain) use begun::{clear as clear_begun, is_database};
 pub(super) use codec::decode_whole;
+pub(in crate::chain) use error::words;
 pub use error::{Identity, StoreError};
 pub use journal::DamagedJournal;
 pub(in crate::chain) use journal::check as check_journals;
@@ -79,7 +80,7 @@ impl From<fjall::Error> for StoreError {
         match error {
             fjall::Error::Poisoned => Self::Poisoned,
             fjall::Error::Locked => Self::Locked { pid: None },
-            other => Self::Engine(other.to_string()),
+            other => Self::Engine(words(&other)),
         }
     }
 }
@@ -516,7 +517,7 @@ impl Snapshot {
         let rows = self.0.snapshot.range(&self.0.inner.spaces[space as usize], from.max(&prefix)..);
         let mut rows = rows.map(|row| match row.into_inner() {
             Ok((key, value)) => Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))),
-            Err(error) => Err(ReadError::Store(error.to_string())),
+            Err(error) => Err(ReadError::Store(words(&error))),
         });
         // After the last row with the prefix nothing more is read.
         std::iter::from_fn(move || rows.next().filter(|row| row.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))))
@@ -527,7 +528,7 @@ impl Snapshot {
 fn get(snapshot: &fjall::Snapshot, space: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
     match snapshot.get(space, key) {
         Ok(row) => Ok(row.map(|row| Bytes::copy_from_slice(&row))),
-        Err(error) => Err(ReadError::Store(error.to_string())),
+        Err(error) => Err(ReadError::Store(words(&error))),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::chain::{store::DamagedJournal, view::ReadError};
 use alloy_primitives::B256;
+use fjall::LsmError;
 use starling_proto::payload::BlockId;
 use std::path::PathBuf;
 
@@ -61,4 +62,16 @@ pub enum StoreError {
     Engine(String),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
+}
+
+/// What the engine says, in words. Its own text is that of its types.
+pub(in crate::chain) fn words(error: &fjall::Error) -> String {
+    let (checksum, missing) = ("a part of a file is not what was written", "a file is missing or cannot be read as what it was");
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(LsmError::Io(error)) => error.to_string(),
+        fjall::Error::Storage(LsmError::ChecksumMismatch { .. }) => checksum.into(),
+        fjall::Error::Storage(LsmError::Unrecoverable) | fjall::Error::Unrecoverable => missing.into(),
+        fjall::Error::Storage(other) => format!("{checksum} ({other:?})"),
+        other => format!("{other:?}"),
+    }
 }
