@@ -232,7 +232,7 @@ pub enum InvalidBlock {
     Transaction { index: usize, cause: Refused },
     #[error("gas used is {have}, want {want}")]
     GasUsed { have: u64, want: u64 },
-    #[error("blob gas used is {have:?}, want {want:?}")]
+    #[error("blob gas used is {}, want {}", or_none(have), or_none(want))]
     BlobGasUsed { have: Option<u64>, want: Option<u64> },
     #[error("receipts root is {have}, want {want}")]
     ReceiptsRoot { have: B256, want: B256 },
@@ -240,8 +240,13 @@ pub enum InvalidBlock {
     LogsBloom,
     #[error("state root is {have}, want {want}")]
     StateRoot { have: B256, want: B256 },
-    #[error("withdrawals root is {have:?}, want {want:?}")]
+    #[error("withdrawals root is {}, want {}", or_none(have), or_none(want))]
     WithdrawalsRoot { have: Option<B256>, want: Option<B256> },
+}
+
+/// What may be absent, as a sentence has it.
+pub(in crate::chain) fn or_none(value: &Option<impl std::fmt::Display>) -> String {
+    value.as_ref().map_or("none".into(), ToString::to_string)
 }
 
 /// Why [`validate`] gives no block.

@@ -150,6 +150,8 @@ fn every_result_in_the_header_is_compared() {
     assert!(matches!(judge(|h| h.logs_bloom.0[0] ^= 1), I::LogsBloom));
     assert!(matches!(judge(|h| h.state_root.0[0] ^= 1), I::StateRoot { .. }));
     assert!(matches!(judge(|h| h.withdrawals_root = Some(EMPTY_ROOT_HASH)), I::WithdrawalsRoot { .. }));
+    let absent = I::BlobGasUsed { have: Some(1), want: None }.to_string();
+    assert_eq!(absent, "blob gas used is 1, want none");
     assert!(matches!(judge(|h| h.transactions_root.0[0] ^= 1), I::TransactionsRoot { .. }));
     assert!(matches!(judge(|h| h.base_fee_per_gas = Some(0)), I::Header(_)));
 }

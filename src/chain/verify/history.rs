@@ -5,7 +5,7 @@ use super::{Remedy, Report, Samples, Tell};
 use crate::chain::{
     changes::AccountChange,
     evm::StateError,
-    execute::{self, BlockExecution, Execution, TransactError},
+    execute::{self, BlockExecution, Execution, TransactError, or_none},
     rules::ChainSpec,
     store::{Snapshot, Space, keys},
     trie::{TrieError, decode_account, row_hash},
@@ -154,6 +154,10 @@ fn unreadable(error: StateError) -> Result<String, ReadError> {
     }
 }
 
+fn words(AccountChange { nonce, balance, code_hash }: &AccountChange) -> String {
+    format!("nonce {nonce}, balance {balance} and code {code_hash}")
+}
+
 /// What differs, if anything.
 fn compare(snapshot: &Snapshot, view: &Arc<View>, spec: &ChainSpec, number: u64) -> Result<Option<String>, ReadError> {
     let execution = match replay(view, spec, number)? {
@@ -163,20 +167,22 @@ fn compare(snapshot: &Snapshot, view: &Arc<View>, spec: &ChainSpec, number: u64)
     // Receipts have a check of their own, which can repair them.
     let used = view.header_of(number)?.map(|header| header.gas_used);
     if used != Some(execution.gas_used) {
-        return Ok(Some(format!("it uses {} gas, and its header says {used:?}", execution.gas_used)));
+        return Ok(Some(format!("it uses {} gas, and its header says {}", execution.gas_used, or_none(&used))));
     }
     for (hash, account) in &execution.changes.accounts {
         let key = keys::account(hash);
         let stored = snapshot.state_row_at(&key, number)?.map(|row| decode_account(&row)).transpose()?;
         let stored = stored.map(|a| AccountChange { nonce: a.nonce, balance: a.balance, code_hash: a.code_hash });
         if stored != *account {
-            return Ok(Some(format!("account {hash} is {account:?} after it, and history says {stored:?}")));
+            let [made, stored] = [account, &stored].map(|account| or_none(&account.as_ref().map(words)));
+            return Ok(Some(format!("account {hash} has {made} after it, and history says {stored}")));
         }
         for (slot, value) in execution.changes.storages.get(hash).into_iter().flat_map(|storage| &storage.slots) {
             let stored = snapshot.state_row_at(&keys::slot(hash, slot), number)?;
             let made = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
             if stored != made {
-                return Ok(Some(format!("slot {slot} of account {hash} is {made:?} after it, and history says {stored:?}")));
+                let [made, stored] = [made, stored].map(|value| or_none(&value));
+                return Ok(Some(format!("slot {slot} of account {hash} holds {made} after it, and history says {stored}")));
             }
         }
     }
