@@ -4,8 +4,15 @@ use crate::{
     campaign::world::{World, datadir},
     net::starling,
 };
-use rand::{SeedableRng, rngs::StdRng};
-use std::{fs, path::Path, process::Output};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::{
+    fs,
+    io::Write,
+    path::Path,
+    process::{Command, Output},
+    sync::mpsc,
+    time::Duration,
+};
 
 fn run(dir: &Path, line: &str) -> (Output, String, String) {
     let words: Vec<_> = line.split(' ').collect();
@@ -68,4 +75,53 @@ fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
     assert!(succeeds(target.path(), "db repair").contains("0 trie rows, 0 index rows, receipts of 0 blocks"));
     assert!(fails(target.path(), "export x 1 61").contains("block number 61 larger than head block 60"));
     assert!(fails(files.path(), "db verify").contains("run `starling init` first"));
+}
+
+/// The head that `db stats` names.
+fn head(dir: &Path) -> u64 {
+    let told = succeeds(dir, "db stats");
+    let line = told.lines().find(|line| line.starts_with("head ")).expect("a head");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+/// The file comes through a pipe that holds some of it back, so each kill meets an import in the middle of its work.
+#[test]
+fn an_import_killed_again_and_again_goes_on_and_loses_nothing() {
+    const BLOCKS: u64 = 120;
+    let (source, files) = (datadir(), tempfile::tempdir().unwrap());
+    let mut rng = StdRng::seed_from_u64(7);
+    World::open(source.path(), None).extend(&mut rng, BLOCKS as usize);
+    for name in ["blocks.rlp", "blocks.rlp.gz", "blocks.rlp.zst"] {
+        let target = datadir();
+        let [file, pipe] = ["", "pipe-"].map(|start| files.path().join(format!("{start}{name}")));
+        succeeds(source.path(), &format!("export {}", file.display()));
+        let whole = fs::read(&file).unwrap();
+        assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+        let mut reached = 0;
+        for part in 1..=3 {
+            let (bytes, path) = (whole[..whole.len() * part / 4].to_vec(), pipe.clone());
+            let ((written, is_written), (ended, has_ended)) = (mpsc::channel(), mpsc::channel::<()>());
+            let writer = std::thread::spawn(move || {
+                let mut pipe = fs::File::options().write(true).open(path).expect("the import reads");
+                pipe.write_all(&bytes).expect("the import reads");
+                written.send(()).expect("the test waits");
+                // Closed, the pipe would end the file.
+                let _ = has_ended.recv();
+            });
+            let mut import = starling().arg("import").arg("--datadir").arg(target.path()).arg(&pipe).spawn().expect("it starts");
+            is_written.recv_timeout(Duration::from_secs(120)).expect("the import reads");
+            std::thread::sleep(Duration::from_millis(rng.random_range(0..300)));
+            import.kill().expect("it waits for more");
+            import.wait().expect("it is dead");
+            drop(ended);
+            writer.join().expect("it has written");
+            assert!(succeeds(target.path(), "db verify").contains("nothing is damaged"));
+            let now = head(target.path());
+            assert!((reached..=BLOCKS).contains(&now), "{now} after {reached}");
+            reached = now;
+        }
+        succeeds(target.path(), &format!("import {}", file.display()));
+        assert_eq!(head(target.path()), BLOCKS);
+        assert!(succeeds(target.path(), "db verify").contains("nothing is damaged"));
+    }
 }
