@@ -44,9 +44,14 @@ pub const COMMON: [&str; 38] = [
     "dev.period",
 ];
 
-/// Whether `-h` shows a flag.
-pub fn is_common(role: Role, flag: &RoleFlag) -> bool {
-    !matches!(role, Role::Node | Role::Execution) || (COMMON.contains(&flag.flag.name) && flag.flag.effect == Effect::Works)
+/// Whether a role has so many flags that `-h` shows only some.
+pub fn is_long(role: Role) -> bool {
+    matches!(role, Role::Node | Role::Execution)
+}
+
+/// Whether `-h` shows a flag of such a role.
+pub fn is_common(flag: &RoleFlag) -> bool {
+    COMMON.contains(&flag.flag.name) && flag.flag.effect == Effect::Works
 }
 
 /// The heading a flag stands under. What has no effect stands last, together.
@@ -58,8 +63,8 @@ pub fn heading(flag: &RoleFlag) -> &'static str {
     }
 }
 
-/// Meaning, reason for no effect, default and environment.
-pub fn line(flag: &RoleFlag) -> String {
+/// Meaning, reason for no effect, default, and, unless it is to be `brief`, environment.
+pub fn line(flag: &RoleFlag, brief: bool) -> String {
     let mut line = flag.flag.help.to_string();
     if let Effect::NoEffect(reason) | Effect::Refused(reason) = flag.flag.effect {
         line.push_str(&format!(" ({reason})"));
@@ -71,7 +76,7 @@ pub fn line(flag: &RoleFlag) -> String {
         line.push_str(&format!(" [default: {}]", flag.flag.default));
     }
     let names = flag.env_names();
-    if !names.is_empty() {
+    if !brief && !names.is_empty() {
         line.push_str(&format!(" [env: {}]", names.join(", ")));
     }
     line

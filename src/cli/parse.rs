@@ -155,9 +155,15 @@ fn describe(flag: &RoleFlag, source: Option<&Source>) -> String {
     }
 }
 
-/// The role's subcommand as clap sees it; its help is `brief` for `-h`. Every value is text to clap: types, defaults and environment are read from the table.
+/// The role's subcommand as clap sees it; its help is `brief` for `-h`. Every value is text to clap: types, defaults and environment
+/// are read from the table.
 pub fn command(role: Role, brief: bool) -> Command {
     let mut command = Command::new(role.name()).about(role.about()).args_override_self(true);
+    let brief = brief && super::help::is_long(role);
+    if brief {
+        let all = format!("`starling {} --help` shows all, and their environment variables.", role.name());
+        command = command.after_help(format!("These are the common options; {all}"));
+    }
     let mut flags = of_role(role);
     // The help has its headings in the order of their first flag.
     flags.sort_by_key(|flag| match flag.flag.effect {
@@ -166,11 +172,8 @@ pub fn command(role: Role, brief: bool) -> Command {
         Effect::Refused(_) => 2,
     });
     for flag in flags {
-        let hidden = flag.flag.hidden || (brief && !super::help::is_common(role, &flag));
-        if hidden && !flag.flag.hidden {
-            command = command.after_help(format!("These are the common options; `starling {} --help` shows all.", role.name()));
-        }
-        let mut arg = Arg::new(flag.name.clone()).long(flag.name.clone()).help(super::help::line(&flag)).hide(hidden);
+        let hidden = flag.flag.hidden || (brief && !super::help::is_common(&flag));
+        let mut arg = Arg::new(flag.name.clone()).long(flag.name.clone()).help(super::help::line(&flag, brief)).hide(hidden);
         arg = arg.value_name(flag.flag.kind.placeholder()).help_heading(super::help::heading(&flag)).aliases(flag.flag.aliases);
         arg = match flag.flag.kind {
             Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),

@@ -322,7 +322,7 @@ fn every_role_has_help_and_version() -> Result<(), CliError> {
             };
             let brief = flag == "-h" && matches!(role, Role::Node | Role::Execution);
             assert_eq!(help.contains(&format!("`starling {} --help` shows all", role.name())), brief);
-            assert!(!brief || help.lines().count() <= 100, "{} lines", help.lines().count());
+            assert!(!brief || help.lines().count() <= 80, "{} lines", help.lines().count());
             for flag in flags::of_role(role).iter().filter(|flag| !flag.flag.hidden && !brief) {
                 assert!(help.contains(&format!("--{}", flag.name)), "{} is not in the help of {}", flag.name, role.name());
             }
