@@ -4,7 +4,7 @@ use crate::{
     campaign::world::{World, datadir},
     net::starling,
 };
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{SeedableRng, rngs::StdRng};
 use std::{
     fs,
     io::Write,
@@ -84,13 +84,32 @@ fn head(dir: &Path) -> u64 {
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
 }
 
-/// The file comes through a pipe that holds some of it back, so each kill meets an import in the middle of its work.
+/// Starts an import from a pipe that gives it only these bytes, and kills it after a while.
+fn import_and_kill(target: &Path, pipe: &Path, bytes: Vec<u8>, after: Duration) {
+    let ((written, is_written), (ended, has_ended)) = (mpsc::channel(), mpsc::channel::<()>());
+    let path = pipe.to_owned();
+    let writer = std::thread::spawn(move || {
+        let mut pipe = fs::File::options().write(true).open(path).expect("the import reads");
+        pipe.write_all(&bytes).expect("the import reads");
+        written.send(()).expect("the test waits");
+        // Closed, the pipe would end the file.
+        let _ = has_ended.recv();
+    });
+    let mut import = starling().arg("import").arg("--datadir").arg(target).arg(pipe).spawn().expect("it starts");
+    is_written.recv_timeout(Duration::from_secs(240)).expect("the import reads");
+    std::thread::sleep(after);
+    import.kill().expect("it waits for more");
+    import.wait().expect("it is dead");
+    drop(ended);
+    writer.join().expect("it has written");
+}
+
+/// Kills meet an import at its start, at its work, and when it waits for the rest of the file.
 #[test]
 fn an_import_killed_again_and_again_goes_on_and_loses_nothing() {
-    const BLOCKS: u64 = 120;
+    const BLOCKS: u64 = 1_000;
     let (source, files) = (datadir(), tempfile::tempdir().unwrap());
-    let mut rng = StdRng::seed_from_u64(7);
-    World::open(source.path(), None).extend(&mut rng, BLOCKS as usize);
+    World::open(source.path(), None).extend(&mut StdRng::seed_from_u64(7), BLOCKS as usize);
     for name in ["blocks.rlp", "blocks.rlp.gz", "blocks.rlp.zst"] {
         let target = datadir();
         let [file, pipe] = ["", "pipe-"].map(|start| files.path().join(format!("{start}{name}")));
@@ -98,29 +117,24 @@ fn an_import_killed_again_and_again_goes_on_and_loses_nothing() {
         let whole = fs::read(&file).unwrap();
         assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
         let mut reached = 0;
-        for part in 1..=3 {
-            let (bytes, path) = (whole[..whole.len() * part / 4].to_vec(), pipe.clone());
-            let ((written, is_written), (ended, has_ended)) = (mpsc::channel(), mpsc::channel::<()>());
-            let writer = std::thread::spawn(move || {
-                let mut pipe = fs::File::options().write(true).open(path).expect("the import reads");
-                pipe.write_all(&bytes).expect("the import reads");
-                written.send(()).expect("the test waits");
-                // Closed, the pipe would end the file.
-                let _ = has_ended.recv();
-            });
-            let mut import = starling().arg("import").arg("--datadir").arg(target.path()).arg(&pipe).spawn().expect("it starts");
-            is_written.recv_timeout(Duration::from_secs(120)).expect("the import reads");
-            std::thread::sleep(Duration::from_millis(rng.random_range(0..300)));
-            import.kill().expect("it waits for more");
-            import.wait().expect("it is dead");
-            drop(ended);
-            writer.join().expect("it has written");
-            assert!(succeeds(target.path(), "db verify").contains("nothing is damaged"));
-            let now = head(target.path());
-            assert!((reached..=BLOCKS).contains(&now), "{now} after {reached}");
-            reached = now;
+        for part in [2, 3] {
+            let mut after = Duration::from_millis(20);
+            loop {
+                import_and_kill(target.path(), &pipe, whole[..whole.len() * part / 4].to_vec(), after);
+                assert!(succeeds(target.path(), "db verify").contains("nothing is damaged"));
+                let now = head(target.path());
+                assert!((reached..BLOCKS).contains(&now), "{now} after {reached}");
+                if now > reached {
+                    println!("{name}: killed after {after:?} at block {now}");
+                    reached = now;
+                    break;
+                }
+                after *= 2;
+                assert!(after < Duration::from_secs(100), "no block of {name} in {after:?}");
+            }
         }
-        succeeds(target.path(), &format!("import {}", file.display()));
+        let out = run(target.path(), &format!("import {}", file.display())).2;
+        assert!(out.contains(&format!("executed={} known={}", BLOCKS - reached, reached + 1)), "{out}");
         assert_eq!(head(target.path()), BLOCKS);
         assert!(succeeds(target.path(), "db verify").contains("nothing is damaged"));
     }
