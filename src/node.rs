@@ -54,6 +54,9 @@ pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) ->
         bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
     }
     let engine = engine_of(&tasks, &chain, &config).await?;
+    if engine.is_some() {
+        tasks.spawn("progress", follow::progress::run(chain.clone(), None, tasks.token()));
+    }
     serve_rpc(&tasks, &chain, (None, None), &config.rpc, engine).await?;
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
     if let Some(seconds) = config.dev_period {
@@ -96,7 +99,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
             }
         });
         tasks.spawn("follower", follow::run(chain.clone(), network.clone(), events, tasks.token()));
-        tasks.spawn("progress", follow::progress::run(chain.clone(), network.clone(), tasks.token()));
+        tasks.spawn("progress", follow::progress::run(chain.clone(), Some(network.clone()), tasks.token()));
         tasks.spawn("heads to the swarm", follow::report_heads(chain.clone(), network, rollup.genesis.l2, tasks.token()));
     }
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));

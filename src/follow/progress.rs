@@ -1,5 +1,5 @@
-//! What the log says while a node is behind: how fast it catches up, or what it waits for. At the head it says nothing, since there
-//! each block has its own line. Asks the swarm every [`EVERY`]; pure but for [`run`].
+//! What the log says while a node is behind: how fast it catches up, or what it waits for. A follower says nothing at the head, since
+//! there each block has its own line. Looks every [`EVERY`]; pure but for [`run`].
 
 use crate::{chain::Chain, telemetry::unix_now};
 use starling_p2p::{Network, SyncReport};
@@ -23,9 +23,15 @@ struct Moment {
     head: u64,
     /// Of the head, seconds.
     age: u64,
-    /// Connected peers.
-    peers: usize,
-    sync: SyncReport,
+    /// Connected peers, and how the swarm follows; `None` where a rollup node in another process brings the blocks.
+    swarm: Option<(usize, SyncReport)>,
+}
+
+impl Moment {
+    fn is_behind(&self) -> bool {
+        let old = if matches!(self.swarm, Some((0, _))) { OLD_ALONE } else { OLD };
+        self.age > old || self.swarm.as_ref().is_some_and(|(_, sync)| sync.missing > MISSING)
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -57,15 +63,14 @@ impl Progress {
     fn look(&mut self, moment: &Moment) -> Option<Line> {
         let blocks = moment.head.saturating_sub(self.head);
         let seconds = moment.now.saturating_duration_since(self.at).as_secs_f64();
-        let old = if moment.peers == 0 { OLD_ALONE } else { OLD };
-        let behind = moment.age > old || moment.sync.missing > MISSING;
-        // The last blocks of a gap count as well.
-        let catching_up = std::mem::replace(&mut self.behind, behind) || behind;
+        let behind = moment.is_behind();
+        // The last blocks of a gap count as well. Without a follower this is their only line.
+        let told = std::mem::replace(&mut self.behind, behind) || behind || moment.swarm.is_none();
         (self.at, self.head) = (moment.now, moment.head);
         if blocks > 0 || !behind {
             self.said = None;
             let rate = (blocks as f64 / seconds.max(0.001) * 10.0).round() / 10.0;
-            return (catching_up && blocks > 0).then_some(Line::Imported { blocks, rate });
+            return (told && blocks > 0).then_some(Line::Imported { blocks, rate });
         }
         self.wait(moment)
     }
@@ -83,7 +88,8 @@ impl Progress {
     }
 }
 
-fn reason(Moment { peers, sync, .. }: &Moment) -> String {
+fn reason(moment: &Moment) -> String {
+    let Some((peers, sync)) = &moment.swarm else { return "the rollup node has sent no newer block".into() };
     match sync {
         _ if *peers == 0 => "no peer is connected".into(),
         SyncReport { stalled: Some(stalled), .. } => stalled.clone(),
@@ -95,8 +101,8 @@ fn reason(Moment { peers, sync, .. }: &Moment) -> String {
     }
 }
 
-/// Looks until the token is cancelled.
-pub async fn run(chain: Chain, network: Network, token: CancellationToken) -> anyhow::Result<()> {
+/// Looks until the token is cancelled. `network` is that of a follower.
+pub async fn run(chain: Chain, network: Option<Network>, token: CancellationToken) -> anyhow::Result<()> {
     // Peers need a moment to connect.
     let mut looks = tokio::time::interval_at(tokio::time::Instant::now() + EVERY, EVERY);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -104,7 +110,10 @@ pub async fn run(chain: Chain, network: Network, token: CancellationToken) -> an
     loop {
         let report = async {
             looks.tick().await;
-            network.report().await
+            match &network {
+                Some(network) => network.report().await.map(Some),
+                None => Ok(None),
+            }
         };
         let Some(report) = token.run_until_cancelled(report).await else { return Ok(()) };
         let report = match report {
@@ -112,12 +121,12 @@ pub async fn run(chain: Chain, network: Network, token: CancellationToken) -> an
             Err(_) if token.is_cancelled() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
+        let swarm = report.map(|report| (report.peers.iter().filter(|peer| peer.connected).count(), report.sync));
         let view = chain.view();
         let (head, age) = (view.head(), unix_now().saturating_sub(view.header().timestamp));
-        let peers = report.peers.iter().filter(|peer| peer.connected).count();
-        let missing = (report.sync.missing > 0).then_some(report.sync.missing);
-        let moment = Moment { now: Instant::now(), head: head.number, age, peers, sync: report.sync };
-        match progress.look(&moment) {
+        let peers = swarm.as_ref().map(|(peers, _)| *peers);
+        let missing = swarm.as_ref().map(|(_, sync)| sync.missing).filter(|missing| *missing > 0);
+        match progress.look(&Moment { now: Instant::now(), head: head.number, age, swarm }) {
             Some(Line::Imported { blocks, rate }) => {
                 tracing::info!(blocks, number = head.number, hash = %head.hash, age, rate, missing, peers, "imported blocks");
             }
@@ -153,7 +162,15 @@ mod tests {
                 starved: false,
                 stalled: None,
             };
-            Self { progress: Progress::new(now, 0), moment: Moment { now, head: 0, age: 0, peers: 2, sync } }
+            Self { progress: Progress::new(now, 0), moment: Moment { now, head: 0, age: 0, swarm: Some((2, sync)) } }
+        }
+
+        fn peers(&mut self) -> &mut usize {
+            &mut self.moment.swarm.as_mut().unwrap().0
+        }
+
+        fn sync(&mut self) -> &mut SyncReport {
+            &mut self.moment.swarm.as_mut().unwrap().1
         }
 
         fn after(&mut self, blocks: u64) -> Option<Line> {
@@ -177,18 +194,20 @@ mod tests {
         for blocks in [4, 4, 0, 5, 3, 80, 0] {
             assert_eq!(replica.after(blocks), None);
         }
-        replica.moment.sync.missing = 3;
+        replica.sync().missing = 3;
         assert_eq!(replica.after(4), None, "a small gap is filled at once");
     }
 
     #[test]
     fn a_gap_is_followed_to_its_end() {
         let mut replica = Replica::new();
-        (replica.moment.age, replica.moment.sync.target, replica.moment.sync.missing) = (9_000, Some(4_500), 4_500);
+        replica.moment.age = 9_000;
+        (replica.sync().target, replica.sync().missing) = (Some(4_500), 4_500);
         assert_eq!(replica.after(0), waiting("the missing blocks are being fetched"));
-        replica.moment.sync.missing = 500;
+        replica.sync().missing = 500;
         assert_eq!(replica.after(4_000), Some(Line::Imported { blocks: 4_000, rate: 500.0 }));
-        (replica.moment.age, replica.moment.sync.target, replica.moment.sync.missing) = (1, None, 0);
+        replica.moment.age = 1;
+        (replica.sync().target, replica.sync().missing) = (None, 0);
         assert_eq!(replica.after(501), Some(Line::Imported { blocks: 501, rate: 62.6 }), "its last blocks");
         assert_eq!(replica.after(4), None);
     }
@@ -196,19 +215,29 @@ mod tests {
     #[test]
     fn the_same_reason_is_said_less_and_less_often_and_another_at_once() {
         let mut replica = Replica::new();
-        (replica.moment.age, replica.moment.peers) = (20, 0);
+        (replica.moment.age, *replica.peers()) = (20, 0);
         assert_eq!(replica.after(0), waiting("no peer is connected"));
         // A day of it: at 16, 32, 64 … 512 s, then every 512 s.
         assert_eq!(replica.said_in(10_800), 173);
-        replica.moment.peers = 1;
+        *replica.peers() = 1;
         assert_eq!(replica.after(0), None, "with peers such a head is not old");
         replica.moment.age = 100;
         assert_eq!(replica.after(0), waiting("no peer has sent or announced a newer block"));
-        (replica.moment.sync.target, replica.moment.sync.missing, replica.moment.sync.starved) = (Some(9), 9, true);
+        (replica.sync().target, replica.sync().missing, replica.sync().starved) = (Some(9), 9, true);
         assert_eq!(replica.after(0), waiting("every peer that was asked for the missing blocks has failed lately"));
-        replica.moment.sync.stalled = Some("block 9 from nobody".into());
+        replica.sync().stalled = Some("block 9 from nobody".into());
         assert_eq!(replica.after(0), waiting("block 9 from nobody"));
         assert_eq!(replica.said_in(2), 1);
         assert!(matches!(replica.after(1), Some(Line::Imported { blocks: 1, .. })));
+    }
+
+    #[test]
+    fn without_a_follower_every_block_counts() {
+        let mut core = Replica::new();
+        core.moment.swarm = None;
+        assert_eq!(core.after(4), Some(Line::Imported { blocks: 4, rate: 0.5 }));
+        assert_eq!(core.after(0), None);
+        core.moment.age = 61;
+        assert_eq!(core.after(0), waiting("the rollup node has sent no newer block"));
     }
 }

@@ -53,7 +53,7 @@ struct Core {
     pub address: String,
     secret: JwtSecret,
     connection: BufReader<TcpStream>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// One answer of an HTTP server that keeps the connection.
@@ -95,7 +95,7 @@ impl Core {
         let (process, address) = execution(&[&datadir_arg, "--authrpc.port=0"], &log_path);
         let secret = JwtSecret::load_or_create(&datadir.join("geth/jwtsecret")).unwrap();
         let connection = connect(&address);
-        Self { _process: process, address, secret, connection, _dir: dir }
+        Self { _process: process, address, secret, connection, dir }
     }
 
     fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
@@ -117,6 +117,10 @@ impl Core {
 
     fn ask(&mut self, method: &str, params: Value) -> Value {
         self.call(method, params.clone()).unwrap_or_else(|error| panic!("{method}{params}: {error}"))
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
     fn latest(&mut self) -> B256 {
@@ -192,8 +196,9 @@ fn execution(args: &[&str], log_path: &Path) -> (Running, String) {
         if let Ok(Some(status)) = process.child.try_wait() {
             panic!("it ended with {status}: {log}");
         }
-        let found = log.split_once("authrpc=Some(")?.1;
-        Some(found.split_once(')')?.0.to_owned())
+        // The end of the line must be there, too.
+        let found = log.split_once(" authrpc=")?.1.split_once('\n')?.0;
+        found.split(' ').next().map(str::to_owned)
     });
     (process, address)
 }
@@ -312,4 +317,21 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     }
     let proof = json!([LOGGER, [], "latest"]);
     assert_eq!(core.ask("eth_getProof", proof.clone()), fresh.ask("eth_getProof", proof));
+}
+
+#[test]
+fn a_core_says_what_it_imports_and_what_it_waits_for() {
+    let mut core = Core::start();
+    let says = |core: &Core, words: &[&str]| {
+        wait(words[0], DEADLINE, || {
+            let log = core.log();
+            log.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
+        });
+    };
+    says(&core, &["waiting for blocks", "the rollup node has sent no newer block"]);
+    // A connection that was silent for so long is closed.
+    core.connection = connect(&core.address);
+    let genesis = core.genesis();
+    core.extend(&genesis, 20, 0);
+    says(&core, &["imported blocks", "number=20"]);
 }

@@ -154,7 +154,7 @@ fn pointers(value: &Value) -> Vec<String> {
 #[test]
 fn only_who_knows_the_secret_is_served() {
     let mut core = Core::start();
-    let file = core._dir.path().join("data/geth/jwtsecret");
+    let file = core.dir.path().join("data/geth/jwtsecret");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(core.ask("eth_chainId", json!([])), "0x385");
     assert_eq!(core.call("net_version", json!([])).unwrap_err()["code"], -32601);
