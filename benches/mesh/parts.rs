@@ -7,7 +7,7 @@ use crate::{
 use alloy_primitives::keccak256;
 use alloy_trie::root::ordered_trie_root_encoded;
 use starling_proto::{
-    gossip::{self, CheckContext, DEFAULT_THRESHOLD_SECS, Seen, Signers, Verdict},
+    gossip::{self, CheckContext, DEFAULT_THRESHOLD_SECS, Decompressed, Seen, Signers, Verdict},
     payload::WirePayload,
     sign,
 };
@@ -47,8 +47,9 @@ fn check(message: &[u8], times: &mut Times) {
     let context = CheckContext { chain_id: CHAIN, signers: &signers, threshold_secs: DEFAULT_THRESHOLD_SECS, forks: &forks };
     let mut seen = Seen::default();
     let verdict = timed(times, || {
-        let decompressed = gossip::decompress(message);
-        gossip::check(VERSION, decompressed.flag, &decompressed.bytes, support::unix_now(), &context, &mut seen)
+        let tagged = gossip::decompress_tagged(message);
+        let (flag, bytes) = Decompressed::untag(&tagged);
+        gossip::check(VERSION, flag, bytes, support::unix_now(), &context, &mut seen)
     });
     assert!(matches!(verdict, Verdict::Accept(..)), "{verdict:?}");
 }
@@ -61,15 +62,16 @@ pub fn run(bytes: usize) {
     for _ in 0..MESSAGES {
         let message = message(&mut source);
         check(&message, whole);
-        let decompressed = timed(snappy, || gossip::decompress(&message));
-        let (signature, wire) = decompressed.bytes.split_first_chunk().expect("a signature");
+        let tagged = timed(snappy, || gossip::decompress_tagged(&message));
+        let (flag, bytes) = Decompressed::untag(&tagged);
+        let (signature, wire) = bytes.split_first_chunk().expect("a signature");
         sizes = (message.len(), wire.len());
         let hash = timed(keccak, || sign::signing_hash(CHAIN, sign::payload_hash(wire)));
         timed(recovery, || sign::recover_hash(signature, hash)).expect("a signature");
         let decoded = timed(ssz, || WirePayload::decode(VERSION, wire)).expect("a payload");
         let block = decoded.into_payload().expect("a block");
         timed(root, || (ordered_trie_root_encoded(&block.transactions), keccak256(alloy_rlp::encode(&block.header))));
-        timed(id, || gossip::message_id(&gossip::topic(CHAIN, VERSION), decompressed.flag, &decompressed.bytes));
+        timed(id, || gossip::message_id(&gossip::topic(CHAIN, VERSION), flag, bytes));
     }
     let [whole, snappy, keccak, recovery, ssz, root, id] = &all;
     println!("a message of {} bytes, {} decompressed", sizes.0, sizes.1);

@@ -271,11 +271,13 @@ async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
             }
         });
         let before = rejected("malformed_response");
+        let asked = counter("op_node_default_p2p_req_total", "client");
         // Who delivers the tip is asked first.
         raw.publish(message(&blocks[29]));
         let chain = node.chain.clone();
         raw.drive(eventually(Duration::from_secs(60), || chain.has(&blocks[29]))).await;
         assert!(blocks[1..].iter().all(|block| chain.has(block)), "{name}");
+        assert!(counter("op_node_default_p2p_req_total", "client") > asked, "{name}");
         if offence {
             raw.drive(eventually(Duration::from_secs(5), || rejected("malformed_response") > before)).await;
         }
