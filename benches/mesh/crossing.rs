@@ -64,9 +64,13 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
     }
     let wall = begun.elapsed().as_secs_f64();
     let spent = (process::processor() - spent).as_secs_f64() - idle * wall;
+    let mut copies = Vec::new();
     for node in mesh {
+        let report = node.network.report().await.expect("the swarm runs");
+        copies.extend(report.blocks.iter().map(|block| block.copies as f64));
         node.stop().await;
     }
+    let copies = copies.iter().sum::<f64>() / copies.len().max(1) as f64;
 
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let each = spent / blocks as f64;
@@ -80,6 +84,7 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
         each * 1e3 / cores as f64,
         idle * 100.0
     );
+    println!("  {copies:.1} copies of a block come to a node");
     let checks = nodes as f64 / cores as f64 * ms(check);
     println!(
         "p99 {:.2} ms; the bar of a small block is {:.0} ms, that of a large one {:.2} ms ({CHECKS} x the checks of all nodes)\n",

@@ -19,6 +19,9 @@ const SEEN_TTL: Duration = Duration::from_secs(65);
 const FANOUT_TTL: Duration = Duration::from_secs(24);
 /// Heartbeats that messages are kept, and announced in.
 const HISTORY: (usize, usize) = (12, 3);
+/// For larger messages the mesh is told at once that no more copies are wanted. That is a message to every neighbour, before the check
+/// has said whether it is worth any: for a small block it costs more than the copies, and a flood of garbage would be multiplied.
+const UNWANTED: usize = 16 << 10;
 /// Messages that wait for one slow connection; past it the newest are dropped for that peer alone.
 const QUEUE_LEN: usize = 64;
 
@@ -71,6 +74,7 @@ pub fn gossip_config(mesh: Mesh, propagation: &SharedPropagation) -> Result<Conf
         .duplicate_cache_time(SEEN_TTL)
         .fanout_ttl(FANOUT_TTL)
         .max_transmit_size(MAX_MESSAGE_LEN)
+        .idontwant_message_size_threshold(UNWANTED)
         .flood_publish(false)
         .validation_mode(ValidationMode::Anonymous)
         .validate_messages()
