@@ -17,7 +17,7 @@ use std::{
 /// How many blocks behind the stored head a block stays in memory, so that a branch that lost can win again without being fetched.
 pub const RETAINED: u64 = 128;
 /// Bytes of blocks at and behind the stored head that stay in memory.
-pub const RETAINED_WEIGHT: usize = 16_000_000;
+pub const RETAINED_WEIGHT: usize = 8_000_000;
 /// Blocks kept at one height. Gossip lets six signed blocks of one height through; more can only come from a driver.
 pub const MAX_SIBLINGS: usize = 16;
 /// Hashes remembered as invalid, so that an invalid block and its descendants are refused without work.

@@ -241,10 +241,20 @@ fn damaged_files_never_give_wrong_answers() {
                 Verdict::Sound { .. } => counts[0] += 1,
                 Verdict::Refused(why) => {
                     counts[1] += 1;
-                    let panicked = why.contains("panicked at");
-                    *kinds
-                        .entry(if panicked { "refused by a panic".into() } else { "refused with a reason".into() })
-                        .or_default() += 1;
+                    let refused = if why.contains("panicked at") { "by a panic" } else { "with a reason" };
+                    // Whatever the repair can do, it makes no wrong answer of a refused one.
+                    let repaired = starling().args(["db", "repair", "--datadir"]).arg(case.path()).output().expect("it runs");
+                    let then = match verify(case.path()) {
+                        Verdict::Sound { .. } => "sound after db repair",
+                        Verdict::Refused(_) if repaired.status.success() => "still refused after a db repair that succeeded",
+                        Verdict::Refused(_) => "not for db repair",
+                        Verdict::Wrong(what) => {
+                            counts[2] += 1;
+                            println!("WRONG after {told} and db repair:\n{what}");
+                            "wrong after db repair"
+                        }
+                    };
+                    *kinds.entry(format!("{refused}, {then}")).or_default() += 1;
                 }
                 Verdict::Wrong(what) => {
                     counts[2] += 1;

@@ -4,7 +4,7 @@
 use super::{Remedy, Report, Tell, history::pick};
 use crate::chain::{
     store::{Snapshot, Space, keys},
-    trie,
+    trie::{self, TrieError},
     view::{Overlay, ReadError, RowChange, View},
 };
 use alloy_primitives::{B256, Bytes};
@@ -92,8 +92,13 @@ fn proven(
         for key in asked {
             let (account, slot) = key.split_at(key.len().min(32));
             let (account, slot) = (B256::from_slice(account), B256::try_from(slot).ok());
-            if let Err(error) = trie::prove_hashed(&state, &account, slot.as_slice()) {
-                report.add(format!("account {account} cannot be proven at block {number}: {error}"), Remedy::Repair);
+            match trie::prove_hashed(&state, &account, slot.as_slice()) {
+                Ok(_) => {}
+                // Said once, and not as what the rows hold: nothing is known about them.
+                Err(TrieError::Read(error @ ReadError::Store(_))) => return Err(error),
+                Err(error) => {
+                    report.add(format!("account {account} cannot be proven at block {number}: {error}"), Remedy::Repair)
+                }
             }
         }
         count += 1;
