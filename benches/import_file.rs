@@ -10,9 +10,6 @@
 
 mod support;
 
-use alloy_primitives::{Address, keccak256};
-use rayon::prelude::*;
-use serde_json::json;
 use starling::{
     chain::{self, Chain, Options},
     cli::config::HistoryConfig,
@@ -23,10 +20,9 @@ use std::{
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
-use support::{Alloc, Ground, Unsigned, copy, process, size};
+use support::{Ground, copy, process, size, spread::Spread};
 use tokio_util::sync::CancellationToken;
 
-const SENDERS: usize = 10_000;
 const BAR: f64 = 2000.0;
 const RATIO_BAR: f64 = 0.8;
 /// Set for the process that imports: data directory and file of blocks.
@@ -46,8 +42,7 @@ fn main() {
     let memory = tempfile::tempdir_in(MEMORY).expect("a temporary folder in memory");
     let file = memory.path().join("blocks");
 
-    let receivers = accounts.saturating_sub(SENDERS).max(1);
-    let mut ground = Ground::with(1_700_000_000, SENDERS, |alloc, _| fund(alloc, receivers));
+    let (mut ground, mut spread) = Spread::new(accounts);
     let genesis = memory.path().join("genesis");
     chain::init(&genesis, &ground.genesis).expect("the data directory is made");
     ground.genesis.overlay = Default::default();
@@ -55,7 +50,8 @@ fn main() {
         copy(&genesis, &folder.path().join("data"));
     }
     let (chain, threads) = Chain::open(&options(&genesis)).expect("the chain opens");
-    tokio::runtime::Runtime::new().expect("a runtime").block_on(make(&mut ground, &chain, receivers, blocks, transfers, &file));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(make(&mut spread, &mut ground, &chain, blocks, transfers, &file));
     drop(chain);
     threads.stop().expect("the chain is stored");
     std::fs::remove_dir_all(&genesis).expect("it is no longer needed");
@@ -69,31 +65,11 @@ fn main() {
     );
 }
 
-fn receiver(index: usize) -> Address {
-    Address::from_word(keccak256(index.to_be_bytes()))
-}
-
-fn fund(alloc: &mut Alloc, receivers: usize) {
-    let addresses: Vec<_> = (0..receivers).into_par_iter().map(receiver).collect();
-    for address in addresses {
-        alloc.insert(address.to_string(), json!({"balance": "0xde0b6b3a7640000"}));
-    }
-}
-
-/// Makes the blocks, the same in every run, and writes them to the file.
-async fn make(ground: &mut Ground, chain: &Chain, receivers: usize, blocks: usize, transfers: usize, file: &Path) {
+/// Makes the blocks and writes them to the file.
+async fn make(spread: &mut Spread, ground: &mut Ground, chain: &Chain, blocks: usize, transfers: usize, file: &Path) {
     let mut file = BlockWriter::create(file, false).expect("a file");
-    let mut turn = 0usize;
     for _ in 0..blocks {
-        let unsigned: Vec<_> = (0..transfers)
-            .map(|_| {
-                turn += 1;
-                let random = keccak256(turn.to_be_bytes())[..8].try_into().map_or(0, u64::from_be_bytes) as usize;
-                ground.senders[turn % SENDERS].transfer(ground.rollup.l2_chain_id, receiver(random % receivers))
-            })
-            .collect();
-        let block = ground.seal(chain, unsigned.into_iter().map(Unsigned::sign).collect()).await;
-        file.write(&block).expect("the block is written");
+        file.write(&*spread.block(ground, chain, transfers).await).expect("the block is written");
     }
     file.finish().expect("the file is written");
 }

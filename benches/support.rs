@@ -3,6 +3,7 @@
 
 pub mod part;
 pub mod process;
+pub mod spread;
 
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
@@ -220,6 +221,14 @@ impl Times {
 
     pub fn sum(&self) -> Duration {
         self.0.iter().sum()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn longer_than(&self, bar: Duration) -> usize {
+        self.0.iter().filter(|time| **time > bar).count()
     }
 
     pub fn mean(&self) -> Duration {

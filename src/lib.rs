@@ -28,7 +28,7 @@
 //! The store holds the canonical chain only: the flat state (latest), path-keyed trie nodes, an unwind record and state history per
 //! block, blocks, receipts, indexes. Blocks above it live in memory as overlays of the same rows. A branch that leaves below the
 //! stored head stands on turned-around unwind records. Every accepted payload is in the payload log before its state is stored, so
-//! a killed process executes it again at open.
+//! a killed process executes it again at open; but for those of a file and of a gap, which are read or fetched again.
 //!
 //! # Rules of the house
 //!

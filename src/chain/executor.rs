@@ -97,7 +97,7 @@ pub struct Executor {
     work: SyncSender<Work>,
     done: Receiver<Done>,
     persisting: bool,
-    /// Blocks taken over from the builder or a file that are not in the payload log, at least not yet.
+    /// Blocks from the builder, a file or a gap that are not in the payload log, at least not yet.
     unlogged: HashSet<B256>,
     log_pruned: u64,
 }
@@ -260,9 +260,14 @@ impl Executor {
                 Err(ValidateError::Read(error)) => return Err(ChainError::store(error)),
             };
             metrics::histogram!("starling_execute_seconds").record(started.elapsed().as_secs_f64());
-            if provenance != Provenance::Imported {
-                self.log_adopted(parent)?;
-                self.log.append(&payload, FOLLOWED).map_err(ChainError::store)?;
+            match provenance {
+                Provenance::Imported => {}
+                // Peers that filled a gap fill it again.
+                Provenance::Linked => drop(self.unlogged.insert(id.hash)),
+                _ => {
+                    self.log_adopted(parent)?;
+                    self.log.append(&payload, FOLLOWED).map_err(ChainError::store)?;
+                }
             }
             self.tree.insert(block);
             self.shared.known.write().insert(id.hash);
@@ -292,11 +297,16 @@ impl Executor {
 
     fn follow(&mut self, payload: Preparation, provenance: Provenance) -> Result<Inserted, ChainError> {
         let (id, timestamp) = (payload.payload().id(), payload.payload().timestamp());
+        let parent = payload.payload().parent_hash();
         let inserted = self.insert(payload, provenance)?;
         if inserted == Inserted::Valid
             && let Some((heads, view)) = self.preferred(id, timestamp)?
         {
-            self.move_heads(heads, view)?;
+            match provenance {
+                // A killed process fetches what it had not stored again: the log is spared thousands of blocks a second.
+                Provenance::Linked if parent == self.heads.head.hash => self.set_heads(heads, view)?,
+                _ => self.move_heads(heads, view)?,
+            }
         }
         Ok(inserted)
     }
@@ -375,9 +385,11 @@ impl Executor {
     fn log_adopted(&mut self, tip: B256) -> Result<(), ChainError> {
         let mut way = Vec::new();
         let mut at = tip;
-        while self.unlogged.remove(&at)
+        while self.unlogged.contains(&at)
             && let Some(block) = self.tree.get(&at)
+            && !self.stored(&block.payload.id())?
         {
+            self.unlogged.remove(&at);
             at = block.payload.parent_hash();
             way.push(block.payload.clone());
         }

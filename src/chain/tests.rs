@@ -14,6 +14,9 @@ use starling_proto::fork::Fork;
 use std::{collections::BTreeSet, path::PathBuf};
 use tempfile::TempDir;
 
+/// What is in the payload log as soon as it is valid.
+const GOSSIP: Provenance = Provenance::Signed(Address::ZERO);
+
 /// Time of the genesis block, Unix seconds.
 pub const GENESIS_TIME: u64 = 1_700_000_000;
 pub const GAS_LIMIT: u64 = 30_000_000;
@@ -336,8 +339,8 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
                 let want = if known || model.known.contains(&block) { Inserted::Valid } else { Inserted::Syncing };
                 let follow = rng.random_ratio(3, 4);
                 let got = match follow {
-                    true => chain.follow(payload, Provenance::Linked).await.unwrap(),
-                    false => chain.insert(payload, Provenance::Linked).await.unwrap(),
+                    true => chain.follow(payload, GOSSIP).await.unwrap(),
+                    false => chain.insert(payload, GOSSIP).await.unwrap(),
                 };
                 assert_eq!(got, want, "step {step}: block {block}");
                 if want == Inserted::Valid {
@@ -350,7 +353,7 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
             60..75 => {
                 let of = rng.random_range(1..world.tree.len());
                 let bad = spoil(&world.tree[of].payload, rng);
-                let got = chain.follow(Arc::new(bad.clone()), Provenance::Linked).await.unwrap();
+                let got = chain.follow(Arc::new(bad.clone()), GOSSIP).await.unwrap();
                 if !model.known.contains(&world.tree[of].parent) {
                     assert_eq!(got, Inserted::Syncing);
                     continue;
@@ -359,7 +362,7 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
                 model.invalid.push(bad.hash);
                 assert!(!chain.knows(bad.hash));
                 let header = Header { parent_hash: bad.hash, number: bad.number() + 1, ..bad.header };
-                let child = chain.follow(Arc::new(Payload::sealed(header, vec![])), Provenance::Linked).await.unwrap();
+                let child = chain.follow(Arc::new(Payload::sealed(header, vec![])), GOSSIP).await.unwrap();
                 assert!(matches!(child, Inserted::Invalid { latest_valid: None, .. }), "{child:?}");
             }
             75..92 => {
@@ -539,7 +542,7 @@ async fn a_head_that_went_down_stays_down() {
     assert_eq!(chain.view().head(), blocks[1].id());
     // Followed, a block that is known can be the head again.
     for block in &blocks[2..] {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+        assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
     }
     assert_eq!(chain.view().head(), blocks[4].id());
 }
@@ -554,7 +557,7 @@ async fn a_crowded_height_says_nothing_about_a_block() {
     }
     let (elsewhere, _others) = open(other.path());
     let block = build(&elsewhere, genesis, 99, []).await.payload.clone();
-    assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::NoRoom);
+    assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::NoRoom);
     assert!(!chain.knows(block.hash));
     assert_eq!(chain.logged(block.hash).unwrap(), None);
 }
@@ -581,9 +584,9 @@ async fn an_abandoned_branch_is_forgotten_as_a_whole() {
     }
     // Offered again from its root, it is taken again, until the next block is stored.
     until("all is stored", || chain.view().stored().hash == head).await;
-    assert_eq!(chain.insert(side[14].clone(), Provenance::Linked).await.unwrap(), Inserted::Syncing);
+    assert_eq!(chain.insert(side[14].clone(), GOSSIP).await.unwrap(), Inserted::Syncing);
     for block in &side {
-        assert_eq!(chain.insert(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+        assert_eq!(chain.insert(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
     }
 }
 

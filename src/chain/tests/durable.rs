@@ -14,6 +14,13 @@ async fn branch(salt: u64, count: usize) -> Vec<Arc<Payload>> {
     blocks
 }
 
+/// The store of one picture with the payload log of a later one.
+fn with_log(store: TempDir, log: &TempDir) -> TempDir {
+    std::fs::remove_dir_all(payload_log_dir(store.path())).unwrap();
+    std::fs::rename(payload_log_dir(log.path()), payload_log_dir(store.path())).unwrap();
+    store
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_head_of_a_branch_that_overtakes_survives_a_kill() {
     let (ours, theirs) = (branch(1, 4).await, branch(2, 5).await);
@@ -21,7 +28,7 @@ async fn the_head_of_a_branch_that_overtakes_survives_a_kill() {
     let (chain, threads) = open(dir.path());
     let follow = |block: &Arc<Payload>| {
         let (chain, block) = (chain.clone(), block.clone());
-        async move { assert_eq!(chain.follow(block, Provenance::Linked).await.unwrap(), Inserted::Valid) }
+        async move { assert_eq!(chain.follow(block, GOSSIP).await.unwrap(), Inserted::Valid) }
     };
     for block in ours.iter().chain(&theirs[..4]) {
         follow(block).await;
@@ -34,9 +41,8 @@ async fn the_head_of_a_branch_that_overtakes_survives_a_kill() {
     drop(chain);
     tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
     let after = killed(dir.path());
-    std::fs::remove_dir_all(payload_log_dir(before.path())).unwrap();
-    std::fs::rename(payload_log_dir(after.path()), payload_log_dir(before.path())).unwrap();
-    let (chain, _threads) = open(before.path());
+    let dir = with_log(before, &after);
+    let (chain, _threads) = open(dir.path());
     assert_eq!(chain.view().head(), theirs[4].id());
 }
 
@@ -57,9 +63,8 @@ async fn a_head_chosen_among_siblings_survives_a_kill() {
         assert_eq!(chain.insert(block.clone(), Provenance::Engine).await.unwrap(), Inserted::Valid);
     }
     let log = killed(dir.path());
-    std::fs::remove_dir_all(payload_log_dir(stored.path())).unwrap();
-    std::fs::rename(payload_log_dir(log.path()), payload_log_dir(stored.path())).unwrap();
-    let (chain, _threads) = open(stored.path());
+    let dir = with_log(stored, &log);
+    let (chain, _threads) = open(dir.path());
     assert_eq!(chain.view().head(), siblings[0].id());
     assert!(chain.knows(siblings[tree::MAX_SIBLINGS].hash), "the newest has found room");
 }
@@ -121,7 +126,7 @@ async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
         // Below the floor of the store, above that of the log.
         let filler = disk.fill(floor * 3 / 4);
         for block in part {
-            assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+            assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
         }
         assert_eq!(chain.view().head(), part[3].id(), "round {round}");
         assert_eq!(chain.view().stored(), stored, "round {round}: nothing is written");
@@ -132,4 +137,31 @@ async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
     tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
     let (chain, _threads) = open(&dir);
     assert_eq!(chain.view().head(), blocks[11].id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fills_a_gap_is_logged_when_something_else_stands_on_it() {
+    let Some(disk) = Disk::mount("512m") else {
+        println!("skipped: no file system can be mounted here");
+        return;
+    };
+    let blocks = branch(1, 6).await;
+    let dir = disk.0.path().join("data");
+    assert!(init(&dir, &test_genesis()).unwrap());
+    let (chain, _threads) = open(&dir);
+    // Too full for the store: the log alone can know.
+    let _filler = disk.fill(store::free_space_floor(&dir).unwrap() * 3 / 4);
+    for block in &blocks[..4] {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+    }
+    let gap = killed(&dir);
+    assert_eq!(chain.follow(blocks[4].clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+    assert_eq!(chain.follow(blocks[5].clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+    let tip = killed(&dir);
+    assert_eq!((chain.view().head(), chain.view().stored().number), (blocks[5].id(), 0));
+
+    let (chain, _threads) = open(gap.path());
+    assert_eq!(chain.view().head().number, 0, "peers fill the gap again");
+    let (chain, _threads) = open(tip.path());
+    assert_eq!(chain.view().head(), blocks[4].id(), "and all below it");
 }

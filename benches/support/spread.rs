@@ -1,0 +1,47 @@
+//! Small blocks whose transfers go to any of very many accounts, as a live chain's do: the state that a block needs is seldom in memory.
+
+use super::{Alloc, Ground, Unsigned};
+use alloy_primitives::{Address, keccak256};
+use rayon::prelude::*;
+use serde_json::json;
+use starling::chain::Chain;
+use starling_proto::payload::Payload;
+use std::sync::Arc;
+
+pub const SENDERS: usize = 10_000;
+
+/// Who pays whom in which block: the same in every run.
+pub struct Spread {
+    receivers: usize,
+    turn: usize,
+}
+
+impl Spread {
+    /// A ground of so many accounts, senders included.
+    pub fn new(accounts: usize) -> (Ground, Self) {
+        let receivers = accounts.saturating_sub(SENDERS).max(1);
+        (Ground::with(1_700_000_000, SENDERS, |alloc, _| fund(alloc, receivers)), Self { receivers, turn: 0 })
+    }
+
+    /// The chain's next block.
+    pub async fn block(&mut self, ground: &mut Ground, chain: &Chain, transfers: usize) -> Arc<Payload> {
+        let mut pay = || {
+            self.turn += 1;
+            let random = keccak256(self.turn.to_be_bytes())[..8].try_into().map_or(0, u64::from_be_bytes) as usize;
+            ground.senders[self.turn % SENDERS].transfer(ground.rollup.l2_chain_id, receiver(random % self.receivers))
+        };
+        let unsigned: Vec<_> = (0..transfers).map(|_| pay()).collect();
+        ground.seal(chain, unsigned.into_iter().map(Unsigned::sign).collect()).await
+    }
+}
+
+fn receiver(index: usize) -> Address {
+    Address::from_word(keccak256(index.to_be_bytes()))
+}
+
+fn fund(alloc: &mut Alloc, receivers: usize) {
+    let addresses: Vec<_> = (0..receivers).into_par_iter().map(receiver).collect();
+    for address in addresses {
+        alloc.insert(address.to_string(), json!({"balance": "0xde0b6b3a7640000"}));
+    }
+}
