@@ -19,13 +19,15 @@ use starling_p2p::{Config, Genesis, Keypair, Network, Service};
 use starling_proto::sign;
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
-use support::{Ground, process, size};
+use support::{
+    Ground,
+    part::{self, Part},
+    process, size,
+};
 use tokio_util::sync::CancellationToken;
 
 const CACHE: u64 = 64 << 20;
@@ -34,71 +36,24 @@ const CLIENT_BAR: f64 = 1.25;
 /// Least rate of serving, of that of a bare stream.
 const SERVING_BAR: f64 = 0.6;
 const RATE_BAR: f64 = 1000.0;
-/// What a process of the bench is to do; its words stand in the arguments' variable.
-const ROLE: &str = "STARLING_BENCH_ROLE";
-const WORDS: &str = "STARLING_BENCH_WORDS";
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let Ok(role) = std::env::var(ROLE) else { return runtime.block_on(parent()) };
-    let words = std::env::var(WORDS).expect("words come with a role");
-    let words: Vec<&str> = words.split(' ').collect();
+    let Some((role, words)) = part::role() else { return runtime.block_on(parent()) };
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match (&*role, &words[..]) {
         ("serve", [datadir]) => runtime.block_on(serve(Path::new(datadir))),
         ("sync", [datadir, target, peers @ ..]) => {
             runtime.block_on(sync(Path::new(datadir), target.parse().expect("a number"), peers))
         }
         ("import", [datadir, file]) => runtime.block_on(import(Path::new(datadir), Path::new(file))),
-        ("bare", []) | ("bare", [""]) => runtime.block_on(reader::serve_bare()),
+        ("bare", []) => runtime.block_on(reader::serve_bare()),
         ("read", [address, chain_id, number, hash]) => runtime.block_on(async {
             let chain_id = chain_id.parse().expect("a number");
             reader::read(address, chain_id, number.parse().expect("a number"), hash.parse().expect("a hash")).await;
         }),
         ("read-bare", [address, bytes]) => runtime.block_on(reader::read_bare(address, bytes.parse().expect("a number"))),
         other => panic!("no such part: {other:?}"),
-    }
-}
-
-/// A process of the bench, which lives until it is dropped or has ended.
-struct Part {
-    child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl Part {
-    fn start(role: &str, words: &[&str]) -> Self {
-        let program = std::env::current_exe().expect("the bench has a path");
-        let mut child = Command::new(program)
-            .env(ROLE, role)
-            .env(WORDS, words.join(" "))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it runs");
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        Self { child, lines }
-    }
-
-    fn line(&mut self) -> String {
-        self.lines.next().expect("it says something").expect("it can be read")
-    }
-
-    fn figures<const N: usize>(&mut self) -> [f64; N] {
-        let line = self.line();
-        let figures: Vec<f64> = line.split_whitespace().filter_map(|figure| figure.parse().ok()).collect();
-        figures.try_into().unwrap_or_else(|_| panic!("{N} figures, not {line}"))
-    }
-
-    fn say(&mut self, line: &str) {
-        let stdin = self.child.stdin.as_mut().expect("it is piped");
-        writeln!(stdin, "{line}").expect("it listens");
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
     }
 }
 

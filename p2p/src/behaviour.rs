@@ -4,6 +4,7 @@ use crate::{
     config::Config,
     gate::{Gate, SharedRules},
     peers::score::{self, Scoring},
+    propagation::SharedPropagation,
     streams,
     topics::{Snappy, Topics, gossip_config},
 };
@@ -41,9 +42,10 @@ impl Behaviour {
         config: &Config,
         topics: &Topics,
         rules: SharedRules,
+        propagation: &SharedPropagation,
         crowds: impl IntoIterator<Item = IpAddr>,
     ) -> Result<Self, String> {
-        let mesh = gossip_config(config.mesh)?;
+        let mesh = gossip_config(config.mesh, propagation)?;
         let mut gossip =
             Gossip::new_with_subscription_filter_and_transform(MessageAuthenticity::Anonymous, mesh, topics.filter(), Snappy)?;
         for topic in topics.names() {

@@ -16,7 +16,7 @@ use starling_proto::{
 use std::{
     collections::HashMap,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::task::{Id, JoinSet};
 
@@ -57,6 +57,8 @@ pub struct Checked {
     pub origin: Origin,
     pub version: PayloadVersion,
     pub outcome: Outcome,
+    /// How long it took.
+    pub elapsed: Duration,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,7 @@ pub struct Accepted {
 /// Runs checks. Dropping it forgets those in flight.
 pub struct Checker {
     rules: Arc<Rules>,
-    running: JoinSet<Outcome>,
+    running: JoinSet<(Outcome, Duration)>,
     /// The checks in flight.
     tickets: HashMap<Id, (Origin, PayloadVersion)>,
 }
@@ -164,19 +166,24 @@ impl Checker {
     /// The next check that ends; pends while none is in flight.
     pub async fn next(&mut self) -> Checked {
         loop {
-            let (id, outcome) = match self.running.join_next_with_id().await {
+            let (id, (outcome, elapsed)) = match self.running.join_next_with_id().await {
                 Some(Ok((id, outcome))) => (id, outcome),
-                Some(Err(error)) => (error.id(), Outcome::Panicked),
+                Some(Err(error)) => (error.id(), (Outcome::Panicked, Duration::ZERO)),
                 None => std::future::pending().await,
             };
             if let Some((origin, version)) = self.tickets.remove(&id) {
-                return Checked { origin, version, outcome };
+                return Checked { origin, version, outcome, elapsed };
             }
         }
     }
 
     fn start(&mut self, origin: Origin, version: PayloadVersion, check: impl FnOnce() -> Outcome + Send + 'static) {
-        let id = self.running.spawn_blocking(check).id();
+        let timed = move || {
+            let begun = Instant::now();
+            let outcome = check();
+            (outcome, begun.elapsed())
+        };
+        let id = self.running.spawn_blocking(timed).id();
         self.tickets.insert(id, (origin, version));
     }
 }

@@ -11,6 +11,7 @@
 //! What can overload it: strangers who open connections. Handshakes and connections are bounded altogether and per address, so that
 //! one address cannot take the places of others; static peers and the addresses they live at are not counted.
 
+use crate::metrics as meters;
 use ipnet::IpNet;
 use libp2p::{
     Multiaddr, PeerId, TransportError,
@@ -236,7 +237,9 @@ impl NetworkBehaviour for Gate {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        match self.may_shake_hands(remote) {
+        let stranger = self.may_shake_hands(remote);
+        meters::accept(stranger.is_ok());
+        match stranger {
             Ok(stranger) => {
                 self.handshakes.extend(stranger.map(|place| (id, place)));
                 Ok(())
@@ -267,6 +270,9 @@ impl NetworkBehaviour for Gate {
         _: Endpoint,
     ) -> Result<Vec<Multiaddr>, ConnectionDenied> {
         let allowed = peer.map_or(Ok(()), |peer| self.rules.lock().peer(&peer));
+        if allowed.is_err() {
+            meters::dial(false);
+        }
         allowed.map(|()| Vec::new()).map_err(|refusal| ConnectionDenied::new(count(refusal)))
     }
 
@@ -339,9 +345,15 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
         // Others of its address may have been banned, which says nothing of a static peer; that of a named one is not known before.
         let friend = matches!(address.iter().last(), Some(Protocol::P2p(peer)) if rules.friends.contains(&peer));
         drop(rules);
+        let allowed = allowed.map(drop).or_else(|refusal| match refusal {
+            Refusal::BannedAddress if friend => Ok(()),
+            refusal => Err(refusal),
+        });
+        if allowed != Err(Refusal::NoAddress) {
+            meters::dial(allowed.is_ok());
+        }
         match allowed {
-            Err(Refusal::BannedAddress) if friend => self.inner.dial(address, options),
-            Ok(_) => self.inner.dial(address, options),
+            Ok(()) => self.inner.dial(address, options),
             // Not ours to dial; the transport beside it may know it.
             Err(Refusal::NoAddress) => Err(TransportError::MultiaddrNotSupported(address)),
             Err(refusal) => Err(TransportError::Other(io::Error::new(io::ErrorKind::PermissionDenied, count(refusal)))),

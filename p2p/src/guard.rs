@@ -14,6 +14,7 @@
 //! Closing says goodbye and waits until that is written, which on a dead link may take as long as TCP hopes. A connection counts as
 //! open until then, so the wait is bounded.
 
+use crate::metrics::{Meter, Open};
 use futures::{
     AsyncRead, AsyncWrite, ready,
     task::{AtomicWaker, Context, Poll},
@@ -67,6 +68,7 @@ struct Alarm {
 /// The connection.
 pub struct Guard<M> {
     muxer: M,
+    meter: Meter,
     alarm: Arc<Alarm>,
     /// The peer's streams.
     inbound: Arc<AtomicUsize>,
@@ -75,8 +77,8 @@ pub struct Guard<M> {
 }
 
 impl<M> Guard<M> {
-    pub fn new(muxer: M) -> Self {
-        Self { muxer, alarm: Arc::default(), inbound: Arc::default(), closing: None }
+    pub fn new(muxer: M, meter: Meter) -> Self {
+        Self { muxer, meter, alarm: Arc::default(), inbound: Arc::default(), closing: None }
     }
 }
 
@@ -94,12 +96,13 @@ where
         let place = Place::take(&self.inbound);
         Poll::Ready(match self.inbound.load(Ordering::Relaxed) > INBOUND {
             true => Err(GuardError::Streams),
-            false => Ok(GuardedStream::inbound(stream, self.alarm.clone(), place)),
+            false => Ok(GuardedStream::inbound(stream, self.meter.clone(), self.alarm.clone(), place)),
         })
     }
 
     fn poll_outbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, GuardError>> {
-        Pin::new(&mut self.muxer).poll_outbound(cx).map_ok(GuardedStream::outbound).map_err(failed)
+        let stream = ready!(Pin::new(&mut self.muxer).poll_outbound(cx)).map_err(failed)?;
+        Poll::Ready(Ok(GuardedStream::outbound(stream, self.meter.clone())))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), GuardError>> {
@@ -142,6 +145,8 @@ impl Drop for Place {
 /// A stream of a guarded connection.
 pub struct GuardedStream<S> {
     stream: S,
+    meter: Meter,
+    _open: Open,
     _place: Option<Place>,
     /// What an inbound stream is watched by, until its end has been read.
     watch: Option<Watch>,
@@ -154,12 +159,13 @@ struct Watch {
 }
 
 impl<S> GuardedStream<S> {
-    fn inbound(stream: S, alarm: Arc<Alarm>, place: Place) -> Self {
-        Self { stream, _place: Some(place), watch: Some(Watch { alarm, start: Vec::new() }) }
+    fn inbound(stream: S, meter: Meter, alarm: Arc<Alarm>, place: Place) -> Self {
+        let watch = Watch { alarm, start: Vec::new() };
+        Self { stream, _open: meter.stream(), meter, _place: Some(place), watch: Some(watch) }
     }
 
-    fn outbound(stream: S) -> Self {
-        Self { stream, _place: None, watch: None }
+    fn outbound(stream: S, meter: Meter) -> Self {
+        Self { stream, _open: meter.stream(), meter, _place: None, watch: None }
     }
 }
 
@@ -180,6 +186,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
         match &read {
             Poll::Pending => {}
             Poll::Ready(Ok(n)) if *n > 0 => {
+                self.meter.read(*n);
                 if let Some(watch) = &mut self.watch {
                     watch.read(&buf[..*n]);
                 }
@@ -193,7 +200,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
+        if let Poll::Ready(Ok(n)) = &wrote {
+            self.meter.wrote(*n);
+        }
+        wrote
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -259,7 +270,7 @@ mod tests {
 
     #[test]
     fn streams_come_in_as_others_end_and_not_without_end() {
-        let mut guard = Guard::new(Flood);
+        let mut guard = Guard::new(Flood, Meter::new());
         let mut next = || block_on(std::future::poll_fn(|cx| Pin::new(&mut guard).poll_inbound(cx)));
         for _ in 0..3 * INBOUND {
             next().unwrap();
@@ -273,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dead_connection_is_closed_too() {
-        let mut guard = Guard::new(Dead);
+        let mut guard = Guard::new(Dead, Meter::new());
         let closed = std::future::poll_fn(|cx| Pin::new(&mut guard).poll_close(cx));
         tokio::time::timeout(Duration::from_secs(60), closed).await.expect("the wait is bounded").unwrap();
     }
@@ -281,7 +292,8 @@ mod tests {
     /// Reads `bytes` of a stream, the end too if it comes, and closes; says whether that is an alarm.
     fn alarms(stream: &[u8], bytes: usize) -> bool {
         let alarm = Arc::new(Alarm::default());
-        let mut guarded = GuardedStream::inbound(Cursor::new(stream.to_vec()), alarm.clone(), Place::take(&Arc::default()));
+        let cursor = Cursor::new(stream.to_vec());
+        let mut guarded = GuardedStream::inbound(cursor, Meter::new(), alarm.clone(), Place::take(&Arc::default()));
         let mut buffer = vec![0; bytes];
         let mut done = 0;
         while done < bytes {

@@ -20,9 +20,11 @@ mod guard;
 pub mod handle;
 pub mod identity;
 mod limits;
+mod metrics;
 pub mod nat;
 pub mod peers;
 mod peerstore;
+mod propagation;
 mod range;
 mod reqresp;
 mod serve;
@@ -52,4 +54,5 @@ pub use peers::{
     ledger::{Change, Entry},
     score::{Scores, Scoring},
 };
+pub use propagation::Passage;
 pub use service::{Service, StartError};

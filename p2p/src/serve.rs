@@ -11,6 +11,7 @@ use crate::{
     gate::{ip_of, site},
     handle::{Blocks, PeerInfo},
     limits::{Bucket, PER_PEER_BURST, PER_PEER_RATE},
+    metrics::{self as meters, Side},
     peers::Offence,
     streams::Incoming,
 };
@@ -166,6 +167,7 @@ impl Server {
     async fn serve(&self, route: &Route, mut stream: Stream) -> io::Result<()> {
         let mut request = [0; REQUEST_LEN];
         timeout(READ_TIMEOUT, stream.read_exact(&mut request)).await??;
+        let begun = Instant::now();
         let wait = route.peer.bucket.lock().take(Instant::now());
         tokio::time::sleep(wait).await;
         let mut permits = Vec::new();
@@ -173,10 +175,11 @@ impl Server {
             permits.push(places.answers.acquire().await.map_err(io::Error::other)?);
         }
         let number = u64::from_le_bytes(request);
-        let (result, bytes) = match self.answer(number).await {
-            Ok(bytes) => ("ok", bytes),
-            Err(refusal) => (label(refusal), vec![refusal.code()]),
+        let (result, code, bytes) = match self.answer(number).await {
+            Ok(bytes) => ("ok", 0, bytes),
+            Err(refusal) => (label(refusal), refusal.code(), vec![refusal.code()]),
         };
+        meters::request(Side::Server, number, code, begun.elapsed());
         metrics::counter!("starling_p2p_serve_total", "result" => result).increment(1);
         timeout(WRITE_TIMEOUT, async {
             stream.write_all(&bytes).await?;

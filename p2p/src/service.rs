@@ -19,9 +19,11 @@ use crate::{
     doubt::Doubt,
     gate::{Rules, SharedRules, site},
     handle::{Blocks, Command, Event, Heads, Network, PeerInfo, Settled, Witness},
+    metrics::{self as meters, Side},
     nat::{Mapped, Nat},
     peers::{Candidates, Link, Offence, Reputation, StaticPeers, Tides},
     peerstore::{Peerstore, Record},
+    propagation::SharedPropagation,
     range::{client as range_client, serve as range_serve},
     reqresp::{self, Client},
     serve::{Seen, Server},
@@ -88,6 +90,7 @@ struct Ticks {
 
 struct Fetching {
     id: u64,
+    since: Instant,
     peer: PeerId,
     number: u64,
 }
@@ -95,6 +98,7 @@ struct Fetching {
 /// The swarm before it runs.
 pub struct Service {
     swarm: Swarm<Behaviour>,
+    propagation: SharedPropagation,
     topics: Topics,
     threshold: Duration,
     checker: Checker,
@@ -169,7 +173,8 @@ impl Service {
             friendly_addresses: statics.ips().map(site).collect(),
             ..Default::default()
         });
-        let mut swarm = transport::listening_swarm(&config, &topics, &rules, statics.ips())?;
+        let propagation = SharedPropagation::default();
+        let mut swarm = transport::listening_swarm(&config, &topics, &rules, &propagation, statics.ips())?;
         let slot = config.slot();
         let mut reputation = Reputation::new(config.policy, slot, statics.ids().copied(), statics.ips());
         for record in &records {
@@ -224,6 +229,7 @@ impl Service {
         let threshold = config.gossip_threshold.as_secs();
         let service = Self {
             swarm,
+            propagation,
             topics,
             threshold: config.gossip_threshold,
             checker: Checker::new(config.chain_id, config.forks, threshold, config.unsafe_block_signer, blocks.clone()),
@@ -360,6 +366,7 @@ impl Service {
                 self.sync.on_settled(hash, &settled, now);
             }
             Command::Heads(heads) => {
+                self.propagation.on_head(heads.head.hash);
                 self.heads.send_replace(heads);
                 self.sync.on_heads(heads, now);
             }
@@ -384,7 +391,13 @@ impl Service {
             Err(Failure::Malformed) => "malformed",
         };
         metrics::counter!("starling_p2p_fetch_total", "result" => result).increment(1);
-        let Some(Fetching { id, peer, number }) = self.fetch_ids.remove(&task) else { return };
+        let Some(Fetching { id, since, peer, number }) = self.fetch_ids.remove(&task) else { return };
+        let code = match &outcome {
+            Ok(_) => 0,
+            Err(Failure::NotFound) => 1,
+            Err(_) => 3,
+        };
+        meters::request(Side::Client, number, code, since.elapsed());
         match &outcome {
             Ok(_) => self.reputation.on_valid_response(peer, check::unix_now()),
             // That a connection was lost on the way is nobody's offence.
@@ -412,7 +425,7 @@ impl Service {
                 }
                 Action::Fetch { id, peer, number } => {
                     let task = self.fetches.spawn(self.client.clone().fetch(peer, number));
-                    self.fetch_ids.insert(task.id(), Fetching { id, peer, number });
+                    self.fetch_ids.insert(task.id(), Fetching { id, since: Instant::now(), peer, number });
                 }
                 Action::Blame { peer, fault, number } => {
                     let (offence, evidence) = match fault {

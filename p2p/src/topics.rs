@@ -3,7 +3,7 @@
 //! The router takes a message's data from [`Snappy`] as one flag byte and the decompressed bytes, so that the message id and the
 //! check share one decompression. Our own publishes are given to it in the same form.
 
-use crate::config::Mesh;
+use crate::{config::Mesh, propagation::SharedPropagation};
 use libp2p::gossipsub::{
     Config, ConfigBuilder, DataTransform, Message, MessageId, RawMessage, TopicHash, ValidationMode, WhitelistSubscriptionFilter,
 };
@@ -19,6 +19,9 @@ const SEEN_TTL: Duration = Duration::from_secs(65);
 const FANOUT_TTL: Duration = Duration::from_secs(24);
 /// Heartbeats that messages are kept, and announced in.
 const HISTORY: (usize, usize) = (12, 3);
+/// For larger messages the mesh is told at once that no more copies are wanted. That is a message to every neighbour, before the check
+/// has said whether it is worth any: for a small block it costs more than the copies, and a flood of garbage would be multiplied.
+const UNWANTED: usize = 16 << 10;
 /// Messages that wait for one slow connection; past it the newest are dropped for that peer alone.
 const QUEUE_LEN: usize = 64;
 
@@ -49,13 +52,14 @@ impl Topics {
 }
 
 /// The router's parameters (specs: rollup-node-p2p, gossip parameters). Anonymous validation is the strict no-sign policy: a
-/// message with a source, sequence number or signature is refused.
-pub fn gossip_config(mesh: Mesh) -> Result<Config, String> {
+/// message with a source, sequence number or signature is refused. `propagation` is told of every copy of a message.
+pub fn gossip_config(mesh: Mesh, propagation: &SharedPropagation) -> Result<Config, String> {
     // The library looks at this only for topics with settings of their own.
     let Mesh { d, lo, hi, lazy } = mesh;
     if !(1 <= lo && lo <= d && d <= hi) {
         return Err(format!("d {d}, lo {lo}, hi {hi}, lazy {lazy}"));
     }
+    let propagation = propagation.clone();
     ConfigBuilder::default()
         .heartbeat_interval(HEARTBEAT)
         .heartbeat_initial_delay(HEARTBEAT / 5)
@@ -70,10 +74,15 @@ pub fn gossip_config(mesh: Mesh) -> Result<Config, String> {
         .duplicate_cache_time(SEEN_TTL)
         .fanout_ttl(FANOUT_TTL)
         .max_transmit_size(MAX_MESSAGE_LEN)
+        .idontwant_message_size_threshold(UNWANTED)
         .flood_publish(false)
         .validation_mode(ValidationMode::Anonymous)
         .validate_messages()
-        .message_id_fn(message_id)
+        .message_id_fn(move |message| {
+            let id = message_id(message);
+            propagation.on_copy(&id);
+            id
+        })
         .connection_handler_queue_len(QUEUE_LEN)
         .build()
         .map_err(|error| error.to_string())
@@ -92,7 +101,7 @@ impl DataTransform for Snappy {
     fn inbound_transform(&self, raw: RawMessage) -> Result<Message, io::Error> {
         Ok(Message {
             source: raw.source,
-            data: gossip::decompress(&raw.data).into_tagged(),
+            data: gossip::decompress_tagged(&raw.data),
             sequence_number: raw.sequence_number,
             topic: raw.topic,
         })
@@ -139,8 +148,8 @@ mod tests {
     fn small_meshes_are_valid_too() {
         for d in 1..20 {
             let mesh = Mesh { d, lo: d.div_ceil(2), hi: d + 4, lazy: 1 };
-            assert!(gossip_config(mesh).is_ok(), "{mesh:?}");
+            assert!(gossip_config(mesh, &SharedPropagation::default()).is_ok(), "{mesh:?}");
         }
-        assert!(gossip_config(Mesh { d: 2, lo: 3, hi: 4, lazy: 1 }).is_err());
+        assert!(gossip_config(Mesh { d: 2, lo: 3, hi: 4, lazy: 1 }, &SharedPropagation::default()).is_err());
     }
 }

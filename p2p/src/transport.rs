@@ -5,7 +5,9 @@ use crate::{
     config::Config,
     gate::{Gated, SharedRules},
     guard::Guard,
+    metrics::Meter,
     peerstore::StoreError,
+    propagation::SharedPropagation,
     topics::Topics,
 };
 use hickory_resolver::system_conf::read_system_conf;
@@ -61,10 +63,11 @@ pub fn listening_swarm(
     config: &Config,
     topics: &Topics,
     rules: &SharedRules,
+    propagation: &SharedPropagation,
     crowds: impl IntoIterator<Item = IpAddr>,
 ) -> Result<Swarm<Behaviour>, StartError> {
     let transport = transport(&config.identity, rules)?;
-    let behaviour = Behaviour::new(config, topics, rules.clone(), crowds).map_err(StartError::Mesh)?;
+    let behaviour = Behaviour::new(config, topics, rules.clone(), propagation, crowds).map_err(StartError::Mesh)?;
     let options = swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE);
     let mut swarm = Swarm::new(transport, behaviour, config.identity.public().to_peer_id(), options);
 
@@ -93,6 +96,7 @@ fn transport(identity: &Keypair, rules: &SharedRules) -> Result<Boxed<(PeerId, S
     });
     (resolving.positive_max_ttl, resolving.negative_max_ttl) = (Some(DNS_TTL), Some(DNS_TTL));
     let named = dns::tokio::Transport::custom(tcp, servers, resolving);
+    let meter = Meter::new();
     let mut muxer = yamux::Config::default();
     muxer.set_max_num_streams(STREAMS);
     Ok(named
@@ -100,6 +104,6 @@ fn transport(identity: &Keypair, rules: &SharedRules) -> Result<Boxed<(PeerId, S
         .authenticate(noise::Config::new(identity)?)
         .multiplex(muxer)
         .timeout(HANDSHAKE)
-        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(Guard::new(muxer))))
+        .map(move |(peer, muxer), _| (peer, StreamMuxerBox::new(Guard::new(muxer, meter.clone()))))
         .boxed())
 }

@@ -20,6 +20,8 @@ use thiserror::Error;
 pub const MAX_MESSAGE_LEN: usize = 10 << 20;
 /// Smallest decompressed message: a signature and one byte.
 pub const MIN_MESSAGE_LEN: usize = SIGNATURE_LEN + 1;
+/// More than what snappy makes of one byte: at best three bytes stand for 64.
+const MAX_RATIO: usize = 22;
 /// How far in the future a block may be, in seconds.
 pub const MAX_FUTURE_SECS: u64 = 5;
 /// How old a block may be by default, in seconds.
@@ -73,16 +75,26 @@ impl Decompressed {
 }
 
 /// Undoes snappy's block format. Never fails: what does not decompress, or declares more than [`MAX_MESSAGE_LEN`] bytes, comes back
-/// raw, and [`check`] says why. The declared length is looked at before anything is allocated.
+/// raw, and [`check`] says why.
 pub fn decompress(data: &[u8]) -> Decompressed {
-    match declared_len(data) {
-        Ok(len) if len <= MAX_MESSAGE_LEN => {}
-        _ => return Decompressed { flag: Flag::Raw, bytes: data.to_vec() },
+    let tagged = decompress_tagged(data);
+    let (flag, bytes) = Decompressed::untag(&tagged);
+    Decompressed { flag, bytes: bytes.to_vec() }
+}
+
+/// [`decompress`] and [`into_tagged`](Decompressed::into_tagged) in one go, without another copy. The declared length is looked at
+/// before anything is allocated, and so is whether so few bytes can hold it.
+pub fn decompress_tagged(data: &[u8]) -> Vec<u8> {
+    if let Ok(len) = declared_len(data)
+        && len <= MAX_MESSAGE_LEN
+        && len / MAX_RATIO <= data.len()
+    {
+        let mut tagged = vec![Flag::Decompressed as u8; 1 + len];
+        if snap::raw::Decoder::new().decompress(data, &mut tagged[1..]) == Ok(len) {
+            return tagged;
+        }
     }
-    match snap::raw::Decoder::new().decompress_vec(data) {
-        Ok(bytes) => Decompressed { flag: Flag::Decompressed, bytes },
-        Err(_) => Decompressed { flag: Flag::Raw, bytes: data.to_vec() },
-    }
+    [&[Flag::Raw as u8], data].concat()
 }
 
 /// The length that snappy data declare. No data declare none.

@@ -1,6 +1,6 @@
 //! The `opp2p` namespace: the swarm in op-node's shapes, and what an operator may tell it. `starling_p2p*` shows what has no such
-//! shape: the reasons behind decisions about peers, bans, the mesh, and the gap being filled; `starling_sequencer` whether this node
-//! makes the swarm's blocks, and if it has stopped by itself, why.
+//! shape: the reasons behind decisions about peers, bans, the mesh, how the newest blocks came, and the gap being filled;
+//! `starling_sequencer` whether this node makes the swarm's blocks, and if it has stopped by itself, why.
 //!
 //! Its methods change who may connect, so they are served only where an operator asks for them or nobody else can (see
 //! [`super::RpcServer::bind`]).
@@ -46,6 +46,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("starling_p2pBans", Method::Async(bans)),
         ("starling_p2pMesh", Method::Async(mesh)),
         ("starling_p2pSync", Method::Async(sync)),
+        ("starling_p2pBlocks", Method::Async(blocks)),
         ("starling_sequencer", Method::Quick(sequencer)),
         ("starling_p2pDiscovery", Method::Async(discovery)),
     ],
@@ -422,6 +423,15 @@ fn mesh(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
 fn sequencer(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(context.sequencer.as_ref().map(SequencerHandle::status))
+}
+
+/// How the newest blocks came.
+fn blocks(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(report(&context).await?.blocks)
+    }
+    .boxed()
 }
 
 fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {

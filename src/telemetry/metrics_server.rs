@@ -5,7 +5,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
 use tokio::{net::TcpListener, task::JoinSet, time::interval, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,20 @@ pub enum MetricsError {
     Twice,
 }
 
+/// Bounds of durations, in seconds: of what a processor does in moments and of what blocks wait for.
+const SECONDS: [f64; 15] = [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Bounds of peers' scores: those of the network's reference node.
+const SCORES: [f64; 18] =
+    [-100.0, -40.0, -20.0, -10.0, -5.0, -2.0, -1.0, -0.5, -0.05, 0.0, 0.05, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0];
+
+/// Histograms, which can be added up over nodes.
+fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
+    let bounds = [(Matcher::Suffix("_seconds".into()), &SECONDS[..]), (Matcher::Suffix("_peer_scores".into()), &SCORES[..])];
+    bounds
+        .into_iter()
+        .fold(builder, |builder, (names, bounds)| builder.set_buckets_for_metric(names, bounds).expect("there are bounds"))
+}
+
 /// A bound metrics server. Metrics are recorded from its creation on.
 pub struct MetricsServer {
     listener: TcpListener,
@@ -37,7 +51,7 @@ impl MetricsServer {
         let failed = |error| MetricsError::Listen { address: format!("{}:{}", config.addr, config.port), error };
         let listener = TcpListener::bind((config.addr.as_str(), config.port)).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let handle = PrometheusBuilder::new().install_recorder().map_err(|_| MetricsError::Twice)?;
+        let handle = with_buckets(PrometheusBuilder::new()).install_recorder().map_err(|_| MetricsError::Twice)?;
         Ok(Self { listener, address, handle })
     }
 

@@ -12,6 +12,7 @@ mod exec_blocks;
 mod foreign_peer;
 mod forks;
 mod late;
+mod metrics;
 mod net;
 mod p2p_options;
 mod real_contracts;

@@ -2,8 +2,11 @@
 //! is done.
 
 use super::{Command, Network};
-use crate::discovery::DiscoveryReport;
-use crate::peers::{ledger::Entry, score::Scores};
+use crate::{
+    discovery::DiscoveryReport,
+    peers::{ledger::Entry, score::Scores},
+    propagation::Passage,
+};
 use ipnet::IpNet;
 use libp2p::{Multiaddr, PeerId};
 use serde::Serialize;
@@ -118,6 +121,8 @@ pub struct Report {
     pub refused: Refused,
     pub mesh: Vec<MeshReport>,
     pub sync: SyncReport,
+    /// The newest blocks that came by gossip, newest first.
+    pub blocks: Vec<Passage>,
 }
 
 /// What can be refused by hand.

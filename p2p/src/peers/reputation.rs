@@ -349,6 +349,7 @@ impl Reputation {
         if self.address_bans.remove(&address).is_some() {
             tracing::info!(%address, reason, "address no longer banned");
             metrics::counter!("starling_p2p_unbans_total", "reason" => reason).increment(1);
+            crate::metrics::address_unbanned();
             self.ledger.write(Entry::of_address(address, Change::Unbanned, reason, ""), now);
             self.actions.push_back(Action::UnbanAddress(address));
             self.actions.push_back(Action::Save(Record::AddressBan(address, None)));
@@ -410,6 +411,7 @@ impl Reputation {
             self.clear(peer);
             tracing::info!(%peer, reason, "peer no longer banned");
             metrics::counter!("starling_p2p_unbans_total", "reason" => reason).increment(1);
+            crate::metrics::peer_unbanned();
             self.ledger.write(Entry::of_peer(*peer, Change::Unbanned, reason, "", 0.0), now);
             self.actions.push_back(Action::Unban(*peer));
             self.actions.push_back(Action::Save(Record::PeerBan(*peer, None)));

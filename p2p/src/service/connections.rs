@@ -7,6 +7,7 @@ use crate::{
     gate::{ip_of, site},
     guard::GuardError,
     handle::PeerInfo,
+    metrics::{self as meters, GossipEvent},
     peers::{Link, Offence, surplus},
 };
 use libp2p::{
@@ -175,7 +176,7 @@ impl Service {
             connections: peer.links.len(),
         };
         self.peers_out.send_replace(self.peers.iter().map(info).collect());
-        metrics::gauge!("starling_p2p_peers").set(self.peers.len() as f64);
+        meters::peers(self.peers.len());
     }
 
     fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
@@ -197,6 +198,7 @@ impl Service {
             tracing::info!(%peer, address = %entry.address, outbound = link.outbound, "peer connected");
             self.reputation.on_connected(peer, ip, link.outbound, unix_now());
             self.candidates.on_connected(&peer);
+            meters::gossip(GossipEvent::AddPeer);
             if self.statics.contains(&peer) {
                 self.statics.on_connected(&peer, now);
                 self.rules.lock().friendly_addresses.extend(ip.map(site));
@@ -215,6 +217,7 @@ impl Service {
     fn on_gone(&mut self, peer: PeerId, reason: &'static str, cause: String) {
         let now = Instant::now();
         let Some(gone) = self.peers.remove(&peer) else { return };
+        meters::gossip(GossipEvent::RemovePeer);
         let (reason, evidence) = gone.leaving.unwrap_or((reason, cause));
         self.reputation.on_disconnected(&peer, reason, &evidence, unix_now());
         if let Some(info) = gone.identity {

@@ -107,7 +107,14 @@ impl Service {
         let mut peers: Vec<PeerReport> = self.peers.iter().map(|(id, peer)| self.connected(*id, peer, &mesh)).collect();
         peers.extend(absent_statics.map(|(id, addresses)| self.absent(id, addresses, self.known.peek(&id))));
         peers.extend(absent.map(|(id, info)| self.absent(*id, info.listen_addrs.clone(), Some(info))));
-        Report { local: self.ourselves(), peers, refused: self.refused(), mesh, sync: self.report_sync() }
+        Report {
+            local: self.ourselves(),
+            peers,
+            refused: self.refused(),
+            mesh,
+            sync: self.report_sync(),
+            blocks: self.propagation.report(),
+        }
     }
 
     fn connected(&self, id: PeerId, peer: &Connected, mesh: &[MeshReport]) -> PeerReport {

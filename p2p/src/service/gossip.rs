@@ -3,6 +3,7 @@
 use super::Service;
 use crate::{
     check::{Accepted, Checked, Excess, Origin, Outcome, unix_now},
+    metrics::{self as meters, GossipEvent},
     peers::Offence,
 };
 use alloy_primitives::Address;
@@ -54,10 +55,12 @@ impl Service {
     }
 
     pub(super) fn on_checked(&mut self, checked: Checked) {
+        metrics::histogram!("starling_p2p_check_seconds").record(checked.elapsed.as_secs_f64());
         match (checked.origin, checked.outcome) {
             (Origin::Peer { peer, message, .. }, Outcome::Accepted(accepted)) => {
                 self.report(&message, &peer, MessageAcceptance::Accept, "accept");
                 let payload = &accepted.arrival.payload;
+                self.propagation.on_accepted(message, peer, payload, checked.elapsed);
                 tracing::debug!(%peer, number = payload.number(), hash = %payload.hash, "block accepted from gossip");
                 if let Some(witness) = self.witness.as_ref().filter(|witness| witness.signer == accepted.signer) {
                     let _ = witness.blocks.try_send(payload.clone());
@@ -98,6 +101,10 @@ impl Service {
 
     fn report(&mut self, message: &MessageId, peer: &PeerId, acceptance: MessageAcceptance, reason: &'static str) {
         metrics::counter!("starling_p2p_gossip_total", "verdict" => reason).increment(1);
+        meters::gossip(match acceptance {
+            MessageAcceptance::Accept => GossipEvent::Deliver,
+            MessageAcceptance::Ignore | MessageAcceptance::Reject => GossipEvent::Reject,
+        });
         self.swarm.behaviour_mut().gossip.report_message_validation_result(message, peer, acceptance);
     }
 
@@ -143,7 +150,7 @@ impl Service {
         let number = message.number;
         match self.swarm.behaviour_mut().gossip.publish(topic, message.tagged.clone()) {
             Ok(_) => {
-                metrics::counter!("starling_p2p_published_total").increment(1);
+                meters::gossip(GossipEvent::Publish);
                 tracing::debug!(number, "block published");
                 self.unheard.take_if(|unheard| unheard.number <= number);
             }

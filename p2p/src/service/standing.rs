@@ -4,9 +4,11 @@
 use super::{SAVE_INTERVAL, SECOND, Service};
 use crate::{
     check::unix_now,
+    metrics as meters,
     peers::{Offence, Tidal, reputation::Action},
 };
 use libp2p::PeerId;
+use starling_proto::payload::PayloadVersion;
 use std::{
     collections::HashMap,
     net::IpAddr,
@@ -94,6 +96,7 @@ impl Service {
             self.reputation.save_all(unix);
             self.record_scores();
         }
+        self.record_shape();
         self.ebb(now);
         self.ask_statuses(now);
         self.show_progress(now);
@@ -111,9 +114,18 @@ impl Service {
                 ("reqRespErrorResponses", scores.req_resp.error_responses),
                 ("reqRespRejectedPayloads", scores.req_resp.rejected_payloads),
             ];
-            rows.into_iter()
-                .for_each(|(kind, value)| metrics::histogram!("starling_p2p_peer_scores", "type" => kind).record(value));
+            rows.into_iter().for_each(|(kind, value)| meters::score(kind, value));
         }
+    }
+
+    /// What the mesh and the gap look like.
+    fn record_shape(&self) {
+        for version in PayloadVersion::ALL {
+            let mesh = self.topics.name(version).map_or(0, |topic| self.swarm.behaviour().gossip.mesh_peers(&topic).count());
+            let label = ["V1", "V2", "V3", "V4"][version as usize];
+            metrics::gauge!("starling_p2p_mesh_peers", "topic" => label).set(mesh as f64);
+        }
+        meters::quarantine(self.sync.report().waiting);
     }
 
     /// Drops peers when there are too many.

@@ -5,7 +5,7 @@ use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::{Stream, StreamProtocol};
 use starling_p2p::{Change, Config, PeerId, Policy, Scoring, Subject};
 use starling_proto::{gossip as wire, payload::PayloadVersion, reqresp};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -189,6 +189,62 @@ async fn a_signer_we_do_not_know_is_charged_little() {
     let v4 = blocks[0].to_wire(PayloadVersion::V4);
     raw.publish(wire::encode_message(&sign_as_stranger(&blocks[0]), &v4).unwrap());
     assert_eq!(owes(&node, &mut raw, "wrong_signer").await, -2.0);
+}
+
+/// Lets the raw peer do its part until the node has accepted so many blocks.
+async fn accepted(node: &Node, raw: &mut Raw, count: usize) {
+    let enough = async {
+        let start = Instant::now();
+        while node.network.report().await.unwrap().blocks.len() < count {
+            assert!(start.elapsed() < LONG, "{count} blocks are not accepted");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        start.elapsed()
+    };
+    raw.drive(enough).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_seventh_block_of_a_height_is_an_offence_and_the_next_height_passes() {
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let rivals: Vec<_> = (1..=7).map(|i| chain(1, vec![i; 9]).remove(0)).collect();
+    for (i, block) in rivals[..6].iter().enumerate() {
+        raw.publish(message(block));
+        accepted(&node, &mut raw, i + 1).await;
+    }
+    raw.publish(message(&rivals[6]));
+    assert_eq!(owes(&node, &mut raw, "too_many_blocks").await, -2.0);
+    raw.publish(message(&chain(2, vec![])[1]));
+    accepted(&node, &mut raw, 7).await;
+}
+
+/// Every stream says that a large message follows and sends a part of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn halves_of_frames_hold_up_nobody() {
+    let blocks = chain(1, vec![]);
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let mut honest = Raw::connected_to(&node, false).await;
+    let (mut control, peer) = (raw.0.behaviour().streams.new_control(), node.network.local_peer_id());
+    let flood = async move {
+        let mut held = Vec::new();
+        for _ in 0..40 {
+            // The router refuses a peer that opens many.
+            let Ok(mut stream) = control.open_stream(peer, StreamProtocol::new("/meshsub/1.1.0")).await else { break };
+            // 8 MiB are promised.
+            let _ = stream.write_all(&[&[0x80, 0x80, 0x80, 0x04][..], &[1; 100_000]].concat()).await;
+            held.push(stream);
+        }
+        held
+    };
+    let flood = tokio::spawn(flood);
+    raw.drive(eventually(LONG, || flood.is_finished())).await;
+    let held = flood.await.unwrap();
+    assert!(!held.is_empty());
+    honest.publish(message(&blocks[0]));
+    let chain = node.chain.clone();
+    honest.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -152,6 +152,7 @@ async fn all_seventeen_methods_answer_in_op_nodes_shapes() {
     assert_eq!(chain.result("starling_p2pMesh", json!([])).await.as_array().map(Vec::len), Some(4));
     assert_eq!(chain.result("starling_p2pSync", json!([])).await["missing"], json!(0));
     assert_eq!(chain.result("starling_p2pBans", json!([])).await, json!([]));
+    assert_eq!(chain.result("starling_p2pBlocks", json!([])).await, json!([]));
 }
 
 #[tokio::test]

@@ -1,0 +1,95 @@
+//! A block crosses a mesh: from the publisher's `publish` to the last node's chain.
+
+use crate::{
+    node::{Arrival, Node, PATIENCE, Source, config, signed},
+    parts,
+    support::{Times, ms, print_times, process},
+};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Between two blocks, so that each finds idle nodes. No divisor of the gossip heartbeat.
+const PAUSE: Duration = Duration::from_millis(137);
+/// What the nodes do without blocks is measured for so long.
+const IDLE: Duration = Duration::from_secs(5);
+/// Blocks that are not counted: the first find cold caches.
+const WARM: usize = 10;
+/// A node of a full mesh has more.
+const MESHED: usize = 5;
+/// For the 99th percentile of small blocks.
+const BAR: Duration = Duration::from_millis(30);
+/// The bar for large blocks, in times of what the checks of all nodes take.
+const CHECKS: f64 = 2.0;
+
+pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
+    let check = parts::check_time(bytes);
+    let (arrivals, mut arrived) = mpsc::channel(nodes * 4);
+    let mut mesh: Vec<Node> = Vec::new();
+    for index in 0..nodes {
+        let peers = mesh.iter().map(|node| node.address.clone()).collect();
+        mesh.push(Node::start(config(peers), index, arrivals.clone()).await);
+    }
+    for node in &mesh {
+        node.meshed(MESHED.min(nodes - 1)).await;
+    }
+    let (begun, spent) = (Instant::now(), process::processor());
+    tokio::time::sleep(IDLE).await;
+    let idle = (process::processor() - spent).as_secs_f64() / begun.elapsed().as_secs_f64();
+
+    let mut source = Source::new(bytes);
+    let (mut first, mut last) = (Times::default(), Times::default());
+    let (mut begun, mut spent) = (Instant::now(), process::processor());
+    for round in 0..WARM + blocks {
+        if round == WARM {
+            (begun, spent) = (Instant::now(), process::processor());
+        }
+        tokio::time::sleep(PAUSE).await;
+        let block = source.next();
+        let signature = signed(&block);
+        let sent = Instant::now();
+        // Another one each time: where in the mesh the publisher stands is chance.
+        let publisher = round % nodes;
+        mesh[publisher].publish(&block, signature).await;
+        let mut times = Vec::new();
+        while times.len() < nodes - 1 {
+            let Arrival { node, hash, at } =
+                tokio::time::timeout(PATIENCE, arrived.recv()).await.expect("it arrives").expect("nodes");
+            assert!(node != publisher && hash == block.hash);
+            times.push(at.saturating_duration_since(sent));
+        }
+        if round >= WARM {
+            first.push(times.iter().min().copied().unwrap_or_default());
+            last.push(times.iter().max().copied().unwrap_or_default());
+        }
+    }
+    let wall = begun.elapsed().as_secs_f64();
+    let spent = (process::processor() - spent).as_secs_f64() - idle * wall;
+    let mut copies = Vec::new();
+    for node in mesh {
+        let report = node.network.report().await.expect("the swarm runs");
+        copies.extend(report.blocks.iter().map(|block| block.copies as f64));
+        node.stop().await;
+    }
+    let copies = copies.iter().sum::<f64>() / copies.len().max(1) as f64;
+
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let each = spent / blocks as f64;
+    println!("{blocks} blocks of {bytes} bytes through a mesh of {nodes} nodes on {cores} cores");
+    print_times("publish to accepted on the first node", &first);
+    print_times("publish to accepted on the last node", &last);
+    println!(
+        "  processor time {:.2} ms a block and node, of which its check {:.2} ms; all nodes' on all cores {:.2} ms a block; idle {:.0} % of a core",
+        each * 1e3 / nodes as f64,
+        ms(check),
+        each * 1e3 / cores as f64,
+        idle * 100.0
+    );
+    println!("  {copies:.1} copies of a block come to a node");
+    let checks = nodes as f64 / cores as f64 * ms(check);
+    println!(
+        "p99 {:.2} ms; the bar of a small block is {:.0} ms, that of a large one {:.2} ms ({CHECKS} x the checks of all nodes)\n",
+        ms(last.percentile(99)),
+        ms(BAR),
+        CHECKS * checks
+    );
+}
