@@ -33,7 +33,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Bytes of executed blocks above the store, a part of the node's memory budget: several full blocks, so that a commit that waits for
 /// the database does not stop execution.
-const OVERLAY_BUDGET: usize = 24_000_000;
+const OVERLAY_BUDGET: usize = 48_000_000;
 /// Blocks of the payload log kept below the store's head: what a restarted sequencer may be asked to send again.
 const LOG_RETAINED: u64 = 1024;
 /// The payload log is pruned once in so many blocks.

@@ -13,7 +13,7 @@ use std::{
 
 /// Bytes of all memtables, full ones included, above which the writer waits: one and a half times what they hold when none is being
 /// written out.
-const BUDGET: u64 = 56 << 20;
+const BUDGET: u64 = 80 << 20;
 /// Longest wait for the engine after one batch. It may have stopped on an error, which the next batch is told.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(2);
@@ -39,8 +39,8 @@ impl Space {
     fn memtable(self) -> u64 {
         match self {
             // Its keys are spread evenly, so that each compaction of what was written out rewrites all of the next level.
-            Self::State => 16 << 20,
-            Self::History => 8 << 20,
+            Self::State => 24 << 20,
+            Self::History => 16 << 20,
             _ => 4 << 20,
         }
     }
