@@ -12,12 +12,11 @@
 
 mod support;
 
-use alloy_primitives::Bytes;
 use starling::chain::{self, Chain, Inserted, Options, Threads, stats};
 use starling_p2p::Provenance;
 use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
-    io::{BufReader, BufWriter, Read, Write},
+    io::{BufReader, BufWriter, Write},
     path::Path,
     process::{Command, Stdio},
     sync::{
@@ -26,7 +25,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use support::{Times, copy, ms, process, size, spread::Spread};
+use support::{Times, copy, frames, ms, process, size, spread::Spread};
 
 /// Longest that the import of a block may take because of a compaction.
 const STALL_BAR: Duration = Duration::from_millis(100);
@@ -76,7 +75,8 @@ async fn make() {
     while begun.elapsed() < time {
         let block = spread.block(&mut ground, &chain, transfers).await;
         finalize(&chain, &block).await;
-        write(&mut pipe, &block);
+        frames::write(&mut pipe, &block);
+        pipe.flush().expect("the node runs");
         made += 1;
         if rate > 0 {
             tokio::time::sleep_until((begun + Duration::from_secs(1) * made / rate).into()).await;
@@ -117,7 +117,7 @@ async fn node(datadir: &Path) {
     let overslept = Overslept::watch();
     let (mut all, mut minute, mut row, begun) = (Times::default(), Times::default(), Instant::now(), Instant::now());
     println!("  minute   blocks    p50 ms    p99 ms    max ms   resident MB   overslept ms");
-    while let Some(wire) = read(&mut pipe) {
+    while let Some(wire) = frames::read(&mut pipe) {
         let decoded = WirePayload::decode(PayloadVersion::V4, &wire).expect("a payload").into_payload();
         let payload = Arc::new(decoded.expect("it is whole"));
         let sent = Instant::now();
@@ -171,19 +171,4 @@ impl Overslept {
     fn take(&self) -> Duration {
         Duration::from_nanos(self.0.swap(0, Ordering::Relaxed))
     }
-}
-
-/// Length, bytes.
-fn write(pipe: &mut impl Write, payload: &Payload) {
-    let wire = payload.to_wire(PayloadVersion::V4);
-    let written = pipe.write_all(&(wire.len() as u32).to_be_bytes()).and_then(|()| pipe.write_all(&wire));
-    written.and_then(|()| pipe.flush()).expect("the node runs");
-}
-
-fn read(pipe: &mut impl Read) -> Option<Bytes> {
-    let mut length = [0; 4];
-    pipe.read_exact(&mut length).ok()?;
-    let mut wire = vec![0; u32::from_be_bytes(length) as usize];
-    pipe.read_exact(&mut wire).expect("a whole block");
-    Some(wire.into())
 }

@@ -23,13 +23,13 @@ use starling_p2p::Provenance;
 use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
     fs::File,
-    io::{BufReader, BufWriter, Read, Write},
+    io::{BufReader, BufWriter, Write},
     path::Path,
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
-use support::{Ground, copy, ms, process, size};
+use support::{Ground, copy, frames, ms, process, size};
 
 /// Bytes, as `--cache` gives them.
 fn cache() -> u64 {
@@ -88,7 +88,7 @@ fn main() {
         for _ in 0..blocks {
             chain.push(full_block(&mut ground, &mut load, &source, rounds).await);
         }
-        chain.iter().for_each(|block| write(&mut file, block));
+        chain.iter().for_each(|block| frames::write(&mut file, block));
         let full = section(&format!("full blocks: {blocks} of {} Mgas", gas / 1_000_000), &target, &chain, &mut parts).await;
 
         let batch = parts.batch_bytes as f64 / chain.len() as f64;
@@ -97,13 +97,13 @@ fn main() {
         for _ in 0..small {
             chain.push(ground.extend(&source, TRANSFERS_OF_SMALL).await);
         }
-        chain.iter().for_each(|block| write(&mut file, block));
+        chain.iter().for_each(|block| frames::write(&mut file, block));
         let title = format!("small blocks: {small} of {TRANSFERS_OF_SMALL} transfers");
         let small = section(&title, &target, &chain, &mut parts).await;
 
         let more = minutes as f64 * 60.0 * full.blocks / full.wall.as_secs_f64();
         for _ in full.blocks as usize..more as usize {
-            write(&mut file, &full_block(&mut ground, &mut load, &source, rounds).await);
+            frames::write(&mut file, &*full_block(&mut ground, &mut load, &source, rounds).await);
         }
         file.flush().expect("the file is written");
         let memory = memory(&path("child"), &path("blocks"), batch * more.max(full.blocks));
@@ -235,21 +235,6 @@ impl Figures {
     }
 }
 
-/// Appends a block to the file of the memory section: length, bytes.
-fn write(file: &mut impl Write, payload: &Arc<Payload>) {
-    let wire = payload.to_wire(PayloadVersion::V4);
-    file.write_all(&(wire.len() as u32).to_be_bytes()).and_then(|()| file.write_all(&wire)).expect("the block is written");
-}
-
-/// The next block of the file.
-fn read(file: &mut impl Read) -> Option<Bytes> {
-    let mut length = [0; 4];
-    file.read_exact(&mut length).ok()?;
-    let mut wire = vec![0; u32::from_be_bytes(length) as usize];
-    file.read_exact(&mut wire).expect("a whole block");
-    Some(wire.into())
-}
-
 /// Runs the process that imports the file of blocks; `batch` bytes are what their batches hold.
 fn memory(datadir: &Path, blocks: &Path, batch: f64) -> String {
     let program = std::env::current_exe().expect("the bench has a path");
@@ -273,7 +258,7 @@ async fn child(datadir: &Path, blocks: &Path) {
     let mut file = BufReader::new(File::open(blocks).expect("the file of blocks"));
     let (fresh, _) = process::resident();
     let begun = Instant::now();
-    import(&chain, stream::iter(std::iter::from_fn(|| read(&mut file)))).await;
+    import(&chain, stream::iter(std::iter::from_fn(|| frames::read(&mut file)))).await;
     let seconds = begun.elapsed().as_secs_f64();
     let (last, peak) = process::resident();
     let view = chain.view();

@@ -1,6 +1,7 @@
 //! What the benches stand on: a chain of full blocks made in this process, and the few statistics that are printed.
 #![allow(dead_code, reason = "each bench uses its part")]
 
+pub mod frames;
 pub mod part;
 pub mod process;
 pub mod spread;

@@ -85,12 +85,19 @@ async fn after_a_stop_there_is_nothing_to_replay() {
 struct Disk(TempDir);
 
 impl Disk {
-    /// `None` where this process may not mount.
-    fn mount(size: &str) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
+    /// With a data directory. `None` where this process may not mount.
+    fn mount() -> Option<(Self, PathBuf)> {
+        let disk = tempfile::tempdir().unwrap();
         let mut mount = std::process::Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(dir.path());
-        mount.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success()).then_some(Self(dir))
+        mount.args(["-t", "tmpfs", "-o", "size=512m", "tmpfs"]).arg(disk.path()).stderr(std::process::Stdio::null());
+        if !mount.status().is_ok_and(|status| status.success()) {
+            println!("skipped: no file system can be mounted here");
+            return None;
+        }
+        let dir = disk.path().join("data");
+        let disk = Self(disk);
+        assert!(init(&dir, &test_genesis()).unwrap());
+        Some((disk, dir))
     }
 
     /// Leaves only so many bytes free, in a file that is returned.
@@ -112,13 +119,8 @@ impl Drop for Disk {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
-    let Some(disk) = Disk::mount("512m") else {
-        println!("skipped: no file system can be mounted here");
-        return;
-    };
+    let Some((disk, dir)) = Disk::mount() else { return };
     let blocks = branch(1, 12).await;
-    let dir = disk.0.path().join("data");
-    assert!(init(&dir, &test_genesis()).unwrap());
     let (chain, threads) = open(&dir);
     let floor = store::free_space_floor(&dir).unwrap();
     for (round, part) in blocks.chunks(4).enumerate() {
@@ -141,13 +143,8 @@ async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fills_a_gap_is_logged_when_something_else_stands_on_it() {
-    let Some(disk) = Disk::mount("512m") else {
-        println!("skipped: no file system can be mounted here");
-        return;
-    };
+    let Some((disk, dir)) = Disk::mount() else { return };
     let blocks = branch(1, 6).await;
-    let dir = disk.0.path().join("data");
-    assert!(init(&dir, &test_genesis()).unwrap());
     let (chain, _threads) = open(&dir);
     // Too full for the store: the log alone can know.
     let _filler = disk.fill(store::free_space_floor(&dir).unwrap() * 3 / 4);
