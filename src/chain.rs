@@ -32,7 +32,7 @@ use crate::chain::{
     execute::Preparation,
     executor::{Command, Executor},
     genesis::Genesis,
-    payload_log::PayloadLog,
+    payload_log::{LogError, PayloadLog},
     pool::{Pool, PoolConfig},
     rules::{ChainSpec, Rules},
     store::{Identity, Store, StoreError},
@@ -63,6 +63,8 @@ const COMMANDS: usize = 64;
 const INIT_CACHE: u64 = 16 << 20;
 /// Under this name the store keeps the `config` object of the genesis file.
 const CONFIG_SETTING: &str = "genesis_config";
+/// Time between two attempts to write to a full disk.
+const RETRY_NO_SPACE: Duration = Duration::from_secs(2);
 /// The payload log's folder inside the data directory.
 const WAL: &str = "wal";
 
@@ -144,6 +146,23 @@ impl Shared {
     /// Whether the threads should finish what they do and end.
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Writes again and again while the disk is full, until the chain is stopped.
+    fn when_there_is_room<T, E: std::fmt::Display>(
+        &self,
+        is_full: impl Fn(&E) -> bool,
+        mut write: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        loop {
+            match write() {
+                Err(error) if is_full(&error) && !self.is_stopping() => {
+                    tracing::error!(%error, "writing has stopped and goes on by itself when there is room");
+                    std::thread::sleep(RETRY_NO_SPACE);
+                }
+                result => return result,
+            }
+        }
     }
 }
 
@@ -370,15 +389,16 @@ impl Chain {
     }
 
     /// Writes a built payload and its guard row to the payload log and syncs them to disk: what must be done before a signature
-    /// leaves this machine. Fails with [`ChainError::AlreadySigned`] if the guard of this (height, parent, L1 origin) holds
-    /// another hash.
+    /// leaves this machine. Waits for room on a full disk. Fails with [`ChainError::AlreadySigned`] if the guard of this (height,
+    /// parent, L1 origin) holds another hash.
     pub async fn log_before_sign(&self, payload: Arc<Payload>, l1_origin: B256) -> Result<(), ChainError> {
-        let log = self.log.clone();
-        tokio::task::spawn_blocking(move || log.append_built(&payload, l1_origin, executor::BUILT))
+        let (log, shared) = (self.log.clone(), self.shared.clone());
+        let append = move || log.append_built(&payload, l1_origin, executor::BUILT);
+        tokio::task::spawn_blocking(move || shared.when_there_is_room(LogError::is_full, append))
             .await
             .map_err(|_| ChainError::Stopped)?
             .map_err(|error| match error {
-                payload_log::LogError::GuardConflict { have } => ChainError::AlreadySigned { have },
+                LogError::GuardConflict { have } => ChainError::AlreadySigned { have },
                 other => ChainError::store(other),
             })
     }

@@ -6,13 +6,13 @@ use crate::{
         self,
         repair::{self, PutAside, RepairError},
         stats::{self, Rows, Stats},
-        store::{Store, StoreError},
+        store::{Store, StoreError, rebuild},
         verify::{self, Remedy, Report, Samples},
     },
     cli::config::{DbAction, DbConfig},
     transfer::Progress,
 };
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use starling_proto::payload::BlockId;
 use std::path::Path;
 
@@ -65,7 +65,7 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
                     chain::payload_log::cut_mark(&chain::payload_log_dir(dir)).display()
                 );
             }
-            let repaired = repair::repair(&store, &mut tell).map_err(next_step)?;
+            let repaired = repair::repair(&store, &mut tell).map_err(|error| next_step(error, dir))?;
             shown.end();
             println!(
                 "written anew: {} trie rows, {} index rows, receipts of {} blocks",
@@ -80,16 +80,18 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open(config: &DbConfig) -> anyhow::Result<Store> {
-    Store::open(&config.datadir, config.cache.bytes, None).map_err(|error| match error {
-        StoreError::Engine(_) | StoreError::Read(_) => anyhow::Error::from(error)
-            .context("the database cannot be opened: run `starling db repair`; if that was done, restore a backup or sync again"),
-        error => error.into(),
-    })
+fn open(config: &DbConfig) -> Result<Store, StoreError> {
+    Store::open(&config.datadir, config.cache.bytes, None)
 }
 
-fn next_step(error: RepairError) -> anyhow::Error {
-    anyhow::Error::from(error).context("not everything can be put right")
+/// What cannot be repaired, and what then helps.
+fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
+    let what = match error {
+        RepairError::Lost(what) => format!("{what}: it follows from nothing else here"),
+        RepairError::Read(error) => error.cause(),
+        other => return anyhow::Error::from(other).context("not everything can be put right"),
+    };
+    anyhow!("not everything can be put right: {what}. {}", rebuild(dir))
 }
 
 /// Progress of stages that follow each other.
@@ -126,13 +128,13 @@ fn show_report(report: &Report, dir: &Path) -> String {
     if report.count > named {
         text.push_str(&format!("and {} more\n", report.count - named));
     }
-    let dir = dir.display();
+    let shown = dir.display();
     text.push_str(&match (report.is_sound(), report.damages.iter().any(|damage| damage.remedy == Remedy::Resync)) {
         (true, _) => "nothing is damaged\n".to_owned(),
-        (false, false) => format!("next: `starling db repair --datadir {dir}` makes it anew\n"),
+        (false, false) => format!("next: `starling db repair --datadir {shown}` makes it anew\n"),
         (false, true) => format!(
-            "next: `starling db repair --datadir {dir}` makes anew what it can; what follows from nothing else needs a backup, or \
-             remove the database and sync or import again\n"
+            "next: `starling db repair --datadir {shown}` makes anew what it can. If that is not all: {}\n",
+            rebuild(dir)
         ),
     });
     text

@@ -6,7 +6,7 @@ use crate::{
     cli::{
         VERSION,
         config::{
-            ExecutionConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey, RemoteSignerConfig, RpcConfig,
+            CacheConfig, ExecutionConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey, RemoteSignerConfig, RpcConfig,
             SequencerConfig, SignerConfig, SignerTlsConfig,
         },
     },
@@ -34,8 +34,6 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// The longest time between two syncs of the store to disk: what a power cut may cost in blocks to fetch again.
-const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// For one signature by a remote signer (op-node: time limit of a publication).
 const SIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the log says that sequencing has ended.
@@ -47,7 +45,7 @@ const EPOCH_POLL: Duration = Duration::from_secs(384);
 pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
-    let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
+    let (chain, threads) = open(options(&config.datadir, config.cache, config.commit_interval), config.pool.clone()).await?;
     chain.keep_states(config.history.states);
     chain.keep_proofs(config.history.proofs)?;
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
@@ -70,7 +68,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
-    let (chain, threads) = open(&config.datadir, config.cache.bytes, config.pool.clone()).await?;
+    let (chain, threads) = open(options(&config.datadir, config.cache, config.commit_interval), config.pool.clone()).await?;
     chain.keep_states(config.history.states);
     chain.keep_proofs(config.history.proofs)?;
     check_same_chain(&chain, &rollup, &config)?;
@@ -148,8 +146,12 @@ async fn learn_signer(
     Ok(())
 }
 
-async fn open(datadir: &Path, cache: u64, pool: PoolConfig) -> anyhow::Result<(Chain, Threads)> {
-    let options = Options { datadir: datadir.to_owned(), cache, commit_interval: COMMIT_INTERVAL };
+fn options(datadir: &Path, cache: CacheConfig, commit_interval: Duration) -> Options {
+    Options { datadir: datadir.to_owned(), cache: cache.bytes, commit_interval }
+}
+
+async fn open(options: Options, pool: PoolConfig) -> anyhow::Result<(Chain, Threads)> {
+    let datadir = options.datadir.clone();
     let opened = tokio::task::spawn_blocking(move || Chain::open_with(&options, pool)).await?;
     opened.with_context(|| format!("the chain in {} cannot be opened", datadir.display()))
 }
@@ -159,7 +161,8 @@ async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<
     let result = tasks.run_until(chain.ended()).await;
     drop(chain);
     // When the chain has failed, tasks fail because it is gone: its own error is the cause.
-    tokio::task::spawn_blocking(move || threads.stop()).await?.context("the chain has failed")?;
+    let stopped = tokio::task::spawn_blocking(move || threads.stop()).await?;
+    stopped.context("the chain has failed (`starling db verify` says whether its database is damaged)")?;
     result
 }
 

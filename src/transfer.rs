@@ -16,30 +16,25 @@ use crate::{
     cli::config::{ExportConfig, ImportConfig},
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// The longest time between two syncs of the store to disk.
-const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two syncs of a store that nobody writes to.
+const NOTHING_TO_COMMIT: Duration = Duration::from_secs(1);
 
 /// Time between two lines of progress in the log.
 const LOG_EVERY: Duration = Duration::from_secs(8);
 
 /// `starling import`.
 pub async fn run_import(config: ImportConfig, token: CancellationToken) -> Result<(), ImportError> {
-    import(options(config.datadir, config.cache.bytes), config.history, &config.files, token).await.map(drop)
+    let options = Options { datadir: config.datadir, cache: config.cache.bytes, commit_interval: config.commit_interval };
+    import(options, config.history, &config.files, token).await.map(drop)
 }
 
 /// `starling export`.
 pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Result<(), ExportError> {
-    export(options(config.datadir, config.cache.bytes), &config.file, config.range, token).await.map(drop)
-}
-
-fn options(datadir: PathBuf, cache: u64) -> Options {
-    Options { datadir, cache, commit_interval: COMMIT_INTERVAL }
+    let options = Options { datadir: config.datadir, cache: config.cache.bytes, commit_interval: NOTHING_TO_COMMIT };
+    export(options, &config.file, config.range, token).await.map(drop)
 }
 
 /// How far a long job is: a bar on a terminal, else a line in the log now and then.

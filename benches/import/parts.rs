@@ -192,7 +192,7 @@ impl Parts {
         begun.stop(&mut self.evm, &mut self.processor);
 
         let view = chain.view();
-        let parent = ParentState::from(view.state_at(payload.number() - 1).expect("the parent is near"));
+        let parent = ParentState::from(view.state_at(payload.number() - 1).expect("a read").expect("the parent is near"));
         let mut execution = BlockExecution::begin(&self.spec, &payload.header, parent).expect("the block begins");
         for (tx, raw) in recovered.iter().zip(&payload.transactions) {
             execution.transact(tx, raw).expect("the transaction is valid");

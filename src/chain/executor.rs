@@ -2,7 +2,8 @@
 //!
 //! Everybody who wants a block executed or a head moved sends it a [`Command`] over one bounded channel and waits for the reply.
 //! Readers never come here: they take the published [`View`]. It never touches the write path of the store; it waits only when
-//! executed but not yet stored blocks exceed [`OVERLAY_BUDGET`], the node's one point of back-pressure.
+//! executed but not yet stored blocks exceed [`OVERLAY_BUDGET`], the node's one point of back-pressure, or when not even the payload
+//! log has room on the disk.
 
 mod import;
 
@@ -266,7 +267,7 @@ impl Executor {
                 Provenance::Linked => drop(self.unlogged.insert(id.hash)),
                 _ => {
                     self.log_adopted(parent)?;
-                    self.log.append(&payload, FOLLOWED).map_err(ChainError::store)?;
+                    self.log_payload(&payload, FOLLOWED)?;
                 }
             }
             self.tree.insert(block);
@@ -393,7 +394,12 @@ impl Executor {
             at = block.payload.parent_hash();
             way.push(block.payload.clone());
         }
-        way.iter().rev().try_for_each(|payload| self.log.append(payload, BUILT)).map_err(ChainError::store)
+        way.iter().rev().try_for_each(|payload| self.log_payload(payload, BUILT))
+    }
+
+    /// Waits for room on a full disk.
+    fn log_payload(&self, payload: &Payload, origin: u8) -> Result<(), ChainError> {
+        self.shared.when_there_is_room(LogError::is_full, || self.log.append(payload, origin)).map_err(ChainError::store)
     }
 
     /// Publishes the view of the heads, then wakes who follows.
@@ -486,10 +492,7 @@ impl Executor {
 
     /// Takes what the persister has finished; with `wait`, waits for it.
     fn collect(&mut self, wait: bool) -> Result<(), ChainError> {
-        if !self.persisting {
-            return Ok(());
-        }
-        let result = if wait {
+        let result = if wait && self.persisting {
             self.done.recv().map_err(|_| ChainError::Stopped)?
         } else {
             match self.done.try_recv() {

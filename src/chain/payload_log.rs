@@ -6,7 +6,7 @@
 //! [`PayloadLog::prune`].
 
 use crate::chain::store::{
-    DamagedJournal, check_journals, clear_begun, decode_whole, free_space, free_space_floor, is_database, words,
+    DamagedJournal, check_journals, check_lists, clear_begun, decode_whole, free_space, free_space_floor, is_database, words,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, keccak256};
@@ -14,6 +14,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistM
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -58,6 +59,12 @@ pub enum LogError {
     )]
     Damaged { row: String, path: PathBuf },
     #[error(
+        "the payload log in {} cannot be opened: {what}. Restore a backup of the folder, or run `starling db repair`, which puts it \
+         aside. A node that never signs can do without it; a sequencer signs nothing then until its operator says so",
+        path.display()
+    )]
+    Unreadable { path: PathBuf, what: String },
+    #[error(
         "the end of the payload log was cut, and with it perhaps what this sequencer has signed: nothing is signed until {} is removed. \
          Do so when the chain's head has passed every block that was signed here",
         .0.display()
@@ -69,12 +76,22 @@ pub enum LogError {
     NotALog(PathBuf),
     #[error("only {free} bytes are free on the disk of the payload log, {floor} must stay free")]
     NoSpace { free: u64, floor: u64 },
-    #[error("an earlier write to the payload log failed and it takes no more: close and reopen it")]
+    #[error(
+        "a write to the payload log failed, and it takes no more: the log says above what failed. Mend that (the disk, its file system) \
+         and start again"
+    )]
     Poisoned,
     #[error("{0}: `starling db repair` cuts it at its last whole batch")]
     Journal(#[from] DamagedJournal),
     #[error("payload log: {0}")]
     Engine(String),
+}
+
+impl LogError {
+    /// Whether it is only room that lacks.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::NoSpace { .. })
+    }
 }
 
 impl From<fjall::Error> for LogError {
@@ -150,6 +167,22 @@ impl PayloadLog {
         {
             return Err(damaged.into());
         }
+        let unreadable = |what| LogError::Unreadable { path: dir.into(), what };
+        if is_database(dir)
+            && let Some(file) = check_lists(dir).map_err(|error| LogError::Engine(error.to_string()))?
+        {
+            return Err(unreadable(format!("{} is not what was written", file.display())));
+        }
+        // The engine panics over some damages.
+        match catch_unwind(AssertUnwindSafe(|| Self::start(dir))) {
+            Ok(Err(LogError::Engine(what))) => Err(unreadable(what)),
+            Ok(result) => result,
+            Err(_) => Err(unreadable("its files are not what the engine wrote".into())),
+        }
+    }
+
+    /// Opens what has been looked at.
+    fn start(dir: &Path) -> Result<Self, LogError> {
         let db = Database::builder(dir).cache_size(8 << 20).worker_threads(1).open()?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(8 << 20);
         let payloads = db.keyspace("payloads", options)?;

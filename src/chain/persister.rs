@@ -1,7 +1,8 @@
 //! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds block by block, syncs.
 //!
 //! The executor gives it one piece of [`Work`] at a time and gets one [`Done`] back, so groups form by themselves while a commit runs.
-//! A full disk makes it wait and try again, until the chain is stopped; any other failure of the store ends the chain.
+//! A full disk makes it wait and try again, until the chain is stopped; any other failure of the store ends the chain, that of a sync
+//! too: what the disk has once failed to take may be lost, whatever it says next.
 
 use crate::chain::{
     Shared,
@@ -17,9 +18,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-
-/// Time between two attempts to write to a full disk.
-const RETRY_NO_SPACE: Duration = Duration::from_secs(2);
 
 /// Time between two writes of all memtables: those that fill slowly keep old journals, which an open has to read.
 const ROTATE_EVERY: Duration = Duration::from_secs(600);
@@ -43,7 +41,7 @@ pub struct Work {
     pub finalized: Option<BlockId>,
 }
 
-/// The store after a piece of work.
+/// The store after a piece of work. An error may come at any time: it ends the chain.
 pub type Done = Result<Snapshot, StoreError>;
 
 /// Runs until the executor drops its end. `sync_every` bounds what a power cut can lose; a killed process loses nothing.
@@ -55,6 +53,15 @@ pub fn run(
     wake: tokio::sync::mpsc::WeakSender<Command>,
     sync_every: Duration,
 ) {
+    // False: nobody hears it any more.
+    let tell = |result: Done| {
+        let heard = done.send(result).is_ok();
+        // A full command channel means that the executor is awake.
+        if let Some(wake) = wake.upgrade() {
+            let _ = wake.try_send(Command::Wake);
+        }
+        heard
+    };
     let mut synced = Instant::now();
     let mut rotated = Instant::now();
     let mut dirty = false;
@@ -64,14 +71,7 @@ pub fn run(
                 let result = perform(store, shared, &piece);
                 let failed = result.is_err();
                 dirty = true;
-                if done.send(result).is_err() {
-                    break;
-                }
-                // A full command channel means that the executor is awake.
-                if let Some(wake) = wake.upgrade() {
-                    let _ = wake.try_send(Command::Wake);
-                }
-                if failed {
+                if !tell(result) || failed {
                     break;
                 }
             }
@@ -80,7 +80,8 @@ pub fn run(
         }
         if dirty && synced.elapsed() >= sync_every {
             if let Err(error) = store.sync() {
-                tracing::error!(%error, "the store could not be synced to disk");
+                tell(Err(error));
+                break;
             }
             if rotated.elapsed() >= rest(store.buffered()) {
                 if let Err(error) = store.rotate_within(Duration::ZERO) {
@@ -93,7 +94,7 @@ pub fn run(
         }
     }
     if let Err(error) = store.sync() {
-        tracing::error!(%error, "the store could not be synced to disk at the end");
+        return tracing::error!(%error, "the store could not be synced to disk at the end");
     }
     if let Err(error) = store.rotate_within(ROTATE_AT_END) {
         tracing::warn!(%error, "what is in memory was not written out at the end: the next start replays it");
@@ -108,16 +109,16 @@ fn rest(buffered: u64) -> Duration {
 fn perform(store: &Store, shared: &Shared, work: &Work) -> Done {
     let started = Instant::now();
     while store.head().number > work.unwind_to {
-        retry_without_space(shared, || store.unwind_one())?;
+        shared.when_there_is_room(StoreError::is_full, || store.unwind_one())?;
     }
     // What is finalized is told last: it lets unwind records go, which only matters above all of these blocks.
     let mut rest = &work.blocks[..];
     while let Some(count) = first_batch(rest) {
         let (batch, more) = rest.split_at(count);
-        retry_without_space(shared, || store.commit(batch, None, None))?;
+        shared.when_there_is_room(StoreError::is_full, || store.commit(batch, None, None))?;
         rest = more;
     }
-    retry_without_space(shared, || store.commit(rest, work.safe, work.finalized))?;
+    shared.when_there_is_room(StoreError::is_full, || store.commit(rest, work.safe, work.finalized))?;
     metrics::histogram!("starling_persist_seconds").record(started.elapsed().as_secs_f64());
     metrics::counter!("starling_persisted_blocks_total").increment(work.blocks.len() as u64);
     store.snapshot()
@@ -132,18 +133,6 @@ fn first_batch(blocks: &[Arc<ExecutedBlock>]) -> Option<usize> {
     })?;
     let count = full.max(1);
     (count < blocks.len()).then_some(count)
-}
-
-fn retry_without_space<T>(shared: &Shared, mut write: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    loop {
-        match write() {
-            Err(error @ StoreError::NoSpace { .. }) if !shared.is_stopping() => {
-                tracing::error!(%error, "writing has stopped and goes on by itself when there is room");
-                std::thread::sleep(RETRY_NO_SPACE);
-            }
-            result => return result,
-        }
-    }
 }
 
 #[cfg(test)]

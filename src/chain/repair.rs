@@ -32,7 +32,8 @@ pub enum RepairError {
     Log(#[from] LogError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    #[error("{0}: it follows from nothing else here. Restore a backup, or remove the database and sync or import again")]
+    /// It follows from nothing else here.
+    #[error("{0}")]
     Lost(String),
 }
 

@@ -20,6 +20,7 @@ mod journal;
 pub mod keys;
 mod lock;
 mod maintain;
+mod manifest;
 mod proofs;
 mod read;
 
@@ -27,10 +28,11 @@ pub use batch::{WrittenRow, written_rows};
 pub(in crate::chain) use begun::{clear as clear_begun, is_database};
 pub(super) use codec::decode_whole;
 pub(in crate::chain) use error::words;
-pub use error::{Identity, StoreError};
+pub use error::{Identity, StoreError, rebuild};
 pub use journal::DamagedJournal;
 pub(in crate::chain) use journal::check as check_journals;
 pub(in crate::chain) use maintain::{KINDS, Rewrite, is_own};
+pub(in crate::chain) use manifest::check as check_lists;
 pub use read::UnwindRecord;
 
 use crate::chain::view::{ExecutedBlock, Overlay, ReadError, RowChange};
@@ -44,6 +46,7 @@ pub(crate) use lock::Lock;
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
+    panic::AssertUnwindSafe,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -200,25 +203,31 @@ impl Store {
         if let Some(damaged) = journal::check(&path).map_err(|source| StoreError::Io { path: path.clone(), source })? {
             return Err(damaged.into());
         }
+        if let Some(file) = check_lists(&path).map_err(|source| StoreError::Io { path: path.clone(), source })? {
+            return Err(StoreError::Damaged { dir: dir.into(), what: format!("{} is not what was written", file.display()) });
+        }
         let history = History::default();
-        let db = database(&path, cache, &history)?;
-        if db.list_keyspace_names().iter().any(|name| Space::ALL.iter().all(|space| space.name() != &**name)) {
-            return Err(StoreError::NotStarling(path));
-        }
-        if !Space::ALL.iter().all(|space| db.keyspace_exists(space.name())) {
-            return Err(StoreError::Uninitialised(dir.into()));
-        }
-        let spaces = open_spaces(&db)?;
-        let Some(identity) = read_identity(&db, &spaces)? else { return Err(StoreError::Uninitialised(dir.into())) };
+        let (db, spaces, identity) = opened(dir, || {
+            let db = database(&path, cache, &history)?;
+            if db.list_keyspace_names().iter().any(|name| Space::ALL.iter().all(|space| space.name() != &**name)) {
+                return Err(StoreError::NotStarling(path.clone()));
+            }
+            if !Space::ALL.iter().all(|space| db.keyspace_exists(space.name())) {
+                return Err(StoreError::Uninitialised(dir.into()));
+            }
+            let spaces = open_spaces(&db)?;
+            let identity = read_identity(&db, &spaces)?.ok_or_else(|| StoreError::Uninitialised(dir.into()))?;
+            Ok((db, spaces, identity))
+        })?;
         if let Some(want) = want.filter(|want| *want != identity) {
             return Err(StoreError::OtherChain { have: identity, want });
         }
-        let head = agreed_head(&db, &spaces)?;
+        let head = opened(dir, || agreed_head(&db, &spaces, dir))?;
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(cache / 2));
         let buffers = Buffers::default();
         let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
-        store.0.history.committed(store.0.kept(&store.0.db.snapshot())?);
+        store.0.history.committed(opened(dir, || store.0.kept(&store.0.db.snapshot()))?);
         Ok(store)
     }
 
@@ -285,6 +294,7 @@ impl Store {
     /// finalized head above the new head comes down to it. Returns the new head.
     pub fn unwind_one(&self) -> Result<BlockId, StoreError> {
         let mut head = self.0.writer.lock();
+        self.0.check_space()?;
         let snapshot = self.snapshot()?;
         let gone = *head;
         if gone.hash == self.0.identity.genesis_hash {
@@ -384,6 +394,17 @@ fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjal
     builder.worker_threads(1).with_compaction_filter_factories(history.filters()).open()
 }
 
+/// What cannot be read while a store is opened is a damaged database, also where the engine panics over it.
+fn opened<T>(dir: &Path, open: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let damaged = |what| Err(StoreError::Damaged { dir: dir.into(), what });
+    match std::panic::catch_unwind(AssertUnwindSafe(open)) {
+        Ok(Err(StoreError::Engine(what) | StoreError::Read(ReadError::Store(what)))) => damaged(what),
+        Ok(Err(StoreError::Read(error @ ReadError::Damaged(_)))) => damaged(error.to_string()),
+        Ok(result) => result,
+        Err(_) => damaged("its files are not what the engine wrote".into()),
+    }
+}
+
 /// The database's folder inside the directory of a store.
 pub(in crate::chain) const DATABASE: &str = "chain";
 
@@ -423,7 +444,7 @@ fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<Identit
 }
 
 /// The head row, which must be the same in every keyspace.
-fn agreed_head(db: &Database, spaces: &[Keyspace; 6]) -> Result<BlockId, StoreError> {
+fn agreed_head(db: &Database, spaces: &[Keyspace; 6], dir: &Path) -> Result<BlockId, StoreError> {
     let snapshot = db.snapshot();
     let mut heads = Vec::with_capacity(spaces.len());
     for space in spaces {
@@ -434,7 +455,7 @@ fn agreed_head(db: &Database, spaces: &[Keyspace; 6]) -> Result<BlockId, StoreEr
         _ => {
             let show = |head: &Option<BlockId>| head.map_or("none".into(), |h| format!("{} {}", h.number, h.hash));
             let each: Vec<_> = Space::ALL.iter().zip(&heads).map(|(s, h)| format!("{}: {}", s.name(), show(h))).collect();
-            Err(StoreError::Torn(each.join(", ")))
+            Err(StoreError::Torn { dir: dir.into(), heads: each.join(", ") })
         }
     }
 }
@@ -515,9 +536,9 @@ impl Snapshot {
     fn scan(&self, space: Space, prefix: &[u8], from: &[u8]) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
         let prefix = Bytes::copy_from_slice(prefix);
         let rows = self.0.snapshot.range(&self.0.inner.spaces[space as usize], from.max(&prefix)..);
-        let mut rows = rows.map(|row| match row.into_inner() {
+        let mut rows = rows.map(move |row| match row.into_inner() {
             Ok((key, value)) => Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))),
-            Err(error) => Err(ReadError::Store(words(&error))),
+            Err(error) => Err(unreadable(space.name(), &error)),
         });
         // After the last row with the prefix nothing more is read.
         std::iter::from_fn(move || rows.next().filter(|row| row.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))))
@@ -528,8 +549,12 @@ impl Snapshot {
 fn get(snapshot: &fjall::Snapshot, space: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
     match snapshot.get(space, key) {
         Ok(row) => Ok(row.map(|row| Bytes::copy_from_slice(&row))),
-        Err(error) => Err(ReadError::Store(words(&error))),
+        Err(error) => Err(unreadable(space.name(), &error)),
     }
+}
+
+fn unreadable(keyspace: &str, error: &fjall::Error) -> ReadError {
+    ReadError::Store(format!("keyspace {keyspace}: {}", words(error)))
 }
 
 #[cfg(test)]

@@ -94,9 +94,9 @@ impl ExecutedBlock {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("the store failed: {0}")]
+    #[error("the database cannot be read ({0}): stop the node and run `starling db verify`, which says what is damaged and what helps")]
     Store(String),
-    #[error("a stored row is damaged: {0}")]
+    #[error("a stored row is damaged ({0}): stop the node and run `starling db verify`, which says what else is, and what helps")]
     Damaged(String),
     #[error("the records of block {0} are no longer kept")]
     Pruned(u64),
@@ -104,6 +104,16 @@ pub enum ReadError {
     NoTrie(u64),
     #[error("block {0} does not stand on the block below it")]
     Unlinked(u64),
+}
+
+impl ReadError {
+    /// What is wrong, for whoever says himself what to do about it.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Store(what) | Self::Damaged(what) => what.clone(),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// A head, the blocks above the store that lead to it, and the store snapshot below them.
@@ -266,31 +276,25 @@ impl View {
 
     /// The state after an earlier block of this branch; `None` above the head or below the retained history. Below
     /// [`View::stored`] it may have values but no trie.
-    pub fn state_at(self: &Arc<Self>, number: u64) -> Option<State> {
+    pub fn state_at(self: &Arc<Self>, number: u64) -> Result<Option<State>, ReadError> {
         if number == self.header.number {
-            return Some(self.state());
+            return Ok(Some(self.state()));
         }
         if number > self.header.number || number < self.snapshot.oldest_state() {
-            return None;
+            return Ok(None);
         }
-        let header = match self.header_of(number) {
-            Ok(header) => Arc::new(header?),
-            Err(error) => {
-                tracing::error!(number, %error, "cannot read a header");
-                return None;
-            }
-        };
+        let header = self.header_of(number)?.ok_or_else(|| ReadError::Damaged(format!("block {number} has no header")))?;
         let at = match number.checked_sub(self.base.number) {
             Some(above) => At::Tip(above as usize),
             None => At::Stored(number),
         };
-        Some(State::new(self.clone(), header, at))
+        Ok(Some(State::new(self.clone(), Arc::new(header), at)))
     }
 
     /// The state after a block of this branch in which this account can be proven; `None` above the head or below the proof window.
     pub fn provable_state(self: &Arc<Self>, number: u64, address: Address) -> Result<Option<State>, ReadError> {
         if number >= self.base.number {
-            return Ok(self.state_at(number));
+            return self.state_at(number);
         }
         if number < self.oldest_proof(address) {
             return Ok(None);

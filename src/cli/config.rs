@@ -30,6 +30,8 @@ pub struct NodeConfig {
     pub rpc: RpcConfig,
     pub pool: PoolConfig,
     pub cache: CacheConfig,
+    /// The longest time between two syncs of the database; never zero.
+    pub commit_interval: Duration,
     pub history: HistoryConfig,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
@@ -45,6 +47,8 @@ pub struct ExecutionConfig {
     /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
     pub dev_period: Option<u64>,
     pub cache: CacheConfig,
+    /// The longest time between two syncs of the database; never zero.
+    pub commit_interval: Duration,
     pub history: HistoryConfig,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
@@ -186,6 +190,7 @@ impl NodeConfig {
             rpc: RpcConfig::read(values)?,
             pool: limits::pool(values)?,
             cache: cache(values)?,
+            commit_interval: commit_interval(values)?,
             history: HistoryConfig::read(values)?,
             log: LogConfig::of_node(values)?,
             metrics: match values.bool("metrics.enabled")? {
@@ -207,6 +212,7 @@ impl ExecutionConfig {
             pool: limits::pool(values)?,
             dev_period: values.optional_uint("dev.period")?.filter(|seconds| *seconds > 0),
             cache: cache(values)?,
+            commit_interval: commit_interval(values)?,
             history: HistoryConfig::read(values)?,
             log: LogConfig {
                 level: values.uint("verbosity")?.to_string(),
@@ -374,6 +380,17 @@ pub fn datadir(values: &Values) -> Result<PathBuf, CliError> {
 
 fn cache(values: &Values) -> Result<CacheConfig, CliError> {
     Ok(CacheConfig { bytes: values.uint("cache")?.saturating_mul(1 << 20) })
+}
+
+/// Between syncing without a pause and not at all.
+fn commit_interval(values: &Values) -> Result<Duration, CliError> {
+    const LEAST: Duration = Duration::from_millis(10);
+    const MOST: Duration = Duration::from_secs(600);
+    let name = "commit.interval";
+    match values.duration(name)? {
+        interval if (LEAST..=MOST).contains(&interval) => Ok(interval),
+        interval => Err(CliError::Invalid { name, reason: format!("{interval:?} is not between {LEAST:?} and {MOST:?}") }),
+    }
 }
 
 /// Where to listen: this machine only, if nothing is said. A machine may know `localhost` by its IPv6 address first, and clients mean

@@ -368,6 +368,18 @@ fn clap_finds_no_fault_with_the_table() {
 }
 
 #[test]
+fn defaults_of_the_database_are_ours_and_said() -> Result<(), CliError> {
+    let (config, _) = node("", &[])?;
+    assert_eq!((config.cache.bytes, config.commit_interval), (128 << 20, Duration::from_secs(1)));
+    let Invocation::Execution(config) = parse_with("starling execution", &[])?.invocation else { panic!("another role") };
+    assert_eq!((config.cache.bytes, config.commit_interval), (128 << 20, Duration::from_secs(1)));
+    let Invocation::Print(help) = parse_with("starling execution --help", &[])?.invocation else { panic!("no help") };
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("database's cache; op-geth's 4096 are more than this node needs [default: 128]"), "{words}");
+    Ok(())
+}
+
+#[test]
 fn tools_take_their_operands() -> Result<(), CliError> {
     let files = |line: &str| match parse_with(line, &[])?.invocation {
         Invocation::Import(config) => Ok::<_, CliError>((config.files, config.history.states)),
@@ -385,6 +397,16 @@ fn tools_take_their_operands() -> Result<(), CliError> {
     };
     assert_eq!((proofs("starling import a")?, proofs("starling import a --proofs.max-size=3MB")?), (5_000_000_000, 3_000_000));
     assert!(parse_with("starling import a --proofs.max-size many", &[]).is_err());
+    let interval = |line: &str| match parse_with(line, &[("STARLING_COMMIT_INTERVAL", "250ms")])?.invocation {
+        Invocation::Import(config) => Ok::<_, CliError>(config.commit_interval),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(interval("starling import a")?, Duration::from_millis(250));
+    assert_eq!(interval("starling import a --commit.interval 1m")?, Duration::from_secs(60));
+    for wrong in ["0", "9ms", "11m", "-1s"] {
+        let refused = interval(&format!("starling import a --commit.interval={wrong}"));
+        assert!(matches!(refused, Err(CliError::Invalid { name: "commit.interval", .. })), "{wrong}: {refused:?}");
+    }
     let range = |line: &str| match parse_with(line, &[])?.invocation {
         Invocation::Export(config) => Ok::<_, CliError>((config.file, config.range)),
         other => panic!("{other:?}"),

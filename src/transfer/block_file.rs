@@ -120,6 +120,16 @@ impl BlockReader {
         self.read.clone()
     }
 
+    /// Where what has been read of the blocks ends, in what the file unpacks to.
+    pub fn end(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether the file is packed: then nothing can be cut off it.
+    pub fn is_packed(&self) -> bool {
+        self.packing != Packing::None
+    }
+
     fn read_block(&mut self) -> Result<Option<(u64, Payload)>, Cause> {
         let mut first = [0; 1];
         if self.input.by_ref().take(1).read(&mut first).map_err(io_cause)? == 0 {

@@ -2,9 +2,16 @@
 
 use crate::{
     chain::{Chain, ChainError, Options, Threads, view::ReadError},
-    transfer::{Progress, block_file::BlockWriter, import::stop},
+    transfer::{
+        Progress,
+        block_file::{BlockReader, BlockWriter, FileBlock},
+        import::stop,
+    },
 };
-use std::{path::Path, path::PathBuf};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 use tokio_util::sync::CancellationToken;
 
 /// A view serves for so many blocks: it pins what it can see.
@@ -20,8 +27,13 @@ pub enum ExportError {
     Order { first: u64, last: u64 },
     #[error("block {0} is not in the database: `starling db verify` says what else is missing")]
     Missing(u64),
-    #[error("the export was interrupted; the last block in the file is {0}: export from the next on, and it is appended")]
+    #[error("the export was interrupted before block {0}: the same command goes on from there")]
     Interrupted(u64),
+    #[error(
+        "{} ends in the middle of {}: remove it, or export to another file",
+        path.display(), last.map_or("its first block".to_owned(), |last| format!("the block after {last}"))
+    )]
+    Torn { path: PathBuf, last: Option<u64> },
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
@@ -34,7 +46,8 @@ pub(super) async fn open(options: Options) -> Result<(Chain, Threads), ChainErro
 }
 
 /// Writes the blocks from `range.0` to `range.1`, both included, to a file, and appends if a range is given; else all blocks from
-/// the genesis block to the head, in place of what the file held. Returns how many were written.
+/// the genesis block to the head, in place of what the file held. What it holds of these blocks already, from an export that was
+/// interrupted or killed, is passed over. Returns how many were written.
 pub async fn export(
     options: Options,
     file: &Path,
@@ -59,30 +72,79 @@ fn write(chain: &Chain, path: &Path, range: Option<(u64, u64)>, token: &Cancella
         return Err(ExportError::Order { first, last });
     }
     let failed = |source| ExportError::File { path: path.to_owned(), source };
-    let mut file = BlockWriter::create(path, range.is_some()).map_err(failed)?;
-    let mut progress = Progress::new("export", last - first + 1, false);
+    let Place { next, append } = place(chain, path, first, range.is_some())?;
+    if next > last {
+        tracing::info!(first, last, file = %path.display(), "the file holds these blocks already");
+        return Ok(0);
+    }
+    let mut file = BlockWriter::create(path, append).map_err(failed)?;
+    let mut progress = Progress::new("export", last - next + 1, false);
     let mut view = chain.view();
     let mut interrupted = None;
-    for number in first..=last {
+    for number in next..=last {
         if token.is_cancelled() {
-            interrupted = Some(ExportError::Interrupted(number.saturating_sub(1)));
+            interrupted = Some(ExportError::Interrupted(number));
             break;
         }
-        if (number - first).is_multiple_of(BLOCKS_PER_VIEW) {
+        if (number - next).is_multiple_of(BLOCKS_PER_VIEW) {
             view = chain.view();
         }
         let payload = view.payload(number)?.ok_or(ExportError::Missing(number))?;
         file.write(&payload).map_err(failed)?;
-        progress.set(number - first + 1, String::new);
+        progress.set(number - next + 1, String::new);
     }
     file.finish().map_err(failed)?;
     progress.end();
     match interrupted {
         Some(error) => Err(error),
         None => {
-            tracing::info!(first, last, file = %path.display(), "exported blocks");
-            Ok(last - first + 1)
+            tracing::info!(first = next, last, file = %path.display(), "exported blocks");
+            Ok(last - next + 1)
         }
+    }
+}
+
+/// Where an export begins.
+struct Place {
+    next: u64,
+    /// Behind what the file holds, or in its place.
+    append: bool,
+}
+
+/// Looks at what a file holds. The end of a block that was being written is cut off. With `append`, blocks of any other kind stay before
+/// what is written.
+fn place(chain: &Chain, path: &Path, first: u64, append: bool) -> Result<Place, ExportError> {
+    let anew = Place { next: first, append };
+    if !path.metadata().is_ok_and(|file| file.is_file() && file.len() > 0) {
+        return Ok(anew);
+    }
+    let failed = |source| ExportError::File { path: path.to_owned(), source };
+    let mut reader = BlockReader::open(path).map_err(failed)?;
+    let view = chain.view();
+    let (mut held, mut torn) = (None::<(u64, u64)>, false);
+    while let Some(block) = reader.next() {
+        let Ok(FileBlock { payload, .. }) = block else {
+            torn = true;
+            break;
+        };
+        let number = payload.number();
+        let follows = held.is_none_or(|(_, last)| number == last + 1);
+        if !follows || view.hash_of(number)? != Some(payload.hash) {
+            return Ok(anew);
+        }
+        held = Some((held.map_or(number, |(begin, _)| begin), number));
+    }
+    let last = held.map(|(_, last)| last);
+    if torn && append && (held.is_none() || reader.is_packed()) {
+        return Err(ExportError::Torn { path: path.to_owned(), last });
+    }
+    let (Some((begin, last)), false) = (held, torn && reader.is_packed()) else { return Ok(anew) };
+    if torn {
+        File::options().write(true).open(path).and_then(|file| file.set_len(reader.end())).map_err(failed)?;
+    }
+    match (begin..=last + 1).contains(&first) {
+        true if append || begin == first => Ok(Place { next: last + 1, append: true }),
+        _ => Ok(anew),
     }
 }
 

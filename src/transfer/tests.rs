@@ -10,11 +10,11 @@ use crate::cli::config::HistoryConfig;
 use alloy_primitives::B256;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use starling_proto::payload::{BlockId, Payload};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 fn options_of(dir: &TempDir) -> Options {
-    options(dir.path().to_owned(), 4 << 20)
+    Options { datadir: dir.path().to_owned(), cache: 4 << 20, commit_interval: Duration::from_millis(50) }
 }
 
 async fn import_to(dir: &TempDir, files: &[PathBuf]) -> Result<Counts, ImportError> {
@@ -84,6 +84,70 @@ async fn ranges_are_appended_and_files_follow_each_other() {
     assert_eq!(error, "Export error: block number 41 larger than head block 40");
     assert!(matches!(export_from(&source, &whole, Some((3, 2))).await, Err(ExportError::Order { .. })));
     assert_eq!(blocks(&whole).len(), 41, "what cannot be exported changes nothing");
+}
+
+/// Killed anywhere, and interrupted: the same command goes on, and the file is the same in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_goes_on_where_it_ended() {
+    let (source, files) = (grown(23, 40).await, tempfile::tempdir().unwrap());
+    let mut rng = StdRng::seed_from_u64(23);
+    let whole_path = files.path().join("whole");
+    export_from(&source, &whole_path, None).await.unwrap();
+    let all = blocks(&whole_path);
+    for name in ["blocks", "blocks.gz", "blocks.zst"] {
+        let file = files.path().join(name);
+        let cancelled = CancellationToken::new();
+        cancelled.cancel();
+        let error = export(options_of(&source), &file, None, cancelled).await.unwrap_err();
+        assert!(matches!(error, ExportError::Interrupted(0)), "{error}");
+        assert_eq!(export_from(&source, &file, None).await.unwrap(), 41);
+        assert_eq!(blocks(&file), all);
+        assert_eq!(export_from(&source, &file, None).await.unwrap(), 0, "all is there");
+
+        let whole = std::fs::read(&file).unwrap();
+        for _ in 0..3 {
+            let cut = rng.random_range(1..whole.len());
+            std::fs::write(&file, &whole[..cut]).unwrap();
+            let held = BlockReader::open(&file).unwrap().take_while(Result::is_ok).count() as u64;
+            let range = export_from(&source, &file, Some((0, 40))).await;
+            match range {
+                Ok(written) => assert_eq!((name, written), ("blocks", 41 - held)),
+                // What is packed has no places where it can be cut.
+                Err(ExportError::Torn { last, .. }) => {
+                    assert!(last.map_or(0, |last| last + 1) == held && (held == 0 || name != "blocks"), "{name} {last:?}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+            export_from(&source, &file, None).await.unwrap();
+            assert_eq!(blocks(&file), all, "{name} cut at {cut}");
+        }
+    }
+    // What is there of a range is passed over; blocks of any other kind stay before it.
+    let parts = files.path().join("parts");
+    export_from(&source, &parts, Some((3, 9))).await.unwrap();
+    assert_eq!(export_from(&source, &parts, Some((5, 12))).await.unwrap(), 3);
+    assert_eq!(export_from(&source, &parts, Some((20, 21))).await.unwrap(), 2);
+    assert_eq!(export_from(&source, &parts, Some((0, 1))).await.unwrap(), 2);
+    let numbers: Vec<_> = blocks(&parts).iter().map(|(_, block)| block.number()).collect();
+    assert_eq!(numbers, [(3..=12).collect::<Vec<_>>(), vec![20, 21, 0, 1]].concat());
+    assert_eq!(export_from(&source, &parts, None).await.unwrap(), 41, "all blocks stand in place of what was there");
+    assert_eq!(blocks(&parts), all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_import_says_so_and_goes_on() {
+    let (source, files) = (grown(24, 30).await, tempfile::tempdir().unwrap());
+    let file = files.path().join("blocks");
+    export_from(&source, &file, None).await.unwrap();
+    let (target, cancelled) = (datadir(), CancellationToken::new());
+    cancelled.cancel();
+    let history = HistoryConfig { states: None, proofs: 0 };
+    let error = import(options_of(&target), history, std::slice::from_ref(&file), cancelled).await.unwrap_err();
+    let reached = head(&target).await;
+    assert!(matches!(error, ImportError::Interrupted(at) if at == reached), "{error}");
+    assert!(reached.number < 30, "{reached}");
+    let counts = import_to(&target, &[file]).await.unwrap();
+    assert_eq!(counts, Counts { executed: 30 - reached.number, known: 1 + reached.number });
 }
 
 /// Cut anywhere: the last whole block is the head, and the error says where the next begins.

@@ -4,8 +4,13 @@
 pub mod world;
 
 use crate::net::starling;
+use alloy_primitives::B256;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use starling::chain::store::Store;
+use starling::chain::{
+    payload_log::PayloadLog,
+    payload_log_dir,
+    store::Store,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -60,9 +65,18 @@ fn child_that_imports_until_it_is_killed() {
     World::open(Path::new(&dir), window).run(&mut StdRng::from_os_rng());
 }
 
-/// Runs a chain in a child process until it has said so many lines, and kills it. `floor` is the least height that its head can have;
-/// returns that of the next life, and how often the branch was changed.
-fn live_and_die(dir: &Path, window: u64, mut floor: u64, lines: usize) -> (u64, u64) {
+/// What a child has said.
+struct Life {
+    /// The least height that its head can have.
+    floor: u64,
+    /// How often the branch was changed.
+    reorgs: u64,
+    /// Blocks that peers may have, since they were logged to be signed.
+    signed: Vec<B256>,
+}
+
+/// Runs a chain in a child process until it has said so many lines, and kills it. `floor` is that of the life before.
+fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "campaign::child_that_imports_until_it_is_killed", "--nocapture"])
         .env(CHILD, dir)
@@ -71,23 +85,33 @@ fn live_and_die(dir: &Path, window: u64, mut floor: u64, lines: usize) -> (u64, 
         .spawn()
         .expect("the child");
     let mut told = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let mut reorgs = 0;
+    let mut life = Life { floor, reorgs: 0, signed: vec![] };
     let mut hear = |line: &str, alive: bool| {
         let word = |name: &str| line.split_once(name).and_then(|(_, number)| number.parse::<u64>().ok());
         match (word("stored "), word("reorg ")) {
-            (Some(stored), _) if alive => floor = stored,
-            (_, Some(fork)) => (floor, reorgs) = (floor.min(fork), reorgs + 1),
-            _ => {}
+            (Some(stored), _) if alive => life.floor = stored,
+            (_, Some(fork)) => (life.floor, life.reorgs) = (life.floor.min(fork), life.reorgs + 1),
+            _ => life.signed.extend(line.split_once("signed ").map(|(_, hash)| hash.parse::<B256>().expect("a hash"))),
         }
     };
     for _ in 0..lines {
         hear(&told.next().expect("the child stopped by itself").expect("a line"), true);
     }
     child.kill().expect("a child to kill");
-    // Of what it had said before it died only the changes of branch can be held against it.
+    // Of what it had said before it died, what it had stored cannot be held against it: it may have changed its mind since.
     told.map_while(Result::ok).for_each(|line| hear(&line, false));
     child.wait().expect("it is dead");
-    (floor, reorgs)
+    life
+}
+
+/// Which of these blocks are neither stored nor in the payload log.
+fn lost(dir: &Path, blocks: &[B256]) -> Vec<B256> {
+    let log = PayloadLog::open(&payload_log_dir(dir)).expect("the payload log");
+    let snapshot = Store::open(dir, 4 << 20, None).and_then(|store| store.snapshot()).expect("the store");
+    let is_there = |hash: &B256| {
+        log.by_hash(*hash).expect("a read").is_some() || snapshot.number_of(hash).expect("a read").is_some()
+    };
+    blocks.iter().filter(|hash| !is_there(hash)).copied().collect()
 }
 
 #[test]
@@ -97,20 +121,23 @@ fn killed_under_import_and_reorgs_nothing_is_inconsistent() {
     // An archive, and a chain with a window so small that it prunes all the time.
     let dirs = [0, 40].map(|window| (world::datadir(), window, 0u64));
     let mut dirs = Vec::from(dirs);
-    let (mut reorgs, mut highest) = (0, 0);
+    let (mut reorgs, mut signatures, mut highest) = (0, 0, 0);
     for kill in 0..kills {
         let (dir, window, reached) = &mut dirs[kill % 2];
-        let (floor, changes) = live_and_die(dir.path(), *window, *reached, rng.random_range(3..80));
-        reorgs += changes;
+        let life = live_and_die(dir.path(), *window, *reached, rng.random_range(3..80));
+        (reorgs, signatures) = (reorgs + life.reorgs, signatures + life.signed.len());
         match verify(dir.path()) {
             Verdict::Sound { head } => {
-                assert!(head >= floor, "kill {kill}: the head is {head}, and {floor} had been stored");
+                assert!(head >= life.floor, "kill {kill}: the head is {head}, and {} had been stored", life.floor);
                 (*reached, highest) = (head, highest.max(head));
             }
             other => panic!("kill {kill}: {other:?}"),
         }
+        assert_eq!(lost(dir.path(), &life.signed), [B256::ZERO; 0], "kill {kill}: blocks that peers may have are gone");
     }
-    println!("{kills} kills, {reorgs} reorgs, highest head {highest}: 0 inconsistencies");
+    println!(
+        "{kills} kills, {reorgs} reorgs, highest head {highest}: 0 inconsistencies; {signatures} blocks logged to be signed: 0 missing"
+    );
 }
 
 /// Everything in a folder, by path inside it.
@@ -130,7 +157,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// The files of a chain that was killed. Journals are cut behind what they hold.
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     for file in files(from) {
         fs::create_dir_all(to.join(&file).parent().expect("a folder")).expect("a folder");
         let mut bytes = fs::read(from.join(&file)).expect("a file");
@@ -270,7 +297,7 @@ fn damaged_files_never_give_wrong_answers() {
 }
 
 /// Makes tables of what is in memory.
-fn flush(dir: &Path) {
+pub fn flush(dir: &Path) {
     let store = Store::open(dir, 4 << 20, None).expect("the store");
     store.flush().expect("a flush");
     store.prune().expect("a compaction");

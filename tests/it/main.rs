@@ -4,6 +4,7 @@ mod bad_input;
 mod campaign;
 mod clients;
 mod crash;
+mod damaged;
 mod devnet;
 mod devnet_use;
 mod differential;

@@ -1,10 +1,13 @@
 //! What can go wrong with the store, each with its cause and, where there is one, the next step.
 
-use crate::chain::{store::DamagedJournal, view::ReadError};
+use crate::chain::{
+    store::{DATABASE, DamagedJournal},
+    view::ReadError,
+};
 use alloy_primitives::B256;
 use fjall::LsmError;
 use starling_proto::payload::BlockId;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Which chain a store holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +37,10 @@ pub enum StoreError {
         "the database has schema version {have}, this program writes version {want}: use the program that wrote it, or sync again"
     )]
     Schema { have: u32, want: u32 },
-    #[error(
-        "the keyspaces of the database disagree on the head ({0}): it is torn. Restore a backup, or remove it and sync again"
-    )]
-    Torn(String),
+    #[error("the database in {} cannot be opened: {what}. {}", dir.display(), rebuild(dir))]
+    Damaged { dir: PathBuf, what: String },
+    #[error("the keyspaces of the database in {} disagree on the head ({heads}): it is torn. {}", dir.display(), rebuild(dir))]
+    Torn { dir: PathBuf, heads: String },
     #[error("the {what} of block {block} is missing or another's: run `starling db verify` to see how much is lost")]
     Gap { block: BlockId, what: &'static str },
     #[error("{0}: `starling db repair` cuts it at its last whole batch. After a power cut nothing that was synced is lost by it")]
@@ -47,7 +50,8 @@ pub enum StoreError {
     #[error("only {free} bytes are free on the disk of the database, {floor} must stay free")]
     NoSpace { free: u64, floor: u64 },
     #[error(
-        "an earlier write to the database failed, as on a full disk, and it takes no more: make room and start again, nothing is lost"
+        "a write to the database failed, and it takes no more: the log says above what failed. Mend that (the disk, its file system, room \
+         on it) and start again: what was acknowledged is kept"
     )]
     Poisoned,
     #[error("block {block:?} does not stand on the stored head {head:?}")]
@@ -62,6 +66,23 @@ pub enum StoreError {
     Engine(String),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
+}
+
+impl StoreError {
+    /// Whether it is only room that lacks.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::NoSpace { .. })
+    }
+}
+
+/// What helps when the database of a data directory cannot be put right. The payload log beside it stays: it knows what was signed here.
+pub fn rebuild(dir: &Path) -> String {
+    format!(
+        "Restore a backup; or remove the folder {} and nothing beside it, run `starling init --datadir {dir}` with the genesis file, \
+         and then `starling import --datadir {dir}` with a file of blocks, or start the node and let it fetch them again",
+        dir.join(DATABASE).display(),
+        dir = dir.display()
+    )
 }
 
 /// What the engine says, in words. Its own text is that of its types.

@@ -121,7 +121,7 @@ fn keyspaces_that_disagree_are_refused() {
         store.0.spaces[space as usize].insert(HEAD, codec::encode_id(genesis().id())).unwrap();
         drop(store);
         let error = Store::open(dir.path(), CACHE, None).map(|_| ()).unwrap_err();
-        assert!(matches!(&error, StoreError::Torn(heads) if heads.contains(&format!("{}: 0 ", space.name()))), "{error}");
+        assert!(matches!(&error, StoreError::Torn { heads, .. } if heads.contains(&format!("{}: 0 ", space.name()))), "{error}");
     }
 }
 
@@ -169,10 +169,13 @@ fn heads_and_settings_are_kept_and_come_down_with_an_unwind() {
 fn nothing_is_written_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = create(dir.path());
+    let first = block(store.head());
+    store.commit(std::slice::from_ref(&first), None, None).unwrap();
     Arc::get_mut(&mut store.0).unwrap().floor = u64::MAX;
-    let refused = store.commit(&[block(store.head())], None, None);
+    let refused = store.commit(&[block(first.payload.id())], None, None);
     assert!(matches!(refused, Err(StoreError::NoSpace { floor: u64::MAX, .. })));
-    assert_eq!(store.head(), genesis().id());
+    assert!(matches!(store.unwind_one(), Err(StoreError::NoSpace { .. })));
+    assert_eq!(store.head(), first.payload.id());
     check_whole(&store);
 }
 

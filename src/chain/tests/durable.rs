@@ -141,6 +141,67 @@ async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
     assert_eq!(chain.view().head(), blocks[11].id());
 }
 
+/// Whether this is still waited for after a while.
+async fn waits<T>(answer: &mut (impl Future<Output = T> + Unpin)) -> bool {
+    tokio::time::timeout(Duration::from_secs(1), answer).await.is_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_even_the_log_has_no_room_blocks_and_signatures_wait() {
+    let Some((disk, dir)) = Disk::mount() else { return };
+    let blocks = branch(1, 3).await;
+    let (chain, threads) = open(&dir);
+    // Below the floor of the log, which is half that of the store.
+    let nearly_full = || disk.fill(store::free_space_floor(&dir).unwrap() / 4);
+    let filler = nearly_full();
+    let mut followed = Box::pin(chain.follow(blocks[0].clone(), GOSSIP));
+    let mut signed = Box::pin(chain.log_before_sign(blocks[2].clone(), B256::ZERO));
+    assert!(waits(&mut followed).await && waits(&mut signed).await);
+    assert_eq!(chain.view().head().number, 0, "readers wait for nobody");
+    std::fs::remove_file(filler).unwrap();
+    assert_eq!(followed.await.unwrap(), Inserted::Valid);
+    signed.await.unwrap();
+    assert_eq!(chain.follow(blocks[1].clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+
+    // A stop does not wait for room.
+    let filler = nearly_full();
+    let mut followed = Box::pin(chain.follow(blocks[2].clone(), GOSSIP));
+    assert!(waits(&mut followed).await);
+    let stopped = tokio::task::spawn_blocking(|| threads.stop()).await.unwrap();
+    assert!(stopped.is_err_and(|error| error.to_string().contains("bytes are free")));
+    drop((followed, chain));
+    std::fs::remove_file(filler).unwrap();
+    let (chain, _threads) = open(&dir);
+    assert_eq!(chain.view().head(), blocks[1].id());
+    assert!(chain.knows(blocks[2].hash), "it was signed here");
+}
+
+/// The sync of a store that nobody writes to any more is what finds out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_fails_ends_the_chain_by_itself() {
+    let dir = datadir();
+    let block = branch(1, 1).await.remove(0);
+    // Longer than it takes to break the disk, and what the test then waits for.
+    let commit_interval = Duration::from_secs(10);
+    let (chain, threads) = Chain::open(&Options { datadir: dir.path().into(), cache: 4 << 20, commit_interval }).unwrap();
+    assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+    until("it is stored", || chain.view().stored() == block.id()).await;
+    // No table can be written any more.
+    for keyspace in std::fs::read_dir(dir.path().join("chain/keyspaces")).unwrap() {
+        std::fs::remove_dir_all(keyspace.unwrap().path()).unwrap();
+    }
+    chain.settings.rotate().unwrap();
+    tokio::time::timeout(Duration::from_secs(300), chain.ended()).await.expect("it ends");
+    let error = tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("a write to the database failed") && error.contains("start again"), "{error}");
+    // In the log is what was acknowledged.
+    drop(chain);
+    std::fs::remove_dir_all(dir.path().join("chain")).unwrap();
+    assert!(init(dir.path(), &test_genesis()).unwrap());
+    let (chain, _threads) = open(dir.path());
+    assert_eq!(chain.view().head(), block.id());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fills_a_gap_is_logged_when_something_else_stands_on_it() {
     let Some((disk, dir)) = Disk::mount() else { return };

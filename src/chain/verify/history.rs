@@ -126,7 +126,7 @@ fn rows(snapshot: &Snapshot, report: &mut Report, tell: &mut Tell<'_>) -> Result
 
 /// Executes a stored block again on the state before it, from state history. The inner error says why it is not executed to its end.
 pub(in crate::chain) fn replay(view: &Arc<View>, spec: &ChainSpec, number: u64) -> Result<Result<Execution, String>, ReadError> {
-    let parent = view.state_at(number.saturating_sub(1)).ok_or(ReadError::Pruned(number.saturating_sub(1)))?;
+    let parent = view.state_at(number.saturating_sub(1))?.ok_or(ReadError::Pruned(number.saturating_sub(1)))?;
     let payload = view.payload(number)?.ok_or_else(|| ReadError::Damaged(format!("block {number} is not whole")))?;
     let mut execution = match BlockExecution::begin(spec, &payload.header, (&parent).into()) {
         Ok(execution) => execution,

@@ -18,7 +18,7 @@ const PROVEN: usize = 8;
 pub(in crate::chain) fn check(snapshot: &Snapshot, view: &Arc<View>, samples: u64, report: &mut Report, tell: &mut Tell<'_>) {
     let stages = [rows(snapshot, report, tell), newest(snapshot, report), proven(snapshot, view, samples, report, tell)];
     for error in stages.into_iter().filter_map(Result::err) {
-        report.add(format!("the trie history cannot be read: {error}"), Remedy::Repair);
+        report.add(format!("the trie history cannot be read: {}", error.cause()), Remedy::Repair);
     }
 }
 
@@ -85,7 +85,7 @@ fn proven(
     let (oldest, head) = (snapshot.oldest_proof(alloy_primitives::Address::ZERO), snapshot.head().number);
     let mut count = 0;
     for number in pick(oldest, head, samples) {
-        let Some(state) = view.state_at(number) else { continue };
+        let Some(state) = view.state_at(number)? else { continue };
         let changed = snapshot.unwind_record(number)?.into_iter().flatten().filter(|(key, _)| keys::is_flat(key));
         let mut asked: Vec<Vec<u8>> = changed.map(|(key, _)| key[1..].to_vec()).take(PROVEN).collect();
         asked.push(B256::random().to_vec());

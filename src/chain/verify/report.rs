@@ -1,5 +1,7 @@
 //! What a check found.
 
+use crate::chain::view::ReadError;
+
 /// Damages that are named; beyond, they are counted.
 const NAMED: usize = 40;
 
@@ -46,7 +48,7 @@ impl Report {
         }
     }
 
-    pub(super) fn unreadable(&mut self, what: &str, error: &impl std::fmt::Display) {
-        self.add(format!("{what} cannot be read: {error}"), Remedy::Resync);
+    pub(super) fn unreadable(&mut self, what: &str, error: &ReadError) {
+        self.add(format!("{what} cannot be read: {}", error.cause()), Remedy::Resync);
     }
 }

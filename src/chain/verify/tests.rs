@@ -275,12 +275,12 @@ async fn old_states_are_read_as_they_were() {
         let view = chain.view();
         let oldest = view.oldest_state();
         assert_eq!(oldest, window.map_or(0, |window| BLOCKS - window));
-        assert!((0..oldest).all(|number| view.state_at(number).is_none()));
+        assert!((0..oldest).all(|number| view.state_at(number).unwrap().is_none()));
         let mut written = 0;
         for _ in 0..1_000 {
             let (address, slot) = (*addresses.choose(&mut rng).unwrap(), *slots.choose(&mut rng).unwrap());
             let number = rng.random_range(oldest..=BLOCKS);
-            let read = values(&view.state_at(number).unwrap(), address, slot);
+            let read = values(&view.state_at(number).unwrap().unwrap(), address, slot);
             assert_eq!(read, replayed[&(number, address, slot)], "{address} {slot} at {number}");
             written += u32::from(read.0.is_some());
         }

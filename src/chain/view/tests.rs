@@ -140,7 +140,7 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
     assert_eq!(view.head().number, head);
     check_state(&view.state(), &branch[head as usize].1);
     let number = dice.below(branch.len() as u64);
-    let earlier = view.state_at(number).unwrap();
+    let earlier = view.state_at(number).unwrap().unwrap();
     assert_eq!(earlier.header().number, number);
     check_state(&earlier, &branch[number as usize].1);
     assert_eq!(earlier.block_hash(number + 1).unwrap(), None);

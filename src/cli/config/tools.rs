@@ -1,8 +1,8 @@
 //! What the command lines of the tools mean that look after a data directory, and which old states are kept.
 
-use super::{CacheConfig, cache, datadir, expand_home};
+use super::{CacheConfig, cache, commit_interval, datadir, expand_home};
 use crate::cli::{CliError, parse::Values};
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// `starling import`.
 #[derive(Clone, Debug)]
@@ -11,6 +11,7 @@ pub struct ImportConfig {
     /// At least one.
     pub files: Vec<PathBuf>,
     pub cache: CacheConfig,
+    pub commit_interval: Duration,
     pub history: HistoryConfig,
 }
 
@@ -56,7 +57,13 @@ impl ImportConfig {
             return Err(CliError::Usage("This command requires an argument: the files to import".into()));
         }
         let files = files.iter().map(|file| expand_home(file)).collect();
-        Ok(Self { datadir: datadir(values)?, files, cache: cache(values)?, history: HistoryConfig::read(values)? })
+        Ok(Self {
+            datadir: datadir(values)?,
+            files,
+            cache: cache(values)?,
+            commit_interval: commit_interval(values)?,
+            history: HistoryConfig::read(values)?,
+        })
     }
 }
 

@@ -28,6 +28,19 @@ pub const SECTIONS: &[Section] = &[
         .env(&["STARLING_PROOFS_MAX_SIZE"])],
     },
     Section {
+        title: "Durability",
+        program: Program::Starling,
+        roles: &[Role::Node, Role::Execution, Role::Import],
+        flags: &[flag(
+            "commit.interval",
+            Duration,
+            "1s",
+            "The longest time between two syncs of the database to the disk: the blocks that a power cut may cost, to be fetched again. A \
+             killed process loses none, and what a sequencer signs is synced at once",
+        )
+        .env(&["STARLING_COMMIT_INTERVAL"])],
+    },
+    Section {
         title: "Genesis",
         program: Program::Starling,
         roles: &[Role::Init],

@@ -15,6 +15,7 @@ use alloy_eips::eip2718::Encodable2718;
 use op_alloy_consensus::OpTxEnvelope;
 use serde_json::Value;
 use starling_proto::fork::{Fork, ForkSchedule};
+use tokio_util::sync::CancellationToken;
 
 fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
     serde_json::from_value(value.clone()).unwrap()
@@ -150,10 +151,14 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
+        Self::with_halt(None)
+    }
+
+    fn with_halt(halt: Option<Halt>) -> Self {
         let dir = datadir();
         let chain = open(dir.path()).0;
         let mut context = RpcContext::new((&chain).into(), TxRoute::Pool);
-        context.engine = Some(EngineContext { engine: Engine::new(chain), halt: None });
+        context.engine = Some(EngineContext { engine: Engine::new(chain), halt });
         let names = ["engine".to_owned(), "eth".to_owned()];
         Self { api: Api::new(&names, &crate::rpc::AUTH_NAMESPACES, &Arc::new(context), "--authrpc"), _dir: dir }
     }
@@ -303,4 +308,32 @@ async fn what_it_can_and_who_it_is() {
     let transition = json!({ "terminalTotalDifficulty": "0x0", "terminalBlockHash": B256::ZERO, "terminalBlockNumber": "0x0" });
     assert_eq!(server.ask("engine_exchangeTransitionConfigurationV1", json!([transition])).await, transition);
     assert_eq!(server.call("net_version", json!([])).await["error"]["code"], -32601);
+}
+
+#[tokio::test]
+async fn a_required_version_stops_a_node_that_may_be_stopped() {
+    use superchain::HaltAt::{Major, Minor, Patch};
+    for (at, stopping) in [(None, 0), (Some(Major), 1), (Some(Minor), 2), (Some(Patch), 3)] {
+        let token = CancellationToken::new();
+        let server = Server::with_halt(at.map(|at| Halt { at, token: token.clone() }));
+        let supported: B256 = read(&server.ask("engine_signalSuperchainV1", json!([null])).await);
+        let newer = |place: usize| {
+            let mut version = supported;
+            // Major, minor and patch are the second half's first three numbers.
+            version[16 + 4 * place + 3] += 1;
+            version
+        };
+        let signal = |recommended: B256, required: B256| {
+            let params = json!([{ "recommended": recommended, "required": required }]);
+            async { assert_eq!(server.ask("engine_signalSuperchainV1", params).await, json!(supported)) }
+        };
+        for place in (stopping..3).rev() {
+            signal(newer(0), newer(place)).await;
+            assert!(!token.is_cancelled(), "{at:?}: a newer number {place} is no reason to stop");
+        }
+        if stopping > 0 {
+            signal(supported, newer(stopping - 1)).await;
+            assert!(token.is_cancelled(), "{at:?}");
+        }
+    }
 }

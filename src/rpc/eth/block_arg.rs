@@ -95,7 +95,7 @@ impl BlockArg {
     /// The state after the block.
     pub fn state(self, context: &RpcContext, view: &Arc<View>) -> Result<State, RpcError> {
         let number = self.known_number(context, view)?;
-        view.state_at(number).ok_or_else(|| {
+        view.state_at(number)?.ok_or_else(|| {
             let oldest = view.oldest_state();
             RpcError::server(format!("state at block #{number} is pruned, the oldest state is at block #{oldest}"))
         })

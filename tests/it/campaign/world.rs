@@ -87,7 +87,7 @@ impl World {
             let view = self.chain.view();
             println!("stored {}", view.stored().number);
             let head = view.head();
-            match rng.random_range(0..12) {
+            match rng.random_range(0..13) {
                 // Another branch, which a driver makes the head block by block.
                 0 if head.number > 3 => {
                     let fork = head.number - rng.random_range(1..=head.number.min(30) - 1);
@@ -105,8 +105,16 @@ impl World {
                     let hash = view.hash_of(fork).expect("a read").expect("a block");
                     self.runtime.block_on(self.chain.forkchoice(hash, None, None)).expect("it can be the head");
                 }
+                // What a sequencer does: from here on peers may have the block.
+                2 => {
+                    let block = self.build(head.hash, rng);
+                    let origin = rng.random::<[u8; 32]>().into();
+                    self.runtime.block_on(self.chain.log_before_sign(block.clone(), origin)).expect("it may be signed");
+                    println!("signed {}", block.hash);
+                    self.runtime.block_on(self.chain.forkchoice(block.hash, None, None)).expect("it can be the head");
+                }
                 // As from a file: not logged.
-                2..7 => {
+                3..8 => {
                     let mut payloads = vec![];
                     let mut at = head.hash;
                     for _ in 0..rng.random_range(1..10) {

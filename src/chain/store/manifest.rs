@@ -1,0 +1,159 @@
+//! The engine's lists of tables, read before the engine reads them.
+//!
+//! In the folder of each keyspace a file `current` says which file lists the tables, and what its checksum is. The engine takes the
+//! number and passes over the checksum: a flipped bit in the list would be a panic, memory for billions of tables, or a table whose
+//! rows seem to be of another time.
+//!
+//! `current`: number u64, XXH3 of the file `v<number>` u128, kind of checksum u8 (0). Little-endian.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// The first file of a database that is not what the engine wrote, if there is one.
+pub(in crate::chain) fn check(database: &Path) -> io::Result<Option<PathBuf>> {
+    let folder = database.join("keyspaces");
+    if !folder.is_dir() {
+        return Ok(Some(folder));
+    }
+    let mut keyspaces = folder.read_dir()?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    keyspaces.sort();
+    for keyspace in keyspaces.into_iter().filter(|path| path.is_dir()) {
+        let number = keyspace.file_name().and_then(|name| name.to_str()?.parse::<u64>().ok());
+        if number.is_none() {
+            return Ok(Some(keyspace));
+        }
+        if let Some(damaged) = check_keyspace(&keyspace)? {
+            return Ok(Some(damaged));
+        }
+    }
+    Ok(None)
+}
+
+fn check_keyspace(keyspace: &Path) -> io::Result<Option<PathBuf>> {
+    let current = keyspace.join("current");
+    let Some(said) = read(&current)? else {
+        // A keyspace that was just being made has no tables yet.
+        let tables = keyspace.join("tables");
+        let empty = !tables.is_dir() || tables.read_dir()?.next().is_none();
+        return Ok((!empty).then_some(current));
+    };
+    let Some((number, rest)) = said.split_first_chunk() else { return Ok(Some(current)) };
+    let (Some((sum, [0])), number) = (rest.split_first_chunk(), u64::from_le_bytes(*number)) else { return Ok(Some(current)) };
+    let list = keyspace.join(format!("v{number}"));
+    let sound = read(&list)?.is_some_and(|list| xxh3_128(&list) == u128::from_le_bytes(*sum));
+    Ok((!sound).then_some(list))
+}
+
+/// `None` if there is no such file.
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::{
+        payload_log::PayloadLog,
+        store::{Store, StoreError, tests},
+        tests::killed,
+    };
+
+    /// The lists of tables, and the files that name them.
+    fn lists(database: &Path) -> Vec<PathBuf> {
+        let entries = |path: &Path| path.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+        let keyspaces = entries(&database.join("keyspaces"));
+        let mut files: Vec<_> = keyspaces.iter().flat_map(|keyspace| entries(keyspace)).filter(|path| path.is_file()).collect();
+        files.sort();
+        files
+    }
+
+    /// Every byte of every list: refused by name, and nothing panics, asks for the memory of a city, or is believed.
+    #[test]
+    fn a_flipped_bit_is_found_before_the_engine_sees_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = tests::create(dir.path());
+        let first = tests::block(store.head());
+        store.commit(std::slice::from_ref(&first), None, None).unwrap();
+        store.flush().unwrap();
+        drop(store);
+        drop(PayloadLog::open(&dir.path().join("wal")).unwrap());
+        for database in ["chain", "wal"] {
+            let database = dir.path().join(database);
+            assert_eq!(check(&database).unwrap(), None);
+            let files = lists(&database);
+            assert!(files.len() >= 8, "{files:?}");
+            for file in &files {
+                let sound = fs::read(file).unwrap();
+                for at in 0..sound.len() {
+                    let mut bytes = sound.clone();
+                    bytes[at] ^= 1 << (at % 8);
+                    fs::write(file, &bytes).unwrap();
+                    assert!(check(&database).unwrap().is_some() || is_stale(file), "byte {at} of {}", file.display());
+                }
+                fs::write(file, &sound[..sound.len() - 1]).unwrap();
+                assert!(check(&database).unwrap().is_some() || is_stale(file), "the end of {}", file.display());
+                fs::remove_file(file).unwrap();
+                assert!(check(&database).unwrap().is_some() || is_stale(file) || is_empty(file), "no {}", file.display());
+                fs::write(file, &sound).unwrap();
+            }
+            assert_eq!(check(&database).unwrap(), None);
+        }
+    }
+
+    /// Whether this is a list that `current` no longer names.
+    fn is_stale(file: &Path) -> bool {
+        let current = file.with_file_name("current");
+        let name = fs::read(current).map(|said| format!("v{}", u64::from_le_bytes(*said.first_chunk().unwrap())));
+        !file.ends_with("current") && name.is_ok_and(|name| !file.ends_with(name))
+    }
+
+    /// Whether the keyspace of this file has no tables.
+    fn is_empty(file: &Path) -> bool {
+        file.ends_with("current") && file.with_file_name("tables").read_dir().unwrap().next().is_none()
+    }
+
+    #[test]
+    fn the_file_and_what_rebuilds_it_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(tests::create(dir.path()));
+        let copy = killed(dir.path());
+        let file = lists(&copy.path().join("chain")).into_iter().find(|file| !file.ends_with("current")).unwrap();
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[0] ^= 1;
+        fs::write(&file, bytes).unwrap();
+        let error = Store::open(copy.path(), tests::CACHE, None).map(drop).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        let text = error.to_string();
+        for part in [file.to_str().unwrap(), "starling init", "starling import", copy.path().join("chain").to_str().unwrap()] {
+            assert!(text.contains(part), "no {part} in: {text}");
+        }
+    }
+
+    /// What is not in a list is met as a panic of the engine, or an error: both are refusals.
+    #[test]
+    fn what_the_engine_cannot_bear_is_a_refusal() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = tests::create(dir.path());
+        store.flush().unwrap();
+        drop(store);
+        let tables = dir.path().join("chain/keyspaces/1/tables");
+        // A folder where the engine is sure of a file.
+        fs::create_dir(tables.join("999")).unwrap();
+        let error = Store::open(dir.path(), tests::CACHE, None).map(drop).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        fs::remove_dir(tables.join("999")).unwrap();
+        Store::open(dir.path(), tests::CACHE, None).unwrap();
+        // A table cut short.
+        let table = tables.read_dir().unwrap().next().unwrap().unwrap().path();
+        fs::File::options().write(true).open(&table).unwrap().set_len(100).unwrap();
+        let error = Store::open(dir.path(), tests::CACHE, None).map(drop).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
+}
