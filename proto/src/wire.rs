@@ -269,6 +269,12 @@ pub fn encode_block(payload: &Payload) -> [Vec<u8>; 2] {
     [header, transactions]
 }
 
+/// The parent's hash, which is the first field of a header's RLP.
+pub fn parent_hash(header: &[u8]) -> Option<B256> {
+    let mut fields = alloy_rlp::Header::decode_bytes(&mut &header[..], true).ok()?;
+    B256::decode(&mut fields).ok()
+}
+
 /// A header and its hash.
 pub fn decode_header(item: &[u8]) -> Result<(B256, Header), WireError> {
     let mut rest = item;

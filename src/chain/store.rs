@@ -53,7 +53,7 @@ use std::{
 };
 
 /// The layout of rows. A store of another version is refused.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and readers that still stand there.
 pub const UNWIND_MARGIN: u64 = 1024;
@@ -302,8 +302,8 @@ impl Store {
         }
         let record = snapshot.unwind_record(gone.number)?.ok_or(StoreError::NoUnwindRecord(gone.number))?;
         let lacks = |what: &str| ReadError::Damaged(format!("block {} has no {what}", gone.hash));
-        let header = snapshot.header(&gone.hash)?.ok_or_else(|| lacks("header"))?;
-        let body = snapshot.body(&gone.hash)?.ok_or_else(|| lacks("body"))?;
+        let header = snapshot.header(gone.number)?.ok_or_else(|| lacks("header"))?;
+        let body = snapshot.body(gone.number)?.ok_or_else(|| lacks("body"))?;
         let parent = BlockId { hash: header.parent_hash, number: gone.number.saturating_sub(1) };
 
         let mut batch = Batch::new(&self.0);
@@ -320,7 +320,7 @@ impl Store {
         proofs::rows(&overlay, gone.number, |key, _| batch.set(Space::History, key, None));
         batch.set(Space::History, &keys::trie_history_bytes(gone.number), None);
         batch.set(Space::History, &keys::unwind(gone.number), None);
-        for key in [keys::header(&gone.hash), keys::body(&gone.hash), keys::receipts(&gone.hash)] {
+        for key in [keys::header(gone.number), keys::body(gone.number), keys::receipts(gone.number)] {
             batch.set(Space::Blocks, &key, None);
         }
         batch.set(Space::Index, &keys::hash_of(gone.number), None);

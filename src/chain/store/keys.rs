@@ -9,6 +9,11 @@ pub const SLOT: u8 = b's';
 pub const STATE_NODE: u8 = b't';
 pub const STORAGE_NODE: u8 = b'u';
 
+/// First bytes of the rows in `blocks`. The store holds one chain: its blocks lie by number, written once at the end and read in order.
+pub(super) const HEADER: u8 = b'h';
+pub(super) const BODY: u8 = b'b';
+pub(super) const RECEIPTS: u8 = b'r';
+
 /// `a‖keccak(address)` → RLP of nonce, balance, storage root, code hash.
 pub fn account(account: &B256) -> Bytes {
     key(ACCOUNT, &[account.as_slice()])
@@ -97,16 +102,16 @@ pub(super) fn trie_history_bytes(number: u64) -> Bytes {
     key(b'B', &[&number.to_be_bytes()])
 }
 
-pub(super) fn header(hash: &B256) -> Bytes {
-    key(b'h', &[hash.as_slice()])
+pub(super) fn header(number: u64) -> Bytes {
+    key(HEADER, &[&number.to_be_bytes()])
 }
 
-pub(super) fn body(hash: &B256) -> Bytes {
-    key(b'b', &[hash.as_slice()])
+pub(super) fn body(number: u64) -> Bytes {
+    key(BODY, &[&number.to_be_bytes()])
 }
 
-pub(super) fn receipts(hash: &B256) -> Bytes {
-    key(b'r', &[hash.as_slice()])
+pub(super) fn receipts(number: u64) -> Bytes {
+    key(RECEIPTS, &[&number.to_be_bytes()])
 }
 
 /// `n‖number` in `index` → hash of the canonical block.

@@ -129,8 +129,8 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    pub(in crate::chain) fn receipts(&mut self, hash: B256, receipts: &[Receipt]) -> Result<(), StoreError> {
-        self.set(Space::Blocks, &keys::receipts(&hash), Some(&codec::encode_receipts(receipts).into()))
+    pub(in crate::chain) fn receipts(&mut self, number: u64, receipts: &[Receipt]) -> Result<(), StoreError> {
+        self.set(Space::Blocks, &keys::receipts(number), Some(&codec::encode_receipts(receipts).into()))
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {

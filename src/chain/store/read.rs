@@ -2,15 +2,20 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{Snapshot, Space, StoreError, codec, keys},
+    store::{Snapshot, Space, StoreError, codec, keys, words},
     view::ReadError,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes};
+use fjall::Readable;
 use starling_proto::payload::BlockId;
+use std::ops::RangeInclusive;
 
 /// Rows of `state` with their values before a block.
 pub type UnwindRecord = Vec<(Bytes, Option<Bytes>)>;
+
+/// A block's number and a row of it.
+pub type Encoded = Result<(u64, fjall::UserValue), ReadError>;
 
 /// Blocks below the head whose rows of the index are looked at when a store is opened.
 const TIP: u64 = 256;
@@ -29,7 +34,7 @@ impl Snapshot {
             if at.hash == genesis {
                 break;
             }
-            let header = self.header(&at.hash)?.ok_or_else(|| gap("header"))?;
+            let header = self.header(at.number)?.ok_or_else(|| gap("header"))?;
             let below = at.number.checked_sub(1).ok_or_else(|| gap("parent"))?;
             at = BlockId { number: below, hash: header.parent_hash };
         }
@@ -98,48 +103,50 @@ impl Snapshot {
         self.read(Space::Index, &keys::number_of(hash), codec::decode_number)
     }
 
-    pub fn header(&self, hash: &B256) -> Result<Option<Header>, ReadError> {
-        self.read(Space::Blocks, &keys::header(hash), codec::decode_whole)
+    pub fn header(&self, number: u64) -> Result<Option<Header>, ReadError> {
+        self.read(Space::Blocks, &keys::header(number), codec::decode_whole)
     }
 
     /// Raw transactions of a block.
-    pub fn body(&self, hash: &B256) -> Result<Option<Vec<Bytes>>, ReadError> {
-        self.read(Space::Blocks, &keys::body(hash), codec::decode_whole)
+    pub fn body(&self, number: u64) -> Result<Option<Vec<Bytes>>, ReadError> {
+        self.read(Space::Blocks, &keys::body(number), codec::decode_whole)
     }
 
-    /// The header as it is kept, which is its RLP.
-    pub fn encoded_header(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
-        self.get(Space::Blocks, &keys::header(hash))
+    /// The header of the genesis block, which is the lowest; `None` if another lies there.
+    pub fn genesis_header(&self) -> Result<Option<Header>, ReadError> {
+        let Some((_, row)) = self.scan(Space::Blocks, &[keys::HEADER], &[]).next().transpose()? else { return Ok(None) };
+        let header: Option<Header> = codec::decode_whole(&row);
+        Ok(header.filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
     }
 
-    /// The transactions as they are kept, which is the RLP of their list.
-    pub fn encoded_body(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
-        self.get(Space::Blocks, &keys::body(hash))
+    /// The headers of these blocks as they are kept, which is their RLP. From either end.
+    pub fn encoded_headers(&self, numbers: RangeInclusive<u64>) -> impl DoubleEndedIterator<Item = Encoded> + use<> {
+        self.encoded(keys::header, numbers)
+    }
+
+    /// The transactions of these blocks as they are kept, which is the RLP of their list.
+    pub fn encoded_bodies(&self, numbers: RangeInclusive<u64>) -> impl DoubleEndedIterator<Item = Encoded> + use<> {
+        self.encoded(keys::body, numbers)
+    }
+
+    fn encoded(&self, key: fn(u64) -> Bytes, numbers: RangeInclusive<u64>) -> impl DoubleEndedIterator<Item = Encoded> + use<> {
+        let rows =
+            self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], key(*numbers.start())..=key(*numbers.end()));
+        rows.map(|row| {
+            let (key, row) = row.into_inner().map_err(|error| ReadError::Store(words(&error)))?;
+            let number = codec::decode_number(&key[1..]).ok_or_else(|| damaged("blocks", &key))?;
+            Ok((number, row))
+        })
     }
 
     /// The lowest block whose transactions are kept. All above have theirs: whatever goes, goes from below.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
-        let has = |number: u64| -> Result<bool, ReadError> {
-            let Some(hash) = self.hash_of(number)? else { return Ok(false) };
-            Ok(self.get(Space::Blocks, &keys::body(&hash))?.is_some())
-        };
-        let prefix = keys::hash_of(0).slice(..1);
-        let lowest = self.scan(Space::Index, &prefix, &prefix).next().transpose()?;
-        let lowest = lowest.and_then(|(key, _)| codec::decode_number(&key[1..]));
-        let (mut low, mut high) = (lowest.unwrap_or_else(|| self.head().number), self.head().number);
-        // It is the lowest block of all unless some are gone.
-        if has(low)? {
-            return Ok(low);
-        }
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if has(middle)? { high = middle } else { low = middle + 1 }
-        }
-        Ok(low)
+        let lowest = self.scan(Space::Blocks, &[keys::BODY], &[]).next().transpose()?;
+        Ok(lowest.and_then(|(key, _)| codec::decode_number(&key[1..])).unwrap_or_else(|| self.head().number))
     }
 
-    pub fn receipts(&self, hash: &B256) -> Result<Option<Vec<Receipt>>, ReadError> {
-        self.read(Space::Blocks, &keys::receipts(hash), codec::decode_receipts)
+    pub fn receipts(&self, number: u64) -> Result<Option<Vec<Receipt>>, ReadError> {
+        self.read(Space::Blocks, &keys::receipts(number), codec::decode_receipts)
     }
 
     /// Block number and index of a transaction in the canonical chain.

@@ -35,7 +35,7 @@ pub(in crate::chain) fn check_block(
 ) -> Result<Checked, ReadError> {
     let mut checked = Checked::default();
     let block = format!("block {number} ({hash})");
-    let Some(header) = snapshot.header(&hash)? else {
+    let Some(header) = snapshot.header(number)? else {
         checked.damages.push((format!("the header of {block} is missing"), Remedy::Resync));
         return Ok(checked);
     };
@@ -51,7 +51,7 @@ pub(in crate::chain) fn check_block(
     if snapshot.number_of(&hash)? != Some(number) {
         index(format!("the index row from hash to number of {block} is missing or another's"));
     }
-    match snapshot.body(&hash)? {
+    match snapshot.body(number)? {
         Some(body) if ordered_trie_root_encoded(&body) == header.transactions_root => {
             checked.transactions = body.len() as u64;
             for (place, raw) in body.iter().enumerate() {
@@ -64,7 +64,7 @@ pub(in crate::chain) fn check_block(
         _ => checked.damages.push((format!("the transactions of {block} are missing or another's"), Remedy::Resync)),
     }
     let fork = spec.at(header.timestamp).op;
-    let sound = match snapshot.receipts(&hash) {
+    let sound = match snapshot.receipts(number) {
         Ok(Some(receipts)) => {
             receipts_root(&receipts, fork) == header.receipts_root && block_bloom(&receipts) == header.logs_bloom
         }
@@ -80,7 +80,7 @@ pub(in crate::chain) fn check_block(
 
 /// `genesis` is the hash of the genesis block.
 pub(super) fn check(snapshot: &Snapshot, spec: &ChainSpec, genesis: B256, report: &mut Report, tell: &mut Tell<'_>) {
-    let first = match snapshot.header(&genesis) {
+    let first = match snapshot.genesis_header() {
         Ok(Some(header)) => header.number,
         Ok(None) => return report.add(format!("the genesis header {genesis} is missing"), Remedy::Resync),
         Err(error) => return report.unreadable("the genesis header", &error),
