@@ -55,7 +55,12 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             for cut in repair::cut_journals(dir)? {
                 println!("a journal was cut at its last whole batch; what stood there before is kept as {}", cut.display());
             }
-            let store = open(config)?;
+            let (store, taken_back) = repair::open(dir, config.cache.bytes)?;
+            if let Some(head) = taken_back {
+                println!(
+                    "the keyspaces disagreed on the head: all are taken back to block {head}; blocks above it are fetched again"
+                );
+            }
             if let Some(PutAside { to, because }) = repair::replace_payload_log(dir)? {
                 println!("{because}");
                 println!(
@@ -132,10 +137,9 @@ fn show_report(report: &Report, dir: &Path) -> String {
     text.push_str(&match (report.is_sound(), report.damages.iter().any(|damage| damage.remedy == Remedy::Resync)) {
         (true, _) => "nothing is damaged\n".to_owned(),
         (false, false) => format!("next: `starling db repair --datadir {shown}` makes it anew\n"),
-        (false, true) => format!(
-            "next: `starling db repair --datadir {shown}` makes anew what it can. If that is not all: {}\n",
-            rebuild(dir)
-        ),
+        (false, true) => {
+            format!("next: `starling db repair --datadir {shown}` makes anew what it can. If that is not all: {}\n", rebuild(dir))
+        }
     });
     text
 }

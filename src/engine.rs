@@ -214,14 +214,26 @@ impl Engine {
                 Some(_) => {}
             }
         }
-        let target = match self.chain.view_of(head).await {
-            Err(ChainError::UnknownBlock(_)) => return Ok((syncing(), None)),
-            view => view?,
+        let present = self.chain.view();
+        // The way back to an ancestor of the head need not be known to say what is on it.
+        let ancestor = {
+            let present = present.clone();
+            blocking(move || present.number_of(head).map_err(ChainError::read)).await?
+        };
+        let target = match ancestor {
+            Some(number) => Target { view: present, head: number },
+            None => match self.chain.view_of(head).await {
+                Err(ChainError::UnknownBlock(_)) => return Ok((syncing(), None)),
+                view => view.map(|view| Target { head: view.head().number, view })?,
+            },
         };
         let (chain, kept) = (self.chain.clone(), *self.chain.heads().borrow());
         let place = blocking(move || place(&chain, &target, &kept, &state).map_err(ChainError::read)).await?;
         let (safe, finalized) = (place.safe.map(|id| id.hash), place.finalized.map(|id| id.hash));
-        self.chain.forkchoice(head, safe, finalized).await?;
+        match self.chain.forkchoice(head, safe, finalized).await {
+            Err(ChainError::UnknownBlock(_)) => return Ok((syncing(), None)),
+            moved => moved?,
+        }
         if let Some(problem) = place.problem {
             return Err(EngineError::Forkchoice(problem));
         }
@@ -280,6 +292,22 @@ fn reject_all(memory: &mut Memory, hashes: &[B256], latest_valid: Option<B256>, 
     invalid(latest_valid, reason)
 }
 
+/// A branch: that of a view, up to a block.
+struct Target {
+    view: Arc<View>,
+    head: u64,
+}
+
+impl Target {
+    fn number_of(&self, hash: B256) -> Result<Option<u64>, ReadError> {
+        Ok(self.view.number_of(hash)?.filter(|number| *number <= self.head))
+    }
+
+    fn hash_of(&self, number: u64) -> Result<Option<B256>, ReadError> {
+        if number > self.head { Ok(None) } else { self.view.hash_of(number) }
+    }
+}
+
 /// Where the safe and the finalized head go.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Place {
@@ -290,7 +318,7 @@ struct Place {
 }
 
 /// Finalized first, then safe, as op-geth does it. One that is not named gives way to the other.
-fn place(chain: &Chain, target: &Arc<View>, kept: &Heads, state: &ForkchoiceState) -> Result<Place, ReadError> {
+fn place(chain: &Chain, target: &Target, kept: &Heads, state: &ForkchoiceState) -> Result<Place, ReadError> {
     let present = chain.view();
     let named = |what: &str, hash: B256| -> Result<Result<BlockId, String>, ReadError> {
         Ok(match target.number_of(hash)? {
@@ -328,11 +356,11 @@ fn place(chain: &Chain, target: &Arc<View>, kept: &Heads, state: &ForkchoiceStat
 }
 
 /// The newest block at or below `id`, a block of the present branch, that the target's branch has too.
-fn shared(present: &View, target: &View, id: BlockId) -> Result<BlockId, ReadError> {
+fn shared(present: &View, target: &Target, id: BlockId) -> Result<BlockId, ReadError> {
     if target.number_of(id.hash)? == Some(id.number) {
         return Ok(id);
     }
-    let mut number = id.number.min(target.head().number);
+    let mut number = id.number.min(target.head);
     loop {
         let hash = target.hash_of(number)?;
         if let Some(hash) = hash

@@ -14,7 +14,6 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistM
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -173,12 +172,10 @@ impl PayloadLog {
         {
             return Err(unreadable(format!("{} is not what was written", file.display())));
         }
-        // The engine panics over some damages.
-        match catch_unwind(AssertUnwindSafe(|| Self::start(dir))) {
-            Ok(Err(LogError::Engine(what))) => Err(unreadable(what)),
-            Ok(result) => result,
-            Err(_) => Err(unreadable("its files are not what the engine wrote".into())),
-        }
+        Self::start(dir).map_err(|error| match error {
+            LogError::Engine(what) => unreadable(what),
+            other => other,
+        })
     }
 
     /// Opens what has been looked at.

@@ -1,6 +1,7 @@
 //! `starling db repair`: computes again what follows from the rest of a store, as far as that can be proven, and nothing else.
 //!
-//! First the journals are cut where they can no longer be read, and a payload log that is damaged beyond that is put aside. Then, block by block from the head down, hashes prove headers, headers
+//! First the journals are cut where they can no longer be read, keyspaces that disagree then are taken back to where they agree, and a
+//! payload log that is damaged beyond that is put aside. Then, block by block from the head down, hashes prove headers, headers
 //! prove transactions, and with both the index is written anew; receipts come from executing blocks again and must have the root that
 //! the header says. Trie rows come from the flat state if its root is the header's. Trie history that is damaged is let go. Every write is right by itself, so a repair that
 //! is interrupted can be repeated.
@@ -15,6 +16,7 @@ use crate::chain::{
     view::{Account, ReadError, View},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
+use starling_proto::payload::BlockId;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -97,6 +99,11 @@ pub fn replace_payload_log(datadir: &Path) -> Result<Option<PutAside>, RepairErr
     Ok(Some(PutAside { to, because }))
 }
 
+/// Opens a store to repair it. If its keyspaces disagreed on the head: the head that all are taken back to.
+pub fn open(datadir: &Path, cache: u64) -> Result<(Store, Option<BlockId>), RepairError> {
+    Ok(Store::open_to_repair(datadir, cache)?)
+}
+
 /// Puts right what can be.
 pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairError> {
     let spec = chain::spec_of(store)?;
@@ -108,6 +115,7 @@ pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairErro
         repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
     }
     repaired.proofs_lost = proofs(store, tell)?;
+    store.proven()?;
     Ok(repaired)
 }
 
@@ -153,7 +161,7 @@ fn blocks(
         let (Some(parent), Some(below)) = (checked.parent, at.number.checked_sub(1)) else {
             return Err(RepairError::Lost(format!("block {at} does not lead to the genesis block")));
         };
-        at = starling_proto::payload::BlockId { number: below, hash: parent };
+        at = BlockId { number: below, hash: parent };
     };
     let all = head.number - first + 1;
     for (tag, expected) in [(b'n', all), (b'N', all), (b'x', transactions)] {
@@ -171,7 +179,7 @@ fn blocks(
                 break;
             }
             let header = snapshot.header(at.number)?.ok_or_else(|| RepairError::Lost(format!("the header of block {at}")))?;
-            at = starling_proto::payload::BlockId { number: at.number.saturating_sub(1), hash: header.parent_hash };
+            at = BlockId { number: at.number.saturating_sub(1), hash: header.parent_hash };
             tell("index", head.number - at.number, head.number);
         }
         rows += rewrite.finish()?;

@@ -23,6 +23,7 @@ mod maintain;
 mod manifest;
 mod proofs;
 mod read;
+mod torn;
 
 pub use batch::{WrittenRow, written_rows};
 pub(in crate::chain) use begun::{clear as clear_begun, is_database};
@@ -46,11 +47,11 @@ pub(crate) use lock::Lock;
 use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
-    panic::AssertUnwindSafe,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
+use torn::Heads;
 
 /// The layout of rows. A store of another version is refused.
 pub const SCHEMA: u32 = 2;
@@ -86,6 +87,15 @@ impl From<fjall::Error> for StoreError {
             other => Self::Engine(words(&other)),
         }
     }
+}
+
+/// What a store is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    /// To be read and written.
+    Whole,
+    /// To be made whole.
+    Repair,
 }
 
 /// The keyspaces, each of rows that live and die together.
@@ -188,6 +198,11 @@ impl Store {
 
     /// Opens the store in `dir`; `cache` is the size of the block cache in bytes. With `want`, a store of another chain is refused.
     pub fn open(dir: &Path, cache: u64, want: Option<Identity>) -> Result<Self, StoreError> {
+        Self::open_as(dir, cache, want, Open::Whole).map(|(store, _)| store)
+    }
+
+    /// And the head that each keyspace has.
+    fn open_as(dir: &Path, cache: u64, want: Option<Identity>, how: Open) -> Result<(Self, Heads), StoreError> {
         refuse_other_clients(dir)?;
         let path = dir.join(DATABASE);
         if !holds_something(&path) {
@@ -222,13 +237,23 @@ impl Store {
         if let Some(want) = want.filter(|want| *want != identity) {
             return Err(StoreError::OtherChain { have: identity, want });
         }
-        let head = opened(dir, || agreed_head(&db, &spaces, dir))?;
+        let heads = opened(dir, || read_heads(&db, &spaces))?;
+        let head = match (torn::lowest(&heads), how) {
+            (Some(head), Open::Whole) if heads.iter().any(|other| *other != Some(head)) => None,
+            (head, _) => head,
+        };
+        let head = head.ok_or_else(|| StoreError::Torn { dir: dir.into(), heads: torn::words(&heads) })?;
+        if how == Open::Whole
+            && opened(dir, || Ok(get(&db.snapshot(), &spaces[Space::Meta as usize], torn::UNPROVEN)?))?.is_some()
+        {
+            return Err(StoreError::Unproven(dir.into()));
+        }
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(cache / 2));
         let buffers = Buffers::default();
         let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.history.committed(opened(dir, || store.0.kept(&store.0.db.snapshot()))?);
-        Ok(store)
+        Ok((store, heads))
     }
 
     pub fn identity(&self) -> Identity {
@@ -394,15 +419,14 @@ fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjal
     builder.worker_threads(1).with_compaction_filter_factories(history.filters()).open()
 }
 
-/// What cannot be read while a store is opened is a damaged database, also where the engine panics over it.
+/// What cannot be read while a store is opened is a damaged database.
 fn opened<T>(dir: &Path, open: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    let damaged = |what| Err(StoreError::Damaged { dir: dir.into(), what });
-    match std::panic::catch_unwind(AssertUnwindSafe(open)) {
-        Ok(Err(StoreError::Engine(what) | StoreError::Read(ReadError::Store(what)))) => damaged(what),
-        Ok(Err(StoreError::Read(error @ ReadError::Damaged(_)))) => damaged(error.to_string()),
-        Ok(result) => result,
-        Err(_) => damaged("its files are not what the engine wrote".into()),
-    }
+    let damaged = |what| StoreError::Damaged { dir: dir.into(), what };
+    open().map_err(|error| match error {
+        StoreError::Engine(what) => damaged(what),
+        StoreError::Read(error) => damaged(error.cause()),
+        other => other,
+    })
 }
 
 /// The database's folder inside the directory of a store.
@@ -444,20 +468,13 @@ fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<Identit
 }
 
 /// The head row, which must be the same in every keyspace.
-fn agreed_head(db: &Database, spaces: &[Keyspace; 6], dir: &Path) -> Result<BlockId, StoreError> {
+fn read_heads(db: &Database, spaces: &[Keyspace; 6]) -> Result<Heads, StoreError> {
     let snapshot = db.snapshot();
-    let mut heads = Vec::with_capacity(spaces.len());
-    for space in spaces {
-        heads.push(get(&snapshot, space, HEAD)?.and_then(|row| codec::decode_id(&row)));
+    let mut heads = Heads::default();
+    for (head, space) in heads.iter_mut().zip(spaces) {
+        *head = get(&snapshot, space, HEAD)?.and_then(|row| codec::decode_id(&row));
     }
-    match heads[0] {
-        Some(head) if heads.iter().all(|other| *other == Some(head)) => Ok(head),
-        _ => {
-            let show = |head: &Option<BlockId>| head.map_or("none".into(), |h| format!("{} {}", h.number, h.hash));
-            let each: Vec<_> = Space::ALL.iter().zip(&heads).map(|(s, h)| format!("{}: {}", s.name(), show(h))).collect();
-            Err(StoreError::Torn { dir: dir.into(), heads: each.join(", ") })
-        }
-    }
+    Ok(heads)
 }
 
 fn damaged_meta(key: &[u8]) -> StoreError {

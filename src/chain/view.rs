@@ -92,7 +92,9 @@ impl ExecutedBlock {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("the database cannot be read ({0}): stop the node and run `starling db verify`, which says what is damaged and what helps")]
+    #[error(
+        "the database cannot be read ({0}): stop the node and run `starling db verify`, which says what is damaged and what helps"
+    )]
     Store(String),
     #[error("a stored row is damaged ({0}): stop the node and run `starling db verify`, which says what else is, and what helps")]
     Damaged(String),
@@ -260,6 +262,12 @@ impl View {
     /// Whether it reads the store through this snapshot.
     pub fn is_on(&self, snapshot: &Snapshot) -> bool {
         self.snapshot.is_same(snapshot)
+    }
+
+    /// How many stored blocks it takes back.
+    #[cfg(test)]
+    pub(in crate::chain) fn depth(&self) -> u64 {
+        self.snapshot.head().number - self.base.number
     }
 
     /// The newest block of this branch that is in the store.

@@ -6,11 +6,7 @@ pub mod world;
 use crate::net::starling;
 use alloy_primitives::B256;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use starling::chain::{
-    payload_log::PayloadLog,
-    payload_log_dir,
-    store::Store,
-};
+use starling::chain::{payload_log::PayloadLog, payload_log_dir, store::Store};
 use std::{
     collections::BTreeMap,
     fs,
@@ -108,9 +104,8 @@ fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
 fn lost(dir: &Path, blocks: &[B256]) -> Vec<B256> {
     let log = PayloadLog::open(&payload_log_dir(dir)).expect("the payload log");
     let snapshot = Store::open(dir, 4 << 20, None).and_then(|store| store.snapshot()).expect("the store");
-    let is_there = |hash: &B256| {
-        log.by_hash(*hash).expect("a read").is_some() || snapshot.number_of(hash).expect("a read").is_some()
-    };
+    let is_there =
+        |hash: &B256| log.by_hash(*hash).expect("a read").is_some() || snapshot.number_of(hash).expect("a read").is_some();
     blocks.iter().filter(|hash| !is_there(hash)).copied().collect()
 }
 

@@ -63,7 +63,8 @@ fn questions(url: &str) -> Vec<(&'static str, Value)> {
 
 /// The files that hold rows.
 fn tables(dir: &Path) -> Vec<PathBuf> {
-    let entries = |path: &Path| path.read_dir().into_iter().flatten().map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>();
+    let entries =
+        |path: &Path| path.read_dir().into_iter().flatten().map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>();
     let keyspaces = entries(&dir.join("chain/keyspaces"));
     let folders = keyspaces.iter().flat_map(|keyspace| [keyspace.join("tables"), keyspace.join("blobs")]);
     let mut files: Vec<_> = folders.flat_map(|folder| entries(&folder)).collect();

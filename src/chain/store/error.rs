@@ -39,8 +39,14 @@ pub enum StoreError {
     Schema { have: u32, want: u32 },
     #[error("the database in {} cannot be opened: {what}. {}", dir.display(), rebuild(dir))]
     Damaged { dir: PathBuf, what: String },
-    #[error("the keyspaces of the database in {} disagree on the head ({heads}): it is torn. {}", dir.display(), rebuild(dir))]
+    #[error(
+        "the keyspaces of the database in {} disagree on the head ({heads}): it is torn. `starling db repair --datadir {}` takes it back to \
+         where they agree, if its records lead there",
+        dir.display(), dir.display()
+    )]
     Torn { dir: PathBuf, heads: String },
+    #[error("the repair of the database in {} has not come to its end: run `starling db repair` again. If it does not: {}", .0.display(), rebuild(.0))]
+    Unproven(PathBuf),
     #[error("the {what} of block {block} is missing or another's: run `starling db verify` to see how much is lost")]
     Gap { block: BlockId, what: &'static str },
     #[error("{0}: `starling db repair` cuts it at its last whole batch. After a power cut nothing that was synced is lost by it")]

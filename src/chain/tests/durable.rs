@@ -169,7 +169,8 @@ async fn when_even_the_log_has_no_room_blocks_and_signatures_wait() {
     assert!(waits(&mut followed).await);
     let stopped = tokio::task::spawn_blocking(|| threads.stop()).await.unwrap();
     assert!(stopped.is_err_and(|error| error.to_string().contains("bytes are free")));
-    drop((followed, chain));
+    drop(followed);
+    drop(chain);
     std::fs::remove_file(filler).unwrap();
     let (chain, _threads) = open(&dir);
     assert_eq!(chain.view().head(), blocks[1].id());

@@ -31,7 +31,12 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Cache",
         &[Role::Node, Role::Execution, Role::Import, Role::Export, Role::Db],
-        &[flag("cache", Uint, "128", "Megabytes of memory for the database's cache; op-geth's 4096 are more than this node needs")],
+        &[flag(
+            "cache",
+            Uint,
+            "128",
+            "Megabytes of memory for the database's cache; op-geth's 4096 are more than this node needs",
+        )],
     ),
     section(
         "History",
