@@ -210,6 +210,11 @@ pub struct ChunkBuilder {
 }
 
 impl ChunkBuilder {
+    /// `bytes`: of the items, about.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { plain: Vec::with_capacity(bytes), count: 0 }
+    }
+
     /// Bytes of the items so far.
     pub fn len(&self) -> usize {
         self.plain.len()

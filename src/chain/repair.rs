@@ -225,21 +225,15 @@ fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError
     Ok(rewrite.finish()?)
 }
 
-/// Removes headers, bodies and receipts of blocks that are not on the chain.
+/// Removes rows of blocks that are not on the chain, and what is no such row.
 fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairError> {
     let head = snapshot.head();
-    let all = head.number - first + 1;
-    let more = [b'h', b'b', b'r'].into_iter().any(|tag| snapshot.rows(Space::Blocks, &[tag]).count() as u64 > all);
-    if !more {
-        return Ok(0);
-    }
     let mut rewrite = store.rewrite();
-    for tag in [b'h', b'b', b'r'] {
-        for row in snapshot.rows(Space::Blocks, &[tag]) {
-            let (key, _) = row?;
-            if key[1..].try_into().map_or(true, |number| !(first..=head.number).contains(&u64::from_be_bytes(number))) {
-                rewrite.set(Space::Blocks, &key, None)?;
-            }
+    for row in snapshot.rows(Space::Blocks, &[]) {
+        let (key, _) = row?;
+        let canonical = |(number, _)| (first..=head.number).contains(&number);
+        if Space::Blocks.kind(&key).is_none() || !keys::block_row_parts(&key).is_some_and(canonical) {
+            rewrite.set(Space::Blocks, &key, None)?;
         }
     }
     Ok(rewrite.finish()?)

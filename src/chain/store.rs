@@ -1,7 +1,7 @@
 //! The store: the canonical chain on disk, in an LSM database (fjall) of six keyspaces grouped by life.
 //!
 //! Written by the persister alone: a group of blocks, or an unwind of one block, is one atomic batch across all keyspaces, and every
-//! batch writes the same head row into each of them; at open all must agree. Read by everybody, through a [`Snapshot`] only: plain
+//! batch writes the same head row into each of them but `blocks`, where the newest block says it; at open all must agree. Read by everybody, through a [`Snapshot`] only: plain
 //! reads would see half-applied batches. A snapshot pins the versions of all rows it can see, so that compaction cannot drop them:
 //! keep snapshots short (long readers take a fresh view now and then).
 //!
@@ -37,11 +37,14 @@ pub(in crate::chain) use manifest::check as check_lists;
 pub use read::UnwindRecord;
 
 use crate::chain::view::{ExecutedBlock, Overlay, ReadError, RowChange};
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 use batch::Batch;
 use buffers::Buffers;
 use cache::RowCache;
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable};
+use fjall::{
+    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable,
+    config::{CompressionPolicy, FilterPolicy},
+};
 use history::{History, Kept, Pin};
 pub(crate) use lock::Lock;
 use parking_lot::Mutex;
@@ -123,14 +126,30 @@ impl Space {
         }
     }
 
+    /// Whether every batch writes the head row here. The newest block says the same of `blocks`.
+    fn has_head(self) -> bool {
+        self != Self::Blocks
+    }
+
     fn options(self) -> KeyspaceCreateOptions {
         // See `buffers`: the writer turns memtables over.
         let options = KeyspaceCreateOptions::default().max_memtable_size(u64::MAX);
         // Unwind records, bodies and receipts are long and written once: compaction moves their places, not them.
         let separated = KvSeparationOptions::default().separation_threshold(LONG_ROW);
+        let unfiltered = FilterPolicy::disabled();
         match self {
-            Self::History => options.with_kv_separation(Some(separated.compression(CompressionType::None))),
-            Self::Blocks => options.with_kv_separation(Some(separated)),
+            // Who asks for a row mostly knows that it is there.
+            Self::State => options.expect_point_read_hits(true),
+            // Rows are looked for by their neighbours: a filter would not be asked.
+            Self::History => {
+                options.filter_policy(unfiltered).with_kv_separation(Some(separated.compression(CompressionType::None)))
+            }
+            // Written in the order of keys, and without a row that every batch changes: what is written out overlaps with nothing and
+            // becomes part of the lowest level as it is.
+            Self::Blocks => options
+                .filter_policy(unfiltered)
+                .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+                .with_kv_separation(Some(separated)),
             _ => options,
         }
     }
@@ -467,12 +486,24 @@ fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<Identit
     Ok(Some(Identity { chain_id, genesis_hash }))
 }
 
-/// The head row, which must be the same in every keyspace.
+/// The head of every keyspace: its head row, which must be the same in every keyspace that has one, or its newest block.
 fn read_heads(db: &Database, spaces: &[Keyspace; 6]) -> Result<Heads, StoreError> {
     let snapshot = db.snapshot();
     let mut heads = Heads::default();
-    for (head, space) in heads.iter_mut().zip(spaces) {
-        *head = get(&snapshot, space, HEAD)?.and_then(|row| codec::decode_id(&row));
+    for space in Space::ALL.into_iter().filter(|space| space.has_head()) {
+        heads[space as usize] = get(&snapshot, &spaces[space as usize], HEAD)?.and_then(|row| codec::decode_id(&row));
+    }
+    if let Some(row) = snapshot.last_key_value(&spaces[Space::Blocks as usize])
+        && let Some((number, _)) = keys::block_row_parts(&row.key()?)
+    {
+        // Its hash is in the index. If that is behind, this is not the lowest of the heads, and its hash is of no use.
+        let index = heads[Space::Index as usize].filter(|head| head.number == number).map(|head| head.hash);
+        let hash = match index {
+            Some(hash) => Some(hash),
+            None => get(&snapshot, &spaces[Space::Index as usize], &keys::hash_of(number))?
+                .and_then(|row| B256::try_from(&row[..]).ok()),
+        };
+        heads[Space::Blocks as usize] = Some(BlockId { number, hash: hash.unwrap_or_default() });
     }
     Ok(heads)
 }

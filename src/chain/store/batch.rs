@@ -125,7 +125,7 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn commit(mut self, head: BlockId) -> Result<(), StoreError> {
-        for space in Space::ALL {
+        for space in Space::ALL.into_iter().filter(|space| space.has_head()) {
             self.write(space, HEAD, Some(&codec::encode_id(head)));
         }
         let Self { inner, batch, written, weights } = self;

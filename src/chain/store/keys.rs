@@ -9,7 +9,8 @@ pub const SLOT: u8 = b's';
 pub const STATE_NODE: u8 = b't';
 pub const STORAGE_NODE: u8 = b'u';
 
-/// First bytes of the rows in `blocks`. The store holds one chain: its blocks lie by number, written once at the end and read in order.
+/// Last bytes of the rows in `blocks`. The store holds one chain: its blocks lie by number, so that what is written out at a time is
+/// read in order and never rewritten.
 pub(super) const HEADER: u8 = b'h';
 pub(super) const BODY: u8 = b'b';
 pub(super) const RECEIPTS: u8 = b'r';
@@ -102,16 +103,28 @@ pub(super) fn trie_history_bytes(number: u64) -> Bytes {
     key(b'B', &[&number.to_be_bytes()])
 }
 
+/// `number‖b`, `h` or `r` in `blocks` → RLP of the list of raw transactions, RLP of the header, receipts.
+pub(super) fn block_row(number: u64, kind: u8) -> Bytes {
+    [&number.to_be_bytes()[..], &[kind]].concat().into()
+}
+
+/// The number and the kind of a row in `blocks`.
+pub(in crate::chain) fn block_row_parts(key: &[u8]) -> Option<(u64, u8)> {
+    let (number, kind) = key.split_first_chunk()?;
+    let &[kind] = kind else { return None };
+    Some((u64::from_be_bytes(*number), kind))
+}
+
 pub(super) fn header(number: u64) -> Bytes {
-    key(HEADER, &[&number.to_be_bytes()])
+    block_row(number, HEADER)
 }
 
 pub(super) fn body(number: u64) -> Bytes {
-    key(BODY, &[&number.to_be_bytes()])
+    block_row(number, BODY)
 }
 
 pub(super) fn receipts(number: u64) -> Bytes {
-    key(RECEIPTS, &[&number.to_be_bytes()])
+    block_row(number, RECEIPTS)
 }
 
 /// `n‖number` in `index` → hash of the canonical block.

@@ -14,9 +14,6 @@ use std::ops::RangeInclusive;
 /// Rows of `state` with their values before a block.
 pub type UnwindRecord = Vec<(Bytes, Option<Bytes>)>;
 
-/// A block's number and a row of it.
-pub type Encoded = Result<(u64, fjall::UserValue), ReadError>;
-
 /// Blocks below the head whose rows of the index are looked at when a store is opened.
 const TIP: u64 = 256;
 
@@ -114,35 +111,54 @@ impl Snapshot {
 
     /// The header of the genesis block, which is the lowest; `None` if another lies there.
     pub fn genesis_header(&self) -> Result<Option<Header>, ReadError> {
-        let Some((_, row)) = self.scan(Space::Blocks, &[keys::HEADER], &[]).next().transpose()? else { return Ok(None) };
-        let header: Option<Header> = codec::decode_whole(&row);
-        Ok(header.filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
+        let Some((key, _)) = self.scan(Space::Blocks, &[], &[]).next().transpose()? else { return Ok(None) };
+        let Some((number, _)) = keys::block_row_parts(&key) else { return Ok(None) };
+        Ok(self.header(number)?.filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
     }
 
-    /// The headers of these blocks as they are kept, which is their RLP. From either end.
-    pub fn encoded_headers(&self, numbers: RangeInclusive<u64>) -> impl DoubleEndedIterator<Item = Encoded> + use<> {
-        self.encoded(keys::header, numbers)
+    /// The header as it is kept, which is its RLP.
+    pub fn encoded_header(&self, number: u64) -> Result<Option<Bytes>, ReadError> {
+        self.get(Space::Blocks, &keys::header(number))
     }
 
-    /// The transactions of these blocks as they are kept, which is the RLP of their list.
-    pub fn encoded_bodies(&self, numbers: RangeInclusive<u64>) -> impl DoubleEndedIterator<Item = Encoded> + use<> {
-        self.encoded(keys::body, numbers)
-    }
-
-    fn encoded(&self, key: fn(u64) -> Bytes, numbers: RangeInclusive<u64>) -> impl DoubleEndedIterator<Item = Encoded> + use<> {
-        let rows =
-            self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], key(*numbers.start())..=key(*numbers.end()));
-        rows.map(|row| {
-            let (key, row) = row.into_inner().map_err(|error| ReadError::Store(words(&error)))?;
-            let number = codec::decode_number(&key[1..]).ok_or_else(|| damaged("blocks", &key))?;
-            Ok((number, row))
-        })
+    /// Hands these blocks to `take`, lowest first, until that says `false`, which is then the answer: the header as it is kept, which is
+    /// its RLP, and the transactions, which are the RLP of their list.
+    pub fn encoded_blocks(
+        &self,
+        numbers: RangeInclusive<u64>,
+        take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<bool, ReadError> {
+        let (mut next, last) = numbers.into_inner();
+        let ends = keys::block_row(next, 0)..=keys::block_row(last, u8::MAX);
+        let mut body = None;
+        for row in self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], ends) {
+            let wanted = |key: &fjall::UserKey| key.last() != Some(&keys::RECEIPTS);
+            let (key, row) = row.into_inner_if(wanted).map_err(|error| ReadError::Store(words(&error)))?;
+            let Some(row) = row else { continue };
+            match (keys::block_row_parts(&key), body.take()) {
+                (Some((number, keys::BODY)), _) if number == next => body = Some(row),
+                (Some((number, keys::HEADER)), Some(body)) if number == next => {
+                    if !take(&row, &body) {
+                        return Ok(false);
+                    }
+                    next += 1;
+                }
+                _ => return Err(damaged("blocks", &key)),
+            }
+        }
+        if next > last { Ok(true) } else { Err(damaged("blocks", &keys::header(next))) }
     }
 
     /// The lowest block whose transactions are kept. All above have theirs: whatever goes, goes from below.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
-        let lowest = self.scan(Space::Blocks, &[keys::BODY], &[]).next().transpose()?;
-        Ok(lowest.and_then(|(key, _)| codec::decode_number(&key[1..])).unwrap_or_else(|| self.head().number))
+        let rows = self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], keys::body(0)..);
+        for row in rows {
+            let key = row.key().map_err(|error| ReadError::Store(words(&error)))?;
+            if let Some((number, keys::BODY)) = keys::block_row_parts(&key) {
+                return Ok(number);
+            }
+        }
+        Ok(self.head().number)
     }
 
     pub fn receipts(&self, number: u64) -> Result<Option<Vec<Receipt>>, ReadError> {
