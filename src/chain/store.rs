@@ -37,7 +37,7 @@ pub(in crate::chain) use manifest::check as check_lists;
 pub use read::UnwindRecord;
 
 use crate::chain::view::{ExecutedBlock, Overlay, ReadError, RowChange};
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::Bytes;
 use batch::Batch;
 use buffers::Buffers;
 use cache::RowCache;
@@ -256,7 +256,7 @@ impl Store {
         if let Some(want) = want.filter(|want| *want != identity) {
             return Err(StoreError::OtherChain { have: identity, want });
         }
-        let heads = opened(dir, || read_heads(&db, &spaces))?;
+        let heads = opened(dir, || torn::read_heads(&db, &spaces))?;
         let head = match (torn::lowest(&heads), how) {
             (Some(head), Open::Whole) if heads.iter().any(|other| *other != Some(head)) => None,
             (head, _) => head,
@@ -484,28 +484,6 @@ fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<Identit
     let chain_id = codec::decode_number(chain_id).ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let genesis_hash = hash.try_into().map_err(|_| damaged_meta(IDENTITY_ROW))?;
     Ok(Some(Identity { chain_id, genesis_hash }))
-}
-
-/// The head of every keyspace: its head row, which must be the same in every keyspace that has one, or its newest block.
-fn read_heads(db: &Database, spaces: &[Keyspace; 6]) -> Result<Heads, StoreError> {
-    let snapshot = db.snapshot();
-    let mut heads = Heads::default();
-    for space in Space::ALL.into_iter().filter(|space| space.has_head()) {
-        heads[space as usize] = get(&snapshot, &spaces[space as usize], HEAD)?.and_then(|row| codec::decode_id(&row));
-    }
-    if let Some(row) = snapshot.last_key_value(&spaces[Space::Blocks as usize])
-        && let Some((number, _)) = keys::block_row_parts(&row.key()?)
-    {
-        // Its hash is in the index. If that is behind, this is not the lowest of the heads, and its hash is of no use.
-        let index = heads[Space::Index as usize].filter(|head| head.number == number).map(|head| head.hash);
-        let hash = match index {
-            Some(hash) => Some(hash),
-            None => get(&snapshot, &spaces[Space::Index as usize], &keys::hash_of(number))?
-                .and_then(|row| B256::try_from(&row[..]).ok()),
-        };
-        heads[Space::Blocks as usize] = Some(BlockId { number, hash: hash.unwrap_or_default() });
-    }
-    Ok(heads)
 }
 
 fn damaged_meta(key: &[u8]) -> StoreError {

@@ -122,7 +122,7 @@ fn place(chain: &Chain, path: &Path, first: u64, append: bool) -> Result<Place, 
     let mut reader = BlockReader::open(path).map_err(failed)?;
     let view = chain.view();
     let (mut held, mut torn) = (None::<(u64, u64)>, false);
-    while let Some(block) = reader.next() {
+    for block in reader.by_ref() {
         let Ok(FileBlock { payload, .. }) = block else {
             torn = true;
             break;

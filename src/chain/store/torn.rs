@@ -4,10 +4,12 @@
 //! the state, the rest by the numbers in its rows. All of it is one batch, with a mark that nobody but a repair opens the store until the
 //! state is proven.
 
-use super::{Batch, FINALIZED_ROW, Identity, Inner, Open, SAFE_ROW, Space, Store, StoreError, codec, get, history::PROOFS, keys};
+use super::{
+    Batch, FINALIZED_ROW, HEAD, Identity, Inner, Open, SAFE_ROW, Space, Store, StoreError, codec, get, history::PROOFS, keys,
+};
 use crate::chain::view::ReadError;
-use alloy_primitives::Bytes;
-use fjall::Readable;
+use alloy_primitives::{B256, Bytes};
+use fjall::{Database, Keyspace, Readable};
 use starling_proto::payload::BlockId;
 use std::{collections::BTreeMap, path::Path};
 
@@ -16,6 +18,28 @@ pub(super) const UNPROVEN: &[u8] = b"_unproven";
 
 /// The head that each keyspace has.
 pub(super) type Heads = [Option<BlockId>; 6];
+
+/// The head of every keyspace: its head row, which must be the same in every keyspace that has one, or its newest block.
+pub(super) fn read_heads(db: &Database, spaces: &[Keyspace; 6]) -> Result<Heads, StoreError> {
+    let snapshot = db.snapshot();
+    let mut heads = Heads::default();
+    for space in Space::ALL.into_iter().filter(|space| space.has_head()) {
+        heads[space as usize] = get(&snapshot, &spaces[space as usize], HEAD)?.and_then(|row| codec::decode_id(&row));
+    }
+    if let Some(row) = snapshot.last_key_value(&spaces[Space::Blocks as usize])
+        && let Some((number, _)) = keys::block_row_parts(&row.key()?)
+    {
+        // Its hash is in the index. If that is behind, this is not the lowest of the heads, and its hash is of no use.
+        let index = heads[Space::Index as usize].filter(|head| head.number == number).map(|head| head.hash);
+        let hash = match index {
+            Some(hash) => Some(hash),
+            None => get(&snapshot, &spaces[Space::Index as usize], &keys::hash_of(number))?
+                .and_then(|row| B256::try_from(&row[..]).ok()),
+        };
+        heads[Space::Blocks as usize] = Some(BlockId { number, hash: hash.unwrap_or_default() });
+    }
+    Ok(heads)
+}
 
 /// The lowest of them.
 pub(super) fn lowest(heads: &Heads) -> Option<BlockId> {

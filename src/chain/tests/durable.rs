@@ -69,6 +69,52 @@ async fn a_head_chosen_among_siblings_survives_a_kill() {
     assert!(chain.knows(siblings[tree::MAX_SIBLINGS].hash), "the newest has found room");
 }
 
+/// However deep: while the store goes back block by block nobody is shown, or has to hold, a view that goes back all the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deep_rewind_holds_no_way_back() {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    let mut blocks = vec![chain.view().head()];
+    for salt in 0..300 {
+        let block = build(&chain, blocks[salt as usize].hash, salt, []).await.payload.id();
+        chain.forkchoice(block.hash, None, None).await.unwrap();
+        blocks.push(block);
+    }
+    until("all is stored", || chain.view().stored() == blocks[300]).await;
+    let done = Arc::<AtomicBool>::default();
+    let reader = {
+        let (chain, done) = (chain.clone(), done.clone());
+        std::thread::spawn(move || {
+            let (mut deepest, mut seen) = (0, BTreeSet::new());
+            while !done.load(Ordering::Relaxed) {
+                let view = chain.view();
+                deepest = deepest.max(view.depth());
+                seen.insert(view.head().number);
+            }
+            (deepest, seen)
+        })
+    };
+    chain.forkchoice(blocks[10].hash, Some(blocks[8].hash), Some(blocks[3].hash)).await.unwrap();
+    done.store(true, Ordering::Relaxed);
+    let (deepest, seen) = reader.join().unwrap();
+    assert_eq!(deepest, 0);
+    assert!(seen.iter().all(|number| [10, 300].contains(number)), "{seen:?}");
+    let heads = *chain.heads().borrow();
+    assert_eq!((heads.head, heads.safe, heads.finalized), (blocks[10], Some(blocks[8]), Some(blocks[3])));
+    assert_eq!((chain.view().head(), chain.view().stored()), (blocks[10], blocks[10]));
+    // A kill now finds it there, and the chain goes on.
+    let killed = killed(dir.path());
+    let (again, _threads) = open(killed.path());
+    assert_eq!(again.view().head(), blocks[10]);
+    let next = build(&chain, blocks[10].hash, 1000, []).await.payload.id();
+    chain.forkchoice(next.hash, None, None).await.unwrap();
+    assert_eq!(chain.view().head(), next);
+    // A head that stays and is not on the branch is an error, and nothing has moved.
+    let refused = chain.forkchoice(blocks[5].hash, None, None).await;
+    assert!(matches!(refused, Err(ChainError::NotOnBranch { .. })), "{refused:?}");
+    assert_eq!(chain.view().head(), next);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_stop_there_is_nothing_to_replay() {
     let dir = datadir();
