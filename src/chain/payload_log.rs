@@ -58,7 +58,7 @@ pub enum LogError {
     )]
     Damaged { row: String, path: PathBuf },
     #[error(
-        "the payload log in {} cannot be opened: {what}. Restore a backup of the folder, or run `starling db repair`, which puts it \
+        "the payload log in {} cannot be read: {what}. Restore a backup of the folder, or run `starling db repair`, which puts it \
          aside. A node that never signs can do without it; a sequencer signs nothing then until its operator says so",
         path.display()
     )]
