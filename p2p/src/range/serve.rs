@@ -255,6 +255,11 @@ impl Server {
         mut bytes: usize,
         chunk: &mut ChunkBuilder,
     ) -> Option<Rest> {
+        // Before the blocks are read, too: else they may be those of the branch that was left meanwhile.
+        let canonical = || self.blocks.hash(last.number) == Some(last.hash);
+        if !canonical() {
+            return None;
+        }
         let mut left = bytes;
         while next <= last.number && chunk.len() < CHUNK && left > 0 {
             let linked = |block: &Encoded| parent.is_none_or(|parent| block.parent == parent);
@@ -269,8 +274,7 @@ impl Server {
             (next, parent) = (next + 1, Some(block.hash));
         }
         bytes = left;
-        let canonical = self.blocks.hash(last.number) == Some(last.hash);
-        canonical.then_some(Rest::Bodies { next, parent, last, bytes })
+        canonical().then_some(Rest::Bodies { next, parent, last, bytes })
     }
 
     fn read(&self, number: u64, transactions: bool) -> Option<Encoded> {
@@ -328,4 +332,56 @@ async fn write(stream: &mut Stream, bytes: &[u8], last: bool) -> io::Result<()> 
         if last { stream.close().await } else { Ok(()) }
     })
     .await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_consensus::Header;
+    use starling_proto::payload::Payload;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A chain that goes another way once something has been read of it, and back.
+    struct Turning {
+        branches: [Payload; 2],
+        reads: AtomicUsize,
+    }
+
+    impl Turning {
+        fn now(&self) -> &Payload {
+            &self.branches[self.reads.load(Ordering::Relaxed).min(1)]
+        }
+    }
+
+    impl Blocks for Turning {
+        fn knows(&self, _: B256) -> bool {
+            false
+        }
+
+        fn block(&self, _: u64) -> Option<Payload> {
+            let block = self.now().clone();
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            Some(block)
+        }
+
+        fn hash(&self, _: u64) -> Option<B256> {
+            Some(self.now().hash)
+        }
+    }
+
+    #[test]
+    fn blocks_of_a_branch_that_is_left_meanwhile_are_not_sent() {
+        let block = |gas_used| Payload::sealed(Header { number: 5, gas_used, ..Default::default() }, Vec::new());
+        let branches = [block(1), block(2)];
+        let ids = branches.clone().map(|block| block.id());
+        let packed = |last: BlockId| {
+            let blocks = Arc::new(Turning { branches: branches.clone(), reads: AtomicUsize::new(0) });
+            let seen = Seen { peers: watch::channel(Vec::new()).1, offences: mpsc::channel(1).0 };
+            let server = Server::new(1, BlockId::default(), blocks, watch::channel(Heads::default()).1, seen, 1 << 20);
+            let mut chunk = ChunkBuilder::default();
+            server.pack_bodies(5, None, last, MAX_CHUNK, &mut chunk).is_some()
+        };
+        assert!(!packed(ids[0]), "it has left the branch that was asked for");
+        assert!(!packed(ids[1]), "it has come to it");
+    }
 }
