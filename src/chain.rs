@@ -222,7 +222,7 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
     if have != identity {
         return Err(InitError::OtherGenesis { have: have.genesis_hash, new: identity.genesis_hash });
     }
-    let head = store.snapshot()?.header(&store.head().hash)?.map_or(0, |header| header.timestamp);
+    let head = store.snapshot()?.header(store.head().number)?.map_or(0, |header| header.timestamp);
     if let Ok(ChainSpec { rules: Rules::Optimism { forks: old, .. }, .. }) = spec_of(&store)
         && let Rules::Optimism { forks: new, .. } = &genesis.spec.rules
         && let Some(fork) = old.conflict(new, head)
@@ -234,8 +234,7 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
 }
 
 pub(crate) fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
-    let genesis = store.identity().genesis_hash;
-    let header = store.snapshot().map_err(ChainError::store)?.header(&genesis).map_err(ChainError::store)?;
+    let header = store.snapshot().map_err(ChainError::store)?.genesis_header().map_err(ChainError::store)?;
     let config = store.setting(CONFIG_SETTING).map_err(ChainError::store)?;
     let (Some(header), Some(config)) = (header, config) else {
         return Err(ChainError::Store("the database does not say which chain it holds: run `starling init` again".into()));

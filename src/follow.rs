@@ -7,9 +7,8 @@ pub mod progress;
 
 use crate::chain::{Chain, ChainError, Inserted, view::ReadError};
 use alloy_primitives::B256;
-use alloy_rlp::Decodable;
 use futures::{StreamExt, stream::FuturesOrdered};
-use starling_p2p::{Blocks, Encoded, Event, Network, PeerId, Provenance, Settled};
+use starling_p2p::{Blocks, Event, Network, PeerId, Provenance, Settled};
 use starling_proto::payload::{BlockId, Payload};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -28,11 +27,18 @@ impl Blocks for Chain {
         readable(number, self.view().payload(number)).map(std::sync::Arc::unwrap_or_clone)
     }
 
-    fn encoded(&self, number: u64, transactions: bool) -> Option<Encoded> {
-        let (hash, header, transactions) = readable(number, self.view().encoded(number, transactions))?;
-        // The first field of a header.
-        let parent = alloy_rlp::Header::decode_bytes(&mut &header[..], true).and_then(|mut fields| B256::decode(&mut fields));
-        Some(Encoded { hash, parent: parent.ok()?, header, transactions })
+    fn headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) {
+        readable(from.number, self.view().encoded_headers(from, take).map(Some));
+    }
+
+    fn bodies(&self, first: u64, last: BlockId, take: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        // One view: all of them lie on the branch of the last.
+        let view = self.view();
+        let canonical = readable(last.number, view.hash_of(last.number)) == Some(last.hash);
+        if canonical {
+            readable(first, view.encoded_blocks(first..=last.number, take).map(Some));
+        }
+        canonical
     }
 
     fn oldest(&self) -> u64 {

@@ -7,7 +7,7 @@ pub(crate) use control::Control;
 pub use control::{BanReport, ControlError, Direction, MeshReport, PeerReport, Refused, Report, Subject, SyncReport};
 
 use crate::discovery::Question;
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{Address, B256};
 use libp2p::{Multiaddr, PeerId};
 use starling_proto::{
     payload::{BlockId, Payload},
@@ -72,12 +72,23 @@ pub trait Blocks: Send + Sync + 'static {
     fn hash(&self, number: u64) -> Option<B256> {
         self.block(number).map(|block| block.hash)
     }
-    /// The RLP of a canonical block's header and, if asked for, of the list of its raw transactions: what peers of our kind are sent.
-    fn encoded(&self, number: u64, transactions: bool) -> Option<Encoded> {
-        let block = self.block(number)?;
-        let [header, list] = wire::encode_block(&block);
-        let list = if transactions { list } else { Vec::new() };
-        Some(Encoded { hash: block.hash, parent: block.parent_hash(), header: header.into(), transactions: list.into() })
+    /// Hands the RLP of the headers of a block and of its ancestors to `take`, highest first, until that says `false`. Nothing if the
+    /// block is not, or no longer, canonical.
+    fn headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) {
+        if self.hash(from.number) == Some(from.hash) {
+            let blocks = (0..=from.number).rev().map_while(|number| self.block(number));
+            blocks.map(|block| wire::encode_block(&block)).all(|[header, _]| take(&header));
+        }
+    }
+    /// Hands the blocks from `first` up to `last` to `take`, lowest first, until that says `false`: the RLP of the header, and that of
+    /// the list of raw transactions. Nothing if the last is not, or no longer, canonical: then it is `false`.
+    fn bodies(&self, first: u64, last: BlockId, take: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        let canonical = self.hash(last.number) == Some(last.hash);
+        if canonical {
+            let blocks = (first..=last.number).map_while(|number| self.block(number));
+            blocks.map(|block| wire::encode_block(&block)).all(|[header, list]| take(&header, &list));
+        }
+        canonical
     }
     /// The lowest block that can be read, with its transactions.
     fn oldest(&self) -> u64 {
@@ -87,17 +98,6 @@ pub trait Blocks: Send + Sync + 'static {
     fn finalized(&self) -> Option<BlockId> {
         None
     }
-}
-
-/// A block as it is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encoded {
-    pub hash: B256,
-    pub parent: B256,
-    /// RLP.
-    pub header: Bytes,
-    /// RLP.
-    pub transactions: Bytes,
 }
 
 /// One connected peer.

@@ -210,6 +210,11 @@ pub struct ChunkBuilder {
 }
 
 impl ChunkBuilder {
+    /// `bytes`: of the items, about.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { plain: Vec::with_capacity(bytes), count: 0 }
+    }
+
     /// Bytes of the items so far.
     pub fn len(&self) -> usize {
         self.plain.len()
@@ -267,6 +272,12 @@ pub fn encode_block(payload: &Payload) -> [Vec<u8>; 2] {
     let mut transactions = Vec::with_capacity(payload.weight());
     payload.transactions.encode(&mut transactions);
     [header, transactions]
+}
+
+/// The parent's hash, which is the first field of a header's RLP.
+pub fn parent_hash(header: &[u8]) -> Option<B256> {
+    let mut fields = alloy_rlp::Header::decode_bytes(&mut &header[..], true).ok()?;
+    B256::decode(&mut fields).ok()
 }
 
 /// A header and its hash.

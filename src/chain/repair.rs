@@ -164,12 +164,12 @@ fn blocks(
         let mut rewrite = store.rewrite();
         let mut at = head;
         loop {
-            let body = snapshot.body(&at.hash)?.unwrap_or_default();
+            let body = snapshot.body(at.number)?.unwrap_or_default();
             rewrite.index(at.number, at.hash, &body)?;
             if at.hash == genesis {
                 break;
             }
-            let header = snapshot.header(&at.hash)?.ok_or_else(|| RepairError::Lost(format!("the header of block {at}")))?;
+            let header = snapshot.header(at.number)?.ok_or_else(|| RepairError::Lost(format!("the header of block {at}")))?;
             at = starling_proto::payload::BlockId { number: at.number.saturating_sub(1), hash: header.parent_hash };
             tell("index", head.number - at.number, head.number);
         }
@@ -199,8 +199,7 @@ fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError
                     match (block, index) {
                         (Some(block), Some(index)) => {
                             if body.as_ref().is_none_or(|(number, _)| *number != block) {
-                                let hash = snapshot.hash_of(block)?.unwrap_or_default();
-                                body = Some((block, snapshot.body(&hash)?.unwrap_or_default()));
+                                body = Some((block, snapshot.body(block)?.unwrap_or_default()));
                             }
                             let raw = body.as_ref().and_then(|(_, body)| body.get(index as usize));
                             raw.is_some_and(|raw| *keccak256(raw) == key[1..])
@@ -217,30 +216,15 @@ fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError
     Ok(rewrite.finish()?)
 }
 
-/// Removes headers, bodies and receipts of blocks that are not canonical.
+/// Removes rows of blocks that are not on the chain, and what is no such row.
 fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairError> {
     let head = snapshot.head();
-    let all = head.number - first + 1;
-    let more = [b'h', b'b', b'r'].into_iter().any(|tag| snapshot.rows(Space::Blocks, &[tag]).count() as u64 > all);
-    if !more {
-        return Ok(0);
-    }
-    // By their parents, not by the index, which may be what is damaged.
-    let mut canonical = HashSet::<B256>::default();
-    let mut at = head.hash;
-    while canonical.insert(at)
-        && let Some(header) = snapshot.header(&at)?
-        && header.number > first
-    {
-        at = header.parent_hash;
-    }
     let mut rewrite = store.rewrite();
-    for tag in [b'h', b'b', b'r'] {
-        for row in snapshot.rows(Space::Blocks, &[tag]) {
-            let (key, _) = row?;
-            if B256::try_from(&key[1..]).map_or(true, |hash| !canonical.contains(&hash)) {
-                rewrite.set(Space::Blocks, &key, None)?;
-            }
+    for row in snapshot.rows(Space::Blocks, &[]) {
+        let (key, _) = row?;
+        let canonical = |(number, _)| (first..=head.number).contains(&number);
+        if Space::Blocks.kind(&key).is_none() || !keys::block_row_parts(&key).is_some_and(canonical) {
+            rewrite.set(Space::Blocks, &key, None)?;
         }
     }
     Ok(rewrite.finish()?)
@@ -268,7 +252,7 @@ fn make_receipts(store: &Store, spec: &ChainSpec, blocks: &[(u64, B256)], tell: 
         if receipts_root(&receipts, spec.at(header.timestamp).op) != header.receipts_root {
             return Err(lost("executing it gives others".into()));
         }
-        rewrite.receipts(*hash, &receipts)?;
+        rewrite.receipts(*number, &receipts)?;
         done += 1;
         tell("receipts", done, blocks.len() as u64);
     }
@@ -279,7 +263,7 @@ fn make_receipts(store: &Store, spec: &ChainSpec, blocks: &[(u64, B256)], tell: 
 /// Makes the rows of the tries anew where they are not what the flat state gives.
 fn trie(store: &Store, snapshot: &Snapshot, tell: &mut Tell<'_>) -> Result<u64, RepairError> {
     let head = snapshot.head();
-    let header = snapshot.header(&head.hash)?.filter(|header| header.hash_slow() == head.hash);
+    let header = snapshot.header(head.number)?.filter(|header| header.hash_slow() == head.hash);
     let root = header
         .ok_or_else(|| RepairError::Lost(format!("the header of the head, block {head}, is missing or another's")))?
         .state_root;

@@ -4,7 +4,7 @@ use crate::chain::{
     self, ChainError,
     execute::MESSAGE_PASSER,
     payload_log::{self, PayloadLog},
-    store::{Identity, KINDS, Store, is_own},
+    store::{Identity, KINDS, Store},
     verify::Tell,
 };
 use alloy_primitives::Address;
@@ -55,7 +55,7 @@ pub fn stats(store: &Store, datadir: &Path, tell: &mut Tell<'_>) -> Result<Stats
         let mut seen = 0u64;
         for row in snapshot.rows(space, &[]) {
             let (key, value) = row.map_err(ChainError::store)?;
-            let kind = kinds.iter().position(|(tag, _)| !is_own(&key) && key.first() == Some(tag)).unwrap_or(kinds.len());
+            let kind = space.kind(&key).unwrap_or(kinds.len());
             counts[kind].rows += 1;
             counts[kind].bytes += (key.len() + value.len()) as u64;
             seen += 1;

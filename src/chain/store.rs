@@ -1,7 +1,7 @@
 //! The store: the canonical chain on disk, in an LSM database (fjall) of six keyspaces grouped by life.
 //!
 //! Written by the persister alone: a group of blocks, or an unwind of one block, is one atomic batch across all keyspaces, and every
-//! batch writes the same head row into each of them; at open all must agree. Read by everybody, through a [`Snapshot`] only: plain
+//! batch writes the same head row into each of them but `blocks`, where the newest block says it; at open all must agree. Read by everybody, through a [`Snapshot`] only: plain
 //! reads would see half-applied batches. A snapshot pins the versions of all rows it can see, so that compaction cannot drop them:
 //! keep snapshots short (long readers take a fresh view now and then).
 //!
@@ -38,7 +38,10 @@ use alloy_primitives::Bytes;
 use batch::Batch;
 use buffers::Buffers;
 use cache::RowCache;
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable};
+use fjall::{
+    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable,
+    config::{CompressionPolicy, FilterPolicy},
+};
 use history::{History, Kept, Pin};
 pub(crate) use lock::Lock;
 use parking_lot::Mutex;
@@ -50,7 +53,7 @@ use std::{
 };
 
 /// The layout of rows. A store of another version is refused.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and readers that still stand there.
 pub const UNWIND_MARGIN: u64 = 1024;
@@ -110,14 +113,30 @@ impl Space {
         }
     }
 
+    /// Whether every batch writes the head row here. The newest block says the same of `blocks`.
+    fn has_head(self) -> bool {
+        self != Self::Blocks
+    }
+
     fn options(self) -> KeyspaceCreateOptions {
         // See `buffers`: the writer turns memtables over.
         let options = KeyspaceCreateOptions::default().max_memtable_size(u64::MAX);
         // Unwind records, bodies and receipts are long and written once: compaction moves their places, not them.
         let separated = KvSeparationOptions::default().separation_threshold(LONG_ROW);
+        let unfiltered = FilterPolicy::disabled();
         match self {
-            Self::History => options.with_kv_separation(Some(separated.compression(CompressionType::None))),
-            Self::Blocks => options.with_kv_separation(Some(separated)),
+            // Who asks for a row mostly knows that it is there.
+            Self::State => options.expect_point_read_hits(true),
+            // Rows are looked for by their neighbours: a filter would not be asked.
+            Self::History => {
+                options.filter_policy(unfiltered).with_kv_separation(Some(separated.compression(CompressionType::None)))
+            }
+            // Written in the order of keys, and without a row that every batch changes: what is written out overlaps with nothing and
+            // becomes part of the lowest level as it is.
+            Self::Blocks => options
+                .filter_policy(unfiltered)
+                .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+                .with_kv_separation(Some(separated)),
             _ => options,
         }
     }
@@ -292,8 +311,8 @@ impl Store {
         }
         let record = snapshot.unwind_record(gone.number)?.ok_or(StoreError::NoUnwindRecord(gone.number))?;
         let lacks = |what: &str| ReadError::Damaged(format!("block {} has no {what}", gone.hash));
-        let header = snapshot.header(&gone.hash)?.ok_or_else(|| lacks("header"))?;
-        let body = snapshot.body(&gone.hash)?.ok_or_else(|| lacks("body"))?;
+        let header = snapshot.header(gone.number)?.ok_or_else(|| lacks("header"))?;
+        let body = snapshot.body(gone.number)?.ok_or_else(|| lacks("body"))?;
         let parent = BlockId { hash: header.parent_hash, number: gone.number.saturating_sub(1) };
 
         let mut batch = Batch::new(&self.0);
@@ -310,7 +329,7 @@ impl Store {
         proofs::rows(&overlay, gone.number, |key, _| batch.set(Space::History, key, None));
         batch.set(Space::History, &keys::trie_history_bytes(gone.number), None);
         batch.set(Space::History, &keys::unwind(gone.number), None);
-        for key in [keys::header(&gone.hash), keys::body(&gone.hash), keys::receipts(&gone.hash)] {
+        for key in [keys::header(gone.number), keys::body(gone.number), keys::receipts(gone.number)] {
             batch.set(Space::Blocks, &key, None);
         }
         batch.set(Space::Index, &keys::hash_of(gone.number), None);
@@ -422,18 +441,24 @@ fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<Identit
     Ok(Some(Identity { chain_id, genesis_hash }))
 }
 
-/// The head row, which must be the same in every keyspace.
+/// The head row, which must be the same in every keyspace that has one; the newest block must be that block.
 fn agreed_head(db: &Database, spaces: &[Keyspace; 6]) -> Result<BlockId, StoreError> {
     let snapshot = db.snapshot();
     let mut heads = Vec::with_capacity(spaces.len());
-    for space in spaces {
-        heads.push(get(&snapshot, space, HEAD)?.and_then(|row| codec::decode_id(&row)));
+    for space in Space::ALL.into_iter().filter(|space| space.has_head()) {
+        let row = get(&snapshot, &spaces[space as usize], HEAD)?;
+        heads.push((space, row.and_then(|row| codec::decode_id(&row))));
     }
-    match heads[0] {
-        Some(head) if heads.iter().all(|other| *other == Some(head)) => Ok(head),
+    let newest = match snapshot.last_key_value(&spaces[Space::Blocks as usize]) {
+        Some(row) => keys::block_row_parts(&row.key()?).map(|(number, _)| number),
+        None => None,
+    };
+    match heads[0].1 {
+        Some(head) if newest == Some(head.number) && heads.iter().all(|(_, other)| *other == Some(head)) => Ok(head),
         _ => {
             let show = |head: &Option<BlockId>| head.map_or("none".into(), |h| format!("{} {}", h.number, h.hash));
-            let each: Vec<_> = Space::ALL.iter().zip(&heads).map(|(s, h)| format!("{}: {}", s.name(), show(h))).collect();
+            let mut each: Vec<_> = heads.iter().map(|(space, head)| format!("{}: {}", space.name(), show(head))).collect();
+            each.push(format!("{}: {}", Space::Blocks.name(), newest.map_or("none".into(), |number| number.to_string())));
             Err(StoreError::Torn(each.join(", ")))
         }
     }

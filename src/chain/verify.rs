@@ -54,7 +54,7 @@ pub fn verify(store: &Store, samples: Samples, tell: &mut Tell<'_>) -> Result<Re
     let mut report = Report::default();
     let head = snapshot.head();
     report.count("head", head.number);
-    let root = match snapshot.header(&head.hash) {
+    let root = match snapshot.header(head.number) {
         Ok(Some(header)) if header.hash_slow() == head.hash => Some(header.state_root),
         Ok(_) => {
             report.add(format!("the header of the head, block {head}, is missing or another's"), Remedy::Resync);

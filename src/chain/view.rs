@@ -6,6 +6,7 @@
 //! snapshot; scans go through the blocks one by one, so their cost grows with the blocks above the store: the persister keeps those
 //! few. A view pins its snapshot: long readers take a fresh one now and then.
 
+mod encoded;
 mod rows;
 mod state;
 
@@ -18,10 +19,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use op_alloy_consensus::OpTxEnvelope;
 use rayon::prelude::*;
 use rows::Rows;
-use starling_proto::{
-    payload::{BlockId, Payload},
-    wire,
-};
+use starling_proto::payload::{BlockId, Payload};
 use state::At;
 use std::{
     collections::BTreeMap,
@@ -226,7 +224,7 @@ impl View {
         let header = match blocks.last().or(recent.last()) {
             Some(block) => block.payload.header.clone(),
             None => {
-                snapshot.header(&base.hash)?.ok_or_else(|| ReadError::Damaged(format!("block {} has no header", base.hash)))?
+                snapshot.header(base.number)?.ok_or_else(|| ReadError::Damaged(format!("block {} has no header", base.hash)))?
             }
         };
         let rows = Rows::of(near.iter().map(|near| &near.rows), base.number, &blocks);
@@ -336,26 +334,10 @@ impl View {
         if let Some(block) = self.in_memory(number) {
             return Ok(Some(block.payload.clone()));
         }
-        self.stored_part(number, |snapshot, hash| {
-            let (Some(header), Some(transactions)) = (snapshot.header(hash)?, snapshot.body(hash)?) else { return Ok(None) };
-            Ok(Some(Arc::new(Payload { hash: *hash, header, transactions })))
-        })
-    }
-
-    /// A block as peers of our kind are sent it: its hash, the RLP of its header and, if wanted, that of the list of its transactions.
-    pub fn encoded(&self, number: u64, transactions: bool) -> Result<Option<(B256, Bytes, Bytes)>, ReadError> {
-        if let Some(block) = self.in_memory(number) {
-            let [header, list] = wire::encode_block(&block.payload);
-            return Ok(Some((block.payload.hash, header.into(), if transactions { list.into() } else { Bytes::new() })));
-        }
-        self.stored_part(number, |snapshot, hash| {
-            let Some(header) = snapshot.encoded_header(hash)? else { return Ok(None) };
-            let list = if transactions { snapshot.encoded_body(hash)? } else { Some(Bytes::new()) };
-            // A row that rotted would make us a liar.
-            if keccak256(&header) != *hash {
-                return Err(ReadError::Damaged(format!("the header of block {number} is not that of {hash}")));
-            }
-            Ok(list.map(|list| (*hash, header, list)))
+        self.stored_part(number, |snapshot, number| {
+            let Some(hash) = snapshot.hash_of(number)? else { return Ok(None) };
+            let (Some(header), Some(transactions)) = (snapshot.header(number)?, snapshot.body(number)?) else { return Ok(None) };
+            Ok(Some(Arc::new(Payload { hash, header, transactions })))
         })
     }
 
@@ -368,7 +350,7 @@ impl View {
         if let Some(block) = self.in_memory(number) {
             return Ok(Some(block.receipts.clone()));
         }
-        self.stored_part(number, |snapshot, hash| Ok(snapshot.receipts(hash)?.map(Arc::new)))
+        self.stored_part(number, |snapshot, number| Ok(snapshot.receipts(number)?.map(Arc::new)))
     }
 
     /// Senders in block order (recovered again if the block came from the store).
@@ -411,13 +393,9 @@ impl View {
     fn stored_part<T>(
         &self,
         number: u64,
-        read: impl FnOnce(&Snapshot, &B256) -> Result<Option<T>, ReadError>,
+        read: impl FnOnce(&Snapshot, u64) -> Result<Option<T>, ReadError>,
     ) -> Result<Option<T>, ReadError> {
-        if number > self.base.number {
-            return Ok(None);
-        }
-        let Some(hash) = self.snapshot.hash_of(number)? else { return Ok(None) };
-        read(&self.snapshot, &hash)
+        if number <= self.base.number { read(&self.snapshot, number) } else { Ok(None) }
     }
 }
 

@@ -20,15 +20,38 @@ async fn blocks_are_sent_as_they_are_whether_stored_or_not() {
             (chain, threads) = open(datadir.path());
             assert_eq!(chain.view().stored(), head);
         }
-        for number in 0..=head.number {
-            let payload = chain.block(number).unwrap();
-            let [header, list] = wire::encode_block(&payload);
-            let (hash, parent) = (payload.hash, payload.parent_hash());
-            let whole = Encoded { hash, parent, header: header.into(), transactions: list.into() };
-            assert_eq!(chain.encoded(number, true), Some(whole.clone()));
-            assert_eq!(chain.encoded(number, false), Some(Encoded { transactions: Default::default(), ..whole }));
+        let all: Vec<_> = (0..=head.number).map(|number| wire::encode_block(&chain.block(number).unwrap())).collect();
+        let of = |number: u64| BlockId { number, hash: chain.hash(number).unwrap() };
+        let bodies = |first, last, most| {
+            let mut sent = Vec::new();
+            let canonical = chain.bodies(first, last, &mut |header, list| {
+                sent.push([header.to_vec(), list.to_vec()]);
+                sent.len() < most
+            });
+            canonical.then_some(sent)
+        };
+        let headers = |from, most| {
+            let mut sent = Vec::new();
+            chain.headers(from, &mut |header| {
+                sent.push(header.to_vec());
+                sent.len() < most
+            });
+            sent
+        };
+        for first in 0..=head.number {
+            for last in first..=head.number {
+                assert_eq!(bodies(first, of(last), 99).unwrap(), all[first as usize..=last as usize]);
+                assert_eq!(bodies(first, of(last), 2).unwrap(), all[first as usize..=last.min(first + 1) as usize]);
+            }
+            let below: Vec<_> = all[..=first as usize].iter().rev().map(|[header, _]| header.clone()).collect();
+            assert_eq!(headers(of(first), 99), below);
+            assert_eq!(headers(of(first), 1), below[..1]);
         }
-        assert_eq!(chain.encoded(head.number + 1, true), None);
+        // Of another branch, or not there yet.
+        for stranger in [BlockId { number: 2, hash: head.hash }, BlockId { number: head.number + 1, ..head }] {
+            assert_eq!(bodies(1, stranger, 99), None);
+            assert_eq!(headers(stranger, 99), Vec::<Vec<u8>>::new());
+        }
         assert_eq!(chain.oldest(), 0);
     }
     assert_eq!(chain.finalized(), None);

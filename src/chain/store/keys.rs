@@ -9,6 +9,12 @@ pub const SLOT: u8 = b's';
 pub const STATE_NODE: u8 = b't';
 pub const STORAGE_NODE: u8 = b'u';
 
+/// Last bytes of the rows in `blocks`. The store holds one chain: its blocks lie by number, so that what is written out at a time is
+/// read in order and never rewritten.
+pub(super) const HEADER: u8 = b'h';
+pub(super) const BODY: u8 = b'b';
+pub(super) const RECEIPTS: u8 = b'r';
+
 /// `a‖keccak(address)` → RLP of nonce, balance, storage root, code hash.
 pub fn account(account: &B256) -> Bytes {
     key(ACCOUNT, &[account.as_slice()])
@@ -97,16 +103,28 @@ pub(super) fn trie_history_bytes(number: u64) -> Bytes {
     key(b'B', &[&number.to_be_bytes()])
 }
 
-pub(super) fn header(hash: &B256) -> Bytes {
-    key(b'h', &[hash.as_slice()])
+/// `number‖b`, `h` or `r` in `blocks` → RLP of the list of raw transactions, RLP of the header, receipts.
+pub(super) fn block_row(number: u64, kind: u8) -> Bytes {
+    [&number.to_be_bytes()[..], &[kind]].concat().into()
 }
 
-pub(super) fn body(hash: &B256) -> Bytes {
-    key(b'b', &[hash.as_slice()])
+/// The number and the kind of a row in `blocks`.
+pub(in crate::chain) fn block_row_parts(key: &[u8]) -> Option<(u64, u8)> {
+    let (number, kind) = key.split_first_chunk()?;
+    let &[kind] = kind else { return None };
+    Some((u64::from_be_bytes(*number), kind))
 }
 
-pub(super) fn receipts(hash: &B256) -> Bytes {
-    key(b'r', &[hash.as_slice()])
+pub(super) fn header(number: u64) -> Bytes {
+    block_row(number, HEADER)
+}
+
+pub(super) fn body(number: u64) -> Bytes {
+    block_row(number, BODY)
+}
+
+pub(super) fn receipts(number: u64) -> Bytes {
+    block_row(number, RECEIPTS)
 }
 
 /// `n‖number` in `index` → hash of the canonical block.

@@ -12,7 +12,7 @@ use std::path::Path;
 /// Bytes of rows after which a repair commits.
 const BATCH: usize = 4 << 20;
 
-/// The tags of the rows in a keyspace, and what they are.
+/// The kinds of rows in a keyspace: their tags, and what they are.
 pub(in crate::chain) const KINDS: [(Space, &[(u8, &str)]); 6] = [
     (
         Space::State,
@@ -24,11 +24,22 @@ pub(in crate::chain) const KINDS: [(Space, &[(u8, &str)]); 6] = [
         ],
     ),
     (Space::History, &[(b'H', "state history"), (b'T', "trie history"), (b'B', "trie history marks"), (b'U', "unwind records")]),
-    (Space::Blocks, &[(b'h', "headers"), (b'b', "bodies"), (b'r', "receipts")]),
+    (Space::Blocks, &[(keys::HEADER, "headers"), (keys::BODY, "bodies"), (keys::RECEIPTS, "receipts")]),
     (Space::Index, &[(b'n', "hashes by number"), (b'N', "numbers by hash"), (b'x', "transactions")]),
     (Space::Code, &[]),
     (Space::Meta, &[]),
 ];
+
+impl Space {
+    /// The index in [`KINDS`] of this row's kind; `None` for rows that the store keeps for itself, and for those of no known kind.
+    pub(in crate::chain) fn kind(self, key: &[u8]) -> Option<usize> {
+        let tag = match self {
+            Self::Blocks => keys::block_row_parts(key)?.1,
+            _ => *key.first()?,
+        };
+        KINDS[self as usize].1.iter().position(|(kind, _)| *kind == tag)
+    }
+}
 
 /// One row.
 pub(in crate::chain) type Row = Result<(Bytes, Bytes), ReadError>;
@@ -129,8 +140,8 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    pub(in crate::chain) fn receipts(&mut self, hash: B256, receipts: &[Receipt]) -> Result<(), StoreError> {
-        self.set(Space::Blocks, &keys::receipts(&hash), Some(&codec::encode_receipts(receipts).into()))
+    pub(in crate::chain) fn receipts(&mut self, number: u64, receipts: &[Receipt]) -> Result<(), StoreError> {
+        self.set(Space::Blocks, &keys::receipts(number), Some(&codec::encode_receipts(receipts).into()))
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {

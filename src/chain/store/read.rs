@@ -2,12 +2,14 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{Snapshot, Space, StoreError, codec, keys},
+    store::{Snapshot, Space, StoreError, codec, keys, words},
     view::ReadError,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes};
+use fjall::Readable;
 use starling_proto::payload::BlockId;
+use std::ops::RangeInclusive;
 
 /// Rows of `state` with their values before a block.
 pub type UnwindRecord = Vec<(Bytes, Option<Bytes>)>;
@@ -29,7 +31,7 @@ impl Snapshot {
             if at.hash == genesis {
                 break;
             }
-            let header = self.header(&at.hash)?.ok_or_else(|| gap("header"))?;
+            let header = self.header(at.number)?.ok_or_else(|| gap("header"))?;
             let below = at.number.checked_sub(1).ok_or_else(|| gap("parent"))?;
             at = BlockId { number: below, hash: header.parent_hash };
         }
@@ -98,48 +100,69 @@ impl Snapshot {
         self.read(Space::Index, &keys::number_of(hash), codec::decode_number)
     }
 
-    pub fn header(&self, hash: &B256) -> Result<Option<Header>, ReadError> {
-        self.read(Space::Blocks, &keys::header(hash), codec::decode_whole)
+    pub fn header(&self, number: u64) -> Result<Option<Header>, ReadError> {
+        self.read(Space::Blocks, &keys::header(number), codec::decode_whole)
     }
 
     /// Raw transactions of a block.
-    pub fn body(&self, hash: &B256) -> Result<Option<Vec<Bytes>>, ReadError> {
-        self.read(Space::Blocks, &keys::body(hash), codec::decode_whole)
+    pub fn body(&self, number: u64) -> Result<Option<Vec<Bytes>>, ReadError> {
+        self.read(Space::Blocks, &keys::body(number), codec::decode_whole)
+    }
+
+    /// The header of the genesis block, which is the lowest; `None` if another lies there.
+    pub fn genesis_header(&self) -> Result<Option<Header>, ReadError> {
+        let Some((key, _)) = self.scan(Space::Blocks, &[], &[]).next().transpose()? else { return Ok(None) };
+        let Some((number, _)) = keys::block_row_parts(&key) else { return Ok(None) };
+        Ok(self.header(number)?.filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
     }
 
     /// The header as it is kept, which is its RLP.
-    pub fn encoded_header(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
-        self.get(Space::Blocks, &keys::header(hash))
+    pub fn encoded_header(&self, number: u64) -> Result<Option<Bytes>, ReadError> {
+        self.get(Space::Blocks, &keys::header(number))
     }
 
-    /// The transactions as they are kept, which is the RLP of their list.
-    pub fn encoded_body(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
-        self.get(Space::Blocks, &keys::body(hash))
+    /// Hands these blocks to `take`, lowest first, until that says `false`, which is then the answer: the header as it is kept, which is
+    /// its RLP, and the transactions, which are the RLP of their list.
+    pub fn encoded_blocks(
+        &self,
+        numbers: RangeInclusive<u64>,
+        take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<bool, ReadError> {
+        let (mut next, last) = numbers.into_inner();
+        let ends = keys::block_row(next, 0)..=keys::block_row(last, u8::MAX);
+        let mut body = None;
+        for row in self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], ends) {
+            let wanted = |key: &fjall::UserKey| key.last() != Some(&keys::RECEIPTS);
+            let (key, row) = row.into_inner_if(wanted).map_err(|error| ReadError::Store(words(&error)))?;
+            let Some(row) = row else { continue };
+            match (keys::block_row_parts(&key), body.take()) {
+                (Some((number, keys::BODY)), _) if number == next => body = Some(row),
+                (Some((number, keys::HEADER)), Some(body)) if number == next => {
+                    if !take(&row, &body) {
+                        return Ok(false);
+                    }
+                    next += 1;
+                }
+                _ => return Err(damaged("blocks", &key)),
+            }
+        }
+        if next > last { Ok(true) } else { Err(damaged("blocks", &keys::header(next))) }
     }
 
     /// The lowest block whose transactions are kept. All above have theirs: whatever goes, goes from below.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
-        let has = |number: u64| -> Result<bool, ReadError> {
-            let Some(hash) = self.hash_of(number)? else { return Ok(false) };
-            Ok(self.get(Space::Blocks, &keys::body(&hash))?.is_some())
-        };
-        let prefix = keys::hash_of(0).slice(..1);
-        let lowest = self.scan(Space::Index, &prefix, &prefix).next().transpose()?;
-        let lowest = lowest.and_then(|(key, _)| codec::decode_number(&key[1..]));
-        let (mut low, mut high) = (lowest.unwrap_or_else(|| self.head().number), self.head().number);
-        // It is the lowest block of all unless some are gone.
-        if has(low)? {
-            return Ok(low);
+        let rows = self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], keys::body(0)..);
+        for row in rows {
+            let key = row.key().map_err(|error| ReadError::Store(words(&error)))?;
+            if let Some((number, keys::BODY)) = keys::block_row_parts(&key) {
+                return Ok(number);
+            }
         }
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if has(middle)? { high = middle } else { low = middle + 1 }
-        }
-        Ok(low)
+        Ok(self.head().number)
     }
 
-    pub fn receipts(&self, hash: &B256) -> Result<Option<Vec<Receipt>>, ReadError> {
-        self.read(Space::Blocks, &keys::receipts(hash), codec::decode_receipts)
+    pub fn receipts(&self, number: u64) -> Result<Option<Vec<Receipt>>, ReadError> {
+        self.read(Space::Blocks, &keys::receipts(number), codec::decode_receipts)
     }
 
     /// Block number and index of a transaction in the canonical chain.

@@ -7,7 +7,7 @@ use crate::chain::{
     store::{KINDS, Snapshot, Space, is_own},
     view::ReadError,
 };
-use alloy_primitives::{B256, Bytes, keccak256};
+use alloy_primitives::{B256, keccak256};
 use alloy_trie::root::ordered_trie_root_encoded;
 use rayon::prelude::*;
 
@@ -35,7 +35,7 @@ pub(in crate::chain) fn check_block(
 ) -> Result<Checked, ReadError> {
     let mut checked = Checked::default();
     let block = format!("block {number} ({hash})");
-    let Some(header) = snapshot.header(&hash)? else {
+    let Some(header) = snapshot.header(number)? else {
         checked.damages.push((format!("the header of {block} is missing"), Remedy::Resync));
         return Ok(checked);
     };
@@ -51,7 +51,7 @@ pub(in crate::chain) fn check_block(
     if snapshot.number_of(&hash)? != Some(number) {
         index(format!("the index row from hash to number of {block} is missing or another's"));
     }
-    match snapshot.body(&hash)? {
+    match snapshot.body(number)? {
         Some(body) if ordered_trie_root_encoded(&body) == header.transactions_root => {
             checked.transactions = body.len() as u64;
             for (place, raw) in body.iter().enumerate() {
@@ -64,7 +64,7 @@ pub(in crate::chain) fn check_block(
         _ => checked.damages.push((format!("the transactions of {block} are missing or another's"), Remedy::Resync)),
     }
     let fork = spec.at(header.timestamp).op;
-    let sound = match snapshot.receipts(&hash) {
+    let sound = match snapshot.receipts(number) {
         Ok(Some(receipts)) => {
             receipts_root(&receipts, fork) == header.receipts_root && block_bloom(&receipts) == header.logs_bloom
         }
@@ -80,7 +80,7 @@ pub(in crate::chain) fn check_block(
 
 /// `genesis` is the hash of the genesis block.
 pub(super) fn check(snapshot: &Snapshot, spec: &ChainSpec, genesis: B256, report: &mut Report, tell: &mut Tell<'_>) {
-    let first = match snapshot.header(&genesis) {
+    let first = match snapshot.genesis_header() {
         Ok(Some(header)) => header.number,
         Ok(None) => return report.add(format!("the genesis header {genesis} is missing"), Remedy::Resync),
         Err(error) => return report.unreadable("the genesis header", &error),
@@ -126,16 +126,11 @@ pub(super) fn check(snapshot: &Snapshot, spec: &ChainSpec, genesis: B256, report
     report.count("blocks", blocks);
     report.count("transactions", transactions);
     let all = head.number.saturating_sub(first) + 1;
-    for (space, tag, expected) in [
-        (Space::Blocks, b'h', all),
-        (Space::Blocks, b'b', all),
-        (Space::Blocks, b'r', all),
-        (Space::Index, b'n', all),
-        (Space::Index, b'N', all),
-        // How many there should be is known if every block is.
-        (Space::Index, b'x', if complete { transactions } else { u64::MAX }),
-    ] {
-        if let Err(error) = extra(snapshot, space, tag, expected, report) {
+    // How many transactions there should be is known if every block is.
+    for (space, expected) in
+        [(Space::Blocks, [all; 3]), (Space::Index, [all, all, if complete { transactions } else { u64::MAX }])]
+    {
+        if let Err(error) = extra(snapshot, space, expected, report) {
             report.unreadable(&format!("the keyspace {}", space.name()), &error);
         }
     }
@@ -147,28 +142,33 @@ fn look(snapshot: &Snapshot, spec: &ChainSpec, number: u64) -> Result<Option<(B2
     Ok(Some((hash, check_block(snapshot, spec, number, hash)?)))
 }
 
-/// Names the kind of rows of which there are more than blocks of the chain have.
-fn extra(snapshot: &Snapshot, space: Space, tag: u8, expected: u64, report: &mut Report) -> Result<(), ReadError> {
-    let mut stored = 0;
-    for row in snapshot.rows(space, &[tag]) {
-        row?;
-        stored += 1;
+/// Names rows of no known kind, and the kinds of which there are more rows than the blocks of the chain have, in the order of [`KINDS`].
+fn extra(snapshot: &Snapshot, space: Space, expected: [u64; 3], report: &mut Report) -> Result<(), ReadError> {
+    let mut stored = [0; 3];
+    for row in snapshot.rows(space, &[]) {
+        let (key, _) = row?;
+        match space.kind(&key) {
+            Some(kind) => stored[kind] += 1,
+            None if is_own(&key) => {}
+            None => report.add(format!("the row {key} of {} is of no known kind", space.name()), Remedy::Resync),
+        }
     }
-    if stored > expected {
-        let kind = KINDS[space as usize].1.iter().find(|(other, _)| *other == tag).map_or("rows", |(_, name)| name);
-        // A block that is no longer canonical would be served as if it were.
-        report.add(format!("there are {stored} rows of {kind}, and the chain has {expected}"), Remedy::Repair);
+    for ((stored, expected), (_, kind)) in stored.into_iter().zip(expected).zip(KINDS[space as usize].1) {
+        if stored > expected {
+            // A block that is no longer canonical would be served as if it were.
+            report.add(format!("there are {stored} rows of {kind}, and the chain has {expected}"), Remedy::Repair);
+        }
     }
     Ok(())
 }
 
-/// Rows of no known kind.
+/// Rows of no known kind in the keyspaces of many rows.
 fn strays(snapshot: &Snapshot, report: &mut Report) {
-    for (space, kinds) in KINDS.iter().filter(|(_, kinds)| !kinds.is_empty()) {
-        let known = |key: &Bytes| is_own(key) || key.first().is_some_and(|tag| kinds.iter().any(|(kind, _)| kind == tag));
+    for space in [Space::State, Space::History] {
+        let kinds = KINDS[space as usize].1;
         // Between the known kinds there is nothing: look at the first row of every other tag.
         for tag in (0..=u8::MAX).filter(|tag| kinds.iter().all(|(kind, _)| kind != tag)) {
-            match snapshot.rows(*space, &[tag]).find(|row| row.as_ref().map_or(true, |(key, _)| !known(key))) {
+            match snapshot.rows(space, &[tag]).find(|row| row.as_ref().map_or(true, |(key, _)| !is_own(key))) {
                 Some(Ok((key, _))) => {
                     report.add(format!("the row {key} of {} is of no known kind", space.name()), Remedy::Resync)
                 }

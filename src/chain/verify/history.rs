@@ -76,7 +76,7 @@ fn unwinds(snapshot: &Snapshot, samples: u64, report: &mut Report, tell: &mut Te
         if let Some((_, before)) = record.iter().find(|(key, _)| *key == root_key) {
             root_row = before.clone();
         }
-        let below = snapshot.hash_of(number - 1)?.map(|hash| snapshot.header(&hash)).transpose()?.flatten();
+        let below = snapshot.header(number - 1)?;
         // A trie of one leaf has no row at its root.
         if let (Some(row), Some(header)) = (&root_row, below)
             && row_hash(row).ok() != Some(header.state_root)

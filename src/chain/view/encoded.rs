@@ -1,0 +1,55 @@
+//! Blocks of a branch as peers of our kind are sent them: the rows as they are kept, many at a time, without decoding them.
+
+use super::{ReadError, View};
+use starling_proto::{payload::BlockId, wire};
+use std::ops::RangeInclusive;
+
+impl View {
+    /// Hands the RLP of the headers of a block and of its ancestors to `take`, highest first, until that says `false`. Nothing if the
+    /// block is not on this branch. Above it is what is in memory, below it what is stored.
+    pub fn encoded_headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), ReadError> {
+        if self.hash_of(from.number)? != Some(from.hash) {
+            return Ok(());
+        }
+        let oldest = self.oldest_in_memory();
+        for number in (oldest..=from.number).rev() {
+            if let Some(block) = self.in_memory(number)
+                && !take(&wire::encode_block(&block.payload)[0])
+            {
+                return Ok(());
+            }
+        }
+        for number in (0..=from.number.min(oldest.saturating_sub(1))).rev() {
+            if !self.snapshot.encoded_header(number)?.is_some_and(|header| take(&header)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands blocks to `take`, lowest first, until that says `false`: the RLP of the header, and that of the list of transactions.
+    pub fn encoded_blocks(
+        &self,
+        numbers: RangeInclusive<u64>,
+        take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ReadError> {
+        let (first, last) = numbers.into_inner();
+        let oldest = self.oldest_in_memory();
+        let stored = first..=last.min(oldest.saturating_sub(1));
+        if !stored.is_empty() && !self.snapshot.encoded_blocks(stored, take)? {
+            return Ok(());
+        }
+        for block in (first.max(oldest)..=last).map_while(|number| self.in_memory(number)) {
+            let [header, transactions] = wire::encode_block(&block.payload);
+            if !take(&header, &transactions) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Below it all blocks of this branch are read from the store.
+    fn oldest_in_memory(&self) -> u64 {
+        self.recent.first().or(self.blocks.first()).map_or(self.base.number + 1, |block| block.payload.number())
+    }
+}
