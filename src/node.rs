@@ -6,8 +6,8 @@ use crate::{
     cli::{
         VERSION,
         config::{
-            CacheConfig, ExecutionConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey, RemoteSignerConfig, RpcConfig,
-            SequencerConfig, SignerConfig, SignerTlsConfig,
+            CacheConfig, ExecutionConfig, FollowingConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey,
+            RemoteSignerConfig, RpcConfig, SequencerConfig, SignerConfig, SignerTlsConfig,
         },
     },
     engine::Engine,
@@ -29,7 +29,7 @@ use crate::{
 use alloy_primitives::Address;
 use anyhow::{Context, anyhow, bail, ensure};
 use starling_p2p::{Event, Network, Service};
-use starling_proto::{config::RollupConfig, fork::BlobSchedule};
+use starling_proto::{config::RollupConfig, fork::BlobSchedule, payload::BlockId};
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -41,7 +41,7 @@ const SEQUENCER_ENDED_REMINDER: Duration = Duration::from_secs(60);
 /// How often L1 is asked for its safe and finalized heads (op-node: `--l1.epoch-poll-interval`).
 const EPOCH_POLL: Duration = Duration::from_secs(384);
 
-/// `starling execution`: the execution core alone; with a period, a chain of its own.
+/// `starling execution`: the execution core alone; with a period, a chain of its own; with a swarm, one that follows.
 pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
@@ -51,11 +51,16 @@ pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) ->
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
     }
+    let swarm = config.following.as_ref().map(|following| join_alone(&chain, &config.datadir, following)).transpose()?;
+    let network = swarm.as_ref().map(|((_, network, _), _)| network.clone());
     let engine = engine_of(&tasks, &chain, &config).await?;
-    if engine.is_some() {
+    if engine.is_some() && swarm.is_none() {
         tasks.spawn("progress", follow::progress::run(chain.clone(), None, tasks.token()));
     }
-    serve_rpc(&tasks, &chain, (None, None), &config.rpc, engine).await?;
+    serve_rpc(&tasks, &chain, (network, None), &config.rpc, engine).await?;
+    if let Some((swarm, genesis)) = swarm {
+        follow_swarm(&tasks, &chain, swarm, genesis);
+    }
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
     if let Some(seconds) = config.dev_period {
         tasks.spawn("block production", period::run(chain.clone(), Duration::from_secs(seconds), tasks.token()));
@@ -71,9 +76,9 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let (chain, threads) = open(options(&config.datadir, config.cache, config.commit_interval), config.pool.clone()).await?;
     chain.keep_states(config.history.states);
     chain.keep_proofs(config.history.proofs)?;
-    check_same_chain(&chain, &rollup, &config)?;
+    check_same_chain(&chain, &rollup, &config.datadir, &config.rollup_config)?;
     let l1 = l1_client(&config.l1)?;
-    let swarm = config.p2p.as_ref().map(|p2p| join_swarm(&chain, &rollup, p2p)).transpose()?;
+    let swarm = config.p2p.as_ref().map(|p2p| join_swarm(&chain, swarm_config(&rollup, p2p)?)).transpose()?;
     let network = swarm.as_ref().map(|(_, network, _)| network.clone());
     let (sequencer, control) = match &config.sequencer {
         Some(sequencer) => {
@@ -88,17 +93,8 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
             "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
         );
     }
-    if let Some((service, network, events)) = swarm {
-        tasks.spawn("swarm", {
-            let token = tasks.token();
-            async move {
-                service.run(token).await;
-                Ok(())
-            }
-        });
-        tasks.spawn("follower", follow::run(chain.clone(), network.clone(), events, tasks.token()));
-        tasks.spawn("progress", follow::progress::run(chain.clone(), Some(network.clone()), tasks.token()));
-        tasks.spawn("heads to the swarm", follow::report_heads(chain.clone(), network, rollup.genesis.l2, tasks.token()));
+    if let Some(swarm) = swarm {
+        follow_swarm(&tasks, &chain, swarm, rollup.genesis.l2);
     }
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
 
@@ -260,9 +256,9 @@ pub fn read_rollup_config(path: &Path) -> anyhow::Result<RollupConfig> {
 }
 
 /// rollup.json and the data directory must speak of one chain.
-fn check_same_chain(chain: &Chain, rollup: &RollupConfig, config: &NodeConfig) -> anyhow::Result<()> {
+fn check_same_chain(chain: &Chain, rollup: &RollupConfig, data: &Path, json: &Path) -> anyhow::Result<()> {
     let spec = chain.spec();
-    let (data, json) = (config.datadir.display(), config.rollup_config.display());
+    let (data, json) = (data.display(), json.display());
     ensure!(
         spec.chain_id == rollup.l2_chain_id,
         "{data} holds chain {}, {json} describes chain {}: give the rollup.json that belongs to this data directory",
@@ -277,16 +273,35 @@ fn check_same_chain(chain: &Chain, rollup: &RollupConfig, config: &NodeConfig) -
     );
     match &spec.rules {
         Rules::Optimism { .. } => Ok(()),
-        Rules::Ethereum(_) => bail!("{data} holds an Ethereum chain; run it with `starling execution`"),
+        Rules::Ethereum(_) => bail!("{data} holds an Ethereum chain, which has no swarm; run it with `starling execution` alone"),
     }
 }
 
-fn join_swarm(
-    chain: &Chain,
-    rollup: &RollupConfig,
-    config: &P2pConfig,
-) -> anyhow::Result<(Service, Network, mpsc::Receiver<Event>)> {
-    Ok(Service::new(swarm_config(rollup, config)?, Arc::new(chain.clone()))?)
+/// A swarm that does not run yet, the way to it, and what it hands over.
+type Swarm = (Service, Network, mpsc::Receiver<Event>);
+
+fn join_swarm(chain: &Chain, config: starling_p2p::Config) -> anyhow::Result<Swarm> {
+    Ok(Service::new(config, Arc::new(chain.clone()))?)
+}
+
+/// For an execution core, which is told whose blocks to follow; with the chain's first block.
+fn join_alone(chain: &Chain, datadir: &Path, config: &FollowingConfig) -> anyhow::Result<(Swarm, BlockId)> {
+    let rollup = read_rollup_config(&config.rollup_config)?;
+    check_same_chain(chain, &rollup, datadir, &config.rollup_config)?;
+    let swarm = starling_p2p::Config { unsafe_block_signer: config.signer, ..swarm_config(&rollup, &config.p2p)? };
+    Ok((join_swarm(chain, swarm)?, rollup.genesis.l2))
+}
+
+/// Runs the swarm, and lets the chain follow it.
+fn follow_swarm(tasks: &Tasks, chain: &Chain, (service, network, events): Swarm, genesis: BlockId) {
+    let token = tasks.token();
+    tasks.spawn("swarm", async move {
+        service.run(token).await;
+        Ok(())
+    });
+    tasks.spawn("follower", follow::run(chain.clone(), network.clone(), events, tasks.token()));
+    tasks.spawn("progress", follow::progress::run(chain.clone(), Some(network.clone()), tasks.token()));
+    tasks.spawn("heads to the swarm", follow::report_heads(chain.clone(), network, genesis, tasks.token()));
 }
 
 /// What the swarm of this chain is told at start. Makes the network's key if its file is not there.

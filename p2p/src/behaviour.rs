@@ -4,7 +4,7 @@ use crate::{
     config::Config,
     gate::{Gate, SharedRules},
     peers::score::{self, Scoring},
-    propagation::SharedPropagation,
+    propagation::{Heard, SharedPropagation},
     streams,
     topics::{Snappy, Topics, gossip_config},
 };
@@ -27,7 +27,7 @@ pub struct Behaviour {
     /// Refuses connections. First, so that nobody else hears of those.
     pub gate: Gate,
     /// Blocks.
-    pub gossip: Gossip,
+    pub gossip: Heard,
     /// Who the peer is and what it speaks.
     pub identify: identify::Behaviour,
     /// Whether the peer is still there.
@@ -58,8 +58,8 @@ impl Behaviour {
         let identify =
             identify::Config::new(String::new(), config.identity.public()).with_agent_version(config.user_agent.clone());
         Ok(Self {
-            gate: Gate::new(rules),
-            gossip,
+            gate: Gate::new(rules, config.tides.hi),
+            gossip: Heard::new(gossip, propagation.clone()),
             identify: identify::Behaviour::new(identify),
             ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
             streams: streams::Behaviour::new(),

@@ -1,8 +1,10 @@
 //! Gossip checks, off the swarm's task: each runs on a blocking thread, the caches of seen blocks and the signers live here.
 //!
 //! What can overload it: messages faster than they can be checked. At most [`PER_TOPIC`] of strangers run at once for a topic and
-//! [`PER_PEER`] for any peer, so strangers cannot crowd out a static peer; what comes above is ignored (not rejected: it says nothing
-//! about the message), and the block is fetched by number if it is missed. Blocks of our own go through the same ladder.
+//! [`PER_PEER`] for any peer, so strangers cannot crowd out a static peer. What comes above waits, and peers take turns: a message
+//! waits for at most one of every other peer, however many they send. A few of each peer wait, and so many bytes altogether, of which
+//! the largest message is given up first; that is ignored (not rejected: it says nothing about the message), and the block is fetched
+//! by number if it is missed. Blocks of our own go through the same ladder.
 
 use crate::{handle::Blocks, sync::Arrival};
 use alloy_primitives::Address;
@@ -24,6 +26,9 @@ use tokio::task::{Id, JoinSet};
 const PER_TOPIC: usize = 4;
 /// Checks in flight for one peer.
 const PER_PEER: usize = 2;
+/// Messages of one peer that wait, and bytes of all that do.
+const WAITING_PER_PEER: usize = 4;
+const WAITING_BYTES: usize = 32 << 20;
 
 /// The wall clock in Unix seconds.
 pub fn unix_now() -> u64 {
@@ -42,13 +47,33 @@ pub enum Origin {
     Own,
 }
 
+/// A message to check.
+#[derive(Debug)]
+pub struct Unchecked {
+    pub peer: PeerId,
+    /// Of a static peer.
+    pub protected: bool,
+    pub message: MessageId,
+    pub version: PayloadVersion,
+    /// Flag byte and bytes.
+    pub tagged: Vec<u8>,
+}
+
 /// Why a message is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
-    /// Its sender has as many in flight as it may.
+    /// As many of its sender wait as may.
     OfPeer,
-    /// Strangers together have.
+    /// All together are too large, and it is the largest.
     OfAll,
+}
+
+/// A message that is not checked.
+#[derive(Debug)]
+pub struct GivenUp {
+    pub peer: PeerId,
+    pub message: MessageId,
+    pub excess: Excess,
 }
 
 /// A check that ended.
@@ -83,7 +108,28 @@ pub struct Checker {
     rules: Arc<Rules>,
     running: JoinSet<(Outcome, Duration)>,
     /// The checks in flight.
-    tickets: HashMap<Id, (Origin, PayloadVersion)>,
+    tickets: HashMap<Id, Ticket>,
+    /// In order of arrival, with their turns.
+    waiting: Vec<(u64, Unchecked)>,
+    waiting_bytes: usize,
+    /// Of the message that was begun last.
+    turn: u64,
+}
+
+struct Ticket {
+    origin: Origin,
+    version: PayloadVersion,
+    turn: u64,
+}
+
+impl Ticket {
+    fn is_of(&self, peer: &PeerId) -> bool {
+        matches!(&self.origin, Origin::Peer { peer: from, .. } if from == peer)
+    }
+
+    fn is_of_stranger(&self) -> bool {
+        matches!(self.origin, Origin::Peer { protected: false, .. })
+    }
 }
 
 /// What a check needs; shared with the threads.
@@ -107,7 +153,14 @@ impl Checker {
     ) -> Self {
         let signers = Mutex::new(signer.map(Signers::new).unwrap_or_default());
         let rules = Rules { chain_id, forks, threshold_secs, signers, seen: Default::default(), blocks };
-        Self { rules: Arc::new(rules), running: JoinSet::new(), tickets: HashMap::new() }
+        Self {
+            rules: Arc::new(rules),
+            running: JoinSet::new(),
+            tickets: HashMap::new(),
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            turn: 0,
+        }
     }
 
     /// The signer L1 names now.
@@ -117,36 +170,62 @@ impl Checker {
         }
     }
 
-    /// Starts the check of a message (flag byte and bytes), unless too many are in flight.
-    pub fn submit(
-        &mut self,
-        peer: PeerId,
-        protected: bool,
-        message: MessageId,
-        version: PayloadVersion,
-        tagged: Vec<u8>,
-    ) -> Result<(), Excess> {
-        let (mut of_topic, mut of_peer) = (0, 0);
-        for (origin, other) in self.tickets.values() {
-            if let Origin::Peer { peer: from, protected, .. } = origin {
-                of_topic += usize::from(*other == version && !protected);
-                of_peer += usize::from(*from == peer);
-            }
+    /// Starts the check of a message, or lets it wait for its turn; the message that is given up for it, which may be itself.
+    pub fn submit(&mut self, unchecked: Unchecked) -> Option<GivenUp> {
+        let peer = unchecked.peer;
+        let waiting = self.waiting.iter().filter(|(_, other)| other.peer == peer).map(|(turn, _)| *turn);
+        let running = self.tickets.values().filter(|ticket| ticket.is_of(&peer)).map(|ticket| ticket.turn);
+        // After those that it has sent before, and not before those that others have waited with.
+        let turn = waiting.clone().chain(running).max().map_or(self.turn, |last| self.turn.max(last + 1));
+        let waits = waiting.count();
+        if waits == 0 && self.has_room(&unchecked) {
+            self.begin(turn, unchecked);
+            return None;
         }
-        if of_peer >= PER_PEER {
-            return Err(Excess::OfPeer);
+        if waits >= WAITING_PER_PEER {
+            return Some(GivenUp { peer, message: unchecked.message, excess: Excess::OfPeer });
         }
-        if !protected && of_topic >= PER_TOPIC {
-            return Err(Excess::OfAll);
+        self.waiting_bytes += unchecked.tagged.len();
+        self.waiting.push((turn, unchecked));
+        if self.waiting_bytes <= WAITING_BYTES {
+            return None;
         }
+        let largest = (0..self.waiting.len()).max_by_key(|i| self.waiting[*i].1.tagged.len())?;
+        let Unchecked { peer, message, .. } = self.take_waiting(largest).1;
+        Some(GivenUp { peer, message, excess: Excess::OfAll })
+    }
+
+    fn has_room(&self, unchecked: &Unchecked) -> bool {
+        let count = |counts: &dyn Fn(&Ticket) -> bool| self.tickets.values().filter(|ticket| counts(ticket)).count();
+        let of_topic = |ticket: &Ticket| ticket.version == unchecked.version && ticket.is_of_stranger();
+        count(&|ticket| ticket.is_of(&unchecked.peer)) < PER_PEER && (unchecked.protected || count(&of_topic) < PER_TOPIC)
+    }
+
+    fn begin(&mut self, turn: u64, Unchecked { peer, protected, message, version, tagged }: Unchecked) {
+        self.turn = turn;
         let rules = self.rules.clone();
         self.start(Origin::Peer { peer, protected, message }, version, move || rules.check(version, &tagged, Some(peer)));
-        Ok(())
+    }
+
+    /// A check has ended: those go on whose turn it is.
+    fn begin_waiting(&mut self) {
+        while let Some(next) =
+            (0..self.waiting.len()).filter(|i| self.has_room(&self.waiting[*i].1)).min_by_key(|i| self.waiting[*i].0)
+        {
+            let (turn, unchecked) = self.take_waiting(next);
+            self.begin(turn, unchecked);
+        }
+    }
+
+    fn take_waiting(&mut self, index: usize) -> (u64, Unchecked) {
+        let taken = self.waiting.remove(index);
+        self.waiting_bytes -= taken.1.tagged.len();
+        taken
     }
 
     /// Encodes a block of our own and checks it as any other; false when too many of ours are in flight.
     pub fn submit_own(&mut self, payload: Arc<Payload>, signature: [u8; 65]) -> bool {
-        if self.tickets.values().filter(|(origin, _)| matches!(origin, Origin::Own)).count() >= PER_TOPIC {
+        if self.tickets.values().filter(|ticket| matches!(ticket.origin, Origin::Own)).count() >= PER_TOPIC {
             return false;
         }
         let rules = self.rules.clone();
@@ -171,7 +250,8 @@ impl Checker {
                 Some(Err(error)) => (error.id(), (Outcome::Panicked, Duration::ZERO)),
                 None => std::future::pending().await,
             };
-            if let Some((origin, version)) = self.tickets.remove(&id) {
+            if let Some(Ticket { origin, version, .. }) = self.tickets.remove(&id) {
+                self.begin_waiting();
                 return Checked { origin, version, outcome, elapsed };
             }
         }
@@ -184,7 +264,7 @@ impl Checker {
             (outcome, begun.elapsed())
         };
         let id = self.running.spawn_blocking(timed).id();
-        self.tickets.insert(id, (origin, version));
+        self.tickets.insert(id, Ticket { origin, version, turn: self.turn });
     }
 }
 
@@ -225,21 +305,70 @@ mod tests {
         }
     }
 
+    fn checker() -> Checker {
+        Checker::new(901, ForkSchedule::from_genesis(Fork::Jovian), 60, None, Arc::new(Empty))
+    }
+
+    fn junk(peer: PeerId, bytes: usize) -> Unchecked {
+        Unchecked { peer, protected: false, message: MessageId::new(b"id"), version: PayloadVersion::V4, tagged: vec![0; bytes] }
+    }
+
+    fn peers(count: usize) -> Vec<PeerId> {
+        (0..count).map(|_| PeerId::random()).collect()
+    }
+
     #[tokio::test]
     async fn strangers_do_not_crowd_out_a_static_peer() {
-        let mut checker = Checker::new(901, ForkSchedule::from_genesis(Fork::Jovian), 60, None, Arc::new(Empty));
-        let mut submit =
-            |peer, protected| checker.submit(peer, protected, MessageId::new(b"id"), PayloadVersion::V4, vec![0]).is_ok();
-        let strangers: Vec<PeerId> = (0..4).map(|_| PeerId::random()).collect();
-        let taken = strangers.iter().flat_map(|peer| [*peer; 3]).filter(|peer| submit(*peer, false)).count();
-        assert_eq!(taken, PER_TOPIC);
+        let mut checker = checker();
+        for stranger in peers(4).into_iter().flat_map(|peer| [peer; 3]) {
+            assert!(checker.submit(junk(stranger, 1)).is_none());
+        }
+        assert_eq!((checker.tickets.len(), checker.waiting.len()), (PER_TOPIC, 12 - PER_TOPIC));
         let friend = PeerId::random();
-        assert!(submit(friend, true) && submit(friend, true));
-        assert!(!submit(friend, true), "its own share is bounded too");
-        // Every check ends, and its place is free again.
-        for _ in 0..PER_TOPIC + PER_PEER {
+        for _ in 0..PER_PEER + 1 {
+            assert!(checker.submit(Unchecked { protected: true, ..junk(friend, 1) }).is_none());
+        }
+        let of_friend = checker.tickets.values().filter(|ticket| ticket.is_of(&friend)).count();
+        assert_eq!(of_friend, PER_PEER, "its own share is bounded too");
+        // Every check ends, and nobody waits for ever.
+        for _ in 0..12 + PER_PEER + 1 {
             checker.next().await;
         }
-        assert!(checker.submit(strangers[3], false, MessageId::new(b"id"), PayloadVersion::V4, vec![0]).is_ok());
+        assert_eq!((checker.tickets.len(), checker.waiting.len(), checker.waiting_bytes), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_block_waits_for_one_message_of_every_other_peer_however_many_they_send() {
+        let mut checker = checker();
+        let (flooders, honest) = (peers(5), PeerId::random());
+        for flooder in &flooders {
+            let taken = (0..50).filter(|_| checker.submit(junk(*flooder, 1)).is_none()).count();
+            assert!(taken <= PER_PEER + WAITING_PER_PEER);
+        }
+        assert!(checker.submit(junk(honest, 1)).is_none());
+        let mut before = 0;
+        while !matches!(checker.next().await.origin, Origin::Peer { peer, .. } if peer == honest) {
+            before += 1;
+            // Those that are done with come again at once.
+            flooders.iter().for_each(|flooder| drop(checker.submit(junk(*flooder, 1))));
+        }
+        assert!(before <= PER_TOPIC + flooders.len() + PER_TOPIC, "{before} messages were checked first");
+    }
+
+    #[tokio::test]
+    async fn of_what_waits_the_largest_is_given_up_and_a_peer_that_sends_too_much_is_told() {
+        let mut checker = checker();
+        let (flooders, honest) = (peers(9), PeerId::random());
+        let large = WAITING_BYTES / 4;
+        for peer in &flooders[..2] {
+            (0..PER_PEER).for_each(|_| assert!(checker.submit(junk(*peer, large)).is_none()));
+        }
+        let given_up: Vec<GivenUp> = flooders[2..].iter().filter_map(|peer| checker.submit(junk(*peer, large))).collect();
+        assert!(given_up.len() >= 3 && given_up.iter().all(|given_up| given_up.excess == Excess::OfAll));
+        let given_up = checker.submit(junk(honest, 100_000)).expect("there are too many bytes");
+        assert!(given_up.peer != honest, "a block of usual size is not in the way");
+        let excess: Vec<Option<Excess>> =
+            (0..WAITING_PER_PEER).map(|_| checker.submit(junk(honest, 1)).map(|given_up| given_up.excess)).collect();
+        assert_eq!(excess.iter().filter(|excess| **excess == Some(Excess::OfPeer)).count(), 1, "{excess:?}");
     }
 }

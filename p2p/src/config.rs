@@ -10,7 +10,11 @@ use alloy_primitives::Address;
 use ipnet::IpNet;
 use libp2p::{Multiaddr, PeerId, identity::Keypair, multiaddr::Protocol};
 use starling_proto::{fork::ForkSchedule, payload::BlockId};
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// The shape of the gossip mesh, in peers per topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +80,8 @@ pub struct Config {
     pub tides: Tides,
     /// What follows from misbehaviour.
     pub policy: Policy,
+    /// Where the names of peers are looked up; `None`: where this machine looks names up.
+    pub name_server: Option<SocketAddr>,
     /// Networks to connect within; empty for all.
     pub restrict: Vec<IpNet>,
     /// Look for peers; `None`: do not, and open no UDP socket.
@@ -108,6 +114,7 @@ impl Config {
             user_agent: concat!("starling/", env!("CARGO_PKG_VERSION")).to_owned(),
             tides: Tides::default(),
             policy: Policy::default(),
+            name_server: None,
             restrict: Vec::new(),
             discovery: None,
             nat: None,

@@ -39,7 +39,7 @@ use std::{
 /// Handshakes of strangers at once, altogether and from one address.
 const HANDSHAKES: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 16;
-/// Connections that strangers opened, altogether and from one address. The tides keep far fewer.
+/// Connections that strangers opened, altogether (or twice as many as are kept, if that is more) and from one address.
 const INCOMING: usize = 256;
 const INCOMING_PER_ADDRESS: usize = 64;
 /// One is meant; a second may exist for a moment when both sides dial.
@@ -167,6 +167,8 @@ fn count(refusal: Refusal) -> Refusal {
 /// The gate as a behaviour: inbound connections, and the peers of outbound ones.
 pub struct Gate {
     rules: SharedRules,
+    /// Connections that strangers may open.
+    most: usize,
     /// Handshakes of strangers.
     handshakes: HashMap<ConnectionId, IpAddr>,
     /// Connections that strangers opened.
@@ -176,8 +178,15 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new(rules: SharedRules) -> Self {
-        Self { rules, handshakes: HashMap::new(), incoming: HashMap::new(), peers: HashMap::new() }
+    /// `hi` peers are kept.
+    pub fn new(rules: SharedRules, hi: usize) -> Self {
+        Self {
+            rules,
+            most: hi.saturating_mul(2).max(INCOMING),
+            handshakes: HashMap::new(),
+            incoming: HashMap::new(),
+            peers: HashMap::new(),
+        }
     }
 
     fn may_shake_hands(&self, address: &Multiaddr) -> Result<Option<IpAddr>, Refusal> {
@@ -201,7 +210,7 @@ impl Gate {
         if self.peers.get(peer).is_some_and(|connections| connections.len() >= PER_PEER) {
             return Err(Refusal::Connections);
         }
-        has_room(&self.incoming, place, INCOMING, INCOMING_PER_ADDRESS, Refusal::Connections)?;
+        has_room(&self.incoming, place, self.most, INCOMING_PER_ADDRESS, Refusal::Connections)?;
         Ok(Some(place))
     }
 
@@ -402,7 +411,7 @@ mod tests {
         rules.lock().friendly_addresses.insert("10.0.0.1".parse().unwrap());
         let friend = PeerId::random();
         rules.lock().friends.insert(friend);
-        let mut gate = Gate::new(rules);
+        let mut gate = Gate::new(rules, 30);
         let local = address("/ip4/10.0.0.9/tcp/1");
         let mut next = 0;
         let mut knock = |gate: &mut Gate, from: &str| {
@@ -441,5 +450,19 @@ mod tests {
             gate.handle_established_inbound_connection(ConnectionId::new_unchecked(id), one, &local, &from).is_ok()
         };
         assert_eq!((9_000..9_010).filter(|id| enter(&mut gate, *id)).count(), PER_PEER);
+    }
+
+    #[test]
+    fn as_many_may_come_in_as_are_to_be_kept() {
+        let local = address("/ip4/10.0.0.9/tcp/1");
+        for (hi, most) in [(30, INCOMING), (400, 800), (usize::MAX, 2_000)] {
+            let mut gate = Gate::new(SharedRules::default(), hi);
+            let enter = |i: usize| {
+                let from = address(&format!("/ip4/10.1.{}.{}/tcp/5", i / 200, i % 200));
+                gate.handle_established_inbound_connection(ConnectionId::new_unchecked(i), PeerId::random(), &local, &from)
+                    .is_ok()
+            };
+            assert_eq!((0..2_000).map(enter).filter(|entered| *entered).count(), most, "of {hi}");
+        }
     }
 }

@@ -8,6 +8,9 @@
 //!
 //! No honest peer gets here: a stream that ended, or failed, is closed only after its end has been read.
 //!
+//! A frame that was begun and does not end holds what has come of it, and nothing after it comes through. So a frame has a time in
+//! which it must be there; then the connection is closed, too.
+//!
 //! A stream costs memory before it has said what it is for, and nobody hears of those that never do. So they are counted here, where
 //! they come in.
 //!
@@ -35,6 +38,8 @@ use tokio::time::Sleep;
 pub const INBOUND: usize = 96;
 /// For the goodbye of a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// For a whole frame of gossip to come: a block is worth nothing a minute after its time.
+const FRAME: Duration = Duration::from_secs(20);
 /// Of an inbound stream this many first bytes are looked at: they name the protocol.
 const PROTOCOL: usize = 256;
 /// How the router's protocols begin.
@@ -45,6 +50,8 @@ const GOSSIP: [&[u8]; 2] = [b"/meshsub/", b"/floodsub/"];
 pub enum GuardError {
     #[error("the peer sent what is no gossip frame")]
     Framing,
+    #[error("the peer has begun a gossip frame and not sent it within {FRAME:?}")]
+    HalfFrame,
     #[error("the peer opened more than {INBOUND} streams")]
     Streams,
     #[error(transparent)]
@@ -61,8 +68,16 @@ impl GuardError {
 /// Set by a stream, read by its connection.
 #[derive(Debug, Default)]
 struct Alarm {
-    raised: AtomicBool,
+    framing: AtomicBool,
+    half_frame: AtomicBool,
     waker: AtomicWaker,
+}
+
+impl Alarm {
+    fn raise(&self, which: &AtomicBool) {
+        which.store(true, Ordering::Release);
+        self.waker.wake();
+    }
 }
 
 /// The connection.
@@ -96,7 +111,7 @@ where
         let place = Place::take(&self.inbound);
         Poll::Ready(match self.inbound.load(Ordering::Relaxed) > INBOUND {
             true => Err(GuardError::Streams),
-            false => Ok(GuardedStream::inbound(stream, self.meter.clone(), self.alarm.clone(), place)),
+            false => Ok(GuardedStream::inbound(stream, self.meter.clone(), Watch::new(self.alarm.clone(), FRAME), place)),
         })
     }
 
@@ -115,8 +130,11 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, GuardError>> {
         self.alarm.waker.register(cx.waker());
-        if self.alarm.raised.load(Ordering::Acquire) {
+        if self.alarm.framing.load(Ordering::Acquire) {
             return Poll::Ready(Err(GuardError::Framing));
+        }
+        if self.alarm.half_frame.load(Ordering::Acquire) {
+            return Poll::Ready(Err(GuardError::HalfFrame));
         }
         Pin::new(&mut self.muxer).poll(cx).map_err(failed)
     }
@@ -156,11 +174,17 @@ struct Watch {
     alarm: Arc<Alarm>,
     /// The first bytes read.
     start: Vec<u8>,
+    /// They name one of the router's protocols.
+    gossip: bool,
+    frames: Frames,
+    /// For a frame to come whole.
+    limit: Duration,
+    /// Runs since the frame was begun that is the how-manieth.
+    patience: Option<(u64, Pin<Box<Sleep>>)>,
 }
 
 impl<S> GuardedStream<S> {
-    fn inbound(stream: S, meter: Meter, alarm: Arc<Alarm>, place: Place) -> Self {
-        let watch = Watch { alarm, start: Vec::new() };
+    fn inbound(stream: S, meter: Meter, watch: Watch, place: Place) -> Self {
         Self { stream, _open: meter.stream(), meter, _place: Some(place), watch: Some(watch) }
     }
 
@@ -170,13 +194,84 @@ impl<S> GuardedStream<S> {
 }
 
 impl Watch {
-    fn read(&mut self, bytes: &[u8]) {
-        let room = PROTOCOL.saturating_sub(self.start.len());
-        self.start.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    fn new(alarm: Arc<Alarm>, limit: Duration) -> Self {
+        Self { alarm, start: Vec::new(), gossip: false, frames: Frames::default(), limit, patience: None }
     }
 
-    fn is_gossip(&self) -> bool {
-        GOSSIP.iter().any(|name| self.start.windows(name.len()).any(|part| part == *name))
+    fn read(&mut self, bytes: &[u8]) {
+        let room = PROTOCOL.saturating_sub(self.start.len());
+        if room > 0 {
+            self.start.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            self.gossip |= GOSSIP.iter().any(|name| self.start.windows(name.len()).any(|part| part == *name));
+        }
+        self.frames.read(bytes);
+    }
+
+    /// The stream has come to its end, wherever that is.
+    fn end(mut self) {
+        self.frames = Frames::default();
+    }
+
+    /// Nothing more has come, for now.
+    fn wait(&mut self, cx: &mut Context<'_>) {
+        let Some(frame) = self.frames.open().filter(|_| self.gossip) else {
+            self.patience = None;
+            return;
+        };
+        let limit = self.limit;
+        self.patience.take_if(|(other, _)| *other != frame);
+        let (_, patience) = self.patience.get_or_insert_with(|| (frame, Box::pin(tokio::time::sleep(limit))));
+        if patience.as_mut().poll(cx).is_ready() {
+            self.alarm.raise(&self.alarm.half_frame);
+        }
+    }
+}
+
+impl Drop for Watch {
+    /// The router has left the stream for another that the peer opened in the middle of a frame.
+    fn drop(&mut self) {
+        if self.gossip && self.frames.open().is_some() {
+            self.alarm.raise(&self.alarm.half_frame);
+        }
+    }
+}
+
+/// Where the frames of a stream end: each follows its length, as a varint. So do the lines with which a protocol is agreed on.
+#[derive(Debug, Default)]
+struct Frames {
+    /// Frames that have come whole.
+    whole: u64,
+    /// Of the length of the next: what has come, and how many bits that is.
+    length: u64,
+    bits: u32,
+    /// Bytes of the frame that have not come.
+    missing: u64,
+}
+
+impl Frames {
+    fn read(&mut self, mut bytes: &[u8]) {
+        while let Some((first, rest)) = bytes.split_first() {
+            if self.missing > 0 {
+                let part = bytes.len().min(usize::try_from(self.missing).unwrap_or(usize::MAX));
+                self.missing -= part as u64;
+                bytes = &bytes[part..];
+            } else {
+                // What is longer than any length the router refuses by itself.
+                self.length |= u64::from(first & 0x7f).checked_shl(self.bits).unwrap_or(0);
+                self.bits = self.bits.saturating_add(7);
+                bytes = rest;
+                if first & 0x80 != 0 {
+                    continue;
+                }
+                (self.missing, self.length, self.bits) = (self.length, 0, 0);
+            }
+            self.whole += u64::from(self.missing == 0);
+        }
+    }
+
+    /// The number of the frame that has come in part.
+    fn open(&self) -> Option<u64> {
+        (self.missing > 0 || self.bits > 0).then_some(self.whole)
     }
 }
 
@@ -184,14 +279,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         match &read {
-            Poll::Pending => {}
+            Poll::Pending => {
+                if let Some(watch) = &mut self.watch {
+                    watch.wait(cx);
+                }
+            }
             Poll::Ready(Ok(n)) if *n > 0 => {
                 self.meter.read(*n);
                 if let Some(watch) = &mut self.watch {
                     watch.read(&buf[..*n]);
                 }
             }
-            Poll::Ready(_) if !buf.is_empty() => self.watch = None,
+            Poll::Ready(_) if !buf.is_empty() => self.watch.take().into_iter().for_each(Watch::end),
             Poll::Ready(_) => {}
         }
         read
@@ -213,9 +312,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The router writes nothing on inbound streams: it closes one only when it is done with what came in.
-        if let Some(watch) = self.watch.take_if(|watch| watch.is_gossip()) {
-            watch.alarm.raised.store(true, Ordering::Release);
-            watch.alarm.waker.wake();
+        if let Some(watch) = self.watch.take_if(|watch| watch.gossip) {
+            watch.alarm.raise(&watch.alarm.framing);
+            watch.end();
         }
         Pin::new(&mut self.stream).poll_close(cx)
     }
@@ -293,7 +392,8 @@ mod tests {
     fn alarms(stream: &[u8], bytes: usize) -> bool {
         let alarm = Arc::new(Alarm::default());
         let cursor = Cursor::new(stream.to_vec());
-        let mut guarded = GuardedStream::inbound(cursor, Meter::new(), alarm.clone(), Place::take(&Arc::default()));
+        let watch = Watch::new(alarm.clone(), FRAME);
+        let mut guarded = GuardedStream::inbound(cursor, Meter::new(), watch, Place::take(&Arc::default()));
         let mut buffer = vec![0; bytes];
         let mut done = 0;
         while done < bytes {
@@ -303,7 +403,7 @@ mod tests {
             }
         }
         block_on(guarded.close()).unwrap();
-        alarm.raised.load(Ordering::Acquire)
+        alarm.framing.load(Ordering::Acquire)
     }
 
     #[test]
@@ -314,5 +414,59 @@ mod tests {
         assert!(!alarms(gossip, gossip.len() + 1), "its end was read");
         assert!(!alarms(request, request.len()));
         assert!(!alarms(b"", 1));
+    }
+
+    #[test]
+    fn frames_are_counted_however_their_bytes_come() {
+        let mut stream = b"\x13/multistream/1.0.0\n\x0f/meshsub/1.1.0\n".to_vec();
+        stream.extend([&[0x80, 0x01][..], &[7; 128], &[0], &[0x83, 0x00], &[9; 3]].concat());
+        for step in [1, 2, 3, 50, 1000] {
+            let mut frames = Frames::default();
+            stream.chunks(step).for_each(|part| frames.read(part));
+            assert_eq!((frames.whole, frames.open()), (5, None), "in parts of {step}");
+            frames.read(&[0x80]);
+            assert_eq!(frames.open(), Some(5), "half a length");
+            frames.read(&[0x01, 1]);
+            assert_eq!(frames.open(), Some(5));
+            // A length without end.
+            let mut endless = Frames::default();
+            endless.read(&[0xff; 100]);
+            assert_eq!(endless.open(), Some(0));
+        }
+    }
+
+    /// A stream from which this comes, and then nothing.
+    struct Stuck(Vec<u8>);
+
+    impl AsyncRead for Stuck {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+            let part = self.0.len().min(buf.len());
+            buf[..part].copy_from_slice(&self.0[..part]);
+            self.0.drain(..part);
+            if part == 0 { Poll::Pending } else { Poll::Ready(Ok(part)) }
+        }
+    }
+
+    /// Whether a gossip stream on which this has come, and then nothing does, is given up.
+    async fn is_given_up(protocol: &[u8], frames: &[u8]) -> bool {
+        let alarm = Arc::new(Alarm::default());
+        let stuck = Stuck([b"\x13/multistream/1.0.0\n", protocol, frames].concat());
+        let watch = Watch::new(alarm.clone(), Duration::from_millis(20));
+        let mut guarded = GuardedStream::inbound(stuck, Meter::new(), watch, Place::take(&Arc::default()));
+        let mut buffer = [0; 1024];
+        while let Ok(Ok(n)) = tokio::time::timeout(Duration::from_millis(200), guarded.read(&mut buffer)).await {
+            assert!(n > 0);
+        }
+        alarm.half_frame.load(Ordering::Acquire)
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_does_not_end_raises_the_alarm_and_a_quiet_stream_does_not() {
+        let gossip = b"\x0f/meshsub/1.1.0\n";
+        assert!(is_given_up(gossip, &[3, 1, 2]).await);
+        assert!(is_given_up(gossip, &[1, 9, 0x80]).await, "a whole one, and a part of the next");
+        assert!(!is_given_up(gossip, &[3, 1, 2, 3]).await);
+        assert!(!is_given_up(gossip, &[]).await);
+        assert!(!is_given_up(b"\x10/ipfs/ping/1.0.0\n", &[200, 1, 2]).await, "of other protocols nothing is known");
     }
 }

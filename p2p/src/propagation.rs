@@ -3,24 +3,42 @@
 //!
 //! The router tells of a message once. That copies of it came is known where its id is computed, which happens for every copy.
 //!
+//! Nor does the router tell who sends the same again and again, which is unpacked every time. [`Heard`] stands around the router and
+//! notes whose copy it looks at; who sends more copies of one message than it can have reason to is named.
+//!
 //! What can overload it: garbage, each piece a new message. The newest [`MESSAGES`] are remembered and the newest [`BLOCKS`].
 
-use crate::metrics::{self, GossipEvent};
+use crate::{
+    behaviour::Gossip,
+    metrics::{self, GossipEvent},
+};
 use alloy_primitives::B256;
-use libp2p::{PeerId, gossipsub::MessageId};
+use libp2p::{
+    Multiaddr, PeerId,
+    core::{Endpoint, transport::PortUse},
+    gossipsub::MessageId,
+    swarm::{ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm},
+};
 use lru::LruCache;
 use parking_lot::Mutex;
 use serde::Serialize;
 use starling_proto::payload::Payload;
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     num::NonZeroUsize,
+    ops::{Deref, DerefMut},
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// Messages whose copies are counted.
 const MESSAGES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+/// Copies of one message that a peer may have reason to send: to its mesh, and when it is asked for it (three times at most).
+const COPIES_PER_PEER: u32 = 4;
+/// Of so many messages and peers copies are counted, and so many peers are named at a time.
+const SENDERS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+const REPLAYERS: usize = 64;
 /// Accepted blocks that are reported.
 const BLOCKS: usize = 64;
 
@@ -61,17 +79,35 @@ pub struct Propagation {
     messages: LruCache<MessageId, Message>,
     /// Newest last.
     blocks: VecDeque<Passage>,
+    /// Whose frame the router looks at.
+    sender: Option<PeerId>,
+    senders: LruCache<(PeerId, MessageId), u32>,
+    /// Who sent more copies than it may, and how many.
+    replayers: HashMap<PeerId, u32>,
 }
 
 impl Default for Propagation {
     fn default() -> Self {
-        Self { messages: LruCache::new(MESSAGES), blocks: VecDeque::with_capacity(BLOCKS) }
+        Self {
+            messages: LruCache::new(MESSAGES),
+            blocks: VecDeque::with_capacity(BLOCKS),
+            sender: None,
+            senders: LruCache::new(SENDERS),
+            replayers: HashMap::new(),
+        }
     }
 }
 
 impl Propagation {
     /// A copy of a message came, or ours goes out.
     pub fn on_copy(&mut self, id: &MessageId, now: f64) {
+        if let Some(sender) = self.sender {
+            let copies = self.senders.get_or_insert_mut((sender, id.clone()), || 0);
+            *copies = copies.saturating_add(1);
+            if *copies > COPIES_PER_PEER && (self.replayers.len() < REPLAYERS || self.replayers.contains_key(&sender)) {
+                *self.replayers.entry(sender).or_default() += 1;
+            }
+        }
         if let Some(block) = self.blocks.iter_mut().rev().find(|block| block.message == *id) {
             block.copies += 1;
         } else if let Some(message) = self.messages.get_mut(id) {
@@ -139,6 +175,77 @@ impl SharedPropagation {
     pub fn report(&self) -> Vec<Passage> {
         self.0.lock().report()
     }
+
+    /// Who has sent copies without reason since the last question, and how many.
+    pub fn take_replayers(&self) -> HashMap<PeerId, u32> {
+        std::mem::take(&mut self.0.lock().replayers)
+    }
+}
+
+/// The router, with a note of whose frame it looks at.
+pub struct Heard {
+    gossip: Gossip,
+    propagation: SharedPropagation,
+}
+
+impl Heard {
+    pub fn new(gossip: Gossip, propagation: SharedPropagation) -> Self {
+        Self { gossip, propagation }
+    }
+}
+
+impl Deref for Heard {
+    type Target = Gossip;
+
+    fn deref(&self) -> &Gossip {
+        &self.gossip
+    }
+}
+
+impl DerefMut for Heard {
+    fn deref_mut(&mut self) -> &mut Gossip {
+        &mut self.gossip
+    }
+}
+
+impl NetworkBehaviour for Heard {
+    type ConnectionHandler = <Gossip as NetworkBehaviour>::ConnectionHandler;
+    type ToSwarm = <Gossip as NetworkBehaviour>::ToSwarm;
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        peer: PeerId,
+        local: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.gossip.handle_established_inbound_connection(connection, peer, local, remote)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        peer: PeerId,
+        address: &Multiaddr,
+        role: Endpoint,
+        port: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.gossip.handle_established_outbound_connection(connection, peer, address, role, port)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        self.gossip.on_swarm_event(event);
+    }
+
+    fn on_connection_handler_event(&mut self, peer: PeerId, connection: ConnectionId, event: THandlerOutEvent<Self>) {
+        self.propagation.0.lock().sender = Some(peer);
+        self.gossip.on_connection_handler_event(peer, connection, event);
+        self.propagation.0.lock().sender = None;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        self.gossip.poll(cx)
+    }
 }
 
 fn now() -> f64 {
@@ -173,6 +280,29 @@ mod tests {
         let [passage] = &all.report()[..] else { panic!("one block") };
         assert_eq!((passage.number, passage.peer, passage.timestamp), (1, peer, 101));
         assert_eq!((passage.arrived, passage.copies, passage.check, passage.head), (0.5, 4, 0.25, Some(2.0)));
+    }
+
+    #[test]
+    fn whoever_sends_the_same_again_and_again_is_named_and_nobody_else() {
+        let mut all = Propagation::default();
+        let (replayer, others) = (PeerId::random(), [PeerId::random(), PeerId::random()]);
+        for sender in others.into_iter().cycle().take(2 * COPIES_PER_PEER as usize) {
+            all.sender = Some(sender);
+            all.on_copy(&id(1), 0.0);
+        }
+        for copy in 0..10 {
+            // What goes out is nobody's.
+            for sender in [None, Some(replayer)] {
+                all.sender = sender;
+                all.on_copy(&id(1), f64::from(copy));
+            }
+        }
+        assert_eq!(all.replayers, HashMap::from([(replayer, 10 - COPIES_PER_PEER)]));
+        for sender in 0..200 {
+            all.sender = Some(PeerId::random());
+            (0..5).for_each(|_| all.on_copy(&id(sender), 0.0));
+        }
+        assert!(all.replayers.len() <= REPLAYERS && all.senders.len() <= SENDERS.get());
     }
 
     #[test]

@@ -198,8 +198,6 @@ impl Range {
         if let Some(window) = &mut flight.window {
             window.next = number + 1;
         }
-        let peer = flight.peer;
-        self.worked(&peer);
     }
 
     /// A window's answer has ended, or a question was not answered.
@@ -214,6 +212,8 @@ impl Range {
             Ok(()) if flight.window.is_some() => {
                 let took = now.saturating_duration_since(flight.asked);
                 self.usual = if self.usual.is_zero() { took } else { (self.usual * 7 + took) / 8 };
+                // Not before its end: one that brings a block of each window and then stalls has not worked.
+                self.worked(&peer);
             }
             Ok(()) => {}
             Err(Trouble::NotFound) => self.refused(peer, number, now),

@@ -47,6 +47,10 @@ const MAX_TIPS: usize = 8;
 /// does not cost the way already walked.
 const STALL: Duration = Duration::from_secs(30);
 
+/// A source that has answered nothing for this long is left for another, if there is one: who brings a tip is asked first for what lies
+/// below it, and must not hold it up. What it was asked for is still welcome.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Bounds of what the machine keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -194,6 +198,10 @@ pub struct Sync {
     next_id: u64,
     /// Something is missing and every peer is in its back-off.
     starved: bool,
+    /// When the source was chosen, or answered.
+    heard: Option<Instant>,
+    /// The source is waited for.
+    fetching: bool,
 }
 
 impl Sync {
@@ -212,6 +220,8 @@ impl Sync {
             actions: VecDeque::new(),
             next_id: 0,
             starved: false,
+            heard: None,
+            fetching: false,
         }
     }
 
@@ -227,7 +237,8 @@ impl Sync {
         let source = if self.starved { self.sources.next_ready() } else { None };
         let stall = Self::is_overtaken(gap, &self.tips).then(|| gap.progress + STALL);
         let range = if self.ranging { self.range.wakeup(gap.low()) } else { None };
-        source.into_iter().chain(stall).chain(range).min()
+        let patience = self.heard.filter(|_| self.fetching).map(|heard| heard + PATIENCE);
+        source.into_iter().chain(stall).chain(range).chain(patience).min()
     }
 
     pub fn on_timer(&mut self, now: Instant) {
@@ -288,6 +299,9 @@ impl Sync {
     /// The outcome of [`Action::Fetch`]. A payload carries the requested number and a hash recomputed from its contents.
     pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, Failure>, now: Instant) {
         let Some((peer, number)) = self.flights.remove(&id) else { return };
+        if self.gap.as_ref().and_then(Gap::source) == Some(peer) {
+            self.heard = Some(now);
+        }
         match outcome {
             Ok(arrival) => {
                 let body = Body { arrival, provenance: Provenance::Linked };
@@ -371,7 +385,7 @@ impl Sync {
 
     /// Moves everything that can move.
     fn pump(&mut self, now: Instant) {
-        (self.starved, self.ranging) = (false, false);
+        (self.starved, self.ranging, self.fetching) = (false, false, false);
         self.hand_over_tips();
         loop {
             let Some(gap) = &mut self.gap else {
@@ -458,10 +472,20 @@ impl Sync {
 
     fn fetch(&mut self, now: Instant) {
         let Some(gap) = &mut self.gap else { return };
+        if let Some(source) = gap.source().filter(|_| self.heard.is_none_or(|heard| now >= heard + PATIENCE)) {
+            self.heard = Some(now);
+            if self.sources.has_other(&source, now) {
+                gap.drop_source(&source);
+                self.sources.failed(&source, false, now);
+            }
+        }
         let source = match gap.source() {
             Some(source) => source,
             None => match self.sources.pick(gap.deliverer(), now) {
-                Some(peer) => gap.set_source(peer),
+                Some(peer) => {
+                    self.heard = Some(now);
+                    gap.set_source(peer)
+                }
                 None => {
                     self.starved = true;
                     return;
@@ -476,6 +500,7 @@ impl Sync {
             self.flights.insert(id, (source, number));
             self.actions.push_back(Action::Fetch { id, peer: source, number });
         }
+        self.fetching = true;
     }
 }
 

@@ -22,6 +22,8 @@ const HISTORY: (usize, usize) = (12, 3);
 /// For larger messages the mesh is told at once that no more copies are wanted. That is a message to every neighbour, before the check
 /// has said whether it is worth any: for a small block it costs more than the copies, and a flood of garbage would be multiplied.
 const UNWANTED: usize = 16 << 10;
+/// Messages in one frame. Others of the network send one, or the few that we asked for; each is unpacked in the swarm's task.
+const MESSAGES_PER_FRAME: usize = 128;
 /// Messages that wait for one slow connection; past it the newest are dropped for that peer alone.
 const QUEUE_LEN: usize = 64;
 
@@ -74,6 +76,7 @@ pub fn gossip_config(mesh: Mesh, propagation: &SharedPropagation) -> Result<Conf
         .duplicate_cache_time(SEEN_TTL)
         .fanout_ttl(FANOUT_TTL)
         .max_transmit_size(MAX_MESSAGE_LEN)
+        .max_publish_messages(MESSAGES_PER_FRAME)
         .idontwant_message_size_threshold(UNWANTED)
         .flood_publish(false)
         .validation_mode(ValidationMode::Anonymous)

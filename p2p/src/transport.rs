@@ -10,7 +10,10 @@ use crate::{
     propagation::SharedPropagation,
     topics::Topics,
 };
-use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::{
+    config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts},
+    system_conf::read_system_conf,
+};
 use libp2p::{
     PeerId, Swarm, Transport,
     core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
@@ -66,7 +69,7 @@ pub fn listening_swarm(
     propagation: &SharedPropagation,
     crowds: impl IntoIterator<Item = IpAddr>,
 ) -> Result<Swarm<Behaviour>, StartError> {
-    let transport = transport(&config.identity, rules)?;
+    let transport = transport(&config.identity, rules, config.name_server)?;
     let behaviour = Behaviour::new(config, topics, rules.clone(), propagation, crowds).map_err(StartError::Mesh)?;
     let options = swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE);
     let mut swarm = Swarm::new(transport, behaviour, config.identity.public().to_peer_id(), options);
@@ -87,13 +90,20 @@ fn listen_error(address: SocketAddr, source: io::Error) -> StartError {
     }
 }
 
-fn transport(identity: &Keypair, rules: &SharedRules) -> Result<Boxed<(PeerId, StreamMuxerBox)>, StartError> {
+fn transport(
+    identity: &Keypair,
+    rules: &SharedRules,
+    name_server: Option<SocketAddr>,
+) -> Result<Boxed<(PeerId, StreamMuxerBox)>, StartError> {
     let tcp = Gated::new(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)), rules.clone());
-    // A machine without a resolver configuration can still dial addresses.
-    let (servers, mut resolving) = read_system_conf().unwrap_or_else(|error| {
-        tracing::warn!(%error, "no system DNS configuration, using public resolvers for peers given by name");
-        Default::default()
-    });
+    let (servers, mut resolving) = match name_server {
+        Some(address) => (only(address), ResolverOpts::default()),
+        // A machine without a resolver configuration can still dial addresses.
+        None => read_system_conf().unwrap_or_else(|error| {
+            tracing::warn!(%error, "no system DNS configuration, using public resolvers for peers given by name");
+            Default::default()
+        }),
+    };
     (resolving.positive_max_ttl, resolving.negative_max_ttl) = (Some(DNS_TTL), Some(DNS_TTL));
     let named = dns::tokio::Transport::custom(tcp, servers, resolving);
     let meter = Meter::new();
@@ -106,4 +116,10 @@ fn transport(identity: &Keypair, rules: &SharedRules) -> Result<Boxed<(PeerId, S
         .timeout(HANDSHAKE)
         .map(move |(peer, muxer), _| (peer, StreamMuxerBox::new(Guard::new(muxer, meter.clone()))))
         .boxed())
+}
+
+fn only(address: SocketAddr) -> ResolverConfig {
+    let mut connection = ConnectionConfig::udp();
+    connection.port = address.port();
+    ResolverConfig::from_parts(None, Vec::new(), vec![NameServerConfig::new(address.ip(), true, vec![connection])])
 }

@@ -12,9 +12,18 @@ pub use p2p::{DiscoveryConfig, MeshConfig, P2pConfig, P2pKey};
 pub use sequencer::{RemoteSignerConfig, SequencerConfig, SignerConfig, SignerTlsConfig};
 pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig};
 
-use super::{CliError, parse::Source, parse::Values, value::Secret};
+use super::{
+    CliError,
+    flags::{self, Role},
+    parse::{Source, Values},
+    value::Secret,
+};
 use crate::chain::pool::PoolConfig;
-use std::{path::PathBuf, time::Duration};
+use alloy_primitives::Address;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// `starling node`.
 #[derive(Clone, Debug)]
@@ -50,8 +59,19 @@ pub struct ExecutionConfig {
     /// The longest time between two syncs of the database; never zero.
     pub commit_interval: Duration,
     pub history: HistoryConfig,
+    /// `None`: it joins no swarm.
+    pub following: Option<FollowingConfig>,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
+}
+
+/// How an execution core follows a swarm by itself.
+#[derive(Clone, Debug)]
+pub struct FollowingConfig {
+    pub rollup_config: PathBuf,
+    pub p2p: P2pConfig,
+    /// Whose blocks are followed; `None`: nobody's.
+    pub signer: Option<Address>,
 }
 
 /// `starling devnet`.
@@ -204,9 +224,11 @@ impl NodeConfig {
 }
 
 impl ExecutionConfig {
-    pub fn read(values: &Values) -> Result<Self, CliError> {
+    pub fn read(values: &Values, notices: &mut Vec<String>) -> Result<Self, CliError> {
+        let datadir = datadir(values)?;
         Ok(Self {
-            datadir: datadir(values)?,
+            following: FollowingConfig::read(values, &datadir, notices)?,
+            datadir,
             rpc: RpcConfig::read(values)?,
             engine: EngineConfig::read(values)?,
             pool: limits::pool(values)?,
@@ -228,6 +250,28 @@ impl ExecutionConfig {
                 false => None,
             },
         })
+    }
+}
+
+impl FollowingConfig {
+    /// Only what stands on the command line makes a core join: the environment may be a rollup node's.
+    fn read(values: &Values, datadir: &Path, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
+        let mut of_swarm = flags::of_role(Role::Execution).into_iter().filter(|flag| flag.name.starts_with("p2p."));
+        if !of_swarm.any(|flag| values.source(&flag.name) == Some(&Source::CommandLine)) {
+            return Ok(None);
+        }
+        let Some(p2p) = P2pConfig::read(values, datadir, notices)? else { return Ok(None) };
+        let rollup_config = values.text("rollup.config")?.ok_or(CliError::Missing {
+            name: "--rollup.config",
+            next: "--p2p.* options make this core join the swarm of its chain: give the chain's rollup.json",
+        })?;
+        let signer = values.text("p2p.unsafe.block.signer")?;
+        let invalid = || CliError::Invalid { name: "p2p.unsafe.block.signer", reason: "an address is 20 bytes in hex".into() };
+        let signer = signer.map(|text| text.trim().parse().map_err(|_| invalid())).transpose()?;
+        if signer.is_none() {
+            notices.push("blocks from gossip are ignored: --p2p.unsafe.block.signer does not say whose blocks to follow".into());
+        }
+        Ok(Some(Self { rollup_config: expand_home(&rollup_config), p2p, signer }))
     }
 }
 
@@ -416,5 +460,5 @@ fn warn_of_key(values: &Values, name: &'static str, better: &str, notices: &mut 
 }
 
 fn env_name(name: &str) -> Option<String> {
-    super::flags::of_role(super::flags::Role::Node).into_iter().find(|flag| flag.name == name)?.env_names().into_iter().next()
+    flags::of_role(Role::Node).into_iter().find(|flag| flag.name == name)?.env_names().into_iter().next()
 }

@@ -217,6 +217,9 @@ fn a_remote_signer_signs_in_the_place_of_a_key() -> Result<(), CliError> {
     assert_eq!(signer.tls, tls("a", "b", "c"));
     let headers: Vec<_> = signer.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
     assert_eq!(headers, [("A", "hush=1"), ("B", "2")]);
+    let signer = remote(&format!("{SIGNER} --signer.tls.enabled=false --signer.header A=x,y --signer.header B=2"), &[])?;
+    let headers: Vec<_> = signer.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+    assert_eq!(headers, [("A", "x,y"), ("B", "2")], "a value may hold commas");
     let signer = remote(&format!("{SIGNER} --signer.tls.enabled=false"), &[("OP_NODE_SIGNER_HEADER", "C=3,D=4")])?;
     assert_eq!((signer.tls, signer.headers.len()), (None, 2));
 
@@ -488,5 +491,45 @@ fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
     for line in ["--p2p.bootnodes=127.0.0.1:30303", "--p2p.bootnodes=enr:x", "--p2p.advertise.ip=a/b", "--p2p.listen.udp=70000"] {
         assert!(p2p(line).is_err(), "{line}");
     }
+    Ok(())
+}
+
+#[test]
+fn an_execution_core_joins_a_swarm_only_when_it_is_told_to() -> Result<(), CliError> {
+    let execution = |line: &str, environment: &[(&str, &str)]| {
+        let parsed = parse_with(&format!("starling execution {line}"), environment)?;
+        match parsed.invocation {
+            Invocation::Execution(config) => Ok((config.following, parsed.notices)),
+            other => panic!("{other:?}"),
+        }
+    };
+    const PEER: &str = "/ip4/127.0.0.1/tcp/9/p2p/16Uiu2HAm4wN4epAyuj82ix2QC1Uc2vQd833szwvsNpLqhubPz8xa";
+    let of_a_rollup_node = [("OP_NODE_P2P_STATIC", PEER), ("OP_NODE_P2P_LISTEN_TCP_PORT", "7")];
+    for line in ["", "--rollup.config=r.json", "--p2p.disable=true"] {
+        let (following, notices) = execution(line, if line.contains("disable") { &[] } else { &of_a_rollup_node })?;
+        assert!(following.is_none() && notices.is_empty(), "{line}: {notices:?}");
+    }
+    let signer = "--p2p.unsafe.block.signer=0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
+    let (following, notices) =
+        execution(&format!("--rollup.config=r.json --p2p.static={PEER} {signer} --p2p.listen.tcp=5"), &[])?;
+    let following = following.expect("a swarm");
+    assert_eq!((following.p2p.static_peers, following.p2p.listen_tcp), (vec![PEER.to_owned()], 5));
+    assert_eq!(following.signer.map(|signer| signer.to_string()).as_deref(), Some("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"));
+    assert_eq!((following.rollup_config.as_path(), notices), (Path::new("r.json"), vec![]));
+    let (following, notices) = execution("--rollup.config=r.json --p2p.no-discovery", &[])?;
+    assert!(following.is_some_and(|following| following.signer.is_none()));
+    assert!(notices.len() == 1 && notices[0].contains("--p2p.unsafe.block.signer"), "{notices:?}");
+    for (line, reason) in [
+        (format!("--p2p.static={PEER}"), "--rollup.config is missing"),
+        ("--rollup.config=r.json --p2p.unsafe.block.signer=0x12".into(), "20 bytes"),
+        (
+            format!("--rollup.config=r.json --p2p.static=enode://{}@10.0.0.1:30303", "ab".repeat(64)),
+            "give the peer as a multiaddr",
+        ),
+    ] {
+        let error = execution(&line, &[]).expect_err(&line).to_string();
+        assert!(error.contains(reason) && !error.contains('\n'), "{error}");
+    }
+    assert!(node(&format!("--p2p.static=enode://{}@10.0.0.1:30303", "ab".repeat(64)), &[]).is_err());
     Ok(())
 }

@@ -10,6 +10,7 @@ mod devnet_use;
 mod differential;
 mod engine;
 mod exec_blocks;
+mod following;
 mod foreign_peer;
 mod forks;
 mod late;

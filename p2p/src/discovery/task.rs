@@ -13,13 +13,16 @@ use crate::{
 };
 use ::enr::{CombinedKey, NodeId};
 use discv5::{ConfigBuilder, Discv5, Enr, Event, ListenConfig};
+use futures::future::join_all;
 use libp2p::{Multiaddr, multiaddr::Protocol};
 use lru::LruCache;
+use rand::seq::{IndexedRandom, SliceRandom};
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
     num::NonZeroUsize,
+    ops::RangeInclusive,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -35,6 +38,10 @@ const HURRY: Duration = Duration::from_secs(5);
 const CALM: Duration = Duration::from_secs(20);
 /// Nodes of our chain that one walk looks for.
 const PER_WALK: usize = 16;
+/// Nodes asked at a time where only some networks may be, and how far what they know of is from them: of all nodes half are at 256,
+/// half of the others at 255, and so on.
+const ASKED: usize = 3;
+const DISTANCES: RangeInclusive<u64> = 249..=256;
 /// How often what is due is looked at, records are written, and our host name is looked up.
 const TICK: Duration = Duration::from_secs(1);
 const SAVE: Duration = Duration::from_secs(30);
@@ -198,7 +205,7 @@ impl Task {
             tokio::select! {
                 () = token.cancelled() => break,
                 Some(event) = self.events.recv() => self.on_event(event, &mut to),
-                Some(Ok(found)) = self.walk.join_next() => found.iter().for_each(|record| self.on_record(record, &mut to)),
+                Some(Ok(found)) = self.walk.join_next() => self.on_walked(&found, &mut to),
                 Some(Ok((place, answer))) = self.asking.join_next() => self.on_answer(place, answer, &mut to),
                 Some(Ok(Some(ip))) = self.looking_up.join_next() => self.move_to(ip),
                 Some(question) = to.questions.recv() => drop(question.send(self.report())),
@@ -256,11 +263,15 @@ impl Task {
         if self.walk.is_empty() && self.next_walk <= now {
             let short = to.peers.borrow().len() < to.lo;
             self.next_walk = now + if short { HURRY } else { CALM };
-            let chain_id = to.chain_id;
-            let ours = Box::new(move |record: &Enr| record::on_chain(record, chain_id).is_ok());
-            let walk = self.discv5.find_node_predicate(NodeId::random(), ours, PER_WALK);
-            // A walk without anybody to ask is an error, and finds nobody.
-            self.walk.spawn(async move { walk.await.unwrap_or_default() });
+            if to.rules.lock().restrict.is_empty() {
+                let chain_id = to.chain_id;
+                let ours = Box::new(move |record: &Enr| record::on_chain(record, chain_id).is_ok());
+                let walk = self.discv5.find_node_predicate(NodeId::random(), ours, PER_WALK);
+                // A walk without anybody to ask is an error, and finds nobody.
+                self.walk.spawn(async move { walk.await.unwrap_or_default() });
+            } else {
+                self.walk_inside();
+            }
         }
         if let Some(name) = &to.config.advertise_ip
             && self.looking_up.is_empty()
@@ -274,6 +285,26 @@ impl Task {
         metrics::gauge!("starling_p2p_discovery_table").set(self.discv5.table_entries_id().len() as f64);
         metrics::gauge!("starling_p2p_discovery_alive").set(self.discv5.connected_peers() as f64);
         metrics::gauge!("starling_p2p_discovery_known").set(self.nodes.len() as f64);
+    }
+
+    /// The library's own walks ask whomever they hear of, in whatever network. Where that is restricted only nodes of the table are asked,
+    /// none of which is outside.
+    fn walk_inside(&mut self) {
+        let mut distances: Vec<u64> = DISTANCES.collect();
+        distances.shuffle(&mut rand::rng());
+        let table = self.discv5.table_entries_enr();
+        let asked = table.choose_multiple(&mut rand::rng(), ASKED).cloned();
+        let answers: Vec<_> = asked.map(|node| self.discv5.find_node_designated_peer(node, distances.clone())).collect();
+        self.walk.spawn(async move { join_all(answers).await.into_iter().flatten().flatten().collect() });
+    }
+
+    fn on_walked(&mut self, found: &[Enr], to: &mut Discovery) {
+        for record in found {
+            self.on_record(record, to);
+            if !to.rules.lock().restrict.is_empty() {
+                self.add(&to.rules, record);
+            }
+        }
     }
 
     /// Asks a bootnode for its record, wherever its name leads now.

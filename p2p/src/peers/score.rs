@@ -81,6 +81,10 @@ pub enum Offence {
     Gossip(&'static str),
     /// Bytes on a gossip stream that are no gossip.
     Framing,
+    /// A gossip frame that was begun and never sent.
+    HalfFrame,
+    /// The same message again and again.
+    Replay,
     /// Messages faster than its share of checks.
     Flood,
     /// No answer to a request in time, or an error that is not "not found".
@@ -108,6 +112,8 @@ impl Offence {
         match self {
             Offence::Gossip(row) => row,
             Offence::Framing => "framing",
+            Offence::HalfFrame => "half_frame",
+            Offence::Replay => "replay",
             Offence::Flood => "flood",
             Offence::NoResponse => "no_response",
             Offence::MalformedResponse => "malformed_response",
@@ -132,8 +138,8 @@ impl Offence {
             Offence::Flood => Class::Flood,
             Offence::NoResponse => Class::ErrorResponse,
             Offence::MalformedResponse => Class::Malformed,
-            Offence::ExcessStreams => Class::Excess,
-            Offence::StalledStream => Class::Stalled,
+            Offence::ExcessStreams | Offence::Replay => Class::Excess,
+            Offence::StalledStream | Offence::HalfFrame => Class::Stalled,
         }
     }
 }

@@ -58,6 +58,7 @@ impl Service {
                 };
                 let offence = match guard {
                     Some(GuardError::Framing) => Some(Offence::Framing),
+                    Some(GuardError::HalfFrame) => Some(Offence::HalfFrame),
                     Some(GuardError::Streams) => Some(Offence::StreamFlood),
                     Some(GuardError::Muxer(_)) | None => None,
                 };

@@ -2,9 +2,12 @@
 
 use super::Service;
 use crate::{
-    check::{Accepted, Checked, Excess, Origin, Outcome, unix_now},
+    check::{Accepted, Checked, Excess, GivenUp, Origin, Outcome, Unchecked, unix_now},
     metrics::{self as meters, GossipEvent},
-    peers::Offence,
+    peers::{
+        Offence,
+        ledger::{Change, Entry},
+    },
 };
 use alloy_primitives::Address;
 use libp2p::{
@@ -32,8 +35,9 @@ impl Service {
             gossipsub::Event::Message { propagation_source: peer, message_id, message } => {
                 let Some(version) = self.topics.version(&message.topic) else { return };
                 let protected = self.reputation.is_protected(&peer);
-                if let Err(excess) = self.checker.submit(peer, protected, message_id.clone(), version, message.data) {
-                    self.report(&message_id, &peer, MessageAcceptance::Ignore, "overload");
+                let unchecked = Unchecked { peer, protected, message: message_id, version, tagged: message.data };
+                if let Some(GivenUp { peer, message, excess }) = self.checker.submit(unchecked) {
+                    self.report(&message, &peer, MessageAcceptance::Ignore, "overload");
                     // That strangers together send too much is not this one's fault.
                     if excess == Excess::OfPeer {
                         self.on_offence(peer, Offence::Flood, "messages faster than they are checked");
@@ -69,12 +73,18 @@ impl Service {
             }
             (Origin::Peer { peer, message, .. }, Outcome::Refused(reason)) if reason.is_ignore() => {
                 self.report(&message, &peer, MessageAcceptance::Ignore, reason.label());
+                if let Reason::Seen(_) = &reason {
+                    self.note_replay(peer, &reason);
+                }
             }
             (Origin::Peer { peer, message, .. }, Outcome::Refused(reason)) => {
                 self.report(&message, &peer, MessageAcceptance::Reject, reason.label());
                 tracing::debug!(%peer, %reason, "message rejected");
                 match &reason {
-                    reason if reason.is_clock() => self.warn_clock(&peer, reason),
+                    reason if reason.is_clock() => {
+                        self.warn_clock(&peer, reason);
+                        self.note_replay(peer, reason);
+                    }
                     Reason::RetiredSigner(_) => {}
                     Reason::WrongSigner(signer) if self.doubt.hold(peer, *signer) => {}
                     reason => self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string()),
@@ -89,6 +99,13 @@ impl Service {
             (Origin::Own, Outcome::Refused(reason)) => self.own_refused(&reason),
             (Origin::Own, Outcome::Panicked) => tracing::error!("the check of our own block panicked, not sent"),
         }
+    }
+
+    /// What comes too late, or again, costs nothing: our clock, or our peers' memory, may be the cause. The ledger names it.
+    fn note_replay(&mut self, peer: PeerId, reason: &Reason) {
+        let score = self.reputation.total(&peer);
+        let entry = Entry::of_peer(peer, Change::Score(0.0), reason.label(), reason.to_string(), score);
+        self.reputation.note(entry, unix_now());
     }
 
     pub(super) fn on_signer(&mut self, signer: Address) {

@@ -17,6 +17,8 @@ use std::{
 
 /// Warnings about offences at most this often: whoever floods us does not flood our log.
 const WARNING: Duration = Duration::from_secs(1);
+/// Replays of a peer that count in a second: more than a ban takes.
+const REPLAYS: u32 = 200;
 /// A clock that jumped is not followed slot by slot.
 const MAX_SLOTS: u32 = 600;
 
@@ -76,6 +78,10 @@ impl Service {
         self.ticks.second = now + SECOND;
         let unix = unix_now();
         self.reputation.on_time(unix);
+        for (peer, copies) in self.propagation.take_replayers() {
+            let evidence = format!("{copies} copies of what it had sent before");
+            (0..copies.min(REPLAYS)).for_each(|_| self.on_offence(peer, Offence::Replay, &evidence));
+        }
         let mut sharing: HashMap<IpAddr, usize> = HashMap::new();
         for ip in self.peers.values().filter_map(|peer| peer.ip) {
             *sharing.entry(ip).or_default() += 1;

@@ -66,6 +66,11 @@ impl Sources {
         Some(best[self.rng.random_range(0..best.len())])
     }
 
+    /// Whether anybody else could be asked now.
+    pub fn has_other(&self, peer: &PeerId, now: Instant) -> bool {
+        self.peers.iter().any(|(other, standing)| other != peer && standing.ready.is_none_or(|at| at <= now))
+    }
+
     /// When the next peer comes out of its back-off.
     pub fn next_ready(&self) -> Option<Instant> {
         self.peers.values().filter_map(|standing| standing.ready).min()

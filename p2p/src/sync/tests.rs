@@ -282,6 +282,33 @@ fn a_lying_peer_is_blamed_and_another_asked() {
 }
 
 #[test]
+fn whoever_brings_a_tip_and_says_nothing_more_holds_up_what_lies_below_for_a_moment() {
+    let chain = branch(genesis(), 40, 1, 100);
+    let mut world = World::new(Limits::default(), &chain);
+    let silent = world.connect(Kind::Silent);
+    world.connect(Kind::Honest(20));
+    let begun = world.now;
+    let tip = Arrival { payload: chain[39].clone(), from: Some(silent), known: false, parent_known: false };
+    world.sync.on_gossip(tip, SIGNER, world.now);
+    world.act();
+    assert!(world.answers.values().all(|(.., peer)| *peer == silent), "it is asked first");
+    while !world.has(&chain[39]) && world.step(begun + Duration::from_secs(60)) {}
+    assert!(world.has(&chain[39]) && world.now - begun < PATIENCE * 2, "after {:?}", world.now - begun);
+    assert!(world.blames.is_empty(), "slow is no offence");
+}
+
+#[test]
+fn a_source_that_is_slow_and_alone_is_kept() {
+    let chain = branch(genesis(), 40, 1, 100);
+    let mut world = World::new(Limits::default(), &chain);
+    world.connect(Kind::Honest(5_000));
+    world.gossip(&chain[39]);
+    world.run(Duration::from_secs(60));
+    assert!(world.has(&chain[39]));
+    assert!(world.requests.values().all(|times| *times == 1), "nothing is asked twice");
+}
+
+#[test]
 fn a_peer_that_goes_and_comes_back_is_used_again() {
     let chain = branch(genesis(), 200, 1, 100);
     let mut world = World::new(Limits::default(), &chain);

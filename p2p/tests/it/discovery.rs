@@ -1,8 +1,10 @@
 //! Discovery between real nodes on loopback, over real UDP.
 
 use crate::net::*;
+use parking_lot::Mutex;
 use starling_p2p::{Bootnode, Config, DiscoveryConfig, DiscoveryReport, Keypair, PeerId, Tides};
-use std::{net::UdpSocket, time::Duration};
+use starling_proto::enr::OpStack;
+use std::{collections::BTreeSet, net::UdpSocket, sync::Arc, time::Duration};
 
 /// Walks are five seconds apart, and this machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -150,6 +152,52 @@ async fn nobody_outside_of_netrestrict_is_found_or_asked() {
     eventually(LIMIT, || inside.network.peer_count() == 1).await;
     let report = report(&outside).await;
     assert_eq!((report.table.len(), report.known, outside.network.peer_count()), (0, 0, 0), "{report:?}");
+}
+
+/// Somebody of our chain at another address, who notes from which port each packet comes and answers none.
+async fn outsider() -> (String, Arc<Mutex<BTreeSet<u16>>>) {
+    let socket = tokio::net::UdpSocket::bind("127.0.0.2:0").await.unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let key = enr::CombinedKey::generate_secp256k1();
+    let entry = OpStack::new(CHAIN).to_rlp();
+    let record = discv5::Enr::builder()
+        .ip4([127, 0, 0, 2].into())
+        .udp4(port)
+        .tcp4(port)
+        .add_value_rlp(starling_proto::enr::KEY, entry.into())
+        .build(&key)
+        .unwrap();
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    let ports = seen.clone();
+    tokio::spawn(async move {
+        let mut bytes = [0; 2000];
+        while let Ok((_, from)) = socket.recv_from(&mut bytes).await {
+            ports.lock().insert(from.port());
+        }
+    });
+    (record.to_base64(), seen)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn walks_stay_within_netrestrict_and_find_who_is_there() {
+    let (record_outside, seen) = outsider().await;
+    let boot = Node::start(seeking(&[&record_outside])).await;
+    let text = record(&boot).await;
+    let walker = Node::start(seeking(&[&text])).await;
+    let restricted = || Config {
+        restrict: vec!["127.0.0.1/32".parse().unwrap()],
+        tides: Tides { lo: 30, ..Tides::default() },
+        ..seeking(&[&text])
+    };
+    let (one, two) = (Node::start(restricted()).await, Node::start(restricted()).await);
+    let port = report(&one).await.udp;
+    // They have heard of the outsider, and find each other all the same.
+    meet(&one, two.network.local_peer_id()).await;
+    reported(&one, |report| report.refused.get("netrestrict").is_some_and(|times| *times > 2)).await;
+    // Others ask it.
+    let asked = [report(&boot).await.udp, report(&walker).await.udp];
+    eventually(LIMIT, || asked.iter().all(|port| seen.lock().contains(port))).await;
+    assert!(!seen.lock().contains(&port), "a packet left the allowed network");
 }
 
 #[tokio::test(flavor = "multi_thread")]

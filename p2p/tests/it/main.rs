@@ -11,3 +11,4 @@ mod range;
 mod serving;
 mod signer;
 mod standing;
+mod validator;

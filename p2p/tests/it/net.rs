@@ -2,7 +2,7 @@
 
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, b256};
-use futures::StreamExt;
+use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{
     Multiaddr, Swarm, SwarmBuilder, gossipsub, identify, noise,
     swarm::{NetworkBehaviour, SwarmEvent},
@@ -342,6 +342,24 @@ impl Raw {
         self.0.behaviour_mut().gossip.publish(v4_topic(), data).unwrap();
     }
 
+    /// Opens a gossip stream and sends these bytes on it; it stays open while it is held.
+    pub async fn send_frame(&mut self, node: &Node, bytes: Vec<u8>) -> libp2p::Stream {
+        let (mut control, peer) = (self.0.behaviour().streams.new_control(), node.network.local_peer_id());
+        let sent = async move {
+            let mut stream = control.open_stream(peer, libp2p::StreamProtocol::new("/meshsub/1.1.0")).await.unwrap();
+            stream.write_all(&bytes).await.unwrap();
+            stream.flush().await.unwrap();
+            stream
+        };
+        tokio::pin!(sent);
+        loop {
+            tokio::select! {
+                stream = &mut sent => return stream,
+                _ = self.0.select_next_some() => {}
+            }
+        }
+    }
+
     pub async fn until(&mut self, mut seen: impl FnMut(&SwarmEvent<RawBehaviourEvent>) -> bool) {
         let wait = async { while !seen(&self.0.select_next_some().await) {} };
         tokio::time::timeout(Duration::from_secs(10), wait).await.expect("the raw peer's event came");
@@ -357,6 +375,25 @@ impl Raw {
             }
         }
     }
+}
+
+/// Messages of the topic of V4 in one frame, as the router reads it.
+pub fn frame(messages: &[Vec<u8>]) -> Vec<u8> {
+    let field = |tag: u8, bytes: &[u8]| [&[tag][..], &with_length(bytes)].concat();
+    let topic = gossip::topic(CHAIN, PayloadVersion::V4);
+    let message = |data: &Vec<u8>| field(0x12, &[field(0x12, data), field(0x22, topic.as_bytes())].concat());
+    with_length(&messages.iter().flat_map(message).collect::<Vec<u8>>())
+}
+
+fn with_length(bytes: &[u8]) -> Vec<u8> {
+    let (mut length, mut out) = (bytes.len(), Vec::new());
+    while length >= 0x80 {
+        out.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    out.push(length as u8);
+    out.extend_from_slice(bytes);
+    out
 }
 
 pub fn v4_topic() -> gossipsub::TopicHash {

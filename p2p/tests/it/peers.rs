@@ -1,8 +1,14 @@
 //! Static peers, ports, identities.
 
 use crate::net::*;
+use parking_lot::Mutex;
 use starling_p2p::{Change, Config, Service, StartError};
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::net::UdpSocket;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_static_peer_is_found_again_after_its_restart() {
@@ -28,6 +34,46 @@ async fn a_static_peer_is_found_again_after_its_restart() {
     println!("found again after {waited:?}");
     again.publish(&blocks[1]).await;
     replica.receives(&blocks[1]).await;
+}
+
+/// Answers every question for an IPv4 address with the one told last, which is to hold for an hour.
+async fn name_server(told: Arc<Mutex<Ipv4Addr>>) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut bytes = [0; 512];
+        loop {
+            let (length, from) = socket.recv_from(&mut bytes).await.unwrap();
+            // The name ends with an empty label, its type and class follow.
+            let end = 12 + bytes[12..length].iter().position(|byte| *byte == 0).unwrap() + 5;
+            let is_v4 = bytes[end - 4..end - 2] == [0, 1];
+            let mut answer = [&bytes[..2], &[0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0], &bytes[12..end]].concat();
+            if is_v4 {
+                answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 14, 16, 0, 4]);
+                answer.extend(told.lock().octets());
+            }
+            socket.send_to(&answer, from).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_peer_given_by_name_is_found_where_the_name_leads_now() {
+    let (here, there) = (Ipv4Addr::new(127, 0, 0, 3), Ipv4Addr::new(127, 0, 0, 4));
+    let told = Arc::new(Mutex::new(here));
+    let servers = name_server(told.clone()).await;
+    let keypair = config().identity;
+    let first = Node::start(Config { identity: keypair.clone(), listen_ip: here.into(), ..config() }).await;
+    let port: u16 = first.address.to_string().split('/').nth(4).unwrap().parse().unwrap();
+    let name = format!("/dns4/peer.example.org/tcp/{port}/p2p/{}", first.network.local_peer_id()).parse().unwrap();
+    let replica = Node::start(Config { name_server: Some(servers), ..with_static(&[&name]) }).await;
+    replica.peers(1).await;
+    first.stop().await;
+    *told.lock() = there;
+    let second = Node::start(Config { identity: keypair, listen_ip: there.into(), listen_tcp: port, ..config() }).await;
+    second.peers(1).await;
+    assert_eq!(second.network.peers()[0].id, replica.network.local_peer_id());
 }
 
 #[tokio::test(flavor = "multi_thread")]

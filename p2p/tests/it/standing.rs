@@ -148,22 +148,27 @@ async fn options_of_scoring_and_banning_change_who_is_banned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_static_peer_is_never_banned_only_reported_and_still_heard() {
+async fn static_and_protected_peers_are_never_banned_only_reported_and_still_heard() {
     let blocks = chain(1, vec![]);
-    let mut raw = Raw::new(false);
-    let address = format!("/ip4/127.0.0.1/tcp/1/p2p/{}", raw.id()).parse().unwrap();
-    let node = Node::start(with_static(&[&address])).await;
-    raw.reconnect(&node).await;
-    let (id, network) = (raw.id(), node.network.clone());
-    send_garbage(&mut raw, async || {
-        let entries = network.ledger(Some(id), 100).await.unwrap();
-        entries.iter().any(|entry| entry.change == Change::Spared && entry.reason == "protected")
-    })
-    .await;
-    raw.publish(message(&blocks[0]));
-    let chain = node.chain.clone();
-    raw.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
-    assert_eq!(node.network.peer_count(), 1);
+    for is_static in [true, false] {
+        let mut raw = Raw::new(false);
+        let address = format!("/ip4/127.0.0.1/tcp/1/p2p/{}", raw.id()).parse().unwrap();
+        let node = Node::start(if is_static { with_static(&[&address]) } else { config() }).await;
+        raw.reconnect(&node).await;
+        let (id, network) = (raw.id(), node.network.clone());
+        if !is_static {
+            network.protect(id, true).await.unwrap();
+        }
+        send_garbage(&mut raw, async || {
+            let entries = network.ledger(Some(id), 100).await.unwrap();
+            entries.iter().any(|entry| entry.change == Change::Spared && entry.reason == "protected")
+        })
+        .await;
+        raw.publish(message(&blocks[0]));
+        let chain = node.chain.clone();
+        raw.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+        assert_eq!(node.network.peer_count(), 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,8 +182,28 @@ async fn blocks_outside_the_clock_window_cost_nobody_anything() {
         raw.publish(message(block));
         raw.drive(eventually(LONG, || counter("starling_p2p_gossip_total", "too_old") > before)).await;
     }
-    assert!(node.debts(raw.id()).await.is_empty());
+    assert_eq!(node.debts(raw.id()).await, [("too_old", 0.0)], "it is named");
     assert_eq!(node.network.peer_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_block_again_and_again_is_an_offence() {
+    let blocks = chain(2, vec![]);
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let mut honest = Raw::connected_to(&node, false).await;
+    let chain = node.chain.clone();
+    honest.publish(message(&blocks[0]));
+    honest.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+    raw.send_frame(&node, frame(&vec![message(&blocks[0]); 40])).await;
+    assert!(owes(&node, &mut raw, "replay").await <= -1.0);
+    assert!(node.debts(honest.id()).await.is_empty(), "a few copies are none");
+    // Whoever goes on with it is banned, others are heard.
+    raw.send_frame(&node, frame(&vec![message(&blocks[0]); 128])).await;
+    raw.gone_from(&node).await;
+    assert!(node.verdicts(raw.id()).await.iter().any(|(_, change)| matches!(change, Change::Banned { .. })));
+    honest.publish(message(&blocks[1]));
+    honest.drive(eventually(LONG, || chain.has(&blocks[1]))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,6 +270,26 @@ async fn halves_of_frames_hold_up_nobody() {
     honest.publish(message(&blocks[0]));
     let chain = node.chain.clone();
     honest.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+    assert_eq!(owes(&node, &mut raw, "half_frame").await, -4.0);
+
+    // One that stays with its half frame is waited for, for a while.
+    let mut patient = Raw::connected_to(&node, false).await;
+    let _held = patient.send_frame(&node, vec![0x80, 0x80, 0x80, 0x04, 1, 1]).await;
+    assert_eq!(owes(&node, &mut patient, "half_frame").await, -4.0);
+    patient.gone_from(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_of_very_many_messages_is_no_gossip_and_one_of_a_few_is_heard_whole() {
+    let blocks = chain(6, vec![]);
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    raw.send_frame(&node, frame(&blocks.iter().map(|block| message(block)).collect::<Vec<_>>())).await;
+    let chain = node.chain.clone();
+    raw.drive(eventually(LONG, || blocks.iter().all(|block| chain.has(block)))).await;
+    assert!(node.debts(raw.id()).await.is_empty());
+    raw.send_frame(&node, frame(&(0..200).map(garbage).collect::<Vec<_>>())).await;
+    assert_eq!(owes(&node, &mut raw, "framing").await, -20.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

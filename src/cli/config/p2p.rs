@@ -71,6 +71,12 @@ pub struct MeshConfig {
 impl P2pConfig {
     pub(super) fn read(values: &Values, datadir: &Path, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
         let static_peers = values.list("p2p.static")?;
+        if let Some(peer) = static_peers.iter().find(|peer| peer.starts_with("enode:")) {
+            let reason = format!(
+                "{peer} is an address of devp2p, which is not spoken here: give the peer as a multiaddr, /ip4/ADDRESS/tcp/PORT/p2p/PEER_ID"
+            );
+            return Err(CliError::Invalid { name: "p2p.static", reason });
+        }
         if values.bool("p2p.disable")? {
             return match static_peers.is_empty() {
                 true => Ok(None),

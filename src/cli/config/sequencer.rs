@@ -120,10 +120,6 @@ impl RemoteSignerConfig {
             return Err(invalid("signer.endpoint", "a URL that begins with http:// or https:// is expected"));
         }
         let address = address.parse().map_err(|_| invalid("signer.address", "an address is 20 bytes in hex"))?;
-        let pair = |text: &String| {
-            let (name, value) = text.split_once('=').ok_or_else(|| invalid("signer.header", "a header is given as key=value"))?;
-            Ok::<_, CliError>((name.trim().to_owned(), Secret::new(value.trim())))
-        };
         let file = |name| values.required_text(name).map(|path| expand_home(&path));
         let tls = match values.bool("signer.tls.enabled")? {
             true => {
@@ -131,9 +127,22 @@ impl RemoteSignerConfig {
             }
             false => None,
         };
-        let headers = values.list("signer.header")?.iter().map(pair).collect::<Result<_, _>>()?;
+        let headers = headers(values.list("signer.header")?)?;
         Ok(Some(Self { endpoint: Secret::new(endpoint), address, headers, tls }))
     }
+}
+
+/// Lists are split at commas, which values may hold: a piece that is no `key=value` belongs to the value before it.
+fn headers(pieces: Vec<String>) -> Result<Vec<(String, Secret)>, CliError> {
+    let mut headers: Vec<(String, String)> = Vec::new();
+    for piece in pieces {
+        match (piece.split_once('='), headers.last_mut()) {
+            (Some((name, value)), _) => headers.push((name.trim().to_owned(), value.trim().to_owned())),
+            (None, Some((_, value))) => *value = format!("{value},{piece}"),
+            (None, None) => return Err(invalid("signer.header", "a header is given as key=value")),
+        }
+    }
+    Ok(headers.into_iter().map(|(name, value)| (name, Secret::new(value))).collect())
 }
 
 fn invalid(name: &'static str, reason: &str) -> CliError {

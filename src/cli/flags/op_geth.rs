@@ -218,7 +218,6 @@ pub const SECTIONS: &[Section] = &[
             flag("metrics", Bool, "false", "Serve metrics for Prometheus under /metrics"),
             flag("metrics.addr", Text, "", "Address of the metrics server; none given is 127.0.0.1"),
             flag("metrics.port", Port, "6060", "Port of the metrics server; 0 is any free one"),
-            flag("p2p.static", List, "", "Static peers").env(&[]).no_effect("an execution core alone joins no swarm"),
         ],
     ),
 ];

@@ -19,6 +19,14 @@ const fn section(title: &'static str, flags: &'static [Flag]) -> Section {
     Section { title, program: Program::OpNode, roles: NODE, flags }
 }
 
+impl Section {
+    /// An execution core may join the swarm, too.
+    const fn of_the_core_too(mut self) -> Self {
+        self.roles = &[Role::Node, Role::Execution];
+        self
+    }
+}
+
 const fn fork(name: &'static str) -> Flag {
     flag(name, Uint, "0", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
 }
@@ -245,7 +253,8 @@ pub const SECTIONS: &[Section] = &[
             flag("p2p.timeout.dial", Duration, "10s", "Time limit of a dial").no_effect("the limit is fixed").hidden(),
             flag("p2p.ping", Bool, "true", "Ping peers").no_effect("peers are always pinged").hidden(),
         ],
-    ),
+    )
+    .of_the_core_too(),
     section(
         "Logging",
         &[

@@ -48,6 +48,21 @@ pub const SECTIONS: &[Section] = &[
             .env(&["STARLING_INIT_ROLLUP_CONFIG"])],
     },
     Section {
+        title: "Following",
+        program: Program::Starling,
+        roles: &[Role::Execution],
+        flags: &[
+            flag(
+                "rollup.config",
+                Path,
+                "",
+                "rollup.json of the chain; with any --p2p.* option the core joins its swarm and follows",
+            )
+            .env(&["STARLING_EXECUTION_ROLLUP_CONFIG"]),
+            flag("p2p.unsafe.block.signer", Text, "", "Address whose blocks are followed; without it gossip is ignored"),
+        ],
+    },
+    Section {
         title: "Development chain",
         program: Program::Starling,
         roles: &[Role::Execution],

@@ -34,6 +34,8 @@ enum Kind {
     /// Has the chain up to this block.
     Short(u64),
     Silent,
+    /// Brings one block of each window and then nothing.
+    Drips,
 }
 
 enum Event {
@@ -175,6 +177,11 @@ impl World {
                 let payload = |number| Arc::new(block(&self.hashes, number, self.salt));
                 let arrival = |number| Arrival { payload: payload(number), from: Some(peer), known: false, parent_known: false };
                 let mut blocks: Vec<Arrival> = (first..=last as u64).map(arrival).collect();
+                if kind == Kind::Drips {
+                    blocks.truncate(1);
+                    self.schedule(wait, Event::Blocks(id, blocks));
+                    return self.schedule(10_000 * MS, Event::End(id, Err(Trouble::NoAnswer)));
+                }
                 let rest = blocks.split_off(blocks.len() / 2);
                 self.schedule(wait / 2, Event::Blocks(id, blocks));
                 self.schedule(wait, Event::Blocks(id, rest));
@@ -301,6 +308,19 @@ fn a_silent_peer_holds_up_nothing_for_long() {
     world.gossip(20_000);
     let took = world.run();
     assert!(took < Duration::from_secs(90), "{took:?}");
+}
+
+#[test]
+fn a_peer_that_brings_one_block_of_each_window_is_asked_ever_more_rarely() {
+    let mut world = World::new(200_000);
+    let drips = world.connect(Kind::Drips);
+    world.connect(Kind::Honest(500 * MS));
+    world.connect(Kind::Honest(500 * MS));
+    world.gossip(200_000);
+    let took = world.run();
+    let windows = world.delivered.get(&drips).copied().unwrap_or(0);
+    println!("{took:?}, {windows} windows were dripped at");
+    assert!(windows <= 16, "{windows}");
 }
 
 #[test]
