@@ -97,7 +97,9 @@ pub(in crate::chain) fn words(error: &fjall::Error) -> String {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(LsmError::Io(error)) => error.to_string(),
         fjall::Error::Storage(LsmError::ChecksumMismatch { .. }) => checksum.into(),
-        fjall::Error::Storage(LsmError::Unrecoverable) | fjall::Error::Unrecoverable | fjall::Error::InvalidVersion(_) => missing.into(),
+        fjall::Error::Storage(LsmError::Unrecoverable) | fjall::Error::Unrecoverable | fjall::Error::InvalidVersion(_) => {
+            missing.into()
+        }
         fjall::Error::Storage(other) => format!("{checksum} ({other:?})"),
         other => format!("{other:?}"),
     }
