@@ -87,7 +87,7 @@ pub fn verify_payload_log(dir: &Path, report: &mut Report) {
     match PayloadLog::check(dir) {
         Ok(payloads) => report.count("logged payloads", payloads),
         // A repair puts it aside: what it has above the store is with the peers, too.
-        Err(error) => report.add(format!("{error} (in {})", dir.display()), Remedy::Repair),
+        Err(error) => report.add(format!("the payload log in {} cannot be read: {error}", dir.display()), Remedy::Repair),
     }
 }
 
