@@ -12,7 +12,7 @@ use crate::chain::{
     receipt::receipts_root,
     rules::ChainSpec,
     store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals, keys},
-    verify::{Report, Samples, Sink, Tell, check_block, check_proofs, replay, unreachable, walk},
+    verify::{Report, Samples, Sink, Tell, check_block, check_proofs, replay, unreachable, verify, walk},
     view::{Account, ReadError, View},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
@@ -115,7 +115,14 @@ pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairErro
         repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
     }
     repaired.proofs_lost = proofs(store, tell)?;
-    store.proven()?;
+    if store.is_unproven()? {
+        // It may have been taken back across a change of branch, and hold records of the other one.
+        let report = verify(store, Samples::default(), tell)?;
+        if let Some(damage) = report.damages.into_iter().next() {
+            return Err(RepairError::Lost(format!("taken back to where its keyspaces agree, {}", damage.what)));
+        }
+        store.proven()?;
+    }
     Ok(repaired)
 }
 

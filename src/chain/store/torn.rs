@@ -74,16 +74,18 @@ impl Store {
         Ok((store, Some(head)))
     }
 
-    /// The state is that of the head: the store may be opened again.
+    /// Whether it was torn, and nobody has looked yet at what was made of it.
+    pub(in crate::chain) fn is_unproven(&self) -> Result<bool, StoreError> {
+        Ok(get(&self.0.db.snapshot(), &self.0.spaces[Space::Meta as usize], UNPROVEN)?.is_some())
+    }
+
+    /// All of it is sound: it may be opened again.
     pub(in crate::chain) fn proven(&self) -> Result<(), StoreError> {
         let head = self.0.writer.lock();
-        if get(&self.0.db.snapshot(), &self.0.spaces[Space::Meta as usize], UNPROVEN)?.is_some() {
-            let mut batch = Batch::new(&self.0);
-            batch.set(Space::Meta, UNPROVEN, None);
-            batch.commit(*head)?;
-            self.0.sync()?;
-        }
-        Ok(())
+        let mut batch = Batch::new(&self.0);
+        batch.set(Space::Meta, UNPROVEN, None);
+        batch.commit(*head)?;
+        self.0.sync()
     }
 }
 
@@ -164,9 +166,19 @@ mod tests {
 
     /// A store whose journal was cut in the middle, when these keyspaces had written all to tables. And the head that it had.
     async fn torn(ahead: &[Space]) -> (tempfile::TempDir, BlockId) {
+        torn_after(ahead, false).await
+    }
+
+    /// With a change of branch behind where it was cut.
+    async fn torn_after(ahead: &[Space], reorg: bool) -> (tempfile::TempDir, BlockId) {
         let dir = datadir();
         let (chain, _threads) = open(dir.path());
         grow(&chain, 5, 24).await;
+        if reorg {
+            let fork = chain.view().hash_of(8).unwrap().unwrap();
+            chain.forkchoice(fork, None, None).await.unwrap();
+            grow(&chain, 6, 20).await;
+        }
         let head = chain.view().head();
         crate::chain::tests::until("it is stored", || chain.view().stored() == head).await;
         let copy = killed(dir.path());
@@ -207,6 +219,27 @@ mod tests {
             let (chain, _threads) = open(dir.path());
             assert_eq!(chain.view().head(), head, "{ahead:?}");
         }
+    }
+
+    /// The records of the other branch are not taken for those of this one.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_taken_back_across_a_change_of_branch_is_not_believed_unseen() {
+        let mut refused = 0;
+        for ahead in [&[History][..], &[Blocks], &[Index], &[State, History], &[State, History, Blocks, Index]] {
+            let (dir, _) = torn_after(ahead, true).await;
+            let repaired = match Store::open_to_repair(dir.path(), CACHE) {
+                Ok((store, _)) => repair(&store, &mut |_, _, _| {}).is_ok(),
+                Err(error) => panic!("{error}"),
+            };
+            match Store::open(dir.path(), CACHE, None).map(drop) {
+                Ok(()) => assert!(repaired && check(dir.path()).is_sound(), "{ahead:?}"),
+                Err(error) => {
+                    assert!(!repaired && matches!(error, StoreError::Unproven(_)), "{ahead:?}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0);
     }
 
     #[tokio::test(flavor = "multi_thread")]
