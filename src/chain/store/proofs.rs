@@ -19,8 +19,8 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use starling_proto::payload::BlockId;
 use std::sync::{LazyLock, atomic::Ordering};
 
-/// Blocks below the head at which the message passer can be proven: seven days of two seconds.
-pub const PASSER_BLOCKS: u64 = 302_400;
+/// Blocks below the head at which the message passer can be proven: seven days, on a chain of the shortest block time, a second.
+pub const PASSER_BLOCKS: u64 = 604_800;
 
 /// Blocks below the head that can be proven, however small the window is: as many as geth keeps states of.
 pub const LEAST_BLOCKS: u64 = 128;

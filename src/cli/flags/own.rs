@@ -23,7 +23,7 @@ pub const SECTIONS: &[Section] = &[
             Size,
             "20GB",
             "Trie history from which eth_getProof answers at old blocks, of an archive too; 0 is no bound. Proofs of withdrawals \
-             are kept for 302400 blocks whatever it is",
+             are kept for 604800 blocks whatever it is",
         )
         .env(&["STARLING_PROOFS_MAX_SIZE"])],
     },
