@@ -1,7 +1,7 @@
 use super::*;
 use crate::chain::{
     evm::tests::{
-        Alloc, CHAIN, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, op, scheduled, sign, transfer,
+        Alloc, CHAIN, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, fixture, op, scheduled, sign, transfer,
     },
     execute::{MESSAGE_PASSER, ValidateError, validate},
     view::View,
@@ -203,6 +203,30 @@ fn attributes_must_fit_their_fork() {
     assert!(matches!(start(&jovian, no_root), Err(E::Missing("parentBeaconBlockRoot"))));
     let withdrawal: fn(&mut OpPayloadAttributes) = |a| a.payload_attributes.withdrawals = Some(vec![Default::default()]);
     assert!(matches!(start(&jovian, withdrawal), Err(E::Withdrawals(1))));
+}
+
+/// The vectors without extra data: attributes from which none can be made.
+#[test]
+fn attributes_without_extra_data_are_refused_as_the_vectors_say() {
+    let Some(file) = fixture("engine/extra-data.json") else { return };
+    let refused: Vec<_> = file["vectors"].as_array().unwrap().iter().filter(|vector| vector["error"].is_string()).collect();
+    assert_eq!(refused.len(), 2);
+    for vector in refused {
+        let spec = op(if vector["fork"] == "jovian" { Fork::Jovian } else { Fork::Holocene });
+        let ground = ground(&spec);
+        let attributes = OpPayloadAttributes {
+            eip_1559_params: Some(vector["eip1559Params"].as_str().unwrap().parse().unwrap()),
+            min_base_fee: vector["minBaseFee"].as_u64(),
+            ..attributes(&spec, Vec::new())
+        };
+        let error = BlockBuilder::start(Arc::new(spec), ground.state(), attributes).map(|_| ()).unwrap_err();
+        let as_the_vector_says = match vector["error"].as_str().unwrap() {
+            "minBaseFee required" => matches!(error, BuildError::Missing("minBaseFee")),
+            "minBaseFee must be absent" => matches!(error, BuildError::Unexpected("minBaseFee")),
+            other => panic!("{other}"),
+        };
+        assert!(as_the_vector_says, "{vector}: {error}");
+    }
 }
 
 #[test]

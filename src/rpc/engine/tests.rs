@@ -58,7 +58,7 @@ fn extra_data_is_that_of_the_vectors() {
     use starling_proto::system_config::Eip1559Params;
     let Some(file) = fixture("engine/extra-data.json") else { return };
     for vector in file["vectors"].as_array().unwrap() {
-        // The last two have no extra data: they are about attributes, which the builder checks.
+        // Those without extra data are about attributes, which the builder checks: see its tests.
         let Some(want) = vector["extraData"].as_str() else { continue };
         let fork = if vector["fork"] == "jovian" { Fork::Jovian } else { Fork::Holocene };
         let [denominator, elasticity]: [u64; 2] = read(&vector["default"]);
