@@ -5,7 +5,7 @@
 //! blocks at full speed from a file; its resident memory and the bytes that it wrote are what the kernel says.
 //!
 //! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (150), `STARLING_BENCH_MGAS` of a full block (30),
-//! `STARLING_BENCH_SMALL_BLOCKS` (1000), `STARLING_BENCH_CACHE` in megabytes (64, the default of `--cache`),
+//! `STARLING_BENCH_SMALL_BLOCKS` (1000), `STARLING_BENCH_CACHE` in megabytes (128, the default of `--cache`),
 //! `STARLING_BENCH_MINUTES` of the memory section (1; the bar is meant for 10).
 
 #[path = "import/load.rs"]
@@ -33,7 +33,7 @@ use support::{Ground, copy, frames, ms, process, size};
 
 /// Bytes, as `--cache` gives them.
 fn cache() -> u64 {
-    (size("STARLING_BENCH_CACHE", 64) as u64) << 20
+    (size("STARLING_BENCH_CACHE", 128) as u64) << 20
 }
 
 const SENDERS: usize = 10_000;
