@@ -179,7 +179,7 @@ struct Watch {
     frames: Frames,
     /// For a frame to come whole.
     limit: Duration,
-    /// Runs since the frame was begun that is the how-manieth.
+    /// The number of the frame that is being waited for, and the time it has left.
     patience: Option<(u64, Pin<Box<Sleep>>)>,
 }
 
