@@ -107,6 +107,11 @@ fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
         RepairError::Log(error) if !matches!(error, LogError::Locked | LogError::NoSpace { .. } | LogError::Poisoned) => {
             error.to_string()
         }
+        // What compacts tables reads them, and stops all writes when it cannot.
+        RepairError::Store(StoreError::Poisoned) => "a write failed, or a table could not be read to be written anew: the log says above \
+             which. Mend the disk, its file system or room on it if it is that, and repeat the repair; what was acknowledged is kept. If a \
+             checksum is wrong, it follows from nothing else here"
+            .into(),
         other => return anyhow::Error::from(other).context("not everything can be put right"),
     };
     anyhow!("not everything can be put right: {what}. {}", rebuild(dir))
