@@ -234,25 +234,15 @@ impl Engine {
         }
         let mut memory = self.memory.lock().await;
         let before = *self.chain.heads().borrow();
-        let mut place = None;
-        // Twice: a branch that can no longer be stood on beside ours is forgotten, and then brought again.
-        for _ in 0..2 {
-            if !self.chain.knows(head) {
-                match self.bring(&mut memory, head, true).await? {
-                    None => break,
-                    Some(status) if status.is_invalid() => {
-                        self.go_back(&mut memory, before).await?;
-                        return Ok((status, None));
-                    }
-                    Some(_) => {}
+        let place = match self.reach(&mut memory, &state).await? {
+            Ok(place) => place,
+            Err(status) => {
+                if status.is_invalid() {
+                    self.go_back(&mut memory, before).await?;
                 }
+                return Ok((status, None));
             }
-            place = self.go_to(&state).await?;
-            if place.is_some() {
-                break;
-            }
-        }
-        let Some(place) = place else { return Ok((syncing(), None)) };
+        };
         if let Some(problem) = place.problem {
             return Err(EngineError::Forkchoice(problem));
         }
@@ -261,6 +251,25 @@ impl Engine {
             None => None,
         };
         Ok((valid(head), id))
+    }
+
+    /// Makes a block the head that is known or can be brought. Inside, the status of one for which neither is true.
+    async fn reach(&self, memory: &mut Memory, state: &ForkchoiceState) -> Result<Result<Place, PayloadStatus>, ChainError> {
+        let head = state.head_block_hash;
+        // Twice: a branch that can no longer be stood on beside ours is forgotten, and then brought again.
+        for _ in 0..2 {
+            if !self.chain.knows(head) {
+                match self.bring(memory, head, true).await? {
+                    None => break,
+                    Some(status) if status.is_invalid() => return Ok(Err(status)),
+                    Some(_) => {}
+                }
+            }
+            if let Some(place) = self.go_to(state).await? {
+                return Ok(Ok(place));
+            }
+        }
+        Ok(Err(syncing()))
     }
 
     /// Makes a block that is known the head; the other heads follow as far as they can. `None` if the chain cannot go there.
@@ -300,9 +309,7 @@ impl Engine {
             safe_block_hash: hash(to.safe),
             finalized_block_hash: hash(to.finalized),
         };
-        if self.chain.knows(to.head.hash) || self.bring(memory, to.head.hash, true).await?.is_some() {
-            self.go_to(&state).await?;
-        }
+        let _ = self.reach(memory, &state).await?;
         if heads() != to {
             tracing::error!(lost = %to.head, head = %heads().head, "not all blocks of the abandoned branch are logged: the head stays below it");
         }
