@@ -192,7 +192,7 @@ impl View {
         if fork < from {
             let back = Arc::make_mut(&mut back);
             for number in (fork + 1..=from).rev() {
-                back.add(snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))?);
+                back.add(&snapshot, number)?;
                 if back.weight() > most {
                     return Err(ReadError::Far(fork));
                 }

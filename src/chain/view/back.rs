@@ -3,7 +3,10 @@
 //! Made of unwind records, newest first, and in memory for as long as a view is. So it has a bound: a branch that leaves the stored
 //! chain beyond that is stood on only after the store itself has gone back there, block by block.
 
-use crate::chain::store::UnwindRecord;
+use crate::chain::{
+    store::{Snapshot, misfit},
+    view::ReadError,
+};
 use alloy_primitives::Bytes;
 use std::collections::BTreeMap;
 
@@ -17,17 +20,21 @@ pub(super) struct Back {
 }
 
 impl Back {
-    /// Goes back one block more. The oldest record that knows a row tells what it was at the fork.
-    pub fn add(&mut self, record: UnwindRecord) {
-        let bytes = |value: &Option<Bytes>| value.as_ref().map_or(0, |value| value.len());
-        for (key, before) in record {
-            let (key_bytes, value_bytes) = (key.len(), bytes(&before));
-            self.weight += value_bytes;
-            match self.rows.insert(key, before) {
-                Some(later) => self.weight -= bytes(&later),
-                None => self.weight += OVERHEAD + key_bytes,
+    /// Goes back over this block, from the rows after it. The oldest record that knows a row tells what it was at the fork.
+    pub fn add(&mut self, snapshot: &Snapshot, number: u64) -> Result<(), ReadError> {
+        let bytes = |row: &Option<Bytes>| row.as_ref().map_or(0, |row| row.len());
+        for (key, before) in snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))? {
+            let known = self.rows.get(&key).cloned();
+            match &known {
+                Some(later) => self.weight -= bytes(later),
+                None => self.weight += OVERHEAD + key.len(),
             }
+            let after = known.map_or_else(|| snapshot.state_row(&key), Ok)?;
+            let before = before.row(after.as_ref()).ok_or_else(|| misfit(number, &key))?;
+            self.weight += bytes(&before);
+            self.rows.insert(key, before);
         }
+        Ok(())
     }
 
     /// Approximate bytes held in memory.
