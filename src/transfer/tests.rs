@@ -168,7 +168,7 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
     let options = Options { datadir: target.clone(), cache: 4 << 20, commit_interval: Duration::from_millis(50) };
     let (token, history) = (CancellationToken::new(), HistoryConfig { states: None, proofs: 0 });
     let only = [file.clone()];
-    let mut importing = Box::pin(import(options.clone(), history.clone(), &only, token.clone()));
+    let mut importing = Box::pin(import(options.clone(), history, &only, token.clone()));
     assert!(tokio::time::timeout(Duration::from_secs(1), &mut importing).await.is_err(), "it waits for room");
     token.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(300), importing).await.expect("it ends");
