@@ -30,7 +30,7 @@ pub mod view;
 use crate::chain::{
     builder::Build,
     execute::Preparation,
-    executor::{Command, Executor},
+    executor::{Command, Executor, Limits},
     genesis::Genesis,
     payload_log::{LogError, PayloadLog},
     pool::{Pool, PoolConfig},
@@ -38,7 +38,7 @@ use crate::chain::{
     store::{Identity, Store, StoreError},
     view::{ExecutedBlock, ReadError, View},
 };
-use alloy_primitives::{B256, map::HashSet};
+use alloy_primitives::{B256, map::HashMap};
 use alloy_rpc_types_engine::PayloadId;
 use arc_swap::ArcSwap;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
@@ -93,7 +93,8 @@ pub enum Inserted {
     },
     /// Its parent is not known.
     Syncing,
-    /// It was not looked at: there are too many blocks at its height.
+    /// It was not looked at, though its parent is known: there are too many blocks at its height, side branches are too long, or too
+    /// much is stored above the parent. A head that goes to the parent makes room.
     NoRoom,
 }
 
@@ -138,7 +139,7 @@ pub struct Shared {
     view: ArcSwap<View>,
     heads: watch::Sender<Heads>,
     /// The blocks in the executor's tree.
-    known: RwLock<HashSet<B256>>,
+    known: RwLock<HashMap<B256, Arc<Payload>>>,
     stopping: AtomicBool,
 }
 
@@ -270,6 +271,11 @@ impl Chain {
 
     /// Like [`Chain::open`], with other limits of the pool.
     pub fn open_with(options: &Options, pool: PoolConfig) -> Result<(Self, Threads), ChainError> {
+        Self::open_within(options, pool, Limits::default())
+    }
+
+    /// Like [`Chain::open_with`], with another budget of memory.
+    pub fn open_within(options: &Options, pool: PoolConfig, limits: Limits) -> Result<(Self, Threads), ChainError> {
         let store = Store::open(&options.datadir, options.cache, None).map_err(ChainError::store)?;
         let log = PayloadLog::open(&payload_log_dir(&options.datadir)).map_err(ChainError::store)?;
         let spec = Arc::new(spec_of(&store)?);
@@ -299,7 +305,7 @@ impl Chain {
         let persister = thread("persister", move || persister::run(&store, &persisting, work_queue, done, wake, interval))?;
         let building = shared.clone();
         let builder = thread("builder", move || builder::run(building, build_queue))?;
-        let mut executor = Executor::new(shared.clone(), snapshot, log.clone(), work, done_queue);
+        let mut executor = Executor::new(shared.clone(), snapshot, log.clone(), work, done_queue, limits);
         let replayed = executor.replay()?;
         let head = shared.heads.borrow().head;
         tracing::info!(number = head.number, hash = %head.hash, replayed, "the chain is open");
@@ -328,7 +334,7 @@ impl Chain {
 
     /// Whether this block has been executed and a child of it can be, on any branch.
     pub fn knows(&self, hash: B256) -> bool {
-        self.shared.known.read().contains(&hash) || matches!(self.view().number_of(hash), Ok(Some(_)))
+        self.shared.known.read().contains_key(&hash) || matches!(self.view().number_of(hash), Ok(Some(_)))
     }
 
     /// Executes a payload. Never moves a head.
@@ -412,6 +418,22 @@ impl Chain {
         Ok(self.log.by_hash(hash).map_err(ChainError::store)?.map(|logged| logged.payload))
     }
 
+    /// A block in memory or in the payload log, on whatever branch. Canonical blocks that are stored are in a view.
+    pub fn payload(&self, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
+        let known = self.shared.known.read().get(&hash).cloned();
+        known.map_or_else(|| Ok(self.logged(hash)?.map(Arc::new)), |payload| Ok(Some(payload)))
+    }
+
+    /// Keeps a payload in the payload log though it has not been executed. Waits for room on a full disk.
+    pub async fn keep(&self, payload: Arc<Payload>) -> Result<(), ChainError> {
+        let (log, shared) = (self.log.clone(), self.shared.clone());
+        let append = move || log.append(&payload, executor::FOLLOWED);
+        tokio::task::spawn_blocking(move || shared.when_there_is_room(LogError::is_full, append))
+            .await
+            .map_err(|_| ChainError::Stopped)?
+            .map_err(ChainError::store)
+    }
+
     /// Ends when the chain has stopped, which it does by itself only on an error.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let commands = self.commands.clone();
@@ -457,7 +479,7 @@ impl Chain {
     ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
         let place = self.commands.reserve().await.map_err(|_| ChainError::Stopped)?;
         // What is known already is not executed again.
-        let payload = match self.shared.known.read().contains(&payload.hash) {
+        let payload = match self.shared.known.read().contains_key(&payload.hash) {
             true => Preparation::later(payload),
             false => Preparation::begin(payload),
         };

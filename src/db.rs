@@ -3,11 +3,12 @@
 
 use crate::{
     chain::{
-        self,
-        repair::{self, PutAside, RepairError},
+        self, ChainError,
+        payload_log::LogError,
+        repair::{self, PutAside, RepairError, Repaired},
         stats::{self, Rows, Stats},
         store::{Store, StoreError, rebuild},
-        verify::{self, Remedy, Report, Samples},
+        verify::{self, Remedy, Report, Samples, Tell},
     },
     cli::config::{DbAction, DbConfig},
     transfer::Progress,
@@ -52,25 +53,7 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             println!("disk: {} (before: {})", bytes(stats::folder(dir)), bytes(before));
         }
         DbAction::Repair => {
-            for cut in repair::cut_journals(dir)? {
-                println!("a journal was cut at its last whole batch; what stood there before is kept as {}", cut.display());
-            }
-            let (store, taken_back) = repair::open(dir, config.cache.bytes)?;
-            if let Some(head) = taken_back {
-                println!(
-                    "the keyspaces disagreed on the head: all are taken back to block {head}; blocks above it are fetched again"
-                );
-            }
-            if let Some(PutAside { to, because }) = repair::replace_payload_log(dir)? {
-                println!("{because}");
-                println!(
-                    "it is put aside as {}, and a new one is begun. Blocks that were not stored yet come from peers again; a sequencer \
-                     signs nothing until {} is removed: do so when the head has passed every block that was signed here",
-                    to.display(),
-                    chain::payload_log::cut_mark(&chain::payload_log_dir(dir)).display()
-                );
-            }
-            let repaired = repair::repair(&store, &mut tell).map_err(|error| next_step(error, dir))?;
+            let repaired = repair(config, &mut tell).map_err(|error| next_step(error, dir))?;
             shown.end();
             println!(
                 "written anew: {} trie rows, {} index rows, receipts of {} blocks",
@@ -79,10 +62,32 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             if repaired.proofs_lost {
                 println!("trie history was damaged and is let go: proofs begin anew at the head");
             }
-            println!("run `starling db verify --datadir {}` to see that nothing else is damaged", dir.display());
+            println!("all of it is verified: nothing is damaged");
         }
     }
     Ok(())
+}
+
+/// `starling db repair`. Each step says what it has done.
+fn repair(config: &DbConfig, tell: &mut Tell<'_>) -> Result<Repaired, RepairError> {
+    let dir = &config.datadir;
+    for cut in repair::cut_journals(dir)? {
+        println!("a journal was cut at its last whole batch; what stood there before is kept as {}", cut.display());
+    }
+    let (store, taken_back) = repair::open(dir, config.cache.bytes)?;
+    if let Some(head) = taken_back {
+        println!("the keyspaces disagreed on the head: all are taken back to block {head}; blocks above it are fetched again");
+    }
+    if let Some(PutAside { to, because }) = repair::replace_payload_log(dir)? {
+        println!("{because}");
+        println!(
+            "it is put aside as {}, and a new one is begun. Blocks that were not stored yet come from peers again; a sequencer \
+             signs nothing until {} is removed: do so when the head has passed every block that was signed here",
+            to.display(),
+            chain::payload_log::cut_mark(&chain::payload_log_dir(dir)).display()
+        );
+    }
+    repair::repair(&store, tell)
 }
 
 fn open(config: &DbConfig) -> Result<Store, StoreError> {
@@ -91,9 +96,22 @@ fn open(config: &DbConfig) -> Result<Store, StoreError> {
 
 /// What cannot be repaired, and what then helps.
 fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
+    use StoreError::{Engine, Gap, Read, Torn, Unproven};
     let what = match error {
         RepairError::Lost(what) => format!("{what}: it follows from nothing else here"),
-        RepairError::Read(error) => error.cause(),
+        RepairError::Read(error) | RepairError::Store(Read(error)) => error.cause(),
+        RepairError::Chain(ChainError::Store(what)) => what,
+        // Those who only open it are sent here.
+        RepairError::Store(Torn { heads, .. }) => format!("not every keyspace says what its head is ({heads})"),
+        RepairError::Store(error @ (Engine(_) | Gap { .. } | Unproven(_))) => error.to_string(),
+        RepairError::Log(error) if !matches!(error, LogError::Locked | LogError::NoSpace { .. } | LogError::Poisoned) => {
+            error.to_string()
+        }
+        // What compacts tables reads them, and stops all writes when it cannot.
+        RepairError::Store(StoreError::Poisoned) => "a write failed, or a table could not be read to be written anew: the log says above \
+             which. Mend the disk, its file system or room on it if it is that, and repeat the repair; what was acknowledged is kept. If a \
+             checksum is wrong, it follows from nothing else here"
+            .into(),
         other => return anyhow::Error::from(other).context("not everything can be put right"),
     };
     anyhow!("not everything can be put right: {what}. {}", rebuild(dir))

@@ -25,8 +25,8 @@ use tokio::sync::Mutex;
 
 /// Payloads that were asked for and can still be fetched (op-geth: 10).
 const JOBS: NonZeroUsize = NonZeroUsize::new(10).expect("not zero");
-/// Blocks that one request connects at most: those of the payload log, and some that wait.
-const MAX_WAY: usize = 4096;
+/// Blocks that one request connects at most, of which it holds the hashes: those of the payload log, and some that wait.
+const MAX_WAY: usize = 65_536;
 /// What is said of a block whose parent, or whose parent's parent, was refused.
 const REJECTED_BEFORE: &str = "links to previously rejected block";
 
@@ -76,6 +76,10 @@ fn syncing() -> PayloadStatus {
     PayloadStatus::new(PayloadStatusEnum::Syncing, None)
 }
 
+fn accepted() -> PayloadStatus {
+    PayloadStatus::new(PayloadStatusEnum::Accepted, None)
+}
+
 /// The id of a payload, byte for byte op-geth's: absent withdrawals count as none, and byte 0 is the version of the method that
 /// brought the attributes.
 pub fn payload_id(parent: B256, attributes: &OpPayloadAttributes, version: u8) -> PayloadId {
@@ -96,7 +100,8 @@ impl Engine {
         &self.chain
     }
 
-    /// Executes a payload; no head moves. One whose parent is unknown waits for it.
+    /// Executes a payload; no head moves. One whose parent is unknown waits for it. One of a branch that is too long, or leaves ours too
+    /// far below, to be executed beside our chain is accepted: it is kept, and executed when a fork choice leads there.
     pub async fn new_payload(&self, payload: Arc<Payload>) -> Result<PayloadStatus, ChainError> {
         let mut memory = self.memory.lock().await;
         let (hash, parent) = (payload.hash, payload.parent_hash());
@@ -113,16 +118,21 @@ impl Engine {
                 Ok(valid(hash))
             }
             Inserted::Invalid { latest_valid, reason } => Ok(invalid(latest_valid, reason)),
-            Inserted::NoRoom => Ok(syncing()),
-            Inserted::Syncing if self.chain.knows(parent) => {
-                // The parent is a block of ours, and its state is no longer kept.
-                Ok(PayloadStatus::new(PayloadStatusEnum::Accepted, None))
-            }
+            Inserted::NoRoom => self.keep(&mut memory, payload).await,
+            Inserted::Syncing if memory.is_kept(&parent) => self.keep(&mut memory, payload).await,
             Inserted::Syncing => {
                 memory.wait(payload);
-                Ok(self.bring(&mut memory, hash).await?.unwrap_or_else(syncing))
+                Ok(self.bring(&mut memory, hash, false).await?.unwrap_or_else(syncing))
             }
         }
+    }
+
+    /// Keeps a payload that cannot be executed now where it takes no memory.
+    async fn keep(&self, memory: &mut Memory, payload: Arc<Payload>) -> Result<PayloadStatus, ChainError> {
+        let hash = payload.hash;
+        self.chain.keep(payload).await?;
+        memory.keep(hash);
+        Ok(accepted())
     }
 
     /// [`Chain::insert`], remembering what is refused.
@@ -153,8 +163,9 @@ impl Engine {
     }
 
     /// Executes the blocks that lead to `tip` from a block of the chain, out of what waits and of the payload log, which has blocks
-    /// that the chain forgot when it left their branch. `None` if some are missing.
-    async fn bring(&self, memory: &mut Memory, tip: B256) -> Result<Option<PayloadStatus>, ChainError> {
+    /// that the chain forgot when it left their branch. `None` if some are missing. With `lead` the head goes along where the blocks
+    /// cannot be executed otherwise; without, those that wait are kept then.
+    async fn bring(&self, memory: &mut Memory, tip: B256, lead: bool) -> Result<Option<PayloadStatus>, ChainError> {
         let mut way = Vec::new();
         let mut at = tip;
         while !self.chain.knows(at) {
@@ -171,11 +182,26 @@ impl Engine {
         }
         while let Some(hash) = way.pop() {
             let Some(payload) = self.find(memory, hash).await? else { return Ok(None) };
-            match self.insert(memory, payload).await? {
+            let mut inserted = self.insert(memory, payload.clone()).await?;
+            if lead && inserted == Inserted::NoRoom {
+                let to = ForkchoiceState { head_block_hash: payload.parent_hash(), ..Default::default() };
+                if self.go_to(&to).await?.is_some() {
+                    inserted = self.insert(memory, payload).await?;
+                }
+            }
+            match inserted {
                 Inserted::Valid => memory.arrived(&hash),
                 Inserted::Invalid { latest_valid, reason } => {
                     let reason = if way.is_empty() { &reason } else { REJECTED_BEFORE };
                     return Ok(Some(reject_all(memory, &way, latest_valid, reason)));
+                }
+                Inserted::NoRoom if !lead => {
+                    for hash in way.into_iter().chain([hash]) {
+                        if let Some(payload) = memory.waiting(&hash) {
+                            self.keep(memory, payload).await?;
+                        }
+                    }
+                    return Ok(Some(accepted()));
                 }
                 Inserted::Syncing | Inserted::NoRoom => return Ok(None),
             }
@@ -183,13 +209,13 @@ impl Engine {
         Ok(Some(valid(tip)))
     }
 
-    /// A block that waits, or that the payload log has.
+    /// A block that waits, or that the chain or its payload log has.
     async fn find(&self, memory: &mut Memory, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
         if let Some(payload) = memory.waiting(&hash) {
             return Ok(Some(payload));
         }
         let chain = self.chain.clone();
-        blocking(move || chain.logged(hash)).await.map(|payload| payload.map(Arc::new))
+        blocking(move || chain.payload(hash)).await
     }
 
     /// Moves the heads and, if attributes are given, begins a payload on the head. `version` is that of the method called.
@@ -207,13 +233,48 @@ impl Engine {
             return Ok((PayloadStatus::new(PayloadStatusEnum::Invalid { validation_error: String::new() }, None), None));
         }
         let mut memory = self.memory.lock().await;
-        if !self.chain.knows(head) {
-            match self.bring(&mut memory, head).await? {
-                None => return Ok((syncing(), None)),
-                Some(status) if status.is_invalid() => return Ok((status, None)),
-                Some(_) => {}
+        let before = *self.chain.heads().borrow();
+        let place = match self.reach(&mut memory, &state).await? {
+            Ok(place) => place,
+            Err(status) => {
+                if status.is_invalid() {
+                    self.go_back(&mut memory, before).await?;
+                }
+                return Ok((status, None));
+            }
+        };
+        if let Some(problem) = place.problem {
+            return Err(EngineError::Forkchoice(problem));
+        }
+        let id = match attributes {
+            Some(attributes) => Some(self.start(head, attributes, version).await?),
+            None => None,
+        };
+        Ok((valid(head), id))
+    }
+
+    /// Makes a block the head that is known or can be brought. Inside, the status of one for which neither is true.
+    async fn reach(&self, memory: &mut Memory, state: &ForkchoiceState) -> Result<Result<Place, PayloadStatus>, ChainError> {
+        let head = state.head_block_hash;
+        // Twice: a branch that can no longer be stood on beside ours is forgotten, and then brought again.
+        for _ in 0..2 {
+            if !self.chain.knows(head) {
+                match self.bring(memory, head, true).await? {
+                    None => break,
+                    Some(status) if status.is_invalid() => return Ok(Err(status)),
+                    Some(_) => {}
+                }
+            }
+            if let Some(place) = self.go_to(state).await? {
+                return Ok(Ok(place));
             }
         }
+        Ok(Err(syncing()))
+    }
+
+    /// Makes a block that is known the head; the other heads follow as far as they can. `None` if the chain cannot go there.
+    async fn go_to(&self, state: &ForkchoiceState) -> Result<Option<Place>, ChainError> {
+        let head = state.head_block_hash;
         let present = self.chain.view();
         // The way back to an ancestor of the head need not be known to say what is on it.
         let ancestor = {
@@ -223,25 +284,36 @@ impl Engine {
         let target = match ancestor {
             Some(number) => Target { view: present, head: number },
             None => match self.chain.view_of(head).await {
-                Err(ChainError::UnknownBlock(_)) => return Ok((syncing(), None)),
+                Err(ChainError::UnknownBlock(_)) => return Ok(None),
                 view => view.map(|view| Target { head: view.head().number, view })?,
             },
         };
-        let (chain, kept) = (self.chain.clone(), *self.chain.heads().borrow());
+        let (chain, kept, state) = (self.chain.clone(), *self.chain.heads().borrow(), *state);
         let place = blocking(move || place(&chain, &target, &kept, &state).map_err(ChainError::read)).await?;
         let (safe, finalized) = (place.safe.map(|id| id.hash), place.finalized.map(|id| id.hash));
         match self.chain.forkchoice(head, safe, finalized).await {
-            Err(ChainError::UnknownBlock(_)) => return Ok((syncing(), None)),
-            moved => moved?,
+            Err(ChainError::UnknownBlock(_)) => Ok(None),
+            moved => moved.map(|()| Some(place)),
         }
-        if let Some(problem) = place.problem {
-            return Err(EngineError::Forkchoice(problem));
+    }
+
+    /// Takes the heads back to where they were before the chain was led along a branch that turned out to be invalid.
+    async fn go_back(&self, memory: &mut Memory, to: Heads) -> Result<(), ChainError> {
+        let heads = || *self.chain.heads().borrow();
+        if heads() == to {
+            return Ok(());
         }
-        let id = match attributes {
-            Some(attributes) => Some(self.start(head, attributes, version).await?),
-            None => None,
+        let hash = |id: Option<BlockId>| id.map_or(B256::ZERO, |id| id.hash);
+        let state = ForkchoiceState {
+            head_block_hash: to.head.hash,
+            safe_block_hash: hash(to.safe),
+            finalized_block_hash: hash(to.finalized),
         };
-        Ok((valid(head), id))
+        let _ = self.reach(memory, &state).await?;
+        if heads() != to {
+            tracing::error!(lost = %to.head, head = %heads().head, "not all blocks of the abandoned branch are logged: the head stays below it");
+        }
+        Ok(())
     }
 
     async fn start(&self, parent: B256, attributes: OpPayloadAttributes, version: u8) -> Result<PayloadId, EngineError> {

@@ -2,11 +2,12 @@
 //!
 //! Everybody who wants a block executed or a head moved sends it a [`Command`] over one bounded channel and waits for the reply.
 //! Readers never come here: they take the published [`View`]. It never touches the write path of the store; it waits only when
-//! executed but not yet stored blocks exceed [`OVERLAY_BUDGET`], the node's one point of back-pressure, or when not even the payload
+//! executed but not yet stored blocks exceed [`Limits::overlays`], the node's one point of back-pressure, or when not even the payload
 //! log has room on the disk.
 
 mod choice;
 mod import;
+mod views;
 
 pub use import::Imported;
 
@@ -17,7 +18,7 @@ use crate::chain::{
     persister::{Done, Work},
     store::Snapshot,
     tree::{self, Branch, Tree},
-    view::{ExecutedBlock, ReadError, View},
+    view::{self, ExecutedBlock, View},
 };
 use alloy_primitives::{B256, map::HashSet};
 use starling_p2p::Provenance;
@@ -33,9 +34,21 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// Bytes of executed blocks above the store, a part of the node's memory budget: several full blocks, so that a commit that waits for
-/// the database does not stop execution.
-const OVERLAY_BUDGET: usize = 48_000_000;
+/// Bytes that the executor may hold, a part of the node's memory budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Executed blocks above the store: several full blocks, so that a commit that waits for the database does not stop execution.
+    pub overlays: usize,
+    /// What leads back from the store's head to where a side branch leaves it.
+    pub way_back: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { overlays: 48_000_000, way_back: view::WAY_BACK }
+    }
+}
+
 /// Blocks of the payload log kept below the store's head: what a restarted sequencer may be asked to send again.
 const LOG_RETAINED: u64 = 1024;
 /// The payload log is pruned once in so many blocks.
@@ -102,10 +115,18 @@ pub struct Executor {
     /// Blocks from the builder, a file or a gap that are not in the payload log, at least not yet.
     unlogged: HashSet<B256>,
     log_pruned: u64,
+    limits: Limits,
 }
 
 impl Executor {
-    pub fn new(shared: Arc<Shared>, snapshot: Snapshot, log: PayloadLog, work: SyncSender<Work>, done: Receiver<Done>) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        snapshot: Snapshot,
+        log: PayloadLog,
+        work: SyncSender<Work>,
+        done: Receiver<Done>,
+        limits: Limits,
+    ) -> Self {
         let (heads, head) = (*shared.heads.borrow(), shared.view.load_full());
         Self {
             shared,
@@ -120,6 +141,7 @@ impl Executor {
             persisting: false,
             unlogged: HashSet::default(),
             log_pruned: 0,
+            limits,
         }
     }
 
@@ -237,8 +259,15 @@ impl Executor {
             if let Some(reason) = self.tree.known_invalid(id.hash, parent) {
                 return Ok(Inserted::Invalid { latest_valid: self.known(parent)?.then_some(parent), reason });
             }
-            self.wait_for_room()?;
-            let Some(parent_view) = self.find_view(parent)? else { return Ok(Inserted::Syncing) };
+            if !self.known(parent)? {
+                return Ok(Inserted::Syncing);
+            }
+            if !self.wait_for_room(parent)? {
+                tracing::warn!(number = id.number, hash = %id.hash, ?provenance, "side branches take too much memory for one more block");
+                return Ok(Inserted::NoRoom);
+            }
+            // A block of ours on which none can stand: what has changed since is too much, or no longer kept.
+            let Some(parent_view) = self.find_view(parent)? else { return Ok(Inserted::NoRoom) };
             // A driver may reorganise as often as it likes: what it built long ago makes room.
             if provenance == Provenance::Engine {
                 self.make_room(id.number);
@@ -272,28 +301,31 @@ impl Executor {
                 }
             }
             self.tree.insert(block);
-            self.shared.known.write().insert(id.hash);
+            self.shared.known.write().insert(id.hash, payload);
         }
         Ok(Inserted::Valid)
     }
 
     fn adopt(&mut self, block: Arc<ExecutedBlock>) -> Result<(), ChainError> {
-        self.wait_for_room()?;
+        let parent = block.payload.parent_hash();
+        if !self.wait_for_room(parent)? {
+            self.forget_side_branches(self.snapshot.head().number);
+        }
         let id = block.payload.id();
         if self.tree.get(&id.hash).is_some() || self.stored(&id)? {
             return Ok(());
         }
-        // Since the build began its parent may have been forgotten.
-        let parent = block.payload.parent_hash();
+        // Since the build began it may have been forgotten.
         if !self.known(parent)? {
             return Err(ChainError::UnknownBlock(parent));
         }
         self.make_room(id.number);
+        let payload = block.payload.clone();
         if !self.tree.insert(block) {
             return Err(ChainError::Build(format!("there are {} blocks at height {} already", tree::MAX_SIBLINGS, id.number)));
         }
         self.unlogged.insert(id.hash);
-        self.shared.known.write().insert(id.hash);
+        self.shared.known.write().insert(id.hash, payload);
         Ok(())
     }
 
@@ -373,61 +405,6 @@ impl Executor {
         Ok(self.tree.get(&hash).is_some() || self.snapshot.number_of(&hash).map_err(ChainError::store)?.is_some())
     }
 
-    fn view_of(&self, hash: B256) -> Result<Arc<View>, ChainError> {
-        self.find_view(hash)?.ok_or(ChainError::UnknownBlock(hash))
-    }
-
-    /// The view of a block that is in the tree or on the store's canonical chain; `None` for any other.
-    fn find_view(&self, hash: B256) -> Result<Option<Arc<View>>, ChainError> {
-        if self.head.head().hash == hash && self.head.stored() == self.snapshot.head() {
-            return Ok(Some(self.head.clone()));
-        }
-        let number = match self.tree.get(&hash) {
-            Some(block) => block.payload.number(),
-            None => match self.snapshot.number_of(&hash).map_err(ChainError::store)? {
-                Some(number) => number,
-                None => return Ok(None),
-            },
-        };
-        self.make_view(&Heads { head: BlockId { number, hash }, ..self.heads })
-    }
-
-    /// `None` if the head is unknown, or leaves the stored chain deeper than it can be unwound.
-    fn make_view(&self, heads: &Heads) -> Result<Option<Arc<View>>, ChainError> {
-        if let Some(block) = self.next(heads.head) {
-            let view = self.head.clone().child(block, heads.safe, heads.finalized).map_err(ChainError::store)?;
-            return Ok(Some(Arc::new(view)));
-        }
-        let branch = self.branch(heads.head)?;
-        if !self.stored(&branch.base)? {
-            return Ok(None);
-        }
-        if self.snapshot.head().number - branch.base.number > MAX_UNWIND {
-            tracing::warn!(head = %heads.head, base = %branch.base, "a block leaves the stored chain too deep below its head");
-            return Ok(None);
-        }
-        let (snapshot, mut aside) = (self.snapshot.clone(), self.aside.borrow_mut());
-        let near: Vec<&View> = [Some(&*self.head), aside.as_deref()].into_iter().flatten().collect();
-        match View::near_branch(&near, snapshot, branch.base.number, branch.blocks, heads.safe, heads.finalized) {
-            Ok(view) => {
-                let view = Arc::new(view);
-                if heads.head != self.heads.head {
-                    *aside = Some(view.clone());
-                }
-                Ok(Some(view))
-            }
-            Err(ReadError::Pruned(_)) => Ok(None),
-            Err(error) => Err(ChainError::store(error)),
-        }
-    }
-
-    /// The block, if it stands right on our head and is not stored.
-    fn next(&self, id: BlockId) -> Option<Arc<ExecutedBlock>> {
-        let unstored = self.head.is_on(&self.snapshot) && id.number > self.snapshot.head().number;
-        let block = self.tree.get(&id.hash).filter(|block| block.payload.parent_hash() == self.head.head().hash);
-        block.filter(|_| unstored).cloned()
-    }
-
     fn branch(&self, tip: BlockId) -> Result<Branch, ChainError> {
         self.tree.branch(tip, |id| self.stored(id))
     }
@@ -473,7 +450,8 @@ impl Executor {
             self.log.rotate().map_err(ChainError::store)?;
             self.log_pruned = stored;
         }
-        let view = match self.make_view(&self.heads)? {
+        // What was being stored when the heads left it is on the way back, however much it is.
+        let view = match self.make_view_within(&self.heads, usize::MAX)? {
             Some(view) => view,
             // What was being stored when the heads left its branch may have let go what leads back.
             None => {
@@ -493,18 +471,26 @@ impl Executor {
     }
 
     /// Waits for the persister while executed blocks take more memory than they may. When nothing is left to store, it is side
-    /// branches that nobody made the head that take it: they are forgotten.
-    fn wait_for_room(&mut self) -> Result<(), ChainError> {
-        while self.tree.weight_above(self.snapshot.head().number) > OVERLAY_BUDGET {
-            if !self.persisting {
-                let gone = self.tree.keep_branch(self.snapshot.head().number, self.heads.head.hash);
-                tracing::warn!(blocks = gone.len(), "blocks on side branches take too much memory and are forgotten");
-                self.forget(&gone);
+    /// branches that take it: a block on the head makes them go, and for any other there is no room, which is false.
+    fn wait_for_room(&mut self, parent: B256) -> Result<bool, ChainError> {
+        while self.tree.weight_above(self.snapshot.head().number) > self.limits.overlays {
+            if self.persisting {
+                self.collect(true)?;
+            } else if parent == self.heads.head.hash {
+                self.forget_side_branches(self.snapshot.head().number);
                 break;
+            } else {
+                return Ok(false);
             }
-            self.collect(true)?;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Forgets all blocks above this height that the head does not stand on.
+    fn forget_side_branches(&mut self, above: u64) {
+        let gone = self.tree.keep_branch(above, self.heads.head.hash);
+        tracing::warn!(blocks = gone.len(), "blocks on side branches are forgotten");
+        self.forget(&gone);
     }
 
     /// Makes room at a full height by forgetting a block that the head does not stand on.

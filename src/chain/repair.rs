@@ -3,8 +3,9 @@
 //! First the journals are cut where they can no longer be read, keyspaces that disagree then are taken back to where they agree, and a
 //! payload log that is damaged beyond that is put aside. Then, block by block from the head down, hashes prove headers, headers
 //! prove transactions, and with both the index is written anew; receipts come from executing blocks again and must have the root that
-//! the header says. Trie rows come from the flat state if its root is the header's. Trie history that is damaged is let go. Every write is right by itself, so a repair that
-//! is interrupted can be repeated.
+//! the header says. Trie rows come from the flat state if its root is the header's. Trie history that is damaged is let go. Every write
+//! is right by itself, so a repair that is interrupted can be repeated. In the end all of the store is verified: a repair that succeeds
+//! leaves nothing damaged.
 
 use crate::chain::{
     self, ChainError,
@@ -104,7 +105,7 @@ pub fn open(datadir: &Path, cache: u64) -> Result<(Store, Option<BlockId>), Repa
     Ok(Store::open_to_repair(datadir, cache)?)
 }
 
-/// Puts right what can be.
+/// Puts right what can be, and verifies all of it.
 pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairError> {
     let spec = chain::spec_of(store)?;
     let snapshot = store.snapshot()?;
@@ -115,12 +116,13 @@ pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairErro
         repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
     }
     repaired.proofs_lost = proofs(store, tell)?;
+    // Old states and unwind records follow from nothing, and one that was taken back across a change of branch may hold records of the
+    // other one.
+    let report = verify(store, Samples::default(), tell)?;
+    if let Some(damage) = report.damages.into_iter().next() {
+        return Err(RepairError::Lost(damage.what));
+    }
     if store.is_unproven()? {
-        // It may have been taken back across a change of branch, and hold records of the other one.
-        let report = verify(store, Samples::default(), tell)?;
-        if let Some(damage) = report.damages.into_iter().next() {
-            return Err(RepairError::Lost(format!("taken back to where its keyspaces agree, {}", damage.what)));
-        }
         store.proven()?;
     }
     Ok(repaired)

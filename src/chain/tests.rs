@@ -2,7 +2,7 @@
 //! directory. Also what other tests of the chain's threads stand on.
 
 mod bounds;
-mod durable;
+pub mod durable;
 
 use super::*;
 use crate::chain::evm::tests::{CHAIN, address_of, deposit, deposited, sign, transfer};
@@ -55,6 +55,13 @@ pub fn datadir() -> TempDir {
 pub fn open(datadir: &Path) -> (Chain, Threads) {
     let commit_interval = Duration::from_millis(50);
     Chain::open(&Options { datadir: datadir.to_owned(), cache: 4 << 20, commit_interval }).unwrap()
+}
+
+/// With another budget of memory.
+pub fn open_within(datadir: &Path, limits: Limits) -> (Chain, Threads) {
+    let commit_interval = Duration::from_millis(50);
+    let options = Options { datadir: datadir.to_owned(), cache: 4 << 20, commit_interval };
+    Chain::open_within(&options, PoolConfig::default(), limits).unwrap()
 }
 
 /// What a process leaves that is killed now: its files as the kernel has them.

@@ -6,19 +6,18 @@
 //! snapshot; scans go through the blocks one by one, so their cost grows with the blocks above the store: the persister keeps those
 //! few. A view pins its snapshot: long readers take a fresh one now and then.
 
+mod back;
 mod encoded;
 mod rows;
 mod state;
 
 pub use state::{Scan, State};
 
-use crate::chain::{
-    receipt::Receipt,
-    store::{Snapshot, misfit},
-};
+use crate::chain::{receipt::Receipt, store::Snapshot};
 use alloy_consensus::{Header, transaction::SignerRecoverable};
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use back::Back;
 use op_alloy_consensus::OpTxEnvelope;
 use rayon::prelude::*;
 use rows::Rows;
@@ -46,6 +45,10 @@ pub struct Overlay {
 
 /// Bytes that a row of a block takes in memory beside its key and its values, its place in the index of its branch included.
 const ROW_OVERHEAD: usize = 300;
+
+/// Bytes of what stored blocks have changed that a view of a branch below the stored head may hold, a part of the node's memory budget.
+/// A side branch as heavy as these blocks were has no place among the executed blocks either.
+pub const WAY_BACK: usize = 24_000_000;
 
 impl Overlay {
     /// Approximate bytes held in memory: what budgets count.
@@ -105,6 +108,8 @@ pub enum ReadError {
     Pruned(u64),
     #[error("no trie is kept for the state after block {0}, only its values")]
     NoTrie(u64),
+    #[error("too much has changed since block {0} for a branch to stand on it")]
+    Far(u64),
     #[error("block {0} does not stand on the block below it")]
     Unlinked(u64),
 }
@@ -126,7 +131,7 @@ pub struct View {
     /// The newest stored block on this branch: the stored head, or the fork of a side branch.
     base: BlockId,
     /// What the rows were at `base` that stored blocks above it have changed. Empty unless `base` is below the stored head.
-    back: Arc<BTreeMap<Bytes, Option<Bytes>>>,
+    back: Arc<Back>,
     /// The executed blocks above `base`, oldest first.
     blocks: Vec<Arc<ExecutedBlock>>,
     /// The rows of `blocks`.
@@ -152,7 +157,8 @@ impl View {
     }
 
     /// A view on a branch whose newest stored block is `fork`, at or below the stored head. Err if an unwind record between the
-    /// two is no longer kept. `blocks` as in [`View::new`], above `fork`; without any, `fork` is the head.
+    /// two is no longer kept, or they are more than [`WAY_BACK`]. `blocks` as in [`View::new`], above `fork`; without any, `fork` is
+    /// the head.
     pub fn at_branch(
         snapshot: Snapshot,
         fork: u64,
@@ -160,11 +166,12 @@ impl View {
         safe: Option<BlockId>,
         finalized: Option<BlockId>,
     ) -> Result<Self, ReadError> {
-        Self::near_branch(&[], snapshot, fork, blocks, safe, finalized)
+        Self::near_branch(&[], snapshot, fork, blocks, safe, finalized, WAY_BACK)
     }
 
-    /// As [`View::at_branch`]. `near` are views on other branches, or of this one. With one that stands on the same snapshot the way
-    /// back from its fork is shared, so that only records below that are read; with one of this branch, the index of its rows.
+    /// As [`View::at_branch`], with `most` bytes for the way back. `near` are views on other branches, or of this one. With one that
+    /// stands on the same snapshot the way back from its fork is shared, so that only records below that are read; with one of this
+    /// branch, the index of its rows.
     pub fn near_branch(
         near: &[&Self],
         snapshot: Snapshot,
@@ -172,6 +179,7 @@ impl View {
         blocks: Vec<Arc<ExecutedBlock>>,
         safe: Option<BlockId>,
         finalized: Option<BlockId>,
+        most: usize,
     ) -> Result<Self, ReadError> {
         let stored = snapshot.head();
         if fork > stored.number {
@@ -184,11 +192,9 @@ impl View {
         if fork < from {
             let back = Arc::make_mut(&mut back);
             for number in (fork + 1..=from).rev() {
-                // The oldest record that knows a row tells what it was at the fork.
-                for (key, before) in snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))? {
-                    let after = back.get(&key).cloned().map_or_else(|| snapshot.state_row(&key), Ok)?;
-                    let before = before.row(after.as_ref()).ok_or_else(|| misfit(number, &key))?;
-                    back.insert(key, before);
+                back.add(&snapshot, number)?;
+                if back.weight() > most {
+                    return Err(ReadError::Far(fork));
                 }
             }
         }
@@ -221,7 +227,7 @@ impl View {
     fn assemble(
         snapshot: Snapshot,
         base: BlockId,
-        back: Arc<BTreeMap<Bytes, Option<Bytes>>>,
+        back: Arc<Back>,
         near: &[&Self],
         blocks: Vec<Arc<ExecutedBlock>>,
         safe: Option<BlockId>,

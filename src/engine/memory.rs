@@ -1,4 +1,5 @@
-//! What the engine remembers of blocks that are not in the chain: those that wait for a parent, and those that were refused.
+//! What the engine remembers of blocks that are not in the chain: those that wait for a parent, those that are kept in the payload log
+//! until a fork choice leads to them, and those that were refused.
 //!
 //! Pure. Both are bounded; what a rollup node sent longest ago goes first, and it sends it again when it needs it.
 
@@ -11,6 +12,8 @@ use std::{num::NonZeroUsize, sync::Arc};
 const WAITING: usize = 1024;
 /// Bytes of them.
 const WAITING_WEIGHT: usize = 32_000_000;
+/// Hashes of blocks that are kept: of others, their parents are looked for in the log.
+const KEPT: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 /// Hashes of refused blocks.
 const REJECTED: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
@@ -25,12 +28,13 @@ pub struct Rejected {
 pub struct Memory {
     waiting: LruCache<B256, Arc<Payload>>,
     weight: usize,
+    kept: LruCache<B256, ()>,
     rejected: LruCache<B256, Rejected>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { waiting: LruCache::unbounded(), weight: 0, rejected: LruCache::new(REJECTED) }
+        Self { waiting: LruCache::unbounded(), weight: 0, kept: LruCache::new(KEPT), rejected: LruCache::new(REJECTED) }
     }
 }
 
@@ -60,6 +64,16 @@ impl Memory {
         if let Some(payload) = self.waiting.pop(hash) {
             self.weight -= payload.weight();
         }
+    }
+
+    /// This one is in the payload log from now on.
+    pub fn keep(&mut self, hash: B256) {
+        self.arrived(&hash);
+        self.kept.put(hash, ());
+    }
+
+    pub fn is_kept(&self, hash: &B256) -> bool {
+        self.kept.contains(hash)
     }
 
     pub fn reject(&mut self, hash: B256, latest_valid: Option<B256>, reason: &str) {

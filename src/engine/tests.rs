@@ -1,9 +1,12 @@
 use super::*;
 use crate::chain::{
-    tests::{attributes, datadir, open},
+    evm::tests::{deposit, deposited},
+    executor::Limits,
+    tests::{attributes, datadir, open_within},
     tree,
 };
-use alloy_primitives::Bytes;
+use alloy_primitives::{Address, Bytes, U256, keccak256};
+use op_alloy_consensus::TxDeposit;
 use starling_proto::payload::Payload;
 use tempfile::TempDir;
 
@@ -14,8 +17,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::within(Limits::default())
+    }
+
+    fn within(limits: Limits) -> Self {
         let dir = datadir();
-        Self { engine: Engine::new(open(dir.path()).0), _dir: dir }
+        Self { engine: Engine::new(open_within(dir.path(), limits).0), _dir: dir }
     }
 
     fn head(&self) -> B256 {
@@ -24,7 +31,10 @@ impl World {
 
     /// Builds on a block and inserts what was built; no head moves.
     async fn make(&self, parent: &Payload, salt: u64) -> Arc<Payload> {
-        let attributes = attributes(&parent.header, salt, []);
+        // Each block makes an account of its own.
+        let to = Address::from_word(keccak256([parent.number().to_be_bytes(), salt.to_be_bytes()].concat()));
+        let paid = deposited(TxDeposit { mint: 1, value: U256::from(1), ..deposit(to, 50_000) }).1;
+        let attributes = attributes(&parent.header, salt, [paid]);
         let id = self.engine.start(parent.hash, attributes, 3).await.unwrap();
         let block = self.engine.payload(id, |_| true).await.unwrap();
         assert_eq!(self.engine.new_payload(block.payload.clone()).await.unwrap(), valid(block.payload.hash));
@@ -163,7 +173,7 @@ async fn a_payload_is_the_same_every_time_and_outlives_other_builds() {
     assert_ne!(first, second);
     // The second build took the builder: the first is made again.
     let block = world.engine.payload(first, |_| true).await.unwrap();
-    assert_eq!(block.payload.header.mix_hash, B256::from(alloy_primitives::U256::from(1)));
+    assert_eq!(block.payload.header.mix_hash, B256::from(U256::from(1)));
     assert_eq!(world.engine.start(genesis.hash, wanted(1), 3).await.unwrap(), first);
     for id in [first, second, first] {
         let again = world.engine.payload(id, |_| true).await.unwrap();
@@ -231,4 +241,105 @@ async fn blocks_that_were_unwound_come_back_from_the_log() {
     world.make_head(trunk[0].hash).await;
     world.make(&trunk[0], 5).await;
     world.make_head(tip.hash).await;
+}
+
+/// Some blocks fit into these, and not all.
+const SMALL: Limits = Limits { overlays: 60_000, way_back: 6_500 };
+
+/// A branch that is too long to be executed beside ours, one payload after the other: none of them is refused, and the fork choice goes
+/// there. The memory for it is bounded all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_of_any_length_is_brought_and_chosen() {
+    let maker = World::new();
+    let trunk = maker.chain(&maker.genesis(), 5, 0).await;
+    let (ours, theirs) = (maker.chain(&trunk[4], 3, 1).await, maker.chain(&trunk[1], 60, 2).await);
+    let world = World::within(SMALL);
+    for block in trunk.iter().chain(&ours) {
+        assert_eq!(world.engine.new_payload(block.clone()).await.unwrap(), valid(block.hash));
+    }
+    let ours = &ours[2];
+    world.choose(ours.hash, trunk[4].hash, trunk[0].hash).await.unwrap();
+    let bring = async || {
+        let mut kept = 0;
+        for block in &theirs {
+            let status = world.engine.new_payload(block.clone()).await.unwrap();
+            match kept > 0 || status == accepted() {
+                true => assert_eq!(status, accepted(), "block {}", block.number()),
+                false => assert_eq!(status, valid(block.hash)),
+            }
+            kept += usize::from(status == accepted());
+        }
+        kept
+    };
+    let kept = bring().await;
+    assert!(kept > 10 && kept < 55, "{kept} of 60");
+    assert_eq!(bring().await, kept, "again: the same");
+    assert_eq!(world.head(), ours.hash, "a new payload moves no head");
+    for round in 0..2 {
+        assert_eq!(world.choose(theirs[59].hash, B256::ZERO, B256::ZERO).await.unwrap(), valid(theirs[59].hash), "{round}");
+        assert_eq!(world.marked(), [Some(trunk[1].hash), Some(trunk[0].hash)], "{round}");
+        // And back, where the safe block is named.
+        assert_eq!(world.choose(ours.hash, trunk[4].hash, B256::ZERO).await.unwrap(), valid(ours.hash), "{round}");
+        assert_eq!(world.marked(), [Some(trunk[4].hash), Some(trunk[0].hash)], "{round}");
+    }
+    assert_eq!(world.head(), ours.hash);
+}
+
+/// What turns out to be invalid on the way leaves the heads where they were.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invalid_block_far_along_a_branch_leaves_the_heads() {
+    let maker = World::new();
+    let trunk = maker.chain(&maker.genesis(), 5, 0).await;
+    let mut theirs = maker.chain(&trunk[1], 50, 2).await;
+    let bad = {
+        let header = alloy_consensus::Header { state_root: B256::ZERO, ..theirs[45].header.clone() };
+        Arc::new(Payload::sealed(header, theirs[45].transactions.clone()))
+    };
+    let child = {
+        let header = alloy_consensus::Header { parent_hash: bad.hash, ..theirs[46].header.clone() };
+        Arc::new(Payload::sealed(header, theirs[46].transactions.clone()))
+    };
+    theirs.truncate(45);
+    let world = World::within(SMALL);
+    for block in &trunk {
+        world.engine.new_payload(block.clone()).await.unwrap();
+    }
+    world.choose(trunk[4].hash, trunk[3].hash, trunk[0].hash).await.unwrap();
+    for block in theirs.iter().chain([&bad, &child]) {
+        assert!(!world.engine.new_payload(block.clone()).await.unwrap().is_invalid());
+    }
+    for (hash, reason) in [(child.hash, REJECTED_BEFORE), (bad.hash, "state root")] {
+        let status = world.choose(hash, B256::ZERO, B256::ZERO).await.unwrap();
+        let PayloadStatusEnum::Invalid { validation_error } = &status.status else { panic!("{status:?}") };
+        assert!(validation_error.contains(reason), "{status:?}");
+        assert_eq!(status.latest_valid_hash, Some(theirs[44].hash));
+        assert_eq!((world.head(), world.marked()), (trunk[4].hash, [Some(trunk[3].hash), Some(trunk[0].hash)]));
+    }
+    assert_eq!(world.choose(theirs[44].hash, B256::ZERO, B256::ZERO).await.unwrap(), valid(theirs[44].hash));
+}
+
+/// A sibling of a block far below what is stored: no more is read than is allowed, and the head gets there all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_leaves_far_below_is_stood_on_when_the_head_goes_there() {
+    let maker = World::new();
+    let trunk = maker.chain(&maker.genesis(), 60, 0).await;
+    let theirs = maker.chain(&trunk[9], 2, 1).await;
+    let near = maker.chain(&trunk[56], 2, 1).await;
+    let world = World::within(SMALL);
+    for block in &trunk {
+        world.engine.new_payload(block.clone()).await.unwrap();
+        world.make_head(block.hash).await;
+    }
+    let stored = || world.engine.chain.view().stored() == trunk[59].id();
+    crate::chain::tests::until("all is stored", stored).await;
+    // Beside the newest blocks there is room.
+    assert_eq!(world.engine.new_payload(near[0].clone()).await.unwrap(), valid(near[0].hash));
+    for block in &theirs {
+        assert_eq!(world.engine.new_payload(block.clone()).await.unwrap(), accepted());
+    }
+    assert!(matches!(world.engine.chain.view_of(trunk[9].hash).await, Err(ChainError::UnknownBlock(_))));
+    assert_eq!(world.head(), trunk[59].hash);
+    assert!(world.engine.chain.knows(near[0].hash));
+    world.make_head(theirs[1].hash).await;
+    world.make_head(trunk[59].hash).await;
 }

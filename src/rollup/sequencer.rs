@@ -326,9 +326,7 @@ impl Sequencer {
             Inserted::Valid => Ok(payload),
             Inserted::Invalid { reason, .. } => Err(SequencerError::SignedBlockRefused { hash, reason }),
             Inserted::Syncing => Err(SequencerError::SignedBlockRefused { hash, reason: "its parent is not known".into() }),
-            Inserted::NoRoom => {
-                Err(SequencerError::SignedBlockRefused { hash, reason: "there are too many blocks at its height".into() })
-            }
+            Inserted::NoRoom => Err(SequencerError::SignedBlockRefused { hash, reason: "there is no room for it".into() }),
         }
     }
 

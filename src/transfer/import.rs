@@ -83,9 +83,17 @@ pub async fn import(
             break;
         }
     }
-    let head = chain.view().head();
-    drop(chain);
-    stop(threads).await?;
+    let stopped = stop(threads).await;
+    let view = chain.view();
+    if let Err(ImportError::Interrupted(_)) = result {
+        // What could not be stored, on a full disk perhaps, is in the file still.
+        if let Err(error) = stopped {
+            tracing::warn!(%error, executed = %view.head(), stored = %view.stored(), "not all that was executed is stored");
+        }
+        return Err(ImportError::Interrupted(view.stored()));
+    }
+    stopped?;
+    let head = view.head();
     tracing::info!(executed = counts.executed, known = counts.known, number = head.number, hash = %head.hash, "imported blocks");
     result.map(|()| counts)
 }
@@ -110,14 +118,14 @@ async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &Ca
     let goes_on = |_: &Group| ready(!stop.load(Ordering::Relaxed));
     let sent = ReceiverStream::new(groups).take_while(goes_on).then(|group| send(chain, group, stop.clone()));
     let mut answers = pin!(sent.buffered(RUNNING));
-    let (mut interrupted, mut refused, mut ended) = (false, None, None);
+    let (mut refused, mut ended) = (None, None);
     loop {
         let answer = tokio::select! {
             biased;
-            () = token.cancelled(), if !interrupted => {
-                interrupted = true;
+            () = token.cancelled() => {
                 stop.store(true, Ordering::Relaxed);
-                continue;
+                // Nobody waits for what is being imported: on a full disk that would be until there is room.
+                return Err(ImportError::Interrupted(chain.view().head()));
             }
             answer = answers.next() => answer,
         };
@@ -140,7 +148,6 @@ async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &Ca
         (Some((Place { offset, block, .. }, reason)), _) => {
             Err(ImportError::Block { head, path: path.to_owned(), offset, block, reason })
         }
-        (None, _) if interrupted => Err(ImportError::Interrupted(head)),
         (None, Some(error)) => Err(ImportError::File { head, error }),
         (None, None) => {
             progress.end();

@@ -3,7 +3,7 @@
 use super::{block_file::*, import::Counts, *};
 use crate::chain::{
     Chain,
-    tests::{datadir, open},
+    tests::{datadir, durable::Disk, open},
     verify::tests::{check, grow, grown},
 };
 use crate::cli::config::HistoryConfig;
@@ -148,6 +148,42 @@ async fn an_interrupted_import_says_so_and_goes_on() {
     assert!(reached.number < 30, "{reached}");
     let counts = import_to(&target, &[file]).await.unwrap();
     assert_eq!(counts, Counts { executed: 30 - reached.number, known: 1 + reached.number });
+}
+
+/// One signal is enough, also while the import waits for room.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_on_a_full_disk_can_be_interrupted() {
+    let Some((disk, target)) = Disk::mount() else { return };
+    let (source, files) = (grown(25, 8).await, tempfile::tempdir().unwrap());
+    let file = files.path().join("blocks");
+    export_from(&source, &file, None).await.unwrap();
+    let (chain, threads) = open(&target);
+    grow(&chain, 26, 20).await;
+    let ours = chain.view().head();
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+
+    // To begin another branch the store has to go back, and has no room for that.
+    let filler = disk.fill_below_the_floor(&target);
+    let options = Options { datadir: target.clone(), cache: 4 << 20, commit_interval: Duration::from_millis(50) };
+    let (token, history) = (CancellationToken::new(), HistoryConfig { states: None, proofs: 0 });
+    let only = [file.clone()];
+    let mut importing = Box::pin(import(options.clone(), history, &only, token.clone()));
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut importing).await.is_err(), "it waits for room");
+    token.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(300), importing).await.expect("it ends");
+    assert!(matches!(ended, Err(ImportError::Interrupted(at)) if at.number == 0), "no block of the file is stored: {ended:?}");
+    std::fs::remove_file(filler).unwrap();
+    assert!(check(&target).is_sound());
+    let (chain, threads) = open(&target);
+    assert_eq!(chain.view().head(), ours);
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    import(options, history, &only, CancellationToken::new()).await.unwrap();
+    let (chain, threads) = open(&target);
+    assert_eq!(chain.view().head(), blocks(&file).last().unwrap().1.id());
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
 }
 
 /// Cut anywhere: the last whole block is the head, and the error says where the next begins.

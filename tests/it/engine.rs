@@ -85,6 +85,10 @@ fn connect(address: &str) -> BufReader<TcpStream> {
 
 impl Core {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (datadir, genesis_path) = (dir.path().join("data"), dir.path().join("genesis.json"));
         std::fs::write(&genesis_path, genesis().to_string()).unwrap();
@@ -92,7 +96,8 @@ impl Core {
         let init = starling().arg("init").arg(&datadir_arg).arg(&genesis_path).output().unwrap();
         assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
         let log_path = dir.path().join("log");
-        let (process, address) = execution(&[&datadir_arg, "--authrpc.port=0"], &log_path);
+        let args = [&[datadir_arg.as_str(), "--authrpc.port=0"], options].concat();
+        let (process, address) = execution(&args, &log_path);
         let secret = JwtSecret::load_or_create(&datadir.join("geth/jwtsecret")).unwrap();
         let connection = connect(&address);
         Self { _process: process, address, secret, connection, dir }
@@ -317,6 +322,29 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     }
     let proof = json!([LOGGER, [], "latest"]);
     assert_eq!(core.ask("eth_getProof", proof.clone()), fresh.ask("eth_getProof", proof));
+}
+
+#[test]
+fn old_states_are_kept_as_far_as_the_options_say() {
+    for (options, oldest) in
+        [(&["--history.state=10"][..], 20), (&["--history.state=10", "--gcmode=archive"], 0), (&["--history.state=0"], 0)]
+    {
+        let mut core = Core::start_with(options);
+        let genesis = core.genesis();
+        let made = core.extend(&genesis, 30, 0);
+        // A head that does not rise is acknowledged when all is stored.
+        core.make_head(&made[28]);
+        for block in [0, 2, 19, 20, 28] {
+            let params = json!([depositor(block.max(1), 0), format!("{block:#x}")]);
+            match core.call("eth_getBalance", params) {
+                Ok(balance) => assert_eq!((balance, block >= oldest), (json!(if block > 0 { "0x1" } else { "0x0" }), true)),
+                Err(error) => {
+                    let said = format!("state at block #{block} is pruned, the oldest state is at block #{oldest}");
+                    assert_eq!((&error["message"], block < oldest), (&json!(said), true), "{options:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

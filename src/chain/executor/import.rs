@@ -66,14 +66,24 @@ impl Executor {
 
     /// The inner error says why the block cannot be imported. Its view may be unpublished.
     fn import_one(&mut self, preparation: Preparation) -> Result<Result<(), String>, ChainError> {
-        let payload = preparation.payload();
+        let payload = preparation.payload().clone();
         let (id, timestamp, parent) = (payload.id(), payload.timestamp(), payload.parent_hash());
-        match self.insert(preparation, Provenance::Imported)? {
+        let mut inserted = self.insert(preparation, Provenance::Imported)?;
+        if inserted == Inserted::NoRoom {
+            // What cannot stand beside our chain can where the head is.
+            match self.forkchoice(parent, None, None) {
+                Ok(()) => inserted = self.insert(Preparation::later(payload), Provenance::Imported)?,
+                Err(error @ ChainError::NotOnBranch { .. }) => return Ok(Err(format!("it contradicts what is safe: {error}"))),
+                Err(ChainError::UnknownBlock(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match inserted {
             Inserted::Valid => {}
             Inserted::Invalid { reason, .. } => return Ok(Err(reason)),
             Inserted::Syncing if id.number == 0 => return Ok(Err("it is the genesis block of another chain".into())),
             Inserted::Syncing => return Ok(Err(format!("its parent {parent} is not in the database"))),
-            Inserted::NoRoom => return Ok(Err("there are too many other blocks at its height".into())),
+            Inserted::NoRoom => return Ok(Err("it leaves the stored chain deeper than that can be taken back".into())),
         }
         if !self.stored(&id)? {
             self.unlogged.insert(id.hash);

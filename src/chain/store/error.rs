@@ -57,7 +57,8 @@ pub enum StoreError {
     NoSpace { free: u64, floor: u64 },
     #[error(
         "a write to the database failed, and it takes no more: the log says above what failed. Mend that (the disk, its file system, room \
-         on it) and start again: what was acknowledged is kept"
+         on it) and start again: what was acknowledged is kept. If it names a wrong checksum, `starling db verify` says what is damaged and \
+         what helps"
     )]
     Poisoned,
     #[error("block {block:?} does not stand on the stored head {head:?}")]

@@ -1,6 +1,7 @@
 //! What is bounded: blocks at a height, abandoned branches, the time of a stop, the age of a view.
 
 use super::*;
+use crate::chain::verify::tests::grow;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowded_height_says_nothing_about_a_block() {
@@ -84,4 +85,31 @@ async fn a_view_is_never_older_than_the_heads() {
         chain.forkchoice(block.payload.hash, None, None).await.unwrap();
     }
     tokio::time::timeout(Duration::from_secs(20), reader).await.unwrap().unwrap();
+}
+
+/// A file is authority: the store goes back to where its branch leaves ours, if what is safe allows it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_from_a_file_that_leaves_far_below_becomes_the_chain() {
+    let (dir, other) = (datadir(), datadir());
+    let (elsewhere, _others) = open(other.path());
+    grow(&elsewhere, 31, 50).await;
+    let theirs: Vec<_> = (1..=50).map(|number| elsewhere.view().payload(number).unwrap().unwrap()).collect();
+    // Some blocks fit into these, and not all.
+    let (chain, _threads) = open_within(dir.path(), Limits { overlays: 150_000, way_back: 10_000 });
+    grow(&chain, 32, 40).await;
+    let ours = chain.view().head();
+    until("it is stored", || chain.view().stored() == ours).await;
+    let import = async || chain.import(theirs.clone(), Arc::default()).await.unwrap().await.unwrap();
+
+    let safe = chain.view().hash_of(3).unwrap();
+    chain.forkchoice(ours.hash, safe, None).await.unwrap();
+    let refused = import().await.refused.expect("it is refused");
+    assert!(refused.0 == 0 && refused.1.contains("contradicts"), "{refused:?}");
+    assert_eq!(chain.view().head(), ours);
+
+    let genesis = chain.view().hash_of(0).unwrap();
+    chain.forkchoice(ours.hash, genesis, None).await.unwrap();
+    let imported = import().await;
+    assert_eq!((imported.executed, imported.refused), (50, None));
+    assert_eq!(chain.view().head(), theirs[49].id());
 }

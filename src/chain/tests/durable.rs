@@ -128,11 +128,11 @@ async fn after_a_stop_there_is_nothing_to_replay() {
 }
 
 /// A small disk of its own, gone with the value.
-struct Disk(TempDir);
+pub struct Disk(TempDir);
 
 impl Disk {
     /// With a data directory. `None` where this process may not mount.
-    fn mount() -> Option<(Self, PathBuf)> {
+    pub fn mount() -> Option<(Self, PathBuf)> {
         let disk = tempfile::tempdir().unwrap();
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=512m", "tmpfs"]).arg(disk.path()).stderr(std::process::Stdio::null());
@@ -144,6 +144,11 @@ impl Disk {
         let disk = Self(disk);
         assert!(init(&dir, &test_genesis()).unwrap());
         Some((disk, dir))
+    }
+
+    /// Leaves less than the store wants, and more than the payload log does.
+    pub fn fill_below_the_floor(&self, dir: &Path) -> PathBuf {
+        self.fill(store::free_space_floor(dir).unwrap() * 3 / 4)
     }
 
     /// Leaves only so many bytes free, in a file that is returned.
@@ -168,11 +173,9 @@ async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
     let Some((disk, dir)) = Disk::mount() else { return };
     let blocks = branch(1, 12).await;
     let (chain, threads) = open(&dir);
-    let floor = store::free_space_floor(&dir).unwrap();
     for (round, part) in blocks.chunks(4).enumerate() {
         let stored = chain.view().stored();
-        // Below the floor of the store, above that of the log.
-        let filler = disk.fill(floor * 3 / 4);
+        let filler = disk.fill_below_the_floor(&dir);
         for block in part {
             assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
         }
@@ -255,7 +258,7 @@ async fn what_fills_a_gap_is_logged_when_something_else_stands_on_it() {
     let blocks = branch(1, 6).await;
     let (chain, _threads) = open(&dir);
     // Too full for the store: the log alone can know.
-    let _filler = disk.fill(store::free_space_floor(&dir).unwrap() * 3 / 4);
+    let _filler = disk.fill_below_the_floor(&dir);
     for block in &blocks[..4] {
         assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
     }

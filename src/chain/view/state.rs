@@ -90,7 +90,7 @@ impl State {
                 }
             }
         }
-        match self.view.back.get(key) {
+        match self.view.back.rows.get(key) {
             Some(value) => Ok(value.clone()),
             None => self.view.snapshot.state_row(key),
         }
@@ -104,7 +104,7 @@ impl State {
     /// The rows with this prefix, at or after `from`, ascending. Loads as it goes. Below the newest stored block flat rows only.
     pub fn scan(&self, prefix: &[u8], from: &[u8]) -> Result<Scan<'_>, ReadError> {
         let from = from.max(prefix);
-        let (snapshot, back) = (&self.view.snapshot, &*self.view.back);
+        let (snapshot, back) = (&self.view.snapshot, &self.view.back.rows);
         let blocks = match self.at {
             At::Tip(blocks) => blocks,
             At::Stored(number) => {

@@ -214,7 +214,8 @@ fn views_agree_with_a_plain_model() {
             // Some share the index of a view that was made before, of this branch or of another one.
             let shared: Vec<Arc<View>> = held.iter().filter(|_| dice.below(4) > 0).map(|(view, _)| view.clone()).collect();
             let near: Vec<&View> = shared.iter().map(|view| &**view).collect();
-            let mut view = Arc::new(View::near_branch(&near, store.snapshot().unwrap(), stored, blocks, None, None).unwrap());
+            let mut view =
+                Arc::new(View::near_branch(&near, store.snapshot().unwrap(), stored, blocks, None, None, WAY_BACK).unwrap());
             check_view(&view, &branch, &mut dice);
             if dice.below(3) == 0 {
                 view.release();
@@ -255,7 +256,9 @@ fn views_agree_with_a_plain_model() {
                     for _ in 0..1 + dice.below(3) {
                         let base = fork.min(stored);
                         let blocks = executed(&side, base + 1);
-                        view = Arc::new(View::near_branch(&near, store.snapshot().unwrap(), base, blocks, None, None).unwrap());
+                        view = Arc::new(
+                            View::near_branch(&near, store.snapshot().unwrap(), base, blocks, None, None, WAY_BACK).unwrap(),
+                        );
                         check_view(&view, &side, &mut dice);
                         check_absent(&view, &branch[fork as usize + 1..]);
                         held.push_back((view.clone(), side.clone()));
@@ -354,12 +357,13 @@ fn the_way_back_is_read_once() {
         branch.push((Some(block), plain));
     }
     let snapshot = store.snapshot().unwrap();
-    let back = |near: &[&View], fork| Arc::new(View::near_branch(near, snapshot.clone(), fork, vec![], None, None).unwrap());
+    let back =
+        |near: &[&View], fork| Arc::new(View::near_branch(near, snapshot.clone(), fork, vec![], None, None, WAY_BACK).unwrap());
     let deep = back(&[], 20);
     // Each row once, however many of the 500 records have it.
     let rows: std::collections::BTreeSet<Bytes> =
         (21..=520).flat_map(|number| snapshot.unwind_record(number).unwrap().unwrap()).map(|(key, _)| key).collect();
-    assert_eq!(deep.back.len(), rows.len());
+    assert_eq!(deep.back.rows.len(), rows.len());
     check_view(&deep, &branch[..=20].to_vec(), &mut dice);
     // The same again costs nothing; deeper reads on from there; above it, or at another snapshot, it is of no use.
     assert!(Arc::ptr_eq(&back(&[&deep], 20).back, &deep.back));
@@ -370,6 +374,15 @@ fn the_way_back_is_read_once() {
         check_view(&deeper, &branch[..=5].to_vec(), &mut dice);
     }
     assert_eq!(back(&[&deep], 270).back, middle.back);
-    let other = View::near_branch(&[&deep], store.snapshot().unwrap(), 20, vec![], None, None).unwrap();
+    let other = View::near_branch(&[&deep], store.snapshot().unwrap(), 20, vec![], None, None, WAY_BACK).unwrap();
     assert!(other.back == deep.back && !Arc::ptr_eq(&other.back, &deep.back));
+    // It has a bound, also where it is shared.
+    let bounded =
+        |near: &[&View], fork, most| View::near_branch(near, snapshot.clone(), fork, vec![], None, None, most).map(drop);
+    let weight = deep.back.weight();
+    assert!(weight > rows.len() * 100, "{weight}");
+    for near in [&[][..], &[&*middle]] {
+        assert!(bounded(near, 20, 2 * weight).is_ok());
+        assert!(matches!(bounded(near, 20, weight / 2), Err(ReadError::Far(20))));
+    }
 }

@@ -19,7 +19,8 @@ fn body(payload: &Payload) -> Value {
     json!({ "transactions": payload.transactions, "withdrawals": withdrawals })
 }
 
-/// In the order asked, null for what is not known; blocks off the canonical chain are found as long as the payload log has them.
+/// In the order asked, null for what is not known. Blocks off the canonical chain, built or received, are found as long as they are in
+/// memory or in the payload log.
 pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
     let Json(hashes): Json<Vec<B256>> = args.required()?;
     args.at_most(1)?;
@@ -31,7 +32,7 @@ pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
         if let Some(number) = view.number_of(hash)? {
             return Ok(view.payload(number)?.map(|payload| body(&payload)));
         }
-        Ok(chain.logged(hash)?.map(|payload| body(&payload)))
+        Ok(chain.payload(hash)?.map(|payload| body(&payload)))
     };
     reply(hashes.into_iter().map(find).collect::<Result<Vec<_>, _>>()?)
 }

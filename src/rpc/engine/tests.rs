@@ -226,13 +226,57 @@ async fn a_payload_is_built_fetched_and_listed() {
     let inserted = server.ask("engine_newPayloadV4", json!([payload, [], zero, []])).await;
     assert_eq!(inserted, json!({ "status": "VALID", "latestValidHash": payload["blockHash"], "validationError": null }));
     let body = json!({ "transactions": [], "withdrawals": [] });
+    // A block that was built and received, and is not the head.
     let bodies = server.ask("engine_getPayloadBodiesByHashV1", json!([[payload["blockHash"], zero]])).await;
-    assert_eq!(bodies[1], Value::Null);
+    assert_eq!(bodies, json!([body, null]));
+    assert_eq!(server.ask("engine_getPayloadBodiesByRangeV1", json!(["0x1", "0x1"])).await, json!([]));
     server.ask("engine_forkchoiceUpdatedV3", json!([state(&payload["blockHash"]), null])).await;
     let bodies = server.ask("engine_getPayloadBodiesByHashV1", json!([[payload["blockHash"], zero]])).await;
     assert_eq!(bodies, json!([body, null]));
     assert_eq!(server.ask("engine_getPayloadBodiesByRangeV1", json!(["0x1", "0x400"])).await, json!([body]));
     assert_eq!(server.ask("engine_getPayloadBodiesByRangeV1", json!(["0x2", "0x1"])).await, json!([]));
+}
+
+/// One parameter or member after another that does not belong to the method or to the fork.
+#[tokio::test]
+async fn a_new_payload_has_the_parts_of_its_version() {
+    let server = Server::new();
+    let genesis = server.ask("eth_getBlockByNumber", json!(["0x0", false])).await;
+    let zero = B256::ZERO;
+    let state = json!({ "headBlockHash": genesis["hash"], "safeBlockHash": zero, "finalizedBlockHash": zero });
+    let attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
+    let id = server.ask("engine_forkchoiceUpdatedV3", json!([state, attributes])).await["payloadId"].clone();
+    let payload = server.ask("engine_getPayloadV4", json!([id])).await["executionPayload"].clone();
+    let without = |name: &str| {
+        let mut payload = payload.clone();
+        payload.as_object_mut().unwrap().remove(name);
+        payload
+    };
+    for (version, params, code, detail) in [
+        (1, json!([payload]), -32602, "withdrawals not supported in V1"),
+        (2, json!([payload]), -32602, "can't use newPayloadV2 post-cancun"),
+        (3, json!([payload, [], zero]), -38005, "newPayloadV3 must only be called for cancun payloads"),
+        (4, json!([payload, null, zero, []]), -32602, "nil versionedHashes post-cancun"),
+        (4, json!([payload, [], null, []]), -32602, "nil beaconRoot post-cancun"),
+        (4, json!([payload, [], zero, null]), -32602, "nil executionRequests post-prague"),
+        (4, json!([without("withdrawals"), [], zero, []]), -32602, "nil withdrawals post-shanghai"),
+        (4, json!([without("excessBlobGas"), [], zero, []]), -32602, "nil excessBlobGas post-cancun"),
+        (4, json!([without("blobGasUsed"), [], zero, []]), -32602, "nil blobGasUsed post-cancun"),
+        (4, json!([without("withdrawalsRoot"), [], zero, []]), -32602, "nil withdrawalsRoot post-isthmus"),
+    ] {
+        let refusal = server.refusal(&format!("engine_newPayloadV{version}"), params).await;
+        assert_eq!((refusal.0, refusal.2.as_str()), (code, detail));
+    }
+    for (params, reason) in [
+        (json!([payload, [zero], zero, []]), "there are no blobs"),
+        (json!([payload, [], zero, ["0x00"]]), "there are no execution requests"),
+        (json!([payload, [], B256::repeat_byte(1), []]), "block hash"),
+    ] {
+        let status = server.ask("engine_newPayloadV4", params).await;
+        assert_eq!((&status["status"], &status["latestValidHash"]), (&json!("INVALID"), &Value::Null));
+        assert!(status["validationError"].as_str().unwrap().contains(reason), "{status}");
+    }
+    assert_eq!(server.ask("engine_newPayloadV4", json!([payload, [], zero, []])).await["status"], "VALID");
 }
 
 #[tokio::test]
@@ -307,7 +351,11 @@ async fn what_it_can_and_who_it_is() {
     assert_eq!(server.ask("engine_signalSuperchainV1", signal).await, supported);
     let transition = json!({ "terminalTotalDifficulty": "0x0", "terminalBlockHash": B256::ZERO, "terminalBlockNumber": "0x0" });
     assert_eq!(server.ask("engine_exchangeTransitionConfigurationV1", json!([transition])).await, transition);
-    assert_eq!(server.call("net_version", json!([])).await["error"]["code"], -32601);
+    // The namespaces that op-geth serves there (node/defaults.go): `miner` is one of the open endpoints'.
+    assert_eq!(server.ask("rpc_modules", json!([])).await, json!({ "engine": "1.0", "eth": "1.0", "rpc": "1.0" }));
+    for method in ["net_version", "miner_setMaxDASize"] {
+        assert_eq!(server.call(method, json!([])).await["error"]["code"], -32601);
+    }
 }
 
 #[tokio::test]
