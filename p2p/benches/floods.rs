@@ -16,11 +16,7 @@ mod net;
 
 use attackers::*;
 use net::*;
-use starling_proto::payload::Payload;
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 /// A block may come so much later.
 const BAR: Duration = Duration::from_millis(50);
@@ -28,11 +24,8 @@ const BAR: Duration = Duration::from_millis(50);
 const BYTES: usize = 100_000;
 /// What the victim has before, to be asked for.
 const BEFORE: u64 = 100;
-/// Between two blocks. No divisor of the gossip heartbeat.
-const PAUSE: Duration = Duration::from_millis(71);
 /// An attack goes on for so long before blocks are measured.
 const RUN_UP: Duration = Duration::from_millis(300);
-const LONG: Duration = Duration::from_secs(60);
 
 fn main() {
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
@@ -51,51 +44,27 @@ fn main() {
 
 async fn measure(attack: &Attack, count: usize) {
     let before = heavy_chain(BEFORE, 10_000);
-    let victim = Arc::new(Node::start_with(config(), &before).await);
-    let publisher = Node::start_with(with_static(&[&victim.address]), &before).await;
-    publisher.meshed().await;
-    let mut parent = before[before.len() - 1].clone();
+    let mut scene = Scene::new(attack, &before).await;
     // Caches are cold.
-    blocks(&publisher, &victim, &mut parent, 3, attack.gap).await;
-    let quiet = blocks(&publisher, &victim, &mut parent, count, attack.gap).await;
-
-    let attacking = attack.begin(&victim, &before);
+    blocks(&mut scene, 3).await;
+    let quiet = blocks(&mut scene, count).await;
+    let attacking = attack.begin(&scene.victim, &before);
     tokio::time::sleep(RUN_UP).await;
-    let attacked = blocks(&publisher, &victim, &mut parent, count, attack.gap).await;
+    let attacked = blocks(&mut scene, count).await;
     attacking.end();
-    let named = named(&victim).await;
-    publisher.stop().await;
-    if let Some(victim) = Arc::into_inner(victim) {
-        victim.stop().await;
-    }
+    let charges = scene.charges().await.join(", ");
+    scene.end().await;
     let figures = |times: [f64; 3]| times.map(|time| format!("{time:>7.2}")).join(" ");
     let later = std::array::from_fn(|i| attacked[i] - quiet[i]);
-    println!("{:<16} {}   {}   {}   {named}", attack.name, figures(quiet), figures(attacked), figures(later));
+    println!("{:<16} {}   {}   {}   {charges}", attack.name, figures(quiet), figures(attacked), figures(later));
 }
 
-/// Publishes so many blocks, each after `gap` that are not; the median, the 99th percentile and the largest of the times, in ms.
-async fn blocks(publisher: &Node, victim: &Node, parent: &mut Arc<Payload>, count: usize, gap: usize) -> [f64; 3] {
+/// Publishes so many blocks; the median, the 99th percentile and the largest of the times, in ms.
+async fn blocks(scene: &mut Scene, count: usize) -> [f64; 3] {
     let mut times = Vec::new();
     for _ in 0..count {
-        tokio::time::sleep(PAUSE).await;
-        publisher.extend(parent, gap, BYTES);
-        let sent = Instant::now();
-        publisher.publish(parent).await;
-        eventually(LONG, || victim.chain.has(parent)).await;
-        times.push(victim.chain.came.lock()[&parent.hash].saturating_duration_since(sent).as_secs_f64() * 1e3);
+        times.push(scene.block(BYTES).await.as_secs_f64() * 1e3);
     }
     times.sort_by(f64::total_cmp);
     [50, 99, 100].map(|percent: usize| times[(count * percent).div_ceil(100).max(1) - 1])
-}
-
-/// What the attackers are charged with.
-async fn named(victim: &Node) -> String {
-    let mut reasons: Vec<&str> = Vec::new();
-    for entry in victim.network.ledger(None, 1000).await.expect("it runs") {
-        let counts = matches!(entry.change, starling_p2p::Change::Score(change) if change <= 0.0);
-        if (counts || entry.reason == "score") && !reasons.contains(&entry.reason) {
-            reasons.push(entry.reason);
-        }
-    }
-    reasons.join(", ")
 }

@@ -13,7 +13,7 @@ use libp2p::{
     },
     noise, quic, tcp, yamux,
 };
-use starling_p2p::Keypair;
+use starling_p2p::{Change, Config, Keypair};
 use starling_proto::{
     gossip,
     payload::Payload,
@@ -35,6 +35,8 @@ use tokio_util::sync::CancellationToken;
 const LONG: Duration = Duration::from_secs(60);
 /// Between an end and the next beginning.
 const BREATH: Duration = Duration::from_millis(50);
+/// Between two blocks. No divisor of the gossip heartbeat.
+const PAUSE: Duration = Duration::from_millis(61);
 
 /// A kind of attack that goes on until it is ended.
 pub struct Attack {
@@ -44,7 +46,7 @@ pub struct Attack {
     /// At once.
     attackers: usize,
     /// Blocks that the victim has to fetch before each that it hears, if the attack is about those.
-    pub gap: usize,
+    gap: usize,
     begin: Begin,
 }
 
@@ -100,6 +102,72 @@ pub const ATTACKS: [Attack; 9] = [
         })
     }),
 ];
+
+/// A node that hears blocks from a publisher, and what they are made upon.
+pub struct Scene {
+    pub victim: Arc<Node>,
+    pub publisher: Node,
+    /// Has what the victim has to fetch.
+    server: Option<Node>,
+    newest: Arc<Payload>,
+    gap: usize,
+}
+
+impl Scene {
+    pub async fn new(attack: &Attack, before: &[Arc<Payload>]) -> Self {
+        let victim = Arc::new(Node::start_with(config(), before).await);
+        let beside = || with_static(&[&victim.address]);
+        // Asked before others if it could be: who delivers a block has those before it.
+        let publisher = Node::start_with(Config { sync_req_resp: attack.gap == 0, ..beside() }, before).await;
+        let server = if attack.gap > 0 { Some(Node::start_with(beside(), before).await) } else { None };
+        victim.meshed(1 + usize::from(server.is_some())).await;
+        publisher.meshed(1).await;
+        Self { victim, publisher, server, newest: before[before.len() - 1].clone(), gap: attack.gap }
+    }
+
+    /// Publishes the next block, of so many bytes that cannot be packed; how long it took until the victim's chain had it.
+    pub async fn block(&mut self, bytes: usize) -> Duration {
+        let nodes = || std::iter::once(&self.publisher).chain(&self.server);
+        for _ in 0..self.gap {
+            let unheard = child(self.newest.id(), vec![1; 100]);
+            nodes().for_each(|node| node.chain.add(&unheard));
+            self.newest = unheard;
+        }
+        let mut noise = vec![0; bytes];
+        rand::RngCore::fill_bytes(&mut rand::rng(), &mut noise);
+        let block = child(self.newest.id(), noise);
+        self.newest = block.clone();
+        let sent = Instant::now();
+        self.publisher.publish(&block).await;
+        eventually(LONG, || self.victim.chain.has(&block)).await;
+        let came = self.victim.chain.came.lock()[&block.hash];
+        // Small gaps are filled by numbers, of which peers serve a hundred a second.
+        tokio::time::sleep(if self.gap > 0 { 6 * PAUSE } else { PAUSE }).await;
+        came.saturating_duration_since(sent)
+    }
+
+    /// Why somebody was charged, or banned.
+    pub async fn charges(&self) -> Vec<&'static str> {
+        let mut reasons: Vec<&str> = Vec::new();
+        for entry in self.victim.network.ledger(None, 1000).await.unwrap() {
+            let counts = matches!(entry.change, Change::Score(change) if change <= 0.0) || entry.reason == "score";
+            if counts && !reasons.contains(&entry.reason) {
+                reasons.push(entry.reason);
+            }
+        }
+        reasons
+    }
+
+    pub async fn end(self) {
+        self.publisher.stop().await;
+        if let Some(server) = self.server {
+            server.stop().await;
+        }
+        if let Some(victim) = Arc::into_inner(self.victim) {
+            victim.stop().await;
+        }
+    }
+}
 
 /// An attack under way.
 pub struct Attacking {
@@ -312,17 +380,20 @@ pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
     }
 }
 
-/// A peer that answers `payload_by_number` with blocks of another branch.
+/// A peer that answers `payload_by_number` with blocks of another branch. Nobody asks it twice, so it leaves soon after.
 pub async fn serve_another_branch(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
     let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+    let mut leave = Box::pin(tokio::time::sleep(LONG));
     while is_let_alone(raw, node) {
         tokio::select! {
             Some((_, mut stream)) = incoming.next() => {
                 let blocks = blocks.to_vec();
                 tokio::spawn(async move { answer_with_another(&mut stream, &blocks).await });
+                leave = Box::pin(tokio::time::sleep(4 * BREATH));
             }
             _ = raw.0.select_next_some() => {}
+            () = &mut leave => return,
         }
     }
 }

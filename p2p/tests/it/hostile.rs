@@ -201,26 +201,20 @@ async fn streams_without_end_close_the_connection_and_are_named() {
 async fn whoever_attacks_is_named_and_blocks_pass() {
     let before = heavy_chain(100, 10_000);
     for attack in &ATTACKS {
-        let victim = Arc::new(Node::start_with(config(), &before).await);
-        let publisher = Node::start_with(with_static(&[&victim.address]), &before).await;
-        publisher.meshed().await;
-        let attacking = attack.begin(&victim, &before);
-        let (mut parent, begun, mut named) = (before[99].clone(), Instant::now(), false);
-        for round in 0.. {
-            publisher.extend(&mut parent, attack.gap, 10_000);
-            publisher.publish(&parent).await;
-            eventually(Duration::from_secs(60), || victim.chain.has(&parent)).await;
-            named |= victim.network.ledger(None, 1000).await.unwrap().iter().any(|entry| entry.reason == attack.charge);
-            if named && round >= 5 {
+        let mut scene = Scene::new(attack, &before).await;
+        let attacking = attack.begin(&scene.victim, &before);
+        let begun = Instant::now();
+        for blocks in 1.. {
+            scene.block(10_000).await;
+            if blocks >= 5 && scene.charges().await.contains(&attack.charge) {
                 break;
             }
             assert!(begun.elapsed() < Duration::from_secs(120), "{} is not named {}", attack.name, attack.charge);
-            tokio::time::sleep(Duration::from_millis(50)).await;
         }
         attacking.end();
-        let honest = victim.debts(publisher.network.local_peer_id()).await;
+        let honest = scene.victim.debts(scene.publisher.network.local_peer_id()).await;
         assert!(honest.iter().all(|(_, change)| *change > 0.0), "{}: the publisher is charged, {honest:?}", attack.name);
-        publisher.stop().await;
+        scene.end().await;
     }
 }
 

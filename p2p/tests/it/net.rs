@@ -229,21 +229,10 @@ impl Node {
         self.network.publish(block.clone(), sign_block(block)).await;
     }
 
-    /// Makes its chain longer by so many blocks that nobody hears of, and makes one more, of so many bytes that cannot be packed.
-    pub fn extend(&self, parent: &mut Arc<Payload>, unheard: usize, bytes: usize) {
-        for _ in 0..unheard {
-            *parent = child(parent.id(), vec![1; 100]);
-            self.chain.add(parent);
-        }
-        let mut noise = vec![0; bytes];
-        rand::RngCore::fill_bytes(&mut rand::rng(), &mut noise);
-        *parent = child(parent.id(), noise);
-    }
-
-    /// Until it has somebody in its mesh.
-    pub async fn meshed(&self) {
+    /// Until it has so many in its mesh.
+    pub async fn meshed(&self, least: usize) {
         let (begun, topic) = (Instant::now(), v4_topic().to_string());
-        while !self.network.report().await.unwrap().mesh.iter().any(|mesh| mesh.topic == topic && !mesh.mesh.is_empty()) {
+        while !self.network.report().await.unwrap().mesh.iter().any(|mesh| mesh.topic == topic && mesh.mesh.len() >= least) {
             assert!(begun.elapsed() < Duration::from_secs(60), "no mesh");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -320,7 +309,7 @@ impl Raw {
     pub fn new(signed: bool) -> Self {
         let swarm = SwarmBuilder::with_existing_identity(Keypair::generate_secp256k1())
             .with_tokio()
-            .with_tcp(tcp::Config::default(), noise::Config::new, yamux::Config::default)
+            .with_tcp(tcp::Config::new().nodelay(true), noise::Config::new, yamux::Config::default)
             .unwrap()
             .with_quic()
             .with_behaviour(|key| {

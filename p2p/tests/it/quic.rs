@@ -47,7 +47,7 @@ async fn blocks_pass_and_gaps_are_filled_over_quic() {
     // Who does not listen for it dials it all the same.
     let by_number = Node::start_with(with_static(&[&server.address]), &blocks[..280]).await;
     let by_range = Node::start_with(with_static(&[&named(&server)]), &blocks[..1]).await;
-    server.peers(2).await;
+    server.meshed(2).await;
     for replica in [&by_number, &by_range] {
         replica.peers(1).await;
         assert!(replica.network.peers().iter().all(|peer| is_quic(&peer.address)));

@@ -321,3 +321,24 @@ async fn peers_that_do_not_read_or_send_half_a_request_hold_up_nobody_and_are_na
         drive.abort();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_large_chunks_takes_no_places_of_others() {
+    let blocks = heavy_chain(12, 700_000);
+    let node = Node::start_with(long_config(), &blocks).await;
+    let last = blocks[11].id();
+    let everything = wire::BodiesRequest { first: 11, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+    let everything = request(Ask::Bodies(everything));
+    let mut idle = Raw::connected_to(&node, false).await;
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        held.extend(idle.try_send(&node, &wire::protocol_id(CHAIN), &everything).await);
+    }
+    let chain = node.chain.clone();
+    idle.drive(eventually(LONG, || chain.read.load(Ordering::Relaxed) >= 6 * 700_000)).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let answers = ask(&node, &mut raw, everything).await;
+    let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
+    assert_eq!((held.len(), count), (6, 12));
+    assert!(node.debts(idle.id()).await.is_empty(), "whoever does not read was not even late by then");
+}
