@@ -1,9 +1,9 @@
 //! The store: the canonical chain on disk, in an LSM database (fjall) of six keyspaces grouped by life.
 //!
 //! Written by the persister alone: a group of blocks, or an unwind of one block, is one atomic batch across all keyspaces, and every
-//! batch writes the same head row into each of them but `blocks`, where the newest block says it; at open all must agree. Read by everybody, through a [`Snapshot`] only: plain
-//! reads would see half-applied batches. A snapshot pins the versions of all rows it can see, so that compaction cannot drop them:
-//! keep snapshots short (long readers take a fresh view now and then).
+//! batch writes the same head row into each of them but `blocks`, where the newest block says it; at open all must agree. Read by
+//! everybody, through a [`Snapshot`] only: plain reads would see half-applied batches. A snapshot pins the versions of all rows it can
+//! see, so that compaction cannot drop them: keep snapshots short (long readers take a fresh view now and then).
 //!
 //! A batch is in the operating system's buffers when `commit` returns: it survives a kill of the process, not a power cut.
 //! [`Store::sync`] makes it durable. What overloads the store: state history and receipts, by disk; writes stop above
@@ -24,6 +24,7 @@ mod manifest;
 mod proofs;
 mod read;
 mod torn;
+mod unwind;
 
 pub use batch::{WrittenRow, written_rows};
 pub(in crate::chain) use begun::{clear as clear_begun, is_database};
@@ -34,7 +35,8 @@ pub use journal::DamagedJournal;
 pub(in crate::chain) use journal::check as check_journals;
 pub(in crate::chain) use maintain::{KINDS, Rewrite, is_own};
 pub(in crate::chain) use manifest::check as check_lists;
-pub use read::UnwindRecord;
+pub(in crate::chain) use unwind::misfit;
+pub use unwind::{Before, UnwindRecord};
 
 use crate::chain::view::{ExecutedBlock, Overlay, ReadError, RowChange};
 use alloy_primitives::Bytes;
@@ -57,7 +59,7 @@ use std::{
 use torn::Heads;
 
 /// The layout of rows. A store of another version is refused.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and readers that still stand there.
 pub const UNWIND_MARGIN: u64 = 1024;
@@ -70,8 +72,10 @@ const FREE_SPACE: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 /// A genesis of more rows is written out at once: the first open should not find it in the journal.
 const LARGE_GENESIS: usize = 100_000;
 
-/// Rows of so many bytes are kept apart from their keys.
-const LONG_ROW: u32 = 4096;
+/// Rows of so many bytes are kept apart from their keys: unwind records, and none else of history.
+const LONG_HISTORY: u32 = 1024;
+/// Likewise of blocks: the bodies of blocks with many transactions.
+const LONG_BLOCKS: u32 = 4096;
 
 const HEAD: &[u8] = b"_head";
 const SCHEMA_ROW: &[u8] = b"schema";
@@ -134,22 +138,24 @@ impl Space {
     fn options(self) -> KeyspaceCreateOptions {
         // See `buffers`: the writer turns memtables over.
         let options = KeyspaceCreateOptions::default().max_memtable_size(u64::MAX);
-        // Unwind records, bodies and receipts are long and written once: compaction moves their places, not them.
-        let separated = KvSeparationOptions::default().separation_threshold(LONG_ROW);
+        // Compaction moves the places of long rows, not them.
+        let separated = |long| KvSeparationOptions::default().separation_threshold(long);
         let unfiltered = FilterPolicy::disabled();
         match self {
             // Who asks for a row mostly knows that it is there.
             Self::State => options.expect_point_read_hits(true),
             // Rows are looked for by their neighbours: a filter would not be asked.
             Self::History => {
-                options.filter_policy(unfiltered).with_kv_separation(Some(separated.compression(CompressionType::None)))
+                // Hashes do not get shorter.
+                let records = separated(LONG_HISTORY).compression(CompressionType::None);
+                options.filter_policy(unfiltered).with_kv_separation(Some(records))
             }
             // Written in the order of keys, and without a row that every batch changes: what is written out overlaps with nothing and
             // becomes part of the lowest level as it is.
             Self::Blocks => options
                 .filter_policy(unfiltered)
                 .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
-                .with_kv_separation(Some(separated)),
+                .with_kv_separation(Some(separated(LONG_BLOCKS))),
             _ => options,
         }
     }
@@ -353,12 +359,12 @@ impl Store {
         let mut batch = Batch::new(&self.0);
         let mut overlay = Overlay::default();
         for (key, before) in record {
+            let after = snapshot.state_row(&key)?;
+            let before = before.row(after.as_ref()).ok_or_else(|| unwind::misfit(gone.number, &key))?;
             batch.state(&key, before.as_ref());
-            if keys::is_flat(&key) {
-                batch.set(Space::History, &keys::history(&key, gone.number), None);
-            } else {
-                let after = snapshot.state_row(&key)?;
-                overlay.rows.insert(key, RowChange { before, after });
+            match keys::is_flat(&key) {
+                true => batch.set(Space::History, &keys::history(&key, gone.number), None),
+                false => drop(overlay.rows.insert(key, RowChange { before, after })),
             }
         }
         proofs::rows(&overlay, gone.number, |key, _| batch.set(Space::History, key, None));

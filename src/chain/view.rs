@@ -12,7 +12,10 @@ mod state;
 
 pub use state::{Scan, State};
 
-use crate::chain::{receipt::Receipt, store::Snapshot};
+use crate::chain::{
+    receipt::Receipt,
+    store::{Snapshot, misfit},
+};
 use alloy_consensus::{Header, transaction::SignerRecoverable};
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
@@ -182,7 +185,11 @@ impl View {
             let back = Arc::make_mut(&mut back);
             for number in (fork + 1..=from).rev() {
                 // The oldest record that knows a row tells what it was at the fork.
-                back.extend(snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))?);
+                for (key, before) in snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))? {
+                    let after = back.get(&key).cloned().map_or_else(|| snapshot.state_row(&key), Ok)?;
+                    let before = before.row(after.as_ref()).ok_or_else(|| misfit(number, &key))?;
+                    back.insert(key, before);
+                }
             }
         }
         Self::assemble(snapshot, BlockId { hash, number: fork }, back, near, blocks, safe, finalized)

@@ -2,7 +2,7 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{HEAD, Inner, Space, StoreError, buffers::Weights, cache::Written, codec, keys, proofs},
+    store::{HEAD, Inner, Space, StoreError, buffers::Weights, cache::Written, codec, keys, proofs, unwind},
     view::{ExecutedBlock, Overlay},
 };
 use alloy_primitives::{B256, Bytes};
@@ -28,7 +28,7 @@ fn kept_rows(blocks: &[Arc<ExecutedBlock>], proven: &mut u64, put: &mut impl FnM
             put(Space::History, key, Some(entry));
         });
         put(Space::History, &keys::trie_history_bytes(number), Some(&proven.to_be_bytes()));
-        put(Space::History, &keys::unwind(number), Some(&codec::encode_unwind(overlay)));
+        put(Space::History, &keys::unwind(number), Some(&unwind::encode(overlay)));
         code_rows(overlay, put);
         block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
     }

@@ -1,8 +1,8 @@
-//! Encodings of rows that have no encoding of their own elsewhere: receipts, bodies, unwind records, block ids.
+//! Encodings of rows that have no encoding of their own elsewhere: receipts, bodies, block ids.
 //!
 //! Everything here is read back from disk, so decoding never trusts its input: `None` means the row is damaged.
 
-use crate::chain::{receipt::Receipt, store::UnwindRecord, view::Overlay};
+use crate::chain::receipt::Receipt;
 use alloy_primitives::{B256, Bytes, Log};
 use alloy_rlp::{Decodable, RlpDecodable, RlpEncodable};
 use starling_proto::payload::BlockId;
@@ -72,45 +72,11 @@ pub(in crate::chain) fn decode_whole<T: Decodable>(mut row: &[u8]) -> Option<T> 
     row.is_empty().then_some(value)
 }
 
-/// An unwind record: every row of the overlay with its value before, as key length u16, key, presence byte, value length u32, value.
-pub(super) fn encode_unwind(overlay: &Overlay) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (key, row) in &overlay.rows {
-        out.extend_from_slice(&(key.len() as u16).to_be_bytes());
-        out.extend_from_slice(key);
-        match &row.before {
-            None => out.push(0),
-            Some(value) => {
-                out.push(1);
-                out.extend_from_slice(&(value.len() as u32).to_be_bytes());
-                out.extend_from_slice(value);
-            }
-        }
-    }
-    out
-}
-
-pub(super) fn decode_unwind(mut row: &[u8]) -> Option<UnwindRecord> {
-    fn take<'a>(row: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
-        let (head, rest) = row.split_at_checked(len)?;
-        *row = rest;
-        Some(head)
-    }
-    let mut rows = Vec::new();
-    while !row.is_empty() {
-        let len = u16::from_be_bytes(take(&mut row, 2)?.try_into().ok()?);
-        let key = Bytes::copy_from_slice(take(&mut row, usize::from(len))?);
-        let before = match take(&mut row, 1)? {
-            [0] => None,
-            [1] => {
-                let len = u32::from_be_bytes(take(&mut row, 4)?.try_into().ok()?);
-                Some(Bytes::copy_from_slice(take(&mut row, len as usize)?))
-            }
-            _ => return None,
-        };
-        rows.push((key, before));
-    }
-    Some(rows)
+/// The first bytes of what is left; `None` if there are fewer.
+pub(super) fn take<'a>(row: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (head, rest) = row.split_at_checked(len)?;
+    *row = rest;
+    Some(head)
 }
 
 /// The value before a block, as a history row holds it: presence byte, value.
@@ -152,7 +118,6 @@ pub(super) fn decode_number(row: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::view::RowChange;
     use alloy_primitives::{Address, LogData};
     use proptest::prelude::*;
 
@@ -205,21 +170,8 @@ mod tests {
         #[test]
         fn hostile_rows_never_panic(row in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode_receipts(&row);
-            let _ = decode_unwind(&row);
             let _ = decode_before(&row);
             let _ = decode_id(&row);
-        }
-
-        #[test]
-        fn unwind_records_round_trip(rows in prop::collection::btree_map(
-            prop::collection::vec(any::<u8>(), 0..70), prop::option::of(prop::collection::vec(any::<u8>(), 0..80)), 0..20
-        )) {
-            let rows: Vec<(Bytes, Option<Bytes>)> = rows.into_iter().map(|(k, v)| (k.into(), v.map(Bytes::from))).collect();
-            let overlay = Overlay {
-                rows: rows.iter().map(|(k, v)| (k.clone(), RowChange { before: v.clone(), after: None })).collect(),
-                codes: vec![],
-            };
-            prop_assert_eq!(decode_unwind(&encode_unwind(&overlay)), Some(rows));
         }
     }
 }

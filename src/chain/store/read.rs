@@ -2,7 +2,7 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{Snapshot, Space, StoreError, codec, keys, words},
+    store::{Snapshot, Space, StoreError, UnwindRecord, codec, keys, unwind, words},
     view::ReadError,
 };
 use alloy_consensus::Header;
@@ -10,9 +10,6 @@ use alloy_primitives::{B256, Bytes};
 use fjall::Readable;
 use starling_proto::payload::BlockId;
 use std::ops::RangeInclusive;
-
-/// Rows of `state` with their values before a block.
-pub type UnwindRecord = Vec<(Bytes, Option<Bytes>)>;
 
 /// Blocks below the head whose rows of the index are looked at when a store is opened.
 const TIP: u64 = 256;
@@ -80,14 +77,14 @@ impl Snapshot {
         }
     }
 
-    /// The rows before this block; `None` if the record is no longer kept.
+    /// The rows that this block changed, and what they were; `None` if the record is no longer kept.
     pub fn unwind_record(&self, number: u64) -> Result<Option<UnwindRecord>, ReadError> {
         // Below the bound a row may be there still, and may be gone at any time.
         if number < self.oldest_unwind() {
             return Ok(None);
         }
         let key = keys::unwind(number);
-        self.read(Space::History, &key, codec::decode_unwind)
+        self.read(Space::History, &key, unwind::decode)
     }
 
     /// Hash of the canonical block of this number.

@@ -6,6 +6,7 @@
 
 use super::{
     Batch, FINALIZED_ROW, HEAD, Identity, Inner, Open, SAFE_ROW, Space, Store, StoreError, codec, get, history::PROOFS, keys,
+    unwind,
 };
 use crate::chain::view::ReadError;
 use alloy_primitives::{B256, Bytes};
@@ -134,9 +135,14 @@ impl Inner {
         for number in (head.number + 1..=state).rev() {
             let record =
                 get(snapshot, &self.spaces[Space::History as usize], &keys::unwind(number)).map_err(|error| error.cause())?;
-            let record = record.and_then(|row| codec::decode_unwind(&row));
+            let record = record.and_then(|row| unwind::decode(&row));
             // The oldest record that knows a row tells what it was at the head.
-            rows.extend(record.ok_or_else(|| format!("the unwind record of block {number} is missing or damaged"))?);
+            for (key, before) in record.ok_or_else(|| format!("the unwind record of block {number} is missing or damaged"))? {
+                let stored = || get(snapshot, &self.spaces[Space::State as usize], &key).map_err(|error| error.cause());
+                let after = rows.get(&key).cloned().map_or_else(stored, Ok)?;
+                let before = before.row(after.as_ref()).ok_or_else(|| unwind::misfit(number, &key).to_string())?;
+                rows.insert(key, before);
+            }
         }
         Ok(rows)
     }
@@ -255,13 +261,12 @@ mod tests {
         let number = store.head().number + 1;
         let history = &store.0.spaces[History as usize];
         let record = get(&store.0.db.snapshot(), history, &keys::unwind(number)).unwrap().unwrap();
-        let mut rows = codec::decode_unwind(&record).unwrap();
-        let flat = rows.iter_mut().find(|(key, before)| keys::is_flat(key) && before.is_some()).unwrap();
-        flat.1 = None;
-        let changes =
-            rows.into_iter().map(|(key, before)| (key, crate::chain::view::RowChange { before, after: None })).collect();
-        let overlay = crate::chain::view::Overlay { rows: changes, codes: vec![] };
-        history.insert(keys::unwind(number).as_ref(), codec::encode_unwind(&overlay)).unwrap();
+        let mut rows = unwind::decode(&record).unwrap();
+        let flat = rows.iter_mut().find(|(key, before)| keys::is_flat(key) && *before != unwind::Before::Whole(None)).unwrap();
+        flat.1 = unwind::Before::Whole(None);
+        let mut record = Vec::new();
+        rows.iter().for_each(|(key, before)| unwind::encode_row(key, before, &mut record));
+        history.insert(keys::unwind(number).as_ref(), record).unwrap();
         drop(store);
         let (store, left) = Store::open_to_repair(dir.path(), CACHE).unwrap();
         assert!(left.is_some() && repair(&store, &mut |_, _, _| {}).is_err());

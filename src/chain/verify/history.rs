@@ -7,7 +7,7 @@ use crate::chain::{
     evm::StateError,
     execute::{self, BlockExecution, Execution, TransactError, or_none},
     rules::ChainSpec,
-    store::{Snapshot, Space, keys},
+    store::{Before, Snapshot, Space, keys, misfit},
     trie::{TrieError, decode_account, row_hash},
     view::{ReadError, View},
 };
@@ -74,7 +74,7 @@ fn unwinds(snapshot: &Snapshot, samples: u64, report: &mut Report, tell: &mut Te
             break;
         };
         if let Some((_, before)) = record.iter().find(|(key, _)| *key == root_key) {
-            root_row = before.clone();
+            root_row = before.row(root_row.as_ref()).ok_or_else(|| misfit(number, &root_key))?;
         }
         let below = snapshot.header(number - 1)?;
         // A trie of one leaf has no row at its root.
@@ -87,7 +87,7 @@ fn unwinds(snapshot: &Snapshot, samples: u64, report: &mut Report, tell: &mut Te
         if compared.contains(&number) {
             for (key, before) in record.iter().filter(|(key, _)| keys::is_flat(key)) {
                 // Rows at or below the bound may be gone.
-                if number > snapshot.oldest_state() && snapshot.before(key, number)?.as_ref() != Some(before) {
+                if number > snapshot.oldest_state() && snapshot.before(key, number)?.map(Before::Whole).as_ref() != Some(before) {
                     let what = format!("the state history of row {key} at block {number} is not what its unwind record says");
                     report.add(what, Remedy::Resync);
                 }

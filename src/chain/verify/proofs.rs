@@ -3,7 +3,7 @@
 
 use super::{Remedy, Report, Tell, history::pick};
 use crate::chain::{
-    store::{Snapshot, Space, keys},
+    store::{Snapshot, Space, keys, misfit},
     trie::{self, TrieError},
     view::{Overlay, ReadError, RowChange, View},
 };
@@ -51,10 +51,9 @@ fn newest(snapshot: &Snapshot, report: &mut Report) -> Result<(), ReadError> {
         let Some(record) = snapshot.unwind_record(number)? else { break };
         let mut overlay = Overlay::default();
         for (key, before) in record.into_iter().filter(|(key, _)| !keys::is_flat(key)) {
-            let after = match later.insert(key.clone(), before.clone()) {
-                Some(after) => after,
-                None => snapshot.state_row(&key)?,
-            };
+            let after = later.remove(&key).map_or_else(|| snapshot.state_row(&key), Ok)?;
+            let before = before.row(after.as_ref()).ok_or_else(|| misfit(number, &key))?;
+            later.insert(key.clone(), before.clone());
             overlay.rows.insert(key, RowChange { before, after });
         }
         let mut bytes = 0;
