@@ -315,7 +315,7 @@ pub fn swarm_config(rollup: &RollupConfig, config: &P2pConfig) -> anyhow::Result
     let genesis = starling_p2p::Genesis { id: rollup.genesis.l2, time: rollup.genesis.l2_time, block_time: rollup.block_time };
     let mut swarm = starling_p2p::Config::new(identity, rollup.l2_chain_id, rollup.forks.clone(), genesis);
     swarm.listen_ip = config.listen_ip;
-    swarm.listen_tcp = config.listen_tcp;
+    (swarm.listen_tcp, swarm.listen_quic) = (config.listen_tcp, config.listen_quic);
     swarm.static_peers = config
         .static_peers
         .iter()

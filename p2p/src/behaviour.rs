@@ -4,7 +4,8 @@ use crate::{
     config::Config,
     gate::{Gate, SharedRules},
     peers::score::{self, Scoring},
-    propagation::{Heard, SharedPropagation},
+    propagation::SharedPropagation,
+    router::Router,
     streams,
     topics::{Snappy, Topics, gossip_config},
 };
@@ -27,7 +28,7 @@ pub struct Behaviour {
     /// Refuses connections. First, so that nobody else hears of those.
     pub gate: Gate,
     /// Blocks.
-    pub gossip: Heard,
+    pub gossip: Router,
     /// Who the peer is and what it speaks.
     pub identify: identify::Behaviour,
     /// Whether the peer is still there.
@@ -45,9 +46,10 @@ impl Behaviour {
         propagation: &SharedPropagation,
         crowds: impl IntoIterator<Item = IpAddr>,
     ) -> Result<Self, String> {
-        let mesh = gossip_config(config.mesh, propagation)?;
+        let (mesh, snappy) = (gossip_config(config.mesh, propagation)?, Snappy::default());
+        let (filter, transform) = (topics.filter(), snappy.clone());
         let mut gossip =
-            Gossip::new_with_subscription_filter_and_transform(MessageAuthenticity::Anonymous, mesh, topics.filter(), Snappy)?;
+            Gossip::new_with_subscription_filter_and_transform(MessageAuthenticity::Anonymous, mesh, filter, transform)?;
         for topic in topics.names() {
             gossip.subscribe(&ident(topic)).map_err(|error| error.to_string())?;
         }
@@ -58,8 +60,8 @@ impl Behaviour {
         let identify =
             identify::Config::new(String::new(), config.identity.public()).with_agent_version(config.user_agent.clone());
         Ok(Self {
-            gate: Gate::new(rules, config.tides.hi),
-            gossip: Heard::new(gossip, propagation.clone()),
+            gate: Gate::new(rules.clone(), config.tides.hi),
+            gossip: Router::new(gossip, snappy, propagation.clone(), rules),
             identify: identify::Behaviour::new(identify),
             ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
             streams: streams::Behaviour::new(),

@@ -1,12 +1,17 @@
 //! Gossip checks, off the swarm's task: each runs on a blocking thread, the caches of seen blocks and the signers live here.
 //!
 //! What can overload it: messages faster than they can be checked. At most [`PER_TOPIC`] of strangers run at once for a topic and
-//! [`PER_PEER`] for any peer, so strangers cannot crowd out a static peer. What comes above waits, and peers take turns: a message
+//! [`PER_PEER`] for any peer, so strangers cannot crowd out a static peer; of heavy messages only [`HEAVY`], so that blocks of usual
+//! size need not wait until what is large has been hashed. What comes above waits, and peers take turns: a message
 //! waits for at most one of every other peer, however many they send. A few of each peer wait, and so many bytes altogether, of which
 //! the largest message is given up first; that is ignored (not rejected: it says nothing about the message), and the block is fetched
 //! by number if it is missed. Blocks of our own go through the same ladder.
 
-use crate::{handle::Blocks, sync::Arrival};
+use crate::{
+    handle::Blocks,
+    sync::Arrival,
+    topics::{self, LIGHT, Parts},
+};
 use alloy_primitives::Address;
 use libp2p::{PeerId, gossipsub::MessageId};
 use parking_lot::Mutex;
@@ -24,6 +29,8 @@ use tokio::task::{Id, JoinSet};
 
 /// Checks of strangers' messages in flight for one topic.
 const PER_TOPIC: usize = 4;
+/// Of them, on all topics, those of messages that are not light.
+const HEAVY: usize = 1;
 /// Checks in flight for one peer.
 const PER_PEER: usize = 2;
 /// Messages of one peer that wait, and bytes of all that do.
@@ -55,8 +62,14 @@ pub struct Unchecked {
     pub protected: bool,
     pub message: MessageId,
     pub version: PayloadVersion,
-    /// Flag byte and bytes.
-    pub tagged: Vec<u8>,
+    /// See [`Parts`].
+    pub sealed: Vec<u8>,
+}
+
+impl Unchecked {
+    fn is_heavy(&self) -> bool {
+        self.sealed.len() > LIGHT
+    }
 }
 
 /// Why a message is not checked.
@@ -82,6 +95,8 @@ pub struct Checked {
     pub origin: Origin,
     pub version: PayloadVersion,
     pub outcome: Outcome,
+    /// See [`Parts::bloat`].
+    pub bloat: u32,
     /// How long it took.
     pub elapsed: Duration,
 }
@@ -100,7 +115,7 @@ pub struct Accepted {
     pub arrival: Arrival,
     pub signer: Address,
     /// The message as the router takes it, for blocks of our own.
-    pub tagged: Option<Vec<u8>>,
+    pub sealed: Option<Vec<u8>>,
 }
 
 /// Runs checks. Dropping it forgets those in flight.
@@ -120,6 +135,8 @@ struct Ticket {
     origin: Origin,
     version: PayloadVersion,
     turn: u64,
+    heavy: bool,
+    bloat: u32,
 }
 
 impl Ticket {
@@ -185,12 +202,12 @@ impl Checker {
         if waits >= WAITING_PER_PEER {
             return Some(GivenUp { peer, message: unchecked.message, excess: Excess::OfPeer });
         }
-        self.waiting_bytes += unchecked.tagged.len();
+        self.waiting_bytes += unchecked.sealed.len();
         self.waiting.push((turn, unchecked));
         if self.waiting_bytes <= WAITING_BYTES {
             return None;
         }
-        let largest = (0..self.waiting.len()).max_by_key(|i| self.waiting[*i].1.tagged.len())?;
+        let largest = (0..self.waiting.len()).max_by_key(|i| self.waiting[*i].1.sealed.len())?;
         let Unchecked { peer, message, .. } = self.take_waiting(largest).1;
         Some(GivenUp { peer, message, excess: Excess::OfAll })
     }
@@ -198,13 +215,17 @@ impl Checker {
     fn has_room(&self, unchecked: &Unchecked) -> bool {
         let count = |counts: &dyn Fn(&Ticket) -> bool| self.tickets.values().filter(|ticket| counts(ticket)).count();
         let of_topic = |ticket: &Ticket| ticket.version == unchecked.version && ticket.is_of_stranger();
-        count(&|ticket| ticket.is_of(&unchecked.peer)) < PER_PEER && (unchecked.protected || count(&of_topic) < PER_TOPIC)
+        let heavy = |ticket: &Ticket| ticket.heavy && ticket.is_of_stranger();
+        let strangers_have = || count(&of_topic) < PER_TOPIC && (!unchecked.is_heavy() || count(&heavy) < HEAVY);
+        count(&|ticket| ticket.is_of(&unchecked.peer)) < PER_PEER && (unchecked.protected || strangers_have())
     }
 
-    fn begin(&mut self, turn: u64, Unchecked { peer, protected, message, version, tagged }: Unchecked) {
+    fn begin(&mut self, turn: u64, unchecked: Unchecked) {
         self.turn = turn;
-        let rules = self.rules.clone();
-        self.start(Origin::Peer { peer, protected, message }, version, move || rules.check(version, &tagged, Some(peer)));
+        let (rules, heavy, bloat) = (self.rules.clone(), unchecked.is_heavy(), Parts::of(&unchecked.sealed).bloat());
+        let Unchecked { peer, protected, message, version, sealed } = unchecked;
+        let ticket = Ticket { origin: Origin::Peer { peer, protected, message }, version, turn, heavy, bloat };
+        self.start(ticket, move || rules.check(version, Parts::of(&sealed).tagged, Some(peer)));
     }
 
     /// A check has ended: those go on whose turn it is.
@@ -219,7 +240,7 @@ impl Checker {
 
     fn take_waiting(&mut self, index: usize) -> (u64, Unchecked) {
         let taken = self.waiting.remove(index);
-        self.waiting_bytes -= taken.1.tagged.len();
+        self.waiting_bytes -= taken.1.sealed.len();
         taken
     }
 
@@ -230,12 +251,14 @@ impl Checker {
         }
         let rules = self.rules.clone();
         let version = rules.forks.payload_version(payload.timestamp());
-        self.start(Origin::Own, version, move || {
+        let ticket = Ticket { origin: Origin::Own, version, turn: self.turn, heavy: false, bloat: 0 };
+        self.start(ticket, move || {
             let bytes = [&signature[..], &payload.to_wire(version)].concat();
             let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
             let mut outcome = rules.check(version, &tagged, None);
             if let Outcome::Accepted(accepted) = &mut outcome {
-                accepted.tagged = Some(tagged);
+                let packed = tagged.len();
+                accepted.sealed = Some(topics::seal(&gossip::topic(rules.chain_id, version), tagged, packed));
             }
             outcome
         });
@@ -250,21 +273,21 @@ impl Checker {
                 Some(Err(error)) => (error.id(), (Outcome::Panicked, Duration::ZERO)),
                 None => std::future::pending().await,
             };
-            if let Some(Ticket { origin, version, .. }) = self.tickets.remove(&id) {
+            if let Some(Ticket { origin, version, bloat, .. }) = self.tickets.remove(&id) {
                 self.begin_waiting();
-                return Checked { origin, version, outcome, elapsed };
+                return Checked { origin, version, outcome, bloat, elapsed };
             }
         }
     }
 
-    fn start(&mut self, origin: Origin, version: PayloadVersion, check: impl FnOnce() -> Outcome + Send + 'static) {
+    fn start(&mut self, ticket: Ticket, check: impl FnOnce() -> Outcome + Send + 'static) {
         let timed = move || {
             let begun = Instant::now();
             let outcome = check();
             (outcome, begun.elapsed())
         };
         let id = self.running.spawn_blocking(timed).id();
-        self.tickets.insert(id, Ticket { origin, version, turn: self.turn });
+        self.tickets.insert(id, ticket);
     }
 }
 
@@ -282,7 +305,7 @@ impl Rules {
             Ok((payload, signer)) => {
                 self.signers.lock().verified(signer, unix_now());
                 let arrival = Arrival::of(payload, from, &*self.blocks);
-                Outcome::Accepted(Accepted { arrival, signer, tagged: None })
+                Outcome::Accepted(Accepted { arrival, signer, sealed: None })
             }
             Err(reason) => Outcome::Refused(reason),
         }
@@ -310,7 +333,7 @@ mod tests {
     }
 
     fn junk(peer: PeerId, bytes: usize) -> Unchecked {
-        Unchecked { peer, protected: false, message: MessageId::new(b"id"), version: PayloadVersion::V4, tagged: vec![0; bytes] }
+        Unchecked { peer, protected: false, message: MessageId::new(b"id"), version: PayloadVersion::V4, sealed: vec![0; bytes] }
     }
 
     fn peers(count: usize) -> Vec<PeerId> {
@@ -356,9 +379,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_heavy_leaves_room_for_what_is_light() {
+        let mut checker = checker();
+        let (bombers, honest) = (peers(4), PeerId::random());
+        for bomber in bombers.iter().flat_map(|peer| [peer; 2]) {
+            assert!(checker.submit(junk(*bomber, LIGHT + 1)).is_none());
+        }
+        assert_eq!((checker.tickets.len(), checker.waiting.len()), (HEAVY, 8 - HEAVY));
+        assert!(checker.submit(junk(honest, LIGHT)).is_none());
+        assert_eq!(checker.tickets.values().filter(|ticket| ticket.is_of(&honest)).count(), 1, "it does not wait");
+        let friend = Unchecked { protected: true, ..junk(PeerId::random(), LIGHT + 1) };
+        assert!(checker.submit(friend).is_none());
+        assert_eq!(checker.waiting.len(), 8 - HEAVY, "nor does a static peer");
+        for _ in 0..10 {
+            checker.next().await;
+        }
+        assert!(checker.tickets.is_empty() && checker.waiting.is_empty());
+    }
+
+    #[tokio::test]
     async fn of_what_waits_the_largest_is_given_up_and_a_peer_that_sends_too_much_is_told() {
         let mut checker = checker();
         let (flooders, honest) = (peers(9), PeerId::random());
+        for peer in peers(PER_TOPIC) {
+            assert!(checker.submit(junk(peer, 1)).is_none(), "those that are checked meanwhile");
+        }
         let large = WAITING_BYTES / 4;
         for peer in &flooders[..2] {
             (0..PER_PEER).for_each(|_| assert!(checker.submit(junk(*peer, large)).is_none()));

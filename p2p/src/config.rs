@@ -61,6 +61,9 @@ pub struct Config {
     pub listen_ip: IpAddr,
     /// 0 takes any free port; [`crate::Network::listen_addrs`] says which.
     pub listen_tcp: u16,
+    /// A UDP port to listen on for QUIC; 0 takes any free one, `None`: do not listen for it. Peers at addresses of QUIC are dialled
+    /// either way.
+    pub listen_quic: Option<u16>,
     /// Each ends in `/p2p/<peer id>`; several addresses of one peer are fine. See [`static_peer`].
     pub static_peers: Vec<Multiaddr>,
     pub chain_id: u64,
@@ -102,6 +105,7 @@ impl Config {
             identity,
             listen_ip: IpAddr::from([0, 0, 0, 0]),
             listen_tcp: 9222,
+            listen_quic: None,
             static_peers: Vec::new(),
             chain_id,
             forks,
@@ -131,6 +135,15 @@ impl Config {
 
     pub(crate) fn listen_addr(&self) -> Multiaddr {
         Multiaddr::from(self.listen_ip).with(Protocol::Tcp(self.listen_tcp))
+    }
+
+    pub(crate) fn quic_addr(&self, port: u16) -> Multiaddr {
+        Multiaddr::from(self.listen_ip).with(Protocol::Udp(port)).with(Protocol::QuicV1)
+    }
+
+    /// The UDP port that discovery is told to use; 0 for that of TCP, whichever this will be.
+    pub(crate) fn discovery_port(&self) -> Option<u16> {
+        self.discovery.as_ref().map(|discovery| if discovery.listen_udp == 0 { self.listen_tcp } else { discovery.listen_udp })
     }
 }
 

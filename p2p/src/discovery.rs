@@ -124,7 +124,7 @@ impl Discovery {
         peers: watch::Receiver<Vec<PeerInfo>>,
         mapped: watch::Receiver<Mapped>,
     ) -> Result<(Self, Ends), StartError> {
-        let port = if config.listen_udp == 0 { swarm.listen_tcp } else { config.listen_udp };
+        let port = swarm.discovery_port().unwrap_or_default();
         let address = SocketAddr::new(swarm.listen_ip, port);
         let bound = |source| StartError::Udp { address, source };
         let socket = if port == 0 { None } else { Some(bind(address).map_err(bound)?) };

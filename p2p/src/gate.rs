@@ -36,7 +36,8 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Handshakes of strangers at once, altogether and from one address.
+/// Handshakes of strangers at once, altogether and from one address. Over TCP, and as many over QUIC: where a first datagram came from
+/// is not proven, so those of QUIC may be anybody's, and must not take the places of others.
 const HANDSHAKES: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 16;
 /// Connections that strangers opened, altogether (or twice as many as are kept, if that is more) and from one address.
@@ -53,13 +54,21 @@ pub fn site(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The address a multiaddr begins with, if it is one.
+/// The address of a multiaddr that begins with one and has no other: transports differ in which of several they dial.
 pub fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
-    match address.iter().next()? {
-        Protocol::Ip4(address) => Some(address.into()),
+    let ip = |part: Protocol<'_>| match part {
+        Protocol::Ip4(address) => Some(IpAddr::from(address)),
         Protocol::Ip6(address) => Some(IpAddr::from(address).to_canonical()),
         _ => None,
-    }
+    };
+    let mut parts = address.iter();
+    let first = ip(parts.next()?)?;
+    parts.all(|part| ip(part).is_none()).then_some(first)
+}
+
+/// Whether it is one of QUIC.
+fn is_datagrams(address: &Multiaddr) -> bool {
+    address.iter().any(|part| matches!(part, Protocol::Udp(_)))
 }
 
 /// Why a connection is refused.
@@ -169,8 +178,8 @@ pub struct Gate {
     rules: SharedRules,
     /// Connections that strangers may open.
     most: usize,
-    /// Handshakes of strangers.
-    handshakes: HashMap<ConnectionId, IpAddr>,
+    /// Handshakes of strangers, over TCP and over QUIC.
+    handshakes: [HashMap<ConnectionId, IpAddr>; 2],
     /// Connections that strangers opened.
     incoming: HashMap<ConnectionId, IpAddr>,
     /// All connections.
@@ -183,7 +192,7 @@ impl Gate {
         Self {
             rules,
             most: hi.saturating_mul(2).max(INCOMING),
-            handshakes: HashMap::new(),
+            handshakes: Default::default(),
             incoming: HashMap::new(),
             peers: HashMap::new(),
         }
@@ -195,8 +204,15 @@ impl Gate {
         if rules.friendly_addresses.contains(&place) {
             return Ok(None);
         }
-        has_room(&self.handshakes, place, HANDSHAKES, HANDSHAKES_PER_ADDRESS, Refusal::Handshakes)?;
+        let taken = &self.handshakes[usize::from(is_datagrams(address))];
+        has_room(taken, place, HANDSHAKES, HANDSHAKES_PER_ADDRESS, Refusal::Handshakes)?;
         Ok(Some(place))
+    }
+
+    fn shook_hands(&mut self, connection: ConnectionId) {
+        for handshakes in &mut self.handshakes {
+            handshakes.remove(&connection);
+        }
     }
 
     fn may_come_in(&self, peer: &PeerId, address: &Multiaddr) -> Result<Option<IpAddr>, Refusal> {
@@ -250,7 +266,7 @@ impl NetworkBehaviour for Gate {
         meters::accept(stranger.is_ok());
         match stranger {
             Ok(stranger) => {
-                self.handshakes.extend(stranger.map(|place| (id, place)));
+                self.handshakes[usize::from(is_datagrams(remote))].extend(stranger.map(|place| (id, place)));
                 Ok(())
             }
             Err(refusal) => Err(ConnectionDenied::new(count(refusal))),
@@ -264,7 +280,7 @@ impl NetworkBehaviour for Gate {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.handshakes.remove(&id);
+        self.shook_hands(id);
         let stranger = self.may_come_in(&peer, remote).map_err(|refusal| ConnectionDenied::new(count(refusal)))?;
         self.incoming.extend(stranger.map(|place| (id, place)));
         self.peers.entry(peer).or_default().push(id);
@@ -304,7 +320,7 @@ impl NetworkBehaviour for Gate {
             }
             // Also of connections that another behaviour refused after we had let them in.
             FromSwarm::ListenFailure(ListenFailure { connection_id, peer_id, .. }) => {
-                self.handshakes.remove(&connection_id);
+                self.shook_hands(connection_id);
                 if let Some(peer) = peer_id {
                     self.forget(peer, connection_id);
                 }
@@ -363,7 +379,6 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
         }
         match allowed {
             Ok(()) => self.inner.dial(address, options),
-            // Not ours to dial; the transport beside it may know it.
             Err(Refusal::NoAddress) => Err(TransportError::MultiaddrNotSupported(address)),
             Err(refusal) => Err(TransportError::Other(io::Error::new(io::ErrorKind::PermissionDenied, count(refusal)))),
         }
@@ -402,7 +417,15 @@ mod tests {
         assert_eq!(rules.address(ip("192.168.0.9")), Ok(()));
         assert_eq!(rules.address(ip("fd12::9")), Ok(()));
         assert_eq!(rules.address(ip("192.168.1.9")), Err(Refusal::Restricted));
-        assert_eq!(rules.multiaddr(&address("/dns4/example.org/tcp/1")), Err(Refusal::NoAddress));
+        for ends in ["tcp/1", "udp/1/quic-v1"] {
+            let of = |ip: &str| rules.multiaddr(&address(&format!("{ip}/{ends}")));
+            assert_eq!(of("/dns4/example.org"), Err(Refusal::NoAddress));
+            assert_eq!(of("/ip4/192.168.0.9"), Ok(ip("192.168.0.9")));
+            assert_eq!(of("/ip4/10.1.2.3"), Err(Refusal::BlockedSubnet));
+            assert_eq!(of("/ip6/::ffff:10.1.2.3"), Err(Refusal::BlockedSubnet));
+            assert_eq!(of("/ip6/2001:db8::9"), Err(Refusal::BannedAddress));
+            assert_eq!(of("/ip4/192.168.0.9/tcp/1/ip4/10.1.2.3"), Err(Refusal::NoAddress), "which one would be dialled?");
+        }
     }
 
     #[test]
@@ -425,8 +448,10 @@ mod tests {
         for i in 0..200 {
             let _ = knock(&mut gate, &format!("/ip4/10.0.1.{i}/tcp/5"));
         }
-        assert_eq!(gate.handshakes.len(), HANDSHAKES);
+        assert_eq!(gate.handshakes[0].len(), HANDSHAKES);
         assert!(knock(&mut gate, "/ip4/10.0.0.4/tcp/5").is_none());
+        let datagrams = (0..50).filter(|_| knock(&mut gate, "/ip4/10.0.0.5/udp/5/quic-v1").is_some()).count();
+        assert_eq!((datagrams, gate.handshakes[1].len()), (HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS), "those have others");
         assert!((0..50).all(|_| knock(&mut gate, "/ip4/10.0.0.1/tcp/5").is_some()), "a static peer's address always may");
 
         // A handshake that ends gives its place back, and a connection takes another.
@@ -434,7 +459,10 @@ mod tests {
         for id in held {
             assert!(gate.handle_established_inbound_connection(id, PeerId::random(), &local, &from).is_ok());
         }
-        assert_eq!((gate.handshakes.len(), gate.incoming.len()), (HANDSHAKES - HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS));
+        assert_eq!(
+            (gate.handshakes[0].len(), gate.incoming.len()),
+            (HANDSHAKES - HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS)
+        );
         let mut enter = |gate: &mut Gate, peer| {
             next += 1;
             gate.handle_established_inbound_connection(ConnectionId::new_unchecked(next), peer, &local, &from).is_ok()

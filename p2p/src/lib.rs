@@ -1,7 +1,7 @@
 //! The swarm: one task that owns the libp2p host, behind a cloneable [`Network`] handle.
 //!
-//! A gossiped block: socket → decompressed once (`topics.rs`) → checked on a thread of its own (`check.rs`) → verdict to the
-//! router → `sync.rs`, which hands it over when its parent is known and fetches what lies between (`reqresp.rs`) when it is not →
+//! A gossiped block: socket → unpacked once, by its connection (`router.rs`) → checked on a thread of its own (`check.rs`) → verdict
+//! to the router → `sync.rs`, which hands it over when its parent is known and fetches what lies between (`reqresp.rs`) when it is not →
 //! [`Event`]. `service.rs` is the task that moves all this and never waits; `serve.rs` answers peers.
 //!
 //! Who may sign blocks is told by the node ([`Network::set_signer`]), which `doubt.rs` asks before a block by a stranger is held
@@ -27,6 +27,7 @@ mod peerstore;
 mod propagation;
 mod range;
 mod reqresp;
+mod router;
 mod serve;
 pub mod service;
 mod streams;

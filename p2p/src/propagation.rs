@@ -3,22 +3,14 @@
 //!
 //! The router tells of a message once. That copies of it came is known where its id is computed, which happens for every copy.
 //!
-//! Nor does the router tell who sends the same again and again, which is unpacked every time. [`Heard`] stands around the router and
-//! notes whose copy it looks at; who sends more copies of one message than it can have reason to is named.
+//! Nor does the router tell who sends the same again and again, which is unpacked every time. `router.rs` notes whose copy it looks
+//! at; who sends more copies of one message than it can have reason to is named.
 //!
 //! What can overload it: garbage, each piece a new message. The newest [`MESSAGES`] are remembered and the newest [`BLOCKS`].
 
-use crate::{
-    behaviour::Gossip,
-    metrics::{self, GossipEvent},
-};
+use crate::metrics::{self, GossipEvent};
 use alloy_primitives::B256;
-use libp2p::{
-    Multiaddr, PeerId,
-    core::{Endpoint, transport::PortUse},
-    gossipsub::MessageId,
-    swarm::{ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm},
-};
+use libp2p::{PeerId, gossipsub::MessageId};
 use lru::LruCache;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -26,9 +18,7 @@ use starling_proto::payload::Payload;
 use std::{
     collections::{HashMap, VecDeque},
     num::NonZeroUsize,
-    ops::{Deref, DerefMut},
     sync::Arc,
-    task::{Context, Poll},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -82,7 +72,7 @@ pub struct Propagation {
     /// Whose frame the router looks at.
     sender: Option<PeerId>,
     senders: LruCache<(PeerId, MessageId), u32>,
-    /// Who sent more copies than it may, and how many.
+    /// Who sent more copies than it may, and how many; a large one counts for several.
     replayers: HashMap<PeerId, u32>,
 }
 
@@ -99,13 +89,14 @@ impl Default for Propagation {
 }
 
 impl Propagation {
-    /// A copy of a message came, or ours goes out.
-    pub fn on_copy(&mut self, id: &MessageId, now: f64) {
+    /// A copy of a message of so many bytes came, or ours goes out.
+    pub fn on_copy(&mut self, id: &MessageId, bytes: usize, now: f64) {
         if let Some(sender) = self.sender {
             let copies = self.senders.get_or_insert_mut((sender, id.clone()), || 0);
             *copies = copies.saturating_add(1);
             if *copies > COPIES_PER_PEER && (self.replayers.len() < REPLAYERS || self.replayers.contains_key(&sender)) {
-                *self.replayers.entry(sender).or_default() += 1;
+                // By the work it makes.
+                *self.replayers.entry(sender).or_default() += 1 + (bytes >> 20) as u32;
             }
         }
         if let Some(block) = self.blocks.iter_mut().rev().find(|block| block.message == *id) {
@@ -160,8 +151,13 @@ impl Propagation {
 pub struct SharedPropagation(Arc<Mutex<Propagation>>);
 
 impl SharedPropagation {
-    pub fn on_copy(&self, id: &MessageId) {
-        self.0.lock().on_copy(id, now());
+    pub fn on_copy(&self, id: &MessageId, bytes: usize) {
+        self.0.lock().on_copy(id, bytes, now());
+    }
+
+    /// The router looks at what this peer sent.
+    pub fn looks_at(&self, sender: Option<PeerId>) {
+        self.0.lock().sender = sender;
     }
 
     pub fn on_accepted(&self, id: MessageId, peer: PeerId, block: &Payload, check: Duration) {
@@ -179,72 +175,6 @@ impl SharedPropagation {
     /// Who has sent copies without reason since the last question, and how many.
     pub fn take_replayers(&self) -> HashMap<PeerId, u32> {
         std::mem::take(&mut self.0.lock().replayers)
-    }
-}
-
-/// The router, with a note of whose frame it looks at.
-pub struct Heard {
-    gossip: Gossip,
-    propagation: SharedPropagation,
-}
-
-impl Heard {
-    pub fn new(gossip: Gossip, propagation: SharedPropagation) -> Self {
-        Self { gossip, propagation }
-    }
-}
-
-impl Deref for Heard {
-    type Target = Gossip;
-
-    fn deref(&self) -> &Gossip {
-        &self.gossip
-    }
-}
-
-impl DerefMut for Heard {
-    fn deref_mut(&mut self) -> &mut Gossip {
-        &mut self.gossip
-    }
-}
-
-impl NetworkBehaviour for Heard {
-    type ConnectionHandler = <Gossip as NetworkBehaviour>::ConnectionHandler;
-    type ToSwarm = <Gossip as NetworkBehaviour>::ToSwarm;
-
-    fn handle_established_inbound_connection(
-        &mut self,
-        connection: ConnectionId,
-        peer: PeerId,
-        local: &Multiaddr,
-        remote: &Multiaddr,
-    ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.gossip.handle_established_inbound_connection(connection, peer, local, remote)
-    }
-
-    fn handle_established_outbound_connection(
-        &mut self,
-        connection: ConnectionId,
-        peer: PeerId,
-        address: &Multiaddr,
-        role: Endpoint,
-        port: PortUse,
-    ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.gossip.handle_established_outbound_connection(connection, peer, address, role, port)
-    }
-
-    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
-        self.gossip.on_swarm_event(event);
-    }
-
-    fn on_connection_handler_event(&mut self, peer: PeerId, connection: ConnectionId, event: THandlerOutEvent<Self>) {
-        self.propagation.0.lock().sender = Some(peer);
-        self.gossip.on_connection_handler_event(peer, connection, event);
-        self.propagation.0.lock().sender = None;
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        self.gossip.poll(cx)
     }
 }
 
@@ -270,10 +200,10 @@ mod tests {
         let (mut all, peer) = (Propagation::default(), PeerId::random());
         let check = Duration::from_millis(250);
         for now in [101.5, 101.75, 102.0] {
-            all.on_copy(&id(1), now);
+            all.on_copy(&id(1), 100, now);
         }
         all.on_accepted(id(1), peer, &block(1), check, 102.0);
-        all.on_copy(&id(1), 102.5);
+        all.on_copy(&id(1), 100, 102.5);
         all.on_head(block(1).hash, 103.0);
         all.on_head(block(1).hash, 104.0);
         all.on_head(block(2).hash, 104.0);
@@ -288,19 +218,22 @@ mod tests {
         let (replayer, others) = (PeerId::random(), [PeerId::random(), PeerId::random()]);
         for sender in others.into_iter().cycle().take(2 * COPIES_PER_PEER as usize) {
             all.sender = Some(sender);
-            all.on_copy(&id(1), 0.0);
+            all.on_copy(&id(1), 100, 0.0);
         }
         for copy in 0..10 {
             // What goes out is nobody's.
             for sender in [None, Some(replayer)] {
                 all.sender = sender;
-                all.on_copy(&id(1), f64::from(copy));
+                all.on_copy(&id(1), 100, f64::from(copy));
             }
         }
         assert_eq!(all.replayers, HashMap::from([(replayer, 10 - COPIES_PER_PEER)]));
+        all.sender = Some(replayer);
+        all.on_copy(&id(1), 10 << 20, 0.0);
+        assert_eq!(all.replayers[&replayer], 10 - COPIES_PER_PEER + 11, "a large copy makes more work");
         for sender in 0..200 {
             all.sender = Some(PeerId::random());
-            (0..5).for_each(|_| all.on_copy(&id(sender), 0.0));
+            (0..5).for_each(|_| all.on_copy(&id(sender), 100, 0.0));
         }
         assert!(all.replayers.len() <= REPLAYERS && all.senders.len() <= SENDERS.get());
     }
@@ -309,7 +242,7 @@ mod tests {
     fn neither_garbage_nor_blocks_fill_the_memory() {
         let mut all = Propagation::default();
         for number in 0..5000 {
-            all.on_copy(&id(number), 0.0);
+            all.on_copy(&id(number), 100, 0.0);
         }
         assert_eq!(all.messages.len(), MESSAGES.get());
         for number in 0..200 {

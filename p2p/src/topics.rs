@@ -1,17 +1,18 @@
 //! Gossip: the four block topics, the router's parameters, and what happens to a message's bytes before anybody sees them.
 //!
-//! The router takes a message's data from [`Snappy`] as one flag byte and the decompressed bytes, so that the message id and the
-//! check share one decompression. Our own publishes are given to it in the same form.
+//! The router carries a message in a form of our own ([`Parts`]), made once and before the router looks at it (`router.rs`): it is
+//! unpacked and its id is known. Our own publishes are given to it in the same form.
 
 use crate::{config::Mesh, propagation::SharedPropagation};
 use libp2p::gossipsub::{
     Config, ConfigBuilder, DataTransform, Message, MessageId, RawMessage, TopicHash, ValidationMode, WhitelistSubscriptionFilter,
 };
+use parking_lot::Mutex;
 use starling_proto::{
     gossip::{self, Decompressed, MAX_MESSAGE_LEN},
     payload::PayloadVersion,
 };
-use std::{collections::HashMap, io, time::Duration};
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 const HEARTBEAT: Duration = Duration::from_millis(500);
 /// 130 heartbeats: longer than a block may be old.
@@ -26,6 +27,10 @@ const UNWANTED: usize = 16 << 10;
 const MESSAGES_PER_FRAME: usize = 128;
 /// Messages that wait for one slow connection; past it the newest are dropped for that peer alone.
 const QUEUE_LEN: usize = 64;
+/// What a light message unpacks to at most, in bytes; few blocks are heavier. A millisecond's work.
+pub const LIGHT: usize = 512 << 10;
+/// How much larger a message may become and still be like a block, which becomes two or three times as large.
+const GROWTH: usize = 4;
 
 /// The four topics of a chain. All are joined, all the time; others are not even subscribed to for peers.
 #[derive(Clone, Debug)]
@@ -82,8 +87,8 @@ pub fn gossip_config(mesh: Mesh, propagation: &SharedPropagation) -> Result<Conf
         .validation_mode(ValidationMode::Anonymous)
         .validate_messages()
         .message_id_fn(move |message| {
-            let id = message_id(message);
-            propagation.on_copy(&id);
+            let id = MessageId::new(&Parts::of(&message.data).id);
+            propagation.on_copy(&id, message.data.len());
             id
         })
         .connection_handler_queue_len(QUEUE_LEN)
@@ -91,27 +96,75 @@ pub fn gossip_config(mesh: Mesh, propagation: &SharedPropagation) -> Result<Conf
         .map_err(|error| error.to_string())
 }
 
-fn message_id(message: &Message) -> MessageId {
-    let (flag, bytes) = Decompressed::untag(&message.data);
-    MessageId::new(&gossip::message_id(message.topic.as_str(), flag, bytes))
+/// A message as the router carries it: flag byte ‖ bytes ‖ id ‖ how many bytes came (little-endian).
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// Flag byte ‖ bytes.
+    pub tagged: &'a [u8],
+    pub id: [u8; 20],
+    packed: u32,
 }
 
-/// Snappy's block format, and a flag byte in front of what came in. Never fails on what a peer sends.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Snappy;
+impl<'a> Parts<'a> {
+    pub fn of(sealed: &'a [u8]) -> Self {
+        let (rest, packed) = sealed.split_last_chunk().unwrap_or((sealed, &[0; 4]));
+        let (tagged, id) = rest.split_last_chunk().unwrap_or((rest, &[0; 20]));
+        Self { tagged, id: *id, packed: u32::from_le_bytes(*packed) }
+    }
+
+    /// MiB by which it has grown more than any block does.
+    pub fn bloat(&self) -> u32 {
+        let excess = self.tagged.len().saturating_sub(GROWTH * self.packed as usize);
+        u32::try_from(excess >> 20).unwrap_or(u32::MAX)
+    }
+}
+
+/// Puts a message into the form of [`Parts`]. Hashes it.
+pub fn seal(topic: &str, mut tagged: Vec<u8>, packed: usize) -> Vec<u8> {
+    let (flag, bytes) = Decompressed::untag(&tagged);
+    let id = gossip::message_id(topic, flag, bytes);
+    let packed = u32::try_from(packed).unwrap_or(u32::MAX).to_le_bytes();
+    tagged.reserve_exact(id.len() + packed.len());
+    tagged.extend_from_slice(&id);
+    tagged.extend_from_slice(&packed);
+    tagged
+}
+
+/// Unpacks what came in. Never fails on what a peer sends.
+pub fn unpack(raw: &RawMessage) -> Vec<u8> {
+    seal(raw.topic.as_str(), gossip::decompress_tagged(&raw.data), raw.data.len())
+}
+
+/// Bytes that a message says it unpacks to, if they may be as many, or those that came.
+pub fn weight(raw: &RawMessage) -> usize {
+    let declared = snap::raw::decompress_len(&raw.data).unwrap_or(0);
+    if declared <= MAX_MESSAGE_LEN { declared.max(raw.data.len()) } else { raw.data.len() }
+}
+
+/// Snappy's block format, and what has been unpacked of the message that the router looks at next.
+#[derive(Clone, Debug, Default)]
+pub struct Snappy(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl Snappy {
+    /// Keeps [`unpack`]ed what the router looks at next; `None` forgets it.
+    pub fn expect(&self, unpacked: Option<Vec<u8>>) {
+        *self.0.lock() = unpacked;
+    }
+}
 
 impl DataTransform for Snappy {
     fn inbound_transform(&self, raw: RawMessage) -> Result<Message, io::Error> {
+        let unpacked = self.0.lock().take();
         Ok(Message {
             source: raw.source,
-            data: gossip::decompress_tagged(&raw.data),
+            data: unpacked.unwrap_or_else(|| unpack(&raw)),
             sequence_number: raw.sequence_number,
             topic: raw.topic,
         })
     }
 
     fn outbound_transform(&self, _: &TopicHash, data: Vec<u8>) -> Result<Vec<u8>, io::Error> {
-        let (_, bytes) = Decompressed::untag(&data);
+        let (_, bytes) = Decompressed::untag(Parts::of(&data).tagged);
         snap::raw::Encoder::new().compress_vec(bytes).map_err(io::Error::other)
     }
 }
@@ -129,22 +182,51 @@ mod tests {
     #[test]
     fn what_goes_out_comes_in_with_the_same_id() {
         let bytes = b"some bytes that repeat, some bytes that repeat".to_vec();
-        let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
-        let topic = TopicHash::from_raw("t");
-        let wire = Snappy.outbound_transform(&topic, tagged.clone()).unwrap();
-        let back = Snappy.inbound_transform(raw(wire)).unwrap();
-        assert_eq!(back.data, tagged);
-        let own = Message { source: None, data: tagged, sequence_number: None, topic };
-        assert_eq!(message_id(&own), message_id(&back));
+        let sealed = seal("t", Decompressed { flag: Flag::Decompressed, bytes }.into_tagged(), 1);
+        let wire = Snappy::default().outbound_transform(&TopicHash::from_raw("t"), sealed.clone()).unwrap();
+        let back = unpack(&raw(wire));
+        let (out, back) = (Parts::of(&sealed), Parts::of(&back));
+        assert_eq!((out.tagged, out.id), (back.tagged, back.id));
     }
 
     #[test]
     fn garbage_passes_through_with_an_id_of_its_own() {
         for data in [vec![], vec![0xff; 3], vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0], vec![7; 100]] {
-            let message = Snappy.inbound_transform(raw(data.clone())).unwrap();
-            assert_eq!(Decompressed::untag(&message.data), (Flag::Raw, &data[..]));
-            assert_eq!(message_id(&message).0, gossip::message_id("t", Flag::Raw, &data));
+            let message = Snappy::default().inbound_transform(raw(data.clone())).unwrap();
+            let parts = Parts::of(&message.data);
+            assert_eq!(Decompressed::untag(parts.tagged), (Flag::Raw, &data[..]));
+            assert_eq!(parts.id, gossip::message_id("t", Flag::Raw, &data));
+            assert_eq!((weight(&raw(data.clone())), parts.bloat()), (data.len().max(if data == [7; 100] { 7 } else { 0 }), 0));
         }
+        assert!(Parts::of(&[]).tagged.is_empty());
+    }
+
+    #[test]
+    fn what_is_unpacked_already_is_not_unpacked_again() {
+        let snappy = Snappy::default();
+        let data = |snappy: &Snappy| snappy.inbound_transform(raw(vec![7; 100])).unwrap().data;
+        snappy.expect(Some(vec![1; 30]));
+        assert_eq!(data(&snappy), [1; 30]);
+        assert_eq!(data(&snappy), unpack(&raw(vec![7; 100])), "once");
+        snappy.expect(Some(vec![1; 30]));
+        snappy.expect(None);
+        assert_eq!(data(&snappy).len(), 125);
+    }
+
+    #[test]
+    fn a_bomb_has_grown_more_than_any_block_does() {
+        let packed = |bytes: &[u8]| raw(snap::raw::Encoder::new().compress_vec(bytes).unwrap());
+        let bloat = |message: &RawMessage| Parts::of(&unpack(message)).bloat();
+        let bomb = packed(&vec![0; MAX_MESSAGE_LEN]);
+        assert_eq!((weight(&bomb), bloat(&bomb)), (MAX_MESSAGE_LEN, 8));
+        // A third of a large block repeats.
+        let mut state = 1u32;
+        let mut noise = || {
+            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+            (state >> 24) as u8
+        };
+        let block: Vec<u8> = (0..8 << 20).map(|i| if i % 96 < 64 { 0 } else { noise() }).collect();
+        assert_eq!(bloat(&packed(&block)), 0);
     }
 
     #[test]

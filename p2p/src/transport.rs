@@ -1,4 +1,4 @@
-//! The host: TCP with DNS names, noise, yamux; and the one listening socket.
+//! The host: TCP with noise and yamux, QUIC, names of DNS for both; and the listening sockets, that of QUIC if it is wanted.
 
 use crate::{
     behaviour::Behaviour,
@@ -15,11 +15,15 @@ use hickory_resolver::{
     system_conf::read_system_conf,
 };
 use libp2p::{
-    PeerId, Swarm, Transport,
-    core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
+    PeerId, Swarm, Transport, TransportError,
+    core::{
+        muxing::{StreamMuxer, StreamMuxerBox},
+        transport::{Boxed, timeout::TransportTimeout},
+        upgrade::Version,
+    },
     dns,
     identity::Keypair,
-    noise, swarm, tcp, yamux,
+    noise, quic, swarm, tcp, yamux,
 };
 use std::{
     io,
@@ -37,6 +41,9 @@ const DNS_TTL: Duration = Duration::from_secs(5);
 
 /// Streams of one connection at once: twice what two nodes of our kind use. A stream that nobody reads may hold 256 KiB.
 const STREAMS: usize = 256;
+/// Bytes of one stream, and of all streams of a connection, that may come before they are read, over QUIC.
+const QUIC_STREAM: u32 = 1 << 20;
+const QUIC_CONNECTION: u32 = 4 << 20;
 
 /// Why the swarm does not start. One sentence each, with the next step.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +62,12 @@ pub enum StartError {
         "cannot listen for discovery on UDP {address}: {source}; choose another port with --p2p.listen.udp, or turn it off with --p2p.no-discovery"
     )]
     Udp { address: SocketAddr, source: io::Error },
+    #[error("cannot listen for QUIC on UDP {address}: {reason}; choose another port with --p2p.listen.quic")]
+    Quic { address: SocketAddr, reason: String },
+    #[error(
+        "QUIC and discovery cannot share UDP port {0}: give QUIC another one with --p2p.listen.quic, or discovery with --p2p.listen.udp"
+    )]
+    SharedPort(u16),
     #[error("the p2p identity is no secp256k1 key, which discovery needs")]
     Identity,
     #[error(transparent)]
@@ -80,6 +93,14 @@ pub fn listening_swarm(
         TcpListener::bind(address).map_err(|source| listen_error(address, source))?;
     }
     swarm.listen_on(config.listen_addr()).map_err(|error| listen_error(address, io::Error::other(error)))?;
+    if let Some(port) = config.listen_quic {
+        if port != 0 && Some(port) == config.discovery_port() {
+            return Err(StartError::SharedPort(port));
+        }
+        let address = SocketAddr::new(config.listen_ip, port);
+        let refused = |error: TransportError<io::Error>| StartError::Quic { address, reason: error.to_string() };
+        swarm.listen_on(config.quic_addr(port)).map_err(refused)?;
+    }
     Ok(swarm)
 }
 
@@ -95,7 +116,6 @@ fn transport(
     rules: &SharedRules,
     name_server: Option<SocketAddr>,
 ) -> Result<Boxed<(PeerId, StreamMuxerBox)>, StartError> {
-    let tcp = Gated::new(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)), rules.clone());
     let (servers, mut resolving) = match name_server {
         Some(address) => (only(address), ResolverOpts::default()),
         // A machine without a resolver configuration can still dial addresses.
@@ -105,17 +125,33 @@ fn transport(
         }),
     };
     (resolving.positive_max_ttl, resolving.negative_max_ttl) = (Some(DNS_TTL), Some(DNS_TTL));
-    let named = dns::tokio::Transport::custom(tcp, servers, resolving);
     let meter = Meter::new();
     let mut muxer = yamux::Config::default();
     muxer.set_max_num_streams(STREAMS);
-    Ok(named
+    let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
         .upgrade(Version::V1Lazy)
         .authenticate(noise::Config::new(identity)?)
-        .multiplex(muxer)
-        .timeout(HANDSHAKE)
-        .map(move |(peer, muxer), _| (peer, StreamMuxerBox::new(Guard::new(muxer, meter.clone()))))
-        .boxed())
+        .multiplex(muxer);
+    let mut datagrams = quic::Config::new(identity);
+    datagrams.handshake_timeout = HANDSHAKE;
+    datagrams.max_concurrent_stream_limit = STREAMS as u32;
+    (datagrams.max_stream_data, datagrams.max_connection_data) = (QUIC_STREAM, QUIC_CONNECTION);
+    let meters = meter.clone();
+    let either = tcp
+        .map(move |connected, _| guarded(connected, &meter))
+        .or_transport(quic::tokio::Transport::new(datagrams).map(move |connected, _| guarded(connected, &meters)))
+        .map(|connected, _| connected.into_inner());
+    let named = dns::tokio::Transport::custom(Gated::new(either.boxed(), rules.clone()), servers, resolving);
+    Ok(TransportTimeout::new(named, HANDSHAKE).boxed())
+}
+
+fn guarded<M>((peer, muxer): (PeerId, M), meter: &Meter) -> (PeerId, StreamMuxerBox)
+where
+    M: StreamMuxer + Send + Unpin + 'static,
+    M::Substream: Send + Unpin + 'static,
+    M::Error: Send + Sync + 'static,
+{
+    (peer, StreamMuxerBox::new(Guard::new(muxer, meter.clone())))
 }
 
 fn only(address: SocketAddr) -> ResolverConfig {

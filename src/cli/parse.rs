@@ -99,7 +99,11 @@ impl Values {
     }
 
     pub fn port(&self, name: &'static str) -> Result<u16, CliError> {
-        u16::try_from(self.uint(name)?).map_err(|_| CliError::Table(name))
+        self.optional_port(name)?.ok_or(CliError::Table(name))
+    }
+
+    pub fn optional_port(&self, name: &'static str) -> Result<Option<u16>, CliError> {
+        self.optional_uint(name)?.map(u16::try_from).transpose().map_err(|_| CliError::Table(name))
     }
 
     pub fn duration(&self, name: &'static str) -> Result<Duration, CliError> {

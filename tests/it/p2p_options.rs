@@ -35,6 +35,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("p2p.discovery.path", "found", "p2p/tests/it/discovery.rs: what_was_found_is_found_again_after_a_restart_without_bootnodes"),
     ("p2p.gossip.timestamp.threshold", "1s", "p2p/tests/it/gossip.rs: the_oldest_block_that_passes_is_as_old_as_told"),
     ("p2p.listen.ip", "127.0.0.2", "p2p/tests/it/peers.rs: the_swarm_listens_where_it_is_told_and_nowhere_else"),
+    ("p2p.listen.quic", "9", "p2p/tests/it/quic.rs: blocks_pass_and_gaps_are_filled_over_quic"),
     ("p2p.listen.tcp", "9", "p2p/tests/it/peers.rs: the_swarm_listens_where_it_is_told_and_nowhere_else"),
     ("p2p.listen.udp", "9", "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told"),
     ("p2p.nat", "true", "p2p/tests/it/nat.rs: ports_are_opened_by_pmp_renewed_and_closed"),

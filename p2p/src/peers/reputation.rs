@@ -222,7 +222,7 @@ impl Reputation {
         let standing = self.peers.entry(peer).or_insert_with(|| Standing { updated: now, ..Default::default() });
         let change = match self.policy.scoring {
             Scoring::None => 0.0,
-            Scoring::Light => standing.counters.add(offence.class()),
+            Scoring::Light => standing.counters.add_times(offence.class(), offence.times()),
         };
         let (address, score) = (standing.address, standing.router + standing.counters.score());
         self.ledger.write(Entry::of_peer(peer, Change::Score(change), offence.label(), evidence, score).at(address), now);

@@ -79,6 +79,8 @@ pub fn router_thresholds() -> PeerScoreThresholds {
 pub enum Offence {
     /// Gossip that the check rejected, and by which row.
     Gossip(&'static str),
+    /// A message that was rejected and had grown by so many MiB more than a block does when it is unpacked.
+    Bomb(u32),
     /// Bytes on a gossip stream that are no gossip.
     Framing,
     /// A gossip frame that was begun and never sent.
@@ -111,6 +113,7 @@ impl Offence {
     pub fn label(&self) -> &'static str {
         match self {
             Offence::Gossip(row) => row,
+            Offence::Bomb(_) => "bomb",
             Offence::Framing => "framing",
             Offence::HalfFrame => "half_frame",
             Offence::Replay => "replay",
@@ -133,6 +136,7 @@ impl Offence {
             | Offence::Framing
             | Offence::StreamFlood => Class::Garbage,
             Offence::Gossip(_) | Offence::WrongBlock | Offence::FalseStatus => Class::BadBlock,
+            Offence::Bomb(_) => Class::Bomb,
             Offence::FalseBlock => Class::Lie,
             Offence::FalseHead => Class::Malformed,
             Offence::Flood => Class::Flood,
@@ -140,6 +144,14 @@ impl Offence {
             Offence::MalformedResponse => Class::Malformed,
             Offence::ExcessStreams | Offence::Replay => Class::Excess,
             Offence::StalledStream | Offence::HalfFrame => Class::Stalled,
+        }
+    }
+
+    /// How often it counts.
+    pub fn times(&self) -> f64 {
+        match self {
+            Offence::Bomb(size) => f64::from(*size),
+            _ => 1.0,
         }
     }
 }
@@ -158,12 +170,14 @@ pub enum Class {
     Stalled,
     Excess,
     Flood,
+    /// Work that was made with few bytes.
+    Bomb,
     /// Proven by what it sent: a ban at once.
     Lie,
 }
 
 impl Class {
-    pub const ALL: [Class; 9] = [
+    pub const ALL: [Class; 10] = [
         Class::ValidResponse,
         Class::ErrorResponse,
         Class::Garbage,
@@ -172,6 +186,7 @@ impl Class {
         Class::Stalled,
         Class::Excess,
         Class::Flood,
+        Class::Bomb,
         Class::Lie,
     ];
 
@@ -185,6 +200,7 @@ impl Class {
             Class::Stalled => "stalled_stream",
             Class::Excess => "excess_streams",
             Class::Flood => "flood",
+            Class::Bomb => "bomb",
             Class::Lie => "lie",
         }
     }
@@ -201,6 +217,8 @@ impl Class {
             Class::Stalled => (-4.0, 100.0),
             Class::Excess => (-1.0, 400.0),
             Class::Flood => (-0.05, 8000.0),
+            // Two of the largest are a ban.
+            Class::Bomb => (-10.0, 40.0),
             Class::Lie => (-150.0, 2.0),
         }
     }
@@ -213,10 +231,15 @@ pub struct Counters([f64; Class::ALL.len()]);
 impl Counters {
     /// Counts a deed; returns by how much the score changed.
     pub fn add(&mut self, class: Class) -> f64 {
+        self.add_times(class, 1.0)
+    }
+
+    /// Counts a deed so many times.
+    pub fn add_times(&mut self, class: Class, times: f64) -> f64 {
         let (weight, cap) = class.weight();
         let counter = &mut self.0[class as usize];
         let before = *counter;
-        *counter = (before + 1.0).min(cap.max(before));
+        *counter = (before + times).min(cap.max(before));
         (*counter - before) * weight
     }
 
@@ -433,6 +456,14 @@ mod tests {
         assert!(settled(Class::Flood, 10, 10_000) > -10.0);
         assert!(settled(Class::Flood, 2_000, 2) < -100.0);
         assert!(settled(Class::BadBlock, 20, 10) < -100.0);
+        let bombs = |sizes: &[u32]| {
+            let mut counters = Counters::default();
+            for bomb in sizes.iter().map(|size| Offence::Bomb(*size)) {
+                counters.add_times(bomb.class(), bomb.times());
+            }
+            counters.score()
+        };
+        assert!(bombs(&[8]) > -100.0 && bombs(&[8, 8]) < -100.0 && bombs(&[1; 5]) > -100.0);
         let mut counters = Counters::default();
         for _ in 0..6 {
             counters.add(Class::Garbage);

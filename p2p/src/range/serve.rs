@@ -1,12 +1,13 @@
 //! Range sync, what answers.
 //!
 //! What can overload it: peers that ask for more than the disk gives, peers that do not read, and many of both. Streams are bounded per
-//! peer and altogether, strangers apart from protected peers; each chunk waits for its peer's budget of bytes and for a place to read
-//! and pack it, first come first served, so that no peer takes the places of the others; one chunk is made ahead while one is
-//! written; reading and writing have deadlines, and who does not read is charged. A block is read and packed once for the wire: what
+//! peer, per address and altogether, and large chunks per peer and altogether, strangers apart from protected peers; each chunk waits
+//! for its peer's budget of bytes and for a place to read and pack it, first come first served, so that no peer takes the places of the
+//! others; one chunk is made ahead while one is written; reading and writing have deadlines, and who does not read is charged. A block is read and packed once for the wire: what
 //! is sent was linked, and still canonical after it was read, so a reorg in between never makes us a liar.
 
 use crate::{
+    gate::{ip_of, site},
     handle::{Blocks, Heads, PeerInfo},
     limits::Bucket,
     peers::Offence,
@@ -23,29 +24,34 @@ use starling_proto::{
 };
 use std::{
     io,
+    net::{IpAddr, Ipv4Addr},
     num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::JoinSet,
     time::timeout,
 };
 
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Streams open at once, of one peer, and of all strangers or all protected peers together. A peer of ours has at most four.
+/// Streams open at once, of one peer, of strangers at one address, and of all strangers or all protected peers together. A peer of ours
+/// has at most four.
 const STREAMS_PER_PEER: usize = 6;
+const STREAMS_PER_ADDRESS: usize = 24;
 const STREAMS: usize = 64;
-/// Chunks read and packed at the same time, and large ones in memory.
+/// Chunks read and packed at the same time.
 const READING: usize = 4;
+/// Large chunks in memory, of one peer, and of all strangers or all protected peers together.
+const LARGE_PER_PEER: usize = 2;
 const LARGE: usize = 6;
 /// Bytes of a chunk before it is packed, about: little to lose, and enough to pack well.
 const CHUNK: usize = 256 << 10;
 /// A chunk above it holds one of the places for large ones until it is written.
 const SMALL_CHUNK: usize = 2 * CHUNK;
-/// Peers whose places are remembered.
+/// Peers, and addresses, whose places are remembered.
 const PEERS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 
 pub struct Server {
@@ -58,13 +64,15 @@ pub struct Server {
     rate: u32,
     /// For strangers and for protected peers.
     streams: [Arc<Semaphore>; 2],
+    large: [Arc<Semaphore>; 2],
     reading: Arc<Semaphore>,
-    large: Arc<Semaphore>,
+    addresses: Mutex<LruCache<IpAddr, Arc<Semaphore>>>,
     peers: Mutex<LruCache<PeerId, Arc<Peer>>>,
 }
 
 struct Peer {
     streams: Arc<Semaphore>,
+    large: Arc<Semaphore>,
     /// Tokens are KiB.
     bucket: Mutex<Bucket>,
 }
@@ -77,6 +85,17 @@ enum Rest {
 
 /// A framed chunk, and what is left after it.
 type Packed = Option<(Vec<u8>, Rest)>;
+
+/// Held until a large chunk is written.
+type Large = [OwnedSemaphorePermit; 2];
+
+/// Whose places a request takes.
+struct Asker {
+    peer: Arc<Peer>,
+    protected: bool,
+    /// Where a stranger lives.
+    site: Option<IpAddr>,
+}
 
 impl Server {
     /// `rate`: bytes a second of one peer.
@@ -97,8 +116,9 @@ impl Server {
             seen,
             rate: (rate >> 10).max(1),
             streams: [places(STREAMS), places(STREAMS)],
+            large: [places(LARGE), places(LARGE)],
             reading: places(READING),
-            large: places(LARGE),
+            addresses: Mutex::new(LruCache::new(PEERS)),
             peers: Mutex::new(LruCache::new(PEERS)),
         }
     }
@@ -108,19 +128,23 @@ impl Server {
         let mut tasks = JoinSet::new();
         while let Some(Incoming { peer: id, stream, .. }) = incoming.recv().await {
             while tasks.try_join_next().is_some() {}
-            let protected = self.seen.peers.borrow().iter().any(|peer: &PeerInfo| peer.id == id && peer.protected);
-            let peer = self.peer(id);
-            let Ok(place) = peer.streams.clone().try_acquire_owned() else {
+            let asker = self.asker(id);
+            let Ok(place) = asker.peer.streams.clone().try_acquire_owned() else {
                 metrics::counter!("starling_p2p_range_serve_total", "result" => "overload").increment(1);
                 self.report(id, Offence::ExcessStreams);
                 continue;
             };
             // That others took all places is not this peer's fault.
-            let Ok(shared) = self.streams[usize::from(protected)].clone().try_acquire_owned() else { continue };
+            let near = asker.site.map(|site| self.address(site).try_acquire_owned()).transpose();
+            let all = self.streams[usize::from(asker.protected)].clone().try_acquire_owned();
+            let (Ok(near), Ok(all)) = (near, all) else {
+                metrics::counter!("starling_p2p_range_serve_total", "result" => "overload").increment(1);
+                continue;
+            };
             let server = self.clone();
             tasks.spawn(async move {
-                let _places = (place, shared);
-                if let Err(error) = server.serve(&peer, stream).await {
+                let _places = (place, near, all);
+                if let Err(error) = server.serve(&asker, stream).await {
                     if error.kind() == io::ErrorKind::TimedOut {
                         server.report(id, Offence::StalledStream);
                     }
@@ -135,15 +159,27 @@ impl Server {
         let _ = self.seen.offences.try_send((peer, offence));
     }
 
-    fn peer(&self, id: PeerId) -> Arc<Peer> {
+    fn asker(&self, id: PeerId) -> Asker {
+        let (address, protected) = {
+            let peers = self.seen.peers.borrow();
+            let info = peers.iter().find(|info: &&PeerInfo| info.id == id);
+            (info.and_then(|info| ip_of(&info.address)), info.is_some_and(|info| info.protected))
+        };
         let fresh = || {
             let bucket = Mutex::new(Bucket::new(self.rate, self.rate, Instant::now()));
-            Arc::new(Peer { streams: Arc::new(Semaphore::new(STREAMS_PER_PEER)), bucket })
+            let places = |count| Arc::new(Semaphore::new(count));
+            Arc::new(Peer { streams: places(STREAMS_PER_PEER), large: places(LARGE_PER_PEER), bucket })
         };
-        self.peers.lock().get_or_insert(id, fresh).clone()
+        let peer = self.peers.lock().get_or_insert(id, fresh).clone();
+        let site = site(address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+        Asker { peer, protected, site: (!protected).then_some(site) }
     }
 
-    async fn serve(self: &Arc<Self>, peer: &Peer, mut stream: Stream) -> io::Result<()> {
+    fn address(&self, site: IpAddr) -> Arc<Semaphore> {
+        self.addresses.lock().get_or_insert(site, || Arc::new(Semaphore::new(STREAMS_PER_ADDRESS))).clone()
+    }
+
+    async fn serve(self: &Arc<Self>, asker: &Asker, mut stream: Stream) -> io::Result<()> {
         let request = timeout(READ_TIMEOUT, read_request(&mut stream)).await??;
         let rest = match wire::decode_request(&request) {
             Ok(Ask::Status(_)) => {
@@ -156,13 +192,13 @@ impl Server {
             Err(_) => None,
         };
         let Some(mut rest) = rest else { return refuse(&mut stream, Refusal::Invalid).await };
-        let mut made = self.make(peer, rest).await?;
+        let mut made = self.make(asker, rest).await?;
         if made.0.is_none() {
             return refuse(&mut stream, Refusal::NotFound).await;
         }
         while let (Some((bytes, left)), place) = made {
             rest = left;
-            let next = self.make(peer, rest);
+            let next = self.make(asker, rest);
             let written = async {
                 let written = write(&mut stream, &bytes, false).await;
                 drop(place);
@@ -193,7 +229,7 @@ impl Server {
     }
 
     /// The next chunk, framed; `None` where there is nothing more to send. Waits for the peer's budget.
-    async fn make(self: &Arc<Self>, peer: &Peer, rest: Rest) -> io::Result<(Packed, Option<OwnedSemaphorePermit>)> {
+    async fn make(self: &Arc<Self>, asker: &Asker, rest: Rest) -> io::Result<(Packed, Option<Large>)> {
         if rest.is_empty() {
             return Ok((None, None));
         }
@@ -205,9 +241,9 @@ impl Server {
         });
         let packed = packed.await.map_err(io::Error::other)?;
         let size = packed.as_ref().map_or(0, |(bytes, _)| bytes.len());
-        let wait = peer.bucket.lock().take_many((size >> 10) as u32, Instant::now());
+        let wait = asker.peer.bucket.lock().take_many((size >> 10) as u32, Instant::now());
         let place = match size > SMALL_CHUNK {
-            true => Some(self.large.clone().acquire_owned().await.map_err(io::Error::other)?),
+            true => Some(self.large(asker).await.map_err(io::Error::other)?),
             false => None,
         };
         // The timer's step is a millisecond, as long as many a chunk takes.
@@ -215,6 +251,12 @@ impl Server {
             tokio::time::sleep(wait).await;
         }
         Ok((packed, place))
+    }
+
+    /// The narrower place first: who does not read holds none of the others' places while it waits for its own.
+    async fn large(&self, asker: &Asker) -> Result<Large, AcquireError> {
+        let own = asker.peer.large.clone().acquire_owned().await?;
+        Ok([own, self.large[usize::from(asker.protected)].clone().acquire_owned().await?])
     }
 
     fn pack(&self, rest: Rest) -> Packed {

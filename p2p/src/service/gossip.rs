@@ -26,7 +26,7 @@ pub(super) struct Unheard {
     number: u64,
     timestamp: u64,
     /// The message as the router takes it.
-    tagged: Vec<u8>,
+    sealed: Vec<u8>,
 }
 
 impl Service {
@@ -35,7 +35,7 @@ impl Service {
             gossipsub::Event::Message { propagation_source: peer, message_id, message } => {
                 let Some(version) = self.topics.version(&message.topic) else { return };
                 let protected = self.reputation.is_protected(&peer);
-                let unchecked = Unchecked { peer, protected, message: message_id, version, tagged: message.data };
+                let unchecked = Unchecked { peer, protected, message: message_id, version, sealed: message.data };
                 if let Some(GivenUp { peer, message, excess }) = self.checker.submit(unchecked) {
                     self.report(&message, &peer, MessageAcceptance::Ignore, "overload");
                     // That strangers together send too much is not this one's fault.
@@ -88,6 +88,11 @@ impl Service {
                     Reason::RetiredSigner(_) => {}
                     Reason::WrongSigner(signer) if self.doubt.hold(peer, *signer) => {}
                     reason => self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string()),
+                }
+                // However sound the peer's reason to send it is: no block is like that.
+                if checked.bloat > 0 && !reason.is_clock() {
+                    let evidence = format!("{} MiB more than such a message can be expected to unpack to", checked.bloat);
+                    self.on_offence(peer, Offence::Bomb(checked.bloat), &evidence);
                 }
             }
             (Origin::Peer { peer, message, .. }, Outcome::Panicked) => {
@@ -157,15 +162,15 @@ impl Service {
     fn publish(&mut self, version: PayloadVersion, accepted: Accepted) {
         let payload = &accepted.arrival.payload;
         self.sync.on_own(payload.hash, Instant::now());
-        let Some(tagged) = accepted.tagged else { return };
-        let message = Unheard { version, number: payload.number(), timestamp: payload.timestamp(), tagged };
+        let Some(sealed) = accepted.sealed else { return };
+        let message = Unheard { version, number: payload.number(), timestamp: payload.timestamp(), sealed };
         self.send(message);
     }
 
     fn send(&mut self, message: Unheard) {
         let Some(topic) = self.topics.name(message.version) else { return };
         let number = message.number;
-        match self.swarm.behaviour_mut().gossip.publish(topic, message.tagged.clone()) {
+        match self.swarm.behaviour_mut().gossip.publish(topic, message.sealed.clone()) {
             Ok(_) => {
                 meters::gossip(GossipEvent::Publish);
                 tracing::debug!(number, "block published");

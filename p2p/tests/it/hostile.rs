@@ -1,19 +1,8 @@
 //! Peers that send anything.
 
-use crate::net::*;
+use crate::{attackers::*, net::*};
 use futures::{AsyncWriteExt, StreamExt};
-use libp2p::{
-    StreamProtocol, Transport,
-    core::{
-        Endpoint,
-        muxing::StreamMuxerExt,
-        transport::{DialOpts, PortUse},
-        upgrade::Version,
-    },
-    noise,
-    swarm::SwarmEvent,
-    tcp, yamux,
-};
+use libp2p::{StreamProtocol, swarm::SwarmEvent};
 use starling_p2p::Keypair;
 use starling_proto::{
     gossip as wire,
@@ -151,7 +140,7 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
             // Bytes that decompress to the largest message, and bytes that do not.
             let data = match i % 50 {
                 0 => snap::raw::Encoder::new().compress_vec(&[&i.to_le_bytes()[..], &vec![0; 9 << 20]].concat()).unwrap(),
-                _ => [&[255, 255, 255, 7][..], &i.to_le_bytes(), &[1; 1000]].concat(),
+                _ => garbage(i),
             };
             let _ = flooder.0.behaviour_mut().gossip.publish(v4_topic(), data);
             if i % 10 == 0 {
@@ -180,24 +169,16 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_garbage_does_not_stop_a_block() {
     let blocks = chain(1, vec![]);
-    let node = Node::start(unscored(config())).await;
+    let node = Arc::new(Node::start(unscored(config())).await);
     let mut flooder = Raw::connected_to(&node, false).await;
-    let flood = tokio::spawn(async move {
-        for i in 0..2000u32 {
-            let data = [&[255, 255, 255, 7][..], &i.to_le_bytes(), &[1; 1000]].concat();
-            let _ = flooder.0.behaviour_mut().gossip.publish(v4_topic(), data);
-            if i % 50 == 0 {
-                let pause = Instant::now() + Duration::from_millis(5);
-                flooder.drive(eventually(Duration::from_secs(5), || Instant::now() > pause)).await;
-            }
-        }
-        flooder
-    });
+    let flooded = node.clone();
+    let flood = tokio::spawn(async move { flood_garbage(&mut flooder, &flooded).await });
     let mut honest = Raw::connected_to(&node, false).await;
     honest.publish(message(&blocks[0]));
     let (chain, block) = (node.chain.clone(), Arc::clone(&blocks[0]));
-    honest.drive(eventually(Duration::from_secs(10), || chain.has(&block))).await;
-    flood.await.unwrap();
+    honest.drive(eventually(Duration::from_secs(60), || chain.has(&block))).await;
+    assert!(!flood.is_finished());
+    flood.abort();
 }
 
 /// Nothing but a connection, on which streams are opened that never say what they are for.
@@ -205,29 +186,7 @@ async fn a_flood_of_garbage_does_not_stop_a_block() {
 async fn streams_without_end_close_the_connection_and_are_named() {
     let node = Node::start(unscored(config())).await;
     let identity = Keypair::generate_secp256k1();
-    let mut transport = tcp::tokio::Transport::new(tcp::Config::default())
-        .upgrade(Version::V1Lazy)
-        .authenticate(noise::Config::new(&identity).unwrap())
-        .multiplex(yamux::Config::default());
-    let address = node.address.iter().take(2).collect();
-    let dialled = transport.dial(address, DialOpts { role: Endpoint::Dialer, port_use: PortUse::New }).unwrap();
-    let (_, mut muxer) = dialled.await.unwrap();
-    let mut held = Vec::new();
-    // Until the node hangs up.
-    let flood = async {
-        loop {
-            let opened = std::future::poll_fn(|cx| {
-                let closed = matches!(muxer.poll_unpin(cx), std::task::Poll::Ready(Err(_)));
-                if closed { std::task::Poll::Ready(None) } else { muxer.poll_outbound_unpin(cx).map(Result::ok) }
-            });
-            let Some(mut stream) = opened.await else { break };
-            if stream.write_all(&[0x13]).await.is_err() {
-                break;
-            }
-            held.push(stream);
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), flood).await.expect("it hangs up");
+    tokio::time::timeout(Duration::from_secs(60), open_streams(over_tcp(&identity), &node)).await.expect("it hangs up");
     let id = identity.public().to_peer_id();
     let start = Instant::now();
     while !node.debts(id).await.iter().any(|(reason, _)| *reason == "stream_flood") {
@@ -235,6 +194,28 @@ async fn streams_without_end_close_the_connection_and_are_named() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     node.peers(0).await;
+}
+
+/// How long each block takes is a matter of `benches/floods.rs`.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_attacks_is_named_and_blocks_pass() {
+    let before = heavy_chain(100, 10_000);
+    for attack in &ATTACKS {
+        let mut scene = Scene::new(attack, &before).await;
+        let attacking = attack.begin(&scene.victim, &before);
+        let begun = Instant::now();
+        for blocks in 1.. {
+            scene.block(10_000).await;
+            if blocks >= 5 && scene.charges().await.contains(&attack.charge) {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(120), "{} is not named {}", attack.name, attack.charge);
+        }
+        attacking.end();
+        let honest = scene.victim.debts(scene.publisher.network.local_peer_id()).await;
+        assert!(honest.iter().all(|(_, change)| *change > 0.0), "{}: the publisher is charged, {honest:?}", attack.name);
+        scene.end().await;
+    }
 }
 
 /// What a peer answers to a request, made from the chain's blocks.

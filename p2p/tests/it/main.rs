@@ -1,5 +1,6 @@
 //! Real swarms on loopback.
 
+mod attackers;
 mod discovery;
 mod gate;
 mod gossip;
@@ -7,6 +8,7 @@ mod hostile;
 mod nat;
 mod net;
 mod peers;
+mod quic;
 mod range;
 mod serving;
 mod signer;

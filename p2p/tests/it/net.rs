@@ -29,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 pub const CHAIN: u64 = 901;
 const KEY: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
-const STRANGER: &str = "00000000000000000000000000000000000000000000000000000000000000bb";
+pub const GOSSIP: &str = "/meshsub/1.1.0";
+pub const STRANGER: &str = "00000000000000000000000000000000000000000000000000000000000000bb";
 
 pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
@@ -66,25 +67,33 @@ fn chain_of(count: u64, mut transactions: impl FnMut(u64) -> Vec<Bytes>) -> Vec<
     let mut blocks = Vec::new();
     let first = unix_now() - count;
     for i in 1..=count {
-        let transactions = transactions(i);
-        let header = Header {
-            parent_hash: parent.hash,
-            number: parent.number + 1,
-            timestamp: first + i,
-            transactions_root: alloy_trie::root::ordered_trie_root_encoded(&transactions),
-            base_fee_per_gas: Some(7),
-            withdrawals_root: Some(B256::repeat_byte(3)),
-            blob_gas_used: Some(0),
-            excess_blob_gas: Some(0),
-            parent_beacon_block_root: Some(B256::repeat_byte(4)),
-            requests_hash: Some(b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")),
-            ..Default::default()
-        };
-        let block = Arc::new(Payload::sealed(header, transactions));
+        let block = block_upon(parent, first + i, transactions(i));
         parent = block.id();
         blocks.push(block);
     }
     blocks
+}
+
+/// A block of the present time with one transaction.
+pub fn child(parent: BlockId, data: Vec<u8>) -> Arc<Payload> {
+    block_upon(parent, unix_now(), vec![data.into()])
+}
+
+fn block_upon(parent: BlockId, timestamp: u64, transactions: Vec<Bytes>) -> Arc<Payload> {
+    let header = Header {
+        parent_hash: parent.hash,
+        number: parent.number + 1,
+        timestamp,
+        transactions_root: alloy_trie::root::ordered_trie_root_encoded(&transactions),
+        base_fee_per_gas: Some(7),
+        withdrawals_root: Some(B256::repeat_byte(3)),
+        blob_gas_used: Some(0),
+        excess_blob_gas: Some(0),
+        parent_beacon_block_root: Some(B256::repeat_byte(4)),
+        requests_hash: Some(b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")),
+        ..Default::default()
+    };
+    Arc::new(Payload::sealed(header, transactions))
 }
 
 pub fn signer() -> Address {
@@ -109,6 +118,8 @@ pub fn message(block: &Payload) -> Vec<u8> {
 pub struct TestChain {
     pub blocks: Mutex<BTreeMap<u64, Arc<Payload>>>,
     pub hashes: Mutex<HashMap<B256, u64>>,
+    /// When each block came.
+    pub came: Mutex<HashMap<B256, Instant>>,
     pub events: Mutex<Vec<Event>>,
     /// Blocks below it are no longer kept.
     pub oldest: AtomicU64,
@@ -119,6 +130,7 @@ pub struct TestChain {
 
 impl TestChain {
     pub fn add(&self, block: &Arc<Payload>) {
+        self.came.lock().insert(block.hash, Instant::now());
         self.hashes.lock().insert(block.hash, block.number());
         self.blocks.lock().insert(block.number(), block.clone());
     }
@@ -199,7 +211,9 @@ impl Node {
                 followed.add(&payload);
                 followed.events.lock().push(event);
                 follower.settled(payload.hash, Settled::Ok).await;
-                follower.heads(Heads { head: payload.id(), safe: genesis().id }).await;
+                // A rival of an older block is no new head.
+                let head = followed.blocks.lock().values().last().map_or(payload.id(), |block| block.id());
+                follower.heads(Heads { head, safe: genesis().id }).await;
             }
         });
         let mut addresses = network.listen_addrs();
@@ -213,6 +227,15 @@ impl Node {
     pub async fn publish(&self, block: &Arc<Payload>) {
         self.chain.add(block);
         self.network.publish(block.clone(), sign_block(block)).await;
+    }
+
+    /// Until it has so many in its mesh.
+    pub async fn meshed(&self, least: usize) {
+        let (begun, topic) = (Instant::now(), v4_topic().to_string());
+        while !self.network.report().await.unwrap().mesh.iter().any(|mesh| mesh.topic == topic && mesh.mesh.len() >= least) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no mesh");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     pub async fn peers(&self, count: usize) {
@@ -286,8 +309,9 @@ impl Raw {
     pub fn new(signed: bool) -> Self {
         let swarm = SwarmBuilder::with_existing_identity(Keypair::generate_secp256k1())
             .with_tokio()
-            .with_tcp(tcp::Config::default(), noise::Config::new, yamux::Config::default)
+            .with_tcp(tcp::Config::new().nodelay(true), noise::Config::new, yamux::Config::default)
             .unwrap()
+            .with_quic()
             .with_behaviour(|key| {
                 let config = gossipsub::ConfigBuilder::default()
                     .max_transmit_size(64 << 20)
@@ -344,12 +368,22 @@ impl Raw {
 
     /// Opens a gossip stream and sends these bytes on it; it stays open while it is held.
     pub async fn send_frame(&mut self, node: &Node, bytes: Vec<u8>) -> libp2p::Stream {
+        self.try_send(node, GOSSIP, &bytes).await.unwrap()
+    }
+
+    pub async fn open(&mut self, node: &Node, protocol: &str) -> libp2p::Stream {
+        self.try_send(node, protocol, &[]).await.unwrap()
+    }
+
+    /// Opens a stream and sends these bytes on it; nothing if the node does not take them.
+    pub async fn try_send(&mut self, node: &Node, protocol: &str, bytes: &[u8]) -> Option<libp2p::Stream> {
         let (mut control, peer) = (self.0.behaviour().streams.new_control(), node.network.local_peer_id());
+        let protocol = libp2p::StreamProtocol::try_from_owned(protocol.to_owned()).unwrap();
         let sent = async move {
-            let mut stream = control.open_stream(peer, libp2p::StreamProtocol::new("/meshsub/1.1.0")).await.unwrap();
-            stream.write_all(&bytes).await.unwrap();
-            stream.flush().await.unwrap();
-            stream
+            let mut stream = control.open_stream(peer, protocol).await.ok()?;
+            stream.write_all(bytes).await.ok()?;
+            stream.flush().await.ok()?;
+            Some(stream)
         };
         tokio::pin!(sent);
         loop {

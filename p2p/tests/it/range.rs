@@ -1,19 +1,17 @@
 //! Range sync with real swarms: thousands of blocks from several peers, some of which lie.
 
-use crate::net::*;
-use alloy_primitives::Bytes;
+use crate::{attackers::*, net::*};
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
-use libp2p::{PeerId, Stream, StreamProtocol};
+use libp2p::StreamProtocol;
 use starling_p2p::{Change, Config, Genesis, Network};
 use starling_proto::{
     payload::Payload,
-    wire::{self, Answer, Ask, ChunkBuilder, LENGTH},
+    wire::{self, Answer, Ask, LENGTH},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
-use tokio::task::JoinHandle;
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -77,110 +75,6 @@ fn protocol() -> StreamProtocol {
 
 fn request(ask: Ask) -> Vec<u8> {
     wire::frame(&wire::Request { ask: Some(ask) })
-}
-
-/// A peer of our kind that answers what it likes.
-type Server = fn(&[Arc<Payload>], Ask) -> Vec<Answer>;
-
-struct Fake {
-    id: PeerId,
-    tasks: [JoinHandle<()>; 2],
-}
-
-impl Fake {
-    async fn connected_to(node: &Node, blocks: &[Arc<Payload>], server: Server) -> Self {
-        // Asked first of equals: the one of the lowest id.
-        let others = node.network.peers();
-        let mut raw = Raw::new(false);
-        while others.iter().any(|peer| peer.id < raw.id()) {
-            raw = Raw::new(false);
-        }
-        let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol()).unwrap();
-        raw.reconnect(node).await;
-        let (id, blocks) = (raw.id(), blocks.to_vec());
-        let drive = tokio::spawn(async move {
-            loop {
-                raw.0.select_next_some().await;
-            }
-        });
-        let serve = tokio::spawn(async move {
-            while let Some((_, stream)) = incoming.next().await {
-                let blocks = blocks.clone();
-                tokio::spawn(async move { answer(stream, &blocks, server).await });
-            }
-        });
-        Self { id, tasks: [drive, serve] }
-    }
-}
-
-impl Drop for Fake {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
-
-async fn answer(mut stream: Stream, blocks: &[Arc<Payload>], server: Server) -> Option<()> {
-    let mut length = [0; LENGTH];
-    stream.read_exact(&mut length).await.ok()?;
-    let mut request = vec![0; u32::from_le_bytes(length) as usize];
-    stream.read_exact(&mut request).await.ok()?;
-    let answers = server(blocks, wire::decode_request(&request).ok()?);
-    if answers.is_empty() {
-        // Silence, on an open stream.
-        std::future::pending::<()>().await;
-    }
-    for answer in answers {
-        stream.write_all(&wire::frame(&wire::Response { answer: Some(answer) })).await.ok()?;
-    }
-    stream.close().await.ok()
-}
-
-fn status(blocks: &[Arc<Payload>]) -> wire::Status {
-    wire::Status {
-        chain_id: CHAIN,
-        genesis_hash: genesis().id.hash.to_vec(),
-        head: blocks.last().map(|block| block.id().into()),
-        ..Default::default()
-    }
-}
-
-fn chunk(items: impl IntoIterator<Item = Bytes>) -> wire::Chunk {
-    let mut chunk = ChunkBuilder::default();
-    items.into_iter().for_each(|item| chunk.push(&[&item]));
-    chunk.finish().unwrap()
-}
-
-fn true_bodies(blocks: &[Arc<Payload>], ask: &wire::BodiesRequest) -> Vec<Bytes> {
-    let range = (ask.first - 11) as usize..=(ask.last - 11) as usize;
-    blocks[range].iter().map(|block| wire::encode_block(block).concat().into()).collect()
-}
-
-fn true_headers(blocks: &[Arc<Payload>], ask: &wire::HeadersRequest) -> Vec<Bytes> {
-    let upper = &blocks[..=(ask.number - 11) as usize];
-    upper.iter().rev().take(ask.count as usize).map(|block| wire::encode_block(block)[0].clone().into()).collect()
-}
-
-/// Everything true, but for what `lie` says.
-fn truth(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
-    match ask {
-        Ask::Status(_) => vec![Answer::Status(status(blocks))],
-        Ask::Headers(ask) => vec![Answer::Headers(chunk(true_headers(blocks, &ask)))],
-        Ask::Bodies(ask) => vec![Answer::Bodies(chunk(true_bodies(blocks, &ask)))],
-    }
-}
-
-/// A block of the window is one that it made up.
-fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
-    match ask {
-        Ask::Bodies(ask) => {
-            let mut items = true_bodies(blocks, &ask);
-            let mut made_up = (*blocks[5]).clone();
-            made_up.header.gas_used += 1;
-            items[3] = wire::encode_block(&made_up).concat().into();
-            vec![Answer::Bodies(chunk(items))]
-        }
-        ask => truth(blocks, ask),
-    }
 }
 
 /// The header of the block that was asked for, with transactions of its own.
@@ -280,16 +174,6 @@ async fn a_silent_peer_loses_its_share() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_time_does_not_allow_is_named() {
-    fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
-        let head = wire::Block { number: u64::MAX, hash: vec![1; 32] };
-        truth(&[], ask)
-            .into_iter()
-            .map(|answer| match answer {
-                Answer::Status(status) => Answer::Status(wire::Status { head: Some(head.clone()), ..status }),
-                answer => answer,
-            })
-            .collect()
-    }
     let node = Node::start(long_config()).await;
     let fake = Fake::connected_to(&node, &[], future).await;
     loop {
@@ -436,4 +320,25 @@ async fn peers_that_do_not_read_or_send_half_a_request_hold_up_nobody_and_are_na
         }
         drive.abort();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_large_chunks_takes_no_places_of_others() {
+    let blocks = heavy_chain(12, 700_000);
+    let node = Node::start_with(long_config(), &blocks).await;
+    let last = blocks[11].id();
+    let everything = wire::BodiesRequest { first: 11, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+    let everything = request(Ask::Bodies(everything));
+    let mut idle = Raw::connected_to(&node, false).await;
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        held.extend(idle.try_send(&node, &wire::protocol_id(CHAIN), &everything).await);
+    }
+    let chain = node.chain.clone();
+    idle.drive(eventually(LONG, || chain.read.load(Ordering::Relaxed) >= 6 * 700_000)).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let answers = ask(&node, &mut raw, everything).await;
+    let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
+    assert_eq!((held.len(), count), (6, 12));
+    assert!(node.debts(idle.id()).await.is_empty(), "whoever does not read was not even late by then");
 }

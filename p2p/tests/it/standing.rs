@@ -1,7 +1,10 @@
 //! Offences, bans, and what the ledger says of them.
 
-use crate::net::*;
-use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
+use crate::{
+    attackers::{answer_with_another, throw_bombs},
+    net::*,
+};
+use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{Stream, StreamProtocol};
 use starling_p2p::{Change, Config, PeerId, Policy, Scoring, Subject};
 use starling_proto::{gossip as wire, payload::PayloadVersion, reqresp};
@@ -207,6 +210,29 @@ async fn the_same_block_again_and_again_is_an_offence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_bombs_are_a_ban_and_a_large_block_is_none() {
+    let node = Node::start(config()).await;
+    let mut bomber = Raw::connected_to(&node, false).await;
+    let mut honest = Raw::connected_to(&node, false).await;
+    tokio::time::timeout(LONG, throw_bombs(&mut bomber, &node)).await.expect("it hangs up");
+    bomber.gone_from(&node).await;
+    let debts = node.debts(bomber.id()).await;
+    // Those that were under way when it was banned are counted, too.
+    assert!(debts.iter().any(|(reason, change)| *reason == "bomb" && *change <= -160.0), "{debts:?}");
+    assert!(node.verdicts(bomber.id()).await.iter().any(|(_, change)| matches!(change, Change::Banned { .. })));
+    assert!(!bomber.is_let_in(&node).await);
+
+    // By an unknown signer: a reason to refuse it, and not more.
+    let large = &heavy_chain(1, 6 << 20)[0];
+    honest.publish(wire::encode_message(&sign_as_stranger(large), &large.to_wire(PayloadVersion::V4)).unwrap());
+    assert_eq!(owes(&node, &mut honest, "wrong_signer").await, -2.0);
+    honest.publish(message(large));
+    let chain = node.chain.clone();
+    honest.drive(eventually(LONG, || chain.has(large))).await;
+    assert_eq!(node.debts(honest.id()).await, [("wrong_signer", -2.0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_signer_we_do_not_know_is_charged_little() {
     let blocks = chain(1, vec![]);
     let node = Node::start(config()).await;
@@ -362,18 +388,7 @@ async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
     assert!(charged_for("malformed_response", async |stream| drop(stream.write_all(&[0; 100]).await)).await <= -5.0);
     assert!(charged_for("no_response", async |stream| drop(stream.write_all(&[200]).await)).await <= -1.0);
     // Another branch: each block is consistent in itself, and is not the one asked for by its child.
-    let wrong = charged_for("wrong_block", async |stream| {
-        let mut request = [0; 8];
-        let _ = stream.read_exact(&mut request).await;
-        let number = u64::from_le_bytes(request);
-        let other = chain(11, vec![7]).into_iter().find(|block| block.number() == number);
-        if let Some(other) = other {
-            let mut other = (*other).clone();
-            other.header.gas_used += 1;
-            let other = starling_proto::payload::Payload::sealed(other.header, other.transactions);
-            let _ = stream.write_all(&reqresp::encode_response(&other, &forks()).unwrap()).await;
-        }
-    });
+    let wrong = charged_for("wrong_block", async |stream| answer_with_another(stream, &chain(11, vec![7])).await);
     assert!(wrong.await <= -2.0);
 
     let blocks = chain(12, vec![]);

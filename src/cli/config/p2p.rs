@@ -13,6 +13,8 @@ pub struct P2pConfig {
     pub listen_ip: IpAddr,
     /// 0: any free one.
     pub listen_tcp: u16,
+    /// 0: any free one; `None`: none.
+    pub listen_quic: Option<u16>,
     pub key: P2pKey,
     /// Multiaddrs that end in /p2p/PEER_ID.
     pub static_peers: Vec<String>,
@@ -110,6 +112,7 @@ impl P2pConfig {
         Ok(Some(Self {
             listen_ip: listen_ip.parse().map_err(|_| CliError::Table("p2p.listen.ip"))?,
             listen_tcp: values.port("p2p.listen.tcp")?,
+            listen_quic: values.optional_port("p2p.listen.quic")?,
             key,
             static_peers,
             req_resp: values.bool("p2p.sync.req-resp")?,

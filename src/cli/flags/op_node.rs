@@ -207,6 +207,12 @@ pub const SECTIONS: &[Section] = &[
                 .no_effect("own blocks go to the mesh")
                 .hidden(),
             flag("p2p.listen.udp", Port, "0", "UDP port to listen on; 0 is the TCP port").env(&["OP_NODE_P2P_LISTEN_UDP_PORT"]),
+            flag(
+                "p2p.listen.quic",
+                Port,
+                "",
+                "UDP port to listen on for QUIC besides TCP, other than discovery's; 0 is any free one. op-node has no QUIC",
+            ),
             flag("p2p.advertise.ip", Text, "", "Address or host name to put in the discovery record"),
             flag("p2p.advertise.tcp", Port, "0", "TCP port to put in the discovery record; 0 is the one listened on"),
             flag("p2p.advertise.udp", Port, "0", "UDP port to put in the discovery record; 0 is the one listened on"),

@@ -1,0 +1,529 @@
+//! Peers that do what no honest peer does. Each goes on until it is hung up on; [`again_and_again`] comes back under another name.
+
+use crate::net::*;
+use alloy_primitives::Bytes;
+use futures::{AsyncReadExt, AsyncWriteExt, FutureExt, StreamExt, future::LocalBoxFuture};
+use libp2p::{
+    PeerId, Stream, StreamProtocol, Transport,
+    core::{
+        Endpoint,
+        muxing::{StreamMuxerBox, StreamMuxerExt},
+        transport::{Boxed, DialOpts, PortUse},
+        upgrade::Version,
+    },
+    noise, quic, tcp, yamux,
+};
+use starling_p2p::{Change, Config, Keypair};
+use starling_proto::{
+    gossip,
+    payload::Payload,
+    reqresp, sign,
+    wire::{self, Answer, Ask, ChunkBuilder, LENGTH},
+};
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const LONG: Duration = Duration::from_secs(60);
+/// Between an end and the next beginning.
+const BREATH: Duration = Duration::from_millis(50);
+/// Between two blocks. No divisor of the gossip heartbeat.
+const PAUSE: Duration = Duration::from_millis(61);
+
+/// A kind of attack that goes on until it is ended.
+pub struct Attack {
+    pub name: &'static str,
+    /// What it is charged as.
+    pub charge: &'static str,
+    /// At once.
+    attackers: usize,
+    /// Blocks that the victim has to fetch before each that it hears, if the attack is about those.
+    gap: usize,
+    begin: Begin,
+}
+
+/// On this node, which has these blocks.
+type Begin = fn(Arc<Node>, Vec<Arc<Payload>>) -> LocalBoxFuture<'static, ()>;
+
+const fn attack(name: &'static str, charge: &'static str, begin: Begin) -> Attack {
+    Attack { name, charge, attackers: 1, gap: 0, begin }
+}
+
+pub const ATTACKS: [Attack; 9] = [
+    attack("garbage", "too_large", |node, _| Box::pin(async move { again_and_again(&node, flood_garbage).await })),
+    Attack {
+        attackers: 2,
+        ..attack("bombs", "bomb", |node, _| Box::pin(async move { again_and_again(&node, throw_bombs).await }))
+    },
+    attack("streams", "stream_flood", |node, _| {
+        Box::pin(async move {
+            loop {
+                open_streams(over_tcp(&Keypair::generate_secp256k1()), &node).await;
+                tokio::time::sleep(BREATH).await;
+            }
+        })
+    }),
+    attack("half frames", "half_frame", |node, _| Box::pin(async move { again_and_again(&node, send_halves).await })),
+    attack("stalled readers", "stalled_stream", |node, _| Box::pin(async move { again_and_again(&node, stall).await })),
+    attack("false heads", "false_head", |node, _| {
+        Box::pin(async move {
+            loop {
+                let fake = Fake::connected_to(&node, &[], future).await;
+                while node.network.peers().iter().any(|peer| peer.id == fake.id) {
+                    tokio::time::sleep(BREATH).await;
+                }
+            }
+        })
+    }),
+    Attack {
+        gap: 3,
+        ..attack("another branch", "wrong_block", |node, blocks| {
+            Box::pin(async move {
+                again_and_again(&node, async |raw: &mut Raw, node: &Node| serve_another_branch(raw, node, &blocks).await).await
+            })
+        })
+    },
+    attack("old blocks", "replay", |node, blocks| {
+        // Older than a minute, and younger.
+        let old: Vec<_> = blocks.iter().take(3).chain(blocks.iter().rev().take(3)).cloned().collect();
+        Box::pin(async move { again_and_again(&node, async |raw: &mut Raw, node: &Node| replay(raw, node, &old).await).await })
+    }),
+    attack("rivals", "too_many_blocks", |node, blocks| {
+        Box::pin(async move {
+            again_and_again(&node, async |raw: &mut Raw, node: &Node| send_rivals(raw, node, &blocks[0]).await).await
+        })
+    }),
+];
+
+/// A node that hears blocks from a publisher, and what they are made upon.
+pub struct Scene {
+    pub victim: Arc<Node>,
+    pub publisher: Node,
+    /// Has what the victim has to fetch.
+    server: Option<Node>,
+    newest: Arc<Payload>,
+    gap: usize,
+}
+
+impl Scene {
+    pub async fn new(attack: &Attack, before: &[Arc<Payload>]) -> Self {
+        let victim = Arc::new(Node::start_with(config(), before).await);
+        let beside = || with_static(&[&victim.address]);
+        // Asked before others if it could be: who delivers a block has those before it.
+        let publisher = Node::start_with(Config { sync_req_resp: attack.gap == 0, ..beside() }, before).await;
+        let server = if attack.gap > 0 { Some(Node::start_with(beside(), before).await) } else { None };
+        victim.meshed(1 + usize::from(server.is_some())).await;
+        publisher.meshed(1).await;
+        Self { victim, publisher, server, newest: before[before.len() - 1].clone(), gap: attack.gap }
+    }
+
+    /// Publishes the next block, of so many bytes that cannot be packed; how long it took until the victim's chain had it.
+    pub async fn block(&mut self, bytes: usize) -> Duration {
+        let nodes = || std::iter::once(&self.publisher).chain(&self.server);
+        for _ in 0..self.gap {
+            let unheard = child(self.newest.id(), vec![1; 100]);
+            nodes().for_each(|node| node.chain.add(&unheard));
+            self.newest = unheard;
+        }
+        let mut noise = vec![0; bytes];
+        rand::RngCore::fill_bytes(&mut rand::rng(), &mut noise);
+        let block = child(self.newest.id(), noise);
+        self.newest = block.clone();
+        let sent = Instant::now();
+        self.publisher.publish(&block).await;
+        eventually(LONG, || self.victim.chain.has(&block)).await;
+        let came = self.victim.chain.came.lock()[&block.hash];
+        // Small gaps are filled by numbers, of which peers serve a hundred a second.
+        tokio::time::sleep(if self.gap > 0 { 6 * PAUSE } else { PAUSE }).await;
+        came.saturating_duration_since(sent)
+    }
+
+    /// Why somebody was charged, or banned.
+    pub async fn charges(&self) -> Vec<&'static str> {
+        let mut reasons: Vec<&str> = Vec::new();
+        for entry in self.victim.network.ledger(None, 1000).await.unwrap() {
+            let counts = matches!(entry.change, Change::Score(change) if change <= 0.0) || entry.reason == "score";
+            if counts && !reasons.contains(&entry.reason) {
+                reasons.push(entry.reason);
+            }
+        }
+        reasons
+    }
+
+    pub async fn end(self) {
+        self.publisher.stop().await;
+        if let Some(server) = self.server {
+            server.stop().await;
+        }
+        if let Some(victim) = Arc::into_inner(self.victim) {
+            victim.stop().await;
+        }
+    }
+}
+
+/// An attack under way.
+pub struct Attacking {
+    stop: CancellationToken,
+    threads: Vec<std::thread::JoinHandle<bool>>,
+}
+
+impl Attack {
+    /// Each attacker has a thread of its own.
+    pub fn begin(&self, node: &Arc<Node>, blocks: &[Arc<Payload>]) -> Attacking {
+        let stop = CancellationToken::new();
+        let one = |_| {
+            let (begin, node, blocks, stop) = (self.begin, node.clone(), blocks.to_vec(), stop.clone());
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = stop.cancelled() => true,
+                        () = begin(node, blocks) => false,
+                    }
+                })
+            })
+        };
+        let threads = (0..self.attackers).map(one).collect();
+        Attacking { stop, threads }
+    }
+}
+
+impl Attacking {
+    /// Ends it. It must not have ended by itself.
+    pub fn end(self) {
+        self.stop.cancel();
+        self.threads.into_iter().for_each(|thread| assert!(thread.join().unwrap(), "the attack came to an end"));
+    }
+}
+
+/// Attacks under one name after the other.
+pub async fn again_and_again(node: &Node, attack: impl AsyncFn(&mut Raw, &Node)) {
+    loop {
+        let mut raw = Raw::connected_to(node, false).await;
+        attack(&mut raw, node).await;
+        drop(raw);
+        tokio::time::sleep(BREATH).await;
+    }
+}
+
+fn is_let_alone(raw: &Raw, node: &Node) -> bool {
+    raw.0.is_connected(&node.network.local_peer_id())
+}
+
+async fn pause(raw: &mut Raw, time: Duration) {
+    let until = Instant::now() + time;
+    raw.drive(eventually(LONG, || Instant::now() >= until)).await;
+}
+
+/// Bytes that are no snappy, each time others.
+pub fn garbage(i: u32) -> Vec<u8> {
+    [&[255, 255, 255, 7][..], &i.to_le_bytes(), &[1; 1000]].concat()
+}
+
+/// A thousand messages of garbage a second, or about.
+pub async fn flood_garbage(raw: &mut Raw, node: &Node) {
+    for i in 0u32.. {
+        if !is_let_alone(raw, node) {
+            return;
+        }
+        let _ = raw.0.behaviour_mut().gossip.publish(v4_topic(), garbage(i));
+        if i % 5 == 0 {
+            pause(raw, Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Where the number of a bomb stands in it.
+const NUMBER: [u8; 8] = [1, 3, 5, 7, 11, 13, 17, 19];
+
+/// The largest message in half a MiB, each time another. A signature from which some signer can be recovered comes first.
+pub fn bomb() -> Vec<u8> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    static BOMB: LazyLock<(Vec<u8>, usize)> = LazyLock::new(|| {
+        let signature = sign::sign(&sign::secret_from_hex(STRANGER).unwrap(), CHAIN, b"anything");
+        let zeros = vec![0; gossip::MAX_MESSAGE_LEN - signature.len() - NUMBER.len()];
+        let packed = snap::raw::Encoder::new().compress_vec(&[&signature[..], &NUMBER, &zeros].concat()).unwrap();
+        let place = packed.windows(NUMBER.len()).position(|part| part == NUMBER).unwrap();
+        (packed, place)
+    });
+    let (mut bomb, place) = BOMB.clone();
+    bomb[place..place + NUMBER.len()].copy_from_slice(&MADE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    bomb
+}
+
+/// As fast as they are taken.
+pub async fn throw_bombs(raw: &mut Raw, node: &Node) {
+    let mut stream = raw.open(node, GOSSIP).await;
+    while is_let_alone(raw, node) {
+        let bomb = frame(&[bomb()]);
+        let sent = async { stream.write_all(&bomb).await.and(stream.flush().await).is_ok() };
+        tokio::pin!(sent);
+        let sent = loop {
+            tokio::select! {
+                sent = &mut sent => break sent,
+                _ = raw.0.select_next_some() => {}
+            }
+        };
+        if !sent {
+            return;
+        }
+    }
+}
+
+/// What carries a connection and nothing else.
+pub type Carrier = Boxed<(PeerId, StreamMuxerBox)>;
+
+pub fn over_tcp(identity: &Keypair) -> Carrier {
+    let tcp = tcp::tokio::Transport::new(tcp::Config::default()).upgrade(Version::V1Lazy);
+    let tcp = tcp.authenticate(noise::Config::new(identity).unwrap()).multiplex(yamux::Config::default());
+    tcp.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))).boxed()
+}
+
+pub fn over_quic(identity: &Keypair) -> Carrier {
+    let quic = quic::tokio::Transport::new(quic::Config::new(identity));
+    quic.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))).boxed()
+}
+
+/// Opens streams that never say what they are for, on a connection that carries nothing else, until the node hangs up.
+pub async fn open_streams(mut carrier: Carrier, node: &Node) {
+    let address = node.address.iter().filter(|part| !matches!(part, libp2p::multiaddr::Protocol::P2p(_))).collect();
+    let dialled = carrier.dial(address, DialOpts { role: Endpoint::Dialer, port_use: PortUse::New }).unwrap();
+    // It may be in the middle of hanging up on who was here before.
+    let Ok((_, mut muxer)) = dialled.await else { return };
+    let mut held = Vec::new();
+    loop {
+        let opened = poll_fn(|cx| {
+            while let Poll::Ready(event) = muxer.poll_unpin(cx) {
+                if event.is_err() {
+                    return Poll::Ready(None);
+                }
+            }
+            muxer.poll_outbound_unpin(cx).map(Result::ok)
+        });
+        let Some(mut stream) = opened.await else { return };
+        let mut written = stream.write_all(&[0x13]);
+        let said = poll_fn(|cx| {
+            // Datagrams move when their connection is polled.
+            let closed = matches!(muxer.poll_unpin(cx), Poll::Ready(Err(_)));
+            if closed { Poll::Ready(false) } else { written.poll_unpin(cx).map(|said| said.is_ok()) }
+        });
+        if !said.await {
+            return;
+        }
+        held.push(stream);
+    }
+}
+
+/// Gossip streams that promise 8 MiB and bring a little of it.
+pub async fn send_halves(raw: &mut Raw, node: &Node) {
+    let half = [&[0x80, 0x80, 0x80, 0x04][..], &[1; 100_000]].concat();
+    let mut held = Vec::new();
+    while is_let_alone(raw, node) && held.len() < 40 {
+        let Some(stream) = raw.try_send(node, GOSSIP, &half).await else { return };
+        held.push(stream);
+    }
+    while is_let_alone(raw, node) {
+        pause(raw, Duration::from_millis(10)).await;
+    }
+}
+
+/// Asks for everything from the node's first block on, as often as it may, and reads none of it.
+pub async fn stall(raw: &mut Raw, node: &Node) {
+    let Some(last) = node.chain.blocks.lock().values().last().map(|block| block.id()) else { return };
+    let ask = wire::BodiesRequest { first: 11, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+    let asked = wire::frame(&wire::Request { ask: Some(Ask::Bodies(ask)) });
+    let mut held = Vec::new();
+    while held.len() < 4 {
+        let Some(stream) = raw.try_send(node, &wire::protocol_id(CHAIN), &asked).await else { return };
+        held.push(stream);
+    }
+    while is_let_alone(raw, node) {
+        pause(raw, Duration::from_millis(10)).await;
+    }
+}
+
+/// The same blocks over and over.
+pub async fn replay(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
+    let again = frame(&blocks.iter().map(|block| message(block)).cycle().take(40).collect::<Vec<_>>());
+    let mut stream = raw.open(node, GOSSIP).await;
+    while is_let_alone(raw, node) {
+        let sent = async { stream.write_all(&again).await.and(stream.flush().await).is_ok() };
+        tokio::pin!(sent);
+        let sent = loop {
+            tokio::select! {
+                sent = &mut sent => break sent,
+                _ = raw.0.select_next_some() => {}
+            }
+        };
+        if !sent {
+            return;
+        }
+        pause(raw, Duration::from_millis(10)).await;
+    }
+}
+
+/// Valid blocks upon `parent`, always another one.
+pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
+    while is_let_alone(raw, node) {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let data = MADE.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let _ = raw.0.behaviour_mut().gossip.publish(v4_topic(), message(&child(parent.id(), data.to_vec())));
+        pause(raw, Duration::from_millis(10)).await;
+    }
+}
+
+/// A peer that answers `payload_by_number` with blocks of another branch. Nobody asks it twice, so it leaves soon after.
+pub async fn serve_another_branch(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
+    let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
+    let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+    let mut leave = Box::pin(tokio::time::sleep(LONG));
+    while is_let_alone(raw, node) {
+        tokio::select! {
+            Some((_, mut stream)) = incoming.next() => {
+                let blocks = blocks.to_vec();
+                tokio::spawn(async move { answer_with_another(&mut stream, &blocks).await });
+                leave = Box::pin(tokio::time::sleep(4 * BREATH));
+            }
+            _ = raw.0.select_next_some() => {}
+            () = &mut leave => return,
+        }
+    }
+}
+
+/// One answer to `payload_by_number`: a block of that number, consistent in itself and not the chain's.
+pub async fn answer_with_another(stream: &mut Stream, blocks: &[Arc<Payload>]) {
+    let mut request = [0; 8];
+    let _ = stream.read_exact(&mut request).await;
+    let number = u64::from_le_bytes(request);
+    let Some(other) = blocks.iter().find(|block| block.number() == number).or(blocks.last()) else { return };
+    let mut other = (**other).clone();
+    (other.header.number, other.header.gas_used) = (number, other.header.gas_used + 1);
+    let other = Payload::sealed(other.header, other.transactions);
+    let _ = stream.write_all(&reqresp::encode_response(&other, &forks()).unwrap()).await;
+    let _ = stream.close().await;
+}
+
+/// A peer of our kind that answers what it likes.
+pub type Server = fn(&[Arc<Payload>], Ask) -> Vec<Answer>;
+
+pub struct Fake {
+    pub id: PeerId,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Fake {
+    pub async fn connected_to(node: &Node, blocks: &[Arc<Payload>], server: Server) -> Self {
+        // Asked first of equals: the one of the lowest id.
+        let others = node.network.peers();
+        let mut raw = Raw::new(false);
+        while others.iter().any(|peer| peer.id < raw.id()) {
+            raw = Raw::new(false);
+        }
+        let protocol = StreamProtocol::try_from_owned(wire::protocol_id(CHAIN)).unwrap();
+        let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+        raw.reconnect(node).await;
+        let (id, blocks) = (raw.id(), blocks.to_vec());
+        let drive = tokio::spawn(async move {
+            loop {
+                raw.0.select_next_some().await;
+            }
+        });
+        let serve = tokio::spawn(async move {
+            while let Some((_, stream)) = incoming.next().await {
+                let blocks = blocks.clone();
+                tokio::spawn(async move { answer(stream, &blocks, server).await });
+            }
+        });
+        Self { id, tasks: [drive, serve] }
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn answer(mut stream: Stream, blocks: &[Arc<Payload>], server: Server) -> Option<()> {
+    let mut length = [0; LENGTH];
+    stream.read_exact(&mut length).await.ok()?;
+    let mut request = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut request).await.ok()?;
+    let answers = server(blocks, wire::decode_request(&request).ok()?);
+    if answers.is_empty() {
+        // Silence, on an open stream.
+        std::future::pending::<()>().await;
+    }
+    for answer in answers {
+        stream.write_all(&wire::frame(&wire::Response { answer: Some(answer) })).await.ok()?;
+    }
+    stream.close().await.ok()
+}
+
+pub fn status(blocks: &[Arc<Payload>]) -> wire::Status {
+    wire::Status {
+        chain_id: CHAIN,
+        genesis_hash: genesis().id.hash.to_vec(),
+        head: blocks.last().map(|block| block.id().into()),
+        ..Default::default()
+    }
+}
+
+pub fn chunk(items: impl IntoIterator<Item = Bytes>) -> wire::Chunk {
+    let mut chunk = ChunkBuilder::default();
+    items.into_iter().for_each(|item| chunk.push(&[&item]));
+    chunk.finish().unwrap()
+}
+
+pub fn true_bodies(blocks: &[Arc<Payload>], ask: &wire::BodiesRequest) -> Vec<Bytes> {
+    let range = (ask.first - 11) as usize..=(ask.last - 11) as usize;
+    blocks[range].iter().map(|block| wire::encode_block(block).concat().into()).collect()
+}
+
+pub fn true_headers(blocks: &[Arc<Payload>], ask: &wire::HeadersRequest) -> Vec<Bytes> {
+    let upper = &blocks[..=(ask.number - 11) as usize];
+    upper.iter().rev().take(ask.count as usize).map(|block| wire::encode_block(block)[0].clone().into()).collect()
+}
+
+/// Everything true, but for what `lie` says.
+pub fn truth(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Status(_) => vec![Answer::Status(status(blocks))],
+        Ask::Headers(ask) => vec![Answer::Headers(chunk(true_headers(blocks, &ask)))],
+        Ask::Bodies(ask) => vec![Answer::Bodies(chunk(true_bodies(blocks, &ask)))],
+    }
+}
+
+/// A block of the window is one that it made up.
+pub fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    match ask {
+        Ask::Bodies(ask) => {
+            let mut items = true_bodies(blocks, &ask);
+            let mut made_up = (*blocks[5]).clone();
+            made_up.header.gas_used += 1;
+            items[3] = wire::encode_block(&made_up).concat().into();
+            vec![Answer::Bodies(chunk(items))]
+        }
+        ask => truth(blocks, ask),
+    }
+}
+
+/// A head that cannot be there yet.
+pub fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
+    let head = wire::Block { number: u64::MAX, hash: vec![1; 32] };
+    truth(&[], ask)
+        .into_iter()
+        .map(|answer| match answer {
+            Answer::Status(status) => Answer::Status(wire::Status { head: Some(head.clone()), ..status }),
+            answer => answer,
+        })
+        .collect()
+}
