@@ -4,8 +4,8 @@
 //! task, in which nothing else moves meanwhile. 10 MiB of zeros come in half a MiB and are 30 ms of work. So the connection that brought
 //! a message unpacks it ([`Handler`]): a light one at once, a heavy one on another thread as soon as there is a place. The places are
 //! given in the order of asking and a connection asks for one at a time, so a heavy block waits for one message of every other peer at
-//! most, and a light one for none; static peers have places of their own. A place is taken until the router has looked at the message, so what is unpacked and not yet seen is
-//! bounded.
+//! most, and a light one for none; static peers have places of their own. A place is taken until the router has looked at the message, so
+//! what is unpacked and not yet seen is bounded.
 //!
 //! What can overload it: bombs. They wait, and their senders with them: of what follows on the same connection one frame is read.
 

@@ -45,7 +45,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { overlays: 48_000_000, way_back: view::WAY_BACK }
+        Self { overlays: 32_000_000, way_back: view::WAY_BACK }
     }
 }
 

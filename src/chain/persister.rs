@@ -28,9 +28,9 @@ const ROTATE_SOON: Duration = Duration::from_secs(60);
 /// Time that the end of the node may take for it.
 const ROTATE_AT_END: Duration = Duration::from_secs(10);
 
-/// Bytes of blocks that are committed as one batch, which is a second copy of them in memory: a few full blocks, or some hundred small
+/// Bytes of blocks that are committed as one batch, which is a second copy of them in memory: a full block or two, or a hundred small
 /// ones, over which the cost of a batch is spread well enough.
-const BATCH_WEIGHT: usize = 16_000_000;
+const BATCH_WEIGHT: usize = 8_000_000;
 
 /// Take the store from its head down to `unwind_to`, then up along `blocks`.
 pub struct Work {

@@ -45,6 +45,7 @@ use buffers::Buffers;
 use cache::RowCache;
 use fjall::{
     CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable,
+    compaction::Leveled,
     config::{CompressionPolicy, FilterPolicy},
 };
 use history::{History, Kept, Pin};
@@ -76,6 +77,9 @@ const LARGE_GENESIS: usize = 100_000;
 const LONG_HISTORY: u32 = 1024;
 /// Likewise of blocks: the bodies of blocks with many transactions.
 const LONG_BLOCKS: u32 = 4096;
+/// Tables that gather before they are merged into the next level. The rows of state and history are spread evenly over their keys, so
+/// that each merge rewrites all of it: with the engine's four a node that syncs writes a third more.
+const GATHERED_TABLES: u8 = 8;
 
 const HEAD: &[u8] = b"_head";
 const SCHEMA_ROW: &[u8] = b"schema";
@@ -141,14 +145,15 @@ impl Space {
         // Compaction moves the places of long rows, not them.
         let separated = |long| KvSeparationOptions::default().separation_threshold(long);
         let unfiltered = FilterPolicy::disabled();
+        let gathering = Arc::new(Leveled::default().with_l0_threshold(GATHERED_TABLES));
         match self {
             // Who asks for a row mostly knows that it is there.
-            Self::State => options.expect_point_read_hits(true),
+            Self::State => options.expect_point_read_hits(true).compaction_strategy(gathering),
             // Rows are looked for by their neighbours: a filter would not be asked.
             Self::History => {
                 // Hashes do not get shorter.
                 let records = separated(LONG_HISTORY).compression(CompressionType::None);
-                options.filter_policy(unfiltered).with_kv_separation(Some(records))
+                options.filter_policy(unfiltered).with_kv_separation(Some(records)).compaction_strategy(gathering)
             }
             // Written in the order of keys, and without a row that every batch changes: what is written out overlaps with nothing and
             // becomes part of the lowest level as it is.
@@ -201,7 +206,7 @@ impl Store {
         }
         let head = genesis.id();
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
-        let (writer, rows) = (Mutex::new(head), RowCache::new(cache / 2));
+        let (writer, rows) = (Mutex::new(head), RowCache::new(reads(cache) / 2));
         let buffers = Buffers::default();
         let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.check_space()?;
@@ -274,7 +279,7 @@ impl Store {
             return Err(StoreError::Unproven(dir.into()));
         }
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
-        let (writer, rows) = (Mutex::new(head), RowCache::new(cache / 2));
+        let (writer, rows) = (Mutex::new(head), RowCache::new(reads(cache) / 2));
         let buffers = Buffers::default();
         let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
         store.0.history.committed(opened(dir, || store.0.kept(&store.0.db.snapshot()))?);
@@ -438,8 +443,14 @@ impl Store {
 }
 
 /// Half of `cache` is for blocks of the database, half for rows.
+/// What is left of the cache for reading, half for rows and half for the blocks of tables that they lie in: write buffers are memory for
+/// the database too.
+fn reads(cache: u64) -> u64 {
+    cache / 4 * 3
+}
+
 fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjall::Error> {
-    let builder = Database::builder(path).cache_size(cache / 2).journal_compression(CompressionType::None);
+    let builder = Database::builder(path).cache_size(reads(cache) / 2).journal_compression(CompressionType::None);
     // With more threads than one, one of them would turn in circles while another compacts.
     builder.worker_threads(1).with_compaction_filter_factories(history.filters()).open()
 }

@@ -14,7 +14,7 @@ use std::{
 /// Bytes of all memtables, full ones included, above which the writer waits: one and a half times what they hold when none is being
 /// written out. Counted here and not by the engine, which counts neither the nodes of its lists nor what an allocation costs: for the
 /// short rows of trie history that is as much again.
-const BUDGET: u64 = 80 << 20;
+const BUDGET: u64 = 68 << 20;
 /// Longest wait for the engine after one batch. It may have stopped on an error, which the next batch is told.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(2);
