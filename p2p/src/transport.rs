@@ -82,6 +82,10 @@ pub fn listening_swarm(
     propagation: &SharedPropagation,
     crowds: impl IntoIterator<Item = IpAddr>,
 ) -> Result<Swarm<Behaviour>, StartError> {
+    // Before anything is opened: what is told does not hang on who else listens where.
+    if let Some(port) = config.listen_quic.filter(|port| *port != 0 && Some(*port) == config.discovery_port()) {
+        return Err(StartError::SharedPort(port));
+    }
     let transport = transport(&config.identity, rules, config.name_server)?;
     let behaviour = Behaviour::new(config, topics, rules.clone(), propagation, crowds).map_err(StartError::Mesh)?;
     let options = swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE);
@@ -94,9 +98,6 @@ pub fn listening_swarm(
     }
     swarm.listen_on(config.listen_addr()).map_err(|error| listen_error(address, io::Error::other(error)))?;
     if let Some(port) = config.listen_quic {
-        if port != 0 && Some(port) == config.discovery_port() {
-            return Err(StartError::SharedPort(port));
-        }
         let address = SocketAddr::new(config.listen_ip, port);
         let refused = |error: TransportError<io::Error>| StartError::Quic { address, reason: error.to_string() };
         swarm.listen_on(config.quic_addr(port)).map_err(refused)?;
