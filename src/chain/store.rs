@@ -242,7 +242,13 @@ impl Store {
             return Err(StoreError::Uninitialised(dir.into()));
         }
         if !is_database(&path) {
-            return Err(StoreError::NotStarling(path));
+            return Err(match begun::has_keyspaces(&path) {
+                true => StoreError::Damaged {
+                    dir: dir.into(),
+                    what: format!("{} is missing or empty", path.join("version").display()),
+                },
+                false => StoreError::NotStarling(path),
+            });
         }
         let lock = Lock::take(dir)?;
         if let Some(damaged) = journal::check(&path).map_err(|source| StoreError::Io { path: path.clone(), source })? {

@@ -8,11 +8,17 @@ use std::{
 };
 
 const VERSION: &str = "version";
+const KEYSPACES: &str = "keyspaces";
 
 /// Whether the engine finished making this folder.
 pub(in crate::chain) fn is_database(folder: &Path) -> bool {
     // Written whole or not at all, but for a power cut.
     folder.join(VERSION).metadata().is_ok_and(|file| file.is_file() && file.len() > 0)
+}
+
+/// Whether the engine has made keyspaces in this folder, whatever else is missing there.
+pub(super) fn has_keyspaces(folder: &Path) -> bool {
+    folder.join(KEYSPACES).read_dir().is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// What the engine has made in a folder, if that is all there is in it and no process is at it.
@@ -21,7 +27,7 @@ fn begun(folder: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     for entry in folder.read_dir()? {
         let path = entry?.path();
         let expected = match path.file_name().and_then(|name| name.to_str()) {
-            Some("keyspaces") => path.is_dir() && path.read_dir()?.next().is_none(),
+            Some(KEYSPACES) => path.is_dir() && path.read_dir()?.next().is_none(),
             Some("lock") => path.is_file() && File::open(&path)?.try_lock().is_ok(),
             Some("0.jnl") => path.is_file() && is_zeros(&path)?,
             Some(VERSION) => path.is_file() && path.metadata()?.len() == 0,

@@ -81,6 +81,18 @@ fn refusals_say_what_is_wrong() {
 }
 
 #[test]
+fn a_database_without_its_version_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(create(dir.path()));
+    let version = dir.path().join("chain/version");
+    for damage in [|path: &Path| std::fs::write(path, "").unwrap(), |path: &Path| std::fs::remove_file(path).unwrap()] {
+        damage(&version);
+        let error = Store::open(dir.path(), CACHE, None).map(drop).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }) && error.to_string().contains("starling init"), "{error}");
+    }
+}
+
+#[test]
 fn another_programs_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let db = Database::builder(dir.path().join("chain")).open().unwrap();
