@@ -6,11 +6,10 @@
 //!
 //! Sizes: `STARLING_BENCH_BLOCKS` (24) of each half of a line; `STARLING_BENCH_ONLY` names one attack.
 
-// Of what the tests share this uses a part.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/it/attackers.rs"]
 mod attackers;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/it/net.rs"]
 mod net;
 

@@ -23,6 +23,7 @@ mod maintain;
 mod manifest;
 mod proofs;
 mod read;
+mod space;
 mod torn;
 mod unwind;
 
@@ -35,6 +36,7 @@ pub use journal::DamagedJournal;
 pub(in crate::chain) use journal::check as check_journals;
 pub(in crate::chain) use maintain::{KINDS, Rewrite, is_own};
 pub(in crate::chain) use manifest::check as check_lists;
+pub(in crate::chain) use space::Space;
 pub(in crate::chain) use unwind::misfit;
 pub use unwind::{Before, UnwindRecord};
 
@@ -43,11 +45,7 @@ use alloy_primitives::Bytes;
 use batch::Batch;
 use buffers::Buffers;
 use cache::RowCache;
-use fjall::{
-    CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Readable,
-    compaction::Leveled,
-    config::{CompressionPolicy, FilterPolicy},
-};
+use fjall::{CompressionType, Database, Keyspace, Readable};
 use history::{History, Kept, Pin};
 pub(crate) use lock::Lock;
 use parking_lot::Mutex;
@@ -72,14 +70,6 @@ const FREE_SPACE: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 
 /// A genesis of more rows is written out at once: the first open should not find it in the journal.
 const LARGE_GENESIS: usize = 100_000;
-
-/// Rows of so many bytes are kept apart from their keys: unwind records, and none else of history.
-const LONG_HISTORY: u32 = 1024;
-/// Likewise of blocks: the bodies of blocks with many transactions.
-const LONG_BLOCKS: u32 = 4096;
-/// Tables that gather before they are merged into the next level. The rows of state and history are spread evenly over their keys, so
-/// that each merge rewrites all of it: with the engine's four a node that syncs writes a third more.
-const GATHERED_TABLES: u8 = 8;
 
 const HEAD: &[u8] = b"_head";
 const SCHEMA_ROW: &[u8] = b"schema";
@@ -107,63 +97,6 @@ enum Open {
     Whole,
     /// To be made whole.
     Repair,
-}
-
-/// The keyspaces, each of rows that live and die together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::chain) enum Space {
-    State,
-    History,
-    Blocks,
-    Index,
-    Code,
-    Meta,
-}
-
-impl Space {
-    const ALL: [Space; 6] = [Self::State, Self::History, Self::Blocks, Self::Index, Self::Code, Self::Meta];
-
-    pub(in crate::chain) fn name(self) -> &'static str {
-        match self {
-            Self::State => "state",
-            Self::History => "history",
-            Self::Blocks => "blocks",
-            Self::Index => "index",
-            Self::Code => "code",
-            Self::Meta => "meta",
-        }
-    }
-
-    /// Whether every batch writes the head row here. The newest block says the same of `blocks`.
-    fn has_head(self) -> bool {
-        self != Self::Blocks
-    }
-
-    fn options(self) -> KeyspaceCreateOptions {
-        // See `buffers`: the writer turns memtables over.
-        let options = KeyspaceCreateOptions::default().max_memtable_size(u64::MAX);
-        // Compaction moves the places of long rows, not them.
-        let separated = |long| KvSeparationOptions::default().separation_threshold(long);
-        let unfiltered = FilterPolicy::disabled();
-        let gathering = Arc::new(Leveled::default().with_l0_threshold(GATHERED_TABLES));
-        match self {
-            // Who asks for a row mostly knows that it is there.
-            Self::State => options.expect_point_read_hits(true).compaction_strategy(gathering),
-            // Rows are looked for by their neighbours: a filter would not be asked.
-            Self::History => {
-                // Hashes do not get shorter.
-                let records = separated(LONG_HISTORY).compression(CompressionType::None);
-                options.filter_policy(unfiltered).with_kv_separation(Some(records)).compaction_strategy(gathering)
-            }
-            // Written in the order of keys, and without a row that every batch changes: what is written out overlaps with nothing and
-            // becomes part of the lowest level as it is.
-            Self::Blocks => options
-                .filter_policy(unfiltered)
-                .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
-                .with_kv_separation(Some(separated(LONG_BLOCKS))),
-            _ => options,
-        }
-    }
 }
 
 /// A handle to the store; cheap to clone. The store closes when the last handle and the last snapshot are gone.

@@ -1,7 +1,7 @@
 //! What the engine remembers of blocks that are not in the chain: those that wait for a parent, those that are kept in the payload log
 //! until a fork choice leads to them, and those that were refused.
 //!
-//! Pure. Both are bounded; what a rollup node sent longest ago goes first, and it sends it again when it needs it.
+//! Pure. All are bounded; what a rollup node sent longest ago goes first, and it sends it again when it needs it.
 
 use alloy_primitives::B256;
 use lru::LruCache;

@@ -259,20 +259,24 @@ pub fn bomb() -> Vec<u8> {
     bomb
 }
 
+/// Sends a frame, with the swarm running meanwhile. False: the stream has ended.
+async fn send(raw: &mut Raw, stream: &mut Stream, frame: &[u8]) -> bool {
+    let sent = async { stream.write_all(frame).await.and(stream.flush().await).is_ok() };
+    tokio::pin!(sent);
+    loop {
+        tokio::select! {
+            sent = &mut sent => return sent,
+            _ = raw.0.select_next_some() => {}
+        }
+    }
+}
+
 /// As fast as they are taken.
 pub async fn throw_bombs(raw: &mut Raw, node: &Node) {
     let mut stream = raw.open(node, GOSSIP).await;
     while is_let_alone(raw, node) {
         let bomb = frame(&[bomb()]);
-        let sent = async { stream.write_all(&bomb).await.and(stream.flush().await).is_ok() };
-        tokio::pin!(sent);
-        let sent = loop {
-            tokio::select! {
-                sent = &mut sent => break sent,
-                _ = raw.0.select_next_some() => {}
-            }
-        };
-        if !sent {
+        if !send(raw, &mut stream, &bomb).await {
             return;
         }
     }
@@ -355,15 +359,7 @@ pub async fn replay(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     let again = frame(&blocks.iter().map(|block| message(block)).cycle().take(40).collect::<Vec<_>>());
     let mut stream = raw.open(node, GOSSIP).await;
     while is_let_alone(raw, node) {
-        let sent = async { stream.write_all(&again).await.and(stream.flush().await).is_ok() };
-        tokio::pin!(sent);
-        let sent = loop {
-            tokio::select! {
-                sent = &mut sent => break sent,
-                _ = raw.0.select_next_some() => {}
-            }
-        };
-        if !sent {
+        if !send(raw, &mut stream, &again).await {
             return;
         }
         pause(raw, Duration::from_millis(10)).await;

@@ -96,7 +96,7 @@ fn a_database_without_its_version_is_damaged() {
 fn another_programs_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let db = Database::builder(dir.path().join("chain")).open().unwrap();
-    db.keyspace("recipes", KeyspaceCreateOptions::default).unwrap();
+    db.keyspace("recipes", fjall::KeyspaceCreateOptions::default).unwrap();
     drop(db);
     assert!(matches!(Store::open(dir.path(), CACHE, None), Err(StoreError::NotStarling(_))));
 }
