@@ -6,7 +6,8 @@ import { Contract, ContractFactory, JsonRpcProvider, Wallet, WebSocketProvider, 
 
 const { http, ws, key } = JSON.parse(process.argv[2]);
 const { abi, bytecode } = JSON.parse(readFileSync(new URL('contracts/Token.json', import.meta.url), 'utf8'));
-const provider = new JsonRpcProvider(http, undefined, { polling: true, pollingInterval: 200 });
+// Ethers answers a request that it sent within the last 250 ms from memory; a transfer can be in a block sooner.
+const provider = new JsonRpcProvider(http, undefined, { polling: true, pollingInterval: 200, cacheTimeout: -1 });
 const wallet = new Wallet(key, provider);
 const friend = Wallet.createRandom().address;
 
@@ -59,7 +60,7 @@ assert.equal(await provider.getStorage(address, 1), zeroPadValue(toBeHex(1000), 
 // Filters and subscriptions are set before the transfer that they tell of.
 const filter = await provider.send('eth_newFilter', [{ address, fromBlock: toQuantity(deployed.blockNumber), topics: [id('Transfer(address,address,uint256)'), null, zeroPadValue(friend, 32)] }]);
 const blocks = await provider.send('eth_newBlockFilter', []);
-const socket = new WebSocketProvider(ws);
+const socket = new WebSocketProvider(ws, undefined, { cacheTimeout: -1 });
 const heard = new Promise((resolve) => new Contract(address, abi, socket).on('Transfer', (from, to, value) => resolve([from, to, value])));
 const headed = new Promise((resolve) => socket.on('block', resolve));
 await socket.send('eth_blockNumber', []);
