@@ -121,7 +121,8 @@ async fn node(datadir: &Path) {
         let decoded = WirePayload::decode(PayloadVersion::V4, &wire).expect("a payload").into_payload();
         let payload = Arc::new(decoded.expect("it is whole"));
         let sent = Instant::now();
-        let inserted = chain.submit(payload.clone(), Provenance::Linked).await.expect("the chain runs").await;
+        let provenance = Provenance::Linked { tip: payload.number() };
+        let inserted = chain.submit(payload.clone(), provenance).await.expect("the chain runs").await;
         assert_eq!(inserted.expect("the chain runs"), Inserted::Valid);
         all.push(sent.elapsed());
         minute.push(sent.elapsed());

@@ -84,7 +84,7 @@ fn main() {
             let by_gossip = publish(&first.network, &replica.0, &block, signature).await;
             tokio::time::sleep(PAUSE).await;
             let begun = Instant::now();
-            alone.0.follow(block.clone(), Provenance::Linked).await.expect("the chain runs");
+            alone.0.follow(block.clone(), Provenance::Linked { tip: block.number() }).await.expect("the chain runs");
             let by_hand = begun.elapsed();
             assert_eq!(alone.0.view().head(), block.id());
             gossip.push(by_gossip);

@@ -174,7 +174,10 @@ async fn import(chain: &Chain, wire: impl stream::Stream<Item = Bytes>) {
         wire.map(decode)
             .buffered(AHEAD)
             .map(|payload| Arc::new(payload.expect("decoding ends").expect("it is a payload")))
-            .then(|payload| chain.submit(payload, Provenance::Linked))
+            .then(|payload| {
+                let provenance = Provenance::Linked { tip: payload.number() };
+                chain.submit(payload, provenance)
+            })
             .map(|submitted| submitted.expect("the chain runs"))
             .buffered(AHEAD)
     );

@@ -119,7 +119,10 @@ impl Engine {
             }
             Inserted::Invalid { latest_valid, reason } => Ok(invalid(latest_valid, reason)),
             Inserted::NoRoom => self.keep(&mut memory, payload).await,
-            Inserted::Syncing if memory.is_kept(&parent) => self.keep(&mut memory, payload).await,
+            // The log lets go what is far below the stored head.
+            Inserted::Syncing if memory.is_kept(&parent) && self.find(&mut memory, parent).await?.is_some() => {
+                self.keep(&mut memory, payload).await
+            }
             Inserted::Syncing => {
                 memory.wait(payload);
                 Ok(self.bring(&mut memory, hash, false).await?.unwrap_or_else(syncing))

@@ -81,7 +81,7 @@ pub async fn run(
             },
             event = events.recv(), if answers.len() < AHEAD => {
                 let Some(Event { payload, provenance, blame }) = event else { return Ok(()) };
-                let fresh = !matches!(provenance, Provenance::Linked);
+                let fresh = !matches!(provenance, Provenance::Linked { .. });
                 let block = Block { number: payload.number(), hash: payload.hash, timestamp: payload.timestamp(), fresh };
                 match chain.submit(payload, provenance).await {
                     Ok(answer) => answers.push_back(async move { (block, blame, answer.await) }),

@@ -22,7 +22,10 @@ pub enum Provenance {
     /// Gossip, signed by this address.
     Signed(Address),
     /// Its hash is the parent hash of a trusted payload.
-    Linked,
+    Linked {
+        /// Height of the signed block above it.
+        tip: u64,
+    },
     /// The Engine API (JWT).
     Engine,
     /// `admin_postUnsafePayload`.

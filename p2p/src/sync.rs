@@ -303,13 +303,10 @@ impl Sync {
             self.heard = Some(now);
         }
         match outcome {
-            Ok(arrival) => {
-                let body = Body { arrival, provenance: Provenance::Linked };
-                match self.gap.as_mut().map_or(Ok(()), |gap| gap.fill(number, body, &self.limits, now)) {
-                    Ok(()) => self.sources.worked(&peer),
-                    Err(fault) => self.blame(peer, fault, number, now),
-                }
-            }
+            Ok(arrival) => match self.gap.as_mut().map_or(Ok(()), |gap| gap.fill(number, arrival, &self.limits, now)) {
+                Ok(()) => self.sources.worked(&peer),
+                Err(fault) => self.blame(peer, fault, number, now),
+            },
             Err(Failure::Malformed) => self.blame(peer, Fault::Malformed, number, now),
             // A former source's late failures say nothing new.
             Err(failure) => {

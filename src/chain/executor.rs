@@ -162,7 +162,6 @@ impl Executor {
         for (arrival, id) in self.log.arrivals(lowest).map_err(ChainError::store)? {
             if self.tree.get(&id.hash).is_none() && !self.stored(&id)? {
                 let Some(payload) = self.logged(|log| log.at(arrival), id) else { continue };
-                self.make_room(id.number);
                 // A branch cut off by pruning is not an error.
                 if self.insert(Preparation::later(payload), Provenance::Imported)? != Inserted::Valid {
                     continue;
@@ -180,35 +179,6 @@ impl Executor {
             self.collect(false)?;
         }
         Ok(replayed)
-    }
-
-    /// Makes a logged block the head again, if it is above the stored head: a head that does not rise is stored before it is
-    /// acknowledged. False if something on the way to it is not in the log.
-    fn restore(&mut self, head: BlockId, replayed: &mut usize) -> Result<bool, ChainError> {
-        if head.number <= self.snapshot.head().number {
-            return Ok(true);
-        }
-        let (mut way, mut at) = (Vec::new(), head);
-        while !self.stored(&at)? {
-            let Some(payload) = self.logged(|log| log.by_hash(at.hash), at) else { return Ok(false) };
-            way.push(at);
-            at = BlockId { number: at.number.saturating_sub(1), hash: payload.parent_hash() };
-        }
-        for id in way.into_iter().rev() {
-            // Read again, one at a time: the way may be long.
-            let Some(payload) = self.logged(|log| log.by_hash(id.hash), id) else { return Ok(false) };
-            let timestamp = payload.timestamp();
-            if self.insert(Preparation::later(payload), Provenance::Imported)? != Inserted::Valid {
-                return Ok(false);
-            }
-            *replayed += 1;
-            // So that it is stored on the way, and its memory freed.
-            if let Some((heads, view)) = self.preferred(id, timestamp)? {
-                self.set_heads(heads, view)?;
-            }
-            self.collect(false)?;
-        }
-        Ok(self.heads.head == head)
     }
 
     /// A payload of the log. One that cannot be read is as if it had never come: others will send it.
@@ -232,10 +202,7 @@ impl Executor {
             self.collect(false)?;
             self.obey(command)?;
         }
-        while self.persisting {
-            self.collect(true)?;
-        }
-        Ok(())
+        self.idle()
     }
 
     /// The error is one that ends the chain.
@@ -268,8 +235,8 @@ impl Executor {
             }
             // A block of ours on which none can stand: what has changed since is too much, or no longer kept.
             let Some(parent_view) = self.find_view(parent)? else { return Ok(Inserted::NoRoom) };
-            // A driver may reorganise as often as it likes: what it built long ago makes room.
-            if provenance == Provenance::Engine {
+            // A driver may reorganise as often as it likes, and a file is authority: what was built long ago makes room.
+            if matches!(provenance, Provenance::Engine | Provenance::Imported) {
                 self.make_room(id.number);
             }
             if !self.tree.has_room(id.number) {
@@ -294,7 +261,7 @@ impl Executor {
             match provenance {
                 Provenance::Imported => {}
                 // Peers that filled a gap fill it again.
-                Provenance::Linked => drop(self.unlogged.insert(id.hash)),
+                Provenance::Linked { .. } => drop(self.unlogged.insert(id.hash)),
                 _ => {
                     self.log_adopted(parent)?;
                     self.log_payload(&payload, FOLLOWED)?;
@@ -332,13 +299,26 @@ impl Executor {
     fn follow(&mut self, payload: Preparation, provenance: Provenance) -> Result<Inserted, ChainError> {
         let (id, timestamp) = (payload.payload().id(), payload.payload().timestamp());
         let parent = payload.payload().parent_hash();
-        let inserted = self.insert(payload, provenance)?;
+        let whole = payload.payload().clone();
+        let mut inserted = self.insert(payload, provenance)?;
+        let tip = if let Provenance::Linked { tip } = provenance { tip } else { id.number };
+        // What ends higher than our chain may take its place.
+        if inserted == Inserted::NoRoom && tip > self.heads.head.number {
+            inserted = match self.lead(&whole, provenance) {
+                Err(error @ (ChainError::Store(_) | ChainError::Stopped)) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(number = id.number, hash = %id.hash, %error, "a branch cannot be followed");
+                    Inserted::NoRoom
+                }
+                Ok(inserted) => inserted,
+            };
+        }
         if inserted == Inserted::Valid
             && let Some((heads, view)) = self.preferred(id, timestamp)?
         {
             match provenance {
                 // A killed process fetches what it had not stored again: the log is spared thousands of blocks a second.
-                Provenance::Linked if parent == self.heads.head.hash => self.set_heads(heads, view)?,
+                Provenance::Linked { .. } if parent == self.heads.head.hash => self.set_heads(heads, view)?,
                 _ => self.move_heads(heads, view)?,
             }
         }

@@ -4,8 +4,8 @@
 //! payload log that is damaged beyond that is put aside. Then, block by block from the head down, hashes prove headers, headers
 //! prove transactions, and with both the index is written anew; receipts come from executing blocks again and must have the root that
 //! the header says. Trie rows come from the flat state if its root is the header's. Trie history that is damaged is let go. Every write
-//! is right by itself, so a repair that is interrupted can be repeated. In the end all of the store is verified: a repair that succeeds
-//! leaves nothing damaged.
+//! is right by itself, so a repair that is interrupted can be repeated. In the end the store is verified, old states and
+//! proofs by sample: a repair that succeeds leaves nothing damaged that this finds.
 
 use crate::chain::{
     self, ChainError,

@@ -344,10 +344,7 @@ impl Store {
 
     /// Starts to write memtables out that have been filling for long, so that the journal can be cut: replay at open stays short.
     pub fn rotate(&self) -> Result<(), StoreError> {
-        for space in &self.0.spaces {
-            space.rotate_memtable()?;
-        }
-        Ok(())
+        Ok(self.0.turn_over()?)
     }
 
     /// Writes memtables out, so that the next open has little to replay, if there is room; waits for it no longer than this.
@@ -381,7 +378,6 @@ impl Store {
     }
 }
 
-/// Half of `cache` is for blocks of the database, half for rows.
 /// What is left of the cache for reading, half for rows and half for the blocks of tables that they lie in: write buffers are memory for
 /// the database too.
 fn reads(cache: u64) -> u64 {

@@ -343,3 +343,24 @@ async fn a_branch_that_leaves_far_below_is_stood_on_when_the_head_goes_there() {
     world.make_head(theirs[1].hash).await;
     world.make_head(trunk[59].hash).await;
 }
+
+/// Blocks of a file are in no log until the head leaves them.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invalid_branch_far_below_leaves_imported_blocks() {
+    let maker = World::new();
+    let trunk = maker.chain(&maker.genesis(), 60, 0).await;
+    let good = maker.make(&trunk[9], 1).await;
+    let bad = {
+        let header = alloy_consensus::Header { state_root: B256::ZERO, ..good.header.clone() };
+        Arc::new(Payload::sealed(header, good.transactions.clone()))
+    };
+    let world = World::within(SMALL);
+    world.engine.chain.import(trunk.clone(), Arc::default()).await.unwrap().await.unwrap();
+    let stored = || world.engine.chain.view().stored() == trunk[59].id();
+    crate::chain::tests::until("all is stored", stored).await;
+    world.choose(trunk[59].hash, trunk[50].hash, trunk[9].hash).await.unwrap();
+    assert_eq!(world.engine.new_payload(bad.clone()).await.unwrap(), accepted());
+    let status = world.choose(bad.hash, B256::ZERO, B256::ZERO).await.unwrap();
+    assert!(status.is_invalid() && status.latest_valid_hash == Some(trunk[9].hash), "{status:?}");
+    assert_eq!((world.head(), world.marked()), (trunk[59].hash, [Some(trunk[50].hash), Some(trunk[9].hash)]));
+}

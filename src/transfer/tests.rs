@@ -172,7 +172,10 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
     assert!(tokio::time::timeout(Duration::from_secs(1), &mut importing).await.is_err(), "it waits for room");
     token.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(300), importing).await.expect("it ends");
-    assert!(matches!(ended, Err(ImportError::Interrupted(at)) if at.number == 0), "no block of the file is stored: {ended:?}");
+    assert!(
+        matches!(ended, Err(ImportError::Interrupted(at)) if at.number == 0 || at == ours),
+        "no block of the file is stored: {ended:?}"
+    );
     std::fs::remove_file(filler).unwrap();
     assert!(check(&target).is_sound());
     let (chain, threads) = open(&target);

@@ -1,10 +1,10 @@
 //! One gap: from a trusted tip backward to known ground by parent hash, then upward in order.
 
 use super::{
-    Action, Body, Fault, Limits, WINDOW,
+    Action, Arrival, Body, Fault, Limits, WINDOW,
     ledger::{Ledger, Refusal},
 };
-use crate::range::Links;
+use crate::{handle::Provenance, range::Links};
 use alloy_primitives::B256;
 use libp2p::PeerId;
 use starling_proto::payload::BlockId;
@@ -171,7 +171,8 @@ impl Gap {
     }
 
     /// Takes a fetched body. Inside the skeleton it must match; below it is kept until its turn.
-    pub fn fill(&mut self, number: u64, body: Body, limits: &Limits, now: Instant) -> Result<(), Fault> {
+    pub fn fill(&mut self, number: u64, arrival: Arrival, limits: &Limits, now: Instant) -> Result<(), Fault> {
+        let body = Body { arrival, provenance: Provenance::Linked { tip: self.top().number } };
         let ahead = if self.ground.is_some() { 0 } else { WINDOW as u64 };
         if self.bodies.contains_key(&number) || number.saturating_add(ahead) < self.low || number > self.top().number {
             return Ok(());

@@ -4,11 +4,8 @@
 //! whose lower part it takes over with its bodies and requests. So a skeleton is extended by blocks that gossip missed, and cut back
 //! where the sequencer went another way.
 
-use super::{Arrival, Body, Dropped, Sync};
-use crate::{
-    handle::Provenance,
-    range::{Ground, Links, SHORTEST, Status, Trouble},
-};
+use super::{Arrival, Dropped, Sync};
+use crate::range::{Ground, Links, SHORTEST, Status, Trouble};
 use libp2p::PeerId;
 use starling_proto::payload::BlockId;
 use std::time::{Duration, Instant};
@@ -43,7 +40,7 @@ impl Sync {
             let gaps = self.gap.iter_mut().chain(&mut self.former);
             let Some(gap) = gaps.into_iter().find(|gap| gap.expected(number) == Some(hash)) else { continue };
             // It is the one expected.
-            let _ = gap.fill(number, Body { arrival, provenance: Provenance::Linked }, &self.limits, now);
+            let _ = gap.fill(number, arrival, &self.limits, now);
         }
         self.pump(now);
     }

@@ -1,13 +1,15 @@
 //! Heads that a driver chooses: which blocks they may be, and how they are moved so that a killed process finds them again.
 
-use super::{Executor, MAX_UNWIND};
+use super::{Executor, FOLLOWED, MAX_UNWIND};
 use crate::chain::{
-    ChainError, Heads,
+    ChainError, Heads, Inserted,
+    execute::Preparation,
     persister::Work,
     view::{ReadError, View},
 };
 use alloy_primitives::B256;
-use starling_proto::payload::BlockId;
+use starling_p2p::Provenance;
+use starling_proto::payload::{BlockId, Payload};
 use std::sync::Arc;
 
 impl Executor {
@@ -15,9 +17,7 @@ impl Executor {
     pub(super) fn forkchoice(&mut self, head: B256, safe: Option<B256>, finalized: Option<B256>) -> Result<(), ChainError> {
         if self.below_stored_head(head)?.is_some() {
             // What is being stored leads to the heads that are left.
-            while self.persisting {
-                self.collect(true)?;
-            }
+            self.idle()?;
             if let Some(number) = self.below_stored_head(head)? {
                 return self.rewind(BlockId { number, hash: head }, safe, finalized);
             }
@@ -58,25 +58,105 @@ impl Executor {
         Ok(number.filter(|number| *number < self.snapshot.head().number))
     }
 
-    /// Takes the store back to a block of its chain, one block after the other, and only then shows that as the head: no view has to
-    /// hold what all the blocks above it have changed. Nothing is being stored.
+    /// Takes the store back to a block of its chain. Nothing is being stored.
     fn rewind(&mut self, head: BlockId, safe: Option<B256>, finalized: Option<B256>) -> Result<(), ChainError> {
-        let snapshot = self.snapshot.clone();
+        let heads = self.heads_below(head, safe, finalized)?;
+        self.log_abandoned(head.number)?;
+        self.log.set_head(head).map_err(ChainError::store)?;
+        self.unwind(heads)
+    }
+
+    /// The heads when this block of the stored chain is the head. In every error it cannot be.
+    fn heads_below(&self, head: BlockId, safe: Option<B256>, finalized: Option<B256>) -> Result<Heads, ChainError> {
+        let snapshot = &self.snapshot;
         if head.number + 1 < snapshot.oldest_unwind() || snapshot.head().number - head.number > MAX_UNWIND {
             tracing::warn!(%head, stored = %snapshot.head(), "a block is too deep below the stored head to go back to it");
             return Err(ChainError::UnknownBlock(head.hash));
         }
         let header = snapshot.header(head.number).map_err(ChainError::store)?.ok_or(ChainError::UnknownBlock(head.hash))?;
         let on_branch = |hash| Ok(snapshot.number_of(&hash)?.filter(|number| *number <= head.number));
-        let heads = self.heads_on(head, header.timestamp, (safe, finalized), on_branch)?;
-        drop(snapshot);
-        self.log.set_head(head).map_err(ChainError::store)?;
+        self.heads_on(head, header.timestamp, (safe, finalized), on_branch)
+    }
+
+    /// Takes the store back to this head of its chain, one block after the other, and only then shows it: no view has to hold what all
+    /// the blocks above it have changed. Nothing is being stored.
+    fn unwind(&mut self, heads: Heads) -> Result<(), ChainError> {
         self.heads = heads;
-        self.send(Work { unwind_to: head.number, blocks: vec![], safe: heads.safe, finalized: heads.finalized })?;
-        while self.persisting {
-            self.collect(true)?;
+        self.send(Work { unwind_to: heads.head.number, blocks: vec![], safe: heads.safe, finalized: heads.finalized })?;
+        self.idle()
+    }
+
+    /// What the store is to leave above this height is in the log, so that it can be brought back. Before the head is set there: what is
+    /// logged after it is preferred by a restarted process.
+    fn log_abandoned(&mut self, base: u64) -> Result<(), ChainError> {
+        if base >= self.snapshot.head().number {
+            return Ok(());
+        }
+        let stored = View::new(self.snapshot.clone(), vec![], None, None).map_err(ChainError::store)?;
+        for number in base + 1..=stored.head().number {
+            // Whose transactions are pruned is below any block that can be left.
+            if let Some(payload) = stored.payload(number).map_err(ChainError::store)? {
+                self.log_payload(&payload, FOLLOWED)?;
+            }
         }
         Ok(())
+    }
+
+    /// Executes a block that is to become the head whatever it leaves, where it cannot be executed beside our chain: the head goes to
+    /// its parent first, and comes back if the block is not valid. The error is one that ends the chain, or says why the head cannot go
+    /// there.
+    pub(super) fn lead(&mut self, payload: &Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
+        // What is being stored is lost, if it is not known to be left.
+        self.idle()?;
+        self.make_room(payload.number());
+        let left = self.heads.head;
+        self.forkchoice(payload.parent_hash(), None, None)?;
+        let inserted = self.insert(Preparation::later(payload.clone()), provenance)?;
+        if inserted != Inserted::Valid {
+            self.log.set_head(left).map_err(ChainError::store)?;
+            if !self.restore(left, &mut 0)? {
+                tracing::error!(lost = %left, head = %self.heads.head, "a head that was left cannot be reached any more");
+            }
+        }
+        Ok(inserted)
+    }
+
+    /// Makes a logged block the head again, if it is above the stored head: a head that does not rise is stored before it is
+    /// acknowledged. False if something on the way to it is not in the log.
+    pub(super) fn restore(&mut self, head: BlockId, replayed: &mut usize) -> Result<bool, ChainError> {
+        if head.number <= self.snapshot.head().number {
+            return Ok(true);
+        }
+        let (mut way, mut at) = (Vec::new(), head);
+        while !self.stored(&at)? {
+            let Some(payload) = self.logged(|log| log.by_hash(at.hash), at) else { return Ok(false) };
+            way.push(at);
+            at = BlockId { number: at.number.saturating_sub(1), hash: payload.parent_hash() };
+        }
+        // The store goes there anyway, and what leads back from its head may be more than memory should hold.
+        if at.number < self.snapshot.head().number {
+            self.idle()?;
+            match self.heads_below(at, None, None) {
+                Ok(heads) => self.unwind(heads)?,
+                Err(error @ (ChainError::Store(_) | ChainError::Stopped)) => return Err(error),
+                Err(_) => return Ok(false),
+            }
+        }
+        for id in way.into_iter().rev() {
+            // Read again, one at a time: the way may be long.
+            let Some(payload) = self.logged(|log| log.by_hash(id.hash), id) else { return Ok(false) };
+            let timestamp = payload.timestamp();
+            if self.insert(Preparation::later(payload), Provenance::Imported)? != Inserted::Valid {
+                return Ok(false);
+            }
+            *replayed += 1;
+            // So that it is stored on the way, and its memory freed.
+            if let Some((heads, view)) = self.preferred(id, timestamp)? {
+                self.set_heads(heads, view)?;
+            }
+            self.collect(false)?;
+        }
+        Ok(self.heads.head == head)
     }
 
     /// Moves the heads so that a killed process finds the head again: the log says which it is, and holds what leads to it from the
@@ -85,6 +165,7 @@ impl Executor {
     pub(super) fn move_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
         let old = self.heads;
         self.log_adopted(heads.head.hash)?;
+        self.log_abandoned(view.stored().number)?;
         if heads.head != old.head {
             self.log.set_head(heads.head).map_err(ChainError::store)?;
         }
@@ -96,10 +177,13 @@ impl Executor {
             }
         }
         self.set_heads(heads, view)?;
-        if !rises {
-            while self.persisting {
-                self.collect(true)?;
-            }
+        if rises { Ok(()) } else { self.idle() }
+    }
+
+    /// Waits until nothing is being stored.
+    pub(super) fn idle(&mut self) -> Result<(), ChainError> {
+        while self.persisting {
+            self.collect(true)?;
         }
         Ok(())
     }

@@ -70,9 +70,8 @@ impl Executor {
         let (id, timestamp, parent) = (payload.id(), payload.timestamp(), payload.parent_hash());
         let mut inserted = self.insert(preparation, Provenance::Imported)?;
         if inserted == Inserted::NoRoom {
-            // What cannot stand beside our chain can where the head is.
-            match self.forkchoice(parent, None, None) {
-                Ok(()) => inserted = self.insert(Preparation::later(payload), Provenance::Imported)?,
+            match self.lead(&payload, Provenance::Imported) {
+                Ok(led) => inserted = led,
                 Err(error @ ChainError::NotOnBranch { .. }) => return Ok(Err(format!("it contradicts what is safe: {error}"))),
                 Err(ChainError::UnknownBlock(_)) => {}
                 Err(error) => return Err(error),

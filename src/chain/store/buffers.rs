@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of all memtables, full ones included, above which the writer waits: one and a half times what they hold when none is being
-/// written out. Counted here and not by the engine, which counts neither the nodes of its lists nor what an allocation costs: for the
+/// Bytes of all memtables, full ones included, above which the writer waits: a fifth more than they hold when none is being written
+/// out. Counted here and not by the engine, which counts neither the nodes of its lists nor what an allocation costs: for the
 /// short rows of trie history that is as much again.
 const BUDGET: u64 = 68 << 20;
 /// Longest wait for the engine after one batch. It may have stopped on an error, which the next batch is told.
@@ -61,6 +61,15 @@ impl Inner {
         let begun = Instant::now();
         while self.over_budget() && begun.elapsed() < LONGEST_WAIT {
             std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Turns all memtables over.
+    pub(super) fn turn_over(&self) -> Result<(), fjall::Error> {
+        for space in Space::ALL {
+            self.spaces[space as usize].rotate_memtable()?;
+            self.buffers.0[space as usize].store(0, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -140,7 +140,7 @@ impl Inner {
             for (key, before) in record.ok_or_else(|| format!("the unwind record of block {number} is missing or damaged"))? {
                 let stored = || get(snapshot, &self.spaces[Space::State as usize], &key).map_err(|error| error.cause());
                 let after = rows.get(&key).cloned().map_or_else(stored, Ok)?;
-                let before = before.row(after.as_ref()).ok_or_else(|| unwind::misfit(number, &key).to_string())?;
+                let before = before.row(after.as_ref()).ok_or_else(|| unwind::misfit(number, &key).cause())?;
                 rows.insert(key, before);
             }
         }

@@ -131,8 +131,11 @@ fn number<const N: usize>(record: &mut &[u8]) -> Option<[u8; N]> {
     take(record, N)?.try_into().ok()
 }
 
-/// Bytes of the changed words of a row; `None` if it has not so many.
+/// Bytes of the changed words of a row; `None` if it has not so many, or is longer than those that are kept by words.
 fn words_length(length: u16, changed: u32) -> Option<usize> {
+    if usize::from(length) > MOST_WORDS * WORD {
+        return None;
+    }
     (0..MOST_WORDS).filter(|index| changed & (1 << index) != 0).try_fold(0, |sum, index| {
         let left = usize::from(length).checked_sub(index * WORD).filter(|left| *left > 0)?;
         Some(sum + left.min(WORD))

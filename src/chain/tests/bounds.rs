@@ -1,7 +1,19 @@
 //! What is bounded: blocks at a height, abandoned branches, the time of a stop, the age of a view.
 
 use super::*;
-use crate::chain::verify::tests::grow;
+use crate::chain::{tests::durable::Disk, verify::tests::grow};
+
+/// Some blocks fit into these, and not all.
+const SMALL: Limits = Limits { overlays: 150_000, way_back: 10_000 };
+
+/// The blocks of a chain that another node has.
+async fn grown(seed: u64, count: u64) -> Vec<Arc<Payload>> {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    grow(&chain, seed, count as usize).await;
+    let view = chain.view();
+    (1..=count).map(|number| view.payload(number).unwrap().unwrap()).collect()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowded_height_says_nothing_about_a_block() {
@@ -9,7 +21,8 @@ async fn a_crowded_height_says_nothing_about_a_block() {
     let (chain, _threads) = open(dir.path());
     let genesis = chain.view().head().hash;
     for salt in 0..tree::MAX_SIBLINGS as u64 {
-        build(&chain, genesis, salt, []).await;
+        let sibling = build(&chain, genesis, salt, []).await.payload.hash;
+        chain.forkchoice(sibling, None, None).await.unwrap();
     }
     let (elsewhere, _others) = open(other.path());
     let block = build(&elsewhere, genesis, 99, []).await.payload.clone();
@@ -90,12 +103,9 @@ async fn a_view_is_never_older_than_the_heads() {
 /// A file is authority: the store goes back to where its branch leaves ours, if what is safe allows it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_from_a_file_that_leaves_far_below_becomes_the_chain() {
-    let (dir, other) = (datadir(), datadir());
-    let (elsewhere, _others) = open(other.path());
-    grow(&elsewhere, 31, 50).await;
-    let theirs: Vec<_> = (1..=50).map(|number| elsewhere.view().payload(number).unwrap().unwrap()).collect();
-    // Some blocks fit into these, and not all.
-    let (chain, _threads) = open_within(dir.path(), Limits { overlays: 150_000, way_back: 10_000 });
+    let dir = datadir();
+    let theirs = grown(31, 50).await;
+    let (chain, _threads) = open_within(dir.path(), SMALL);
     grow(&chain, 32, 40).await;
     let ours = chain.view().head();
     until("it is stored", || chain.view().stored() == ours).await;
@@ -112,4 +122,79 @@ async fn a_branch_from_a_file_that_leaves_far_below_becomes_the_chain() {
     let imported = import().await;
     assert_eq!((imported.executed, imported.refused), (50, None));
     assert_eq!(chain.view().head(), theirs[49].id());
+}
+
+/// What is in a file alone, and in no log, comes back when the head has left it for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_block_from_a_file_far_below_leaves_the_chain() {
+    let dir = datadir();
+    let ours = grown(33, 40).await;
+    let (chain, threads) = open_within(dir.path(), SMALL);
+    let import = async |blocks: &[Arc<Payload>]| chain.import(blocks.to_vec(), Arc::default()).await.unwrap().await.unwrap();
+    assert_eq!(import(&ours).await.executed, 40);
+    until("it is stored", || chain.view().stored() == ours[39].id()).await;
+
+    let header = Header { state_root: B256::ZERO, ..ours[2].header.clone() };
+    let damaged = Arc::new(Payload::sealed(header, ours[2].transactions.clone()));
+    assert_eq!(chain.follow(damaged.clone(), GOSSIP).await.unwrap(), Inserted::NoRoom, "it is too far below to be looked at");
+    let (at, reason) = import(&[ours[0].clone(), ours[1].clone(), damaged]).await.refused.expect("it is refused");
+    assert!(at == 2 && reason.contains("state root"), "{at}: {reason}");
+    assert_eq!(chain.view().head(), ours[39].id());
+    until("it is stored again", || chain.view().stored() == ours[39].id()).await;
+    assert_eq!(import(&ours).await.known, 40);
+
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    assert_eq!(open(dir.path()).0.view().head(), ours[39].id());
+}
+
+/// The sequencer has left a long branch: who follows it by the swarm alone follows it there, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours() {
+    let dir = datadir();
+    let (ours, theirs) = (grown(34, 40).await, grown(35, 60).await);
+    let (chain, _threads) = open_within(dir.path(), SMALL);
+    for block in &ours {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 40 }).await.unwrap(), Inserted::Valid);
+    }
+    until("it is stored", || chain.view().stored() == ours[39].id()).await;
+    assert_eq!(
+        chain.follow(theirs[0].clone(), Provenance::Linked { tip: 40 }).await.unwrap(),
+        Inserted::NoRoom,
+        "ends no higher"
+    );
+    assert_eq!(chain.view().head(), ours[39].id());
+    for block in &theirs {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Valid);
+    }
+    assert_eq!(chain.view().head(), theirs[59].id());
+    until("it is stored", || chain.view().stored() == theirs[59].id()).await;
+
+    // What is safe is not left.
+    chain.forkchoice(theirs[59].hash, Some(theirs[9].hash), None).await.unwrap();
+    assert_eq!(chain.follow(ours[0].clone(), Provenance::Linked { tip: 100 }).await.unwrap(), Inserted::NoRoom);
+    assert_eq!(chain.view().head(), theirs[59].id());
+}
+
+/// Killed after a head was acknowledged on another branch, before the store has gone there: the way back may be long.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledged_head_on_a_branch_far_below_the_stored_one_is_found_again() {
+    let Some((disk, dir)) = Disk::mount() else { return };
+    let (ours, theirs) = (grown(36, 40).await, grown(37, 45).await);
+    let (chain, _threads) = open(&dir);
+    for block in &ours {
+        assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+    }
+    until("it is stored", || chain.view().stored() == ours[39].id()).await;
+    // Too full for the store: the log alone can know.
+    let _filler = disk.fill_below_the_floor(&dir);
+    for block in &theirs {
+        assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+    }
+    let dead = killed(&dir);
+    assert_eq!(chain.view().head(), theirs[44].id());
+
+    let (chain, _threads) = open_within(dead.path(), SMALL);
+    assert_eq!(chain.view().head(), theirs[44].id());
+    until("it is stored", || chain.view().stored() == theirs[44].id()).await;
 }

@@ -260,11 +260,11 @@ async fn what_fills_a_gap_is_logged_when_something_else_stands_on_it() {
     // Too full for the store: the log alone can know.
     let _filler = disk.fill_below_the_floor(&dir);
     for block in &blocks[..4] {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 6 }).await.unwrap(), Inserted::Valid);
     }
     let gap = killed(&dir);
     assert_eq!(chain.follow(blocks[4].clone(), GOSSIP).await.unwrap(), Inserted::Valid);
-    assert_eq!(chain.follow(blocks[5].clone(), Provenance::Linked).await.unwrap(), Inserted::Valid);
+    assert_eq!(chain.follow(blocks[5].clone(), Provenance::Linked { tip: 6 }).await.unwrap(), Inserted::Valid);
     let tip = killed(&dir);
     assert_eq!((chain.view().head(), chain.view().stored().number), (blocks[5].id(), 0));
 

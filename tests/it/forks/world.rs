@@ -172,7 +172,8 @@ impl Network {
         let wire = executed.payload.to_wire(version);
         let received = WirePayload::decode(version, &wire).unwrap().into_payload().unwrap();
         assert_eq!(received, *executed.payload);
-        let inserted = self.follower.chain.follow(Arc::new(received), Provenance::Linked).await.unwrap();
+        let provenance = Provenance::Linked { tip: number };
+        let inserted = self.follower.chain.follow(Arc::new(received), provenance).await.unwrap();
         assert_eq!(inserted, Inserted::Valid, "block {number}");
         assert_eq!(self.follower_head().hash, hash);
         let config = self.config.clone();
