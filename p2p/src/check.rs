@@ -221,7 +221,8 @@ impl Checker {
     }
 
     fn begin(&mut self, turn: u64, unchecked: Unchecked) {
-        self.turn = turn;
+        // One that waited longer than others, for a place that those did not need, does not put everybody before them.
+        self.turn = self.turn.max(turn);
         let (rules, heavy, bloat) = (self.rules.clone(), unchecked.is_heavy(), Parts::of(&unchecked.sealed).bloat());
         let Unchecked { peer, protected, message, version, sealed } = unchecked;
         let ticket = Ticket { origin: Origin::Peer { peer, protected, message }, version, turn, heavy, bloat };
@@ -395,6 +396,24 @@ mod tests {
             checker.next().await;
         }
         assert!(checker.tickets.is_empty() && checker.waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_heavy_message_that_waited_long_puts_nobody_before_those_who_wait() {
+        let mut checker = checker();
+        let (late, honest) = (PeerId::random(), PeerId::random());
+        assert!(checker.submit(junk(PeerId::random(), LIGHT + 1)).is_none());
+        assert!(checker.submit(junk(late, LIGHT + 1)).is_none());
+        // Meanwhile a hundred light ones of others were checked.
+        checker.turn = 100;
+        for flooder in peers(PER_TOPIC) {
+            assert!(checker.submit(junk(flooder, 1)).is_none());
+        }
+        assert!(checker.submit(junk(honest, 1)).is_none());
+        while !checker.tickets.values().any(|ticket| ticket.is_of(&late)) {
+            checker.next().await;
+        }
+        assert_eq!(checker.turn, 100, "whoever comes now comes after those who wait");
     }
 
     #[tokio::test]
