@@ -1,6 +1,6 @@
 //! Peers that send anything.
 
-use crate::{attackers::*, net::*};
+use crate::{attackers::*, counters::*, net::*};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{StreamProtocol, swarm::SwarmEvent};
 use starling_p2p::Keypair;

@@ -1,6 +1,6 @@
 //! The block signer changes while nodes run, and each learns of it at another moment.
 
-use crate::net::*;
+use crate::{counters::*, net::*};
 use alloy_primitives::Address;
 use futures::FutureExt;
 use starling_p2p::{Config, PeerId};
