@@ -25,7 +25,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use tokio::task::{Id, JoinSet};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    task::{Id, JoinSet},
+};
 
 /// Checks of strangers' messages in flight for one topic.
 const PER_TOPIC: usize = 4;
@@ -64,6 +67,8 @@ pub struct Unchecked {
     pub version: PayloadVersion,
     /// See [`Parts`].
     pub sealed: Vec<u8>,
+    /// Of a heavy message in the router, taken until the verdict is there.
+    pub place: Option<OwnedSemaphorePermit>,
 }
 
 impl Unchecked {
@@ -137,6 +142,7 @@ struct Ticket {
     turn: u64,
     heavy: bool,
     bloat: u32,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
@@ -180,11 +186,18 @@ impl Checker {
         }
     }
 
-    /// The signer L1 names now.
-    pub fn set_signer(&self, signer: Address) {
-        if self.rules.signers.lock().update(signer, unix_now()) {
+    /// Whether a signer is known; without one every block is ignored.
+    pub fn has_signer(&self) -> bool {
+        self.rules.signers.lock().current().is_some()
+    }
+
+    /// The signer L1 names now. Returns whether it is another one.
+    pub fn set_signer(&self, signer: Address) -> bool {
+        let changed = self.rules.signers.lock().update(signer, unix_now());
+        if changed {
             tracing::info!(%signer, "unsafe block signer set");
         }
+        changed
     }
 
     /// Starts the check of a message, or lets it wait for its turn; the message that is given up for it, which may be itself.
@@ -221,10 +234,12 @@ impl Checker {
     }
 
     fn begin(&mut self, turn: u64, unchecked: Unchecked) {
-        self.turn = turn;
+        // One that waited longer than others, for a place that those did not need, does not put everybody before them.
+        self.turn = self.turn.max(turn);
         let (rules, heavy, bloat) = (self.rules.clone(), unchecked.is_heavy(), Parts::of(&unchecked.sealed).bloat());
-        let Unchecked { peer, protected, message, version, sealed } = unchecked;
-        let ticket = Ticket { origin: Origin::Peer { peer, protected, message }, version, turn, heavy, bloat };
+        let Unchecked { peer, protected, message, version, sealed, place } = unchecked;
+        let origin = Origin::Peer { peer, protected, message };
+        let ticket = Ticket { origin, version, turn, heavy, bloat, _place: place };
         self.start(ticket, move || rules.check(version, Parts::of(&sealed).tagged, Some(peer)));
     }
 
@@ -251,7 +266,7 @@ impl Checker {
         }
         let rules = self.rules.clone();
         let version = rules.forks.payload_version(payload.timestamp());
-        let ticket = Ticket { origin: Origin::Own, version, turn: self.turn, heavy: false, bloat: 0 };
+        let ticket = Ticket { origin: Origin::Own, version, turn: self.turn, heavy: false, bloat: 0, _place: None };
         self.start(ticket, move || {
             let bytes = [&signature[..], &payload.to_wire(version)].concat();
             let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
@@ -333,7 +348,8 @@ mod tests {
     }
 
     fn junk(peer: PeerId, bytes: usize) -> Unchecked {
-        Unchecked { peer, protected: false, message: MessageId::new(b"id"), version: PayloadVersion::V4, sealed: vec![0; bytes] }
+        let (message, sealed) = (MessageId::new(b"id"), vec![0; bytes]);
+        Unchecked { peer, protected: false, message, version: PayloadVersion::V4, sealed, place: None }
     }
 
     fn peers(count: usize) -> Vec<PeerId> {
@@ -395,6 +411,24 @@ mod tests {
             checker.next().await;
         }
         assert!(checker.tickets.is_empty() && checker.waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_heavy_message_that_waited_long_puts_nobody_before_those_who_wait() {
+        let mut checker = checker();
+        let (late, honest) = (PeerId::random(), PeerId::random());
+        assert!(checker.submit(junk(PeerId::random(), LIGHT + 1)).is_none());
+        assert!(checker.submit(junk(late, LIGHT + 1)).is_none());
+        // Meanwhile a hundred light ones of others were checked.
+        checker.turn = 100;
+        for flooder in peers(PER_TOPIC) {
+            assert!(checker.submit(junk(flooder, 1)).is_none());
+        }
+        assert!(checker.submit(junk(honest, 1)).is_none());
+        while !checker.tickets.values().any(|ticket| ticket.is_of(&late)) {
+            checker.next().await;
+        }
+        assert_eq!(checker.turn, 100, "whoever comes now comes after those who wait");
     }
 
     #[tokio::test]

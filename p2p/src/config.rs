@@ -62,7 +62,7 @@ pub struct Config {
     /// 0 takes any free port; [`crate::Network::listen_addrs`] says which.
     pub listen_tcp: u16,
     /// A UDP port to listen on for QUIC; 0 takes any free one, `None`: do not listen for it. Peers at addresses of QUIC are dialled
-    /// either way.
+    /// either way. Each first datagram, whoever it claims to be from, costs a signature in the swarm's task.
     pub listen_quic: Option<u16>,
     /// Each ends in `/p2p/<peer id>`; several addresses of one peer are fine. See [`static_peer`].
     pub static_peers: Vec<Multiaddr>,

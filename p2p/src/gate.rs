@@ -9,7 +9,9 @@
 //! | its handshake is done | the peer, and how many connections strangers have |
 //!
 //! What can overload it: strangers who open connections. Handshakes and connections are bounded altogether and per address, so that
-//! one address cannot take the places of others; static peers and the addresses they live at are not counted.
+//! one address cannot take the places of others; static peers are not counted, nor over TCP the addresses they live at. Over QUIC the
+//! gate is asked after the listener has answered a first datagram, which takes a signature in the swarm's task: thousands of those a
+//! second slow the swarm down, whoever they claim to be from. That is the price of `--p2p.listen.quic`.
 
 use crate::metrics as meters;
 use ipnet::IpNet;
@@ -40,6 +42,9 @@ use std::{
 /// is not proven, so those of QUIC may be anybody's, and must not take the places of others.
 const HANDSHAKES: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 16;
+/// For the same reason those of QUIC from addresses of static peers are counted, too, with as many places of their own. A static peer
+/// whose places others take in its name is reached by our dials.
+const FRIENDS_PER_ADDRESS: usize = 64;
 /// Connections that strangers opened, altogether (or twice as many as are kept, if that is more) and from one address.
 const INCOMING: usize = 256;
 const INCOMING_PER_ADDRESS: usize = 64;
@@ -178,8 +183,8 @@ pub struct Gate {
     rules: SharedRules,
     /// Connections that strangers may open.
     most: usize,
-    /// Handshakes of strangers, over TCP and over QUIC.
-    handshakes: [HashMap<ConnectionId, IpAddr>; 2],
+    /// Handshakes of strangers over TCP and over QUIC, and of static peers over QUIC, as it seems.
+    handshakes: [HashMap<ConnectionId, IpAddr>; 3],
     /// Connections that strangers opened.
     incoming: HashMap<ConnectionId, IpAddr>,
     /// All connections.
@@ -198,15 +203,18 @@ impl Gate {
         }
     }
 
-    fn may_shake_hands(&self, address: &Multiaddr) -> Result<Option<IpAddr>, Refusal> {
+    /// Where it is counted, and as what.
+    fn may_shake_hands(&self, address: &Multiaddr) -> Result<Option<(usize, IpAddr)>, Refusal> {
         let rules = self.rules.lock();
         let place = site(rules.multiaddr(address)?);
-        if rules.friendly_addresses.contains(&place) {
-            return Ok(None);
-        }
-        let taken = &self.handshakes[usize::from(is_datagrams(address))];
-        has_room(taken, place, HANDSHAKES, HANDSHAKES_PER_ADDRESS, Refusal::Handshakes)?;
-        Ok(Some(place))
+        let (table, per_address) = match (is_datagrams(address), rules.friendly_addresses.contains(&place)) {
+            (false, true) => return Ok(None),
+            (false, false) => (0, HANDSHAKES_PER_ADDRESS),
+            (true, false) => (1, HANDSHAKES_PER_ADDRESS),
+            (true, true) => (2, FRIENDS_PER_ADDRESS),
+        };
+        has_room(&self.handshakes[table], place, HANDSHAKES, per_address, Refusal::Handshakes)?;
+        Ok(Some((table, place)))
     }
 
     fn shook_hands(&mut self, connection: ConnectionId) {
@@ -262,11 +270,13 @@ impl NetworkBehaviour for Gate {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        let stranger = self.may_shake_hands(remote);
-        meters::accept(stranger.is_ok());
-        match stranger {
-            Ok(stranger) => {
-                self.handshakes[usize::from(is_datagrams(remote))].extend(stranger.map(|place| (id, place)));
+        let counted = self.may_shake_hands(remote);
+        meters::accept(counted.is_ok());
+        match counted {
+            Ok(counted) => {
+                if let Some((table, place)) = counted {
+                    self.handshakes[table].insert(id, place);
+                }
                 Ok(())
             }
             Err(refusal) => Err(ConnectionDenied::new(count(refusal))),
@@ -390,107 +400,4 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn address(text: &str) -> Multiaddr {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn rules_are_those_of_the_table() {
-        let mut rules = Rules::default();
-        let peer = PeerId::random();
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert_eq!((rules.peer(&peer), rules.address(ip("10.1.2.3"))), (Ok(()), Ok(())));
-        rules.banned_peers.insert(peer);
-        assert_eq!(rules.peer(&peer), Err(Refusal::BannedPeer));
-        rules.blocked_peers.insert(peer);
-        assert_eq!(rules.peer(&peer), Err(Refusal::BlockedPeer), "the operator's word comes first");
-        rules.blocked_subnets.insert("10.1.0.0/16".parse().unwrap());
-        assert_eq!(rules.address(ip("10.1.2.3")), Err(Refusal::BlockedSubnet));
-        assert_eq!(rules.address(ip("::ffff:10.1.2.3")), Err(Refusal::BlockedSubnet), "mapped addresses are the same");
-        rules.banned_addresses.insert(site(ip("2001:db8::1")));
-        assert_eq!(rules.address(ip("2001:db8::ffff:1")), Err(Refusal::BannedAddress), "the owner has the whole network");
-        assert_eq!(rules.address(ip("2001:db8:0:1::1")), Ok(()));
-        rules.restrict = vec!["192.168.0.0/24".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        assert_eq!(rules.address(ip("192.168.0.9")), Ok(()));
-        assert_eq!(rules.address(ip("fd12::9")), Ok(()));
-        assert_eq!(rules.address(ip("192.168.1.9")), Err(Refusal::Restricted));
-        for ends in ["tcp/1", "udp/1/quic-v1"] {
-            let of = |ip: &str| rules.multiaddr(&address(&format!("{ip}/{ends}")));
-            assert_eq!(of("/dns4/example.org"), Err(Refusal::NoAddress));
-            assert_eq!(of("/ip4/192.168.0.9"), Ok(ip("192.168.0.9")));
-            assert_eq!(of("/ip4/10.1.2.3"), Err(Refusal::BlockedSubnet));
-            assert_eq!(of("/ip6/::ffff:10.1.2.3"), Err(Refusal::BlockedSubnet));
-            assert_eq!(of("/ip6/2001:db8::9"), Err(Refusal::BannedAddress));
-            assert_eq!(of("/ip4/192.168.0.9/tcp/1/ip4/10.1.2.3"), Err(Refusal::NoAddress), "which one would be dialled?");
-        }
-    }
-
-    #[test]
-    fn one_address_cannot_take_everybodys_places() {
-        let rules = SharedRules::default();
-        rules.lock().friendly_addresses.insert("10.0.0.1".parse().unwrap());
-        let friend = PeerId::random();
-        rules.lock().friends.insert(friend);
-        let mut gate = Gate::new(rules, 30);
-        let local = address("/ip4/10.0.0.9/tcp/1");
-        let mut next = 0;
-        let mut knock = |gate: &mut Gate, from: &str| {
-            next += 1;
-            let id = ConnectionId::new_unchecked(next);
-            gate.handle_pending_inbound_connection(id, &local, &address(from)).is_ok().then_some(id)
-        };
-        let held: Vec<ConnectionId> = (0..50).filter_map(|_| knock(&mut gate, "/ip4/10.0.0.2/tcp/5")).collect();
-        assert_eq!(held.len(), HANDSHAKES_PER_ADDRESS);
-        assert!(knock(&mut gate, "/ip4/10.0.0.3/tcp/5").is_some(), "others still may");
-        for i in 0..200 {
-            let _ = knock(&mut gate, &format!("/ip4/10.0.1.{i}/tcp/5"));
-        }
-        assert_eq!(gate.handshakes[0].len(), HANDSHAKES);
-        assert!(knock(&mut gate, "/ip4/10.0.0.4/tcp/5").is_none());
-        let datagrams = (0..50).filter(|_| knock(&mut gate, "/ip4/10.0.0.5/udp/5/quic-v1").is_some()).count();
-        assert_eq!((datagrams, gate.handshakes[1].len()), (HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS), "those have others");
-        assert!((0..50).all(|_| knock(&mut gate, "/ip4/10.0.0.1/tcp/5").is_some()), "a static peer's address always may");
-
-        // A handshake that ends gives its place back, and a connection takes another.
-        let from = address("/ip4/10.0.0.2/tcp/5");
-        for id in held {
-            assert!(gate.handle_established_inbound_connection(id, PeerId::random(), &local, &from).is_ok());
-        }
-        assert_eq!(
-            (gate.handshakes[0].len(), gate.incoming.len()),
-            (HANDSHAKES - HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS)
-        );
-        let mut enter = |gate: &mut Gate, peer| {
-            next += 1;
-            gate.handle_established_inbound_connection(ConnectionId::new_unchecked(next), peer, &local, &from).is_ok()
-        };
-        assert_eq!(
-            (0..100).filter(|_| enter(&mut gate, PeerId::random())).count(),
-            INCOMING_PER_ADDRESS - HANDSHAKES_PER_ADDRESS
-        );
-        assert!((0..10).all(|_| enter(&mut gate, friend)), "static peers are not counted");
-        let one = PeerId::random();
-        let from = address("/ip4/10.0.0.7/tcp/5");
-        let enter = |gate: &mut Gate, id| {
-            gate.handle_established_inbound_connection(ConnectionId::new_unchecked(id), one, &local, &from).is_ok()
-        };
-        assert_eq!((9_000..9_010).filter(|id| enter(&mut gate, *id)).count(), PER_PEER);
-    }
-
-    #[test]
-    fn as_many_may_come_in_as_are_to_be_kept() {
-        let local = address("/ip4/10.0.0.9/tcp/1");
-        for (hi, most) in [(30, INCOMING), (400, 800), (usize::MAX, 2_000)] {
-            let mut gate = Gate::new(SharedRules::default(), hi);
-            let enter = |i: usize| {
-                let from = address(&format!("/ip4/10.1.{}.{}/tcp/5", i / 200, i % 200));
-                gate.handle_established_inbound_connection(ConnectionId::new_unchecked(i), PeerId::random(), &local, &from)
-                    .is_ok()
-            };
-            assert_eq!((0..2_000).map(enter).filter(|entered| *entered).count(), most, "of {hi}");
-        }
-    }
-}
+mod tests;

@@ -4,44 +4,68 @@
 //! task, in which nothing else moves meanwhile. 10 MiB of zeros come in half a MiB and are 30 ms of work. So the connection that brought
 //! a message unpacks it ([`Handler`]): a light one at once, a heavy one on another thread as soon as there is a place. The places are
 //! given in the order of asking and a connection asks for one at a time, so a heavy block waits for one message of every other peer at
-//! most, and a light one for none; static peers have places of their own. A place is taken until the router has looked at the message, so
-//! what is unpacked and not yet seen is bounded.
+//! most, and a light one for none; static peers have places of their own. A place is taken until the message has been checked, or
+//! nobody wants it checked: what is unpacked and not yet judged is bounded, and a copy of a bomb is known for one when it is looked at.
+//! While no signer is known, no block can be accepted, and what is heavy is not unpacked at all.
 //!
-//! What can overload it: bombs. They wait, and their senders with them: of what follows on the same connection one frame is read.
+//! Messages that no node of this network sends, on topics of others or with an author, are taken out before anything is done for them.
+//!
+//! What can overload it: bombs. They wait, and their senders with them: what follows on the same connection is read up to
+//! [`WAITING`], then no more of it, nor does anything go out on it.
 
 use crate::{
     behaviour::Gossip,
     gate::SharedRules,
+    peers::Offence,
     propagation::SharedPropagation,
-    topics::{LIGHT, Snappy, unpack, weight},
+    topics::{LIGHT, Parts, Snappy, unpack, weight},
 };
 use futures::{FutureExt, future::BoxFuture, ready};
 use libp2p::{
     Multiaddr, PeerId,
     core::{Endpoint, transport::PortUse},
-    gossipsub::RawMessage,
+    gossipsub::{self, MessageId, RawMessage, TopicHash},
     swarm::{
         ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm, NetworkBehaviour,
         SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm, handler::ConnectionEvent,
     },
 };
+use lru::LruCache;
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     fmt,
+    num::NonZeroUsize,
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Heavy messages of strangers, and of static peers, that are unpacked at once.
 const PLACES: usize = 1;
+/// Parts of frames, and bytes of messages in them, that may wait behind a heavy message before no more is read; a frame that was begun
+/// below it comes whole.
+const WAITING: (usize, usize) = (64, 1 << 20);
+/// Bombs that are remembered.
+const BOMBS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 type RouterHandler = <Gossip as NetworkBehaviour>::ConnectionHandler;
 type Inbound = <RouterHandler as ConnectionHandler>::InboundProtocol;
 type Outbound = <RouterHandler as ConnectionHandler>::OutboundProtocol;
 /// What the router's handler tells it of a peer.
 type Heard = <RouterHandler as ConnectionHandler>::ToBehaviour;
+
+/// What the router tells.
+#[derive(Debug)]
+pub enum Event {
+    /// With a heavy message comes its place, to be kept until the message has been checked.
+    Gossip { event: gossipsub::Event, place: Option<OwnedSemaphorePermit> },
+    /// Seen before any check, or without one.
+    Offence { peer: PeerId, offence: Offence, evidence: String },
+}
 
 /// The router, which is told what its handlers have unpacked.
 pub struct Router {
@@ -51,18 +75,58 @@ pub struct Router {
     rules: SharedRules,
     /// For strangers and for static peers.
     places: [Arc<Semaphore>; 2],
+    /// Ours.
+    topics: Arc<HashSet<TopicHash>>,
+    /// Whether a block can be accepted.
+    listens: Arc<AtomicBool>,
+    bombs: LruCache<MessageId, ()>,
+    /// Heavy messages that the router has looked at and has not told of, if it will.
+    looked_at: Vec<(MessageId, OwnedSemaphorePermit)>,
+    offences: VecDeque<Event>,
 }
 
 impl Router {
-    /// `snappy` is the one that `gossip` unpacks with.
+    /// `gossip` is joined to its topics, and unpacks with `snappy`.
     pub fn new(gossip: Gossip, snappy: Snappy, propagation: SharedPropagation, rules: SharedRules) -> Self {
         let places = [(); 2].map(|()| Arc::new(Semaphore::new(PLACES)));
-        Self { gossip, snappy, propagation, rules, places }
+        let topics = Arc::new(gossip.topics().cloned().collect());
+        Self {
+            gossip,
+            snappy,
+            propagation,
+            rules,
+            places,
+            topics,
+            listens: Arc::new(AtomicBool::new(true)),
+            bombs: LruCache::new(BOMBS),
+            looked_at: Vec::new(),
+            offences: VecDeque::new(),
+        }
+    }
+
+    /// Whether blocks are accepted at all; if not, what is heavy is passed over.
+    pub fn listen(&self, listens: bool) {
+        self.listens.store(listens, Ordering::Relaxed);
+    }
+
+    /// No peer has reason to send this message: whoever sends a copy of it is charged, though the router will not tell of it again.
+    pub fn condemn(&mut self, message: MessageId) {
+        self.bombs.put(message, ());
+    }
+
+    /// Whose word counts has changed: what was refused before may have been accepted by others.
+    pub fn forget_bombs(&mut self) {
+        self.bombs.clear();
     }
 
     fn handler(&self, peer: &PeerId, router: RouterHandler) -> Handler {
         let places = self.places[usize::from(self.rules.lock().friends.contains(peer))].clone();
-        Handler { router, places, parts: VecDeque::new(), unpacking: None }
+        let (topics, listens) = (self.topics.clone(), self.listens.clone());
+        Handler { router, places, topics, listens, parts: VecDeque::new(), unpacking: None }
+    }
+
+    fn charge(&mut self, peer: PeerId, offence: Offence, evidence: String) {
+        self.offences.push_back(Event::Offence { peer, offence, evidence });
     }
 }
 
@@ -82,7 +146,7 @@ impl DerefMut for Router {
 
 impl NetworkBehaviour for Router {
     type ConnectionHandler = Handler;
-    type ToSwarm = <Gossip as NetworkBehaviour>::ToSwarm;
+    type ToSwarm = Event;
 
     fn handle_established_inbound_connection(
         &mut self,
@@ -112,7 +176,18 @@ impl NetworkBehaviour for Router {
     }
 
     fn on_connection_handler_event(&mut self, peer: PeerId, connection: ConnectionId, told: THandlerOutEvent<Self>) {
-        let Told { heard, unpacked, _place } = told;
+        let Told { heard, unpacked, strays, place } = told;
+        if strays > 0 {
+            let evidence = format!("{strays} messages in one frame with an author, or on topics of others");
+            self.charge(peer, Offence::Stray(strays), evidence);
+        }
+        if let Some(parts) = unpacked.as_deref().map(Parts::of) {
+            let (id, bloat) = (MessageId::new(&parts.id), parts.bloat());
+            if bloat > 0 && self.bombs.contains(&id) {
+                self.charge(peer, Offence::Bomb(bloat), "a copy of a message that was refused as one".into());
+            }
+            self.looked_at.extend(place.map(|place| (id, place)));
+        }
         self.propagation.looks_at(Some(peer));
         self.snappy.expect(unpacked);
         self.gossip.on_connection_handler_event(peer, connection, heard);
@@ -122,7 +197,21 @@ impl NetworkBehaviour for Router {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        self.gossip.poll(cx)
+        if let Some(offence) = self.offences.pop_front() {
+            return Poll::Ready(ToSwarm::GenerateEvent(offence));
+        }
+        let Poll::Ready(event) = self.gossip.poll(cx) else {
+            // It has told all that it will: the others were copies, or of a peer that it does not hear.
+            self.looked_at.clear();
+            return Poll::Pending;
+        };
+        Poll::Ready(event.map_out(|event| {
+            let index = match &event {
+                gossipsub::Event::Message { message_id, .. } => self.looked_at.iter().position(|(id, _)| id == message_id),
+                _ => None,
+            };
+            Event::Gossip { event, place: index.map(|index| self.looked_at.swap_remove(index).1) }
+        }))
     }
 }
 
@@ -130,8 +219,10 @@ impl NetworkBehaviour for Router {
 pub struct Told {
     heard: Heard,
     unpacked: Option<Vec<u8>>,
+    /// Messages of the frame that were taken out.
+    strays: u32,
     /// Of a heavy message.
-    _place: Option<OwnedSemaphorePermit>,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl fmt::Debug for Told {
@@ -142,9 +233,29 @@ impl fmt::Debug for Told {
 }
 
 impl Told {
-    fn new(heard: Heard, place: Option<OwnedSemaphorePermit>) -> Self {
+    fn new(Part { heard, strays }: Part, place: Option<OwnedSemaphorePermit>) -> Self {
         let unpacked = message(&heard).map(unpack);
-        Self { heard, unpacked, _place: place }
+        Self { heard, unpacked, strays, place }
+    }
+}
+
+/// A frame with at most one message.
+struct Part {
+    heard: Heard,
+    strays: u32,
+}
+
+impl Part {
+    fn of(heard: Heard) -> Self {
+        Self { heard, strays: 0 }
+    }
+
+    fn bytes(&self) -> usize {
+        message(&self.heard).map_or(0, |message| message.data.len())
+    }
+
+    fn is_heavy(&self) -> bool {
+        message(&self.heard).is_some_and(|message| weight(message) > LIGHT)
     }
 }
 
@@ -156,49 +267,65 @@ fn message(heard: &Heard) -> Option<&RawMessage> {
     }
 }
 
-/// A frame as several with a message each; what else it says comes first.
-fn apart(heard: Heard) -> VecDeque<Heard> {
-    match heard {
-        Heard::Message { mut rpc, invalid_messages } if rpc.messages.len() > 1 => {
-            let messages = std::mem::take(&mut rpc.messages);
-            let mut bare = rpc.clone();
-            bare.subscriptions.clear();
-            bare.control_msgs.clear();
-            let alone = |message| {
-                let mut rpc = bare.clone();
-                rpc.messages.push(message);
-                Heard::Message { rpc, invalid_messages: Vec::new() }
-            };
-            let rest = Heard::Message { rpc, invalid_messages };
-            std::iter::once(rest).chain(messages.into_iter().map(alone)).collect()
-        }
-        heard => [heard].into(),
+/// A frame as several with a message each; what else it says comes first. Without messages that are on no topic of `topics`, and those
+/// that strict no-sign forbids, which the router has put aside.
+fn apart(heard: Heard, topics: &HashSet<TopicHash>) -> VecDeque<Part> {
+    let Heard::Message { mut rpc, invalid_messages } = heard else { return [Part::of(heard)].into() };
+    let came = rpc.messages.len() + invalid_messages.len();
+    rpc.messages.retain(|message| topics.contains(&message.topic));
+    let strays = u32::try_from(came - rpc.messages.len()).unwrap_or(u32::MAX);
+    let whole = |rpc| Heard::Message { rpc, invalid_messages: Vec::new() };
+    if rpc.messages.len() < 2 {
+        return [Part { heard: whole(rpc), strays }].into();
     }
+    let messages = std::mem::take(&mut rpc.messages);
+    let mut bare = rpc.clone();
+    bare.subscriptions.clear();
+    bare.control_msgs.clear();
+    let alone = |message| {
+        let mut rpc = bare.clone();
+        rpc.messages.push(message);
+        Part::of(whole(rpc))
+    };
+    std::iter::once(Part { heard: whole(rpc), strays }).chain(messages.into_iter().map(alone)).collect()
 }
 
 /// The router's handler of a connection, behind which messages are unpacked.
 pub struct Handler {
     router: RouterHandler,
     places: Arc<Semaphore>,
-    /// Of the frame that came last, what the router has not been told.
-    parts: VecDeque<Heard>,
+    topics: Arc<HashSet<TopicHash>>,
+    listens: Arc<AtomicBool>,
+    /// What came, and the router has not been told.
+    parts: VecDeque<Part>,
     /// A heavy message; nothing comes of it if that panics.
     unpacking: Option<BoxFuture<'static, Option<Told>>>,
 }
 
 impl Handler {
     /// Tells a light message unpacked, and begins with a heavy one.
-    fn tell(&mut self, heard: Heard) -> Option<Told> {
-        if message(&heard).is_none_or(|message| weight(message) <= LIGHT) {
-            return Some(Told::new(heard, None));
+    fn tell(&mut self, mut part: Part) -> Option<Told> {
+        if part.is_heavy() && !self.listens.load(Ordering::Relaxed) {
+            metrics::counter!("starling_p2p_gossip_total", "verdict" => "no_signer").increment(1);
+            if let Heard::Message { rpc, .. } = &mut part.heard {
+                rpc.messages.clear();
+            }
+        }
+        if !part.is_heavy() {
+            return Some(Told::new(part, None));
         }
         let places = self.places.clone();
         let unpacking = async move {
             let place = places.acquire_owned().await.ok();
-            tokio::task::spawn_blocking(move || Told::new(heard, place)).await.ok()
+            tokio::task::spawn_blocking(move || Told::new(part, place)).await.ok()
         };
         self.unpacking = Some(unpacking.boxed());
         None
+    }
+
+    fn is_full(&self) -> bool {
+        let bytes: usize = self.parts.iter().map(Part::bytes).sum();
+        self.parts.len() >= WAITING.0 || bytes >= WAITING.1
     }
 }
 
@@ -229,26 +356,41 @@ impl ConnectionHandler for Handler {
                 }
             }
             if self.unpacking.is_none()
-                && let Some(heard) = self.parts.pop_front()
+                && let Some(part) = self.parts.pop_front()
             {
-                match self.tell(heard) {
+                match self.tell(part) {
                     Some(told) => return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(told)),
                     None => continue,
                 }
             }
-            // While one is unpacked, what we have to say goes out, and one frame more comes in.
-            if !self.parts.is_empty() {
+            // The router's handler writes and reads in one: while a message waits or is unpacked, what we have to say goes out as long
+            // as there is room for what comes in.
+            if self.is_full() {
                 return Poll::Pending;
             }
             match ready!(self.router.poll(cx)) {
-                ConnectionHandlerEvent::NotifyBehaviour(heard) => self.parts = apart(heard),
-                event => return Poll::Ready(event.map_custom(|heard| Told::new(heard, None))),
+                ConnectionHandlerEvent::NotifyBehaviour(heard) => self.parts.extend(apart(heard, &self.topics)),
+                event => return Poll::Ready(event.map_custom(|heard| Told::new(Part::of(heard), None))),
             }
         }
     }
 
+    /// What has been read is told, also if its sender is gone before there was a place for it.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Option<Told>> {
-        self.router.poll_close(cx).map(|heard| heard.map(|heard| Told::new(heard, None)))
+        if let Some(unpacking) = &mut self.unpacking {
+            let told = ready!(unpacking.poll_unpin(cx));
+            self.unpacking = None;
+            if told.is_some() {
+                return Poll::Ready(told);
+            }
+        }
+        // Of what is heavy no more than that: a peer that was hung up on has no more work made for it.
+        while let Some(part) = self.parts.pop_front() {
+            if !part.is_heavy() {
+                return Poll::Ready(Some(Told::new(part, None)));
+            }
+        }
+        self.router.poll_close(cx).map(|heard| heard.map(|heard| Told::new(Part::of(heard), None)))
     }
 
     fn on_behaviour_event(&mut self, event: Self::FromBehaviour) {
@@ -261,107 +403,4 @@ impl ConnectionHandler for Handler {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        config::Mesh,
-        topics::{self, Topics, gossip_config},
-    };
-    use futures::StreamExt;
-    use libp2p::{
-        Swarm, SwarmBuilder,
-        gossipsub::{self, IdentTopic, MessageAuthenticity},
-        noise,
-        swarm::SwarmEvent,
-        tcp, yamux,
-    };
-    use starling_proto::gossip::{self as wire, Decompressed, Flag};
-    use std::time::Duration;
-
-    const CHAIN: u64 = 901;
-    const LONG: Duration = Duration::from_secs(60);
-
-    fn topic() -> IdentTopic {
-        IdentTopic::new(wire::topic(CHAIN, starling_proto::payload::PayloadVersion::V4))
-    }
-
-    fn router() -> Router {
-        let (propagation, snappy, filter) = (SharedPropagation::default(), Snappy::default(), Topics::new(CHAIN).filter());
-        let config = gossip_config(Mesh::default(), &propagation).unwrap();
-        let anonymous = MessageAuthenticity::Anonymous;
-        let mut gossip = Gossip::new_with_subscription_filter_and_transform(anonymous, config, filter, snappy.clone()).unwrap();
-        gossip.subscribe(&topic()).unwrap();
-        Router::new(gossip, snappy, propagation, SharedRules::default())
-    }
-
-    fn swarm() -> Swarm<Router> {
-        let tcp = SwarmBuilder::with_new_identity().with_tokio().with_tcp(
-            tcp::Config::default(),
-            noise::Config::new,
-            yamux::Config::default,
-        );
-        let idle = |config: libp2p::swarm::Config| config.with_idle_connection_timeout(LONG);
-        tcp.unwrap().with_behaviour(|_| router()).unwrap().with_swarm_config(idle).build()
-    }
-
-    fn publish(swarm: &mut Swarm<Router>, bytes: Vec<u8>) {
-        let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
-        let topic = topic().hash();
-        swarm.behaviour_mut().publish(topic.clone(), topics::seal(topic.as_str(), tagged, 1)).unwrap();
-    }
-
-    fn is_subscribed(event: &SwarmEvent<gossipsub::Event>) -> bool {
-        matches!(event, SwarmEvent::Behaviour(gossipsub::Event::Subscribed { .. }))
-    }
-
-    /// Three peers send to a node in which there is no place for what is heavy and from a stranger.
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_heavy_waits_for_a_place_and_what_is_light_or_of_a_static_peer_does_not() {
-        let (mut node, mut heavy, mut light, mut friend) = (swarm(), swarm(), swarm(), swarm());
-        node.behaviour().rules.lock().friends.insert(*friend.local_peer_id());
-        node.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
-        let address = loop {
-            if let SwarmEvent::NewListenAddr { address, .. } = node.select_next_some().await {
-                break address;
-            }
-        };
-        heavy.dial(address.clone()).unwrap();
-        light.dial(address.clone()).unwrap();
-        let mut places = node.behaviour().places[0].clone().acquire_many_owned(PLACES as u32).await.ok();
-        assert!(places.is_some());
-        let (large, of_friend) = (vec![7; LIGHT + 1], vec![8; LIGHT + 1]);
-        let mut came = Vec::new();
-        let exchange = async {
-            loop {
-                tokio::select! {
-                    event = heavy.select_next_some() => if is_subscribed(&event) {
-                        publish(&mut heavy, large.clone());
-                        // After a heavy one on the same connection.
-                        publish(&mut heavy, vec![0]);
-                    },
-                    event = light.select_next_some() => if is_subscribed(&event) {
-                        publish(&mut light, vec![1]);
-                    },
-                    event = friend.select_next_some() => if is_subscribed(&event) {
-                        publish(&mut friend, of_friend.clone());
-                    },
-                    event = node.select_next_some() => {
-                        let SwarmEvent::Behaviour(gossipsub::Event::Message { message, .. }) = event else { continue };
-                        let (_, bytes) = Decompressed::untag(topics::Parts::of(&message.data).tagged);
-                        came.push(bytes.to_vec());
-                        match bytes {
-                            [30] => friend.dial(address.clone()).unwrap(),
-                            [0] => break,
-                            bytes if *bytes == of_friend => drop(places.take()),
-                            [i] => publish(&mut light, vec![i + 1]),
-                            _ => {}
-                        }
-                    }
-                }
-            }
-        };
-        tokio::time::timeout(LONG, exchange).await.expect("everything comes");
-        let expected: Vec<Vec<u8>> = (1..=30).map(|i| vec![i]).chain([of_friend, large, vec![0]]).collect();
-        assert!(came == expected, "{:?}", came.iter().map(Vec::len).collect::<Vec<_>>());
-    }
-}
+mod tests;

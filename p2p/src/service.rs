@@ -26,6 +26,7 @@ use crate::{
     propagation::SharedPropagation,
     range::{client as range_client, serve as range_serve},
     reqresp::{self, Client},
+    router,
     serve::{Seen, Server},
     streams::{self, Incoming},
     sync::{Action, Arrival, Failure, Fault, Sync},
@@ -227,12 +228,14 @@ impl Service {
         let listen = listen_addrs.clone();
         let nat = config.nat.map(|config| Nat { config, listen_addrs: listen, udp, mapped: mapped_in });
         let threshold = config.gossip_threshold.as_secs();
+        let checker = Checker::new(config.chain_id, config.forks, threshold, config.unsafe_block_signer, blocks.clone());
+        swarm.behaviour().gossip.listen(checker.has_signer());
         let service = Self {
             swarm,
             propagation,
             topics,
             threshold: config.gossip_threshold,
-            checker: Checker::new(config.chain_id, config.forks, threshold, config.unsafe_block_signer, blocks.clone()),
+            checker,
             doubt: Doubt::default(),
             witness: None,
             sync: Sync::new(config.limits, config.genesis.id, rand::random()),
@@ -337,7 +340,10 @@ impl Service {
 
     fn on_swarm(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
-            SwarmEvent::Behaviour(BehaviourEvent::Gossip(event)) => self.on_gossip(event),
+            SwarmEvent::Behaviour(BehaviourEvent::Gossip(router::Event::Gossip { event, place })) => self.on_gossip(event, place),
+            SwarmEvent::Behaviour(BehaviourEvent::Gossip(router::Event::Offence { peer, offence, evidence })) => {
+                self.on_offence(peer, offence, &evidence);
+            }
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. })) => {
                 self.on_identified(peer_id, info);
             }

@@ -25,6 +25,8 @@ use std::{
 const BANS_PER_ADDRESS: usize = 3;
 /// Peers, and addresses, banned at once. Past it the ban that would end first ends.
 const BANS: usize = 10_000;
+/// What a peer that is to be heard has above the score at which the router is deaf to it.
+const HEARD: f64 = 1.0;
 /// Standings of peers that left; past it those gone longest are forgotten.
 const ABSENT: usize = 4096;
 
@@ -271,6 +273,9 @@ impl Reputation {
         let Some(standing) = self.peers.get_mut(&peer) else { return };
         standing.router = total - told;
         standing.gossip = GossipScores::of(standing.router, standing.counters.score(), sharing);
+        if self.told(&peer) != told {
+            self.tell_router(&peer);
+        }
         self.judge(peer, now);
     }
 
@@ -444,12 +449,14 @@ impl Reputation {
     }
 
     /// What the router is told. A peer that must not be lost is not pushed out of the mesh by what it did. One that can be banned is
-    /// heard until it is: deaf to it, the node would neither ban it nor see it improve.
+    /// heard until it is, whatever the router itself holds against it: deaf to it, the node would unpack what it sends and neither ban
+    /// it nor see it improve.
     fn told(&self, peer: &PeerId) -> f64 {
-        let score = self.peers.get(peer).map_or(0.0, |standing| standing.counters.score());
+        let (score, router) =
+            self.peers.get(peer).map_or((0.0, 0.0), |standing| (standing.counters.score(), standing.router.min(0.0)));
         match (self.is_protected(peer), self.policy.ban) {
             (true, _) => score.max(0.0),
-            (false, true) => score.max(score::router_thresholds().graylist_threshold),
+            (false, true) => score.max(score::router_thresholds().graylist_threshold + HEARD - router),
             (false, false) => score,
         }
     }

@@ -79,8 +79,10 @@ pub fn router_thresholds() -> PeerScoreThresholds {
 pub enum Offence {
     /// Gossip that the check rejected, and by which row.
     Gossip(&'static str),
-    /// A message that was rejected and had grown by so many MiB more than a block does when it is unpacked.
+    /// A message by nobody whose word counts that had grown by so many MiB more than a block does when it was unpacked, or a copy.
     Bomb(u32),
+    /// So many messages in one frame that no node of this network sends: with an author, or on a topic that is not ours.
+    Stray(u32),
     /// Bytes on a gossip stream that are no gossip.
     Framing,
     /// A gossip frame that was begun and never sent.
@@ -114,6 +116,7 @@ impl Offence {
         match self {
             Offence::Gossip(row) => row,
             Offence::Bomb(_) => "bomb",
+            Offence::Stray(_) => "stray",
             Offence::Framing => "framing",
             Offence::HalfFrame => "half_frame",
             Offence::Replay => "replay",
@@ -133,6 +136,7 @@ impl Offence {
     pub fn class(&self) -> Class {
         match self {
             Offence::Gossip("snappy_header" | "snappy" | "too_large" | "too_small" | "signature" | "panic")
+            | Offence::Stray(_)
             | Offence::Framing
             | Offence::StreamFlood => Class::Garbage,
             Offence::Gossip(_) | Offence::WrongBlock | Offence::FalseStatus => Class::BadBlock,
@@ -151,6 +155,7 @@ impl Offence {
     pub fn times(&self) -> f64 {
         match self {
             Offence::Bomb(size) => f64::from(*size),
+            Offence::Stray(messages) => f64::from(*messages),
             _ => 1.0,
         }
     }

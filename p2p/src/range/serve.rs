@@ -3,8 +3,9 @@
 //! What can overload it: peers that ask for more than the disk gives, peers that do not read, and many of both. Streams are bounded per
 //! peer, per address and altogether, and large chunks per peer and altogether, strangers apart from protected peers; each chunk waits
 //! for its peer's budget of bytes and for a place to read and pack it, first come first served, so that no peer takes the places of the
-//! others; one chunk is made ahead while one is written; reading and writing have deadlines, and who does not read is charged. A block is read and packed once for the wire: what
-//! is sent was linked, and still canonical after it was read, so a reorg in between never makes us a liar.
+//! others; one chunk is made ahead while one is written; reading and writing have deadlines, shorter ones for who holds a place for a
+//! large chunk, and who does not read is charged. What is sent was linked, and still canonical after it was read, so a reorg in between
+//! never makes us a liar.
 
 use crate::{
     gate::{ip_of, site},
@@ -14,7 +15,7 @@ use crate::{
     serve::Seen,
     streams::Incoming,
 };
-use futures::{AsyncReadExt, AsyncWriteExt};
+use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use libp2p::{PeerId, Stream};
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -37,6 +38,8 @@ use tokio::{
 
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For each part of a large chunk, as large as a small one: others wait for its place.
+const LARGE_STALL: Duration = Duration::from_secs(2);
 /// Streams open at once, of one peer, of strangers at one address, and of all strangers or all protected peers together. A peer of ours
 /// has at most four.
 const STREAMS_PER_PEER: usize = 6;
@@ -49,7 +52,7 @@ const LARGE_PER_PEER: usize = 2;
 const LARGE: usize = 6;
 /// Bytes of a chunk before it is packed, about: little to lose, and enough to pack well.
 const CHUNK: usize = 256 << 10;
-/// A chunk above it holds one of the places for large ones until it is written.
+/// A chunk above it, before it is packed, is made once it has one of the places for large ones, and holds that until it is written.
 const SMALL_CHUNK: usize = 2 * CHUNK;
 /// Peers, and addresses, whose places are remembered.
 const PEERS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
@@ -78,13 +81,17 @@ struct Peer {
 }
 
 /// What a request has left to send.
+#[derive(Clone, Copy)]
 enum Rest {
     Headers { from: BlockId, count: u64 },
     Bodies { next: u64, last: BlockId, bytes: usize },
 }
 
-/// A framed chunk, and what is left after it.
+/// A framed chunk, and what is left after it; `None` where there is nothing more to send.
 type Packed = Option<(Vec<u8>, Rest)>;
+
+/// The next block makes a large chunk.
+struct NeedsPlace;
 
 /// Held until a large chunk is written.
 type Large = [OwnedSemaphorePermit; 2];
@@ -185,7 +192,7 @@ impl Server {
             Ok(Ask::Status(_)) => {
                 let server = self.clone();
                 let status = tokio::task::spawn_blocking(move || server.status()).await.map_err(io::Error::other)?;
-                return write(&mut stream, &answer(Answer::Status(status)), true).await;
+                return write_last(&mut stream, &answer(Answer::Status(status))).await;
             }
             Ok(Ask::Headers(ask)) => headers(&ask, self.genesis.number),
             Ok(Ask::Bodies(ask)) => bodies(&ask),
@@ -200,9 +207,8 @@ impl Server {
             rest = left;
             let next = self.make(asker, rest);
             let written = async {
-                let written = write(&mut stream, &bytes, false).await;
-                drop(place);
-                written
+                // Not until the next one is made, too.
+                write_chunk(&mut stream, &bytes, place).await
             };
             let (written, next) = tokio::join!(written, next);
             written?;
@@ -228,29 +234,36 @@ impl Server {
         }
     }
 
-    /// The next chunk, framed; `None` where there is nothing more to send. Waits for the peer's budget.
+    /// The next chunk, and its place if it is large. Waits for the peer's budget.
     async fn make(self: &Arc<Self>, asker: &Asker, rest: Rest) -> io::Result<(Packed, Option<Large>)> {
         if rest.is_empty() {
             return Ok((None, None));
         }
-        let reading = self.reading.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let server = self.clone();
-        let packed = tokio::task::spawn_blocking(move || {
-            let _reading = reading;
-            server.pack(rest)
-        });
-        let packed = packed.await.map_err(io::Error::other)?;
+        let mut place = None;
+        let packed = loop {
+            match self.read(rest, place.is_some()).await? {
+                Ok(packed) => break packed,
+                // Who waits holds nothing in memory meanwhile.
+                Err(NeedsPlace) => place = Some(self.large(asker).await.map_err(io::Error::other)?),
+            }
+        };
         let size = packed.as_ref().map_or(0, |(bytes, _)| bytes.len());
         let wait = asker.peer.bucket.lock().take_many((size >> 10) as u32, Instant::now());
-        let place = match size > SMALL_CHUNK {
-            true => Some(self.large(asker).await.map_err(io::Error::other)?),
-            false => None,
-        };
         // The timer's step is a millisecond, as long as many a chunk takes.
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
         Ok((packed, place))
+    }
+
+    async fn read(self: &Arc<Self>, rest: Rest, large: bool) -> io::Result<Result<Packed, NeedsPlace>> {
+        let reading = self.reading.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let server = self.clone();
+        let packed = tokio::task::spawn_blocking(move || {
+            let _reading = reading;
+            server.pack(rest, large)
+        });
+        packed.await.map_err(io::Error::other)
     }
 
     /// The narrower place first: who does not read holds none of the others' places while it waits for its own.
@@ -259,16 +272,17 @@ impl Server {
         Ok([own, self.large[usize::from(asker.protected)].clone().acquire_owned().await?])
     }
 
-    fn pack(&self, rest: Rest) -> Packed {
+    /// Makes a large chunk only if `large`.
+    fn pack(&self, rest: Rest, large: bool) -> Result<Packed, NeedsPlace> {
         let mut chunk = ChunkBuilder::with_capacity(CHUNK + CHUNK / 4);
-        let (rest, kind): (Rest, fn(wire::Chunk) -> Answer) = match rest {
-            Rest::Headers { from, count } => (self.pack_headers(from, count, &mut chunk), Answer::Headers),
-            Rest::Bodies { next, last, bytes } => (self.pack_bodies(next, last, bytes, &mut chunk)?, Answer::Bodies),
+        let (rest, kind): (Option<Rest>, fn(wire::Chunk) -> Answer) = match rest {
+            Rest::Headers { from, count } => (Some(self.pack_headers(from, count, &mut chunk)), Answer::Headers),
+            Rest::Bodies { next, last, bytes } => (self.pack_bodies(next, last, bytes, large, &mut chunk)?, Answer::Bodies),
         };
         if chunk.is_empty() {
-            return None;
+            return Ok(None);
         }
-        Some((answer(kind(chunk.finish().ok()?)), rest))
+        Ok(rest.and_then(|rest| Some((answer(kind(chunk.finish().ok()?)), rest))))
     }
 
     fn pack_headers(&self, from: BlockId, count: u64, chunk: &mut ChunkBuilder) -> Rest {
@@ -286,14 +300,23 @@ impl Server {
     }
 
     /// `None` if the block that was named is not, or no longer, on our chain.
-    fn pack_bodies(&self, mut next: u64, last: BlockId, mut bytes: usize, chunk: &mut ChunkBuilder) -> Option<Rest> {
+    fn pack_bodies(
+        &self,
+        mut next: u64,
+        last: BlockId,
+        mut bytes: usize,
+        large: bool,
+        chunk: &mut ChunkBuilder,
+    ) -> Result<Option<Rest>, NeedsPlace> {
         if next <= self.genesis.number {
-            return None;
+            return Ok(None);
         }
+        let (most, mut needs_place) = (if large { MAX_CHUNK } else { SMALL_CHUNK }, false);
         let canonical = self.blocks.bodies(next, last, &mut |header, transactions| {
             let size = LENGTH + header.len() + transactions.len();
             // A large one comes alone.
-            if size > MAX_CHUNK || (!chunk.is_empty() && chunk.len() + size > MAX_CHUNK) {
+            if size > MAX_CHUNK || chunk.len() + size > most {
+                needs_place = size <= MAX_CHUNK && chunk.is_empty();
                 return false;
             }
             chunk.push(&[header, transactions]);
@@ -301,7 +324,10 @@ impl Server {
             next += 1;
             chunk.len() < CHUNK && bytes > 0
         });
-        canonical.then_some(Rest::Bodies { next, last, bytes })
+        if canonical && needs_place {
+            return Err(NeedsPlace);
+        }
+        Ok(canonical.then_some(Rest::Bodies { next, last, bytes }))
     }
 }
 
@@ -346,14 +372,29 @@ async fn read_request(stream: &mut Stream) -> io::Result<Vec<u8>> {
 async fn refuse(stream: &mut Stream, refusal: Refusal) -> io::Result<()> {
     let result = if refusal == Refusal::NotFound { "not_found" } else { "invalid" };
     metrics::counter!("starling_p2p_range_serve_total", "result" => result).increment(1);
-    write(stream, &answer(Answer::Refusal(refusal as u32)), true).await
+    write_last(stream, &answer(Answer::Refusal(refusal as u32))).await
 }
 
-/// A peer that reads none of it for a while is one that does not read.
-async fn write(stream: &mut Stream, bytes: &[u8], last: bool) -> io::Result<()> {
+async fn write_last(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+    write(stream, bytes, WRITE_TIMEOUT).await?;
+    timeout(WRITE_TIMEOUT, stream.close()).await?
+}
+
+/// Gives the place of a large chunk back.
+async fn write_chunk(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8], place: Option<Large>) -> io::Result<()> {
+    write(stream, bytes, if place.is_some() { LARGE_STALL } else { WRITE_TIMEOUT }).await
+}
+
+/// A peer that does not read a part of it within `limit`, or not all of it in time, is one that does not read.
+async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8], limit: Duration) -> io::Result<()> {
     timeout(WRITE_TIMEOUT, async {
-        stream.write_all(bytes).await?;
-        if last { stream.close().await } else { Ok(()) }
+        for part in bytes.chunks(SMALL_CHUNK) {
+            timeout(limit, stream.write_all(part)).await??;
+        }
+        Ok(())
     })
     .await?
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use libp2p::{
 };
 use starling_proto::{gossip::Reason, payload::PayloadVersion};
 use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Clock warnings at most this often.
 const CLOCK_WARNING: Duration = Duration::from_secs(30);
@@ -30,12 +31,13 @@ pub(super) struct Unheard {
 }
 
 impl Service {
-    pub(super) fn on_gossip(&mut self, event: gossipsub::Event) {
+    /// `place`: of a heavy message.
+    pub(super) fn on_gossip(&mut self, event: gossipsub::Event, place: Option<OwnedSemaphorePermit>) {
         match event {
             gossipsub::Event::Message { propagation_source: peer, message_id, message } => {
                 let Some(version) = self.topics.version(&message.topic) else { return };
                 let protected = self.reputation.is_protected(&peer);
-                let unchecked = Unchecked { peer, protected, message: message_id, version, sealed: message.data };
+                let unchecked = Unchecked { peer, protected, message: message_id, version, sealed: message.data, place };
                 if let Some(GivenUp { peer, message, excess }) = self.checker.submit(unchecked) {
                     self.report(&message, &peer, MessageAcceptance::Ignore, "overload");
                     // That strangers together send too much is not this one's fault.
@@ -86,13 +88,15 @@ impl Service {
                         self.note_replay(peer, reason);
                     }
                     Reason::RetiredSigner(_) => {}
-                    Reason::WrongSigner(signer) if self.doubt.hold(peer, *signer) => {}
-                    reason => self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string()),
-                }
-                // However sound the peer's reason to send it is: no block is like that.
-                if checked.bloat > 0 && !reason.is_clock() {
-                    let evidence = format!("{} MiB more than such a message can be expected to unpack to", checked.bloat);
-                    self.on_offence(peer, Offence::Bomb(checked.bloat), &evidence);
+                    Reason::WrongSigner(signer) if self.doubt.hold(peer, *signer, checked.bloat) => {}
+                    reason => {
+                        self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string());
+                        // What the block signer signed may be as it likes: peers pass it on for that.
+                        if matches!(reason, Reason::Signature(_) | Reason::WrongSigner(_)) && checked.bloat > 0 {
+                            self.swarm.behaviour_mut().gossip.condemn(message);
+                            self.charge_bomb(peer, checked.bloat);
+                        }
+                    }
                 }
             }
             (Origin::Peer { peer, message, .. }, Outcome::Panicked) => {
@@ -106,6 +110,11 @@ impl Service {
         }
     }
 
+    fn charge_bomb(&mut self, peer: PeerId, bloat: u32) {
+        let evidence = format!("{bloat} MiB more than such a message can be expected to unpack to");
+        self.on_offence(peer, Offence::Bomb(bloat), &evidence);
+    }
+
     /// What comes too late, or again, costs nothing: our clock, or our peers' memory, may be the cause. The ledger names it.
     fn note_replay(&mut self, peer: PeerId, reason: &Reason) {
         let score = self.reputation.total(&peer);
@@ -114,10 +123,19 @@ impl Service {
     }
 
     pub(super) fn on_signer(&mut self, signer: Address) {
-        self.checker.set_signer(signer);
+        if self.checker.set_signer(signer) {
+            let router = &mut self.swarm.behaviour_mut().gossip;
+            router.listen(self.checker.has_signer());
+            router.forget_bombs();
+        }
         if let Some((stranger, peers)) = self.doubt.settle(signer) {
             let reason = Reason::WrongSigner(stranger);
-            peers.into_iter().for_each(|peer| self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string()));
+            for (peer, bloat) in peers {
+                self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string());
+                if bloat > 0 {
+                    self.charge_bomb(peer, bloat);
+                }
+            }
         }
     }
 

@@ -1,9 +1,9 @@
 //! Peers that send anything.
 
-use crate::{attackers::*, net::*};
+use crate::{attackers::*, counters::*, net::*};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{StreamProtocol, swarm::SwarmEvent};
-use starling_p2p::Keypair;
+use starling_p2p::{Change, Config, Keypair};
 use starling_proto::{
     gossip as wire,
     payload::{Payload, PayloadVersion},
@@ -15,13 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-fn rejected(row: &str) -> u64 {
-    counter("starling_p2p_offences_total", row)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_messages_are_rejected_for_their_reason_and_kill_nothing() {
-    count_metrics();
     let blocks = chain(1, vec![]);
     let block = &blocks[0];
     let node = Node::start(unscored(config())).await;
@@ -51,19 +46,20 @@ async fn bad_messages_are_rejected_for_their_reason_and_kill_nothing() {
         ("excess_blob_gas", message(&wrong_fork)),
     ];
     for (row, data) in cases {
-        let before = rejected(row);
+        let before = node.times(raw.id(), row).await;
         raw.publish(data);
-        raw.drive(eventually(Duration::from_secs(5), || rejected(row) > before)).await;
+        let id = raw.id();
+        raw.drive(node.noted(id, row, before + 1)).await;
     }
     // Outside the clock window: rejected, but nobody's offence.
     raw.publish(message(&old));
-    raw.drive(eventually(Duration::from_secs(5), || counter("starling_p2p_gossip_total", "too_old") == 1)).await;
-    assert_eq!(rejected("too_old"), 0);
+    let id = raw.id();
+    raw.drive(node.noted(id, "too_old", 1)).await;
     assert!(node.chain.events.lock().is_empty());
 
     raw.publish(message(block));
     let chain = node.chain.clone();
-    raw.drive(eventually(Duration::from_secs(5), || chain.has(block))).await;
+    raw.drive(eventually(LONG, || chain.has(block))).await;
 
     node.stop().await;
 }
@@ -85,9 +81,9 @@ async fn a_frame_larger_than_any_message_ends_the_connection_of_its_sender_alone
     raw.reconnect(&node).await;
     let chain = node.chain.clone();
     raw.publish(message(&blocks[0]));
-    raw.drive(eventually(Duration::from_secs(5), || chain.has(&blocks[0]))).await;
+    raw.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
     honest.publish(message(&blocks[1]));
-    honest.drive(eventually(Duration::from_secs(5), || chain.has(&blocks[1]))).await;
+    honest.drive(eventually(LONG, || chain.has(&blocks[1]))).await;
     node.stop().await;
 }
 
@@ -97,14 +93,70 @@ async fn messages_with_a_source_are_refused() {
     let node = Node::start(config()).await;
     let mut named = Raw::connected_to(&node, true).await;
     named.publish(message(&blocks[0]));
-    let chain = node.chain.clone();
-    let pause = Instant::now() + Duration::from_secs(1);
-    named.drive(eventually(Duration::from_secs(5), || Instant::now() > pause)).await;
+    let (chain, id) = (node.chain.clone(), named.id());
+    named.drive(node.noted(id, "stray", 1)).await;
+    assert_eq!(node.debts(id).await, [("stray", -20.0)]);
     assert!(!chain.has(&blocks[0]), "strict no-sign");
     let mut anonymous = Raw::connected_to(&node, false).await;
     anonymous.publish(message(&blocks[0]));
-    anonymous.drive(eventually(Duration::from_secs(5), || chain.has(&blocks[0]))).await;
+    anonymous.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+    assert!(node.debts(anonymous.id()).await.is_empty());
 }
+
+/// Nobody is asked for what others talk about; that it unpacks to very much is not even looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
+    let blocks = chain(1, vec![]);
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let bombs: Vec<Vec<u8>> = (0..3).map(|_| bomb()).collect();
+    let _stream = raw.send_frame(&node, frame_on("/optimism/1/3/blocks", &bombs)).await;
+    let id = raw.id();
+    raw.drive(node.noted(id, "stray", 1)).await;
+    assert_eq!(node.debts(id).await, [("stray", -60.0)]);
+    // A frame of many is a ban.
+    let _other = raw.send_frame(&node, frame_on("x", &vec![vec![0]; 100])).await;
+    raw.gone_from(&node).await;
+    assert!(node.verdicts(id).await.iter().any(|(_, change)| matches!(change, Change::Banned { .. })));
+    let mut honest = Raw::connected_to(&node, false).await;
+    honest.publish(message(&blocks[0]));
+    let chain = node.chain.clone();
+    honest.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+}
+
+/// The first is refused for what it is; whoever sends it after that cannot have it from somebody who accepted it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_a_bomb_is_one() {
+    let node = Node::start(config()).await;
+    let (mut first, mut second) = (Raw::connected_to(&node, false).await, Raw::connected_to(&node, false).await);
+    let bomb = frame(&[bomb()]);
+    for raw in [&mut first, &mut second] {
+        let _stream = raw.send_frame(&node, bomb.clone()).await;
+        let id = raw.id();
+        raw.drive(node.noted(id, "bomb", 1)).await;
+    }
+    assert_eq!(node.debts(second.id()).await, [("bomb", -80.0)]);
+}
+
+/// While no block can be accepted, large ones are neither unpacked nor remembered.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_signer_what_is_heavy_is_passed_over_and_heard_later() {
+    let block = &heavy_chain(1, 2 << 20)[0];
+    let node = Node::start(Config { unsafe_block_signer: None, ..config() }).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let both = [frame(&[message(block)]), frame_on("x", &[vec![0]])].concat();
+    let _stream = raw.send_frame(&node, both).await;
+    let id = raw.id();
+    raw.drive(node.noted(id, "stray", 1)).await;
+    assert_eq!(node.debts(id).await, [("stray", -20.0)]);
+    node.set_signer(signer()).await;
+    let mut other = Raw::connected_to(&node, false).await;
+    other.publish(message(block));
+    let chain = node.chain.clone();
+    other.drive(eventually(LONG, || chain.has(block))).await;
+}
+
+const LONG: Duration = Duration::from_secs(60);
 
 /// Requests that are opened and never sent, more than anybody may have open, until dropped.
 fn hold_streams(raw: &Raw, node: &Node) -> tokio::task::JoinHandle<()> {
@@ -130,11 +182,10 @@ fn hold_streams(raw: &Raw, node: &Node) -> tokio::task::JoinHandle<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
-    count_metrics();
     let blocks = chain(40, vec![]);
     let node = Node::start_with(unscored(config()), &blocks[..38]).await;
     let mut flooder = Raw::connected_to(&node, false).await;
-    let streams = hold_streams(&flooder, &node);
+    let (streams, id) = (hold_streams(&flooder, &node), flooder.id());
     let flood = tokio::spawn(async move {
         for i in 0u32.. {
             // Bytes that decompress to the largest message, and bytes that do not.
@@ -149,8 +200,8 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
             }
         }
     });
-    eventually(Duration::from_secs(60), || counter("starling_p2p_serve_total", "overload") > 100).await;
-    eventually(Duration::from_secs(60), || counter("starling_p2p_gossip_total", "overload") > 10).await;
+    node.noted(id, "excess_streams", 100).await;
+    node.noted(id, "too_large", 10).await;
 
     // The same node is asked for blocks, and hears one.
     let replica = Node::start(with_static(&[&node.address])).await;
@@ -250,7 +301,6 @@ async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
                 let _ = stream.close().await;
             }
         });
-        let before = rejected("malformed_response");
         let asked = counter("op_node_default_p2p_req_total", "client");
         // Who delivers the tip is asked first.
         raw.publish(message(&blocks[29]));
@@ -259,7 +309,8 @@ async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
         assert!(blocks[1..].iter().all(|block| chain.has(block)), "{name}");
         assert!(counter("op_node_default_p2p_req_total", "client") > asked, "{name}");
         if offence {
-            raw.drive(eventually(Duration::from_secs(5), || rejected("malformed_response") > before)).await;
+            let id = raw.id();
+            raw.drive(node.noted(id, "malformed_response", 1)).await;
         }
         serving.abort();
         node.stop().await;

@@ -1,6 +1,7 @@
 //! Real swarms on loopback.
 
 mod attackers;
+mod counters;
 mod discovery;
 mod gate;
 mod gossip;

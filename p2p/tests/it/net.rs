@@ -5,7 +5,7 @@ use alloy_primitives::{Address, B256, Bytes, b256};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{
     Multiaddr, Swarm, SwarmBuilder, gossipsub, identify, noise,
-    swarm::{NetworkBehaviour, SwarmEvent},
+    swarm::{NetworkBehaviour, SwarmEvent, dial_opts::DialOpts},
     tcp, yamux,
 };
 use parking_lot::Mutex;
@@ -249,6 +249,29 @@ impl Node {
         lines.filter(|(_, change)| !matches!(change, Change::Score(_))).collect()
     }
 
+    /// How often the ledger has this of a peer.
+    pub async fn times(&self, peer: PeerId, reason: &str) -> u32 {
+        let entries = self.network.ledger(Some(peer), 100).await.unwrap();
+        entries.iter().filter(|entry| entry.reason == reason).map(|entry| entry.times).sum()
+    }
+
+    /// Until the ledger has this of a peer so often.
+    pub async fn noted(&self, peer: PeerId, reason: &str, times: u32) -> Duration {
+        let start = Instant::now();
+        while self.times(peer, reason).await < times {
+            assert!(start.elapsed() < Duration::from_secs(60), "not {times} times {reason}: {:?}", self.debts(peer).await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        start.elapsed()
+    }
+
+    /// Names the signer; returns when it is in force.
+    pub async fn set_signer(&self, signer: Address) {
+        self.network.set_signer(signer).await;
+        // Questions are answered in their order.
+        self.network.report().await.unwrap();
+    }
+
     /// What the ledger holds against a peer: reasons, and by how much each changed the score.
     pub async fn debts(&self, peer: PeerId) -> Vec<(&'static str, f64)> {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
@@ -335,11 +358,24 @@ impl Raw {
 
     /// Dials the node; whether it is let in and stays for a moment, which is until it is told the node's topics.
     pub async fn is_let_in(&mut self, node: &Node) -> bool {
-        self.0.dial(node.address.clone()).unwrap();
-        let mut let_in = false;
-        self.until(|event| {
-            let_in |= matches!(event, SwarmEvent::Behaviour(RawBehaviourEvent::Gossip(gossipsub::Event::Subscribed { .. })));
-            let_in || matches!(event, SwarmEvent::ConnectionClosed { .. } | SwarmEvent::OutgoingConnectionError { .. })
+        let options = DialOpts::from(node.address.clone());
+        // What is told of connections before this one has nothing to do with it.
+        let id = options.connection_id();
+        self.0.dial(options).unwrap();
+        let (mut connected, mut let_in) = (false, false);
+        self.until(|event| match event {
+            SwarmEvent::ConnectionEstablished { connection_id, .. } => {
+                connected |= *connection_id == id;
+                false
+            }
+            SwarmEvent::Behaviour(RawBehaviourEvent::Gossip(gossipsub::Event::Subscribed { .. })) => {
+                let_in |= connected;
+                let_in
+            }
+            SwarmEvent::ConnectionClosed { connection_id, .. } | SwarmEvent::OutgoingConnectionError { connection_id, .. } => {
+                *connection_id == id
+            }
+            _ => false,
         })
         .await;
         let_in
@@ -396,7 +432,7 @@ impl Raw {
 
     pub async fn until(&mut self, mut seen: impl FnMut(&SwarmEvent<RawBehaviourEvent>) -> bool) {
         let wait = async { while !seen(&self.0.select_next_some().await) {} };
-        tokio::time::timeout(Duration::from_secs(10), wait).await.expect("the raw peer's event came");
+        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the raw peer's event came");
     }
 
     /// Lets the raw peer do its part while waiting.
@@ -413,8 +449,12 @@ impl Raw {
 
 /// Messages of the topic of V4 in one frame, as the router reads it.
 pub fn frame(messages: &[Vec<u8>]) -> Vec<u8> {
+    frame_on(&gossip::topic(CHAIN, PayloadVersion::V4), messages)
+}
+
+/// The same on another topic.
+pub fn frame_on(topic: &str, messages: &[Vec<u8>]) -> Vec<u8> {
     let field = |tag: u8, bytes: &[u8]| [&[tag][..], &with_length(bytes)].concat();
-    let topic = gossip::topic(CHAIN, PayloadVersion::V4);
     let message = |data: &Vec<u8>| field(0x12, &[field(0x12, data), field(0x22, topic.as_bytes())].concat());
     with_length(&messages.iter().flat_map(message).collect::<Vec<u8>>())
 }
@@ -432,53 +472,4 @@ fn with_length(bytes: &[u8]) -> Vec<u8> {
 
 pub fn v4_topic() -> gossipsub::TopicHash {
     gossipsub::TopicHash::from_raw(gossip::topic(CHAIN, PayloadVersion::V4))
-}
-
-/// Counters of this process by "name{label value}".
-pub fn counter(name: &str, label: &str) -> u64 {
-    RECORDER.counts.lock().get(&(name.to_owned(), label.to_owned())).map_or(0, |count| *count.0.lock())
-}
-
-pub fn count_metrics() {
-    LazyLock::force(&RECORDER);
-}
-
-static RECORDER: LazyLock<&'static Recorder> = LazyLock::new(|| {
-    let recorder: &'static Recorder = Box::leak(Box::default());
-    metrics::set_global_recorder(recorder).unwrap();
-    recorder
-});
-
-#[derive(Default)]
-struct Recorder {
-    counts: Mutex<HashMap<(String, String), Arc<Count>>>,
-}
-
-#[derive(Default)]
-struct Count(Mutex<u64>);
-
-impl metrics::CounterFn for Count {
-    fn increment(&self, value: u64) {
-        *self.0.lock() += value;
-    }
-    fn absolute(&self, value: u64) {
-        *self.0.lock() = value;
-    }
-}
-
-impl metrics::Recorder for &'static Recorder {
-    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn register_counter(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
-        let label = key.labels().next().map_or("", |label| label.value()).to_owned();
-        let count = self.counts.lock().entry((key.name().to_owned(), label)).or_default().clone();
-        metrics::Counter::from_arc(count)
-    }
-    fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
-        metrics::Gauge::noop()
-    }
-    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
-        metrics::Histogram::noop()
-    }
 }

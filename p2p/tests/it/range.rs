@@ -339,6 +339,9 @@ async fn who_does_not_read_large_chunks_takes_no_places_of_others() {
     let mut raw = Raw::connected_to(&node, false).await;
     let answers = ask(&node, &mut raw, everything).await;
     let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
-    assert_eq!((held.len(), count), (6, 12));
-    assert!(node.debts(idle.id()).await.is_empty(), "whoever does not read was not even late by then");
+    // On a machine that stands still for a while it may be late itself.
+    assert_eq!(held.len(), 6);
+    assert!(count == 12 || !node.debts(raw.id()).await.is_empty(), "{count} blocks came");
+    let id = idle.id();
+    idle.drive(node.noted(id, "stalled_stream", 1)).await;
 }

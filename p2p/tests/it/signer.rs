@@ -1,6 +1,6 @@
 //! The block signer changes while nodes run, and each learns of it at another moment.
 
-use crate::net::*;
+use crate::{counters::*, net::*};
 use alloy_primitives::Address;
 use futures::FutureExt;
 use starling_p2p::{Config, PeerId};
@@ -60,7 +60,7 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
     sequencer.publish(&blocks[0]).await;
     late.receives(&blocks[0]).await;
     for node in &all[..3] {
-        node.network.set_signer(new_signer()).await;
+        node.set_signer(new_signer()).await;
     }
     // Under way in the old one's name: taken by those who know of the change, and by those who do not.
     sequencer.publish(&blocks[1]).await;
@@ -71,7 +71,7 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
     assert_eq!(tokio::time::timeout(Duration::from_secs(60), asked).await.unwrap(), Some(new_signer()));
     publish_as_new(&sequencer, &blocks[3]).await;
     far.receives(&blocks[3]).await;
-    late.network.set_signer(new_signer()).await;
+    late.set_signer(new_signer()).await;
     // What it did not believe is fetched below the next one.
     publish_as_new(&sequencer, &blocks[4]).await;
     late.receives(&blocks[4]).await;
@@ -82,10 +82,11 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
 /// A peer that has not heard of the new signer passes on what the old one signed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_old_signer_left_under_way_is_held_against_nobody() {
-    let blocks = chain(2, vec![]);
+    // The second unpacks to more than blocks usually do, which is the old signer's affair.
+    let blocks = chain(2, vec![0; 6 << 20]);
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    node.network.set_signer(new_signer()).await;
+    node.set_signer(new_signer()).await;
     raw.publish(message_as_new(&blocks[0]));
     raw.drive(eventually(Duration::from_secs(60), || node.chain.has(&blocks[0]))).await;
 
@@ -101,20 +102,44 @@ async fn what_the_old_signer_left_under_way_is_held_against_nobody() {
 /// Held back while it is in doubt, and judged when L1 names the signer we know.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_in_doubt_is_judged_by_the_answer() {
-    let blocks = chain(1, vec![]);
+    // Of usual size, and one that unpacks to 5 MiB more than most do.
+    let (usual, large) = (vec![("wrong_signer", -2.0)], vec![("wrong_signer", -2.0), ("bomb", -50.0)]);
+    for (data, named, debts) in
+        [(vec![], signer(), usual), (vec![0; 7 << 20], signer(), large), (vec![0; 7 << 20], new_signer(), vec![])]
+    {
+        let block = &chain(1, data)[0];
+        let node = Node::start(config()).await;
+        let mut raw = Raw::connected_to(&node, false).await;
+        let asked = ask(&node);
+        raw.publish(message_as_new(block));
+        let asked = async {
+            let start = std::time::Instant::now();
+            assert_eq!(asked.await, Some(new_signer()));
+            start.elapsed()
+        };
+        tokio::time::timeout(Duration::from_secs(60), raw.drive(asked)).await.unwrap();
+        assert_eq!(node.debts(raw.id()).await, []);
+        node.set_signer(named).await;
+        assert_eq!(node.debts(raw.id()).await, debts);
+    }
+}
+
+/// What a peer is charged for under the old signer, another may send in good faith under the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_what_the_new_signer_signed_is_held_against_nobody() {
+    let block = &chain(1, vec![0; 7 << 20])[0];
     let node = Node::start(config()).await;
-    let mut raw = Raw::connected_to(&node, false).await;
-    let asked = ask(&node);
-    raw.publish(message_as_new(&blocks[0]));
-    let asked = async {
-        let start = std::time::Instant::now();
-        assert_eq!(asked.await, Some(new_signer()));
-        start.elapsed()
-    };
-    tokio::time::timeout(Duration::from_secs(60), raw.drive(asked)).await.unwrap();
-    assert_eq!(node.debts(raw.id()).await, []);
-    node.network.set_signer(signer()).await;
-    assert_eq!(node.debts(raw.id()).await, [("wrong_signer", -2.0)]);
+    let mut early = Raw::connected_to(&node, false).await;
+    early.publish(message_as_new(block));
+    let id = early.id();
+    early.drive(node.noted(id, "bomb", 1)).await;
+    node.set_signer(new_signer()).await;
+    let mut late = Raw::connected_to(&node, false).await;
+    let both = [frame(&[message_as_new(block)]), frame_on("x", &[vec![0]])].concat();
+    let _stream = late.send_frame(&node, both).await;
+    let id = late.id();
+    late.drive(node.noted(id, "stray", 1)).await;
+    assert_eq!(node.debts(id).await, [("stray", -20.0)], "what came last is noted last");
 }
 
 /// Without a signer blocks are ignored: neither taken nor held against anybody.
@@ -129,7 +154,7 @@ async fn without_a_signer_blocks_are_ignored_until_one_is_named() {
     sequencer.publish(&blocks[0]).await;
     eventually(Duration::from_secs(60), || counter("starling_p2p_gossip_total", "no_signer") > ignored).await;
     assert_eq!(debts(&[&sequencer, &node]).await, []);
-    node.network.set_signer(signer()).await;
+    node.set_signer(signer()).await;
     sequencer.publish(&blocks[1]).await;
     node.receives(&blocks[1]).await;
     assert!(node.chain.has(&blocks[0]), "fetched below it");

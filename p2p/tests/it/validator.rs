@@ -163,7 +163,7 @@ async fn signers_and_ages_of_the_reference_node_are_decided_as_there() {
         let (current, previous) = (address(&case["current"]), address(&case["previous"]));
         let node = Node::start(node_config(&case, previous.or(current))).await;
         if let (Some(current), Some(_)) = (current, previous) {
-            node.network.set_signer(current).await;
+            node.set_signer(current).await;
         }
         let mut raw = Raw::connected_to(&node, false).await;
         let wire = block(&plain, unix_now());

@@ -211,7 +211,7 @@ pub const SECTIONS: &[Section] = &[
                 "p2p.listen.quic",
                 Port,
                 "",
-                "UDP port to listen on for QUIC besides TCP, other than discovery's; 0 is any free one. op-node has no QUIC",
+                "UDP port to listen on for QUIC besides TCP, other than discovery's; 0 is any free one. Each first packet of anybody costs a signature. op-node has no QUIC",
             ),
             flag("p2p.advertise.ip", Text, "", "Address or host name to put in the discovery record"),
             flag("p2p.advertise.tcp", Port, "0", "TCP port to put in the discovery record; 0 is the one listened on"),

@@ -108,9 +108,39 @@ fn the_routers_part_counts_too() {
     all.on_router_score(peer, -20.0 - 64.0, 1, NOW);
     assert_eq!((all.total(&peer), verdicts(&mut all)), (-84.0, vec![]));
     assert_eq!(all.scores(&peer).gossip.behavioral_penalty, 8.0);
-    all.on_router_score(peer, -20.0 - 100.0, 1, NOW + 1);
+    // It has been told so much that it is not deaf to the peer.
+    let told = 64.0 - 40.0 + HEARD;
+    all.on_router_score(peer, told - 100.0, 1, NOW + 1);
     assert_eq!(verdicts(&mut all), [Action::Ban(peer)]);
     assert!(all.bans()[&peer].reason.contains("router -100.0"));
+}
+
+#[test]
+fn a_peer_that_may_be_banned_is_heard_until_it_is() {
+    let peer = PeerId::random();
+    let mut all = reputation(Policy::default(), &[]);
+    let mut told = 0.0;
+    let deaf = |all: &mut Reputation, told: &mut f64, router: f64| {
+        for action in actions(all) {
+            if let Action::Score { score, .. } = action {
+                *told = score;
+            }
+        }
+        router + *told < score::router_thresholds().graylist_threshold
+    };
+    all.on_connected(peer, ip(2), false, NOW);
+    // Ten others share its address, and it has done something, too.
+    assert!(!deaf(&mut all, &mut told, -35.0));
+    all.on_router_score(peer, -35.0 + told, 11, NOW);
+    for _ in 0..3 {
+        all.on_offence(peer, GARBAGE, "", NOW);
+        assert!(!deaf(&mut all, &mut told, -35.0), "told {told}");
+        all.on_router_score(peer, -35.0 + told, 11, NOW);
+    }
+    assert!(!deaf(&mut all, &mut told, -35.0), "told {told}");
+    assert_eq!((all.total(&peer), all.bans().len()), (-95.0, 0));
+    all.on_offence(peer, GARBAGE, "", NOW);
+    assert_eq!(all.bans().len(), 1);
 }
 
 #[test]

@@ -1,0 +1,209 @@
+use super::*;
+use crate::{
+    config::Mesh,
+    topics::{self, Topics, gossip_config},
+};
+use futures::StreamExt;
+use libp2p::{
+    Swarm, SwarmBuilder,
+    core::UpgradeInfo,
+    gossipsub::{self, IdentTopic, MessageAuthenticity},
+    noise,
+    swarm::SwarmEvent,
+    tcp, yamux,
+};
+use starling_proto::gossip::{self as wire, Decompressed, Flag};
+use std::time::Duration;
+
+const CHAIN: u64 = 901;
+const LONG: Duration = Duration::from_secs(60);
+
+fn topic() -> IdentTopic {
+    IdentTopic::new(wire::topic(CHAIN, starling_proto::payload::PayloadVersion::V4))
+}
+
+fn router() -> Router {
+    let (propagation, snappy, filter) = (SharedPropagation::default(), Snappy::default(), Topics::new(CHAIN).filter());
+    let config = gossip_config(Mesh::default(), &propagation).unwrap();
+    let anonymous = MessageAuthenticity::Anonymous;
+    let mut gossip = Gossip::new_with_subscription_filter_and_transform(anonymous, config, filter, snappy.clone()).unwrap();
+    gossip.subscribe(&topic()).unwrap();
+    Router::new(gossip, snappy, propagation, SharedRules::default())
+}
+
+fn swarm() -> Swarm<Router> {
+    let tcp = SwarmBuilder::with_new_identity().with_tokio().with_tcp(
+        tcp::Config::default(),
+        noise::Config::new,
+        yamux::Config::default,
+    );
+    let idle = |config: libp2p::swarm::Config| config.with_idle_connection_timeout(LONG);
+    tcp.unwrap().with_behaviour(|_| router()).unwrap().with_swarm_config(idle).build()
+}
+
+fn publish(swarm: &mut Swarm<Router>, bytes: Vec<u8>) {
+    let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
+    let topic = topic().hash();
+    swarm.behaviour_mut().publish(topic.clone(), topics::seal(topic.as_str(), tagged, 1)).unwrap();
+}
+
+fn is_subscribed(event: &SwarmEvent<Event>) -> bool {
+    matches!(event, SwarmEvent::Behaviour(Event::Gossip { event: gossipsub::Event::Subscribed { .. }, .. }))
+}
+
+/// The bytes of a message, and its place.
+fn told(event: SwarmEvent<Event>) -> Option<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
+    match event {
+        SwarmEvent::Behaviour(Event::Gossip { event: gossipsub::Event::Message { message, .. }, place }) => {
+            Some((Decompressed::untag(topics::Parts::of(&message.data).tagged).1.to_vec(), place))
+        }
+        _ => None,
+    }
+}
+
+async fn listen(node: &mut Swarm<Router>) -> Multiaddr {
+    node.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+    loop {
+        if let SwarmEvent::NewListenAddr { address, .. } = node.select_next_some().await {
+            return address;
+        }
+    }
+}
+
+/// Three peers send to a node in which there is no place for what is heavy and from a stranger.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_heavy_waits_for_a_place_and_what_is_light_or_of_a_static_peer_does_not() {
+    let (mut node, mut heavy, mut light, mut friend) = (swarm(), swarm(), swarm(), swarm());
+    node.behaviour().rules.lock().friends.insert(*friend.local_peer_id());
+    let address = listen(&mut node).await;
+    heavy.dial(address.clone()).unwrap();
+    light.dial(address.clone()).unwrap();
+    let mut places = node.behaviour().places[0].clone().acquire_many_owned(PLACES as u32).await.ok();
+    assert!(places.is_some());
+    let (large, of_friend) = (vec![7; LIGHT + 1], vec![8; LIGHT + 1]);
+    let mut came = Vec::new();
+    let exchange = async {
+        loop {
+            tokio::select! {
+                event = heavy.select_next_some() => if is_subscribed(&event) {
+                    publish(&mut heavy, large.clone());
+                    // After a heavy one on the same connection.
+                    publish(&mut heavy, vec![0]);
+                },
+                event = light.select_next_some() => if is_subscribed(&event) {
+                    publish(&mut light, vec![1]);
+                },
+                event = friend.select_next_some() => if is_subscribed(&event) {
+                    publish(&mut friend, of_friend.clone());
+                },
+                event = node.select_next_some() => {
+                    let Some((bytes, _place)) = told(event) else { continue };
+                    came.push(bytes.clone());
+                    match &bytes[..] {
+                        [30] => friend.dial(address.clone()).unwrap(),
+                        [0] => break,
+                        bytes if bytes == of_friend => drop(places.take()),
+                        [i] => publish(&mut light, vec![i + 1]),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    };
+    tokio::time::timeout(LONG, exchange).await.expect("everything comes");
+    let expected: Vec<Vec<u8>> = (1..=30).map(|i| vec![i]).chain([of_friend, large, vec![0]]).collect();
+    assert!(came == expected, "{:?}", came.iter().map(Vec::len).collect::<Vec<_>>());
+}
+
+/// A peer that waits for its turn with a heavy message goes on sending, and hears what the node has to say.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_place_is_spoken_to_meanwhile() {
+    let (mut node, mut heavy) = (swarm(), swarm());
+    let address = listen(&mut node).await;
+    heavy.dial(address).unwrap();
+    let _places = node.behaviour().places[0].clone().acquire_many_owned(PLACES as u32).await.unwrap();
+    let exchange = async {
+        loop {
+            tokio::select! {
+                event = heavy.select_next_some() => {
+                    if is_subscribed(&event) {
+                        publish(&mut heavy, vec![7; LIGHT + 1]);
+                    } else if let Some((bytes, _)) = told(event) {
+                        // Each answer comes in behind the heavy one.
+                        publish(&mut heavy, vec![1, bytes[1]]);
+                        match bytes[1] {
+                            30 => break,
+                            i => publish(&mut node, vec![0, i + 1]),
+                        }
+                    }
+                }
+                event = node.select_next_some() => {
+                    if is_subscribed(&event) {
+                        publish(&mut node, vec![0, 1]);
+                    }
+                    assert!(told(event).is_none(), "in their order");
+                }
+            }
+        }
+    };
+    tokio::time::timeout(LONG, exchange).await.expect("it hears everything");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_is_taken_until_the_message_has_been_checked_and_a_copy_takes_none() {
+    let (mut node, mut one, mut other) = (swarm(), swarm(), swarm());
+    let address = listen(&mut node).await;
+    one.dial(address.clone()).unwrap();
+    let large = |i: u8| vec![i; LIGHT + 1];
+    let mut held = None;
+    let mut came = Vec::new();
+    let exchange = async {
+        while came != [1, 0, 2] {
+            tokio::select! {
+                event = one.select_next_some() => if is_subscribed(&event) {
+                    publish(&mut one, large(1));
+                },
+                event = other.select_next_some() => if is_subscribed(&event) {
+                    publish(&mut other, vec![0]);
+                },
+                event = node.select_next_some() => {
+                    let Some((bytes, place)) = told(event) else { continue };
+                    assert_eq!(place.is_some(), bytes.len() > LIGHT);
+                    came.push(bytes[0]);
+                    match bytes[0] {
+                        1 => {
+                            held = place;
+                            other.dial(address.clone()).unwrap();
+                        }
+                        0 => {
+                            assert_eq!(node.behaviour().places[0].available_permits(), 0);
+                            drop(held.take().unwrap());
+                            // A copy, and another behind it.
+                            publish(&mut other, large(1));
+                            publish(&mut other, large(2));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    };
+    tokio::time::timeout(LONG, exchange).await.expect("everything comes");
+}
+
+#[tokio::test]
+async fn what_was_read_is_told_though_its_sender_is_gone() {
+    let mut router = router();
+    let (peer, address) = (PeerId::random(), "/ip4/127.0.0.1/tcp/1".parse().unwrap());
+    let connection = ConnectionId::new_unchecked(1);
+    let mut handler = router.handle_established_inbound_connection(connection, peer, &address, &address).unwrap();
+    let kind = handler.listen_protocol().upgrade().as_ref().left().unwrap().protocol_info()[0].kind;
+    let part = move || Part::of(Heard::PeerKind(kind));
+    handler.unpacking = Some(async move { Some(Told::new(part(), None)) }.boxed());
+    handler.parts = [part(), part()].into();
+    let mut told = 0;
+    while std::future::poll_fn(|cx| handler.poll_close(cx)).await.is_some() {
+        told += 1;
+    }
+    assert_eq!(told, 3);
+}
