@@ -68,8 +68,10 @@ pub fn verbosity(name: &str) -> Result<u8, LogError> {
 fn filter(level: LevelFilter) -> Targets {
     let libraries = if level == LevelFilter::TRACE { LevelFilter::DEBUG } else { level.min(LevelFilter::WARN) };
     let targets = Targets::new().with_default(libraries).with_target("starling", level).with_target("starling_p2p", level);
-    // It warns every few seconds that it knows nobody, which is as it should be in a private cluster.
-    targets.with_target("discv5", if level == LevelFilter::TRACE { libraries } else { level.min(LevelFilter::ERROR) })
+    let quiet = if level == LevelFilter::TRACE { libraries } else { level.min(LevelFilter::ERROR) };
+    // The first warns every few seconds that it knows nobody, which is as it should be in a private cluster; the second of each message
+    // that a hostile peer spoils, which is charged and told in our own words.
+    targets.with_target("discv5", quiet).with_target("libp2p_gossipsub::protocol", quiet)
 }
 
 fn log_panics() {
