@@ -4,7 +4,7 @@
 //! turn handles one event. Towards the chain: [`Event`]s through a channel as large as the number of unanswered payloads `sync.rs`
 //! allows, so it is never full. From the chain: commands, in order.
 
-mod connections;
+pub(crate) mod connections;
 mod control;
 mod gossip;
 mod range;

@@ -10,6 +10,7 @@ use crate::{
     propagation::SharedPropagation,
     topics::Topics,
 };
+use either::Either;
 use hickory_resolver::{
     config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts},
     system_conf::read_system_conf,
@@ -138,10 +139,14 @@ fn transport(
     datagrams.max_concurrent_stream_limit = STREAMS as u32;
     (datagrams.max_stream_data, datagrams.max_connection_data) = (QUIC_STREAM, QUIC_CONNECTION);
     let meters = meter.clone();
-    let either = tcp
-        .map(move |connected, _| guarded(connected, &meter))
-        .or_transport(quic::tokio::Transport::new(datagrams).map(move |connected, _| guarded(connected, &meters)))
-        .map(|connected, _| connected.into_inner());
+    // Either of two errors does not tell its cause: a refused dial would not be known for one.
+    let tcp = tcp.map(move |connected, _| guarded(connected, &meter)).map_err(|error| match error {
+        Either::Left(Either::Left(error)) => error,
+        error => io::Error::other(error),
+    });
+    let quic = quic::tokio::Transport::new(datagrams).map(move |connected, _| guarded(connected, &meters));
+    let either =
+        tcp.or_transport(quic.map_err(io::Error::other)).map(|connected, _| connected.into_inner()).map_err(Either::into_inner);
     let named = dns::tokio::Transport::custom(Gated::new(either.boxed(), rules.clone()), servers, resolving);
     Ok(TransportTimeout::new(named, HANDSHAKE).boxed())
 }
@@ -159,4 +164,29 @@ fn only(address: SocketAddr) -> ResolverConfig {
     let mut connection = ConnectionConfig::udp();
     connection.port = address.port();
     ResolverConfig::from_parts(None, Vec::new(), vec![NameServerConfig::new(address.ip(), true, vec![connection])])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::connections::is_refused;
+    use libp2p::{
+        Multiaddr,
+        core::{
+            Endpoint,
+            transport::{DialOpts, PortUse},
+        },
+        swarm::DialError,
+    };
+
+    #[tokio::test]
+    async fn a_dial_that_is_refused_is_known_for_one() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: Multiaddr = format!("/ip4/127.0.0.1/tcp/{}", socket.local_addr().unwrap().port()).parse().unwrap();
+        drop(socket);
+        let mut transport = transport(&Keypair::generate_secp256k1(), &SharedRules::default(), None).unwrap();
+        let how = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
+        let error = transport.dial(address.clone(), how).unwrap().await.err().expect("nobody listens");
+        assert!(is_refused(&DialError::Transport(vec![(address, TransportError::Other(error))])));
+    }
 }

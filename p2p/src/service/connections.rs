@@ -247,7 +247,7 @@ impl Service {
 }
 
 /// Whether a machine is there and nobody listens at the port.
-fn is_refused(error: &DialError) -> bool {
+pub(crate) fn is_refused(error: &DialError) -> bool {
     let DialError::Transport(errors) = error else { return false };
     errors.iter().any(|(_, error)| match error {
         TransportError::Other(error) => io_errors(error).any(|error| error.kind() == io::ErrorKind::ConnectionRefused),
