@@ -186,7 +186,7 @@ mod tests {
         drop(socket);
         let mut transport = transport(&Keypair::generate_secp256k1(), &SharedRules::default(), None).unwrap();
         let how = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
-        let error = transport.dial(address.clone(), how).unwrap().await.err().expect("nobody listens");
+        let error = transport.dial(address.clone(), how).unwrap().await.expect_err("nobody listens");
         assert!(is_refused(&DialError::Transport(vec![(address, TransportError::Other(error))])));
     }
 }
