@@ -456,6 +456,17 @@ impl Chain {
 
     /// How many blocks below the head keep their states readable; `None` is all. Old states go little by little, as blocks are stored.
     pub fn keep_states(&self, blocks: Option<u64>) {
+        let view = self.view();
+        let (oldest, head) = (view.oldest_state(), view.head().number);
+        // What a window lets go a little late is not worth a word; an archive is.
+        if let Some(kept) = blocks.filter(|blocks| oldest.saturating_add(blocks.saturating_mul(2)) < head) {
+            tracing::warn!(
+                oldest,
+                kept,
+                head,
+                "old states go now that --history.state leaves out: stop the node and give --gcmode=archive to keep them"
+            );
+        }
         self.settings.keep_states(blocks);
     }
 

@@ -347,6 +347,8 @@ impl Engine {
             }
             sealed => sealed,
         }?;
+        // Whoever has it may publish it before it comes back as a new payload.
+        self.chain.keep(block.payload.clone()).await?;
         job.block = Some(block.clone());
         Ok(block)
     }

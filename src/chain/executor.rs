@@ -57,9 +57,18 @@ const LOG_PRUNE_EVERY: u64 = 256;
 /// Blocks below the store's head down to which a branch may leave it: what has to be read to stand there. L1 reorgs are much shorter.
 const MAX_UNWIND: u64 = 16_384;
 
-/// In the payload log: a block from elsewhere, and one built here.
+/// In the payload log: a block like any other, and one that may have been signed here.
 pub const FOLLOWED: u8 = 0;
 pub const BUILT: u8 = 1;
+
+/// A head that was left for a branch which may become higher. Until it is, the log has this head: who kills the process, or finds the
+/// branch invalid, gets it back.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    head: BlockId,
+    /// Height up to which both branches are one.
+    base: u64,
+}
 
 type Reply<T> = oneshot::Sender<Result<T, ChainError>>;
 
@@ -114,6 +123,8 @@ pub struct Executor {
     persisting: bool,
     /// Blocks from the builder, a file or a gap that are not in the payload log, at least not yet.
     unlogged: HashSet<B256>,
+    /// The head that was left to follow a branch which is not yet higher.
+    left: Option<Left>,
     log_pruned: u64,
     limits: Limits,
 }
@@ -140,37 +151,43 @@ impl Executor {
             done,
             persisting: false,
             unlogged: HashSet::default(),
+            left: None,
             log_pruned: 0,
             limits,
         }
     }
 
     /// Executes again what the payload log holds and the store does not. First the branch of the head that was acknowledged last, which
-    /// becomes the head; then, in order of arrival, the rest: side branches, and what was logged later, perhaps signed, and stands on
-    /// that head. Runs before anybody is served.
+    /// becomes the head; then, in order of arrival, the rest: side branches, and what was logged later. Of that, what was built here may
+    /// be signed, and becomes the head where it stands on it. Runs before anybody is served.
     pub fn replay(&mut self) -> Result<usize, ChainError> {
         let mut replayed = 0;
-        let mut later = 0;
-        if let Some(followed) = self.log.head().map_err(ChainError::store)?
-            && self.restore(followed.head, &mut replayed)?
-        {
-            later = followed.next;
+        let (mut later, mut lost) = (0, false);
+        if let Some(followed) = self.log.head().map_err(ChainError::store)? {
+            // A head that does not rise is stored before it is acknowledged.
+            lost = followed.head.number > self.snapshot.head().number && !self.restore(followed.head, &mut replayed)?;
+            later = if lost { 0 } else { followed.next };
         }
         let head = self.heads.head;
         // The store's head may be on another branch than the log's newer blocks, which leave it below.
         let lowest = self.snapshot.head().number.min(head.number).saturating_sub(tree::RETAINED);
         for (arrival, id) in self.log.arrivals(lowest).map_err(ChainError::store)? {
-            if self.tree.get(&id.hash).is_none() && !self.stored(&id)? {
-                let Some(payload) = self.logged(|log| log.at(arrival), id) else { continue };
+            let known = self.tree.get(&id.hash).is_some() || self.stored(&id)?;
+            if known && arrival < later {
+                continue;
+            }
+            let Some(Logged { payload, origin }) = self.logged(|log| log.at(arrival), id) else { continue };
+            let timestamp = payload.timestamp();
+            if !known {
                 // A branch cut off by pruning is not an error.
-                if self.insert(Preparation::later(payload), Provenance::Imported)? != Inserted::Valid {
+                if self.insert(Preparation::later(Arc::new(payload)), Provenance::Imported)? != Inserted::Valid {
                     continue;
                 }
                 replayed += 1;
             }
+            // In place of a head that is lost, whatever leads furthest.
             if arrival >= later
-                && let Some(block) = self.tree.get(&id.hash)
-                && let timestamp = block.payload.timestamp()
+                && (origin == BUILT || lost)
                 && let Some((heads, view)) = self.preferred(id, timestamp)?
                 && view.hash_of(head.number).map_err(ChainError::store)? == Some(head.hash)
             {
@@ -182,14 +199,11 @@ impl Executor {
     }
 
     /// A payload of the log. One that cannot be read is as if it had never come: others will send it.
-    fn logged(&self, read: impl Fn(&PayloadLog) -> Result<Option<Logged>, LogError>, id: BlockId) -> Option<Arc<Payload>> {
-        match read(&self.log) {
-            Ok(logged) => logged.map(|logged| Arc::new(logged.payload)),
-            Err(error) => {
-                tracing::warn!(number = id.number, hash = %id.hash, %error, "a payload in the log cannot be read and is passed over");
-                None
-            }
-        }
+    fn logged(&self, read: impl Fn(&PayloadLog) -> Result<Option<Logged>, LogError>, id: BlockId) -> Option<Logged> {
+        read(&self.log).unwrap_or_else(|error| {
+            tracing::warn!(number = id.number, hash = %id.hash, %error, "a payload in the log cannot be read and is passed over");
+            None
+        })
     }
 
     /// Serves commands until every sender is gone or the chain is stopped, then stores what is left. Returns the error that ended the
@@ -269,6 +283,9 @@ impl Executor {
             }
             self.tree.insert(block);
             self.shared.known.write().insert(id.hash, payload);
+        } else if provenance == Provenance::Engine {
+            // Built here for a driver, which may have published it.
+            self.log_adopted(id.hash)?;
         }
         Ok(Inserted::Valid)
     }
@@ -302,8 +319,9 @@ impl Executor {
         let whole = payload.payload().clone();
         let mut inserted = self.insert(payload, provenance)?;
         let tip = if let Provenance::Linked { tip } = provenance { tip } else { id.number };
+        let highest = self.left.map_or(self.heads.head.number, |left| left.head.number.max(self.heads.head.number));
         // What ends higher than our chain may take its place.
-        if inserted == Inserted::NoRoom && tip > self.heads.head.number {
+        if inserted == Inserted::NoRoom && tip > highest {
             inserted = match self.lead(&whole, provenance) {
                 Err(error @ (ChainError::Store(_) | ChainError::Stopped)) => return Err(error),
                 Err(error) => {
@@ -312,6 +330,10 @@ impl Executor {
                 }
                 Ok(inserted) => inserted,
             };
+        }
+        // The branch for which a higher head was left goes no further.
+        if matches!(inserted, Inserted::Invalid { .. }) && parent == self.heads.head.hash {
+            self.come_back()?;
         }
         if inserted == Inserted::Valid
             && let Some((heads, view)) = self.preferred(id, timestamp)?
@@ -345,6 +367,9 @@ impl Executor {
     /// `view` is the view of these heads.
     fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
         (self.heads, self.head) = (heads, view);
+        if self.left.take_if(|left| left.head.number < heads.head.number).is_some() {
+            self.log.set_head(heads.head).map_err(ChainError::store)?;
+        }
         self.publish();
         self.persist()
     }
@@ -361,7 +386,7 @@ impl Executor {
             at = block.payload.parent_hash();
             way.push(block.payload.clone());
         }
-        way.iter().rev().try_for_each(|payload| self.log_payload(payload, BUILT))
+        way.iter().rev().try_for_each(|payload| self.log_payload(payload, FOLLOWED))
     }
 
     /// Waits for room on a full disk.
@@ -426,7 +451,8 @@ impl Executor {
         self.forget(&gone);
         let stored = self.snapshot.head().number;
         if stored >= self.log_pruned.saturating_add(LOG_PRUNE_EVERY) {
-            self.log.prune(stored.min(base.number).saturating_sub(LOG_RETAINED)).map_err(ChainError::store)?;
+            let lowest = self.left.map_or(base.number, |left| left.base.min(base.number)).min(stored);
+            self.log.prune(lowest.saturating_sub(LOG_RETAINED)).map_err(ChainError::store)?;
             self.log.rotate().map_err(ChainError::store)?;
             self.log_pruned = stored;
         }

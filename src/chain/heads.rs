@@ -10,7 +10,7 @@ use std::{collections::VecDeque, sync::Arc};
 /// Steps one call returns at most, so that a consumer far behind works in bounded memory.
 const MAX_STEPS: usize = 1000;
 /// How deep a reorg a cursor can report block by block; deeper, it reports what it remembers and goes on from the ancestor.
-const REMEMBERED: usize = 512;
+pub const REMEMBERED: usize = 512;
 
 /// One step of the canonical chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -373,12 +373,12 @@ impl PayloadLog {
 impl Inner {
     /// Adds the rows of a payload to a batch; false if it is in the log already.
     fn add(&self, batch: &mut OwnedWriteBatch, next: u64, payload: &Payload, origin: u8) -> Result<bool, LogError> {
+        if self.db.snapshot().contains_key(&self.index, hash_key(&payload.hash))? {
+            return Ok(false);
+        }
         let free = free_space(&self.path).map_err(|e| LogError::Engine(e.to_string()))?;
         if free < self.floor {
             return Err(LogError::NoSpace { free, floor: self.floor });
-        }
-        if self.db.snapshot().contains_key(&self.index, hash_key(&payload.hash))? {
-            return Ok(false);
         }
         let number = next.to_be_bytes();
         batch.insert(&self.payloads, number, encode(payload, origin));

@@ -2,7 +2,7 @@ use super::*;
 use crate::chain::{
     evm::tests::{deposit, deposited},
     executor::Limits,
-    tests::{attributes, datadir, open_within},
+    tests::{attributes, datadir, killed, open_within},
     tree,
 };
 use alloy_primitives::{Address, Bytes, U256, keccak256};
@@ -66,6 +66,23 @@ impl World {
     fn marked(&self) -> [Option<B256>; 2] {
         let heads = *self.engine.chain.heads().borrow();
         [heads.safe, heads.finalized].map(|id| id.map(|id| id.hash))
+    }
+}
+
+/// A driver may have published it; but it has not chosen it.
+#[tokio::test]
+async fn what_a_driver_was_given_survives_a_kill_and_is_not_the_head() {
+    let world = World::new();
+    let first = world.make(&world.genesis(), 0).await;
+    world.make_head(first.hash).await;
+    let id = world.engine.start(first.hash, attributes(&first.header, 0, []), 3).await.unwrap();
+    let given = world.engine.payload(id, |_| true).await.unwrap().payload.clone();
+    let dead = killed(world._dir.path());
+    world.engine.new_payload(given.clone()).await.unwrap();
+    for dir in [dead, killed(world._dir.path())] {
+        let world = World { engine: Engine::new(open_within(dir.path(), Limits::default()).0), _dir: dir };
+        assert_eq!(world.head(), first.hash);
+        world.make_head(given.hash).await;
     }
 }
 

@@ -178,7 +178,7 @@ fn forkchoice_updated(context: Arc<RpcContext>, mut args: Args, version: u8) -> 
             None => (None, None),
         };
         let (status, id) = engine(&context)?.engine.forkchoice(state, attributes, version).await?;
-        // What is wrong with a transaction is said once the heads have moved, as what is wrong with its execution.
+        // As what is wrong with their execution.
         match problem {
             Some(problem) if status.is_valid() => Err(error(INVALID_ATTRIBUTES, problem)),
             _ => reply(forkchoice_json(&status, id)),
@@ -193,7 +193,7 @@ fn forkchoice_json(status: &PayloadStatus, id: Option<PayloadId>) -> serde_json:
 
 type Attributes = op_alloy_rpc_types_engine::OpPayloadAttributes;
 
-/// Which members attributes must have in this version. Inside, why the transactions they force are none.
+/// Which members attributes must have in this version. Inside, what is wrong with their values, which is said once the heads have moved.
 fn check_attributes(spec: &ChainSpec, json: AttributesJson, version: u8) -> Result<Result<Attributes, String>, RpcError> {
     let active = spec.at(json.timestamp());
     let wrong = |err: &str| Err(error(INVALID_ATTRIBUTES, err));
@@ -211,7 +211,10 @@ fn check_attributes(spec: &ChainSpec, json: AttributesJson, version: u8) -> Resu
         3 if !active.cancun => return fork("fcuV3 must only be called for cancun or later payloads"),
         _ => {}
     }
-    let attributes = json.into_attributes().map_err(|err| error(INVALID_ATTRIBUTES, err))?;
+    let attributes = match json.into_attributes() {
+        Ok(attributes) => attributes,
+        Err(problem) => return Ok(Err(problem)),
+    };
     for (index, raw) in attributes.transactions.iter().flatten().enumerate() {
         if let Err(cause) = decode_transaction(raw) {
             return Ok(Err(format!("transaction {index} is not valid: {cause}")));

@@ -1,6 +1,6 @@
 //! Heads that a driver chooses: which blocks they may be, and how they are moved so that a killed process finds them again.
 
-use super::{Executor, FOLLOWED, MAX_UNWIND};
+use super::{Executor, FOLLOWED, Left, MAX_UNWIND};
 use crate::chain::{
     ChainError, Heads, Inserted,
     execute::Preparation,
@@ -15,6 +15,11 @@ use std::sync::Arc;
 impl Executor {
     /// A head that is not named stays, and must be on the branch like one that is. In every error nothing has moved.
     pub(super) fn forkchoice(&mut self, head: B256, safe: Option<B256>, finalized: Option<B256>) -> Result<(), ChainError> {
+        let left = self.left.take();
+        self.go(head, safe, finalized).inspect_err(|_| self.left = left)
+    }
+
+    fn go(&mut self, head: B256, safe: Option<B256>, finalized: Option<B256>) -> Result<(), ChainError> {
         if self.below_stored_head(head)?.is_some() {
             // What is being stored leads to the heads that are left.
             self.idle()?;
@@ -62,8 +67,16 @@ impl Executor {
     fn rewind(&mut self, head: BlockId, safe: Option<B256>, finalized: Option<B256>) -> Result<(), ChainError> {
         let heads = self.heads_below(head, safe, finalized)?;
         self.log_abandoned(head.number)?;
-        self.log.set_head(head).map_err(ChainError::store)?;
+        self.log_head(head)?;
         self.unwind(heads)
+    }
+
+    /// A restarted process goes to this head, unless one was left that is not lower.
+    fn log_head(&self, head: BlockId) -> Result<(), ChainError> {
+        match self.left {
+            Some(left) if left.head.number >= head.number => Ok(()),
+            _ => self.log.set_head(head).map_err(ChainError::store),
+        }
     }
 
     /// The heads when this block of the stored chain is the head. In every error it cannot be.
@@ -109,44 +122,81 @@ impl Executor {
         // What is being stored is lost, if it is not known to be left.
         self.idle()?;
         self.make_room(payload.number());
-        let left = self.heads.head;
-        self.forkchoice(payload.parent_hash(), None, None)?;
-        let inserted = self.insert(Preparation::later(payload.clone()), provenance)?;
-        if inserted != Inserted::Valid {
-            self.log.set_head(left).map_err(ChainError::store)?;
-            if !self.restore(left, &mut 0)? {
-                tracing::error!(lost = %left, head = %self.heads.head, "a head that was left cannot be reached any more");
+        let (before, stood, parent) = (self.left, self.heads.head, payload.parent_hash());
+        // Where the parent's branch leaves the store, if that is not at the parent.
+        let leaves = match self.tree.get(&parent).map(|block| block.payload.id()) {
+            Some(parent) => Some(self.branch(parent)?.base),
+            None => None,
+        };
+        let base = leaves.map_or(payload.number().saturating_sub(1), |leaves| leaves.number).min(self.branch(stood)?.base.number);
+        let left = match before {
+            Some(left) => Left { base: base.min(left.base), ..left },
+            None => Left { head: stood, base },
+        };
+        self.log.set_head(left.head).map_err(ChainError::store)?;
+        self.left = Some(left);
+        // What lies between may be too much to stand on the parent before the store has gone.
+        let stop = if self.find_view(parent)?.is_none() { leaves } else { None };
+        for at in stop.map(|leaves| leaves.hash).into_iter().chain([parent]) {
+            if let Err(error) = self.go(at, None, None) {
+                match self.heads.head == stood {
+                    true => self.left = before,
+                    false => self.come_back()?,
+                }
+                return Err(error);
             }
+        }
+        let inserted = self.insert(Preparation::later(payload.clone()), provenance)?;
+        match (&inserted, provenance) {
+            // A file is authority, however low it ends.
+            (Inserted::Valid, Provenance::Imported) => {
+                self.left = None;
+                self.log_head(self.heads.head)?;
+            }
+            (Inserted::Valid, _) => {}
+            _ => self.come_back()?,
         }
         Ok(inserted)
     }
 
-    /// Makes a logged block the head again, if it is above the stored head: a head that does not rise is stored before it is
-    /// acknowledged. False if something on the way to it is not in the log.
-    pub(super) fn restore(&mut self, head: BlockId, replayed: &mut usize) -> Result<bool, ChainError> {
-        if head.number <= self.snapshot.head().number {
-            return Ok(true);
+    /// To the head that was left, if one was.
+    pub(super) fn come_back(&mut self) -> Result<(), ChainError> {
+        let Some(Left { head, .. }) = self.left else { return Ok(()) };
+        let back = self.restore(head, &mut 0)?;
+        self.left = None;
+        if !back {
+            tracing::error!(lost = %head, head = %self.heads.head, "a head that was left cannot be reached any more");
+            self.log_head(self.heads.head)?;
         }
+        Ok(())
+    }
+
+    /// Makes a logged block the head again. False if something on the way to it is not in the log.
+    pub(super) fn restore(&mut self, head: BlockId, replayed: &mut usize) -> Result<bool, ChainError> {
+        self.idle()?;
         let (mut way, mut at) = (Vec::new(), head);
         while !self.stored(&at)? {
-            let Some(payload) = self.logged(|log| log.by_hash(at.hash), at) else { return Ok(false) };
+            let Some(logged) = self.logged(|log| log.by_hash(at.hash), at) else { return Ok(false) };
             way.push(at);
-            at = BlockId { number: at.number.saturating_sub(1), hash: payload.parent_hash() };
+            at = BlockId { number: at.number.saturating_sub(1), hash: logged.payload.parent_hash() };
         }
-        // The store goes there anyway, and what leads back from its head may be more than memory should hold.
-        if at.number < self.snapshot.head().number {
-            self.idle()?;
-            match self.heads_below(at, None, None) {
-                Ok(heads) => self.unwind(heads)?,
+        if at != self.heads.head {
+            let heads = match self.heads_below(at, None, None) {
+                Ok(heads) => heads,
                 Err(error @ (ChainError::Store(_) | ChainError::Stopped)) => return Err(error),
                 Err(_) => return Ok(false),
+            };
+            match self.make_view(&heads)? {
+                Some(view) => self.set_heads(heads, view)?,
+                // What leads back from the store's head is more than memory should hold.
+                None => self.unwind(heads)?,
             }
         }
         for id in way.into_iter().rev() {
             // Read again, one at a time: the way may be long.
-            let Some(payload) = self.logged(|log| log.by_hash(id.hash), id) else { return Ok(false) };
-            let timestamp = payload.timestamp();
-            if self.insert(Preparation::later(payload), Provenance::Imported)? != Inserted::Valid {
+            let Some(logged) = self.logged(|log| log.by_hash(id.hash), id) else { return Ok(false) };
+            let timestamp = logged.payload.timestamp();
+            if self.insert(Preparation::later(Arc::new(logged.payload)), Provenance::Imported)? != Inserted::Valid {
                 return Ok(false);
             }
             *replayed += 1;
@@ -164,10 +214,17 @@ impl Executor {
     /// a head in the log that is not above the stored one is an old one.
     pub(super) fn move_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
         let old = self.heads;
+        if view.hash_of(old.head.number).map_err(ChainError::store)? != Some(old.head.hash) {
+            // Some of it may be on its way to the store.
+            self.log_adopted(old.head.hash)?;
+        }
         self.log_adopted(heads.head.hash)?;
-        self.log_abandoned(view.stored().number)?;
+        // Else nothing is left that was not left before.
+        if view.stored().number < self.head.stored().number {
+            self.log_abandoned(view.stored().number)?;
+        }
         if heads.head != old.head {
-            self.log.set_head(heads.head).map_err(ChainError::store)?;
+            self.log_head(heads.head)?;
         }
         let mut rises = heads.head == old.head || heads.head.number > old.head.number;
         for (old, new) in [(old.safe, heads.safe), (old.finalized, heads.finalized)] {

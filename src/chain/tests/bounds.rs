@@ -176,6 +176,58 @@ async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours(
     assert_eq!(chain.view().head(), theirs[59].id());
 }
 
+/// A head is not given up for a branch that promises to end higher before it does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_ends_early_gives_the_head_back() {
+    let dir = datadir();
+    let (ours, theirs) = (grown(38, 40).await, grown(39, 60).await);
+    let (chain, _threads) = open_within(dir.path(), SMALL);
+    for block in &ours {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 40 }).await.unwrap(), Inserted::Valid);
+    }
+    until("it is stored", || chain.view().stored() == ours[39].id()).await;
+    for block in &theirs[..10] {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Valid);
+    }
+    assert_eq!(chain.view().head(), theirs[9].id());
+    until("it is stored", || chain.view().stored() == theirs[9].id()).await;
+    // Killed on the way.
+    let dead = killed(dir.path());
+    assert_eq!(open_within(dead.path(), SMALL).0.view().head(), ours[39].id());
+
+    let header = Header { state_root: B256::ZERO, ..theirs[10].header.clone() };
+    let damaged = Arc::new(Payload::sealed(header, theirs[10].transactions.clone()));
+    assert!(matches!(chain.follow(damaged, Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Invalid { .. }));
+    assert_eq!(chain.view().head(), ours[39].id());
+    until("it is stored again", || chain.view().stored() == ours[39].id()).await;
+
+    // Once it is higher, it is the chain.
+    for block in &theirs {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Valid);
+    }
+    assert_eq!(chain.view().head(), theirs[59].id());
+    until("it is stored", || chain.view().stored() == theirs[59].id()).await;
+    assert_eq!(open_within(killed(dir.path()).path(), SMALL).0.view().head(), theirs[59].id());
+}
+
+/// What peers gave is in no log, and what is on its way to the store in no snapshot of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_is_left_while_it_is_stored_can_be_brought_back() {
+    let dir = datadir();
+    let (ours, theirs) = (grown(40, 60).await, grown(41, 2).await);
+    let (chain, _threads) = open(dir.path());
+    for block in &theirs {
+        assert_eq!(chain.insert(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+    }
+    for block in &ours {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Valid);
+    }
+    chain.forkchoice(theirs[1].hash, None, None).await.unwrap();
+    for block in &ours {
+        assert!(chain.logged(block.hash).unwrap().is_some(), "block {}", block.number());
+    }
+}
+
 /// Killed after a head was acknowledged on another branch, before the store has gone there: the way back may be long.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledged_head_on_a_branch_far_below_the_stored_one_is_found_again() {

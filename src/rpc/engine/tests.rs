@@ -333,6 +333,19 @@ async fn refusals_have_the_codes_of_the_engine_api() {
 }
 
 #[tokio::test]
+async fn heads_move_before_attributes_are_refused() {
+    for (name, wrong) in [("eip1559Params", json!("0x00")), ("transactions", json!(["0x7d"])), ("timestamp", json!("0x1"))] {
+        let server = Server::new();
+        let hash = server.ask("eth_getBlockByNumber", json!(["0x0", false])).await["hash"].clone();
+        let state = json!({ "headBlockHash": hash, "safeBlockHash": hash, "finalizedBlockHash": B256::ZERO });
+        let mut attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
+        attributes[name] = wrong;
+        assert_eq!(server.refusal("engine_forkchoiceUpdatedV3", json!([state, attributes])).await.0, -38003);
+        assert_eq!(server.ask("eth_getBlockByNumber", json!(["safe", false])).await["hash"], hash, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn what_it_can_and_who_it_is() {
     let server = Server::new();
     let names = server.ask("engine_exchangeCapabilities", json!([["engine_newPayloadV9"]])).await;

@@ -72,13 +72,15 @@ struct Walk {
     heads: watch::Receiver<Heads>,
     cursor: Cursor,
     tell: Tell,
+    /// What ends the subscription once its subscriber has all events before it.
+    failed: Option<RpcError>,
 }
 
 /// Begins at the present head: the first event is of the next block.
 fn events(context: &Arc<RpcContext>, tell: Tell) -> EventStream {
     let heads = context.chain.heads.clone();
     let cursor = Cursor::new(context.view().head());
-    let walk = Walk { context: context.clone(), heads, cursor, tell };
+    let walk = Walk { context: context.clone(), heads, cursor, tell, failed: None };
     let batches = stream::unfold(walk, |mut walk| async move {
         loop {
             // Before the walk, so that a head that moves during it wakes the next one.
@@ -109,6 +111,9 @@ fn events(context: &Arc<RpcContext>, tell: Tell) -> EventStream {
 impl Walk {
     /// The events between the last step and the head, or the first of them; none at the head.
     fn step(&mut self) -> Result<Option<Events>, RpcError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let view = self.context.view();
         if view.head().number > self.cursor.at().number + MAX_LAG {
             return Err(RpcError::server("the subscriber reads too slowly"));
@@ -116,7 +121,13 @@ impl Walk {
         let (mut list, mut bytes) = (Vec::new(), 0);
         while list.len() < MAX_EVENTS && bytes < MAX_BYTES {
             let Some(step) = self.cursor.advance_by(&view, 1)?.pop() else { break };
-            let more = (self.tell)(&view, step)?;
+            let more = match (self.tell)(&view, step) {
+                Err(error) if !list.is_empty() => {
+                    self.failed = Some(error);
+                    break;
+                }
+                told => told?,
+            };
             bytes += more.iter().map(|event| event.get().len()).sum::<usize>();
             list.extend(more);
         }

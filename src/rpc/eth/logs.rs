@@ -2,7 +2,11 @@
 
 use super::{block_arg::BlockTag, blocks::Block, receipt::LogJson};
 use crate::{
-    chain::{evm::Deadline, heads::Step, view::View},
+    chain::{
+        evm::Deadline,
+        heads::{REMEMBERED, Step},
+        view::View,
+    },
     rpc::{
         RpcContext,
         api::Bounds,
@@ -196,9 +200,8 @@ fn bad_range() -> RpcError {
     RpcError::invalid_params("invalid block range params")
 }
 
-/// How far below the head the logs of a block can be told as removed, and how many bytes of them a follower keeps.
-const REMEMBERED: u64 = 128;
-const REMEMBERED_BYTES: usize = 256 << 10;
+/// Bytes of logs that a follower keeps, to tell them as removed as far below the head as a cursor remembers.
+const REMEMBERED_BYTES: usize = 1 << 20;
 /// What a remembered log takes beside topics and data.
 const LOG: usize = 256;
 
@@ -257,7 +260,7 @@ impl Follower {
         match step {
             Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => Ok(vec![]),
             Step::Added(BlockId { number, .. }) => {
-                while let Some(old) = self.told.pop_front_if(|old| old.block.number + REMEMBERED < number) {
+                while let Some(old) = self.told.pop_front_if(|old| old.block.number + REMEMBERED as u64 <= number) {
                     self.forgotten = old.block.number;
                 }
                 let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;

@@ -51,6 +51,35 @@ async fn new_heads_come_in_order_over_a_reorg() {
 }
 
 #[tokio::test]
+async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_removed() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let subscribe = chain.api.subscription("eth", "logs").unwrap();
+    let mut logs = subscribe(Default::default()).unwrap();
+    let mut told = async |count: usize| {
+        let mut blocks = vec![];
+        for _ in 0..count {
+            let event: Value = serde_json::from_str(logs.next().await.expect("it goes on").get()).unwrap();
+            blocks.push((event["blockHash"].clone(), event["removed"] == json!(true)));
+        }
+        blocks
+    };
+    for number in 0..500 {
+        let parent = chain.view.lock().clone();
+        let log = Log::new_unchecked(CONTRACT, vec![], vec![1; 1000].into());
+        let block = chain.block(&parent, &[(legacy(number), vec![log])], "");
+        chain.blocks.push(block);
+        let view = View::new(chain.store.snapshot().unwrap(), chain.blocks.clone(), None, None).unwrap();
+        *chain.view.lock() = Arc::new(view);
+    }
+    chain.publish();
+    let added: Vec<_> = chain.blocks.iter().map(|block| (json!(block.payload.hash), false)).collect();
+    assert_eq!(told(500).await, added);
+    chain.blocks.clear();
+    chain.publish();
+    assert_eq!(told(500).await, added.into_iter().rev().map(|(hash, _)| (hash, true)).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn a_subscriber_too_far_behind_is_let_go() {
     let mut chain = Chain::new(Fork::Canyon);
     let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
