@@ -40,6 +40,11 @@ const AHEAD: u64 = 64;
 /// A window that everybody waits for may take this long, and so many times as long as windows lately took, before it is given away.
 const PATIENCE: Duration = Duration::from_secs(2);
 const SLOWER: u32 = 4;
+/// With no question answered to its end for so long, blocks are asked for by number too: strangers that answer nothing, or too little,
+/// must not keep them from those who would.
+const IDLE: Duration = Duration::from_secs(10);
+/// One question that is dropped is a busy peer; so many failures in a row are an offence.
+const IN_A_ROW: u32 = 3;
 const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
 const MAX_BACK_OFF: Duration = Duration::from_secs(10);
 
@@ -140,6 +145,8 @@ pub struct Range {
     frontier: u64,
     /// Windows below it that came back undelivered, first and last number.
     holes: BTreeSet<(u64, u64)>,
+    /// When a question was last answered to its end; at first, when there was one to ask.
+    answered: Option<Instant>,
     /// How long windows take, lately.
     usual: Duration,
     next_id: u64,
@@ -171,7 +178,7 @@ impl Range {
         let all: Vec<u64> = self.flights.keys().copied().collect();
         all.into_iter().for_each(|id| self.cancel(id));
         self.holes.clear();
-        self.frontier = 0;
+        (self.frontier, self.answered) = (0, None);
     }
 
     /// The skeleton was cut back: above `number` it has other hashes.
@@ -186,8 +193,9 @@ impl Range {
     }
 
     /// Headers came, verified by the caller down to the last; gives the block that was asked about.
-    pub fn on_headers(&mut self, id: u64) -> Option<BlockId> {
+    pub fn on_headers(&mut self, id: u64, now: Instant) -> Option<BlockId> {
         let flight = self.flights.remove(&id)?;
+        self.answered = Some(now);
         self.worked(&flight.peer);
         Some(flight.from)
     }
@@ -212,12 +220,23 @@ impl Range {
             Ok(()) if flight.window.is_some() => {
                 let took = now.saturating_duration_since(flight.asked);
                 self.usual = if self.usual.is_zero() { took } else { (self.usual * 7 + took) / 8 };
+                if rest.is_none() {
+                    self.answered = Some(now);
+                }
                 // Not before its end: one that brings a block of each window and then stalls has not worked.
                 self.worked(&peer);
             }
             Ok(()) => {}
             Err(Trouble::NotFound) => self.refused(peer, number, now),
-            Err(Trouble::Unreachable | Trouble::NoAnswer) => self.failed(&peer, now),
+            Err(Trouble::NoAnswer) => self.failed(&peer, now),
+            Err(Trouble::Unreachable) => {
+                self.failed(&peer, now);
+                let failures = self.peers.get(&peer).map_or(0, |peer| peer.failures);
+                if failures >= IN_A_ROW {
+                    let evidence = format!("dropped a question about block {number}; {failures} in a row came to nothing");
+                    self.orders.push(Order::Charge { peer, offence: Offence::NoResponse, evidence });
+                }
+            }
             Err(Trouble::Malformed(evidence)) => {
                 self.failed(&peer, now);
                 self.orders.push(Order::Charge { peer, offence: Offence::MalformedResponse, evidence });
@@ -245,6 +264,16 @@ impl Range {
         !self.flights.is_empty()
     }
 
+    /// When blocks are to be asked for by number too, if no question is answered before.
+    pub fn idle_at(&self) -> Option<Instant> {
+        self.answered.map(|answered| answered + IDLE)
+    }
+
+    /// Nobody is waited for: the chain is slow, not the peers.
+    pub fn excuse(&mut self, now: Instant) {
+        self.answered = Some(now);
+    }
+
     pub fn flights(&self) -> usize {
         self.flights.len()
     }
@@ -255,9 +284,11 @@ impl Range {
     }
 
     /// When [`Range::drive`] has something to do without an event.
-    pub fn wakeup(&self, low: u64) -> Option<Instant> {
+    pub fn wakeup(&self, gap: &Gap) -> Option<Instant> {
         let ready = self.peers.values().filter(|peer| !peer.liar && !peer.elsewhere).filter_map(|peer| peer.ready);
-        let late = self.holder(low).filter(|_| self.peers.len() > 1).map(|(_, flight)| flight.patience);
+        // A block that came by another way is waited for no more.
+        let missing = Some(gap.low()).filter(|low| self.peers.len() > 1 && !gap.has_body(*low));
+        let late = missing.and_then(|low| self.holder(low)).map(|(_, flight)| flight.patience);
         ready.chain(late).min()
     }
 
@@ -266,6 +297,7 @@ impl Range {
         for peer in self.peers.values_mut() {
             peer.ready.take_if(|ready| *ready <= now);
         }
+        self.answered.get_or_insert(now);
         if !gap.is_grounded() {
             return self.walk(gap, ground, now);
         }

@@ -236,9 +236,10 @@ impl Sync {
         let gap = self.gap.as_ref()?;
         let source = if self.starved { self.sources.next_ready() } else { None };
         let stall = Self::is_overtaken(gap, &self.tips).then(|| gap.progress + STALL);
-        let range = if self.ranging { self.range.wakeup(gap.low()) } else { None };
+        let range = if self.ranging { self.range.wakeup(gap) } else { None };
+        let idle = if self.ranging && !self.fetching && !self.starved { self.range.idle_at() } else { None };
         let patience = self.heard.filter(|_| self.fetching).map(|heard| heard + PATIENCE);
-        source.into_iter().chain(stall).chain(range).chain(patience).min()
+        source.into_iter().chain(stall).chain(range).chain(idle).chain(patience).min()
     }
 
     pub fn on_timer(&mut self, now: Instant) {
@@ -395,6 +396,7 @@ impl Sync {
             };
             match gap.advance(&mut self.ledger, &self.limits, &mut self.actions, now) {
                 Step::NoCredit => {
+                    self.range.excuse(now);
                     if self.is_long() {
                         self.drive(now);
                     }
@@ -432,6 +434,9 @@ impl Sync {
             self.fetch(now);
         } else if !self.follow_tip(now) {
             self.drive(now);
+            if self.range.idle_at().is_some_and(|at| now >= at) {
+                self.fetch(now);
+            }
         } else {
             return true;
         }

@@ -1,4 +1,4 @@
-//! Long gaps: where `range.rs` works on the gap instead of `sources.rs`.
+//! Long gaps: where `range.rs` works on the gap instead of `sources.rs`, and beside it where its peers bring nothing.
 //!
 //! A tip that is higher takes over at once: the way down from it is walked anew, only as far as it meets the skeleton that is there,
 //! whose lower part it takes over with its bodies and requests. So a skeleton is extended by blocks that gossip missed, and cut back
@@ -22,7 +22,7 @@ impl Sync {
 
     /// Hash links that the peer was asked for, verified from the block asked about down to the last.
     pub fn on_links(&mut self, id: u64, links: &Links, now: Instant) {
-        let from = self.range.on_headers(id);
+        let from = self.range.on_headers(id, now);
         if let Some(gap) = self.gap.as_mut().filter(|gap| !gap.is_grounded() && Some(gap.bottom()) == from) {
             gap.descend(links, &self.ledger, &self.limits, now);
             self.meet_former(now);

@@ -34,6 +34,10 @@ enum Kind {
     /// Has the chain up to this block.
     Short(u64),
     Silent,
+    /// Drops every question.
+    Resets,
+    /// Does not speak this protocol, and has the chain.
+    ByNumber,
     /// Brings one block of each window and then nothing.
     Drips,
 }
@@ -57,6 +61,8 @@ struct World {
     charges: Vec<(PeerId, Offence)>,
     dropped: Vec<Dropped>,
     headers: u64,
+    /// Blocks asked for by number.
+    numbers: u64,
     /// Blocks asked of each peer, and those it delivered.
     asked: BTreeMap<PeerId, u64>,
     delivered: BTreeMap<PeerId, u64>,
@@ -81,6 +87,7 @@ impl World {
             charges: Vec::new(),
             dropped: Vec::new(),
             headers: 0,
+            numbers: 0,
             asked: BTreeMap::new(),
             delivered: BTreeMap::new(),
             cancelled: 0,
@@ -127,6 +134,9 @@ impl World {
     /// Everybody says what it has.
     fn greet(&mut self) {
         for (peer, kind) in self.peers.clone() {
+            if kind == Kind::ByNumber {
+                continue;
+            }
             let top = if let Kind::Short(top) = kind { top } else { self.hashes.len() as u64 - 1 };
             let head = BlockId { number: top, hash: self.hashes[top as usize] };
             self.sync.on_status(peer, Status { head, oldest: 0, safe: None, finalized: None }, self.now);
@@ -155,6 +165,7 @@ impl World {
         let wait = if let Kind::Honest(wait) = kind { wait } else { MS };
         match ask {
             _ if kind == Kind::Silent => self.schedule(10_000 * MS, Event::End(id, Err(Trouble::NoAnswer))),
+            _ if kind == Kind::Resets => self.schedule(wait, Event::End(id, Err(Trouble::Unreachable))),
             Ask::Headers { from, count } => {
                 self.headers += u64::from(count);
                 if from.number > top || self.hashes.get(from.number as usize) != Some(&from.hash) {
@@ -208,7 +219,9 @@ impl World {
                 }
                 Action::Range(Order::Charge { peer, offence, .. }) => self.charges.push((peer, offence)),
                 Action::Fetch { id, peer, number } => {
-                    let has = matches!(self.peers.get(&peer), Some(Kind::Honest(_))) && number < self.hashes.len() as u64;
+                    self.numbers += 1;
+                    let has = matches!(self.peers.get(&peer), Some(Kind::Honest(_) | Kind::ByNumber))
+                        && number < self.hashes.len() as u64;
                     let answer = has.then(|| {
                         let payload = Arc::new(block(&self.hashes, number, self.salt));
                         let parent_known = payload.parent_hash() == self.head.hash;
@@ -283,6 +296,7 @@ fn a_million_blocks_in_bounded_memory() {
     assert!(world.headers <= 1_000_000 + 4096, "the way down is walked once: {}", world.headers);
     assert!(took < Duration::from_secs(60), "round trips do not add up: {took:?}");
     assert!(world.charges.is_empty() && world.dropped.is_empty());
+    assert_eq!(world.numbers, 0, "what comes in ranges is not asked for by number");
     assert!(world.asked.values().all(|asked| *asked > 250_000), "all take part: {:?}", world.asked);
 }
 
@@ -308,6 +322,20 @@ fn a_silent_peer_holds_up_nothing_for_long() {
     world.gossip(20_000);
     let took = world.run();
     assert!(took < Duration::from_secs(90), "{took:?}");
+}
+
+#[test]
+fn where_ranges_bring_nothing_blocks_are_asked_for_by_number() {
+    for kind in [Kind::Resets, Kind::Silent, Kind::Drips] {
+        let mut world = World::new(2_000);
+        let stranger = world.connect(kind);
+        world.connect(Kind::ByNumber);
+        world.gossip(2_000);
+        let took = world.run();
+        assert!(took < Duration::from_secs(30), "{kind:?}: {took:?}");
+        // A silent one is charged by who waits for it.
+        assert_eq!(world.charges.contains(&(stranger, Offence::NoResponse)), kind == Kind::Resets, "{kind:?}");
+    }
 }
 
 #[test]
