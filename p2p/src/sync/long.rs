@@ -20,11 +20,14 @@ impl Sync {
         self.pump(now);
     }
 
-    /// Hash links that the peer was asked for, verified from the block asked about down to the last.
+    /// Some of the hash links that the peer was asked for, the highest first, verified from the block asked about down to the last.
     pub fn on_links(&mut self, id: u64, links: &Links, now: Instant) {
-        let from = self.range.on_headers(id, now);
-        if let Some(gap) = self.gap.as_mut().filter(|gap| !gap.is_grounded() && Some(gap.bottom()) == from) {
-            gap.descend(links, &self.ledger, &self.limits, now);
+        let from = self.range.on_headers(id, links);
+        if let (Some(from), Some(gap)) = (from, self.gap.as_mut().filter(|gap| !gap.is_grounded()))
+            // Blocks may have come by number meanwhile.
+            && let Some(links) = links.below(from, gap.bottom())
+        {
+            gap.descend(&links, &self.ledger, &self.limits, now);
             self.meet_former(now);
         }
         self.pump(now);

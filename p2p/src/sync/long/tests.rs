@@ -40,6 +40,8 @@ enum Kind {
     ByNumber,
     /// Brings one block of each window and then nothing.
     Drips,
+    /// Brings one header now and one each ten seconds, just in time, and no blocks.
+    DripsHeaders,
 }
 
 enum Event {
@@ -172,6 +174,13 @@ impl World {
                     return self.schedule(wait, Event::End(id, Err(Trouble::NotFound)));
                 }
                 let parents: Vec<B256> = self.hashes[..from.number as usize].iter().rev().take(count as usize).copied().collect();
+                if kind == Kind::DripsHeaders {
+                    for (index, parent) in parents.into_iter().take(400).enumerate() {
+                        let links = Links { parents: vec![parent], known: None };
+                        self.schedule(9_900 * index as u32 * MS, Event::Links(id, links));
+                    }
+                    return;
+                }
                 let known = parents.iter().position(|hash| *hash == self.head.hash || *hash == self.hashes[0]);
                 self.schedule(wait, Event::Links(id, Links { parents, known }));
                 self.schedule(wait, Event::End(id, Ok(())));
@@ -322,6 +331,22 @@ fn a_silent_peer_holds_up_nothing_for_long() {
     world.gossip(20_000);
     let took = world.run();
     assert!(took < Duration::from_secs(90), "{took:?}");
+}
+
+#[test]
+fn headers_that_drip_are_asked_of_another_peer_and_charged_if_there_is_none() {
+    let mut world = World::new(20_000);
+    let drips = world.connect(Kind::DripsHeaders);
+    world.gossip(20_000);
+    let begun = world.now;
+    while world.now - begun < Duration::from_secs(70) && world.step() {}
+    assert!(world.charges.contains(&(drips, Offence::NoResponse)), "{:?}", world.charges);
+    let headers = world.headers;
+    // It has all and serves it in ranges only.
+    world.connect(Kind::Short(20_000));
+    let took = world.run();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(world.headers - headers <= 20_000 + 4_096, "what has come is not asked for again: {}", world.headers - headers);
 }
 
 #[test]
