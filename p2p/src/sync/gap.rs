@@ -159,12 +159,14 @@ impl Gap {
         let number = body.number();
         let top = self.top();
         if number.checked_sub(1) == Some(top.number) && body.payload().parent_hash() == top.hash {
+            // Of what is missing below nothing has come.
             self.hashes.push_back(body.hash());
             self.deliverer = body.arrival.from.or(self.deliverer);
-        } else if self.expected(number) != Some(body.hash()) {
+        } else if self.expected(number) == Some(body.hash()) {
+            self.progress = now;
+        } else {
             return Some(body);
         }
-        self.progress = now;
         self.insert(body);
         self.evict(limits);
         None

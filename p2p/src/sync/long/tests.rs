@@ -452,8 +452,13 @@ fn a_stall_says_what_is_missing_and_from_whom() {
     let silent = world.connect(Kind::Silent);
     world.gossip(5_000);
     let begun = world.now;
-    while world.now - begun < Duration::from_secs(40) && world.step() {}
-    world.now = begun + Duration::from_secs(40);
+    // The sequencer goes on: new blocks are no news of those below.
+    for slot in 1..=20 {
+        while world.now - begun < Duration::from_secs(2 * slot) && world.step() {}
+        world.now = world.now.max(begun + Duration::from_secs(2 * slot));
+        world.grow(5_000 + slot);
+        world.gossip(5_000 + slot);
+    }
     let (missing, why) = world.sync.stall(world.now).expect("it stands still");
     assert_eq!(missing.number, 4_999, "below the tip");
     assert!(why.contains("block 4999 (0x") && why.contains(&format!("{short} has only blocks 0 to 2000")), "{why}");
