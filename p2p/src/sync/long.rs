@@ -63,7 +63,8 @@ impl Sync {
         }
         let missing = gap.bottom();
         let mut reasons = self.range.complain(missing.number, now);
-        reasons.extend(gap.source().map(|peer| format!("{peer} is asked for it by number")));
+        let asked = self.flights.values().filter(|(_, number)| *number == missing.number);
+        reasons.extend(asked.map(|(peer, _)| format!("{peer} is asked for it by number")));
         if reasons.is_empty() {
             reasons.push(match self.starved {
                 true => "every connected peer has failed lately".into(),
@@ -103,6 +104,7 @@ impl Sync {
             return refused;
         }
         let Some(tip) = self.next_tip() else { return false };
+        self.sources.release();
         let mut next = super::Gap::new(tip, now);
         self.tips.retain(|tip| next.offer(tip.clone(), &self.limits, now).is_some());
         self.former = self.gap.replace(next);
