@@ -2,13 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-/// Requests a second that one peer is served in the long run. A replica that fetches 300 blocks in one go must not notice it;
-/// a peer that asks for the whole chain takes a small part of our disk and CPU.
-pub const PER_PEER_RATE: u32 = 100;
-/// Requests served without any wait after a quiet time.
-pub const PER_PEER_BURST: u32 = 200;
+/// How fast one peer is served blocks by number, as op-node does: requests a second in the long run, and those served without any wait
+/// after a quiet time. Many blocks at once are for range sync.
+pub const PER_PEER: Rate = Rate { rate: 4, burst: 15 };
+/// How fast all are together. op-node has one such limit, and five peers that ask without end take it from everybody. Here strangers
+/// have one among themselves, and static and protected peers another.
+pub const TOGETHER: Rate = Rate { rate: 20, burst: 40 };
+/// Who would wait longer for its turn is refused.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
-/// A bucket that never refuses: it says how long to wait. The number of callers that wait at once must be bounded elsewhere.
+/// Of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Tokens a second.
+    pub rate: u32,
+    pub burst: u32,
+}
+
+/// A bucket that says how long to wait. The number of callers that wait at once must be bounded elsewhere.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     interval: Duration,
@@ -18,7 +29,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    pub fn new(rate: u32, burst: u32, now: Instant) -> Self {
+    pub fn new(Rate { rate, burst }: Rate, now: Instant) -> Self {
         let interval = Duration::from_secs(1) / rate.max(1);
         Self { interval, depth: interval * burst, full_at: now }
     }
@@ -26,6 +37,17 @@ impl Bucket {
     /// Takes one token, in advance if there is none; returns how long to wait for it.
     pub fn take(&mut self, now: Instant) -> Duration {
         self.take_many(1, now)
+    }
+
+    /// Takes one token if the wait for it is no longer than `limit`.
+    pub fn take_within(&mut self, limit: Duration, now: Instant) -> Option<Duration> {
+        let before = self.full_at;
+        let wait = self.take(now);
+        if wait > limit {
+            self.full_at = before;
+            return None;
+        }
+        Some(wait)
     }
 
     /// Takes so many tokens at once.
@@ -42,7 +64,7 @@ mod tests {
     #[test]
     fn a_burst_is_free_then_the_rate_holds_and_quiet_refills() {
         let start = Instant::now();
-        let mut bucket = Bucket::new(10, 5, start);
+        let mut bucket = Bucket::new(Rate { rate: 10, burst: 5 }, start);
         let waits: Vec<u128> = (0..8).map(|_| bucket.take(start).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 0, 0, 100, 200, 300]);
         // After the debt is worked off and two intervals more, two tokens are there.
@@ -52,10 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn catching_up_on_300_blocks_takes_seconds_not_minutes() {
+    fn who_would_wait_too_long_is_refused_and_pays_nothing() {
         let start = Instant::now();
-        let mut bucket = Bucket::new(PER_PEER_RATE, PER_PEER_BURST, start);
-        let last = (0..300).map(|_| bucket.take(start)).max().unwrap_or_default();
-        assert!(last <= Duration::from_secs(1), "{last:?}");
+        let mut bucket = Bucket::new(PER_PEER, start);
+        let waits: Vec<_> = (0..200).map(|_| bucket.take_within(LONGEST_WAIT, start)).collect();
+        assert_eq!(waits.iter().filter(|wait| **wait == Some(Duration::ZERO)).count(), 15);
+        assert_eq!(waits.iter().flatten().max(), Some(&LONGEST_WAIT));
+        assert_eq!(waits.iter().flatten().count(), 15 + 20 * 4, "what is refused takes no token");
+        let later = start + Duration::from_millis(250);
+        assert_eq!(bucket.take_within(LONGEST_WAIT, later), Some(LONGEST_WAIT));
     }
 }

@@ -12,6 +12,7 @@
 
 pub mod client;
 pub mod serve;
+mod words;
 
 use crate::{
     peers::Offence,
@@ -28,6 +29,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+pub use words::{Ask, Links, Status, Trouble};
 
 /// A shorter gap is filled number by number: the walk down costs no round trip of its own there.
 pub const SHORTEST: u64 = 64;
@@ -38,52 +40,18 @@ const WINDOWS_PER_PEER: usize = 2;
 /// A peer's head is as old as what it said last; it is asked for so many blocks above.
 const AHEAD: u64 = 64;
 /// A window that everybody waits for may take this long, and so many times as long as windows lately took, before it is given away.
+/// Headers, which everybody waits for, this long.
 const PATIENCE: Duration = Duration::from_secs(2);
 const SLOWER: u32 = 4;
+/// An answer of headers, a few megabytes, takes a peer that means well no longer.
+const LONGEST_WALK: Duration = Duration::from_secs(60);
+/// With no question answered to its end for so long, blocks are asked for by number too: strangers that answer nothing, or too little,
+/// must not keep them from those who would.
+const IDLE: Duration = Duration::from_secs(10);
+/// One question that is dropped is a busy peer; so many failures in a row are an offence.
+const IN_A_ROW: u32 = 3;
 const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
 const MAX_BACK_OFF: Duration = Duration::from_secs(10);
-
-/// What a peer says it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
-    pub head: BlockId,
-    /// The lowest block it serves.
-    pub oldest: u64,
-    pub safe: Option<BlockId>,
-    pub finalized: Option<BlockId>,
-}
-
-/// A question to a peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// The headers of this block and of those below it.
-    Headers { from: BlockId, count: u32 },
-    /// The blocks of these hashes, the lowest first.
-    Bodies { first: u64, hashes: Arc<[B256]>, max_bytes: u32 },
-}
-
-/// Hash links downward from a trusted block.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Links {
-    /// Of its parent, its parent's parent, and so on.
-    pub parents: Vec<B256>,
-    /// The first of them that the chain has executed.
-    pub known: Option<usize>,
-}
-
-/// Why a question was not answered to its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// It has no such block, or not on its chain.
-    NotFound,
-    /// The stream or the connection is gone.
-    Unreachable,
-    NoAnswer,
-    /// The answer is not of the protocol.
-    Malformed(String),
-    /// The answer is a block or header other than the one named: no honest peer sends that.
-    False(String),
-}
 
 /// Where the way down ends.
 #[derive(Clone, Copy, Debug)]
@@ -120,8 +88,10 @@ struct Flight {
     /// When it may be given to another peer.
     patience: Instant,
     window: Option<Window>,
-    /// The highest block asked about.
+    /// The highest block asked about; of headers, the lowest that those which came lead to.
     from: BlockId,
+    /// Of headers: the number that they are to lead to.
+    end: u64,
 }
 
 /// The part of a window that has not come.
@@ -140,6 +110,8 @@ pub struct Range {
     frontier: u64,
     /// Windows below it that came back undelivered, first and last number.
     holes: BTreeSet<(u64, u64)>,
+    /// When a question was last answered to its end; at first, when there was one to ask.
+    answered: Option<Instant>,
     /// How long windows take, lately.
     usual: Duration,
     next_id: u64,
@@ -171,7 +143,7 @@ impl Range {
         let all: Vec<u64> = self.flights.keys().copied().collect();
         all.into_iter().for_each(|id| self.cancel(id));
         self.holes.clear();
-        self.frontier = 0;
+        (self.frontier, self.answered) = (0, None);
     }
 
     /// The skeleton was cut back: above `number` it has other hashes.
@@ -185,11 +157,14 @@ impl Range {
         self.frontier = self.frontier.min(number + 1);
     }
 
-    /// Headers came, verified by the caller down to the last; gives the block that was asked about.
-    pub fn on_headers(&mut self, id: u64) -> Option<BlockId> {
-        let flight = self.flights.remove(&id)?;
-        self.worked(&flight.peer);
-        Some(flight.from)
+    /// Some of the headers asked for came, verified by the caller down to the last; gives the block that they begin with.
+    pub fn on_headers(&mut self, id: u64, links: &Links) -> Option<BlockId> {
+        let flight = self.flights.get_mut(&id)?;
+        let from = flight.from;
+        if let Some(hash) = links.parents.last().copied() {
+            flight.from = BlockId { number: from.number.saturating_sub(links.parents.len() as u64), hash };
+        }
+        Some(from)
     }
 
     /// A part of a window came: blocks up to `number`.
@@ -212,12 +187,28 @@ impl Range {
             Ok(()) if flight.window.is_some() => {
                 let took = now.saturating_duration_since(flight.asked);
                 self.usual = if self.usual.is_zero() { took } else { (self.usual * 7 + took) / 8 };
+                if rest.is_none() {
+                    self.answered = Some(now);
+                }
                 // Not before its end: one that brings a block of each window and then stalls has not worked.
                 self.worked(&peer);
             }
-            Ok(()) => {}
+            Ok(()) if flight.from.number <= flight.end => {
+                self.answered = Some(now);
+                self.worked(&peer);
+            }
+            // One header at a time is no way down.
+            Ok(()) => self.failed(&peer, now),
             Err(Trouble::NotFound) => self.refused(peer, number, now),
-            Err(Trouble::Unreachable | Trouble::NoAnswer) => self.failed(&peer, now),
+            Err(Trouble::NoAnswer) => self.failed(&peer, now),
+            Err(Trouble::Unreachable) => {
+                self.failed(&peer, now);
+                let failures = self.peers.get(&peer).map_or(0, |peer| peer.failures);
+                if failures >= IN_A_ROW {
+                    let evidence = format!("dropped a question about block {number}; {failures} in a row came to nothing");
+                    self.orders.push(Order::Charge { peer, offence: Offence::NoResponse, evidence });
+                }
+            }
             Err(Trouble::Malformed(evidence)) => {
                 self.failed(&peer, now);
                 self.orders.push(Order::Charge { peer, offence: Offence::MalformedResponse, evidence });
@@ -245,6 +236,16 @@ impl Range {
         !self.flights.is_empty()
     }
 
+    /// When blocks are to be asked for by number too, if no question is answered before.
+    pub fn idle_at(&self) -> Option<Instant> {
+        self.answered.map(|answered| answered + IDLE)
+    }
+
+    /// Nobody is waited for: the chain is slow, not the peers.
+    pub fn excuse(&mut self, now: Instant) {
+        self.answered = Some(now);
+    }
+
     pub fn flights(&self) -> usize {
         self.flights.len()
     }
@@ -255,10 +256,14 @@ impl Range {
     }
 
     /// When [`Range::drive`] has something to do without an event.
-    pub fn wakeup(&self, low: u64) -> Option<Instant> {
+    pub fn wakeup(&self, gap: &Gap) -> Option<Instant> {
         let ready = self.peers.values().filter(|peer| !peer.liar && !peer.elsewhere).filter_map(|peer| peer.ready);
-        let late = self.holder(low).filter(|_| self.peers.len() > 1).map(|(_, flight)| flight.patience);
-        ready.chain(late).min()
+        // A block that came by another way is waited for no more.
+        let missing = Some(gap.low()).filter(|low| self.peers.len() > 1 && !gap.has_body(*low));
+        let holder = missing.and_then(|low| if gap.is_grounded() { self.holder(low) } else { self.walker(gap) });
+        let late = holder.map(|(_, flight)| flight.patience);
+        let overdue = self.flights.values().filter(|flight| flight.window.is_none()).map(|flight| flight.asked + LONGEST_WALK);
+        ready.chain(late).chain(overdue).min()
     }
 
     /// Asks for what the gap needs and may be asked for.
@@ -266,6 +271,8 @@ impl Range {
         for peer in self.peers.values_mut() {
             peer.ready.take_if(|ready| *ready <= now);
         }
+        self.answered.get_or_insert(now);
+        self.end_walks(now);
         if !gap.is_grounded() {
             return self.walk(gap, ground, now);
         }
@@ -286,13 +293,35 @@ impl Range {
 
     fn walk(&mut self, gap: &Gap, Ground { floor, likely }: Ground, now: Instant) {
         let from = gap.bottom();
-        if self.flights.values().any(|flight| flight.from == from && flight.window.is_none()) || from.number <= floor {
+        if from.number <= floor {
             return;
         }
-        let Some(peer) = self.pick(from.number, from.number) else { return };
+        let peer = match self.walker(gap).map(|(id, _)| *id) {
+            Some(id) => self.take_away(id, from.number, now),
+            None => self.pick(from.number, from.number),
+        };
+        let Some(peer) = peer else { return };
         let count = from.number.saturating_sub(likely).max(SHORTEST).min(from.number - floor);
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(MAX_HEADERS);
         self.ask(peer, Ask::Headers { from, count }, None, from, now);
+    }
+
+    /// The headers on their way to the bottom of the gap.
+    fn walker(&self, gap: &Gap) -> Option<(&u64, &Flight)> {
+        let leads = |flight: &Flight| gap.expected(flight.from.number) == Some(flight.from.hash);
+        self.flights.iter().find(|(_, flight)| flight.window.is_none() && leads(flight))
+    }
+
+    /// Whoever sends headers one by one keeps a place only for so long.
+    fn end_walks(&mut self, now: Instant) {
+        let overdue = |flight: &Flight| flight.window.is_none() && now >= flight.asked + LONGEST_WALK;
+        let all: Vec<(u64, PeerId)> = self.flights.iter().filter(|(_, f)| overdue(f)).map(|(id, f)| (*id, f.peer)).collect();
+        for (id, peer) in all {
+            self.cancel(id);
+            self.failed(&peer, now);
+            let evidence = format!("has not sent the headers it was asked for within {} s", LONGEST_WALK.as_secs());
+            self.orders.push(Order::Charge { peer, offence: Offence::NoResponse, evidence });
+        }
     }
 
     /// The lowest block is missing and neither asked for nor noted as missing: bodies had to make way, or came by another way.
@@ -345,8 +374,10 @@ impl Range {
     fn ask(&mut self, peer: PeerId, ask: Ask, window: Option<Window>, from: BlockId, now: Instant) {
         let id = self.next_id;
         self.next_id += 1;
-        let patience = now + PATIENCE.max(self.usual * SLOWER);
-        self.flights.insert(id, Flight { peer, asked: now, patience, window, from });
+        let usual = if window.is_some() { self.usual * SLOWER } else { Duration::ZERO };
+        let patience = now + PATIENCE.max(usual);
+        let end = if let Ask::Headers { count, .. } = ask { from.number.saturating_sub(count.into()) } else { 0 };
+        self.flights.insert(id, Flight { peer, asked: now, patience, window, from, end });
         self.orders.push(Order::Ask { id, peer, ask });
     }
 
@@ -368,21 +399,25 @@ impl Range {
         if gap.has_body(gap.low()) {
             return;
         }
-        let Some((id, flight)) = self.holder(gap.low()) else { return };
-        let (id, holder) = (*id, flight.peer);
-        if now < flight.patience {
-            return;
-        }
-        let Some(thief) = self.pick(gap.low(), gap.low()).filter(|thief| *thief != holder) else {
-            self.flights.values_mut().for_each(|flight| flight.patience = flight.patience.max(now + FIRST_BACK_OFF));
-            return;
-        };
-        self.cancel(id);
-        self.failed(&holder, now);
-        tracing::debug!(number = gap.low(), from = %holder, to = %thief, "a window is asked of another peer");
+        let Some(id) = self.holder(gap.low()).map(|(id, _)| *id) else { return };
+        let Some(thief) = self.take_away(id, gap.low(), now) else { return };
         if let Some((first, last)) = self.next_window(gap) {
             self.ask_window(gap, thief, first, last, now);
         }
+    }
+
+    /// Ends a question that everybody waits for once it is late and another peer is free, which is given.
+    fn take_away(&mut self, id: u64, number: u64, now: Instant) -> Option<PeerId> {
+        let flight = self.flights.get(&id).filter(|flight| now >= flight.patience)?;
+        let holder = flight.peer;
+        let Some(thief) = self.pick(number, number).filter(|thief| *thief != holder) else {
+            self.flights.values_mut().for_each(|flight| flight.patience = flight.patience.max(now + FIRST_BACK_OFF));
+            return None;
+        };
+        self.cancel(id);
+        self.failed(&holder, now);
+        tracing::debug!(number, from = %holder, to = %thief, "what is late is asked of another peer");
+        Some(thief)
     }
 
     fn cancel(&mut self, id: u64) {

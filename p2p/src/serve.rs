@@ -1,16 +1,17 @@
 //! `payload_by_number`, the answering side. Serving tasks are the only callers of [`Blocks::block`].
 //!
 //! What can overload it: peers that ask faster than the disk, and peers that do not read their answers. Streams are bounded
-//! altogether, per address and per peer (the excess is reset at once), answers in memory likewise, each peer has a token bucket (a
-//! request waits for its token, it is not refused), and reading and writing have deadlines. What strangers hold they hold among
-//! themselves: static and protected peers have places of their own. Excess and stalls are offences.
+//! altogether, per address and per peer (the excess is reset at once), answers in memory likewise, each peer has a token bucket, and
+//! all have one (a request waits for its tokens, and is refused only where it would wait for too long), and reading and writing have
+//! deadlines. What strangers hold they hold among themselves: static and protected peers have places and tokens of their own. Excess
+//! and stalls are offences.
 
 use crate::{
     check::unix_now,
     config::Genesis,
     gate::{ip_of, site},
     handle::{Blocks, PeerInfo},
-    limits::{Bucket, PER_PEER_BURST, PER_PEER_RATE},
+    limits::{Bucket, LONGEST_WAIT, PER_PEER, TOGETHER},
     metrics::{self as meters, Side},
     peers::Offence,
     streams::Incoming,
@@ -66,6 +67,7 @@ pub struct Server {
     seen: Seen,
     /// For strangers and for protected peers.
     all: [Places; 2],
+    tokens: [Mutex<Bucket>; 2],
     addresses: Mutex<LruCache<IpAddr, Places>>,
     peers: Mutex<LruCache<PeerId, Arc<Peer>>>,
 }
@@ -90,18 +92,21 @@ struct Peer {
 /// The places one request needs, the narrowest first: who holds all of its own share blocks nobody else's.
 struct Route {
     peer: Arc<Peer>,
+    protected: bool,
     places: Vec<Places>,
 }
 
 impl Server {
     pub fn new(genesis: Genesis, forks: ForkSchedule, blocks: Arc<dyn Blocks>, seen: Seen) -> Self {
         let all = || Places::new(STREAMS.all, ANSWERS.all);
+        let tokens = || Mutex::new(Bucket::new(TOGETHER, Instant::now()));
         Self {
             genesis,
             forks,
             blocks,
             seen,
             all: [all(), all()],
+            tokens: [tokens(), tokens()],
             addresses: Mutex::new(LruCache::new(PEERS)),
             peers: Mutex::new(LruCache::new(PEERS)),
         }
@@ -150,7 +155,7 @@ impl Server {
             (info.and_then(|info| ip_of(&info.address)), info.is_some_and(|info| info.protected))
         };
         let fresh = || {
-            let bucket = Mutex::new(Bucket::new(PER_PEER_RATE, PER_PEER_BURST, Instant::now()));
+            let bucket = Mutex::new(Bucket::new(PER_PEER, Instant::now()));
             Arc::new(Peer { places: Places::new(STREAMS.peer, ANSWERS.peer), bucket })
         };
         let peer = self.peers.lock().get_or_insert(id, fresh).clone();
@@ -161,21 +166,36 @@ impl Server {
             places.push(self.addresses.lock().get_or_insert(address, fresh).clone());
         }
         places.push(self.all[usize::from(protected)].clone());
-        Route { peer, places }
+        Route { peer, protected, places }
+    }
+
+    /// Waits for the peer's turn, false if that is too far away. Its own tokens first: what it asks for in excess takes none of the others'.
+    async fn wait(&self, route: &Route) -> bool {
+        let mut left = LONGEST_WAIT;
+        for bucket in [&route.peer.bucket, &self.tokens[usize::from(route.protected)]] {
+            // Who waits holds no lock.
+            let wait = bucket.lock().take_within(left, Instant::now());
+            let Some(wait) = wait else { return false };
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
+            left -= wait;
+        }
+        true
     }
 
     async fn serve(&self, route: &Route, mut stream: Stream) -> io::Result<()> {
         let mut request = [0; REQUEST_LEN];
         timeout(READ_TIMEOUT, stream.read_exact(&mut request)).await??;
         let begun = Instant::now();
-        let wait = route.peer.bucket.lock().take(Instant::now());
-        tokio::time::sleep(wait).await;
+        let in_time = self.wait(route).await;
         let mut permits = Vec::new();
         for places in &route.places {
             permits.push(places.answers.acquire().await.map_err(io::Error::other)?);
         }
         let number = u64::from_le_bytes(request);
-        let (result, code, bytes) = match self.answer(number).await {
+        let answer = if in_time { self.answer(number).await } else { Err(Refusal::Other(3)) };
+        let (result, code, bytes) = match answer {
             Ok(bytes) => ("ok", 0, bytes),
             Err(refusal) => (label(refusal), refusal.code(), vec![refusal.code()]),
         };
@@ -206,5 +226,55 @@ fn label(refusal: Refusal) -> &'static str {
         Refusal::NotFound => "not_found",
         Refusal::InvalidRequest => "invalid",
         Refusal::Other(_) => "error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::B256;
+    use futures::FutureExt;
+    use starling_proto::payload::{BlockId, Payload};
+
+    struct Nothing;
+
+    impl Blocks for Nothing {
+        fn knows(&self, _: B256) -> bool {
+            false
+        }
+
+        fn block(&self, _: u64) -> Option<Payload> {
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn what_strangers_ask_for_takes_no_turn_of_a_protected_peer() {
+        let friend = PeerInfo {
+            id: PeerId::random(),
+            address: "/ip4/10.0.0.1/tcp/1".parse().unwrap(),
+            agent: String::new(),
+            outbound: true,
+            protected: true,
+            connections: 1,
+        };
+        let peers = watch::channel(vec![friend.clone()]).1;
+        let seen = Seen { peers, offences: mpsc::channel(1).0 };
+        let server = Server::new(
+            Genesis { id: BlockId::default(), time: 0, block_time: 2 },
+            ForkSchedule::default(),
+            Arc::new(Nothing),
+            seen,
+        );
+        let served_at_once = |id: PeerId, requests: usize| {
+            let route = server.route(id);
+            (0..requests).filter(|_| server.wait(&route).now_or_never() == Some(true)).count()
+        };
+        // More than these only where the machine has stopped for a second.
+        let alone = served_at_once(PeerId::random(), 30);
+        assert!((15..20).contains(&alone), "{alone} of one stranger");
+        let strangers: usize = (0..10).map(|_| served_at_once(PeerId::random(), 15)).sum();
+        assert!((25..45).contains(&strangers), "{strangers} of ten more");
+        assert!(served_at_once(friend.id, 15) == 15, "a protected peer");
     }
 }

@@ -29,7 +29,7 @@ use gap::{Gap, Step};
 pub(crate) use ledger::Ledger;
 use ledger::Refusal;
 use libp2p::PeerId;
-use sources::Sources;
+use sources::{SHARE, Sources};
 use starling_proto::payload::{BlockId, Payload};
 use std::{
     collections::{HashMap, VecDeque},
@@ -37,7 +37,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Numbers asked of the one source at a time.
+/// Numbers asked of one source at a time.
 pub const WINDOW: usize = 16;
 /// Requests in the air altogether, those to former sources included.
 pub const MAX_FLIGHTS: usize = 64;
@@ -46,10 +46,6 @@ const MAX_TIPS: usize = 8;
 /// A gap that makes no progress for this long gives way to a higher tip. Longer than a request may take, so that one silent peer
 /// does not cost the way already walked.
 const STALL: Duration = Duration::from_secs(30);
-
-/// A source that has answered nothing for this long is left for another, if there is one: who brings a tip is asked first for what lies
-/// below it, and must not hold it up. What it was asked for is still welcome.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Bounds of what the machine keeps.
 #[derive(Clone, Copy, Debug)]
@@ -198,9 +194,7 @@ pub struct Sync {
     next_id: u64,
     /// Something is missing and every peer is in its back-off.
     starved: bool,
-    /// When the source was chosen, or answered.
-    heard: Option<Instant>,
-    /// The source is waited for.
+    /// Sources are waited for.
     fetching: bool,
 }
 
@@ -220,7 +214,6 @@ impl Sync {
             actions: VecDeque::new(),
             next_id: 0,
             starved: false,
-            heard: None,
             fetching: false,
         }
     }
@@ -236,9 +229,10 @@ impl Sync {
         let gap = self.gap.as_ref()?;
         let source = if self.starved { self.sources.next_ready() } else { None };
         let stall = Self::is_overtaken(gap, &self.tips).then(|| gap.progress + STALL);
-        let range = if self.ranging { self.range.wakeup(gap.low()) } else { None };
-        let patience = self.heard.filter(|_| self.fetching).map(|heard| heard + PATIENCE);
-        source.into_iter().chain(stall).chain(range).chain(patience).min()
+        let range = if self.ranging { self.range.wakeup(gap) } else { None };
+        let idle = if self.ranging && !self.fetching && !self.starved { self.range.idle_at() } else { None };
+        let patience = if self.fetching { self.sources.next_late(|peer| load(&self.flights, peer)) } else { None };
+        source.into_iter().chain(stall).chain(range).chain(idle).chain(patience).min()
     }
 
     pub fn on_timer(&mut self, now: Instant) {
@@ -254,9 +248,6 @@ impl Sync {
     pub fn on_peer_gone(&mut self, peer: PeerId, now: Instant) {
         self.sources.remove(&peer);
         self.range.on_peer_gone(&peer);
-        if let Some(gap) = &mut self.gap {
-            gap.drop_source(&peer);
-        }
         self.pump(now);
     }
 
@@ -299,18 +290,15 @@ impl Sync {
     /// The outcome of [`Action::Fetch`]. A payload carries the requested number and a hash recomputed from its contents.
     pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, Failure>, now: Instant) {
         let Some((peer, number)) = self.flights.remove(&id) else { return };
-        if self.gap.as_ref().and_then(Gap::source) == Some(peer) {
-            self.heard = Some(now);
-        }
         match outcome {
             Ok(arrival) => match self.gap.as_mut().map_or(Ok(()), |gap| gap.fill(number, arrival, &self.limits, now)) {
-                Ok(()) => self.sources.worked(&peer),
+                Ok(()) => self.sources.worked(&peer, now),
                 Err(fault) => self.blame(peer, fault, number, now),
             },
             Err(Failure::Malformed) => self.blame(peer, Fault::Malformed, number, now),
             // A former source's late failures say nothing new.
             Err(failure) => {
-                if self.gap.as_mut().is_some_and(|gap| gap.drop_source(&peer)) {
+                if self.sources.is_asked(&peer) {
                     self.sources.failed(&peer, failure == Failure::Unsupported, now);
                 }
             }
@@ -366,7 +354,7 @@ impl Sync {
             waiting: self.tips.len() as u64,
             requests: (self.flights.len() + self.range.flights()) as u64,
             peers: self.range.peers() as u64,
-            source: gap.and_then(Gap::source).map(|peer| peer.to_string()),
+            source: self.sources.asked().map(PeerId::to_string).reduce(|one, other| one + ", " + &other),
             starved: self.starved,
             stalled: None,
         }
@@ -375,9 +363,6 @@ impl Sync {
     fn blame(&mut self, peer: PeerId, fault: Fault, number: u64, now: Instant) {
         self.actions.push_back(Action::Blame { peer, fault, number });
         self.sources.failed(&peer, false, now);
-        if let Some(gap) = &mut self.gap {
-            gap.drop_source(&peer);
-        }
     }
 
     /// Moves everything that can move.
@@ -387,6 +372,7 @@ impl Sync {
         loop {
             let Some(gap) = &mut self.gap else {
                 self.forget_range();
+                self.sources.release();
                 let Some(tip) = self.next_tip() else { return };
                 let mut gap = Gap::new(tip, now);
                 self.tips.retain(|tip| gap.offer(tip.clone(), &self.limits, now).is_some());
@@ -395,6 +381,7 @@ impl Sync {
             };
             match gap.advance(&mut self.ledger, &self.limits, &mut self.actions, now) {
                 Step::NoCredit => {
+                    self.range.excuse(now);
                     if self.is_long() {
                         self.drive(now);
                     }
@@ -432,6 +419,9 @@ impl Sync {
             self.fetch(now);
         } else if !self.follow_tip(now) {
             self.drive(now);
+            if self.range.idle_at().is_some_and(|at| now >= at) {
+                self.fetch(now);
+            }
         } else {
             return true;
         }
@@ -467,38 +457,35 @@ impl Sync {
         }
     }
 
+    /// Asks for what is missing by number, the most urgent first.
     fn fetch(&mut self, now: Instant) {
-        let Some(gap) = &mut self.gap else { return };
-        if let Some(source) = gap.source().filter(|_| self.heard.is_none_or(|heard| now >= heard + PATIENCE)) {
-            self.heard = Some(now);
-            if self.sources.has_other(&source, now) {
-                gap.drop_source(&source);
-                self.sources.failed(&source, false, now);
+        let Some(gap) = &self.gap else { return };
+        self.sources.leave_late(|peer| load(&self.flights, peer), now);
+        // What was asked of those that were left is asked again.
+        let asked: Vec<u64> =
+            self.flights.values().filter(|(peer, _)| self.sources.is_asked(peer)).map(|(_, number)| *number).collect();
+        let window = (self.sources.able(now) * SHARE).clamp(WINDOW, MAX_FLIGHTS);
+        let room = window.saturating_sub(asked.len()).min(MAX_FLIGHTS.saturating_sub(self.flights.len()));
+        for number in gap.wanted(self.ledger.floor(), &asked, window as u64, &self.limits).into_iter().take(room) {
+            let Some(peer) = self.sources.choose(gap.deliverer(), |peer| load(&self.flights, peer), now) else {
+                self.starved = self.sources.asked().next().is_none();
+                break;
+            };
+            // It may have been left before, and still owe this one.
+            if self.flights.values().all(|flight| *flight != (peer, number)) {
+                let id = self.next_id;
+                self.next_id += 1;
+                self.flights.insert(id, (peer, number));
+                self.actions.push_back(Action::Fetch { id, peer, number });
             }
         }
-        let source = match gap.source() {
-            Some(source) => source,
-            None => match self.sources.pick(gap.deliverer(), now) {
-                Some(peer) => {
-                    self.heard = Some(now);
-                    gap.set_source(peer)
-                }
-                None => {
-                    self.starved = true;
-                    return;
-                }
-            },
-        };
-        let asked: Vec<u64> = self.flights.values().filter(|(peer, _)| *peer == source).map(|(_, number)| *number).collect();
-        let room = WINDOW.saturating_sub(asked.len()).min(MAX_FLIGHTS.saturating_sub(self.flights.len()));
-        for number in gap.wanted(self.ledger.floor(), &asked, &self.limits).into_iter().take(room) {
-            let id = self.next_id;
-            self.next_id += 1;
-            self.flights.insert(id, (source, number));
-            self.actions.push_back(Action::Fetch { id, peer: source, number });
-        }
-        self.fetching = true;
+        self.fetching = !self.starved;
     }
+}
+
+/// Requests in the air to a peer.
+fn load(flights: &HashMap<u64, (PeerId, u64)>, peer: &PeerId) -> usize {
+    flights.values().filter(|(asked, _)| asked == peer).count()
 }
 
 impl From<Refusal> for Dropped {

@@ -79,13 +79,21 @@ impl Progress {
     fn wait(&mut self, moment: &Moment) -> Option<Line> {
         let reason = reason(moment);
         let pause = match &self.said {
-            Some(said) if said.reason == reason && moment.now < said.again => return None,
-            Some(said) if said.reason == reason => LONGEST_PAUSE.min(said.pause * 2),
+            Some(said) if is_same(&said.reason, &reason) && moment.now < said.again => return None,
+            Some(said) if is_same(&said.reason, &reason) => LONGEST_PAUSE.min(said.pause * 2),
             _ => EVERY,
         };
         self.said = Some(Said { reason: reason.clone(), pause, again: moment.now + pause });
         Some(Line::Waiting { reason })
     }
+}
+
+/// Whether two reasons differ at most in their figures: those of a block that does not come say since when.
+fn is_same(one: &str, other: &str) -> bool {
+    fn words(reason: &str) -> impl Iterator<Item = &str> {
+        reason.split(' ').filter(|word| word.parse::<u64>().is_err())
+    }
+    words(one).eq(words(other))
 }
 
 fn reason(moment: &Moment) -> String {
@@ -228,6 +236,11 @@ mod tests {
         replica.sync().stalled = Some("block 9 from nobody".into());
         assert_eq!(replica.after(0), waiting("block 9 from nobody"));
         assert_eq!(replica.said_in(2), 1);
+        for seconds in [15, 23, 31, 39] {
+            replica.sync().stalled =
+                Some(format!("block 9 has not come for {seconds} s: no peer that serves blocks is connected"));
+            assert_eq!(replica.after(0).is_some(), [15, 23, 39].contains(&seconds), "{seconds}");
+        }
         assert!(matches!(replica.after(1), Some(Line::Imported { blocks: 1, .. })));
     }
 

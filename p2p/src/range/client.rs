@@ -87,40 +87,42 @@ impl Client {
     /// Answers to `ask` as they come; the last word is always [`News::End`].
     pub async fn ask(self, id: u64, peer: PeerId, ask: Ask, news: mpsc::Sender<(u64, News)>) {
         let outcome = match ask {
-            Ask::Headers { from, count } => match self.headers(peer, from, count).await {
-                Ok(links) => {
-                    let _ = news.send((id, News::Links(links))).await;
-                    Ok(())
-                }
-                Err(trouble) => Err(trouble),
-            },
+            Ask::Headers { from, count } => self.headers(id, peer, from, count, &news).await,
             Ask::Bodies { first, hashes, max_bytes } => self.bodies(id, peer, first, hashes, max_bytes, &news).await,
         };
         let _ = news.send((id, News::End(outcome))).await;
     }
 
-    async fn headers(&self, peer: PeerId, from: BlockId, count: u32) -> Result<Links, Trouble> {
+    async fn headers(
+        &self,
+        id: u64,
+        peer: PeerId,
+        from: BlockId,
+        count: u32,
+        news: &mpsc::Sender<(u64, News)>,
+    ) -> Result<(), Trouble> {
         let request = wire::HeadersRequest { number: from.number, hash: from.hash.to_vec(), count };
         let mut stream = self.open(peer, wire::Ask::Headers(request)).await?;
-        let (mut links, mut at, mut missing) = (Links::default(), from, count as usize);
+        let (mut at, mut missing) = (from, count as usize);
         while missing > 0 {
             let Some(answer) = self.frame(&mut stream).await? else { break };
             let Answer::Headers(chunk) = answer else { return Err(no_answer(&answer)) };
-            let parents = self.decode(chunk, move |chunk| verify_headers(&chunk, at, missing)).await?;
-            missing -= parents.len();
-            at.number -= parents.len() as u64;
-            at.hash = parents.last().copied().unwrap_or(at.hash);
-            links.parents.extend(parents);
+            let blocks = self.blocks.clone();
+            let verify = move |chunk: Chunk| {
+                let parents = verify_headers(&chunk, at, missing)?;
+                Ok(Links { known: first_known(&parents, &*blocks), parents })
+            };
+            let links = self.decode(chunk, verify).await?;
+            missing -= links.parents.len();
+            at.number -= links.parents.len() as u64;
+            at.hash = links.parents.last().copied().unwrap_or(at.hash);
+            // Each chunk at once: another peer may be asked for the rest.
+            if news.send((id, News::Links(links))).await.is_err() {
+                break;
+            }
         }
-        if links.parents.is_empty() {
-            return Err(Trouble::Unreachable);
-        }
-        let blocks = self.blocks.clone();
-        let known = move || {
-            links.known = first_known(&links.parents, &*blocks);
-            links
-        };
-        tokio::task::spawn_blocking(known).await.map_err(|_| Trouble::Unreachable)
+        // It ended before it began, as a busy peer does.
+        if missing == count as usize { Err(Trouble::Unreachable) } else { Ok(()) }
     }
 
     async fn bodies(

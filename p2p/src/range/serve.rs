@@ -10,7 +10,7 @@
 use crate::{
     gate::{ip_of, site},
     handle::{Blocks, Heads, PeerInfo},
-    limits::Bucket,
+    limits::{Bucket, Rate},
     peers::Offence,
     serve::Seen,
     streams::Incoming,
@@ -173,7 +173,7 @@ impl Server {
             (info.and_then(|info| ip_of(&info.address)), info.is_some_and(|info| info.protected))
         };
         let fresh = || {
-            let bucket = Mutex::new(Bucket::new(self.rate, self.rate, Instant::now()));
+            let bucket = Mutex::new(Bucket::new(Rate { rate: self.rate, burst: self.rate }, Instant::now()));
             let places = |count| Arc::new(Semaphore::new(count));
             Arc::new(Peer { streams: places(STREAMS_PER_PEER), large: places(LARGE_PER_PEER), bucket })
         };

@@ -46,8 +46,40 @@ pub struct Ranging {
     pub statuses: JoinSet<(PeerId, Result<Status, Trouble>)>,
     /// When a peer is asked next.
     due: HashMap<PeerId, Instant>,
+    watch: Watch,
+}
+
+/// What was said of a gap, and when.
+#[derive(Debug, Default)]
+struct Watch {
     progress: Option<(Instant, u64)>,
-    stall_warning: Option<Instant>,
+    warned: Option<Instant>,
+}
+
+impl Watch {
+    /// The blocks a second of range sync, when it is time to say them, and whether a gap that stands still is worth a warning.
+    fn look(&mut self, report: &SyncReport, stands: bool, now: Instant) -> (Option<u64>, bool) {
+        let warns = stands && self.warned.is_none_or(|last| now.saturating_duration_since(last) >= STALL_WARNING);
+        if warns || !stands {
+            self.warned = stands.then_some(now);
+        }
+        (self.rate(report, now), warns)
+    }
+
+    fn rate(&mut self, report: &SyncReport, now: Instant) -> Option<u64> {
+        let missing = report.missing;
+        if missing == 0 || report.peers == 0 {
+            self.progress = None;
+            return None;
+        }
+        let (since, before) = *self.progress.get_or_insert((now, missing));
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed < PROGRESS {
+            return None;
+        }
+        self.progress = Some((now, missing));
+        Some((before.saturating_sub(missing) as f64 / elapsed.as_secs_f64()) as u64)
+    }
 }
 
 impl Ranging {
@@ -63,8 +95,7 @@ impl Ranging {
             asked: HashMap::new(),
             statuses: JoinSet::new(),
             due: HashMap::new(),
-            progress: None,
-            stall_warning: None,
+            watch: Watch::default(),
         }
     }
 }
@@ -171,33 +202,34 @@ impl Service {
 
     /// Once a second.
     pub(super) fn show_progress(&mut self, now: Instant) {
-        let report = self.sync.report();
-        let Some(target) = report.target.filter(|_| report.peers > 0 && report.missing > 0) else {
-            self.ranging.progress = None;
-            return;
-        };
-        let (since, before) = *self.ranging.progress.get_or_insert((now, report.missing));
-        let elapsed = now.saturating_duration_since(since);
-        if elapsed >= PROGRESS {
-            let rate = before.saturating_sub(report.missing) as f64 / elapsed.as_secs_f64();
-            let (missing, linked, peers) = (report.missing, report.linked, report.peers);
-            tracing::info!(
-                target_block = target,
-                missing,
-                linked,
-                peers,
-                blocks_per_second = rate as u64,
-                "blocks are fetched from peers"
-            );
-            self.ranging.progress = Some((now, report.missing));
+        let (report, stall) = (self.sync.report(), self.sync.stall(now));
+        let (rate, warns) = self.ranging.watch.look(&report, stall.is_some(), now);
+        if let Some(blocks_per_second) = rate {
+            let SyncReport { target, missing, linked, peers, .. } = report;
+            tracing::info!(target_block = target, missing, linked, peers, blocks_per_second, "blocks are fetched from peers");
         }
-        let Some((missing, why)) = self.sync.stall(now) else {
-            self.ranging.stall_warning = None;
-            return;
-        };
-        if self.ranging.stall_warning.is_none_or(|last| now.saturating_duration_since(last) >= STALL_WARNING) {
+        if let Some((missing, why)) = stall.filter(|_| warns) {
             tracing::warn!(number = missing.number, hash = %missing.hash, why, "blocks are missing and nobody brings them");
-            self.ranging.stall_warning = Some(now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_that_stands_still_is_told_of_without_peers_too() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let mut look = |missing, peers, stands, seconds| {
+            let report = SyncReport { missing, peers, ..Default::default() };
+            watch.look(&report, stands, start + Duration::from_secs(seconds))
+        };
+        assert_eq!(look(100, 0, true, 0), (None, true), "nobody is connected");
+        assert_eq!(look(100, 0, true, 30), (None, false), "it was said");
+        assert_eq!(look(101, 2, true, 61), (None, true));
+        assert_eq!(look(51, 2, false, 71), (Some(5), false), "it moves on");
+        assert_eq!(look(51, 2, true, 72), (None, true), "and stands again");
+        assert_eq!(look(0, 2, false, 82), (None, false));
     }
 }

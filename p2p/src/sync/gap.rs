@@ -1,7 +1,7 @@
 //! One gap: from a trusted tip backward to known ground by parent hash, then upward in order.
 
 use super::{
-    Action, Arrival, Body, Fault, Limits, WINDOW,
+    Action, Arrival, Body, Fault, Limits, MAX_FLIGHTS,
     ledger::{Ledger, Refusal},
 };
 use crate::{handle::Provenance, range::Links};
@@ -38,7 +38,6 @@ pub(crate) struct Gap {
     /// Bodies by number: those in the skeleton's range match it, those below came ahead of their turn.
     bodies: BTreeMap<u64, Body>,
     bytes: usize,
-    source: Option<PeerId>,
     /// Who delivered the tip: it likely has the ancestors.
     deliverer: Option<PeerId>,
     pub progress: Instant,
@@ -53,7 +52,6 @@ impl Gap {
             ground: None,
             bodies: BTreeMap::new(),
             bytes: 0,
-            source: None,
             deliverer,
             progress: now,
         };
@@ -141,30 +139,19 @@ impl Gap {
         self.deliverer
     }
 
-    pub fn source(&self) -> Option<PeerId> {
-        self.source
-    }
-
-    pub fn set_source(&mut self, peer: PeerId) -> PeerId {
-        *self.source.insert(peer)
-    }
-
-    /// Whether `peer` was the source.
-    pub fn drop_source(&mut self, peer: &PeerId) -> bool {
-        self.source.take_if(|source| source == peer).is_some()
-    }
-
     /// Takes a trusted payload if it belongs here: a missing body of the skeleton, or the child of its top. Else gives it back.
     pub fn offer(&mut self, body: Body, limits: &Limits, now: Instant) -> Option<Body> {
         let number = body.number();
         let top = self.top();
         if number.checked_sub(1) == Some(top.number) && body.payload().parent_hash() == top.hash {
+            // Of what is missing below nothing has come.
             self.hashes.push_back(body.hash());
             self.deliverer = body.arrival.from.or(self.deliverer);
-        } else if self.expected(number) != Some(body.hash()) {
+        } else if self.expected(number) == Some(body.hash()) {
+            self.progress = now;
+        } else {
             return Some(body);
         }
-        self.progress = now;
         self.insert(body);
         self.evict(limits);
         None
@@ -173,7 +160,7 @@ impl Gap {
     /// Takes a fetched body. Inside the skeleton it must match; below it is kept until its turn.
     pub fn fill(&mut self, number: u64, arrival: Arrival, limits: &Limits, now: Instant) -> Result<(), Fault> {
         let body = Body { arrival, provenance: Provenance::Linked { tip: self.top().number } };
-        let ahead = if self.ground.is_some() { 0 } else { WINDOW as u64 };
+        let ahead = if self.ground.is_some() { 0 } else { MAX_FLIGHTS as u64 };
         if self.bodies.contains_key(&number) || number.saturating_add(ahead) < self.low || number > self.top().number {
             return Ok(());
         }
@@ -260,10 +247,9 @@ impl Gap {
         }
     }
 
-    /// Numbers to ask the source for next, the most urgent first, without those in `asked`: downward below the skeleton, upward
-    /// once on the ground.
-    pub fn wanted(&self, floor: u64, asked: &[u64], limits: &Limits) -> Vec<u64> {
-        let window = WINDOW as u64;
+    /// Numbers to ask for next, the most urgent first, without those in `asked` and no further than `window`: downward below the
+    /// skeleton, upward once on the ground.
+    pub fn wanted(&self, floor: u64, asked: &[u64], window: u64, limits: &Limits) -> Vec<u64> {
         let missing = |number: &u64| !self.bodies.contains_key(number) && !asked.contains(number);
         if self.ground.is_none() {
             // Bodies above make way, so the whole budget is for those that come ahead of their turn.

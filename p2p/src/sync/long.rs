@@ -1,4 +1,4 @@
-//! Long gaps: where `range.rs` works on the gap instead of `sources.rs`.
+//! Long gaps: where `range.rs` works on the gap instead of `sources.rs`, and beside it where its peers bring nothing.
 //!
 //! A tip that is higher takes over at once: the way down from it is walked anew, only as far as it meets the skeleton that is there,
 //! whose lower part it takes over with its bodies and requests. So a skeleton is extended by blocks that gossip missed, and cut back
@@ -20,11 +20,14 @@ impl Sync {
         self.pump(now);
     }
 
-    /// Hash links that the peer was asked for, verified from the block asked about down to the last.
+    /// Some of the hash links that the peer was asked for, the highest first, verified from the block asked about down to the last.
     pub fn on_links(&mut self, id: u64, links: &Links, now: Instant) {
-        let from = self.range.on_headers(id);
-        if let Some(gap) = self.gap.as_mut().filter(|gap| !gap.is_grounded() && Some(gap.bottom()) == from) {
-            gap.descend(links, &self.ledger, &self.limits, now);
+        let from = self.range.on_headers(id, links);
+        if let (Some(from), Some(gap)) = (from, self.gap.as_mut().filter(|gap| !gap.is_grounded()))
+            // Blocks may have come by number meanwhile.
+            && let Some(links) = links.below(from, gap.bottom())
+        {
+            gap.descend(&links, &self.ledger, &self.limits, now);
             self.meet_former(now);
         }
         self.pump(now);
@@ -60,7 +63,8 @@ impl Sync {
         }
         let missing = gap.bottom();
         let mut reasons = self.range.complain(missing.number, now);
-        reasons.extend(gap.source().map(|peer| format!("{peer} is asked for it by number")));
+        let asked = self.flights.values().filter(|(_, number)| *number == missing.number);
+        reasons.extend(asked.map(|(peer, _)| format!("{peer} is asked for it by number")));
         if reasons.is_empty() {
             reasons.push(match self.starved {
                 true => "every connected peer has failed lately".into(),
@@ -100,6 +104,7 @@ impl Sync {
             return refused;
         }
         let Some(tip) = self.next_tip() else { return false };
+        self.sources.release();
         let mut next = super::Gap::new(tip, now);
         self.tips.retain(|tip| next.offer(tip.clone(), &self.limits, now).is_some());
         self.former = self.gap.replace(next);

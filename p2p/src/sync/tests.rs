@@ -1,6 +1,7 @@
 //! The machine against a model: a chain, peers of every kind, and time moved by hand.
 
-use super::*;
+use super::{sources::PATIENCE, *};
+use crate::limits::{Bucket, PER_PEER};
 use alloy_consensus::Header;
 use alloy_primitives::Bytes;
 use proptest::prelude::*;
@@ -30,6 +31,8 @@ fn genesis() -> BlockId {
 enum Kind {
     /// Serves the canonical chain after a delay of so many milliseconds.
     Honest(u64),
+    /// The same, no faster than op-node does.
+    OpNode,
     /// Serves a chain of its own.
     OtherBranch,
     Lacks,
@@ -55,6 +58,8 @@ struct World {
     unsettled: BTreeMap<(Instant, usize), Arc<Payload>>,
     answers: BTreeMap<(Instant, u64), Answer>,
     requests: HashMap<u64, u64>,
+    asked: HashMap<PeerId, u64>,
+    buckets: HashMap<PeerId, Bucket>,
     blames: Vec<(PeerId, Fault)>,
     dropped: Vec<(BlockId, Dropped)>,
     /// How long the chain takes for a block.
@@ -76,6 +81,8 @@ impl World {
             unsettled: BTreeMap::new(),
             answers: BTreeMap::new(),
             requests: HashMap::new(),
+            asked: HashMap::new(),
+            buckets: HashMap::new(),
             blames: Vec::new(),
             dropped: Vec::new(),
             execution: Duration::from_millis(2),
@@ -131,9 +138,14 @@ impl World {
                 }
                 Action::Fetch { id, peer, number } => {
                     *self.requests.entry(number).or_default() += 1;
+                    *self.asked.entry(peer).or_default() += 1;
                     let lag = Duration::from_millis;
                     let (wait, answer) = match self.peers[&peer] {
                         Kind::Honest(ms) => (lag(ms), self.canonical.get(&number).cloned().ok_or(Failure::NotFound)),
+                        Kind::OpNode => {
+                            let bucket = self.buckets.entry(peer).or_insert_with(|| Bucket::new(PER_PEER, self.now));
+                            (lag(20) + bucket.take(self.now), self.canonical.get(&number).cloned().ok_or(Failure::NotFound))
+                        }
                         Kind::OtherBranch => (lag(1), self.other.get(&number).cloned().ok_or(Failure::NotFound)),
                         Kind::Lacks => (lag(1), Err(Failure::NotFound)),
                         Kind::Silent => (lag(10_000), Err(Failure::Unreachable)),
@@ -227,6 +239,36 @@ fn a_gap_of_300_blocks_is_filled_from_one_peer_in_order() {
 }
 
 #[test]
+fn many_peers_that_are_slow_by_rule_fill_a_gap_together() {
+    let chain = branch(genesis(), 401, 1, 100);
+    let mut world = World::new(Limits::default(), &chain);
+    for _ in 0..8 {
+        world.connect(Kind::OpNode);
+    }
+    world.gossip(&chain[400]);
+    let begun = world.now;
+    while !world.has(&chain[400]) && world.step(begun + Duration::from_secs(600)) {}
+    let took = world.now - begun;
+    // One serves 15 at once and 4 a second: 96 s.
+    assert!(world.has(&chain[400]) && took < Duration::from_secs(20), "{took:?}");
+    assert!(world.asked.len() == 8 && world.asked.values().all(|asked| *asked > 25), "{:?}", world.asked);
+    assert!(world.requests.values().all(|times| *times == 1), "nothing is asked twice");
+}
+
+#[test]
+fn a_short_gap_is_asked_of_who_brought_the_tip_alone() {
+    let chain = branch(genesis(), 9, 1, 100);
+    let mut world = World::new(Limits::default(), &chain);
+    let peers = [(); 4].map(|()| world.connect(Kind::Honest(20)));
+    let tip = Arrival { payload: chain[8].clone(), from: Some(peers[2]), known: false, parent_known: false };
+    world.sync.on_gossip(tip, SIGNER, world.now);
+    world.act();
+    world.run(Duration::from_secs(5));
+    assert!(world.has(&chain[8]));
+    assert_eq!(world.asked.into_iter().collect::<Vec<_>>(), [(peers[2], 8)]);
+}
+
+#[test]
 fn tips_that_come_during_the_walk_extend_the_gap() {
     let chain = branch(genesis(), 120, 1, 100);
     let mut world = World::new(Limits::default(), &chain);
@@ -291,7 +333,8 @@ fn whoever_brings_a_tip_and_says_nothing_more_holds_up_what_lies_below_for_a_mom
     let tip = Arrival { payload: chain[39].clone(), from: Some(silent), known: false, parent_known: false };
     world.sync.on_gossip(tip, SIGNER, world.now);
     world.act();
-    assert!(world.answers.values().all(|(.., peer)| *peer == silent), "it is asked first");
+    let below = world.answers.values().filter(|(.., peer)| *peer == silent).count();
+    assert_eq!((below, world.requests.len()), (SHARE, WINDOW), "it is asked first, for what comes next");
     while !world.has(&chain[39]) && world.step(begun + Duration::from_secs(60)) {}
     assert!(world.has(&chain[39]) && world.now - begun < PATIENCE * 2, "after {:?}", world.now - begun);
     assert!(world.blames.is_empty(), "slow is no offence");

@@ -141,8 +141,8 @@ impl Scene {
         self.publisher.publish(&block).await;
         eventually(LONG, || self.victim.chain.has(&block)).await;
         let came = self.victim.chain.came.lock()[&block.hash];
-        // Small gaps are filled by numbers, of which peers serve a hundred a second.
-        tokio::time::sleep(if self.gap > 0 { 6 * PAUSE } else { PAUSE }).await;
+        // Small gaps are filled by numbers, of which a peer serves four a second.
+        tokio::time::sleep(if self.gap > 0 { 20 * PAUSE } else { PAUSE }).await;
         came.saturating_duration_since(sent)
     }
 

@@ -425,12 +425,13 @@ async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn valid_answers_are_a_merit() {
-    let blocks = chain(40, vec![]);
-    let server = Node::start_with(config(), &blocks[..39]).await;
+    // As many as are answered without a wait.
+    let blocks = chain(16, vec![]);
+    let server = Node::start_with(config(), &blocks[..15]).await;
     let node = Node::start_with(with_static(&[&server.address]), &blocks[..1]).await;
     server.peers(1).await;
-    server.publish(&blocks[39]).await;
-    node.receives(&blocks[39]).await;
+    server.publish(&blocks[15]).await;
+    node.receives(&blocks[15]).await;
     let id = server.network.local_peer_id();
     let debts = node.debts(id).await;
     assert!(debts.iter().any(|(reason, change)| *reason == "valid_response" && (0.5..=5.5).contains(change)), "{debts:?}");

@@ -34,8 +34,14 @@ enum Kind {
     /// Has the chain up to this block.
     Short(u64),
     Silent,
+    /// Drops every question.
+    Resets,
+    /// Does not speak this protocol, and has the chain.
+    ByNumber,
     /// Brings one block of each window and then nothing.
     Drips,
+    /// Brings one header now and one each ten seconds, just in time, and no blocks.
+    DripsHeaders,
 }
 
 enum Event {
@@ -57,6 +63,8 @@ struct World {
     charges: Vec<(PeerId, Offence)>,
     dropped: Vec<Dropped>,
     headers: u64,
+    /// Blocks asked for by number.
+    numbers: u64,
     /// Blocks asked of each peer, and those it delivered.
     asked: BTreeMap<PeerId, u64>,
     delivered: BTreeMap<PeerId, u64>,
@@ -81,6 +89,7 @@ impl World {
             charges: Vec::new(),
             dropped: Vec::new(),
             headers: 0,
+            numbers: 0,
             asked: BTreeMap::new(),
             delivered: BTreeMap::new(),
             cancelled: 0,
@@ -127,6 +136,9 @@ impl World {
     /// Everybody says what it has.
     fn greet(&mut self) {
         for (peer, kind) in self.peers.clone() {
+            if kind == Kind::ByNumber {
+                continue;
+            }
             let top = if let Kind::Short(top) = kind { top } else { self.hashes.len() as u64 - 1 };
             let head = BlockId { number: top, hash: self.hashes[top as usize] };
             self.sync.on_status(peer, Status { head, oldest: 0, safe: None, finalized: None }, self.now);
@@ -155,12 +167,20 @@ impl World {
         let wait = if let Kind::Honest(wait) = kind { wait } else { MS };
         match ask {
             _ if kind == Kind::Silent => self.schedule(10_000 * MS, Event::End(id, Err(Trouble::NoAnswer))),
+            _ if kind == Kind::Resets => self.schedule(wait, Event::End(id, Err(Trouble::Unreachable))),
             Ask::Headers { from, count } => {
                 self.headers += u64::from(count);
                 if from.number > top || self.hashes.get(from.number as usize) != Some(&from.hash) {
                     return self.schedule(wait, Event::End(id, Err(Trouble::NotFound)));
                 }
                 let parents: Vec<B256> = self.hashes[..from.number as usize].iter().rev().take(count as usize).copied().collect();
+                if kind == Kind::DripsHeaders {
+                    for (index, parent) in parents.into_iter().take(400).enumerate() {
+                        let links = Links { parents: vec![parent], known: None };
+                        self.schedule(9_900 * index as u32 * MS, Event::Links(id, links));
+                    }
+                    return;
+                }
                 let known = parents.iter().position(|hash| *hash == self.head.hash || *hash == self.hashes[0]);
                 self.schedule(wait, Event::Links(id, Links { parents, known }));
                 self.schedule(wait, Event::End(id, Ok(())));
@@ -208,7 +228,9 @@ impl World {
                 }
                 Action::Range(Order::Charge { peer, offence, .. }) => self.charges.push((peer, offence)),
                 Action::Fetch { id, peer, number } => {
-                    let has = matches!(self.peers.get(&peer), Some(Kind::Honest(_))) && number < self.hashes.len() as u64;
+                    self.numbers += 1;
+                    let has = matches!(self.peers.get(&peer), Some(Kind::Honest(_) | Kind::ByNumber))
+                        && number < self.hashes.len() as u64;
                     let answer = has.then(|| {
                         let payload = Arc::new(block(&self.hashes, number, self.salt));
                         let parent_known = payload.parent_hash() == self.head.hash;
@@ -283,6 +305,7 @@ fn a_million_blocks_in_bounded_memory() {
     assert!(world.headers <= 1_000_000 + 4096, "the way down is walked once: {}", world.headers);
     assert!(took < Duration::from_secs(60), "round trips do not add up: {took:?}");
     assert!(world.charges.is_empty() && world.dropped.is_empty());
+    assert_eq!(world.numbers, 0, "what comes in ranges is not asked for by number");
     assert!(world.asked.values().all(|asked| *asked > 250_000), "all take part: {:?}", world.asked);
 }
 
@@ -308,6 +331,36 @@ fn a_silent_peer_holds_up_nothing_for_long() {
     world.gossip(20_000);
     let took = world.run();
     assert!(took < Duration::from_secs(90), "{took:?}");
+}
+
+#[test]
+fn headers_that_drip_are_asked_of_another_peer_and_charged_if_there_is_none() {
+    let mut world = World::new(20_000);
+    let drips = world.connect(Kind::DripsHeaders);
+    world.gossip(20_000);
+    let begun = world.now;
+    while world.now - begun < Duration::from_secs(70) && world.step() {}
+    assert!(world.charges.contains(&(drips, Offence::NoResponse)), "{:?}", world.charges);
+    let headers = world.headers;
+    // It has all and serves it in ranges only.
+    world.connect(Kind::Short(20_000));
+    let took = world.run();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(world.headers - headers <= 20_000 + 4_096, "what has come is not asked for again: {}", world.headers - headers);
+}
+
+#[test]
+fn where_ranges_bring_nothing_blocks_are_asked_for_by_number() {
+    for kind in [Kind::Resets, Kind::Silent, Kind::Drips] {
+        let mut world = World::new(2_000);
+        let stranger = world.connect(kind);
+        world.connect(Kind::ByNumber);
+        world.gossip(2_000);
+        let took = world.run();
+        assert!(took < Duration::from_secs(30), "{kind:?}: {took:?}");
+        // A silent one is charged by who waits for it.
+        assert_eq!(world.charges.contains(&(stranger, Offence::NoResponse)), kind == Kind::Resets, "{kind:?}");
+    }
 }
 
 #[test]
@@ -399,8 +452,13 @@ fn a_stall_says_what_is_missing_and_from_whom() {
     let silent = world.connect(Kind::Silent);
     world.gossip(5_000);
     let begun = world.now;
-    while world.now - begun < Duration::from_secs(40) && world.step() {}
-    world.now = begun + Duration::from_secs(40);
+    // The sequencer goes on: new blocks are no news of those below.
+    for slot in 1..=20 {
+        while world.now - begun < Duration::from_secs(2 * slot) && world.step() {}
+        world.now = world.now.max(begun + Duration::from_secs(2 * slot));
+        world.grow(5_000 + slot);
+        world.gossip(5_000 + slot);
+    }
     let (missing, why) = world.sync.stall(world.now).expect("it stands still");
     assert_eq!(missing.number, 4_999, "below the tip");
     assert!(why.contains("block 4999 (0x") && why.contains(&format!("{short} has only blocks 0 to 2000")), "{why}");
