@@ -70,16 +70,20 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A connected peer.
 struct Connected {
+    /// The oldest first, which the peer is known by: one at least, until it is gone.
     links: Vec<Link>,
     since: Instant,
-    address: Multiaddr,
-    /// Of [`Connected::address`].
-    ip: Option<IpAddr>,
     /// What it said of itself.
     identity: Option<identify::Info>,
     latency: Duration,
     /// Why we close its connections.
     leaving: Option<(&'static str, String)>,
+}
+
+impl Connected {
+    fn ip(&self) -> Option<IpAddr> {
+        self.links.first().and_then(Link::ip)
+    }
 }
 
 /// When standings are looked at next.

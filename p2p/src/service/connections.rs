@@ -49,9 +49,6 @@ impl Service {
                 self.on_connected(peer_id, connection_id, &endpoint);
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
-                if let Some(peer) = self.peers.get_mut(&peer_id) {
-                    peer.links.retain(|link| link.id != connection_id);
-                }
                 let guard = match &cause {
                     Some(ConnectionError::IO(error)) => GuardError::of(error),
                     _ => None,
@@ -68,7 +65,7 @@ impl Service {
                 let reason = offence.map_or("closed", |offence| offence.label());
                 match num_established {
                     0 => self.on_gone(peer_id, reason, cause.map(|cause| cause.to_string()).unwrap_or_default()),
-                    _ => self.tell_peers(),
+                    _ => self.on_link_closed(peer_id, connection_id),
                 }
             }
             SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => self.on_dial_failed(peer, &error),
@@ -170,7 +167,7 @@ impl Service {
     pub(super) fn tell_peers(&self) {
         let info = |(id, peer): (&PeerId, &Connected)| PeerInfo {
             id: *id,
-            address: peer.address.clone(),
+            address: peer.links.first().map(|link| link.address.clone()).unwrap_or_else(Multiaddr::empty),
             agent: peer.identity.as_ref().map(|info| info.agent_version.clone()).unwrap_or_default(),
             outbound: peer.links.first().is_some_and(|link| link.outbound),
             protected: self.reputation.is_protected(id),
@@ -183,26 +180,25 @@ impl Service {
     fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let now = Instant::now();
         let address = endpoint.get_remote_address().clone();
-        let link = Link { id: connection, outbound: endpoint.is_dialer(), since: now };
+        let (ip, outbound) = (ip_of(&address), endpoint.is_dialer());
+        if self.statics.contains(&peer) {
+            self.rules.lock().friendly_addresses.extend(ip.map(site));
+        }
         let entry = self.peers.entry(peer).or_insert_with(|| Connected {
             links: Vec::new(),
             since: now,
-            ip: ip_of(&address),
-            address,
             identity: None,
             latency: Duration::ZERO,
             leaving: None,
         });
-        entry.links.push(link);
+        entry.links.push(Link { id: connection, address: address.clone(), outbound, since: now });
         if entry.links.len() == 1 {
-            let ip = entry.ip;
-            tracing::info!(%peer, address = %entry.address, outbound = link.outbound, "peer connected");
-            self.reputation.on_connected(peer, ip, link.outbound, unix_now());
+            tracing::info!(%peer, %address, outbound, "peer connected");
+            self.reputation.on_connected(peer, ip, outbound, unix_now());
             self.candidates.on_connected(&peer);
             meters::gossip(GossipEvent::AddPeer);
             if self.statics.contains(&peer) {
                 self.statics.on_connected(&peer, now);
-                self.rules.lock().friendly_addresses.extend(ip.map(site));
             }
             if self.fetching && (!self.only_static || self.statics.contains(&peer)) {
                 self.sync.on_peer(peer, now);
@@ -211,6 +207,15 @@ impl Service {
             let surplus = surplus(self.swarm.local_peer_id(), &peer, &entry.links);
             self.closing.retain(|(_, other, _)| *other != peer);
             self.closing.extend(surplus.into_iter().map(|id| (now + SURPLUS_GRACE, peer, id)));
+        }
+        self.tell_peers();
+    }
+
+    /// The peer has others: it is where the oldest of them comes from.
+    fn on_link_closed(&mut self, id: PeerId, connection: ConnectionId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.links.retain(|link| link.id != connection);
+            self.reputation.on_address(&id, peer.ip());
         }
         self.tell_peers();
     }

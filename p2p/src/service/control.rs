@@ -121,7 +121,8 @@ impl Service {
         let said = peer.identity.as_ref().map(|info| info.listen_addrs.clone()).unwrap_or_default();
         let outbound = peer.links.first().is_some_and(|link| link.outbound);
         // Where a peer came from is not where it listens.
-        let addresses = if outbound || said.is_empty() { [vec![peer.address.clone()], said].concat() } else { said };
+        let seen = peer.links.first().filter(|_| outbound || said.is_empty()).map(|link| link.address.clone());
+        let addresses = seen.into_iter().chain(said).collect();
         PeerReport {
             connected: true,
             direction: Some(if outbound { Direction::Outbound } else { Direction::Inbound }),

@@ -83,12 +83,12 @@ impl Service {
             (0..copies.min(REPLAYS)).for_each(|_| self.on_offence(peer, Offence::Replay, &evidence));
         }
         let mut sharing: HashMap<IpAddr, usize> = HashMap::new();
-        for ip in self.peers.values().filter_map(|peer| peer.ip) {
+        for ip in self.peers.values().filter_map(super::Connected::ip) {
             *sharing.entry(ip).or_default() += 1;
         }
         for (id, peer) in &self.peers {
             if let Some(score) = self.swarm.behaviour().gossip.peer_score(id) {
-                let sharing = peer.ip.and_then(|ip| sharing.get(&ip).copied()).unwrap_or(1);
+                let sharing = peer.ip().and_then(|ip| sharing.get(&ip).copied()).unwrap_or(1);
                 self.reputation.on_router_score(*id, score, sharing, unix);
             }
         }

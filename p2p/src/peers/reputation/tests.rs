@@ -187,6 +187,19 @@ fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
 }
 
 #[test]
+fn a_peer_that_moves_is_banned_where_it_is_now() {
+    let mut all = reputation(Policy::default(), &[]);
+    for _ in 0..3 {
+        let peer = PeerId::random();
+        all.on_connected(peer, ip(2), false, NOW);
+        all.on_address(&peer, ip(4));
+        (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW));
+        all.on_disconnected(&peer, "banned", "", NOW);
+    }
+    assert_eq!(all.address_bans().keys().copied().collect::<Vec<_>>(), [ip(4).unwrap()]);
+}
+
+#[test]
 fn what_is_written_down_is_in_force_after_a_restart() {
     let (banned, poor, friend) = (PeerId::random(), PeerId::random(), PeerId::random());
     let mut before = reputation(Policy::default(), &[]);
