@@ -29,6 +29,7 @@ impl Service {
                     true => self.reputation.protect(peer, unix_now()),
                     false => self.reputation.unprotect(peer, unix_now()),
                 }
+                set(&mut self.rules.lock().friends, peer, self.reputation.is_protected(&peer));
                 self.tell_peers();
                 let _ = done.send(());
             }

@@ -1,7 +1,7 @@
 //! Who may connect, how many stay, and static peers found again.
 
 use crate::net::*;
-use libp2p::Multiaddr;
+use libp2p::{Multiaddr, swarm::dial_opts::DialOpts};
 use starling_p2p::{Config, ControlError, PeerId, StartError, Subject, Tides};
 use std::time::{Duration, Instant};
 use tokio::{io::AsyncReadExt, net::TcpStream};
@@ -88,6 +88,28 @@ async fn connect_and_disconnect_do_what_they_say() {
     assert!(node.network.connect(&nobody).await.unwrap_err().to_string().contains("cannot connect"));
     assert!(matches!(node.network.connect(&node.address).await, Err(ControlError::Ourselves(_))));
     assert!(matches!(node.network.connect(&"/ip4/127.0.0.1/tcp/1".parse().unwrap()).await, Err(ControlError::NoPeerId)));
+}
+
+/// Of strangers a peer has few connections at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_protected_peer_is_let_in_like_a_static_one() {
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let connections = || node.network.peers().first().map_or(0, |peer| peer.connections);
+    for protected in [false, true, false] {
+        node.network.protect(raw.id(), protected).await.unwrap();
+        for _ in 0..8 {
+            raw.0.dial(DialOpts::from(node.address.clone())).unwrap();
+        }
+        // All but one are closed as surplus.
+        let mut most = 1;
+        let ebbed = eventually(LONG, || {
+            most = most.max(connections());
+            most > 1 && connections() == 1
+        });
+        raw.drive(ebbed).await;
+        assert_eq!(most > 4, protected, "{most} at once");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
