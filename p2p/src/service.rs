@@ -93,6 +93,14 @@ struct Ticks {
     save: Instant,
 }
 
+/// Who waits for a peer to say who it is.
+struct Awaited {
+    peer: PeerId,
+    /// Its own dial, until that is over.
+    dial: Option<ConnectionId>,
+    done: oneshot::Sender<Result<(), String>>,
+}
+
 struct Fetching {
     id: u64,
     since: Instant,
@@ -131,7 +139,7 @@ pub struct Service {
     found: mpsc::Receiver<Contact>,
     candidates: Candidates,
     /// Peers that an operator asked to be connected with, and who waits for it.
-    awaited: Vec<(PeerId, oneshot::Sender<Result<(), String>>)>,
+    awaited: Vec<Awaited>,
     rules: SharedRules,
     reputation: Reputation,
     peerstore: Peerstore,

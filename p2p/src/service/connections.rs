@@ -1,6 +1,6 @@
 //! Who is connected: static peers dialled again, surplus connections closed, dead ones noticed.
 
-use super::{Connected, Service};
+use super::{Awaited, Connected, Service};
 use crate::{
     behaviour::BehaviourEvent,
     check::unix_now,
@@ -68,7 +68,9 @@ impl Service {
                     _ => self.on_link_closed(peer_id, connection_id),
                 }
             }
-            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => self.on_dial_failed(peer, &error),
+            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), connection_id, error } => {
+                self.on_dial_failed(peer, connection_id, &error);
+            }
             SwarmEvent::NewListenAddr { address, .. } => {
                 let address = address.with(Protocol::P2p(*self.swarm.local_peer_id()));
                 tracing::info!(%address, "p2p listening");
@@ -106,22 +108,21 @@ impl Service {
 
     pub(super) fn dial_statics(&mut self, now: Instant) {
         for (peer, addresses) in self.statics.due(now) {
-            // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
             self.dial(peer, addresses);
         }
     }
 
     pub(super) fn dial(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
-        // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
-        let options = DialOpts::peer_id(peer)
-            .condition(PeerCondition::DisconnectedAndNotDialing)
-            .addresses(addresses)
-            .allocate_new_port()
-            .build();
+        self.dial_as(peer, dial_options(peer, addresses, PeerCondition::DisconnectedAndNotDialing));
+    }
+
+    pub(super) fn dial_as(&mut self, peer: PeerId, options: DialOpts) {
+        let dial = options.connection_id();
         match self.swarm.dial(options) {
+            Ok(()) => {}
             // Already connected or dialling: the outcome of that is told.
-            Ok(()) | Err(DialError::DialPeerConditionFalse(_)) => {}
-            Err(error) => self.on_dial_failed(peer, &error),
+            Err(DialError::DialPeerConditionFalse(_)) => self.on_dial_over(dial),
+            Err(error) => self.on_dial_failed(peer, dial, &error),
         }
     }
 
@@ -138,18 +139,18 @@ impl Service {
             peer.identity = Some(info);
             self.greet(id);
             self.tell_peers();
-            self.answer_awaited(&id, &Ok(()));
+            self.answer_awaited(|awaited| awaited.peer == id, &Ok(()));
         }
     }
 
-    pub(super) fn answer_awaited(&mut self, peer: &PeerId, outcome: &Result<(), String>) {
-        let waiting = std::mem::take(&mut self.awaited);
-        for (other, done) in waiting {
-            if other == *peer {
-                let _ = done.send(outcome.clone());
-            } else if !done.is_closed() {
-                self.awaited.push((other, done));
-            }
+    /// Who waits for it waits for what becomes of the connection.
+    fn on_dial_over(&mut self, dial: ConnectionId) {
+        self.awaited.iter_mut().filter(|awaited| awaited.dial == Some(dial)).for_each(|awaited| awaited.dial = None);
+    }
+
+    fn answer_awaited(&mut self, which: impl FnMut(&mut Awaited) -> bool, outcome: &Result<(), String>) {
+        for awaited in self.awaited.extract_if(.., which) {
+            let _ = awaited.done.send(outcome.clone());
         }
     }
 
@@ -180,6 +181,7 @@ impl Service {
     fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let now = Instant::now();
         let address = endpoint.get_remote_address().clone();
+        self.on_dial_over(connection);
         let (ip, outbound) = (ip_of(&address), endpoint.is_dialer());
         if self.statics.contains(&peer) {
             self.rules.lock().friendly_addresses.extend(ip.map(site));
@@ -229,7 +231,8 @@ impl Service {
         if let Some(info) = gone.identity {
             self.known.put(peer, info);
         }
-        self.answer_awaited(&peer, &Err(format!("disconnected: {reason}")));
+        let outcome = Err(format!("disconnected: {reason}"));
+        self.answer_awaited(|awaited| awaited.peer == peer && awaited.dial.is_none(), &outcome);
         self.statics.on_disconnected(&peer, now);
         self.farewell(&peer);
         self.candidates.on_disconnected(&peer, now);
@@ -237,8 +240,8 @@ impl Service {
         self.tell_peers();
     }
 
-    fn on_dial_failed(&mut self, peer: PeerId, error: &DialError) {
-        self.answer_awaited(&peer, &Err(error.to_string()));
+    fn on_dial_failed(&mut self, peer: PeerId, dial: ConnectionId, error: &DialError) {
+        self.answer_awaited(|awaited| awaited.dial == Some(dial), &Err(error.to_string()));
         self.candidates.on_dial_failed(&peer, Instant::now());
         let first = self.statics.on_dial_failed(&peer, is_refused(error), Instant::now());
         match error {
@@ -249,6 +252,11 @@ impl Service {
             error => tracing::debug!(%peer, %error, "dial failed"),
         }
     }
+}
+
+pub(super) fn dial_options(peer: PeerId, addresses: Vec<Multiaddr>, condition: PeerCondition) -> DialOpts {
+    // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
+    DialOpts::peer_id(peer).condition(condition).addresses(addresses).allocate_new_port().build()
 }
 
 /// Whether a machine is there and nobody listens at the port.

@@ -1,13 +1,13 @@
 //! An operator's wishes, and what an operator is shown.
 
-use super::{Connected, Service};
+use super::{Awaited, Connected, Service, connections::dial_options};
 use crate::{
     check::unix_now,
     handle::{BanReport, Control, Direction, MeshReport, PeerReport, Refused, Report, Subject},
     peers::ledger::{Change, Entry},
     peerstore::Record,
 };
-use libp2p::{Multiaddr, PeerId, gossipsub::TopicHash, identify, multiaddr::Protocol};
+use libp2p::{Multiaddr, PeerId, gossipsub::TopicHash, identify, multiaddr::Protocol, swarm::dial_opts::PeerCondition};
 use std::{collections::BTreeSet, time::Instant};
 use tokio::sync::oneshot;
 
@@ -84,13 +84,15 @@ impl Service {
             let _ = done.send(Ok(()));
             return;
         }
-        self.awaited.retain(|(_, done)| !done.is_closed());
+        self.awaited.retain(|awaited| !awaited.done.is_closed());
         if self.awaited.len() >= AWAITED {
             let _ = done.send(Err("too many connections are being waited for".into()));
             return;
         }
-        self.awaited.push((peer, done));
-        self.dial(peer, vec![address]);
+        // Also while other addresses of the peer are dialled: an operator may know better.
+        let options = dial_options(peer, vec![address], PeerCondition::Disconnected);
+        self.awaited.push(Awaited { peer, dial: Some(options.connection_id()), done });
+        self.dial_as(peer, options);
     }
 
     fn report_swarm(&self) -> Report {

@@ -90,6 +90,22 @@ async fn connect_and_disconnect_do_what_they_say() {
     assert!(matches!(node.network.connect(&"/ip4/127.0.0.1/tcp/1".parse().unwrap()).await, Err(ControlError::NoPeerId)));
 }
 
+/// The address of an operator is dialled also while those of a static peer are, and what became of it is what the operator is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
+    let moved = Node::start(config()).await;
+    let id = moved.network.local_peer_id();
+    let at = |port: u16| -> Multiaddr { format!("/ip4/127.0.0.1/tcp/{port}/p2p/{id}").parse().unwrap() };
+    // Takes the dial, and never says a word.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = Node::start(with_static(&[&at(silent.local_addr().unwrap().port())])).await;
+    let dialled = tokio::time::timeout(LONG, silent.accept()).await.unwrap().unwrap();
+    let error = node.network.connect(&at(1)).await.unwrap_err().to_string();
+    assert!(error.contains("/tcp/1/"), "{error}");
+    node.network.connect(&moved.address).await.unwrap();
+    drop(dialled);
+}
+
 /// Of strangers a peer has few connections at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_protected_peer_is_let_in_like_a_static_one() {
