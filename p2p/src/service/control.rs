@@ -19,6 +19,7 @@ impl Service {
         // Nobody has to wait for an answer.
         match control {
             Control::Report(done) => drop(done.send(self.report_swarm())),
+            Control::Signer(done) => drop(done.send(self.checker.signer())),
             Control::Ledger { peer, limit, done } => drop(done.send(self.reputation.ledger().read(peer.as_ref(), limit))),
             Control::Block { subject, blocked, done } => {
                 self.block(subject, blocked);
