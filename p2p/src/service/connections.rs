@@ -243,7 +243,7 @@ impl Service {
     fn on_dial_failed(&mut self, peer: PeerId, dial: ConnectionId, error: &DialError) {
         self.answer_awaited(|awaited| awaited.dial == Some(dial), &Err(error.to_string()));
         self.candidates.on_dial_failed(&peer, Instant::now());
-        let first = self.statics.on_dial_failed(&peer, is_refused(error), Instant::now());
+        let first = self.statics.on_dial_failed(&peer, is_unanswered(error), Instant::now());
         match error {
             DialError::WrongPeerId { obtained, address } if first => {
                 tracing::warn!(expected = %peer, %obtained, %address, "another peer answers at a static peer's address");
@@ -259,11 +259,17 @@ pub(super) fn dial_options(peer: PeerId, addresses: Vec<Multiaddr>, condition: P
     DialOpts::peer_id(peer).condition(condition).addresses(addresses).allocate_new_port().build()
 }
 
-/// Whether a machine is there and nobody listens at the port.
-pub(crate) fn is_refused(error: &DialError) -> bool {
+/// Whether nobody answered at one of the addresses: no process there, no machine, or no way to it.
+pub(crate) fn is_unanswered(error: &DialError) -> bool {
+    const UNANSWERED: [io::ErrorKind; 4] = [
+        io::ErrorKind::ConnectionRefused,
+        io::ErrorKind::TimedOut,
+        io::ErrorKind::HostUnreachable,
+        io::ErrorKind::NetworkUnreachable,
+    ];
     let DialError::Transport(errors) = error else { return false };
     errors.iter().any(|(_, error)| match error {
-        TransportError::Other(error) => io_errors(error).any(|error| error.kind() == io::ErrorKind::ConnectionRefused),
+        TransportError::Other(error) => io_errors(error).any(|error| UNANSWERED.contains(&error.kind())),
         TransportError::MultiaddrNotSupported(_) => false,
     })
 }
