@@ -157,6 +157,7 @@ impl Reputation {
                 stale => self.actions.push_back(Action::Save(stale.removed())),
             }
         }
+        self.tell_bans();
     }
 
     pub fn poll(&mut self) -> Option<Action> {
