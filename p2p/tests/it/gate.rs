@@ -45,7 +45,8 @@ async fn blocked_peers_and_addresses_are_not_dialled() {
         node.network.block(subject, false).await.unwrap();
     }
     node.network.connect(&other.address).await.unwrap();
-    assert_eq!((node.network.peer_count(), other.network.peer_count()), (1, 1));
+    other.peers(1).await;
+    assert_eq!(node.network.peer_count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,7 +208,7 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
     let mut sequencer = Node::start(again(0)).await;
     let port: u16 = sequencer.address.to_string().split('/').nth(4).unwrap().parse().unwrap();
     let replica = Node::start(with_static(&[&sequencer.address])).await;
-    // As many as the measurement wants, which is then held to its bar.
+    // As many as the measurement wants, which is then held to the bar of the node.
     let measured = std::env::var("STARLING_REDIALS").ok().map(|times| times.parse::<usize>().expect("a number"));
     let mut waits = Vec::new();
     for _ in 0..measured.unwrap_or(10) {
@@ -222,7 +223,9 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
     waits.sort();
     let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
     println!("found again {} times, after {median:?} at the median, {longest:?} at most", waits.len());
-    assert!(measured.is_none() || median <= Duration::from_millis(250), "{median:?}");
+    // Beside other tests, a second is what is seen for certain.
+    let bar = Duration::from_millis(if measured.is_some() { 250 } else { 1000 });
+    assert!(median <= bar, "{median:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
