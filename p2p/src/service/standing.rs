@@ -114,6 +114,10 @@ impl Service {
             let scores = self.reputation.scores(peer);
             let rows = [
                 ("total", scores.gossip.total),
+                ("blocksTimeInMesh", scores.gossip.blocks.time_in_mesh),
+                ("blocksFirstMessage", scores.gossip.blocks.first_message_deliveries),
+                ("blocksMessageDeliveries", scores.gossip.blocks.mesh_message_deliveries),
+                ("blocksInvalidMessageDeliveries", scores.gossip.blocks.invalid_message_deliveries),
                 ("ipColocation", scores.gossip.ip_colocation_factor),
                 ("behavioralPenalty", scores.gossip.behavioral_penalty),
                 ("reqRespValidResponses", scores.req_resp.valid_responses),
