@@ -1,10 +1,12 @@
 //! The JSON-RPC server: what wallets and tools ask the execution client, over HTTP and WebSocket.
 //!
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`frame`] is JSON-RPC itself, [`api`]
-//! the table of methods; [`eth`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters.
+//! the table of methods; [`admin`], [`eth`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and
+//! parameters.
 //! Every request reads one view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
 //! [`engine`] alone drives the chain, on an endpoint of its own whose clients [`jwt`] lets in.
 
+pub mod admin;
 pub mod api;
 pub mod engine;
 pub mod error;
@@ -38,7 +40,8 @@ use tokio_util::sync::CancellationToken;
 pub use eth::{filters::Filters, send::TxRoute};
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 5] = [eth::NAMESPACE, net::NAMESPACE, opp2p::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
+static NAMESPACES: [Namespace; 6] =
+    [admin::NAMESPACE, eth::NAMESPACE, net::NAMESPACE, opp2p::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
 
 /// What the authenticated endpoint serves (geth: `DefaultAuthModules`).
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
@@ -186,8 +189,8 @@ pub struct RpcServer {
 impl RpcServer {
     /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
     ///
-    /// `opp2p` must be named: it can cut the node off from its peers, and an address that only this machine reaches may have a proxy
-    /// before it.
+    /// `admin` and `opp2p` must be named: they can make the node follow others, or cut it off from its peers, and an address that only
+    /// this machine reaches may have a proxy before it.
     pub async fn bind(config: RpcConfig, context: RpcContext) -> Result<(Self, BoundAddrs), BindError> {
         let context = Arc::new(context);
         let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));

@@ -186,12 +186,16 @@ impl Checker {
         }
     }
 
-    /// Whether a signer is known; without one every block is ignored.
-    pub fn has_signer(&self) -> bool {
-        self.rules.signers.lock().current().is_some()
+    /// Without a signer every block is ignored.
+    pub fn signer(&self) -> Option<Address> {
+        self.rules.signers.lock().current()
     }
 
-    /// The signer L1 names now. Returns whether it is another one.
+    pub fn has_signer(&self) -> bool {
+        self.signer().is_some()
+    }
+
+    /// The signer L1, or an operator, names now. Returns whether it is another one.
     pub fn set_signer(&self, signer: Address) -> bool {
         let changed = self.rules.signers.lock().update(signer, unix_now());
         if changed {

@@ -9,9 +9,10 @@
 //! | its handshake is done | the peer, and how many connections strangers have |
 //!
 //! What can overload it: strangers who open connections. Handshakes and connections are bounded altogether and per address, so that
-//! one address cannot take the places of others; static peers are not counted, nor over TCP the addresses they live at. Over QUIC the
-//! gate is asked after the listener has answered a first datagram, which takes a signature in the swarm's task: thousands of those a
-//! second slow the swarm down, whoever they claim to be from. That is the price of `--p2p.listen.quic`.
+//! one address cannot take the places of others; static and protected peers are not counted, nor over TCP the addresses where
+//! static ones live. Over QUIC the gate is asked after the listener has answered a first datagram, which takes a signature in the
+//! swarm's task: thousands of those a second slow the swarm down, whoever they claim to be from. That is the price of
+//! `--p2p.listen.quic`.
 
 use crate::metrics as meters;
 use ipnet::IpNet;
@@ -126,9 +127,9 @@ pub struct Rules {
     pub banned_peers: BTreeSet<PeerId>,
     /// [`site`]s.
     pub banned_addresses: BTreeSet<IpAddr>,
-    /// Static peers.
+    /// Static peers, and those that an operator protects.
     pub friends: BTreeSet<PeerId>,
-    /// The [`site`]s they live at.
+    /// The [`site`]s where static peers live.
     pub friendly_addresses: BTreeSet<IpAddr>,
 }
 
@@ -377,7 +378,7 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
     fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<T::Dial, TransportError<io::Error>> {
         let rules = self.rules.lock();
         let allowed = rules.multiaddr(&address);
-        // Others of its address may have been banned, which says nothing of a static peer; that of a named one is not known before.
+        // Others of its address may have been banned, which says nothing of a friend; that of a named one is not known before.
         let friend = matches!(address.iter().last(), Some(Protocol::P2p(peer)) if rules.friends.contains(&peer));
         drop(rules);
         let allowed = allowed.map(drop).or_else(|refusal| match refusal {

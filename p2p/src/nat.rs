@@ -66,6 +66,15 @@ struct Lease {
     lifetime: Duration,
 }
 
+/// A port of ours that a router opened at some time.
+struct Opened {
+    protocol: Protocol,
+    port: u16,
+    lease: Lease,
+    /// The router has not failed to renew it. If it has, the port may be open all the same, and is closed at the end.
+    open: bool,
+}
+
 /// Why a router does not open ports.
 #[derive(Debug, thiserror::Error)]
 enum NatError {
@@ -166,43 +175,50 @@ impl Nat {
             () = token.cancelled() => return,
             found = self.ports() => ports.extend(found),
         }
-        let (mut router, mut leases, mut failures) = (None, Vec::new(), 0);
+        let (mut router, mut opened, mut failures) = (None, Vec::new(), 0);
         loop {
             let outcome = tokio::select! {
                 () = token.cancelled() => break,
-                outcome = self.keep_open(&mut router, &mut leases, &ports) => outcome,
+                outcome = self.keep_open(&mut router, &mut opened, &ports) => outcome,
             };
-            let wait = match outcome {
-                Ok(()) => {
-                    failures = 0;
-                    renewal(leases.iter().map(|(_, _, lease)| lease.lifetime))
-                }
+            let open = opened.iter().filter(|opened| opened.open).map(|opened| opened.lease.lifetime);
+            let mut wait = renewal(open);
+            match outcome {
+                Ok(()) => failures = 0,
                 Err(error) => {
                     if failures == 0 {
-                        tracing::warn!(%error, "--p2p.nat: no port is open on the router, trying again later");
+                        let open = opened.iter().filter(|opened| opened.open).count();
+                        tracing::warn!(%error, open, wanted = ports.len(), "--p2p.nat: not every port is open on the router, trying again later");
                     }
-                    // Another may answer next time.
-                    router = None;
-                    self.mapped.send_replace(Mapped::default());
+                    wait = wait.min(retry(failures));
                     failures += 1;
-                    retry(failures - 1)
                 }
-            };
+            }
             tokio::select! {
                 () = token.cancelled() => break,
                 () = sleep(wait) => {}
             }
         }
-        let Some(router) = router else { return };
-        let close = async {
-            for (protocol, port, lease) in &leases {
-                match router.close(*protocol, *port, lease.port).await {
-                    Ok(()) => tracing::info!(%protocol, port = lease.port, "port closed on the router"),
-                    Err(error) => tracing::warn!(%protocol, port = lease.port, %error, "port not closed on the router"),
-                }
-            }
+        if !opened.is_empty() && timeout(FAREWELL, self.close(router, &opened)).await.is_err() {
+            tracing::warn!("ports may be open on the router, which does not answer");
+        }
+    }
+
+    async fn close(&self, router: Option<Router>, opened: &[Opened]) {
+        let router = match router {
+            Some(router) => Ok(router),
+            None => Router::find(self.config).await,
         };
-        let _ = timeout(FAREWELL, close).await;
+        for Opened { protocol, port, lease, .. } in opened {
+            let closed = match &router {
+                Ok(router) => router.close(*protocol, *port, lease.port).await.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match closed {
+                Ok(()) => tracing::info!(%protocol, port = lease.port, "port closed on the router"),
+                Err(error) => tracing::warn!(%protocol, port = lease.port, error, "port not closed on the router"),
+            }
+        }
     }
 
     /// Ours, once they are bound.
@@ -225,32 +241,44 @@ impl Nat {
         ports
     }
 
-    /// Opens every port, or keeps it open.
+    /// Opens every port, or keeps it open, and tells which are. One that the router refuses is not in the way of the others; the error
+    /// is that of the last.
     async fn keep_open(
         &self,
-        router: &mut Option<Router>,
-        leases: &mut Vec<(Protocol, u16, Lease)>,
+        known: &mut Option<Router>,
+        opened: &mut Vec<Opened>,
         ports: &[(Protocol, u16)],
     ) -> Result<(), NatError> {
-        let router = match router {
+        let router = match known {
             Some(router) => &*router,
-            None => router.insert(Router::find(self.config).await?),
+            None => known.insert(Router::find(self.config).await?),
         };
-        for (protocol, port) in ports {
-            let before = leases.iter().position(|(other, ..)| other == protocol);
-            let wanted = before.map_or(*port, |place| leases[place].2.port);
-            let lease = (*protocol, *port, router.open(*protocol, *port, wanted).await?);
-            match before {
-                Some(place) => leases[place] = lease,
-                None => leases.push(lease),
+        let mut outcome = Ok(());
+        for (protocol, port) in ports.iter().copied() {
+            let before = opened.iter_mut().find(|opened| opened.protocol == protocol);
+            let wanted = before.as_ref().map_or(port, |before| before.lease.port);
+            match (router.open(protocol, port, wanted).await, before) {
+                (Ok(lease), Some(before)) => (before.lease, before.open) = (lease, true),
+                (Ok(lease), None) => opened.push(Opened { protocol, port, lease, open: true }),
+                (Err(error), before) => {
+                    before.into_iter().for_each(|before| before.open = false);
+                    outcome = Err(error);
+                }
             }
         }
-        self.tell(router.external_ip().await.ok(), leases);
-        Ok(())
+        match opened.iter().any(|opened| opened.open) {
+            true => self.tell(router.external_ip().await.ok(), opened),
+            false => {
+                self.mapped.send_replace(Mapped::default());
+                // Another may answer next time.
+                *known = None;
+            }
+        }
+        outcome
     }
 
-    fn tell(&self, ip: Option<IpAddr>, leases: &[(Protocol, u16, Lease)]) {
-        let port = |wanted| leases.iter().find(|(protocol, ..)| *protocol == wanted).map(|(_, _, lease)| lease.port);
+    fn tell(&self, ip: Option<IpAddr>, opened: &[Opened]) {
+        let port = |wanted| opened.iter().find(|opened| opened.open && opened.protocol == wanted).map(|opened| opened.lease.port);
         let mapped = Mapped { ip, tcp: port(Protocol::Tcp), udp: port(Protocol::Udp) };
         let is_new = self.mapped.send_if_modified(|before| std::mem::replace(before, mapped) != mapped);
         if is_new {

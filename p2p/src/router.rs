@@ -4,7 +4,7 @@
 //! task, in which nothing else moves meanwhile. 10 MiB of zeros come in half a MiB and are 30 ms of work. So the connection that brought
 //! a message unpacks it ([`Handler`]): a light one at once, a heavy one on another thread as soon as there is a place. The places are
 //! given in the order of asking and a connection asks for one at a time, so a heavy block waits for one message of every other peer at
-//! most, and a light one for none; static peers have places of their own. A place is taken until the message has been checked, or
+//! most, and a light one for none; static and protected peers have places of their own. A place is taken until the message has been checked, or
 //! nobody wants it checked: what is unpacked and not yet judged is bounded, and a copy of a bomb is known for one when it is looked at.
 //! While no signer is known, no block can be accepted, and what is heavy is not unpacked at all.
 //!
@@ -44,7 +44,7 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Heavy messages of strangers, and of static peers, that are unpacked at once.
+/// Heavy messages of strangers, and of static and protected peers, that are unpacked at once.
 const PLACES: usize = 1;
 /// Parts of frames, and bytes of messages in them, that may wait behind a heavy message before no more is read; a frame that was begun
 /// below it comes whole.
@@ -73,7 +73,7 @@ pub struct Router {
     snappy: Snappy,
     propagation: SharedPropagation,
     rules: SharedRules,
-    /// For strangers and for static peers.
+    /// For strangers, and for static and protected peers.
     places: [Arc<Semaphore>; 2],
     /// Ours.
     topics: Arc<HashSet<TopicHash>>,
@@ -119,10 +119,10 @@ impl Router {
         self.bombs.clear();
     }
 
-    fn handler(&self, peer: &PeerId, router: RouterHandler) -> Handler {
-        let places = self.places[usize::from(self.rules.lock().friends.contains(peer))].clone();
+    fn handler(&self, peer: PeerId, router: RouterHandler) -> Handler {
+        let (rules, places) = (self.rules.clone(), self.places.clone());
         let (topics, listens) = (self.topics.clone(), self.listens.clone());
-        Handler { router, places, topics, listens, parts: VecDeque::new(), unpacking: None }
+        Handler { router, peer, rules, places, topics, listens, parts: VecDeque::new(), unpacking: None }
     }
 
     fn charge(&mut self, peer: PeerId, offence: Offence, evidence: String) {
@@ -156,7 +156,7 @@ impl NetworkBehaviour for Router {
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
         let router = self.gossip.handle_established_inbound_connection(connection, peer, local, remote)?;
-        Ok(self.handler(&peer, router))
+        Ok(self.handler(peer, router))
     }
 
     fn handle_established_outbound_connection(
@@ -168,7 +168,7 @@ impl NetworkBehaviour for Router {
         port: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
         let router = self.gossip.handle_established_outbound_connection(connection, peer, address, role, port)?;
-        Ok(self.handler(&peer, router))
+        Ok(self.handler(peer, router))
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
@@ -293,7 +293,10 @@ fn apart(heard: Heard, topics: &HashSet<TopicHash>) -> VecDeque<Part> {
 /// The router's handler of a connection, behind which messages are unpacked.
 pub struct Handler {
     router: RouterHandler,
-    places: Arc<Semaphore>,
+    peer: PeerId,
+    /// Whether the peer is a friend may change.
+    rules: SharedRules,
+    places: [Arc<Semaphore>; 2],
     topics: Arc<HashSet<TopicHash>>,
     listens: Arc<AtomicBool>,
     /// What came, and the router has not been told.
@@ -314,7 +317,7 @@ impl Handler {
         if !part.is_heavy() {
             return Some(Told::new(part, None));
         }
-        let places = self.places.clone();
+        let places = self.places[usize::from(self.rules.lock().friends.contains(&self.peer))].clone();
         let unpacking = async move {
             let place = places.acquire_owned().await.ok();
             tokio::task::spawn_blocking(move || Told::new(part, place)).await.ok()

@@ -70,11 +70,9 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A connected peer.
 struct Connected {
+    /// The oldest first, which the peer is known by: one at least, until it is gone.
     links: Vec<Link>,
     since: Instant,
-    address: Multiaddr,
-    /// Of [`Connected::address`].
-    ip: Option<IpAddr>,
     /// What it said of itself.
     identity: Option<identify::Info>,
     latency: Duration,
@@ -82,11 +80,25 @@ struct Connected {
     leaving: Option<(&'static str, String)>,
 }
 
+impl Connected {
+    fn ip(&self) -> Option<IpAddr> {
+        self.links.first().and_then(Link::ip)
+    }
+}
+
 /// When standings are looked at next.
 struct Ticks {
     second: Instant,
     slot: Instant,
     save: Instant,
+}
+
+/// Who waits for a peer to say who it is.
+struct Awaited {
+    peer: PeerId,
+    /// Its own dial, until that is over.
+    dial: Option<ConnectionId>,
+    done: oneshot::Sender<Result<(), String>>,
 }
 
 struct Fetching {
@@ -127,7 +139,7 @@ pub struct Service {
     found: mpsc::Receiver<Contact>,
     candidates: Candidates,
     /// Peers that an operator asked to be connected with, and who waits for it.
-    awaited: Vec<(PeerId, oneshot::Sender<Result<(), String>>)>,
+    awaited: Vec<Awaited>,
     rules: SharedRules,
     reputation: Reputation,
     peerstore: Peerstore,

@@ -19,7 +19,10 @@ use libp2p::{
     PeerId, Swarm, Transport, TransportError,
     core::{
         muxing::{StreamMuxer, StreamMuxerBox},
-        transport::{Boxed, timeout::TransportTimeout},
+        transport::{
+            Boxed,
+            timeout::{TransportTimeout, TransportTimeoutError},
+        },
         upgrade::Version,
     },
     dns,
@@ -27,6 +30,7 @@ use libp2p::{
     noise, quic, swarm, tcp, yamux,
 };
 use std::{
+    error::Error,
     io,
     net::{IpAddr, SocketAddr, TcpListener},
     time::Duration,
@@ -34,6 +38,10 @@ use std::{
 
 /// For dialling, or accepting, up to the end of all handshakes.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// For the first answer to a dial over TCP, and to the end of the handshake over QUIC. The system sends its packets at 0, 1, 3 and 7
+/// seconds, the library those of QUIC: rather than wait for one that comes late, begin anew ([`crate::peers::StaticPeers`]).
+const CONNECT: Duration = Duration::from_secs(2);
+const QUIC_CONNECT: Duration = Duration::from_secs(5);
 /// A connection that carries no stream at all is closed after this.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -130,7 +138,8 @@ fn transport(
     let meter = Meter::new();
     let mut muxer = yamux::Config::default();
     muxer.set_max_num_streams(STREAMS);
-    let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
+    let tcp = TransportTimeout::with_outgoing_timeout(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)), CONNECT)
+        .map_err(in_time)
         .upgrade(Version::V1Lazy)
         .authenticate(noise::Config::new(identity)?)
         .multiplex(muxer);
@@ -144,11 +153,20 @@ fn transport(
         Either::Left(Either::Left(error)) => error,
         error => io::Error::other(error),
     });
-    let quic = quic::tokio::Transport::new(datagrams).map(move |connected, _| guarded(connected, &meters));
-    let either =
-        tcp.or_transport(quic.map_err(io::Error::other)).map(|connected, _| connected.into_inner()).map_err(Either::into_inner);
+    let quic = TransportTimeout::with_outgoing_timeout(quic::tokio::Transport::new(datagrams), QUIC_CONNECT);
+    let quic = quic.map(move |connected, _| guarded(connected, &meters));
+    let either = tcp.or_transport(quic.map_err(in_time)).map(|connected, _| connected.into_inner()).map_err(Either::into_inner);
     let named = dns::tokio::Transport::custom(Gated::new(either.boxed(), rules.clone()), servers, resolving);
     Ok(TransportTimeout::new(named, HANDSHAKE).boxed())
+}
+
+/// A dial that took too long is an error of input and output like that of the system.
+fn in_time<E: Into<Box<dyn Error + Send + Sync>>>(error: TransportTimeoutError<E>) -> io::Error {
+    match error {
+        TransportTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
+        TransportTimeoutError::TimerError(error) => error,
+        TransportTimeoutError::Other(error) => io::Error::other(error),
+    }
 }
 
 fn guarded<M>((peer, muxer): (PeerId, M), meter: &Meter) -> (PeerId, StreamMuxerBox)
@@ -169,7 +187,7 @@ fn only(address: SocketAddr) -> ResolverConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::connections::is_refused;
+    use crate::service::connections::is_unanswered;
     use libp2p::{
         Multiaddr,
         core::{
@@ -178,15 +196,44 @@ mod tests {
         },
         swarm::DialError,
     };
+    use std::net::UdpSocket;
+    use tokio::time::timeout;
+
+    /// Whether a dial fails for want of an answer.
+    async fn is_dialled_in_vain(address: &str) -> bool {
+        let address: Multiaddr = address.parse().unwrap();
+        let mut transport = transport(&Keypair::generate_secp256k1(), &SharedRules::default(), None).unwrap();
+        let how = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
+        let error = transport.dial(address.clone(), how).unwrap().await.expect_err("nobody answers");
+        is_unanswered(&DialError::Transport(vec![(address, TransportError::Other(error))]))
+    }
 
     #[tokio::test]
     async fn a_dial_that_is_refused_is_known_for_one() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address: Multiaddr = format!("/ip4/127.0.0.1/tcp/{}", socket.local_addr().unwrap().port()).parse().unwrap();
+        let port = socket.local_addr().unwrap().port();
         drop(socket);
-        let mut transport = transport(&Keypair::generate_secp256k1(), &SharedRules::default(), None).unwrap();
-        let how = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
-        let error = transport.dial(address.clone(), how).unwrap().await.expect_err("nobody listens");
-        assert!(is_refused(&DialError::Transport(vec![(address, TransportError::Other(error))])));
+        assert!(is_dialled_in_vain(&format!("/ip4/127.0.0.1/tcp/{port}")).await);
+    }
+
+    #[tokio::test]
+    async fn a_dial_into_the_dark_is_known_for_one_and_one_that_is_hung_up_on_is_not() {
+        // A listener whose queue is full drops what comes.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let full = socket.listen(1).unwrap();
+        let address = full.local_addr().unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = timeout(Duration::from_millis(300), tokio::net::TcpStream::connect(address)).await {
+            waiting.push(stream.unwrap());
+        }
+        let dark = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let rude = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let [tcp, udp, hung_up] = [address, dark.local_addr().unwrap(), rude.local_addr().unwrap()].map(|address| address.port());
+        let (tcp, udp) = (format!("/ip4/127.0.0.1/tcp/{tcp}"), format!("/ip4/127.0.0.1/udp/{udp}/quic-v1"));
+        tokio::spawn(async move { drop(rude.accept().await) });
+        let hung_up = format!("/ip4/127.0.0.1/tcp/{hung_up}");
+        let known = tokio::join!(is_dialled_in_vain(&tcp), is_dialled_in_vain(&udp), is_dialled_in_vain(&hung_up));
+        assert_eq!(known, (true, true, false));
     }
 }

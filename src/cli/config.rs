@@ -370,7 +370,11 @@ impl RpcConfig {
             Some(_) => Some(HttpConfig {
                 addr: host(values.required_text("rpc.addr")?),
                 port: values.port("rpc.port")?,
-                api: vec!["opp2p".to_owned()],
+                api: ["opp2p"]
+                    .into_iter()
+                    .chain(values.bool("rpc.enable-admin")?.then_some("admin"))
+                    .map(str::to_owned)
+                    .collect(),
                 cors_domains: vec![],
                 vhosts: http.vhosts.clone(),
             }),

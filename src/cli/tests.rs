@@ -58,10 +58,11 @@ fn go_spellings_are_read() -> Result<(), CliError> {
 
 #[test]
 fn what_has_no_effect_is_accepted_and_said() -> Result<(), CliError> {
-    let (_, notices) = node("--p2p.ping --l2=http://127.0.0.1:8551", &[("OP_NODE_RPC_ENABLE_ADMIN", "true")])?;
+    let (_, notices) = node("--p2p.ping --l2=http://127.0.0.1:8551", &[("OP_NODE_EXPERIMENTAL_SEQUENCER_API", "true")])?;
     assert_eq!(notices.len(), 3, "{notices:?}");
     assert!(notices.iter().any(|notice| notice.starts_with("--p2p.ping has no effect: ")));
-    assert!(notices.iter().any(|notice| notice.starts_with("OP_NODE_RPC_ENABLE_ADMIN (--rpc.enable-admin) has no effect: ")));
+    let name = "OP_NODE_EXPERIMENTAL_SEQUENCER_API (--experimental.sequencer-api)";
+    assert!(notices.iter().any(|notice| notice.starts_with(&format!("{name} has no effect: "))));
     Ok(())
 }
 
@@ -69,7 +70,10 @@ fn what_has_no_effect_is_accepted_and_said() -> Result<(), CliError> {
 fn the_rollup_nodes_rpc_is_served_when_asked_for() -> Result<(), CliError> {
     assert!(node("--http", &[])?.0.rpc.rollup.is_none());
     let (config, notices) = node("--rpc.port 7545", &[])?;
-    assert_eq!(config.rpc.rollup.map(|rpc| (rpc.addr, rpc.port)), Some(("0.0.0.0".to_owned(), 7545)));
+    let rollup = config.rpc.rollup.map(|rpc| (rpc.addr, rpc.port, rpc.api));
+    assert_eq!(rollup, Some(("0.0.0.0".to_owned(), 7545, vec!["opp2p".to_owned()])));
+    let with_admin = node("--rpc.port 7545 --rpc.enable-admin", &[])?.0.rpc.rollup.map(|rpc| rpc.api);
+    assert_eq!(with_admin, Some(vec!["opp2p".to_owned(), "admin".to_owned()]));
     assert_eq!(notices, Vec::<String>::new());
     assert_eq!(node("", &[("OP_NODE_RPC_ADDR", "127.0.0.1")])?.0.rpc.rollup.map(|rpc| rpc.port), Some(9545));
     Ok(())

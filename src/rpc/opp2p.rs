@@ -233,7 +233,7 @@ fn invalid() -> RpcError {
     RpcError::server("invalid request")
 }
 
-fn network(context: &RpcContext) -> Result<Network, RpcError> {
+pub(super) fn network(context: &RpcContext) -> Result<Network, RpcError> {
     context.network.clone().ok_or_else(|| RpcError::server("p2p is disabled"))
 }
 

@@ -61,8 +61,10 @@ fn the_metrics_of_a_running_node_move_with_its_blocks_and_peers() {
     assert!(first.get("starling_p2p_block_head_seconds_bucket{le=\"+Inf\"}") > 0.0);
     wait("the mesh and the scores", PATIENCE, || {
         let scrape = Scrape::of(&net, &replica)?;
-        let scored = scrape.get("op_node_default_peer_scores_bucket{type=\"total\",le=\"0\"}") > 0.0;
-        (scored && scrape.get("starling_p2p_mesh_peers{topic=\"V4\"}") == 1.0).then_some(())
+        let scored = |kind: &&str| scrape.get(&format!("op_node_default_peer_scores_bucket{{type=\"{kind}\",le=\"0\"}}")) > 0.0;
+        (["total", "blocksTimeInMesh", "blocksFirstMessage"].iter().all(scored)
+            && scrape.get("starling_p2p_mesh_peers{topic=\"V4\"}") == 1.0)
+            .then_some(())
     });
 
     // The same block by block.

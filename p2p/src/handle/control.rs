@@ -7,6 +7,7 @@ use crate::{
     peers::{ledger::Entry, score::Scores},
     propagation::Passage,
 };
+use alloy_primitives::Address;
 use ipnet::IpNet;
 use libp2p::{Multiaddr, PeerId};
 use serde::Serialize;
@@ -138,6 +139,7 @@ type Done<T> = oneshot::Sender<T>;
 #[derive(Debug)]
 pub(crate) enum Control {
     Report(Done<Report>),
+    Signer(Done<Option<Address>>),
     Ledger { peer: Option<PeerId>, limit: usize, done: Done<Vec<Entry>> },
     Block { subject: Subject, blocked: bool, done: Done<()> },
     Protect { peer: PeerId, protected: bool, done: Done<()> },
@@ -148,6 +150,11 @@ pub(crate) enum Control {
 impl Network {
     pub async fn report(&self) -> Result<Report, ControlError> {
         self.ask(Control::Report).await
+    }
+
+    /// Whose blocks are accepted; `None`: nobody's. The one before may be accepted, too, until this one has signed a block.
+    pub async fn signer(&self) -> Result<Option<Address>, ControlError> {
+        self.ask(Control::Signer).await
     }
 
     /// What discovery does; `None` without it, and until its socket is bound.

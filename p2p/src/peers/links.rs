@@ -1,15 +1,27 @@
 //! Which connections to close: all but one of a peer, and those of the peers that are too many.
 
-use libp2p::{PeerId, swarm::ConnectionId};
-use std::time::{Duration, Instant};
+use crate::gate::ip_of;
+use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 /// One connection of a peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Link {
     pub id: ConnectionId,
+    /// Where the peer is at its other end.
+    pub address: Multiaddr,
     /// We dialled it.
     pub outbound: bool,
     pub since: Instant,
+}
+
+impl Link {
+    pub fn ip(&self) -> Option<IpAddr> {
+        ip_of(&self.address)
+    }
 }
 
 /// Two nodes that dial each other at the same moment.
@@ -93,7 +105,10 @@ mod tests {
     fn both_sides_keep_the_same_of_two_crossed_connections() {
         let (a, b, now) = (PeerId::random(), PeerId::random(), Instant::now());
         let (x, y) = (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2));
-        let link = |id, outbound, ms| Link { id, outbound, since: now + Duration::from_millis(ms) };
+        let link = |id, outbound, ms| {
+            let address = Multiaddr::empty();
+            Link { id, address, outbound, since: now + Duration::from_millis(ms) }
+        };
         // a dialled x, b dialled y; each side sees its own first.
         let at_a = surplus(&a, &b, &[link(x, true, 0), link(y, false, 3)]);
         let at_b = surplus(&b, &a, &[link(y, true, 0), link(x, false, 3)]);

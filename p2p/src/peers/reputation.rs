@@ -157,6 +157,7 @@ impl Reputation {
                 stale => self.actions.push_back(Action::Save(stale.removed())),
             }
         }
+        self.tell_bans();
     }
 
     pub fn poll(&mut self) -> Option<Action> {
@@ -189,14 +190,23 @@ impl Reputation {
     }
 
     pub fn on_connected(&mut self, peer: PeerId, address: Option<IpAddr>, outbound: bool, now: u64) {
-        if self.statics.contains(&peer) {
+        let standing = self.peers.entry(peer).or_default();
+        (standing.connected, standing.router) = (true, 0.0);
+        let score = standing.counters.score();
+        self.on_address(&peer, address);
+        let reason = if outbound { "we_dialled" } else { "it_dialled" };
+        self.ledger.write(Entry::of_peer(peer, Change::Connected, reason, "", score).at(address), now);
+        self.tell_router(&peer);
+    }
+
+    /// The peer is there now: of its connections only others are left.
+    pub fn on_address(&mut self, peer: &PeerId, address: Option<IpAddr>) {
+        if self.statics.contains(peer) {
             self.friends.extend(address.map(site));
         }
-        let standing = self.peers.entry(peer).or_default();
-        (standing.connected, standing.address, standing.router) = (true, address, 0.0);
-        let reason = if outbound { "we_dialled" } else { "it_dialled" };
-        self.ledger.write(Entry::of_peer(peer, Change::Connected, reason, "", standing.counters.score()).at(address), now);
-        self.tell_router(&peer);
+        if let Some(standing) = self.peers.get_mut(peer) {
+            standing.address = address;
+        }
     }
 
     /// The last connection is gone.

@@ -74,7 +74,6 @@ async fn listen(node: &mut Swarm<Router>) -> Multiaddr {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_heavy_waits_for_a_place_and_what_is_light_or_of_a_static_peer_does_not() {
     let (mut node, mut heavy, mut light, mut friend) = (swarm(), swarm(), swarm(), swarm());
-    node.behaviour().rules.lock().friends.insert(*friend.local_peer_id());
     let address = listen(&mut node).await;
     heavy.dial(address.clone()).unwrap();
     light.dial(address.clone()).unwrap();
@@ -94,6 +93,8 @@ async fn what_is_heavy_waits_for_a_place_and_what_is_light_or_of_a_static_peer_d
                     publish(&mut light, vec![1]);
                 },
                 event = friend.select_next_some() => if is_subscribed(&event) {
+                    // Protected while it is connected.
+                    node.behaviour().rules.lock().friends.insert(*friend.local_peer_id());
                     publish(&mut friend, of_friend.clone());
                 },
                 event = node.select_next_some() => {

@@ -1,6 +1,6 @@
 //! Who is connected: static peers dialled again, surplus connections closed, dead ones noticed.
 
-use super::{Connected, Service};
+use super::{Awaited, Connected, Service};
 use crate::{
     behaviour::BehaviourEvent,
     check::unix_now,
@@ -49,9 +49,6 @@ impl Service {
                 self.on_connected(peer_id, connection_id, &endpoint);
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
-                if let Some(peer) = self.peers.get_mut(&peer_id) {
-                    peer.links.retain(|link| link.id != connection_id);
-                }
                 let guard = match &cause {
                     Some(ConnectionError::IO(error)) => GuardError::of(error),
                     _ => None,
@@ -68,10 +65,12 @@ impl Service {
                 let reason = offence.map_or("closed", |offence| offence.label());
                 match num_established {
                     0 => self.on_gone(peer_id, reason, cause.map(|cause| cause.to_string()).unwrap_or_default()),
-                    _ => self.tell_peers(),
+                    _ => self.on_link_closed(peer_id, connection_id),
                 }
             }
-            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => self.on_dial_failed(peer, &error),
+            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), connection_id, error } => {
+                self.on_dial_failed(peer, connection_id, &error);
+            }
             SwarmEvent::NewListenAddr { address, .. } => {
                 let address = address.with(Protocol::P2p(*self.swarm.local_peer_id()));
                 tracing::info!(%address, "p2p listening");
@@ -109,22 +108,21 @@ impl Service {
 
     pub(super) fn dial_statics(&mut self, now: Instant) {
         for (peer, addresses) in self.statics.due(now) {
-            // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
             self.dial(peer, addresses);
         }
     }
 
     pub(super) fn dial(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
-        // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
-        let options = DialOpts::peer_id(peer)
-            .condition(PeerCondition::DisconnectedAndNotDialing)
-            .addresses(addresses)
-            .allocate_new_port()
-            .build();
+        self.dial_as(peer, dial_options(peer, addresses, PeerCondition::DisconnectedAndNotDialing));
+    }
+
+    pub(super) fn dial_as(&mut self, peer: PeerId, options: DialOpts) {
+        let dial = options.connection_id();
         match self.swarm.dial(options) {
+            Ok(()) => {}
             // Already connected or dialling: the outcome of that is told.
-            Ok(()) | Err(DialError::DialPeerConditionFalse(_)) => {}
-            Err(error) => self.on_dial_failed(peer, &error),
+            Err(DialError::DialPeerConditionFalse(_)) => self.on_dial_over(dial),
+            Err(error) => self.on_dial_failed(peer, dial, &error),
         }
     }
 
@@ -141,18 +139,18 @@ impl Service {
             peer.identity = Some(info);
             self.greet(id);
             self.tell_peers();
-            self.answer_awaited(&id, &Ok(()));
+            self.answer_awaited(|awaited| awaited.peer == id, &Ok(()));
         }
     }
 
-    pub(super) fn answer_awaited(&mut self, peer: &PeerId, outcome: &Result<(), String>) {
-        let waiting = std::mem::take(&mut self.awaited);
-        for (other, done) in waiting {
-            if other == *peer {
-                let _ = done.send(outcome.clone());
-            } else if !done.is_closed() {
-                self.awaited.push((other, done));
-            }
+    /// Who waits for it waits for what becomes of the connection.
+    fn on_dial_over(&mut self, dial: ConnectionId) {
+        self.awaited.iter_mut().filter(|awaited| awaited.dial == Some(dial)).for_each(|awaited| awaited.dial = None);
+    }
+
+    fn answer_awaited(&mut self, which: impl FnMut(&mut Awaited) -> bool, outcome: &Result<(), String>) {
+        for awaited in self.awaited.extract_if(.., which) {
+            let _ = awaited.done.send(outcome.clone());
         }
     }
 
@@ -170,7 +168,7 @@ impl Service {
     pub(super) fn tell_peers(&self) {
         let info = |(id, peer): (&PeerId, &Connected)| PeerInfo {
             id: *id,
-            address: peer.address.clone(),
+            address: peer.links.first().map(|link| link.address.clone()).unwrap_or_else(Multiaddr::empty),
             agent: peer.identity.as_ref().map(|info| info.agent_version.clone()).unwrap_or_default(),
             outbound: peer.links.first().is_some_and(|link| link.outbound),
             protected: self.reputation.is_protected(id),
@@ -183,26 +181,26 @@ impl Service {
     fn on_connected(&mut self, peer: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let now = Instant::now();
         let address = endpoint.get_remote_address().clone();
-        let link = Link { id: connection, outbound: endpoint.is_dialer(), since: now };
+        self.on_dial_over(connection);
+        let (ip, outbound) = (ip_of(&address), endpoint.is_dialer());
+        if self.statics.contains(&peer) {
+            self.rules.lock().friendly_addresses.extend(ip.map(site));
+        }
         let entry = self.peers.entry(peer).or_insert_with(|| Connected {
             links: Vec::new(),
             since: now,
-            ip: ip_of(&address),
-            address,
             identity: None,
             latency: Duration::ZERO,
             leaving: None,
         });
-        entry.links.push(link);
+        entry.links.push(Link { id: connection, address: address.clone(), outbound, since: now });
         if entry.links.len() == 1 {
-            let ip = entry.ip;
-            tracing::info!(%peer, address = %entry.address, outbound = link.outbound, "peer connected");
-            self.reputation.on_connected(peer, ip, link.outbound, unix_now());
+            tracing::info!(%peer, %address, outbound, "peer connected");
+            self.reputation.on_connected(peer, ip, outbound, unix_now());
             self.candidates.on_connected(&peer);
             meters::gossip(GossipEvent::AddPeer);
             if self.statics.contains(&peer) {
                 self.statics.on_connected(&peer, now);
-                self.rules.lock().friendly_addresses.extend(ip.map(site));
             }
             if self.fetching && (!self.only_static || self.statics.contains(&peer)) {
                 self.sync.on_peer(peer, now);
@@ -211,6 +209,15 @@ impl Service {
             let surplus = surplus(self.swarm.local_peer_id(), &peer, &entry.links);
             self.closing.retain(|(_, other, _)| *other != peer);
             self.closing.extend(surplus.into_iter().map(|id| (now + SURPLUS_GRACE, peer, id)));
+        }
+        self.tell_peers();
+    }
+
+    /// The peer has others: it is where the oldest of them comes from.
+    fn on_link_closed(&mut self, id: PeerId, connection: ConnectionId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.links.retain(|link| link.id != connection);
+            self.reputation.on_address(&id, peer.ip());
         }
         self.tell_peers();
     }
@@ -224,7 +231,8 @@ impl Service {
         if let Some(info) = gone.identity {
             self.known.put(peer, info);
         }
-        self.answer_awaited(&peer, &Err(format!("disconnected: {reason}")));
+        let outcome = Err(format!("disconnected: {reason}"));
+        self.answer_awaited(|awaited| awaited.peer == peer && awaited.dial.is_none(), &outcome);
         self.statics.on_disconnected(&peer, now);
         self.farewell(&peer);
         self.candidates.on_disconnected(&peer, now);
@@ -232,10 +240,10 @@ impl Service {
         self.tell_peers();
     }
 
-    fn on_dial_failed(&mut self, peer: PeerId, error: &DialError) {
-        self.answer_awaited(&peer, &Err(error.to_string()));
+    fn on_dial_failed(&mut self, peer: PeerId, dial: ConnectionId, error: &DialError) {
+        self.answer_awaited(|awaited| awaited.dial == Some(dial), &Err(error.to_string()));
         self.candidates.on_dial_failed(&peer, Instant::now());
-        let first = self.statics.on_dial_failed(&peer, is_refused(error), Instant::now());
+        let first = self.statics.on_dial_failed(&peer, is_unanswered(error), Instant::now());
         match error {
             DialError::WrongPeerId { obtained, address } if first => {
                 tracing::warn!(expected = %peer, %obtained, %address, "another peer answers at a static peer's address");
@@ -246,11 +254,22 @@ impl Service {
     }
 }
 
-/// Whether a machine is there and nobody listens at the port.
-pub(crate) fn is_refused(error: &DialError) -> bool {
+pub(super) fn dial_options(peer: PeerId, addresses: Vec<Multiaddr>, condition: PeerCondition) -> DialOpts {
+    // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
+    DialOpts::peer_id(peer).condition(condition).addresses(addresses).allocate_new_port().build()
+}
+
+/// Whether nobody answered at one of the addresses: no process there, no machine, or no way to it.
+pub(crate) fn is_unanswered(error: &DialError) -> bool {
+    const UNANSWERED: [io::ErrorKind; 4] = [
+        io::ErrorKind::ConnectionRefused,
+        io::ErrorKind::TimedOut,
+        io::ErrorKind::HostUnreachable,
+        io::ErrorKind::NetworkUnreachable,
+    ];
     let DialError::Transport(errors) = error else { return false };
     errors.iter().any(|(_, error)| match error {
-        TransportError::Other(error) => io_errors(error).any(|error| error.kind() == io::ErrorKind::ConnectionRefused),
+        TransportError::Other(error) => io_errors(error).any(|error| UNANSWERED.contains(&error.kind())),
         TransportError::MultiaddrNotSupported(_) => false,
     })
 }

@@ -1,13 +1,13 @@
 //! An operator's wishes, and what an operator is shown.
 
-use super::{Connected, Service};
+use super::{Awaited, Connected, Service, connections::dial_options};
 use crate::{
     check::unix_now,
     handle::{BanReport, Control, Direction, MeshReport, PeerReport, Refused, Report, Subject},
     peers::ledger::{Change, Entry},
     peerstore::Record,
 };
-use libp2p::{Multiaddr, PeerId, gossipsub::TopicHash, identify, multiaddr::Protocol};
+use libp2p::{Multiaddr, PeerId, gossipsub::TopicHash, identify, multiaddr::Protocol, swarm::dial_opts::PeerCondition};
 use std::{collections::BTreeSet, time::Instant};
 use tokio::sync::oneshot;
 
@@ -19,6 +19,7 @@ impl Service {
         // Nobody has to wait for an answer.
         match control {
             Control::Report(done) => drop(done.send(self.report_swarm())),
+            Control::Signer(done) => drop(done.send(self.checker.signer())),
             Control::Ledger { peer, limit, done } => drop(done.send(self.reputation.ledger().read(peer.as_ref(), limit))),
             Control::Block { subject, blocked, done } => {
                 self.block(subject, blocked);
@@ -29,6 +30,7 @@ impl Service {
                     true => self.reputation.protect(peer, unix_now()),
                     false => self.reputation.unprotect(peer, unix_now()),
                 }
+                set(&mut self.rules.lock().friends, peer, self.reputation.is_protected(&peer));
                 self.tell_peers();
                 let _ = done.send(());
             }
@@ -83,13 +85,15 @@ impl Service {
             let _ = done.send(Ok(()));
             return;
         }
-        self.awaited.retain(|(_, done)| !done.is_closed());
+        self.awaited.retain(|awaited| !awaited.done.is_closed());
         if self.awaited.len() >= AWAITED {
             let _ = done.send(Err("too many connections are being waited for".into()));
             return;
         }
-        self.awaited.push((peer, done));
-        self.dial(peer, vec![address]);
+        // Also while other addresses of the peer are dialled: an operator may know better.
+        let options = dial_options(peer, vec![address], PeerCondition::Disconnected);
+        self.awaited.push(Awaited { peer, dial: Some(options.connection_id()), done });
+        self.dial_as(peer, options);
     }
 
     fn report_swarm(&self) -> Report {
@@ -121,7 +125,8 @@ impl Service {
         let said = peer.identity.as_ref().map(|info| info.listen_addrs.clone()).unwrap_or_default();
         let outbound = peer.links.first().is_some_and(|link| link.outbound);
         // Where a peer came from is not where it listens.
-        let addresses = if outbound || said.is_empty() { [vec![peer.address.clone()], said].concat() } else { said };
+        let seen = peer.links.first().filter(|_| outbound || said.is_empty()).map(|link| link.address.clone());
+        let addresses = seen.into_iter().chain(said).collect();
         PeerReport {
             connected: true,
             direction: Some(if outbound { Direction::Outbound } else { Direction::Inbound }),

@@ -83,12 +83,12 @@ impl Service {
             (0..copies.min(REPLAYS)).for_each(|_| self.on_offence(peer, Offence::Replay, &evidence));
         }
         let mut sharing: HashMap<IpAddr, usize> = HashMap::new();
-        for ip in self.peers.values().filter_map(|peer| peer.ip) {
+        for ip in self.peers.values().filter_map(super::Connected::ip) {
             *sharing.entry(ip).or_default() += 1;
         }
         for (id, peer) in &self.peers {
             if let Some(score) = self.swarm.behaviour().gossip.peer_score(id) {
-                let sharing = peer.ip.and_then(|ip| sharing.get(&ip).copied()).unwrap_or(1);
+                let sharing = peer.ip().and_then(|ip| sharing.get(&ip).copied()).unwrap_or(1);
                 self.reputation.on_router_score(*id, score, sharing, unix);
             }
         }
@@ -114,6 +114,10 @@ impl Service {
             let scores = self.reputation.scores(peer);
             let rows = [
                 ("total", scores.gossip.total),
+                ("blocksTimeInMesh", scores.gossip.blocks.time_in_mesh),
+                ("blocksFirstMessage", scores.gossip.blocks.first_message_deliveries),
+                ("blocksMessageDeliveries", scores.gossip.blocks.mesh_message_deliveries),
+                ("blocksInvalidMessageDeliveries", scores.gossip.blocks.invalid_message_deliveries),
                 ("ipColocation", scores.gossip.ip_colocation_factor),
                 ("behavioralPenalty", scores.gossip.behavioral_penalty),
                 ("reqRespValidResponses", scores.req_resp.valid_responses),

@@ -1,7 +1,7 @@
 //! Who may connect, how many stay, and static peers found again.
 
 use crate::net::*;
-use libp2p::Multiaddr;
+use libp2p::{Multiaddr, swarm::dial_opts::DialOpts};
 use starling_p2p::{Config, ControlError, PeerId, StartError, Subject, Tides};
 use std::time::{Duration, Instant};
 use tokio::{io::AsyncReadExt, net::TcpStream};
@@ -45,7 +45,8 @@ async fn blocked_peers_and_addresses_are_not_dialled() {
         node.network.block(subject, false).await.unwrap();
     }
     node.network.connect(&other.address).await.unwrap();
-    assert_eq!((node.network.peer_count(), other.network.peer_count()), (1, 1));
+    other.peers(1).await;
+    assert_eq!(node.network.peer_count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,6 +89,44 @@ async fn connect_and_disconnect_do_what_they_say() {
     assert!(node.network.connect(&nobody).await.unwrap_err().to_string().contains("cannot connect"));
     assert!(matches!(node.network.connect(&node.address).await, Err(ControlError::Ourselves(_))));
     assert!(matches!(node.network.connect(&"/ip4/127.0.0.1/tcp/1".parse().unwrap()).await, Err(ControlError::NoPeerId)));
+}
+
+/// The address of an operator is dialled also while those of a static peer are, and what became of it is what the operator is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
+    let moved = Node::start(config()).await;
+    let id = moved.network.local_peer_id();
+    let at = |port: u16| -> Multiaddr { format!("/ip4/127.0.0.1/tcp/{port}/p2p/{id}").parse().unwrap() };
+    // Takes the dial, and never says a word.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = Node::start(with_static(&[&at(silent.local_addr().unwrap().port())])).await;
+    let dialled = tokio::time::timeout(LONG, silent.accept()).await.unwrap().unwrap();
+    let error = node.network.connect(&at(1)).await.unwrap_err().to_string();
+    assert!(error.contains("/tcp/1/"), "{error}");
+    node.network.connect(&moved.address).await.unwrap();
+    drop(dialled);
+}
+
+/// Of strangers a peer has few connections at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_protected_peer_is_let_in_like_a_static_one() {
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let connections = || node.network.peers().first().map_or(0, |peer| peer.connections);
+    for protected in [false, true, false] {
+        node.network.protect(raw.id(), protected).await.unwrap();
+        for _ in 0..8 {
+            raw.0.dial(DialOpts::from(node.address.clone())).unwrap();
+        }
+        // All but one are closed as surplus.
+        let mut most = 1;
+        let ebbed = eventually(LONG, || {
+            most = most.max(connections());
+            most > 1 && connections() == 1
+        });
+        raw.drive(ebbed).await;
+        assert_eq!(most > 4, protected, "{most} at once");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,7 +208,7 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
     let mut sequencer = Node::start(again(0)).await;
     let port: u16 = sequencer.address.to_string().split('/').nth(4).unwrap().parse().unwrap();
     let replica = Node::start(with_static(&[&sequencer.address])).await;
-    // As many as the measurement wants, which is then held to its bar.
+    // As many as the measurement wants, which is then held to the bar of the node.
     let measured = std::env::var("STARLING_REDIALS").ok().map(|times| times.parse::<usize>().expect("a number"));
     let mut waits = Vec::new();
     for _ in 0..measured.unwrap_or(10) {
@@ -184,7 +223,9 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
     waits.sort();
     let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
     println!("found again {} times, after {median:?} at the median, {longest:?} at most", waits.len());
-    assert!(measured.is_none() || median <= Duration::from_millis(250), "{median:?}");
+    // Beside other tests, a second is what is seen for certain.
+    let bar = Duration::from_millis(if measured.is_some() { 250 } else { 1000 });
+    assert!(median <= bar, "{median:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,9 +24,16 @@ type Log = Arc<Mutex<Vec<Asked>>>;
 
 /// A router that speaks NAT-PMP, opens port 40000 for TCP and 40001 for UDP, and leases for two seconds.
 async fn pmp_router() -> (SocketAddr, Log) {
+    let (address, log, _) = pmp_router_that_may_refuse().await;
+    (address, log)
+}
+
+/// The same, and the protocols whose ports it does not open any more; it closes them.
+async fn pmp_router_that_may_refuse() -> (SocketAddr, Log, Arc<Mutex<Vec<&'static str>>>) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let (address, log) = (socket.local_addr().unwrap(), Log::default());
-    let asked = log.clone();
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let (asked, refuses) = (log.clone(), refused.clone());
     tokio::spawn(async move {
         let mut bytes = [0; 64];
         loop {
@@ -38,16 +45,17 @@ async fn pmp_router() -> (SocketAddr, Log) {
                     let seconds = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
                     let (name, external) = if operation == 2 { ("TCP", 40_000u16) } else { ("UDP", 40_001) };
                     asked.lock().push(Asked(name, port, seconds));
+                    let code = if seconds > 0 && refuses.lock().contains(&name) { 2 } else { 0 };
                     let lease = seconds.min(2).to_be_bytes();
                     let ports = [&bytes[4..6], &external.to_be_bytes()[..]].concat();
-                    [&[0, 128 + operation, 0, 0, 0, 0, 0, 1], &ports[..], &lease[..]].concat()
+                    [&[0, 128 + operation, 0, code, 0, 0, 0, 1], &ports[..], &lease[..]].concat()
                 }
                 _ => continue,
             };
             socket.send_to(&answer, from).await.unwrap();
         }
     });
-    (address, log)
+    (address, log, refused)
 }
 
 /// A UPnP gateway: the search over UDP, and its description and control over HTTP. It leases UDP for good
@@ -163,6 +171,23 @@ async fn ports_are_opened_by_pmp_renewed_and_closed() {
     assert_eq!(count(Asked("TCP", tcp, 0)) + count(Asked("UDP", udp, 0)), 0);
     node.stop().await;
     assert_eq!((count(Asked("TCP", tcp, 0)), count(Asked("UDP", udp, 0))), (1, 1), "closed at the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_the_router_refuses_is_not_in_the_way_of_another_and_what_it_opened_once_is_closed() {
+    let (router, log, refused) = pmp_router_that_may_refuse().await;
+    refused.lock().push("UDP");
+    let node = Node::start(behind(NatConfig { pmp: Some(router), upnp: Some(nobody().await) })).await;
+    assert_eq!(advertised(&node).await.0, Some(40_000));
+    let count = |name: &str, seconds: u32| log.lock().iter().filter(|asked| asked.0 == name && asked.2 == seconds).count();
+    eventually(LIMIT, || count("TCP", 7200) >= 2 && count("UDP", 7200) >= 2).await;
+    let asked = count("TCP", 7200);
+    refused.lock().push("TCP");
+    eventually(LIMIT, || count("TCP", 7200) > asked).await;
+    // Time to see that nothing is open any more: the router is then forgotten, and looked for again at the end.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.stop().await;
+    assert_eq!((count("TCP", 0), count("UDP", 0)), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 //! Static peers, ports, identities.
 
 use crate::net::*;
+use libp2p::swarm::{SwarmEvent, dial_opts::DialOpts};
 use parking_lot::Mutex;
 use starling_p2p::{Change, Config, Service, StartError};
 use std::{
@@ -102,6 +103,29 @@ async fn two_nodes_that_dial_each_other_end_with_one_connection() {
     }
     one.publish(&blocks[1]).await;
     two.receives(&blocks[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_comes_again_from_elsewhere_is_known_by_where_it_is_now() {
+    let node = Node::start(config()).await;
+    let mut raw = Raw::connected_to(&node, false).await;
+    let before = node.network.peers()[0].address.clone();
+    // It dials from where it listens.
+    raw.0.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+    let mut now = None;
+    raw.until(|event| {
+        if let SwarmEvent::NewListenAddr { address, .. } = event {
+            now = Some(address.clone());
+        }
+        now.is_some()
+    })
+    .await;
+    raw.0.dial(DialOpts::from(node.address.clone())).unwrap();
+    let seen = || node.network.peers().iter().map(|peer| (peer.address.clone(), peer.connections)).collect::<Vec<_>>();
+    raw.drive(eventually(Duration::from_secs(60), || seen().iter().any(|(_, connections)| *connections == 2))).await;
+    assert_eq!(seen(), [(before, 2)]);
+    // The older one is closed.
+    raw.drive(eventually(Duration::from_secs(60), || seen() == [(now.clone().unwrap(), 1)])).await;
 }
 
 fn free_port() -> u16 {

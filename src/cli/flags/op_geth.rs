@@ -73,7 +73,12 @@ pub const SECTIONS: &[Section] = &[
             flag("http", Bool, "false", "Serve JSON-RPC over HTTP"),
             flag("http.addr", Text, "localhost", "Address of the HTTP server"),
             flag("http.port", Port, "8545", "Port of the HTTP server; 0 is any free one"),
-            flag("http.api", List, "", "Namespaces over HTTP, of eth, net, web3, txpool, opp2p; none given is the first three"),
+            flag(
+                "http.api",
+                List,
+                "",
+                "Namespaces over HTTP, of eth, net, web3, txpool, opp2p, admin; none given is the first three",
+            ),
             flag("http.corsdomain", List, "", "Origins that browsers may call from; * is any"),
             flag("http.vhosts", List, "localhost", "Host names the HTTP server answers to; * is any"),
             flag("http.rpcprefix", Text, "", "Path of the HTTP server").no_effect("requests are answered under every path"),

@@ -294,7 +294,7 @@ pub const SECTIONS: &[Section] = &[
         &[
             flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (opp2p), served when it or its port is given"),
             flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (opp2p), served when it or its address is given"),
-            flag("rpc.enable-admin", Bool, "false", "Serve the admin methods").no_effect(NO_ROLLUP_RPC),
+            flag("rpc.enable-admin", Bool, "false", "Serve the admin methods there, which set the signer of blocks"),
             flag("rpc.admin-state", Path, "", "File that keeps what admin methods changed").no_effect(NO_ROLLUP_RPC),
             flag("experimental.sequencer-api", Bool, "false", "Serve the block building methods").no_effect(NO_ROLLUP_RPC),
         ],

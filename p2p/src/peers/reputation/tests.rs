@@ -1,5 +1,9 @@
 use super::*;
 use crate::peers::score::Class;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 const NOW: u64 = 1_000_000;
 const SLOT: Duration = Duration::from_secs(2);
@@ -187,6 +191,41 @@ fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
 }
 
 #[test]
+fn a_peer_that_moves_is_banned_where_it_is_now() {
+    let mut all = reputation(Policy::default(), &[]);
+    for _ in 0..3 {
+        let peer = PeerId::random();
+        all.on_connected(peer, ip(2), false, NOW);
+        all.on_address(&peer, ip(4));
+        (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW));
+        all.on_disconnected(&peer, "banned", "", NOW);
+    }
+    assert_eq!(all.address_bans().keys().copied().collect::<Vec<_>>(), [ip(4).unwrap()]);
+}
+
+/// The gauge `starling_p2p_banned_peers`.
+#[derive(Default)]
+struct BannedPeers(Arc<AtomicU64>);
+
+impl metrics::Recorder for BannedPeers {
+    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+        metrics::Counter::noop()
+    }
+    fn register_gauge(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+        match key.name() {
+            "starling_p2p_banned_peers" => metrics::Gauge::from_arc(self.0.clone()),
+            _ => metrics::Gauge::noop(),
+        }
+    }
+    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+        metrics::Histogram::noop()
+    }
+}
+
+#[test]
 fn what_is_written_down_is_in_force_after_a_restart() {
     let (banned, poor, friend) = (PeerId::random(), PeerId::random(), PeerId::random());
     let mut before = reputation(Policy::default(), &[]);
@@ -208,7 +247,9 @@ fn what_is_written_down_is_in_force_after_a_restart() {
 
     // The friend has become static meanwhile.
     let mut after = reputation(Policy::default(), &[friend]);
-    after.restore(records.clone(), NOW + 100);
+    let shown = BannedPeers::default();
+    metrics::with_local_recorder(&shown, || after.restore(records.clone(), NOW + 100));
+    assert_eq!(f64::from_bits(shown.0.load(Ordering::Relaxed)), 1.0, "the metric tells of them");
     assert_eq!(after.bans().keys().copied().collect::<Vec<_>>(), [banned]);
     assert_eq!(after.bans()[&banned].until, NOW + 3600);
     assert_eq!(verdicts(&mut after).len(), 2);
