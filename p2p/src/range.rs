@@ -32,7 +32,7 @@ use std::{
 pub use words::{Ask, Links, Status, Trouble};
 
 /// A shorter gap is filled number by number: the walk down costs no round trip of its own there.
-pub const SHORTEST: u64 = 64;
+pub const SHORTEST: u64 = 16;
 /// Bytes of one window, about: small enough that a lost one costs little, large enough that a round trip does not matter.
 const WINDOW_BYTES: usize = 1 << 20;
 /// Windows asked of one peer at once: the next is on its way while one is delivered.

@@ -52,8 +52,8 @@ async fn answers_are_those_of_the_protocol_under_both_spellings() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_serves_nonsense_is_left_for_another() {
     // A gap that is filled by number, whoever has the blocks.
-    let blocks = chain(61, vec![]);
-    let honest = Node::start_with(config(), &blocks[..60]).await;
+    let blocks = chain(12, vec![]);
+    let honest = Node::start_with(config(), &blocks[..11]).await;
     let node = Node::start(with_static(&[&honest.address])).await;
     node.peers(1).await;
     let mut raw = Raw::connected_to(&node, false).await;
@@ -79,9 +79,9 @@ async fn a_peer_that_serves_nonsense_is_left_for_another() {
         }
     });
     // The tip comes from the peer that lies: it is asked first.
-    raw.publish(message(&blocks[60]));
+    raw.publish(message(&blocks[11]));
     let (chain, start) = (node.chain.clone(), Instant::now());
-    raw.drive(eventually(Duration::from_secs(60), || chain.has(&blocks[60]))).await;
+    raw.drive(eventually(Duration::from_secs(60), || chain.has(&blocks[11]))).await;
     println!("past a peer that serves nonsense in {:?}", start.elapsed());
     let id = raw.id();
     raw.drive(node.noted(id, "malformed_response", 1)).await;

@@ -425,13 +425,13 @@ async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn valid_answers_are_a_merit() {
-    // As many as are answered without a wait.
-    let blocks = chain(16, vec![]);
-    let server = Node::start_with(config(), &blocks[..15]).await;
+    // A gap that is filled by number.
+    let blocks = chain(12, vec![]);
+    let server = Node::start_with(config(), &blocks[..11]).await;
     let node = Node::start_with(with_static(&[&server.address]), &blocks[..1]).await;
     server.peers(1).await;
-    server.publish(&blocks[15]).await;
-    node.receives(&blocks[15]).await;
+    server.publish(&blocks[11]).await;
+    node.receives(&blocks[11]).await;
     let id = server.network.local_peer_id();
     let debts = node.debts(id).await;
     assert!(debts.iter().any(|(reason, change)| *reason == "valid_response" && (0.5..=5.5).contains(change)), "{debts:?}");
