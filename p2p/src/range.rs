@@ -90,7 +90,7 @@ struct Flight {
     window: Option<Window>,
     /// The highest block asked about; of headers, the lowest that those which came lead to.
     from: BlockId,
-    /// Of headers: the number that they are to lead to.
+    /// Of headers: the number that they are to lead to, unless they lead to what the chain has before.
     end: u64,
 }
 
@@ -158,11 +158,18 @@ impl Range {
     }
 
     /// Some of the headers asked for came, verified by the caller down to the last; gives the block that they begin with.
-    pub fn on_headers(&mut self, id: u64, links: &Links) -> Option<BlockId> {
+    pub fn on_headers(&mut self, id: u64, links: &Links, now: Instant) -> Option<BlockId> {
         let flight = self.flights.get_mut(&id)?;
         let from = flight.from;
         if let Some(hash) = links.parents.last().copied() {
             flight.from = BlockId { number: from.number.saturating_sub(links.parents.len() as u64), hash };
+        }
+        if links.known.is_some() {
+            flight.end = flight.from.number;
+        }
+        // Its peer can be asked for blocks before the stream says that it has ended.
+        if flight.from.number <= flight.end {
+            self.on_end(id, Ok(()), now);
         }
         Some(from)
     }

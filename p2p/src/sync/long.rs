@@ -22,7 +22,7 @@ impl Sync {
 
     /// Some of the hash links that the peer was asked for, the highest first, verified from the block asked about down to the last.
     pub fn on_links(&mut self, id: u64, links: &Links, now: Instant) {
-        let from = self.range.on_headers(id, links);
+        let from = self.range.on_headers(id, links, now);
         if let (Some(from), Some(gap)) = (from, self.gap.as_mut().filter(|gap| !gap.is_grounded()))
             // Blocks may have come by number meanwhile.
             && let Some(links) = links.below(from, gap.bottom())
