@@ -274,7 +274,8 @@ type Answer = fn(&[Arc<Payload>]) -> Vec<u8>;
 
 /// What a peer answers to every request, and whether that is its offence.
 const ANSWERS: [(&str, Answer, bool); 7] = [
-    ("the block before", |blocks| reqresp::encode_response(&blocks[3], &forks()).unwrap(), true),
+    // The tip, which nobody has to ask for.
+    ("another block", |blocks| reqresp::encode_response(&blocks[11], &forks()).unwrap(), true),
     ("more than any block has", |_| [vec![0, 1, 0, 0, 0], vec![0; 11 << 20]].concat(), true),
     ("garbage", |_| vec![0; 100], true),
     ("an unknown version", |_| vec![0, 9, 0, 0, 0, 1, 2, 3], true),
