@@ -105,7 +105,7 @@ pub struct SyncReport {
     pub requests: u64,
     /// Peers that many blocks at once can be asked of.
     pub peers: u64,
-    /// Whom blocks are asked of one by one.
+    /// Whom blocks are asked of one by one, with commas between.
     pub source: Option<String>,
     /// Something is missing, and every peer has failed lately.
     pub starved: bool,
