@@ -3,12 +3,15 @@
 //!
 //! A second process is the node: it gets blocks one by one over a pipe, as a follower gets them from the swarm, and shows each minute how
 //! long blocks took from decoded bytes to a visible head: no compaction may hold one up. This process makes the blocks ahead, in a store
-//! that keeps no history, and shares the machine with the node: a block that waits for a core waits in these figures too. The machine's
-//! own stalls are in the last column: the longest that a thread which only sleeps for a millisecond overslept.
+//! that keeps no history and, if the chain begins with it, lies in memory: the disk is then the node's alone, but not the cores, and a block
+//! that waits for one waits in these figures too. In the last columns is what the machine made others wait: the longest that a thread which
+//! only sleeps for a millisecond overslept, and the longest that a read of 4 kB took which no cache answers, one every 10 milliseconds and
+//! of a file that the node knows nothing of.
 //!
 //! Sizes: `STARLING_BENCH_MINUTES` (1; the bars are meant for 30), `STARLING_BENCH_RATE` of blocks a second (100), or 0 for full speed,
-//! `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the default
-//! of `--cache`).
+//! `STARLING_BENCH_BLOCKS` that the chain has before, with their history (0; their transfers go from sender to sender, which makes them
+//! sooner), `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the
+//! default of `--cache`).
 
 mod support;
 
@@ -17,12 +20,10 @@ use starling_p2p::Provenance;
 use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
     io::{BufReader, BufWriter, Write},
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     process::{Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use support::{Times, copy, frames, ms, process, size, spread::Spread};
@@ -35,6 +36,9 @@ const HISTORY: u64 = 302_400;
 /// Blocks behind the head that are finalized, in both stores.
 const FINALIZED: u64 = 1000;
 const ROW_EVERY: Duration = Duration::from_secs(60);
+/// Where files lie in memory, and the bytes that the maker's may take.
+const MEMORY: &str = "/dev/shm";
+const MAKER: u64 = 8 << 30;
 /// Set for the process that is the node: its data directory.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 
@@ -50,27 +54,48 @@ fn main() {
 async fn make() {
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
     let rate = size("STARLING_BENCH_RATE", 100) as u32;
-    let time = Duration::from_secs(60 * size("STARLING_BENCH_MINUTES", 1) as u64);
+    let (time, before) = (Duration::from_secs(60 * size("STARLING_BENCH_MINUTES", 1) as u64), size("STARLING_BENCH_BLOCKS", 0));
     let transfers = size("STARLING_BENCH_TRANSFERS", 10);
     let folder = tempfile::tempdir().expect("a temporary folder");
+    // With the history of many blocks it is too large for memory.
+    let roomy = |stat: nix::sys::statvfs::Statvfs| stat.blocks_available() * stat.fragment_size() > MAKER;
+    let in_memory = before == 0 && nix::sys::statvfs::statvfs(MEMORY).is_ok_and(roomy);
+    let maker = if in_memory { tempfile::tempdir_in(MEMORY) } else { tempfile::tempdir() };
+    let maker = maker.expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
 
     let (mut ground, mut spread) = Spread::new(accounts);
     chain::init(&path("node"), &ground.genesis).expect("the data directory is made");
     ground.genesis.overlay = Default::default();
-    copy(&path("node"), &path("maker"));
-    let state = stats::folder(&path("node"));
+    let mut state = stats::folder(&path("node"));
     println!(
         "{accounts} accounts on {:.0} MB of disk, {:.0} bytes each; blocks of {transfers} transfers; a cache of {} MB",
         state as f64 / 1e6,
         state as f64 / accounts as f64,
         options(&path("node")).cache >> 20
     );
+    if before > 0 {
+        let ((chain, threads), begun) = (open(&path("node"), HISTORY), Instant::now());
+        for made in 1..=before {
+            finalize(&chain, &*ground.extend(&chain, transfers).await).await;
+        }
+        drop(chain);
+        threads.stop().expect("the chain is stored");
+        let whole = stats::folder(&path("node"));
+        let more = whole.saturating_sub(state) as f64;
+        println!(
+            "{before} blocks before on {:.0} MB, {:.0} bytes each",
+            (whole - state) as f64 / 1e6,
+            (whole - state) as f64 / before as f64
+        );
+        state = whole;
+    }
+    copy(&path("node"), maker.path());
 
     let program = std::env::current_exe().expect("the bench has a path");
     let mut node = Command::new(program).env(CHILD, path("node")).stdin(Stdio::piped()).spawn().expect("it runs");
     let mut pipe = BufWriter::new(node.stdin.take().expect("its input"));
-    let (chain, threads) = open(&path("maker"), 1);
+    let (chain, threads) = open(maker.path(), 1);
     let (begun, mut made) = (Instant::now(), 0);
     while begun.elapsed() < time {
         let block = spread.block(&mut ground, &chain, transfers).await;
@@ -114,9 +139,10 @@ fn open(datadir: &Path, states: u64) -> (Chain, Threads) {
 async fn node(datadir: &Path) {
     let (chain, threads) = open(datadir, HISTORY);
     let mut pipe = BufReader::new(std::io::stdin());
-    let overslept = Overslept::watch();
-    let (mut all, mut minute, mut row, begun) = (Times::default(), Times::default(), Instant::now(), Instant::now());
-    println!("  minute   blocks    p50 ms    p99 ms    max ms   resident MB   overslept ms");
+    let (overslept, read) = (Probe::watch(oversleep), Probe::watch(disk_read(datadir.parent().expect("a folder"))));
+    let (mut all, mut minute, mut late) = (Times::default(), Times::default(), Vec::new());
+    let (mut row, begun) = (Instant::now(), Instant::now());
+    println!("  minute   blocks    p50 ms    p99 ms    max ms   resident MB   overslept ms   disk read ms");
     while let Some(wire) = frames::read(&mut pipe) {
         let decoded = WirePayload::decode(PayloadVersion::V4, &wire).expect("a payload").into_payload();
         let payload = Arc::new(decoded.expect("it is whole"));
@@ -124,23 +150,31 @@ async fn node(datadir: &Path) {
         let provenance = Provenance::Linked { tip: payload.number() };
         let inserted = chain.submit(payload.clone(), provenance).await.expect("the chain runs").await;
         assert_eq!(inserted.expect("the chain runs"), Inserted::Valid);
-        all.push(sent.elapsed());
-        minute.push(sent.elapsed());
+        let ended = Instant::now();
+        all.push(ended - sent);
+        minute.push(ended - sent);
+        if ended - sent > STALL_BAR {
+            late.push((sent, ended));
+        }
         finalize(&chain, &payload).await;
         if row.elapsed() >= ROW_EVERY {
             let [p50, p99, max] = [50, 99, 100].map(|percent| ms(minute.percentile(percent)));
             let (minutes, resident) = (begun.elapsed().as_secs() / 60, process::resident().0 as f64 / 1e6);
-            let (blocks, slept) = (minute.len(), ms(overslept.take()));
-            println!("{minutes:>8} {blocks:>8} {p50:>9.3} {p99:>9.3} {max:>9.3} {resident:>13.0} {slept:>14.1}");
+            let (blocks, slept, read) = (minute.len(), ms(overslept.take()), ms(read.take()));
+            println!("{minutes:>8} {blocks:>8} {p50:>9.3} {p99:>9.3} {max:>9.3} {resident:>13.0} {slept:>14.1} {read:>14.1}");
             (minute, row) = (Times::default(), Instant::now());
         }
     }
-    let late = all.longer_than(STALL_BAR);
+    let of_disk = late.iter().filter(|(from, to)| *to - *from < STALL_BAR + read.slow_within(*from, *to)).count();
     let [p50, p99, max] = [50, 99, 100].map(|percent| ms(all.percentile(percent)));
     println!(
-        "{} blocks in {:.1} minutes: p50 {p50:.3} ms, p99 {p99:.3} ms, at most {max:.3} ms; {late} took longer than {} ms",
+        "{} blocks in {:.1} minutes: p50 {p50:.3} ms, p99 {p99:.3} ms, at most {max:.3} ms",
         all.len(),
         begun.elapsed().as_secs_f64() / 60.0,
+    );
+    println!(
+        "{} took longer than {} ms; beside {of_disk} of them a bare read of the disk took all but that",
+        late.len(),
         STALL_BAR.as_millis()
     );
     drop(chain);
@@ -149,27 +183,72 @@ async fn node(datadir: &Path) {
     println!("resident at most {:.0} MB (bar {MEMORY_BAR:.0}), at the end {:.0} MB", peak as f64 / 1e6, last as f64 / 1e6);
 }
 
-/// How long this machine lets a thread wait that wants a core.
-struct Overslept(Arc<AtomicU64>);
+/// Something that is done again and again by a thread of its own, and how long it took.
+struct Probe(Arc<Mutex<Taken>>);
 
-impl Overslept {
-    fn watch() -> Self {
-        let longest = Arc::new(AtomicU64::new(0));
-        let told = Arc::downgrade(&longest);
+#[derive(Default)]
+struct Taken {
+    longest: Duration,
+    /// What took longer than half of the bar: from when to when.
+    slow: Vec<(Instant, Instant)>,
+}
+
+impl Probe {
+    /// `act` gives how long it took. It is done until this is dropped.
+    fn watch(mut act: impl FnMut() -> Duration + Send + 'static) -> Self {
+        let taken = Arc::new(Mutex::new(Taken::default()));
+        let told = Arc::downgrade(&taken);
         std::thread::spawn(move || {
-            const NAP: Duration = Duration::from_millis(1);
             loop {
-                let begun = Instant::now();
-                std::thread::sleep(NAP);
-                let Some(longest) = told.upgrade() else { return };
-                longest.fetch_max(begun.elapsed().saturating_sub(NAP).as_nanos() as u64, Ordering::Relaxed);
+                let took = act();
+                let now = Instant::now();
+                let Some(taken) = told.upgrade() else { return };
+                let mut taken = taken.lock().expect("nobody panics");
+                taken.longest = taken.longest.max(took);
+                if took > STALL_BAR / 2 {
+                    taken.slow.push((now - took, now));
+                }
             }
         });
-        Self(longest)
+        Self(taken)
     }
 
     /// The longest since the last call.
     fn take(&self) -> Duration {
-        Duration::from_nanos(self.0.swap(0, Ordering::Relaxed))
+        std::mem::take(&mut self.0.lock().expect("nobody panics").longest)
+    }
+
+    /// How much of this time it was slow.
+    fn slow_within(&self, from: Instant, to: Instant) -> Duration {
+        let taken = self.0.lock().expect("nobody panics");
+        taken.slow.iter().map(|(begun, ended)| (*ended).min(to).saturating_duration_since((*begun).max(from))).sum()
+    }
+}
+
+/// How long this machine lets a thread wait that wants a core.
+fn oversleep() -> Duration {
+    const NAP: Duration = Duration::from_millis(1);
+    let begun = Instant::now();
+    std::thread::sleep(NAP);
+    begun.elapsed().saturating_sub(NAP)
+}
+
+/// How long the disk takes for 4 kB, whatever the system has in memory.
+fn disk_read(folder: &Path) -> impl FnMut() -> Duration + Send + 'static {
+    const PAGES: u64 = 4096;
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let path = folder.join("probe");
+    let direct = nix::fcntl::OFlag::O_DIRECT.bits();
+    std::fs::write(&path, vec![1; PAGES as usize * size_of::<Page>()]).expect("a file");
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(direct).open(&path).expect("the disk is read directly");
+    file.sync_all().expect("a sync");
+    let (mut page, mut turn) = (Box::new(Page([0; 4096])), 0);
+    move || {
+        std::thread::sleep(Duration::from_millis(10));
+        turn += 1;
+        let begun = Instant::now();
+        file.read_exact_at(&mut page.0, turn * 1021 % PAGES * size_of::<Page>() as u64).expect("a read");
+        begun.elapsed()
     }
 }

@@ -228,10 +228,6 @@ impl Times {
         self.0.len()
     }
 
-    pub fn longer_than(&self, bar: Duration) -> usize {
-        self.0.iter().filter(|time| **time > bar).count()
-    }
-
     pub fn mean(&self) -> Duration {
         self.sum() / (self.0.len().max(1) as u32)
     }

@@ -319,7 +319,7 @@ impl Executor {
         let whole = payload.payload().clone();
         let mut inserted = self.insert(payload, provenance)?;
         let tip = if let Provenance::Linked { tip } = provenance { tip } else { id.number };
-        let highest = self.left.map_or(self.heads.head.number, |left| left.head.number.max(self.heads.head.number));
+        let highest = self.left.map_or(self.heads.head.number, |left| left.head.number);
         // What ends higher than our chain may take its place.
         if inserted == Inserted::NoRoom && tip > highest {
             inserted = match self.lead(&whole, provenance) {

@@ -23,6 +23,7 @@ mod maintain;
 mod manifest;
 mod proofs;
 mod read;
+mod retired;
 mod space;
 mod torn;
 mod unwind;
@@ -49,6 +50,7 @@ use fjall::{CompressionType, Database, Keyspace, Readable};
 use history::{History, Kept, Pin};
 pub(crate) use lock::Lock;
 use parking_lot::Mutex;
+use retired::Retired;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
     path::{Path, PathBuf},
@@ -108,6 +110,7 @@ struct Inner {
     spaces: [Keyspace; 6],
     rows: RowCache,
     buffers: Buffers,
+    retired: Retired,
     path: PathBuf,
     identity: Identity,
     history: History,
@@ -140,8 +143,9 @@ impl Store {
         let head = genesis.id();
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(reads(cache) / 2));
-        let buffers = Buffers::default();
-        let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
+        let (buffers, retired) = (Buffers::default(), Retired::default());
+        let store =
+            Self(Arc::new(Inner { db, spaces, rows, buffers, retired, path, identity, history, floor, writer, _lock: lock }));
         store.0.check_space()?;
         let mut batch = Batch::new(&store.0);
         batch.genesis(genesis, overlay);
@@ -219,8 +223,9 @@ impl Store {
         }
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(reads(cache) / 2));
-        let buffers = Buffers::default();
-        let store = Self(Arc::new(Inner { db, spaces, rows, buffers, path, identity, history, floor, writer, _lock: lock }));
+        let (buffers, retired) = (Buffers::default(), Retired::default());
+        let store =
+            Self(Arc::new(Inner { db, spaces, rows, buffers, retired, path, identity, history, floor, writer, _lock: lock }));
         store.0.history.committed(opened(dir, || store.0.kept(&store.0.db.snapshot()))?);
         Ok((store, heads))
     }
@@ -448,7 +453,12 @@ fn setting_key(name: &str) -> String {
 
 impl Inner {
     fn check_space(&self) -> Result<(), StoreError> {
-        let free = free_space(&self.path).map_err(|source| StoreError::Io { path: self.path.clone(), source })?;
+        let free = || free_space(&self.path).map_err(|source| StoreError::Io { path: self.path.clone(), source });
+        if free()? >= self.floor {
+            return Ok(());
+        }
+        self.remove_retired();
+        let free = free()?;
         if free < self.floor { Err(StoreError::NoSpace { free, floor: self.floor }) } else { Ok(()) }
     }
 }

@@ -13,7 +13,12 @@ const LONG_HISTORY: u32 = 1024;
 const LONG_BLOCKS: u32 = 4096;
 /// Tables that gather before they are merged into the next level. The rows of state and history are spread evenly over their keys, so
 /// that each merge rewrites all of it: with the engine's four a node that syncs writes a third more.
-const GATHERED_TABLES: u8 = 8;
+pub(super) const GATHERED_TABLES: u8 = 8;
+/// Bytes of a merged table of state and history. The first level may hold as many of them as gather, all of which each merge of what has
+/// gathered rewrites; a step from there on takes one table and what it overlaps with. With the engine's 64 MB a merge of the first level
+/// takes ten seconds and more of its one thread, longer than the write buffers and the executor can bridge. The engine keeps the size
+/// that a keyspace was made with.
+const TABLE: u64 = 32 << 20;
 
 /// The keyspaces, each of rows that live and die together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +56,7 @@ impl Space {
         // Compaction moves the places of long rows, not them.
         let separated = |long| KvSeparationOptions::default().separation_threshold(long);
         let unfiltered = FilterPolicy::disabled();
-        let gathering = Arc::new(Leveled::default().with_l0_threshold(GATHERED_TABLES));
+        let gathering = Arc::new(Leveled::default().with_l0_threshold(GATHERED_TABLES).with_table_target_size(TABLE));
         match self {
             // Who asks for a row mostly knows that it is there.
             Self::State => options.expect_point_read_hits(true).compaction_strategy(gathering),

@@ -15,6 +15,13 @@ async fn grown(seed: u64, count: u64) -> Vec<Arc<Payload>> {
     (1..=count).map(|number| view.payload(number).unwrap().unwrap()).collect()
 }
 
+/// Follows a range of blocks that ends at this tip.
+async fn follow_all(chain: &Chain, blocks: &[Arc<Payload>], tip: u64) {
+    for block in blocks {
+        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip }).await.unwrap(), Inserted::Valid);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowded_height_says_nothing_about_a_block() {
     let (dir, other) = (datadir(), datadir());
@@ -154,9 +161,7 @@ async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours(
     let dir = datadir();
     let (ours, theirs) = (grown(34, 40).await, grown(35, 60).await);
     let (chain, _threads) = open_within(dir.path(), SMALL);
-    for block in &ours {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 40 }).await.unwrap(), Inserted::Valid);
-    }
+    follow_all(&chain, &ours, 40).await;
     until("it is stored", || chain.view().stored() == ours[39].id()).await;
     assert_eq!(
         chain.follow(theirs[0].clone(), Provenance::Linked { tip: 40 }).await.unwrap(),
@@ -164,9 +169,7 @@ async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours(
         "ends no higher"
     );
     assert_eq!(chain.view().head(), ours[39].id());
-    for block in &theirs {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Valid);
-    }
+    follow_all(&chain, &theirs, 60).await;
     assert_eq!(chain.view().head(), theirs[59].id());
     until("it is stored", || chain.view().stored() == theirs[59].id()).await;
 
@@ -182,13 +185,9 @@ async fn a_branch_that_ends_early_gives_the_head_back() {
     let dir = datadir();
     let (ours, theirs) = (grown(38, 40).await, grown(39, 60).await);
     let (chain, _threads) = open_within(dir.path(), SMALL);
-    for block in &ours {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 40 }).await.unwrap(), Inserted::Valid);
-    }
+    follow_all(&chain, &ours, 40).await;
     until("it is stored", || chain.view().stored() == ours[39].id()).await;
-    for block in &theirs[..10] {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Valid);
-    }
+    follow_all(&chain, &theirs[..10], 60).await;
     assert_eq!(chain.view().head(), theirs[9].id());
     until("it is stored", || chain.view().stored() == theirs[9].id()).await;
     // Killed on the way.
@@ -202,9 +201,7 @@ async fn a_branch_that_ends_early_gives_the_head_back() {
     until("it is stored again", || chain.view().stored() == ours[39].id()).await;
 
     // Once it is higher, it is the chain.
-    for block in &theirs {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Valid);
-    }
+    follow_all(&chain, &theirs, 60).await;
     assert_eq!(chain.view().head(), theirs[59].id());
     until("it is stored", || chain.view().stored() == theirs[59].id()).await;
     assert_eq!(open_within(killed(dir.path()).path(), SMALL).0.view().head(), theirs[59].id());
@@ -219,9 +216,7 @@ async fn a_branch_that_is_left_while_it_is_stored_can_be_brought_back() {
     for block in &theirs {
         assert_eq!(chain.insert(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
     }
-    for block in &ours {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Valid);
-    }
+    follow_all(&chain, &ours, 60).await;
     chain.forkchoice(theirs[1].hash, None, None).await.unwrap();
     for block in &ours {
         assert!(chain.logged(block.hash).unwrap().is_some(), "block {}", block.number());
