@@ -23,7 +23,7 @@ impl Inner {
     pub(super) fn remove_retired(&self) {
         for space in Space::ALL {
             let tree = &self.spaces[space as usize].tree;
-            // In this order: what the engine forgets between the two is kept until the next call, not let go too early.
+            // In this order: a version that comes between the two makes this keep one too many until the next call, not one too few.
             let (current, earlier) = (tree.current_version(), tree.version_free_list_len() as u64);
             let mut held = self.retired.0[space as usize].lock();
             let newest = current.id();
