@@ -466,7 +466,7 @@ impl Sync {
             self.flights.values().filter(|(peer, _)| self.sources.is_asked(peer)).map(|(_, number)| *number).collect();
         let window = (self.sources.able(now) * SHARE).clamp(WINDOW, MAX_FLIGHTS);
         let room = window.saturating_sub(asked.len()).min(MAX_FLIGHTS.saturating_sub(self.flights.len()));
-        for number in gap.wanted(self.ledger.floor(), &asked, window as u64, &self.limits).into_iter().take(room) {
+        for number in gap.wanted(&self.ledger, &asked, window as u64, &self.limits).into_iter().take(room) {
             let Some(peer) = self.sources.choose(gap.deliverer(), |peer| load(&self.flights, peer), now) else {
                 self.starved = self.sources.asked().next().is_none();
                 break;

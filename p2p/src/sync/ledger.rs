@@ -76,6 +76,14 @@ impl Ledger {
         self.heads.safe.number.max(self.genesis.number)
     }
 
+    /// The lowest number that a gap above `low` may miss: our branch has the others unless it leaves ours below our head.
+    pub fn lowest_missing(&self, low: u64) -> u64 {
+        let unsettled = self.unsettled.values().map(|block| block.id.number);
+        let top = unsettled.fold(self.head(), u64::max);
+        let ours = if low > top { top } else { self.floor() };
+        ours.saturating_add(1)
+    }
+
     /// Whether the block is refused. Asking keeps the answer alive.
     pub fn refusal(&mut self, hash: &B256) -> Option<Refusal> {
         self.refused.get(hash).copied()

@@ -410,6 +410,41 @@ fn a_skeleton_past_its_bound_is_walked_in_parts() {
 }
 
 #[test]
+fn a_small_gap_asks_for_what_is_missing_alone() {
+    let chain = branch(genesis(), 60, 1, 10);
+    let mut world = World::new(Limits::default(), &chain);
+    for block in &chain[..30] {
+        world.gossip(block);
+    }
+    world.run(Duration::from_secs(1));
+    world.sync.on_heads(Heads { head: chain[29].id(), safe: genesis() }, world.now);
+    world.connect(Kind::OpNode);
+    let numbers = |blocks: &[Arc<Payload>]| blocks.iter().map(|b| b.number()).collect::<Vec<_>>();
+    let asked = |world: &World| world.requests.iter().flat_map(|(n, times)| vec![*n; *times as usize]).collect::<Vec<_>>();
+    world.gossip(&chain[33]);
+    world.run(Duration::from_secs(1));
+    assert!(world.has(&chain[33]));
+    let mut first = asked(&world);
+    first.sort_unstable();
+    assert_eq!(first, numbers(&chain[30..33]));
+    // The next follows before the chain has answered: what was handed over is not missing either.
+    world.execution = Duration::from_secs(1);
+    world.gossip(&chain[34]);
+    world.gossip(&chain[36]);
+    world.run(Duration::from_millis(500));
+    let mut both = asked(&world);
+    both.sort_unstable();
+    assert_eq!(both, [first, numbers(&chain[35..36])].concat());
+    // A branch that leaves ours below our head is walked down to where it leaves.
+    let rival = branch(chain[24].id(), 30, 2, 10);
+    world.canonical.extend(rival.iter().map(|b| (b.number(), b.clone())));
+    world.execution = Duration::from_millis(2);
+    world.gossip(&rival[14]);
+    world.run(Duration::from_secs(20));
+    assert!(world.has(&rival[14]), "{:?}", world.dropped);
+}
+
+#[test]
 fn a_branch_that_leaves_below_the_safe_block_is_dropped_once() {
     let chain = branch(genesis(), 60, 1, 10);
     let mut world = World::new(Limits::default(), &chain);
