@@ -1,8 +1,8 @@
 //! Gossip checks, off the swarm's task: each runs on a blocking thread, the caches of seen blocks and the signers live here.
 //!
 //! What can overload it: messages faster than they can be checked. At most [`PER_TOPIC`] of strangers run at once for a topic and
-//! [`PER_PEER`] for any peer, so strangers cannot crowd out a static peer; of heavy messages only [`HEAVY`], so that blocks of usual
-//! size need not wait until what is large has been hashed. What comes above waits, and peers take turns: a message
+//! [`PER_PEER`] for any peer, so strangers cannot crowd out a static peer; of heavy and of huge messages only [`PER_LOAD`], so that blocks
+//! of usual size need not wait until what is large has been hashed. What comes above waits, and peers take turns: a message
 //! waits for at most one of every other peer, however many they send. A few of each peer wait, and so many bytes altogether, of which
 //! the largest message is given up first; that is ignored (not rejected: it says nothing about the message), and the block is fetched
 //! by number if it is missed. Blocks of our own go through the same ladder.
@@ -10,7 +10,7 @@
 use crate::{
     handle::Blocks,
     sync::Arrival,
-    topics::{self, LIGHT, Parts},
+    topics::{self, Load, Parts},
 };
 use alloy_primitives::Address;
 use libp2p::{PeerId, gossipsub::MessageId};
@@ -32,8 +32,8 @@ use tokio::{
 
 /// Checks of strangers' messages in flight for one topic.
 const PER_TOPIC: usize = 4;
-/// Of them, on all topics, those of messages that are not light.
-const HEAVY: usize = 1;
+/// Of them, on all topics, those of messages of one [`Load`] that is not light.
+const PER_LOAD: usize = 1;
 /// Checks in flight for one peer.
 const PER_PEER: usize = 2;
 /// Messages of one peer that wait, and bytes of all that do.
@@ -67,13 +67,13 @@ pub struct Unchecked {
     pub version: PayloadVersion,
     /// See [`Parts`].
     pub sealed: Vec<u8>,
-    /// Of a heavy message in the router, taken until the verdict is there.
+    /// Of a message that is not light, in the router; taken until the verdict is there.
     pub place: Option<OwnedSemaphorePermit>,
 }
 
 impl Unchecked {
-    fn is_heavy(&self) -> bool {
-        self.sealed.len() > LIGHT
+    fn load(&self) -> Load {
+        Load::of(self.sealed.len())
     }
 }
 
@@ -140,7 +140,7 @@ struct Ticket {
     origin: Origin,
     version: PayloadVersion,
     turn: u64,
-    heavy: bool,
+    load: Load,
     bloat: u32,
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -232,18 +232,19 @@ impl Checker {
     fn has_room(&self, unchecked: &Unchecked) -> bool {
         let count = |counts: &dyn Fn(&Ticket) -> bool| self.tickets.values().filter(|ticket| counts(ticket)).count();
         let of_topic = |ticket: &Ticket| ticket.version == unchecked.version && ticket.is_of_stranger();
-        let heavy = |ticket: &Ticket| ticket.heavy && ticket.is_of_stranger();
-        let strangers_have = || count(&of_topic) < PER_TOPIC && (!unchecked.is_heavy() || count(&heavy) < HEAVY);
+        let load = unchecked.load();
+        let of_load = |ticket: &Ticket| ticket.load == load && ticket.is_of_stranger();
+        let strangers_have = || count(&of_topic) < PER_TOPIC && (load == Load::Light || count(&of_load) < PER_LOAD);
         count(&|ticket| ticket.is_of(&unchecked.peer)) < PER_PEER && (unchecked.protected || strangers_have())
     }
 
     fn begin(&mut self, turn: u64, unchecked: Unchecked) {
         // One that waited longer than others, for a place that those did not need, does not put everybody before them.
         self.turn = self.turn.max(turn);
-        let (rules, heavy, bloat) = (self.rules.clone(), unchecked.is_heavy(), Parts::of(&unchecked.sealed).bloat());
+        let (rules, load, bloat) = (self.rules.clone(), unchecked.load(), Parts::of(&unchecked.sealed).bloat());
         let Unchecked { peer, protected, message, version, sealed, place } = unchecked;
         let origin = Origin::Peer { peer, protected, message };
-        let ticket = Ticket { origin, version, turn, heavy, bloat, _place: place };
+        let ticket = Ticket { origin, version, turn, load, bloat, _place: place };
         self.start(ticket, move || rules.check(version, Parts::of(&sealed).tagged, Some(peer)));
     }
 
@@ -270,7 +271,7 @@ impl Checker {
         }
         let rules = self.rules.clone();
         let version = rules.forks.payload_version(payload.timestamp());
-        let ticket = Ticket { origin: Origin::Own, version, turn: self.turn, heavy: false, bloat: 0, _place: None };
+        let ticket = Ticket { origin: Origin::Own, version, turn: self.turn, load: Load::Light, bloat: 0, _place: None };
         self.start(ticket, move || {
             let bytes = [&signature[..], &payload.to_wire(version)].concat();
             let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
@@ -334,6 +335,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topics::{HEAVY, LIGHT};
     use starling_proto::fork::Fork;
 
     struct Empty;
@@ -399,19 +401,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_heavy_leaves_room_for_what_is_light() {
+    async fn messages_wait_for_those_of_their_own_load() {
         let mut checker = checker();
-        let (bombers, honest) = (peers(4), PeerId::random());
+        let bombers = peers(4);
         for bomber in bombers.iter().flat_map(|peer| [peer; 2]) {
-            assert!(checker.submit(junk(*bomber, LIGHT + 1)).is_none());
+            assert!(checker.submit(junk(*bomber, HEAVY + 1)).is_none());
         }
-        assert_eq!((checker.tickets.len(), checker.waiting.len()), (HEAVY, 8 - HEAVY));
-        assert!(checker.submit(junk(honest, LIGHT)).is_none());
-        assert_eq!(checker.tickets.values().filter(|ticket| ticket.is_of(&honest)).count(), 1, "it does not wait");
-        let friend = Unchecked { protected: true, ..junk(PeerId::random(), LIGHT + 1) };
+        let waiting = 8 - PER_LOAD;
+        assert_eq!((checker.tickets.len(), checker.waiting.len()), (PER_LOAD, waiting));
+        for bytes in [LIGHT, HEAVY] {
+            let honest = PeerId::random();
+            assert!(checker.submit(junk(honest, bytes)).is_none());
+            assert_eq!(checker.tickets.values().filter(|ticket| ticket.is_of(&honest)).count(), 1, "{bytes} bytes do not wait");
+        }
+        assert!(checker.submit(junk(PeerId::random(), LIGHT + 1)).is_none());
+        assert_eq!(checker.waiting.len(), waiting + 1, "a second heavy one does");
+        let friend = Unchecked { protected: true, ..junk(PeerId::random(), HEAVY + 1) };
         assert!(checker.submit(friend).is_none());
-        assert_eq!(checker.waiting.len(), 8 - HEAVY, "nor does a static peer");
-        for _ in 0..10 {
+        assert_eq!(checker.waiting.len(), waiting + 1, "but no static peer");
+        for _ in 0..12 {
             checker.next().await;
         }
         assert!(checker.tickets.is_empty() && checker.waiting.is_empty());

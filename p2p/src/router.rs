@@ -2,11 +2,11 @@
 //!
 //! By itself the router unpacks a message, and hashes what comes out for its id, where it decides what becomes of it: in the swarm's
 //! task, in which nothing else moves meanwhile. 10 MiB of zeros come in half a MiB and are 30 ms of work. So the connection that brought
-//! a message unpacks it ([`Handler`]): a light one at once, a heavy one on another thread as soon as there is a place. The places are
-//! given in the order of asking and a connection asks for one at a time, so a heavy block waits for one message of every other peer at
-//! most, and a light one for none; static and protected peers have places of their own. A place is taken until the message has been checked, or
-//! nobody wants it checked: what is unpacked and not yet judged is bounded, and a copy of a bomb is known for one when it is looked at.
-//! While no signer is known, no block can be accepted, and what is heavy is not unpacked at all.
+//! a message unpacks it ([`Handler`]): a light one at once, a heavy or huge one on another thread as soon as there is a place for its
+//! [`Load`]. The places are given in the order of asking and a connection asks for one at a time, so a heavy block waits for one heavy
+//! message of every other peer at most, and a light one for none; static and protected peers have places of their own. A place is taken
+//! until the message has been checked, or nobody wants it checked: what is unpacked and not yet judged is bounded, and a copy of a bomb
+//! is known for one when it is looked at. While no signer is known, no block can be accepted, and only what is light is unpacked at all.
 //!
 //! Messages that no node of this network sends, on topics of others or with an author, are taken out before anything is done for them.
 //!
@@ -18,7 +18,7 @@ use crate::{
     gate::SharedRules,
     peers::Offence,
     propagation::SharedPropagation,
-    topics::{LIGHT, Parts, Snappy, unpack, weight},
+    topics::{Load, Parts, Snappy, unpack, weight},
 };
 use futures::{FutureExt, future::BoxFuture, ready};
 use libp2p::{
@@ -44,9 +44,9 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Heavy messages of strangers, and of static and protected peers, that are unpacked at once.
+/// Messages of one load, of strangers and of static and protected peers, that are unpacked at once.
 const PLACES: usize = 1;
-/// Parts of frames, and bytes of messages in them, that may wait behind a heavy message before no more is read; a frame that was begun
+/// Parts of frames, and bytes of messages in them, that may wait behind one without a place before no more is read; a frame that was begun
 /// below it comes whole.
 const WAITING: (usize, usize) = (64, 1 << 20);
 /// Bombs that are remembered.
@@ -61,10 +61,34 @@ type Heard = <RouterHandler as ConnectionHandler>::ToBehaviour;
 /// What the router tells.
 #[derive(Debug)]
 pub enum Event {
-    /// With a heavy message comes its place, to be kept until the message has been checked.
+    /// With a message that is not light comes its place, to be kept until the message has been checked.
     Gossip { event: gossipsub::Event, place: Option<OwnedSemaphorePermit> },
     /// Seen before any check, or without one.
     Offence { peer: PeerId, offence: Offence, evidence: String },
+}
+
+/// Where messages are unpacked that are not light.
+#[derive(Clone)]
+struct Places {
+    heavy: Arc<Semaphore>,
+    huge: Arc<Semaphore>,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        let places = || Arc::new(Semaphore::new(PLACES));
+        Self { heavy: places(), huge: places() }
+    }
+}
+
+impl Places {
+    fn of(&self, load: Load) -> Option<Arc<Semaphore>> {
+        match load {
+            Load::Light => None,
+            Load::Heavy => Some(self.heavy.clone()),
+            Load::Huge => Some(self.huge.clone()),
+        }
+    }
 }
 
 /// The router, which is told what its handlers have unpacked.
@@ -74,13 +98,13 @@ pub struct Router {
     propagation: SharedPropagation,
     rules: SharedRules,
     /// For strangers, and for static and protected peers.
-    places: [Arc<Semaphore>; 2],
+    places: [Places; 2],
     /// Ours.
     topics: Arc<HashSet<TopicHash>>,
     /// Whether a block can be accepted.
     listens: Arc<AtomicBool>,
     bombs: LruCache<MessageId, ()>,
-    /// Heavy messages that the router has looked at and has not told of, if it will.
+    /// Messages with a place that the router has looked at and has not told of, if it will.
     looked_at: Vec<(MessageId, OwnedSemaphorePermit)>,
     offences: VecDeque<Event>,
 }
@@ -88,14 +112,13 @@ pub struct Router {
 impl Router {
     /// `gossip` is joined to its topics, and unpacks with `snappy`.
     pub fn new(gossip: Gossip, snappy: Snappy, propagation: SharedPropagation, rules: SharedRules) -> Self {
-        let places = [(); 2].map(|()| Arc::new(Semaphore::new(PLACES)));
         let topics = Arc::new(gossip.topics().cloned().collect());
         Self {
             gossip,
             snappy,
             propagation,
             rules,
-            places,
+            places: Default::default(),
             topics,
             listens: Arc::new(AtomicBool::new(true)),
             bombs: LruCache::new(BOMBS),
@@ -221,7 +244,7 @@ pub struct Told {
     unpacked: Option<Vec<u8>>,
     /// Messages of the frame that were taken out.
     strays: u32,
-    /// Of a heavy message.
+    /// Of a message that is not light.
     place: Option<OwnedSemaphorePermit>,
 }
 
@@ -254,8 +277,8 @@ impl Part {
         message(&self.heard).map_or(0, |message| message.data.len())
     }
 
-    fn is_heavy(&self) -> bool {
-        message(&self.heard).is_some_and(|message| weight(message) > LIGHT)
+    fn load(&self) -> Load {
+        Load::of(message(&self.heard).map_or(0, weight))
     }
 }
 
@@ -296,28 +319,28 @@ pub struct Handler {
     peer: PeerId,
     /// Whether the peer is a friend may change.
     rules: SharedRules,
-    places: [Arc<Semaphore>; 2],
+    places: [Places; 2],
     topics: Arc<HashSet<TopicHash>>,
     listens: Arc<AtomicBool>,
     /// What came, and the router has not been told.
     parts: VecDeque<Part>,
-    /// A heavy message; nothing comes of it if that panics.
+    /// A message that is not light; nothing comes of it if that panics.
     unpacking: Option<BoxFuture<'static, Option<Told>>>,
 }
 
 impl Handler {
-    /// Tells a light message unpacked, and begins with a heavy one.
+    /// Tells a light message unpacked, and begins with another.
     fn tell(&mut self, mut part: Part) -> Option<Told> {
-        if part.is_heavy() && !self.listens.load(Ordering::Relaxed) {
+        if part.load() != Load::Light && !self.listens.load(Ordering::Relaxed) {
             metrics::counter!("starling_p2p_gossip_total", "verdict" => "no_signer").increment(1);
             if let Heard::Message { rpc, .. } = &mut part.heard {
                 rpc.messages.clear();
             }
         }
-        if !part.is_heavy() {
+        let is_friend = self.rules.lock().friends.contains(&self.peer);
+        let Some(places) = self.places[usize::from(is_friend)].of(part.load()) else {
             return Some(Told::new(part, None));
-        }
-        let places = self.places[usize::from(self.rules.lock().friends.contains(&self.peer))].clone();
+        };
         let unpacking = async move {
             let place = places.acquire_owned().await.ok();
             tokio::task::spawn_blocking(move || Told::new(part, place)).await.ok()
@@ -387,9 +410,9 @@ impl ConnectionHandler for Handler {
                 return Poll::Ready(told);
             }
         }
-        // Of what is heavy no more than that: a peer that was hung up on has no more work made for it.
+        // Of what is not light no more than that: a peer that was hung up on has no more work made for it.
         while let Some(part) = self.parts.pop_front() {
-            if !part.is_heavy() {
+            if part.load() == Load::Light {
                 return Poll::Ready(Some(Told::new(part, None)));
             }
         }

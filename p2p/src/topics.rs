@@ -29,8 +29,29 @@ const MESSAGES_PER_FRAME: usize = 128;
 const QUEUE_LEN: usize = 64;
 /// What a light message unpacks to at most, in bytes; few blocks are heavier. A millisecond's work.
 pub const LIGHT: usize = 512 << 10;
+/// What a heavy one does; no block of a chain with usual limits is huge. Some milliseconds' work, where the largest are thirty.
+pub const HEAVY: usize = 2 << 20;
 /// How much larger a message may become and still be like a block, which becomes two or three times as large.
 const GROWTH: usize = 4;
+
+/// How much work a message is. Those that are not light wait for others of their own load alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    Light,
+    Heavy,
+    Huge,
+}
+
+impl Load {
+    /// Of a message that unpacks to so many bytes.
+    pub fn of(bytes: usize) -> Self {
+        match bytes {
+            0..=LIGHT => Self::Light,
+            ..=HEAVY => Self::Heavy,
+            _ => Self::Huge,
+        }
+    }
+}
 
 /// The four topics of a chain. All are joined, all the time; others are not even subscribed to for peers.
 #[derive(Clone, Debug)]

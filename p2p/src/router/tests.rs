@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     config::Mesh,
-    topics::{self, Topics, gossip_config},
+    topics::{self, HEAVY, LIGHT, Topics, gossip_config},
 };
 use futures::StreamExt;
 use libp2p::{
@@ -70,27 +70,29 @@ async fn listen(node: &mut Swarm<Router>) -> Multiaddr {
     }
 }
 
-/// Three peers send to a node in which there is no place for what is heavy and from a stranger.
+/// Three peers send to a node in which there is no place for what is huge and from a stranger.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_heavy_waits_for_a_place_and_what_is_light_or_of_a_static_peer_does_not() {
-    let (mut node, mut heavy, mut light, mut friend) = (swarm(), swarm(), swarm(), swarm());
+async fn what_is_huge_waits_for_a_place_and_what_is_smaller_or_of_a_static_peer_does_not() {
+    let (mut node, mut huge, mut small, mut friend) = (swarm(), swarm(), swarm(), swarm());
     let address = listen(&mut node).await;
-    heavy.dial(address.clone()).unwrap();
-    light.dial(address.clone()).unwrap();
-    let mut places = node.behaviour().places[0].clone().acquire_many_owned(PLACES as u32).await.ok();
+    huge.dial(address.clone()).unwrap();
+    small.dial(address.clone()).unwrap();
+    let mut places = node.behaviour().places[0].huge.clone().acquire_many_owned(PLACES as u32).await.ok();
     assert!(places.is_some());
-    let (large, of_friend) = (vec![7; LIGHT + 1], vec![8; LIGHT + 1]);
+    let (large, of_friend) = (vec![7; HEAVY + 1], vec![8; HEAVY + 1]);
+    // Every third is heavy.
+    let small_one = |i: u8| vec![i; if i % 3 == 0 { LIGHT + 1 } else { 1 }];
     let mut came = Vec::new();
     let exchange = async {
         loop {
             tokio::select! {
-                event = heavy.select_next_some() => if is_subscribed(&event) {
-                    publish(&mut heavy, large.clone());
-                    // After a heavy one on the same connection.
-                    publish(&mut heavy, vec![0]);
+                event = huge.select_next_some() => if is_subscribed(&event) {
+                    publish(&mut huge, large.clone());
+                    // After a huge one on the same connection.
+                    publish(&mut huge, vec![0]);
                 },
-                event = light.select_next_some() => if is_subscribed(&event) {
-                    publish(&mut light, vec![1]);
+                event = small.select_next_some() => if is_subscribed(&event) {
+                    publish(&mut small, small_one(1));
                 },
                 event = friend.select_next_some() => if is_subscribed(&event) {
                     // Protected while it is connected.
@@ -100,19 +102,19 @@ async fn what_is_heavy_waits_for_a_place_and_what_is_light_or_of_a_static_peer_d
                 event = node.select_next_some() => {
                     let Some((bytes, _place)) = told(event) else { continue };
                     came.push(bytes.clone());
-                    match &bytes[..] {
-                        [30] => friend.dial(address.clone()).unwrap(),
-                        [0] => break,
-                        bytes if bytes == of_friend => drop(places.take()),
-                        [i] => publish(&mut light, vec![i + 1]),
-                        _ => {}
+                    match bytes[0] {
+                        0 => break,
+                        7 if bytes == large => {}
+                        8 if bytes == of_friend => drop(places.take()),
+                        30 => friend.dial(address.clone()).unwrap(),
+                        i => publish(&mut small, small_one(i + 1)),
                     }
                 }
             }
         }
     };
     tokio::time::timeout(LONG, exchange).await.expect("everything comes");
-    let expected: Vec<Vec<u8>> = (1..=30).map(|i| vec![i]).chain([of_friend, large, vec![0]]).collect();
+    let expected: Vec<Vec<u8>> = (1..=30).map(small_one).chain([of_friend, large, vec![0]]).collect();
     assert!(came == expected, "{:?}", came.iter().map(Vec::len).collect::<Vec<_>>());
 }
 
@@ -122,7 +124,7 @@ async fn who_waits_for_a_place_is_spoken_to_meanwhile() {
     let (mut node, mut heavy) = (swarm(), swarm());
     let address = listen(&mut node).await;
     heavy.dial(address).unwrap();
-    let _places = node.behaviour().places[0].clone().acquire_many_owned(PLACES as u32).await.unwrap();
+    let _places = node.behaviour().places[0].heavy.clone().acquire_many_owned(PLACES as u32).await.unwrap();
     let exchange = async {
         loop {
             tokio::select! {
@@ -177,7 +179,7 @@ async fn a_place_is_taken_until_the_message_has_been_checked_and_a_copy_takes_no
                             other.dial(address.clone()).unwrap();
                         }
                         0 => {
-                            assert_eq!(node.behaviour().places[0].available_permits(), 0);
+                            assert_eq!(node.behaviour().places[0].heavy.available_permits(), 0);
                             drop(held.take().unwrap());
                             // A copy, and another behind it.
                             publish(&mut other, large(1));

@@ -31,7 +31,7 @@ pub(super) struct Unheard {
 }
 
 impl Service {
-    /// `place`: of a heavy message.
+    /// `place`: of a message that is not light.
     pub(super) fn on_gossip(&mut self, event: gossipsub::Event, place: Option<OwnedSemaphorePermit>) {
         match event {
             gossipsub::Event::Message { propagation_source: peer, message_id, message } => {
