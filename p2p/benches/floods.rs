@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let blocks = std::env::var("STARLING_BENCH_BLOCKS").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     // Made before anything is measured.
-    bomb();
+    bomb(LARGEST);
     let mut missed = 0;
     for bytes in BYTES {
         println!("a block of {bytes} bytes, publish to accepted: {blocks} without and {blocks} with each attack; ms");

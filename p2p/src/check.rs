@@ -1,16 +1,16 @@
 //! Gossip checks, off the swarm's task: each runs on a blocking thread, the caches of seen blocks and the signers live here.
 //!
-//! What can overload it: messages faster than they can be checked. At most [`PER_TOPIC`] of strangers run at once for a topic and
-//! [`PER_PEER`] for any peer, so strangers cannot crowd out a static peer; of heavy and of huge messages only [`PER_LOAD`], so that blocks
-//! of usual size need not wait until what is large has been hashed. What comes above waits, and peers take turns: a message
-//! waits for at most one of every other peer, however many they send. A few of each peer wait, and so many bytes altogether, of which
-//! the largest message is given up first; that is ignored (not rejected: it says nothing about the message), and the block is fetched
-//! by number if it is missed. Blocks of our own go through the same ladder.
+//! What can overload it: messages faster than they can be checked. Of those that are light at most [`PER_TOPIC`] of strangers run at
+//! once for a topic, of any [`PER_PEER`] for a peer, so strangers cannot crowd out a static peer; what is not light comes with a place
+//! of the router's, which bounds it. What comes above waits, and peers take turns: a message waits for at most one of every other peer,
+//! however many they send. A few of each peer wait, and so many bytes altogether, of which the largest message is given up first; that
+//! is ignored (not rejected: it says nothing about the message), and the block is fetched by number if it is missed. Blocks of our own
+//! go through the same ladder.
 
 use crate::{
     handle::Blocks,
     sync::Arrival,
-    topics::{self, Load, Parts},
+    topics::{self, Parts},
 };
 use alloy_primitives::Address;
 use libp2p::{PeerId, gossipsub::MessageId};
@@ -30,10 +30,8 @@ use tokio::{
     task::{Id, JoinSet},
 };
 
-/// Checks of strangers' messages in flight for one topic.
+/// Checks of strangers' light messages in flight for one topic.
 const PER_TOPIC: usize = 4;
-/// Of them, on all topics, those of messages of one [`Load`] that is not light.
-const PER_LOAD: usize = 1;
 /// Checks in flight for one peer.
 const PER_PEER: usize = 2;
 /// Messages of one peer that wait, and bytes of all that do.
@@ -69,12 +67,6 @@ pub struct Unchecked {
     pub sealed: Vec<u8>,
     /// Of a message that is not light, in the router; taken until the verdict is there.
     pub place: Option<OwnedSemaphorePermit>,
-}
-
-impl Unchecked {
-    fn load(&self) -> Load {
-        Load::of(self.sealed.len())
-    }
 }
 
 /// Why a message is not checked.
@@ -140,9 +132,8 @@ struct Ticket {
     origin: Origin,
     version: PayloadVersion,
     turn: u64,
-    load: Load,
     bloat: u32,
-    _place: Option<OwnedSemaphorePermit>,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
@@ -231,20 +222,19 @@ impl Checker {
 
     fn has_room(&self, unchecked: &Unchecked) -> bool {
         let count = |counts: &dyn Fn(&Ticket) -> bool| self.tickets.values().filter(|ticket| counts(ticket)).count();
-        let of_topic = |ticket: &Ticket| ticket.version == unchecked.version && ticket.is_of_stranger();
-        let load = unchecked.load();
-        let of_load = |ticket: &Ticket| ticket.load == load && ticket.is_of_stranger();
-        let strangers_have = || count(&of_topic) < PER_TOPIC && (load == Load::Light || count(&of_load) < PER_LOAD);
-        count(&|ticket| ticket.is_of(&unchecked.peer)) < PER_PEER && (unchecked.protected || strangers_have())
+        let is_counted =
+            |ticket: &Ticket| ticket.version == unchecked.version && ticket.is_of_stranger() && ticket.place.is_none();
+        let is_free = unchecked.protected || unchecked.place.is_some();
+        count(&|ticket| ticket.is_of(&unchecked.peer)) < PER_PEER && (is_free || count(&is_counted) < PER_TOPIC)
     }
 
     fn begin(&mut self, turn: u64, unchecked: Unchecked) {
-        // One that waited longer than others, for a place that those did not need, does not put everybody before them.
+        // One that waited longer than others, for an earlier one of its peer, does not put everybody before them.
         self.turn = self.turn.max(turn);
-        let (rules, load, bloat) = (self.rules.clone(), unchecked.load(), Parts::of(&unchecked.sealed).bloat());
+        let (rules, bloat) = (self.rules.clone(), Parts::of(&unchecked.sealed).bloat());
         let Unchecked { peer, protected, message, version, sealed, place } = unchecked;
         let origin = Origin::Peer { peer, protected, message };
-        let ticket = Ticket { origin, version, turn, load, bloat, _place: place };
+        let ticket = Ticket { origin, version, turn, bloat, place };
         self.start(ticket, move || rules.check(version, Parts::of(&sealed).tagged, Some(peer)));
     }
 
@@ -271,7 +261,7 @@ impl Checker {
         }
         let rules = self.rules.clone();
         let version = rules.forks.payload_version(payload.timestamp());
-        let ticket = Ticket { origin: Origin::Own, version, turn: self.turn, load: Load::Light, bloat: 0, _place: None };
+        let ticket = Ticket { origin: Origin::Own, version, turn: self.turn, bloat: 0, place: None };
         self.start(ticket, move || {
             let bytes = [&signature[..], &payload.to_wire(version)].concat();
             let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
@@ -335,8 +325,8 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topics::{HEAVY, LIGHT};
     use starling_proto::fork::Fork;
+    use tokio::sync::Semaphore;
 
     struct Empty;
 
@@ -401,43 +391,43 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_wait_for_those_of_their_own_load() {
+    async fn what_has_a_place_waits_for_nothing_without_one_nor_that_for_it() {
         let mut checker = checker();
-        let bombers = peers(4);
-        for bomber in bombers.iter().flat_map(|peer| [peer; 2]) {
-            assert!(checker.submit(junk(*bomber, HEAVY + 1)).is_none());
+        let with_place = |peer| Unchecked { place: Arc::new(Semaphore::new(1)).try_acquire_owned().ok(), ..junk(peer, 1) };
+        let of = |checker: &Checker, peer| checker.tickets.values().filter(|ticket| ticket.is_of(peer)).count();
+        for bomber in peers(2 * PER_TOPIC) {
+            assert!(checker.submit(with_place(bomber)).is_none());
         }
-        let waiting = 8 - PER_LOAD;
-        assert_eq!((checker.tickets.len(), checker.waiting.len()), (PER_LOAD, waiting));
-        for bytes in [LIGHT, HEAVY] {
-            let honest = PeerId::random();
-            assert!(checker.submit(junk(honest, bytes)).is_none());
-            assert_eq!(checker.tickets.values().filter(|ticket| ticket.is_of(&honest)).count(), 1, "{bytes} bytes do not wait");
+        for stranger in peers(PER_TOPIC) {
+            assert!(checker.submit(junk(stranger, 1)).is_none());
         }
-        assert!(checker.submit(junk(PeerId::random(), LIGHT + 1)).is_none());
-        assert_eq!(checker.waiting.len(), waiting + 1, "a second heavy one does");
-        let friend = Unchecked { protected: true, ..junk(PeerId::random(), HEAVY + 1) };
-        assert!(checker.submit(friend).is_none());
-        assert_eq!(checker.waiting.len(), waiting + 1, "but no static peer");
-        for _ in 0..12 {
+        assert!(checker.waiting.is_empty());
+        let (light, heavy) = (PeerId::random(), PeerId::random());
+        assert!(checker.submit(junk(light, 1)).is_none());
+        for _ in 0..PER_PEER + 1 {
+            assert!(checker.submit(with_place(heavy)).is_none());
+        }
+        assert_eq!((of(&checker, &light), of(&checker, &heavy), checker.waiting.len()), (0, PER_PEER, 2));
+        for _ in 0..3 * PER_TOPIC + 2 + PER_PEER {
             checker.next().await;
         }
         assert!(checker.tickets.is_empty() && checker.waiting.is_empty());
     }
 
     #[tokio::test]
-    async fn a_heavy_message_that_waited_long_puts_nobody_before_those_who_wait() {
+    async fn a_message_that_waited_long_for_its_own_peer_puts_nobody_before_those_who_wait() {
         let mut checker = checker();
         let (late, honest) = (PeerId::random(), PeerId::random());
-        assert!(checker.submit(junk(PeerId::random(), LIGHT + 1)).is_none());
-        assert!(checker.submit(junk(late, LIGHT + 1)).is_none());
-        // Meanwhile a hundred light ones of others were checked.
+        for _ in 0..PER_PEER + 1 {
+            assert!(checker.submit(junk(late, 1)).is_none());
+        }
+        // Meanwhile a hundred of others were checked.
         checker.turn = 100;
-        for flooder in peers(PER_TOPIC) {
+        for flooder in peers(PER_TOPIC - PER_PEER) {
             assert!(checker.submit(junk(flooder, 1)).is_none());
         }
         assert!(checker.submit(junk(honest, 1)).is_none());
-        while !checker.tickets.values().any(|ticket| ticket.is_of(&late)) {
+        while checker.waiting.iter().any(|(_, unchecked)| unchecked.peer == late) {
             checker.next().await;
         }
         assert_eq!(checker.turn, 100, "whoever comes now comes after those who wait");

@@ -46,7 +46,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Messages of one load, of strangers and of static and protected peers, that are unpacked at once.
 const PLACES: usize = 1;
-/// Parts of frames, and bytes of messages in them, that may wait behind one without a place before no more is read; a frame that was begun
+/// Parts of frames, and bytes of messages in them, that may wait behind one that waits for a place, before no more is read; a frame that was begun
 /// below it comes whole.
 const WAITING: (usize, usize) = (64, 1 << 20);
 /// Bombs that are remembered.
@@ -78,16 +78,6 @@ impl Default for Places {
     fn default() -> Self {
         let places = || Arc::new(Semaphore::new(PLACES));
         Self { heavy: places(), huge: places() }
-    }
-}
-
-impl Places {
-    fn of(&self, load: Load) -> Option<Arc<Semaphore>> {
-        match load {
-            Load::Light => None,
-            Load::Heavy => Some(self.heavy.clone()),
-            Load::Huge => Some(self.huge.clone()),
-        }
     }
 }
 
@@ -127,7 +117,7 @@ impl Router {
         }
     }
 
-    /// Whether blocks are accepted at all; if not, what is heavy is passed over.
+    /// Whether blocks are accepted at all; if not, what is not light is passed over.
     pub fn listen(&self, listens: bool) {
         self.listens.store(listens, Ordering::Relaxed);
     }
@@ -331,15 +321,21 @@ pub struct Handler {
 impl Handler {
     /// Tells a light message unpacked, and begins with another.
     fn tell(&mut self, mut part: Part) -> Option<Told> {
-        if part.load() != Load::Light && !self.listens.load(Ordering::Relaxed) {
+        let mut load = part.load();
+        if load != Load::Light && !self.listens.load(Ordering::Relaxed) {
             metrics::counter!("starling_p2p_gossip_total", "verdict" => "no_signer").increment(1);
             if let Heard::Message { rpc, .. } = &mut part.heard {
                 rpc.messages.clear();
             }
+            load = Load::Light;
         }
-        let is_friend = self.rules.lock().friends.contains(&self.peer);
-        let Some(places) = self.places[usize::from(is_friend)].of(part.load()) else {
-            return Some(Told::new(part, None));
+        let places = |of: fn(&Places) -> &Arc<Semaphore>| {
+            of(&self.places[usize::from(self.rules.lock().friends.contains(&self.peer))]).clone()
+        };
+        let places = match load {
+            Load::Light => return Some(Told::new(part, None)),
+            Load::Heavy => places(|places| &places.heavy),
+            Load::Huge => places(|places| &places.huge),
         };
         let unpacking = async move {
             let place = places.acquire_owned().await.ok();

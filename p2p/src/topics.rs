@@ -29,12 +29,12 @@ const MESSAGES_PER_FRAME: usize = 128;
 const QUEUE_LEN: usize = 64;
 /// What a light message unpacks to at most, in bytes; few blocks are heavier. A millisecond's work.
 pub const LIGHT: usize = 512 << 10;
-/// What a heavy one does; no block of a chain with usual limits is huge. Some milliseconds' work, where the largest are thirty.
+/// What a heavy one does. Some milliseconds' work, where the largest message is thirty.
 pub const HEAVY: usize = 2 << 20;
 /// How much larger a message may become and still be like a block, which becomes two or three times as large.
 const GROWTH: usize = 4;
 
-/// How much work a message is. Those that are not light wait for others of their own load alone.
+/// How much work a message is. To be unpacked, it waits for others of its own load alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     Light,

@@ -248,13 +248,13 @@ impl Gap {
     }
 
     /// Numbers to ask for next, the most urgent first, without those in `asked` and no further than `window`: downward below the
-    /// skeleton to what `ledger` may miss, upward once on the ground.
+    /// skeleton to what is likely missing, upward once on the ground.
     pub fn wanted(&self, ledger: &Ledger, asked: &[u64], window: u64, limits: &Limits) -> Vec<u64> {
         let missing = |number: &u64| !self.bodies.contains_key(number) && !asked.contains(number);
         if self.ground.is_none() {
             // Bodies above make way, so the whole budget is for those that come ahead of their turn.
             let ahead = ((limits.bodies / self.average()) as u64).clamp(1, window);
-            let lowest = ledger.lowest_missing(self.low).max((self.low + 1).saturating_sub(ahead));
+            let lowest = ledger.likely_missing(self.low).max((self.low + 1).saturating_sub(ahead));
             return (lowest..=self.low).rev().filter(missing).collect();
         }
         // Upward only what will not be evicted before its turn.

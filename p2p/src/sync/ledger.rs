@@ -76,12 +76,16 @@ impl Ledger {
         self.heads.safe.number.max(self.genesis.number)
     }
 
-    /// The lowest number that a gap above `low` may miss: our branch has the others unless it leaves ours below our head.
-    pub fn lowest_missing(&self, low: u64) -> u64 {
+    /// From which number on a branch that comes down to `low` is likely missing: above what our branch has, or, if it leaves that below,
+    /// as far again as it has left it already.
+    pub fn likely_missing(&self, low: u64) -> u64 {
         let unsettled = self.unsettled.values().map(|block| block.id.number);
         let top = unsettled.fold(self.head(), u64::max);
-        let ours = if low > top { top } else { self.floor() };
-        ours.saturating_add(1)
+        let known = match top.checked_sub(low) {
+            None => top,
+            Some(below) => low.saturating_sub(below.saturating_add(2)),
+        };
+        known.max(self.floor()).saturating_add(1)
     }
 
     /// Whether the block is refused. Asking keeps the answer alive.

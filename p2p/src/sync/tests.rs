@@ -442,6 +442,15 @@ fn a_small_gap_asks_for_what_is_missing_alone() {
     world.gossip(&rival[14]);
     world.run(Duration::from_secs(20));
     assert!(world.has(&rival[14]), "{:?}", world.dropped);
+    // One that leaves ours by a few blocks is not looked for far below.
+    world.sync.on_heads(Heads { head: rival[14].id(), safe: genesis() }, world.now);
+    let rival = branch(rival[12].id(), 2, 3, 10);
+    world.canonical.extend(rival.iter().map(|b| (b.number(), b.clone())));
+    world.requests.clear();
+    world.gossip(&rival[1]);
+    world.run(Duration::from_secs(20));
+    assert!(world.has(&rival[1]), "{:?}", world.dropped);
+    assert_eq!(world.requests.values().sum::<u64>(), 3);
 }
 
 #[test]

@@ -57,11 +57,23 @@ const fn attack(name: &'static str, charge: &'static str, begin: Begin) -> Attac
     Attack { name, charge, attackers: 1, gap: 0, begin }
 }
 
-pub const ATTACKS: [Attack; 9] = [
+pub const ATTACKS: [Attack; 10] = [
     attack("garbage", "too_large", |node, _| Box::pin(async move { again_and_again(&node, flood_garbage).await })),
     Attack {
         attackers: 2,
-        ..attack("bombs", "bomb", |node, _| Box::pin(async move { again_and_again(&node, throw_bombs).await }))
+        ..attack("bombs", "bomb", |node, _| {
+            Box::pin(async move {
+                again_and_again(&node, async |raw: &mut Raw, node: &Node| throw_bombs(raw, node, LARGEST).await).await
+            })
+        })
+    },
+    Attack {
+        attackers: 2,
+        ..attack("smaller bombs", "bomb", |node, _| {
+            Box::pin(async move {
+                again_and_again(&node, async |raw: &mut Raw, node: &Node| throw_bombs(raw, node, SMALLER).await).await
+            })
+        })
     },
     attack("streams", "stream_flood", |node, _| {
         Box::pin(async move {
@@ -244,17 +256,23 @@ pub async fn flood_garbage(raw: &mut Raw, node: &Node) {
 /// Where the number of a bomb stands in it.
 const NUMBER: [u8; 8] = [1, 3, 5, 7, 11, 13, 17, 19];
 
-/// The largest message in half a MiB, each time another. A signature from which some signer can be recovered comes first.
-pub fn bomb() -> Vec<u8> {
+/// Bytes of the largest message, which comes in half a MiB, and of one that waits for its place together with blocks above 512 KiB.
+pub const LARGEST: usize = gossip::MAX_MESSAGE_LEN;
+pub const SMALLER: usize = 2 << 20;
+
+/// A message of zeros, each time another. A signature from which some signer can be recovered comes first.
+pub fn bomb(bytes: usize) -> Vec<u8> {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    static BOMB: LazyLock<(Vec<u8>, usize)> = LazyLock::new(|| {
+    static BOMBS: LazyLock<[(Vec<u8>, usize); 2]> = LazyLock::new(|| {
         let signature = sign::sign(&sign::secret_from_hex(STRANGER).unwrap(), CHAIN, b"anything");
-        let zeros = vec![0; gossip::MAX_MESSAGE_LEN - signature.len() - NUMBER.len()];
-        let packed = snap::raw::Encoder::new().compress_vec(&[&signature[..], &NUMBER, &zeros].concat()).unwrap();
-        let place = packed.windows(NUMBER.len()).position(|part| part == NUMBER).unwrap();
-        (packed, place)
+        [LARGEST, SMALLER].map(|bytes| {
+            let zeros = vec![0; bytes - signature.len() - NUMBER.len()];
+            let packed = snap::raw::Encoder::new().compress_vec(&[&signature[..], &NUMBER, &zeros].concat()).unwrap();
+            let place = packed.windows(NUMBER.len()).position(|part| part == NUMBER).unwrap();
+            (packed, place)
+        })
     });
-    let (mut bomb, place) = BOMB.clone();
+    let (mut bomb, place) = BOMBS[usize::from(bytes == SMALLER)].clone();
     bomb[place..place + NUMBER.len()].copy_from_slice(&MADE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
     bomb
 }
@@ -272,10 +290,10 @@ async fn send(raw: &mut Raw, stream: &mut Stream, frame: &[u8]) -> bool {
 }
 
 /// As fast as they are taken.
-pub async fn throw_bombs(raw: &mut Raw, node: &Node) {
+pub async fn throw_bombs(raw: &mut Raw, node: &Node, bytes: usize) {
     let mut stream = raw.open(node, GOSSIP).await;
     while is_let_alone(raw, node) {
-        let bomb = frame(&[bomb()]);
+        let bomb = frame(&[bomb(bytes)]);
         if !send(raw, &mut stream, &bomb).await {
             return;
         }

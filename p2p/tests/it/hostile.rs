@@ -109,7 +109,7 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
     let blocks = chain(1, vec![]);
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let bombs: Vec<Vec<u8>> = (0..3).map(|_| bomb()).collect();
+    let bombs: Vec<Vec<u8>> = (0..3).map(|_| bomb(LARGEST)).collect();
     let _stream = raw.send_frame(&node, frame_on("/optimism/1/3/blocks", &bombs)).await;
     let id = raw.id();
     raw.drive(node.noted(id, "stray", 1)).await;
@@ -129,7 +129,7 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
 async fn a_copy_of_a_bomb_is_one() {
     let node = Node::start(config()).await;
     let (mut first, mut second) = (Raw::connected_to(&node, false).await, Raw::connected_to(&node, false).await);
-    let bomb = frame(&[bomb()]);
+    let bomb = frame(&[bomb(LARGEST)]);
     for raw in [&mut first, &mut second] {
         let _stream = raw.send_frame(&node, bomb.clone()).await;
         let id = raw.id();

@@ -1,7 +1,7 @@
 //! Offences, bans, and what the ledger says of them.
 
 use crate::{
-    attackers::{answer_with_another, throw_bombs},
+    attackers::{LARGEST, answer_with_another, throw_bombs},
     net::*,
 };
 use futures::{AsyncWriteExt, StreamExt};
@@ -213,7 +213,7 @@ async fn two_bombs_are_a_ban_and_a_large_block_is_none() {
     let node = Node::start(config()).await;
     let mut bomber = Raw::connected_to(&node, false).await;
     let mut honest = Raw::connected_to(&node, false).await;
-    tokio::time::timeout(LONG, throw_bombs(&mut bomber, &node)).await.expect("it hangs up");
+    tokio::time::timeout(LONG, throw_bombs(&mut bomber, &node, LARGEST)).await.expect("it hangs up");
     bomber.gone_from(&node).await;
     let debts = node.debts(bomber.id()).await;
     // Those that were under way when it was banned are counted, too.
