@@ -46,8 +46,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Messages of one load, of strangers and of static and protected peers, that are unpacked at once.
 const PLACES: usize = 1;
-/// Parts of frames, and bytes of messages in them, that may wait behind one that waits for a place, before no more is read; a frame that was begun
-/// below it comes whole.
+/// Parts of frames, and bytes of messages in them, that may wait behind one that waits for a place, before no more is read; a frame that
+/// was begun below it comes whole.
 const WAITING: (usize, usize) = (64, 1 << 20);
 /// Bombs that are remembered.
 const BOMBS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
@@ -329,14 +329,11 @@ impl Handler {
             }
             load = Load::Light;
         }
-        let places = |of: fn(&Places) -> &Arc<Semaphore>| {
-            of(&self.places[usize::from(self.rules.lock().friends.contains(&self.peer))]).clone()
-        };
-        let places = match load {
-            Load::Light => return Some(Told::new(part, None)),
-            Load::Heavy => places(|places| &places.heavy),
-            Load::Huge => places(|places| &places.huge),
-        };
+        if load == Load::Light {
+            return Some(Told::new(part, None));
+        }
+        let places = &self.places[usize::from(self.rules.lock().friends.contains(&self.peer))];
+        let places = if load == Load::Heavy { &places.heavy } else { &places.huge }.clone();
         let unpacking = async move {
             let place = places.acquire_owned().await.ok();
             tokio::task::spawn_blocking(move || Told::new(part, place)).await.ok()
