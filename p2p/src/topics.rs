@@ -45,10 +45,12 @@ pub enum Load {
 impl Load {
     /// Of a message that unpacks to so many bytes.
     pub fn of(bytes: usize) -> Self {
-        match bytes {
-            0..=LIGHT => Self::Light,
-            ..=HEAVY => Self::Heavy,
-            _ => Self::Huge,
+        if bytes <= LIGHT {
+            Self::Light
+        } else if bytes <= HEAVY {
+            Self::Heavy
+        } else {
+            Self::Huge
         }
     }
 }

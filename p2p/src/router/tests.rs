@@ -81,7 +81,7 @@ async fn what_is_huge_waits_for_a_place_and_what_is_smaller_or_of_a_static_peer_
     assert!(places.is_some());
     let (large, of_friend) = (vec![7; HEAVY + 1], vec![8; HEAVY + 1]);
     // Every third is heavy.
-    let small_one = |i: u8| vec![i; if i % 3 == 0 { LIGHT + 1 } else { 1 }];
+    let small_one = |i: u8| vec![i; if i.is_multiple_of(3) { LIGHT + 1 } else { 1 }];
     let mut came = Vec::new();
     let exchange = async {
         loop {
