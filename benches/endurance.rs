@@ -3,7 +3,7 @@
 //!
 //! A second process is the node: it gets blocks one by one over a pipe, as a follower gets them from the swarm, and shows each minute how
 //! long blocks took from decoded bytes to a visible head: no compaction may hold one up. This process makes the blocks ahead, in a store
-//! that keeps no history and, if the chain begins with it, lies in memory: the disk is then the node's alone, but not the cores, and a block
+//! that keeps no history and lies in memory, if there is room: the disk is then the node's alone, but not the cores, and a block
 //! that waits for one waits in these figures too. In the last columns is what the machine made others wait: the longest that a thread which
 //! only sleeps for a millisecond overslept, and the longest that a read of 4 kB took which no cache answers, one every 10 milliseconds and
 //! of a file that the node knows nothing of.
@@ -36,7 +36,7 @@ const HISTORY: u64 = 302_400;
 /// Blocks behind the head that are finalized, in both stores.
 const FINALIZED: u64 = 1000;
 const ROW_EVERY: Duration = Duration::from_secs(60);
-/// Where files lie in memory, and the bytes that the maker's may take.
+/// Where files lie in memory, and the bytes that the maker's may grow by.
 const MEMORY: &str = "/dev/shm";
 const MAKER: u64 = 8 << 30;
 /// Set for the process that is the node: its data directory.
@@ -57,11 +57,6 @@ async fn make() {
     let (time, before) = (Duration::from_secs(60 * size("STARLING_BENCH_MINUTES", 1) as u64), size("STARLING_BENCH_BLOCKS", 0));
     let transfers = size("STARLING_BENCH_TRANSFERS", 10);
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // With the history of many blocks it is too large for memory.
-    let roomy = |stat: nix::sys::statvfs::Statvfs| stat.blocks_available() * stat.fragment_size() > MAKER;
-    let in_memory = before == 0 && nix::sys::statvfs::statvfs(MEMORY).is_ok_and(roomy);
-    let maker = if in_memory { tempfile::tempdir_in(MEMORY) } else { tempfile::tempdir() };
-    let maker = maker.expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
 
     let (mut ground, mut spread) = Spread::new(accounts);
@@ -89,6 +84,11 @@ async fn make() {
         println!("{before} blocks before on {:.0} MB, {:.0} bytes each", more / 1e6, more / before as f64);
         state = whole;
     }
+    // The disk is the node's alone if memory has room.
+    let roomy = |stat: nix::sys::statvfs::Statvfs| stat.blocks_available() * stat.fragment_size() > state + MAKER;
+    let in_memory = nix::sys::statvfs::statvfs(MEMORY).is_ok_and(roomy);
+    let maker = if in_memory { tempfile::tempdir_in(MEMORY) } else { tempfile::tempdir() };
+    let maker = maker.expect("a temporary folder");
     copy(&path("node"), maker.path());
 
     let program = std::env::current_exe().expect("the bench has a path");
@@ -141,7 +141,7 @@ async fn node(datadir: &Path) {
     let (overslept, read) = (Probe::watch(oversleep), Probe::watch(disk_read(datadir.parent().expect("a folder"))));
     let (mut all, mut minute, mut late) = (Times::default(), Times::default(), Vec::new());
     let (mut row, begun) = (Instant::now(), Instant::now());
-    println!("  minute   blocks    p50 ms    p99 ms    max ms   resident MB   overslept ms   disk read ms");
+    println!("  minute   blocks    p50 ms    p99 ms    max ms   resident MB   at most   overslept ms   disk read ms");
     while let Some(wire) = frames::read(&mut pipe) {
         let decoded = WirePayload::decode(PayloadVersion::V4, &wire).expect("a payload").into_payload();
         let payload = Arc::new(decoded.expect("it is whole"));
@@ -158,9 +158,13 @@ async fn node(datadir: &Path) {
         finalize(&chain, &payload).await;
         if row.elapsed() >= ROW_EVERY {
             let [p50, p99, max] = [50, 99, 100].map(|percent| ms(minute.percentile(percent)));
-            let (minutes, resident) = (begun.elapsed().as_secs() / 60, process::resident().0 as f64 / 1e6);
+            let minutes = begun.elapsed().as_secs() / 60;
+            let (resident, peak) = process::resident();
+            let (resident, peak) = (resident as f64 / 1e6, peak as f64 / 1e6);
             let (blocks, slept, read) = (minute.len(), ms(overslept.take()), ms(read.take()));
-            println!("{minutes:>8} {blocks:>8} {p50:>9.3} {p99:>9.3} {max:>9.3} {resident:>13.0} {slept:>14.1} {read:>14.1}");
+            println!(
+                "{minutes:>8} {blocks:>8} {p50:>9.3} {p99:>9.3} {max:>9.3} {resident:>13.0} {peak:>9.0} {slept:>14.1} {read:>14.1}"
+            );
             (minute, row) = (Times::default(), Instant::now());
         }
     }
