@@ -319,17 +319,17 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// Tells a light message unpacked, and begins with another.
+    /// Tells a light message unpacked, and begins with another if it can be accepted.
     fn tell(&mut self, mut part: Part) -> Option<Told> {
-        let mut load = part.load();
-        if load != Load::Light && !self.listens.load(Ordering::Relaxed) {
+        let load = part.load();
+        if load == Load::Light {
+            return Some(Told::new(part, None));
+        }
+        if !self.listens.load(Ordering::Relaxed) {
             metrics::counter!("starling_p2p_gossip_total", "verdict" => "no_signer").increment(1);
             if let Heard::Message { rpc, .. } = &mut part.heard {
                 rpc.messages.clear();
             }
-            load = Load::Light;
-        }
-        if load == Load::Light {
             return Some(Told::new(part, None));
         }
         let places = &self.places[usize::from(self.rules.lock().friends.contains(&self.peer))];
