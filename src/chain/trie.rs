@@ -26,11 +26,12 @@ use alloy_primitives::{B256, Bytes, U256, keccak256};
 use alloy_rlp::{Decodable, Encodable};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, nodes::RlpNode};
 use node::{Kind, Node, decode_row, rlp_leaf};
+use parking_lot::Mutex;
 use rayon::prelude::*;
-use std::{cell::RefCell, collections::BTreeMap};
+use std::collections::BTreeMap;
 use walk::{Change, Source, apply, seal};
 
-/// Fewer changes of accounts and slots are worked off one after the other: to share them out takes as long.
+/// Fewer changes of accounts and slots, and nodes, are worked off one after the other: to share them out takes as long.
 const SHARED: usize = 64;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -193,13 +194,20 @@ fn storage_update(
     }
     let root = if change.wiped { EMPTY_ROOT_HASH } else { root };
     let mut leaves = Vec::with_capacity(change.slots.len());
-    for (slot, value) in &change.slots {
-        let after = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
+    let before = |slot: &B256| {
         let key = keys::slot(account, slot);
         let before = match rows.get(&key) {
             Some(wiped) => wiped.before.clone(),
             None => row(parent, &key)?,
         };
+        Ok((key, before))
+    };
+    let befores: Result<Vec<_>, TrieError> = match change.slots.len() < SHARED {
+        true => change.slots.keys().map(before).collect(),
+        false => change.slots.par_iter().map(|(slot, _)| before(slot)).collect(),
+    };
+    for ((slot, value), (key, before)) in change.slots.iter().zip(befores?) {
+        let after = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
         if before != after || change.wiped {
             let value = after.as_ref().map(|value| slot_leaf(value));
             leaves.push(Change { key: *slot, value, exists: before.is_some() && !change.wiped });
@@ -256,12 +264,12 @@ struct StateSource<'a> {
     state: Option<&'a dyn Rows>,
     /// The storage trie of this account; the state trie if `None`.
     account: Option<B256>,
-    loaded: RefCell<Vec<(Bytes, Bytes)>>,
+    loaded: Mutex<Vec<(Bytes, Bytes)>>,
 }
 
 impl<'a> StateSource<'a> {
     fn new(state: Option<&'a dyn Rows>, account: Option<B256>) -> Self {
-        Self { state, account, loaded: RefCell::default() }
+        Self { state, account, loaded: Mutex::default() }
     }
 
     fn row_key(&self, path: &Nibbles) -> Bytes {
@@ -313,7 +321,7 @@ impl Source for StateSource<'_> {
                 if kind == Kind::Branch && !matches!(node, Node::Branch(_)) {
                     return Err(TrieError::Damaged(format!("the node at path {path:?} is no branch")));
                 }
-                self.loaded.borrow_mut().push((key, row));
+                self.loaded.lock().push((key, row));
                 return Ok(node);
             }
             // Only the root may be a leaf without its parent knowing it. It must be the whole trie, not what is left of one.

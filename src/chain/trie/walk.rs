@@ -1,11 +1,12 @@
 //! The walk: a sorted batch of changes goes down the trie once, loading nodes on changed paths only, and references come back up.
 
 use crate::chain::trie::{
-    TrieError,
+    SHARED, TrieError,
     node::{Kind, Node, branch_row, extension_row, nibble, rlp_branch, rlp_extension, rlp_leaf},
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
+use rayon::prelude::*;
 
 /// One changed leaf. A batch is sorted by key and holds each key once.
 #[derive(Clone, Debug)]
@@ -17,8 +18,8 @@ pub(super) struct Change {
     pub exists: bool,
 }
 
-/// Where nodes come from.
-pub(super) trait Source {
+/// Where nodes come from: from several threads at once if many leaves change.
+pub(super) trait Source: Sync {
     /// The node with this reference at this path. Never [`Node::Empty`] nor [`Node::Stored`].
     fn load(&self, path: &Nibbles, reference: &RlpNode, kind: Kind) -> Result<Node, TrieError>;
 }
@@ -96,15 +97,22 @@ fn update_branch<S: Source>(
     source: &S,
     mut children: Box<[Node; 16]>,
     path: Nibbles,
-    mut changes: &[Change],
+    changes: &[Change],
 ) -> Result<Node, TrieError> {
-    let depth = path.len();
-    while let Some(first) = changes.first() {
-        let index = nibble(&first.key, depth);
-        let (here, rest) = changes.split_at(changes.partition_point(|c| nibble(&c.key, depth) <= index));
-        let child = std::mem::replace(&mut children[index], Node::Empty);
-        children[index] = update(source, child, child_path(&path, index), here)?;
-        changes = rest;
+    let below = |index: usize| {
+        let nibble_of = |change: &Change| nibble(&change.key, path.len());
+        &changes[changes.partition_point(|c| nibble_of(c) < index)..changes.partition_point(|c| nibble_of(c) <= index)]
+    };
+    let change = |(index, child): (usize, &mut Node)| {
+        let here = below(index);
+        if !here.is_empty() {
+            *child = update(source, std::mem::replace(child, Node::Empty), child_path(&path, index), here)?;
+        }
+        Ok::<_, TrieError>(())
+    };
+    match changes.len() < SHARED {
+        true => children.iter_mut().enumerate().try_for_each(change)?,
+        false => children.par_iter_mut().enumerate().try_for_each(change)?,
     }
     let mut present = (0..16).filter(|i| children[*i] != Node::Empty);
     match (present.next(), present.next()) {
@@ -174,32 +182,55 @@ pub(super) fn seal(root: &Node) -> (B256, Vec<(Nibbles, Bytes)>) {
     if *root == Node::Empty {
         return (EMPTY_ROOT_HASH, rows);
     }
-    let reference = reference(root, Nibbles::new(), &mut rows);
+    let reference = reference(root, Nibbles::new(), is_large(root, &mut 0), &mut rows);
     (reference.as_hash().unwrap_or_else(|| keccak256(&reference)), rows)
 }
 
 /// The reference of a node whose children are references.
 pub(super) fn reference_of(node: &Node) -> RlpNode {
-    reference(node, Nibbles::new(), &mut Vec::new())
+    reference(node, Nibbles::new(), false, &mut Vec::new())
 }
 
-fn reference(node: &Node, path: Nibbles, rows: &mut Vec<(Nibbles, Bytes)>) -> RlpNode {
+/// Whether so many nodes are in memory that it is worth to share them out. Looks at no more; `seen` counts.
+fn is_large(node: &Node, seen: &mut usize) -> bool {
+    *seen += usize::from(!matches!(node, Node::Empty | Node::Stored { .. }));
+    *seen >= SHARED
+        || match node {
+            Node::Extension { child, .. } => is_large(child, seen),
+            Node::Branch(children) => children.iter().any(|child| is_large(child, seen)),
+            _ => false,
+        }
+}
+
+/// `large` as [`is_large`] tells: what is below a node that is not cannot be either.
+fn reference(node: &Node, path: Nibbles, large: bool, rows: &mut Vec<(Nibbles, Bytes)>) -> RlpNode {
     match node {
         // Not reached: an empty child is no child. The empty string is what RLP would hold there.
         Node::Empty => RlpNode::from_rlp(&[alloy_rlp::EMPTY_STRING_CODE]),
         Node::Stored { reference, .. } => reference.clone(),
         Node::Leaf { key, value } => RlpNode::from_rlp(&rlp_leaf(key, path.len(), value)),
         Node::Extension { nibbles, child } => {
-            let child = reference(child, path.join(nibbles), rows);
+            let child = reference(child, path.join(nibbles), large, rows);
             rows.push((path, extension_row(nibbles, &child)));
             RlpNode::from_rlp(&rlp_extension(nibbles, &child))
         }
         Node::Branch(children) => {
-            let (mut mask, mut references) = (0u16, Vec::with_capacity(16));
-            for (index, child) in children.iter().enumerate().filter(|(_, c)| **c != Node::Empty) {
-                mask |= 1 << index;
-                references.push(reference(child, child_path(&path, index), rows));
-            }
+            let large = large && is_large(node, &mut 0);
+            let present: Vec<_> = (0..16).filter(|index| children[*index] != Node::Empty).collect();
+            let mask = present.iter().fold(0u16, |mask, index| mask | 1 << index);
+            let child = |index: usize, rows: &mut _| reference(&children[index], child_path(&path, index), large, rows);
+            let references: Vec<_> = match large {
+                true => {
+                    let alone = |index| {
+                        let mut rows = Vec::new();
+                        (child(index, &mut rows), rows)
+                    };
+                    let (references, others): (_, Vec<_>) = present.into_par_iter().map(alone).unzip();
+                    rows.extend(others.into_iter().flatten());
+                    references
+                }
+                false => present.into_iter().map(|index| child(index, rows)).collect(),
+            };
             rows.push((path, branch_row(children, mask, &references)));
             RlpNode::from_rlp(&rlp_branch(mask, &references))
         }
