@@ -10,8 +10,9 @@
 //!
 //! Sizes: `STARLING_BENCH_MINUTES` (1; the bars are meant for 30), `STARLING_BENCH_RATE` of blocks a second (100), or 0 for full speed,
 //! `STARLING_BENCH_BLOCKS` that the chain has before, with their history (0; their transfers go from sender to sender, which makes them
-//! sooner), `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the
-//! default of `--cache`).
+//! sooner), `STARLING_BENCH_KEPT`, a folder in which that chain is made and stays, or goes on if it was broken off,
+//! `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the default
+//! of `--cache`).
 
 mod support;
 
@@ -21,12 +22,12 @@ use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
     io::{BufReader, BufWriter, Write},
     os::unix::fs::{FileExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
-use support::{Times, copy, frames, ms, process, size, spread::Spread};
+use support::{Ground, Times, copy, frames, ms, process, size, spread::Spread};
 
 /// Longest that the import of a block may take because of a compaction.
 const STALL_BAR: Duration = Duration::from_millis(100);
@@ -60,30 +61,15 @@ async fn make() {
     let path = |name: &str| folder.path().join(name);
 
     let (mut ground, mut spread) = Spread::new(accounts);
-    chain::init(&path("node"), &ground.genesis).expect("the data directory is made");
-    ground.genesis.overlay = Default::default();
-    let mut state = stats::folder(&path("node"));
-    println!(
-        "{accounts} accounts on {:.0} MB of disk, {:.0} bytes each; blocks of {transfers} transfers; a cache of {} MB",
-        state as f64 / 1e6,
-        state as f64 / accounts as f64,
-        options(&path("node")).cache >> 20
-    );
-    if before > 0 {
-        let ((chain, threads), begun) = (open(&path("node"), HISTORY), Instant::now());
-        for made in 1..=before {
-            finalize(&chain, &*ground.extend(&chain, transfers).await).await;
-            if made % 100_000 == 0 {
-                println!("{made} blocks before, after {:.0} minutes", begun.elapsed().as_secs_f64() / 60.0);
-            }
+    let state = match std::env::var_os("STARLING_BENCH_KEPT").map(PathBuf::from) {
+        Some(kept) => {
+            let state = begin(&mut ground, &kept, accounts, before as u64, transfers).await;
+            copy(&kept, &path("node"));
+            state
         }
-        drop(chain);
-        threads.stop().expect("the chain is stored");
-        let whole = stats::folder(&path("node"));
-        let more = whole.saturating_sub(state) as f64;
-        println!("{before} blocks before on {:.0} MB, {:.0} bytes each", more / 1e6, more / before as f64);
-        state = whole;
-    }
+        None => begin(&mut ground, &path("node"), accounts, before as u64, transfers).await,
+    };
+    ground.genesis.overlay = Default::default();
     // The disk is the node's alone if memory has room.
     let roomy = |stat: nix::sys::statvfs::Statvfs| stat.blocks_available() * stat.fragment_size() > state + MAKER;
     let in_memory = nix::sys::statvfs::statvfs(MEMORY).is_ok_and(roomy);
@@ -95,6 +81,7 @@ async fn make() {
     let mut node = Command::new(program).env(CHILD, path("node")).stdin(Stdio::piped()).spawn().expect("it runs");
     let mut pipe = BufWriter::new(node.stdin.take().expect("its input"));
     let (chain, threads) = open(maker.path(), 1);
+    ground.resume(&chain);
     let (begun, mut made) = (Instant::now(), 0);
     while begun.elapsed() < time {
         let block = spread.block(&mut ground, &chain, transfers).await;
@@ -112,6 +99,33 @@ async fn make() {
     threads.stop().expect("the chain is stored");
     let blocks = stats::folder(&path("node")).saturating_sub(state) as f64;
     println!("on the disk {:.0} MB more, {:.0} bytes a block", blocks / 1e6, blocks / f64::from(made));
+}
+
+/// Makes the chain that is there when the node begins, of so many blocks, or the rest of it. Tells the bytes that it takes.
+async fn begin(ground: &mut Ground, datadir: &Path, accounts: usize, blocks: u64, transfers: usize) -> u64 {
+    let new = !datadir.exists();
+    chain::init(datadir, &ground.genesis).expect("the data directory is made");
+    let state = stats::folder(datadir);
+    if new {
+        println!("{accounts} accounts on {:.0} MB of disk, {:.0} bytes each", state as f64 / 1e6, state as f64 / accounts as f64);
+    }
+    println!("blocks of {transfers} transfers; a cache of {} MB", options(datadir).cache >> 20);
+    let ((chain, threads), begun) = (open(datadir, HISTORY), Instant::now());
+    ground.resume(&chain);
+    for made in chain.view().head().number + 1..=blocks {
+        finalize(&chain, &*ground.extend(&chain, transfers).await).await;
+        if made.is_multiple_of(100_000) {
+            println!("{made} blocks before, after {:.0} minutes", begun.elapsed().as_secs_f64() / 60.0);
+        }
+    }
+    drop(chain);
+    threads.stop().expect("the chain is stored");
+    let whole = stats::folder(datadir);
+    if blocks > 0 && new {
+        let more = whole.saturating_sub(state) as f64;
+        println!("{blocks} blocks before on {:.0} MB, {:.0} bytes each", more / 1e6, more / blocks as f64);
+    }
+    whole
 }
 
 /// Once in a while: what is far behind the head is final.

@@ -175,6 +175,14 @@ impl Ground {
         Chain::open(&options).expect("the chain opens")
     }
 
+    /// Goes on where this chain ends.
+    pub fn resume(&mut self, chain: &Chain) {
+        let state = chain.view().state();
+        for sender in &mut self.senders {
+            sender.nonce = state.account(sender.address).expect("a read").map_or(0, |account| account.nonce);
+        }
+    }
+
     /// The chain's next block: the L1 attributes and so many transfers, each of another account to yet another one.
     pub async fn extend(&mut self, chain: &Chain, transfers: usize) -> Arc<Payload> {
         let count = self.senders.len();
