@@ -10,9 +10,9 @@
 //!
 //! Sizes: `STARLING_BENCH_MINUTES` (1; the bars are meant for 30), `STARLING_BENCH_RATE` of blocks a second (100), or 0 for full speed,
 //! `STARLING_BENCH_BLOCKS` that the chain has before, with their history (0; their transfers go from sender to sender, which makes them
-//! sooner), `STARLING_BENCH_KEPT`, a folder in which that chain is made and stays, or goes on if it was broken off,
-//! `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the default
-//! of `--cache`).
+//! sooner), `STARLING_BENCH_KEPT`, a folder in which that chain is made and stays, or goes on if it was broken off (with the store's
+//! options of then), `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes
+//! (128, the default of `--cache`).
 
 mod support;
 
@@ -103,8 +103,7 @@ async fn make() {
 
 /// Makes the chain that is there when the node begins, of so many blocks, or the rest of it. Tells the bytes that it takes.
 async fn begin(ground: &mut Ground, datadir: &Path, accounts: usize, blocks: u64, transfers: usize) -> u64 {
-    let new = !datadir.exists();
-    chain::init(datadir, &ground.genesis).expect("the data directory is made");
+    let new = chain::init(datadir, &ground.genesis).expect("the data directory is made");
     let state = stats::folder(datadir);
     if new {
         println!("{accounts} accounts on {:.0} MB of disk, {:.0} bytes each", state as f64 / 1e6, state as f64 / accounts as f64);
@@ -112,7 +111,11 @@ async fn begin(ground: &mut Ground, datadir: &Path, accounts: usize, blocks: u64
     println!("blocks of {transfers} transfers; a cache of {} MB", options(datadir).cache >> 20);
     let ((chain, threads), begun) = (open(datadir, HISTORY), Instant::now());
     ground.resume(&chain);
-    for made in chain.view().head().number + 1..=blocks {
+    let there = chain.view().head().number;
+    if there > 0 {
+        println!("{there} blocks are there already");
+    }
+    for made in there + 1..=blocks {
         finalize(&chain, &*ground.extend(&chain, transfers).await).await;
         if made.is_multiple_of(100_000) {
             println!("{made} blocks before, after {:.0} minutes", begun.elapsed().as_secs_f64() / 60.0);

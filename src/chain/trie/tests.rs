@@ -246,7 +246,7 @@ fn collect(source: &StateSource<'_>, node: &Node, path: Nibbles, out: &mut Vec<B
 #[test]
 fn random_blocks_give_the_roots_and_rows_of_a_build_from_scratch() {
     let bench = Bench::new();
-    let mut inline_children = 0;
+    let (mut inline_children, mut large_tries) = (0, 0);
     // Ten thousand blocks: restructured branches and inline nodes are rare among random ones.
     for seed in 0..168u8 {
         let mut rng = Rng(StdRng::seed_from_u64(seed.into()));
@@ -254,7 +254,9 @@ fn random_blocks_give_the_roots_and_rows_of_a_build_from_scratch() {
         let mut rows = BTreeMap::new();
         for block in 0..60 {
             // The last ones are so large that their leaves are shared out.
-            let changes = if block < 58 { rng.changes(&model) } else { rng.changes_of(&model, 100, 300) };
+            let changes = if block < 58 { rng.changes(&model) } else { rng.changes_of(&model, 200, 300) };
+            let slots = changes.storages.values().map(|storage| storage.slots.len());
+            large_tries += slots.chain([changes.accounts.len()]).filter(|leaves| *leaves >= SHARED).count();
             let before = model.clone();
             model.apply(&changes);
             let state = bench.state(&rows, before.state_root());
@@ -283,6 +285,7 @@ fn random_blocks_give_the_roots_and_rows_of_a_build_from_scratch() {
         }
     }
     assert!(inline_children > 1000, "the test must meet inline nodes, met {inline_children}");
+    assert!(large_tries > 1000, "the test must meet tries that are shared out, met {large_tries}");
 }
 
 #[test]
@@ -335,7 +338,8 @@ fn a_missing_row_is_an_error_or_changes_nothing() {
             model.apply(&rng.changes(&model));
         }
         let rows = model.rows();
-        let changes = rng.changes(&model);
+        // The last ones are so large that they are shared out.
+        let changes = if seed < 28 { rng.changes(&model) } else { rng.changes_of(&model, 200, 12) };
         let mut after = model.clone();
         after.apply(&changes);
         for key in rows.keys().filter(|key| !keys::is_flat(key)) {

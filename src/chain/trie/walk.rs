@@ -18,7 +18,7 @@ pub(super) struct Change {
     pub exists: bool,
 }
 
-/// Where nodes come from: from several threads at once if many leaves change.
+/// Where nodes come from. Asked by several threads at once if many leaves change.
 pub(super) trait Source: Sync {
     /// The node with this reference at this path. Never [`Node::Empty`] nor [`Node::Stored`].
     fn load(&self, path: &Nibbles, reference: &RlpNode, kind: Kind) -> Result<Node, TrieError>;
@@ -99,20 +99,21 @@ fn update_branch<S: Source>(
     path: Nibbles,
     changes: &[Change],
 ) -> Result<Node, TrieError> {
-    let below = |index: usize| {
-        let nibble_of = |change: &Change| nibble(&change.key, path.len());
-        &changes[changes.partition_point(|c| nibble_of(c) < index)..changes.partition_point(|c| nibble_of(c) <= index)]
-    };
-    let change = |(index, child): (usize, &mut Node)| {
-        let here = below(index);
-        if !here.is_empty() {
-            *child = update(source, std::mem::replace(child, Node::Empty), child_path(&path, index), here)?;
+    let mut rest = changes;
+    let parts: [&[Change]; 16] = std::array::from_fn(|index| {
+        let (here, others) = rest.split_at(rest.partition_point(|change| nibble(&change.key, path.len()) <= index));
+        rest = others;
+        here
+    });
+    let change = |(index, (child, part)): (usize, (&mut Node, &&[Change]))| {
+        if !part.is_empty() {
+            *child = update(source, std::mem::replace(child, Node::Empty), child_path(&path, index), part)?;
         }
         Ok::<_, TrieError>(())
     };
     match changes.len() < SHARED {
-        true => children.iter_mut().enumerate().try_for_each(change)?,
-        false => children.par_iter_mut().enumerate().try_for_each(change)?,
+        true => children.iter_mut().zip(&parts).enumerate().try_for_each(change)?,
+        false => children.par_iter_mut().zip(&parts).enumerate().try_for_each(change)?,
     }
     let mut present = (0..16).filter(|i| children[*i] != Node::Empty);
     match (present.next(), present.next()) {
@@ -182,7 +183,7 @@ pub(super) fn seal(root: &Node) -> (B256, Vec<(Nibbles, Bytes)>) {
     if *root == Node::Empty {
         return (EMPTY_ROOT_HASH, rows);
     }
-    let reference = reference(root, Nibbles::new(), is_large(root, &mut 0), &mut rows);
+    let reference = reference(root, Nibbles::new(), true, &mut rows);
     (reference.as_hash().unwrap_or_else(|| keccak256(&reference)), rows)
 }
 
@@ -202,7 +203,7 @@ fn is_large(node: &Node, seen: &mut usize) -> bool {
         }
 }
 
-/// `large` as [`is_large`] tells: what is below a node that is not cannot be either.
+/// `large` if [`is_large`] may say so of the node: of nothing below a node of which it does not.
 fn reference(node: &Node, path: Nibbles, large: bool, rows: &mut Vec<(Nibbles, Bytes)>) -> RlpNode {
     match node {
         // Not reached: an empty child is no child. The empty string is what RLP would hold there.
