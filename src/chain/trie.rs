@@ -31,7 +31,7 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use walk::{Change, Source, apply, seal};
 
-/// Fewer accounts and slots, leaves of a trie, or nodes to hash are worked off one after the other: to share them out takes as long.
+/// Fewer changes of accounts and slots, or of leaves of one trie, are worked off one after the other: to share them out takes as long.
 const SHARED: usize = 64;
 
 #[derive(Clone, Debug, thiserror::Error)]

@@ -192,9 +192,9 @@ pub(super) fn reference_of(node: &Node) -> RlpNode {
     reference(node, Nibbles::new(), false, &mut Vec::new())
 }
 
-/// Whether so many nodes are in memory that it is worth to share them out. Looks at no more; `seen` counts.
+/// Whether so many leaves have changed below that it is worth to share the hashing out. Looks at no more; `seen` counts.
 fn is_large(node: &Node, seen: &mut usize) -> bool {
-    *seen += usize::from(!matches!(node, Node::Empty | Node::Stored { .. }));
+    *seen += usize::from(matches!(node, Node::Leaf { .. }));
     *seen >= SHARED
         || match node {
             Node::Extension { child, .. } => is_large(child, seen),
