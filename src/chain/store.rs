@@ -46,7 +46,7 @@ use alloy_primitives::Bytes;
 use batch::Batch;
 use buffers::Buffers;
 use cache::RowCache;
-use fjall::{CompressionType, Database, Keyspace, Readable};
+use fjall::{AbstractTree, CompressionType, Database, Keyspace, Readable};
 use history::{History, Kept, Pin};
 pub(crate) use lock::Lock;
 use parking_lot::Mutex;
@@ -363,9 +363,9 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes in memtables: what an open after a kill has to replay.
+    /// Bytes in memtables that are not full: what an open after a kill has to replay, beside what is being written out.
     pub fn buffered(&self) -> u64 {
-        self.0.db.write_buffer_size()
+        self.0.spaces.iter().map(|space| space.tree.active_memtable().size()).sum()
     }
 
     /// A named value that lives with the chain, for example the genesis file it was made from.

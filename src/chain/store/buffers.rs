@@ -1,12 +1,14 @@
 //! The write buffers: what is committed but not in tables yet.
 //!
-//! The engine turns full memtables over on the thread that also compacts, and asks for it by a bounded queue that the same thread
-//! empties: they would grow for as long as a compaction takes, and a long one could fill the queue and stop the thread for good. So the
-//! writer turns them over itself, keyspace by keyspace, and waits for the engine when more is in memory than the budget. The writer is
-//! the persister: its back-pressure is what the executor may keep unstored.
+//! The engine turns full memtables over on the thread that also merges, and asks for it by a bounded queue that the same thread
+//! empties: they would grow for as long as a merge takes, and a long one could fill the queue and stop the thread for good. So the
+//! writer turns them over itself, keyspace by keyspace. The engine writes them out to tables, beside the writer; but when a merge keeps it
+//! from that, and more is in memory than the budget, the writer does that itself, too: no merge, of whatever length, makes it wait. Only
+//! where merging falls behind for good does the writer wait for the engine. The writer is the persister: its back-pressure is what the
+//! executor may keep unstored.
 
 use crate::chain::store::{Inner, Space, space::GATHERED_TABLES};
-use fjall::AbstractTree;
+use fjall::{AbstractTree, PersistMode};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -14,10 +16,12 @@ use std::{
 
 /// Written out tables of a keyspace above which merging falls behind.
 const BEHIND: usize = 2 * GATHERED_TABLES as usize;
-/// Bytes of all memtables, full ones included, above which the writer waits: a fifth more than they hold when none is being written
-/// out. Counted here and not by the engine, which counts neither the nodes of its lists nor what an allocation costs: for the
+/// Bytes of all memtables, full ones included, above which the writer writes them out: a fifth more than they hold when none is being
+/// written out. Counted here and not by the engine, which counts neither the nodes of its lists nor what an allocation costs: for the
 /// short rows of trie history that is as much again.
 const BUDGET: u64 = 68 << 20;
+/// Full memtables of a keyspace that are written out in any case: with one more, the engine makes writers sleep.
+const QUEUED: usize = 3;
 /// Longest wait for the engine after one batch. It may have stopped on an error, which the next batch is told.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(2);
@@ -67,8 +71,26 @@ impl Inner {
         }
         let begun = Instant::now();
         while self.over_budget() && begun.elapsed() < LONGEST_WAIT {
-            std::thread::sleep(POLL);
+            match self.fullest() {
+                Some(space) => self.write_out(space)?,
+                None => std::thread::sleep(POLL),
+            }
         }
+        Ok(())
+    }
+
+    /// The keyspace that has most to be written out, of those whose merges keep up.
+    fn fullest(&self) -> Option<Space> {
+        let keeps_up = |space: &Space| self.spaces[*space as usize].tree.l0_run_count() <= BEHIND;
+        Space::ALL.into_iter().filter(|space| self.sealed(*space) > 0).filter(keeps_up).max_by_key(|space| self.sealed(*space))
+    }
+
+    /// Writes the full memtables of a keyspace out as tables, as the engine's thread will find when it comes to them.
+    fn write_out(&self, space: Space) -> Result<(), fjall::Error> {
+        // No keyspace may have a batch on the disk of which the journal, and with it the others, could lose the rest.
+        self.db.persist(PersistMode::SyncAll)?;
+        let tree = &self.spaces[space as usize].tree;
+        tree.flush(&tree.get_flush_lock(), self.db.supervisor.snapshot_tracker.get_seqno_safe_to_gc())?;
         Ok(())
     }
 
@@ -82,18 +104,43 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether memtables hold too much, and some are being written out.
+    /// Whether memtables hold too much, and some are to be written out.
     fn over_budget(&self) -> bool {
         let active: u64 = self.buffers.0.iter().map(|held| held.load(Ordering::Relaxed)).sum();
-        let sealed = |space: Space| self.spaces[space as usize].sealed_memtable_count() as u64 * space.memtable(0);
-        let sealed: u64 = Space::ALL.into_iter().map(sealed).sum();
-        sealed > 0 && active + sealed > BUDGET
+        let sealed: u64 = Space::ALL.into_iter().map(|space| self.sealed(space)).sum();
+        let queued = self.spaces.iter().any(|space| space.sealed_memtable_count() >= QUEUED);
+        queued || (sealed > 0 && active + sealed > BUDGET)
+    }
+
+    /// Bytes of a keyspace's full memtables, at most.
+    fn sealed(&self, space: Space) -> u64 {
+        self.spaces[space as usize].sealed_memtable_count() as u64 * space.memtable(0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chain::store::{Batch, Store, tests::create};
+
+    fn put(store: &Store, key: u64, bytes: usize) {
+        let mut batch = Batch::new(&store.0);
+        batch.put(Space::State, key.to_be_bytes(), vec![1; bytes]);
+        batch.commit(store.head()).unwrap();
+    }
+
+    fn tables(store: &Store, space: Space) -> usize {
+        store.0.spaces[space as usize].tree.l0_run_count()
+    }
+
+    /// While it runs, the engine's thread stands still.
+    fn while_engine_is_busy(store: &Store, check: impl FnOnce()) {
+        let code = &store.0.spaces[Space::Code as usize];
+        let lock = code.tree.get_flush_lock();
+        code.rotate_memtable().unwrap();
+        check();
+        drop(lock);
+    }
 
     #[test]
     fn merging_that_falls_behind_is_asked_for_more_often() {
@@ -101,5 +148,42 @@ mod tests {
             assert_eq!(space.memtable(BEHIND), space.memtable(0));
             assert_eq!(space.memtable(BEHIND + 1), space.memtable(0) / 4);
         }
+    }
+
+    #[test]
+    fn the_writer_writes_out_what_a_busy_engine_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = create(dir.path());
+        while_engine_is_busy(&store, || {
+            let before = tables(&store, Space::State);
+            for key in 0..2 * BUDGET >> 20 {
+                put(&store, key, 1 << 20);
+                assert!(!store.0.over_budget(), "{key}");
+            }
+            assert!(tables(&store, Space::State) > before);
+        });
+        let snapshot = store.0.db.snapshot();
+        for key in 0..2 * BUDGET >> 20 {
+            let row = crate::chain::store::get(&snapshot, &store.0.spaces[Space::State as usize], &key.to_be_bytes()).unwrap();
+            assert_eq!(row.map(|row| row.len()), Some(1 << 20), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_writer_waits_for_merges_that_fall_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = create(dir.path());
+        while_engine_is_busy(&store, || {
+            while tables(&store, Space::State) <= BEHIND {
+                put(&store, 0, 1);
+                store.0.spaces[Space::State as usize].rotate_memtable().unwrap();
+                assert_eq!(store.0.fullest(), Some(Space::State));
+                store.0.write_out(Space::State).unwrap();
+            }
+            put(&store, 0, 1);
+            store.0.spaces[Space::State as usize].rotate_memtable().unwrap();
+            assert!(store.0.sealed(Space::State) > 0);
+            assert_ne!(store.0.fullest(), Some(Space::State));
+        });
     }
 }

@@ -15,12 +15,11 @@ const LONG_BLOCKS: u32 = 4096;
 /// keys, so that each merge rewrites all of it: with the engine's four a node that syncs writes a third more.
 pub(super) const GATHERED_TABLES: u8 = 8;
 /// Bytes of a merged table of state and history. The first level may hold as many of them as gather, all of which each merge of what has
-/// gathered rewrites; a step from there on takes one table and what it overlaps with, about ten. Either is some 200 MB, five seconds of
-/// the engine's one thread, which the write buffers and the executor can bridge. With the engine's 64 MB it is ten seconds and more; with
-/// 32 MB a store of a million blocks held its follower up for three seconds. A large state needs more of such steps than there are
-/// memtables, which are written out at a quarter of their size then: see `buffers`. The engine keeps the size that a keyspace was made
-/// with.
-const TABLE: u64 = 16 << 20;
+/// gathered rewrites; a step from there on takes one table and what it overlaps with, about ten: either is some 350 MB, and with the
+/// engine's 64 MB twice that. While that runs the disk and a core are half its own. With 16 MB it is half of that, but a state above
+/// 1.4 GB then needs more steps than the engine takes, which is one for each memtable that is written out. The engine keeps the size that
+/// a keyspace was made with.
+const TABLE: u64 = 32 << 20;
 /// Likewise of the index, whose rows are so short that a memtable becomes a table of one MB only: to index ten million transactions and
 /// go on, a store writes 10.8 GB in all with tables of 64 MB, and 5.9 GB with these.
 const INDEX_TABLE: u64 = 8 << 20;
