@@ -363,7 +363,7 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes in memtables that are not full: what an open after a kill has to replay, beside what is being written out.
+    /// Bytes in memtables that are not being written out: what an open after a kill has to replay.
     pub fn buffered(&self) -> u64 {
         self.0.spaces.iter().map(|space| space.tree.active_memtable().size()).sum()
     }

@@ -134,10 +134,7 @@ impl<'a> Batch<'a> {
         } else {
             inner.rows.write(written, || batch.commit())?;
         }
-        // What is committed is committed: a failure to turn a memtable over is the engine's, and the next write is told.
-        if let Err(error) = inner.buffered(&weights) {
-            tracing::error!(%error, "a full memtable could not be turned over");
-        }
-        Ok(())
+        // What is committed is committed, but an engine that cannot write its tables is not to be trusted with more.
+        Ok(inner.buffered(&weights)?)
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! The engine turns full memtables over on the thread that also merges, and asks for it by a bounded queue that the same thread
 //! empties: they would grow for as long as a merge takes, and a long one could fill the queue and stop the thread for good. So the
-//! writer turns them over itself, keyspace by keyspace. The engine writes them out to tables, beside the writer; but when a merge keeps it
-//! from that, and more is in memory than the budget, the writer does that itself, too: no merge, of whatever length, makes it wait. Only
-//! where merging falls behind for good does the writer wait for the engine. The writer is the persister: its back-pressure is what the
-//! executor may keep unstored.
+//! writer turns them over itself, keyspace by keyspace. The engine writes them out to tables, beside the writer. Where it has not come to
+//! that, mostly for a merge, and more is in memory than the budget, the writer does that too, and no merge makes it wait; unless so much
+//! is written out and not merged that reads would suffer, and soon the engine would stop all writes: then it waits for the engine. The
+//! writer is the persister: its back-pressure is what the executor may keep unstored.
 
 use crate::chain::store::{Inner, Space, space::GATHERED_TABLES};
 use fjall::{AbstractTree, PersistMode};
@@ -16,10 +16,11 @@ use std::{
 
 /// Written out tables of a keyspace above which merging falls behind.
 const BEHIND: usize = 2 * GATHERED_TABLES as usize;
-/// Bytes of all memtables, full ones included, above which the writer writes them out: a fifth more than they hold when none is being
+/// Bytes of all memtables, full ones included, above which the writer writes them out: some more than they hold when none is being
 /// written out. Counted here and not by the engine, which counts neither the nodes of its lists nor what an allocation costs: for the
-/// short rows of trie history that is as much again.
-const BUDGET: u64 = 68 << 20;
+/// short rows of trie history that is as much again. A merge holds those that its keyspace had when it began until it ends: mostly one
+/// more.
+const BUDGET: u64 = 60 << 20;
 /// Full memtables of a keyspace that are written out in any case: with one more, the engine makes writers sleep.
 const QUEUED: usize = 3;
 /// Longest wait for the engine after one batch. It may have stopped on an error, which the next batch is told.
@@ -28,9 +29,14 @@ const POLL: Duration = Duration::from_millis(2);
 /// Bytes that a row takes in a memtable beside its key and its value: a node of the list, and two allocations.
 const ROW_OVERHEAD: usize = 140;
 
-/// Bytes that each memtable holds.
+/// Bytes that the memtables of each keyspace hold.
 #[derive(Default)]
-pub(super) struct Buffers([AtomicU64; Space::ALL.len()]);
+pub(super) struct Buffers {
+    /// The one that is written to.
+    active: [AtomicU64; Space::ALL.len()],
+    /// The full ones, as long as there are any.
+    sealed: [AtomicU64; Space::ALL.len()],
+}
 
 /// Bytes of a batch, by keyspace.
 #[derive(Clone, Copy, Default)]
@@ -58,15 +64,15 @@ impl Space {
 }
 
 impl Inner {
-    /// Counts a batch that was committed, and turns the memtables over that are full.
+    /// Counts a batch that was committed, and turns the memtables over that are full. After an error the memtables are as they were, but
+    /// the engine should not be used any more.
     pub(super) fn buffered(&self, batch: &Weights) -> Result<(), fjall::Error> {
         self.remove_retired();
         for space in Space::ALL {
-            let held = &self.buffers.0[space as usize];
-            let bytes = held.fetch_add(batch.0[space as usize], Ordering::Relaxed) + batch.0[space as usize];
+            let added = batch.0[space as usize];
+            let bytes = self.buffers.active[space as usize].fetch_add(added, Ordering::Relaxed) + added;
             if bytes >= space.memtable(self.spaces[space as usize].tree.l0_run_count()) {
-                self.spaces[space as usize].rotate_memtable()?;
-                held.store(0, Ordering::Relaxed);
+                self.seal(space)?;
             }
         }
         let begun = Instant::now();
@@ -82,10 +88,11 @@ impl Inner {
     /// The keyspace that has most to be written out, of those whose merges keep up.
     fn fullest(&self) -> Option<Space> {
         let keeps_up = |space: &Space| self.spaces[*space as usize].tree.l0_run_count() <= BEHIND;
-        Space::ALL.into_iter().filter(|space| self.sealed(*space) > 0).filter(keeps_up).max_by_key(|space| self.sealed(*space))
+        let full = |space: &Space| self.spaces[*space as usize].sealed_memtable_count() > 0;
+        Space::ALL.into_iter().filter(full).filter(keeps_up).max_by_key(|space| self.sealed(*space))
     }
 
-    /// Writes the full memtables of a keyspace out as tables, as the engine's thread will find when it comes to them.
+    /// Writes the full memtables of a keyspace out. The engine then finds nothing to write, and merges.
     fn write_out(&self, space: Space) -> Result<(), fjall::Error> {
         // No keyspace may have a batch on the disk of which the journal, and with it the others, could lose the rest.
         self.db.persist(PersistMode::SyncAll)?;
@@ -97,24 +104,31 @@ impl Inner {
     /// Turns all memtables over.
     pub(super) fn turn_over(&self) -> Result<(), fjall::Error> {
         self.remove_retired();
-        for space in Space::ALL {
-            self.spaces[space as usize].rotate_memtable()?;
-            self.buffers.0[space as usize].store(0, Ordering::Relaxed);
-        }
+        Space::ALL.into_iter().try_for_each(|space| self.seal(space))
+    }
+
+    fn seal(&self, space: Space) -> Result<(), fjall::Error> {
+        let before = self.sealed(space);
+        self.spaces[space as usize].rotate_memtable()?;
+        let bytes = self.buffers.active[space as usize].swap(0, Ordering::Relaxed);
+        self.buffers.sealed[space as usize].store(before + bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Bytes of a keyspace's full memtables.
+    fn sealed(&self, space: Space) -> u64 {
+        match self.spaces[space as usize].sealed_memtable_count() {
+            0 => 0,
+            _ => self.buffers.sealed[space as usize].load(Ordering::Relaxed),
+        }
     }
 
     /// Whether memtables hold too much, and some are to be written out.
     fn over_budget(&self) -> bool {
-        let active: u64 = self.buffers.0.iter().map(|held| held.load(Ordering::Relaxed)).sum();
+        let active: u64 = self.buffers.active.iter().map(|held| held.load(Ordering::Relaxed)).sum();
         let sealed: u64 = Space::ALL.into_iter().map(|space| self.sealed(space)).sum();
         let queued = self.spaces.iter().any(|space| space.sealed_memtable_count() >= QUEUED);
         queued || (sealed > 0 && active + sealed > BUDGET)
-    }
-
-    /// Bytes of a keyspace's full memtables, at most.
-    fn sealed(&self, space: Space) -> u64 {
-        self.spaces[space as usize].sealed_memtable_count() as u64 * space.memtable(0)
     }
 }
 
@@ -137,7 +151,7 @@ mod tests {
     fn while_engine_is_busy(store: &Store, check: impl FnOnce()) {
         let code = &store.0.spaces[Space::Code as usize];
         let lock = code.tree.get_flush_lock();
-        code.rotate_memtable().unwrap();
+        assert!(code.rotate_memtable().unwrap(), "there is something to write out");
         check();
         drop(lock);
     }
@@ -175,14 +189,14 @@ mod tests {
         let store = create(dir.path());
         while_engine_is_busy(&store, || {
             while tables(&store, Space::State) <= BEHIND {
-                put(&store, 0, 1);
-                store.0.spaces[Space::State as usize].rotate_memtable().unwrap();
+                put(&store, 0, 1 << 10);
+                store.0.seal(Space::State).unwrap();
                 assert_eq!(store.0.fullest(), Some(Space::State));
                 store.0.write_out(Space::State).unwrap();
             }
-            put(&store, 0, 1);
-            store.0.spaces[Space::State as usize].rotate_memtable().unwrap();
-            assert!(store.0.sealed(Space::State) > 0);
+            put(&store, 0, 1 << 10);
+            store.0.seal(Space::State).unwrap();
+            assert_eq!(store.0.spaces[Space::State as usize].sealed_memtable_count(), 1);
             assert_ne!(store.0.fullest(), Some(Space::State));
         });
     }

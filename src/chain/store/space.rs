@@ -16,9 +16,8 @@ const LONG_BLOCKS: u32 = 4096;
 pub(super) const GATHERED_TABLES: u8 = 8;
 /// Bytes of a merged table of state and history. The first level may hold as many of them as gather, all of which each merge of what has
 /// gathered rewrites; a step from there on takes one table and what it overlaps with, about ten: either is some 350 MB, and with the
-/// engine's 64 MB twice that. While that runs the disk and a core are half its own. With 16 MB it is half of that, but a state above
-/// 1.4 GB then needs more steps than the engine takes, which is one for each memtable that is written out. The engine keeps the size that
-/// a keyspace was made with.
+/// engine's 64 MB twice that. With 16 MB it is half of that, but a state above 1.4 GB, which then has a level more, needs more steps than
+/// the engine takes, which is one for each memtable that is written out. The engine keeps the size that a keyspace was made with.
 const TABLE: u64 = 32 << 20;
 /// Likewise of the index, whose rows are so short that a memtable becomes a table of one MB only: to index ten million transactions and
 /// go on, a store writes 10.8 GB in all with tables of 64 MB, and 5.9 GB with these.
