@@ -72,6 +72,8 @@ const FREE_SPACE: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 
 /// A genesis of more rows is written out at once: the first open should not find it in the journal.
 const LARGE_GENESIS: usize = 100_000;
+/// Longest wait for that: five million accounts take ten seconds.
+const GENESIS_WRITTEN: Duration = Duration::from_secs(600);
 
 const HEAD: &[u8] = b"_head";
 const SCHEMA_ROW: &[u8] = b"schema";
@@ -156,9 +158,8 @@ impl Store {
         batch.commit(head)?;
         store.sync()?;
         if overlay.rows.len() > LARGE_GENESIS {
-            for space in &store.0.spaces {
-                space.rotate_memtable_and_wait()?;
-            }
+            // All of them: while one is left, the engine keeps the whole journal for it.
+            store.rotate_within(GENESIS_WRITTEN)?;
         }
         Ok(store)
     }

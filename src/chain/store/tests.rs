@@ -54,6 +54,20 @@ fn check_whole(store: &Store) {
 }
 
 #[test]
+fn a_large_genesis_is_not_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = |n: u64| {
+        let key = keys::account(&B256::from(alloy_primitives::U256::from(n)));
+        (key, RowChange { before: None, after: Some(vec![1].into()) })
+    };
+    let large = Overlay { rows: (0..=LARGE_GENESIS as u64).map(row).collect(), codes: vec![] };
+    drop(Store::create(dir.path(), CACHE, identity(), &genesis(), &large).unwrap());
+    let store = Store::open(dir.path(), CACHE, None).unwrap();
+    assert_eq!(store.buffered(), 0);
+    assert_eq!(store.snapshot().unwrap().state_scan(b"a", b"a").count(), large.rows.len());
+}
+
+#[test]
 fn refusals_say_what_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("data");
