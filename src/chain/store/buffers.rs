@@ -170,14 +170,14 @@ mod tests {
         let store = create(dir.path());
         while_engine_is_busy(&store, || {
             let before = tables(&store, Space::State);
-            for key in 0..2 * BUDGET >> 20 {
+            for key in 0..(2 * BUDGET) >> 20 {
                 put(&store, key, 1 << 20);
                 assert!(!store.0.over_budget(), "{key}");
             }
             assert!(tables(&store, Space::State) > before);
         });
         let snapshot = store.0.db.snapshot();
-        for key in 0..2 * BUDGET >> 20 {
+        for key in 0..(2 * BUDGET) >> 20 {
             let row = crate::chain::store::get(&snapshot, &store.0.spaces[Space::State as usize], &key.to_be_bytes()).unwrap();
             assert_eq!(row.map(|row| row.len()), Some(1 << 20), "{key}");
         }
