@@ -71,6 +71,8 @@ async fn a_peer_with_addresses_of_both_kinds_has_one_connection() {
     let tcp = other.address.clone();
     let other = over_datagrams(other).await;
     let node = Node::start(with_static(&[&tcp, &other.address])).await;
+    // Each side learns of it by itself; who is not connected yet would dial once more when told to.
+    node.peers(1).await;
     other.peers(1).await;
     let (of_node, of_other) = (node.network.clone(), other.network.clone());
     eventually(LONG, || [&of_node, &of_other].iter().all(|network| network.peers().iter().all(|peer| peer.connections == 1)))
