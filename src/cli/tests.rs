@@ -382,7 +382,7 @@ fn defaults_of_the_database_are_ours_and_said() -> Result<(), CliError> {
     assert_eq!((config.cache.bytes, config.commit_interval), (128 << 20, Duration::from_secs(1)));
     let Invocation::Print(help) = parse_with("starling execution --help", &[])?.invocation else { panic!("no help") };
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("up to 68 whatever this says; op-geth's 4096 are more than this node needs"), "{words}");
+    assert!(words.contains("up to 50 whatever this says; op-geth's 4096 are more than this node needs"), "{words}");
     Ok(())
 }
 

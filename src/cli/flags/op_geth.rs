@@ -35,7 +35,7 @@ pub const SECTIONS: &[Section] = &[
             "cache",
             Uint,
             "128",
-            "Megabytes of memory for the database, of which a quarter makes up for write buffers: those take up to 68 whatever this says; op-geth's 4096 are more than this node needs",
+            "Megabytes of memory for the database, of which a quarter makes up for write buffers: those take up to 50 whatever this says; op-geth's 4096 are more than this node needs",
         )],
     ),
     section(
