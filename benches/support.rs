@@ -164,6 +164,7 @@ impl Ground {
             excess_blob_gas: l1.header.excess_blob_gas,
             parent_beacon_root: l1.header.parent_beacon_block_root,
             receipts_root: l1.header.receipts_root,
+            state_root: l1.header.state_root,
         };
         Self { genesis, rollup, origin, senders, turn: 0 }
     }

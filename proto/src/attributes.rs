@@ -36,6 +36,8 @@ pub struct L1Block {
     pub excess_blob_gas: Option<u64>,
     pub parent_beacon_root: Option<B256>,
     pub receipts_root: B256,
+    /// Root of the state after the block, which proofs of its contracts' storage lead to.
+    pub state_root: B256,
 }
 
 impl L1Block {

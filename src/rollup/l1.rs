@@ -1,13 +1,14 @@
 //! The L1 client: what the rollup needs of an L1 node, over JSON-RPC, believing as little as possible.
 //!
-//! A header's hash is recomputed (unless the endpoint is trusted), receipts are checked against the header's root. One attempt per
-//! call: retries and their pace belong to the caller. An endpoint can overload us only up to [`L1Config`]'s limits on answers,
-//! time and concurrency.
+//! A header's hash is recomputed and contract storage is proven against its state root, unless the endpoint is trusted; receipts are
+//! always checked against the header's root. One attempt per call: retries and their pace belong to the caller. An endpoint can
+//! overload us only up to [`L1Config`]'s limits on answers, time and concurrency.
 
 mod answer;
 #[cfg(test)]
 pub(crate) mod fake;
 mod follow;
+mod proof;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ pub use starling_proto::attributes::L1Block;
 
 use crate::rollup::http::{causes, endpoint_of};
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
+use alloy_rpc_types_eth::EIP1186AccountProofResponse;
 use jsonrpsee::{
     core::{client::ClientT, params::BatchRequestBuilder, traits::ToRpcParams},
     http_client::HttpClient,
@@ -41,12 +43,15 @@ const BATCHER_HASH_SELECTOR: [u8; 4] = [0xe8, 0x1b, 0x2c, 0x6d];
 /// How long an unsupported method stays forgotten: endpoints behind a balancer differ.
 const METHOD_RETRY: Duration = Duration::from_secs(60);
 
+/// Characters kept of an endpoint's error message.
+const MAX_MESSAGE: usize = 500;
+
 /// How to reach L1.
 #[derive(Clone, Debug)]
 pub struct L1Config {
     /// `http://` or `https://`, credentials allowed.
     pub url: String,
-    /// Believe header hashes instead of recomputing them (`--l1.trustrpc`).
+    /// Believe header hashes and contract storage instead of checking them (`--l1.trustrpc`).
     pub trust: bool,
     /// For one request.
     pub timeout: Duration,
@@ -89,6 +94,12 @@ pub enum L1Cause {
     /// The endpoint answered with a JSON-RPC error.
     #[error("error {code}: {message}")]
     Refused { code: i32, message: String },
+    /// The endpoint does not prove contract storage.
+    #[error(
+        "error {code}: {message}: the contract's storage cannot be proven; give an endpoint that serves eth_getProof with --l1, or believe \
+         this one with --l1.trustrpc"
+    )]
+    NoProof { code: i32, message: String },
     /// The answer does not have the form it should have.
     #[error("malformed answer: {0}")]
     Malformed(String),
@@ -217,10 +228,20 @@ impl L1Client {
         self.checked(METHOD, receipts, block)
     }
 
-    /// A storage slot after a block.
-    pub async fn storage_at(&self, address: Address, slot: B256, at: BlockId) -> Result<B256, L1Error> {
-        let value: U256 = self.call("eth_getStorageAt", rpc_params![address, slot, at_block(at)]).await?;
-        Ok(value.into())
+    /// A storage slot of a contract after a block, proven against the block's state root unless the endpoint is trusted. Zero if the
+    /// slot is empty.
+    pub async fn storage_at(&self, contract: Address, slot: B256, at: &L1Block) -> Result<B256, L1Error> {
+        if self.inner.trust {
+            let value: U256 = self.call("eth_getStorageAt", rpc_params![contract, slot, at_block(at.id())]).await?;
+            return Ok(value.into());
+        }
+        const METHOD: &str = "eth_getProof";
+        let answer = self.call::<EIP1186AccountProofResponse>(METHOD, rpc_params![contract, [slot], at.hash]).await;
+        let proof = answer.map_err(|error| match error.cause {
+            L1Cause::Refused { code, message } => self.error(METHOD, L1Cause::NoProof { code, message }),
+            cause => self.error(METHOD, cause),
+        })?;
+        proof::storage(&proof, contract, slot, at).map_err(|cause| self.error(METHOD, cause))
     }
 
     /// The result of a call on the state after a block.
@@ -229,15 +250,15 @@ impl L1Client {
         self.call("eth_call", rpc_params![request, at_block(at)]).await
     }
 
-    /// Who signs unsafe blocks, of the SystemConfig contract after a block; zero is nobody.
-    pub async fn unsafe_block_signer(&self, contract: Address, at: BlockId) -> Result<Address, L1Error> {
+    /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is nobody.
+    pub async fn unsafe_block_signer(&self, contract: Address, at: &L1Block) -> Result<Address, L1Error> {
         Ok(Address::from_word(self.storage_at(contract, UNSAFE_BLOCK_SIGNER_SLOT, at).await?))
     }
 
     /// Reads the SystemConfig contract after a block.
-    pub async fn system_contract(&self, address: Address, at: BlockId) -> Result<SystemContract, L1Error> {
+    pub async fn system_contract(&self, address: Address, at: &L1Block) -> Result<SystemContract, L1Error> {
         let word = async |selector: [u8; 4]| {
-            let answer = self.eth_call(address, &selector, at).await?;
+            let answer = self.eth_call(address, &selector, at.id()).await?;
             B256::try_from(&answer[..]).map_err(|_| {
                 let cause = format!("no SystemConfig contract at {address}: {} bytes where 32 were expected", answer.len());
                 self.error("eth_call", L1Cause::Malformed(cause))
@@ -315,7 +336,9 @@ impl L1Client {
     }
 
     fn refused(&self, method: &'static str, refusal: &jsonrpsee::types::ErrorObject<'_>) -> L1Error {
-        self.error(method, L1Cause::Refused { code: refusal.code(), message: refusal.message().to_owned() })
+        // It goes into logs, and the endpoint chooses its length.
+        let message = refusal.message().chars().take(MAX_MESSAGE).collect();
+        self.error(method, L1Cause::Refused { code: refusal.code(), message })
     }
 
     fn untrue(&self, method: &'static str, what: String) -> L1Error {

@@ -2,14 +2,14 @@
 //!
 //! It is read again every reload interval, and as soon as the swarm brings a block by a signer that is unknown. The signer that is
 //! replaced stays accepted for a while (`starling_proto::gossip::Signers`). The contract's storage is read, no log: nothing is missed
-//! while L1 or this node is away. What overloads it is nothing a peer can send: one doubt is answered at a time, with at most
+//! while L1 or this node is away. Unless the endpoint is trusted, the storage is proven against a header. What overloads it is nothing a peer can send: one doubt is answered at a time, with at most
 //! [`CONFIRMATIONS`] requests, a poll interval apart.
 
-use super::l1::{L1Client, L1Error, Tag};
+use super::l1::{L1Block, L1Client, L1Error, Tag};
 use crate::chain::{Chain, ChainError};
 use alloy_primitives::Address;
 use starling_p2p::Network;
-use starling_proto::{config::RollupConfig, payload::BlockId};
+use starling_proto::config::RollupConfig;
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
@@ -157,21 +157,21 @@ impl UnsafeSigner {
             return Err(UnsafeSignerError::WrongL1 { endpoint: self.l1.endpoint().to_owned(), chain_id, expected });
         }
         let at = self.confirmed().await?;
-        Ok(self.l1.system_contract(self.rollup.l1_system_config_address, at).await?.unsafe_block_signer)
+        Ok(self.l1.system_contract(self.rollup.l1_system_config_address, &at).await?.unsafe_block_signer)
     }
 
     async fn read(&self) -> Result<Address, UnsafeSignerError> {
         let at = self.confirmed().await?;
-        Ok(self.l1.unsafe_block_signer(self.rollup.l1_system_config_address, at).await?)
+        Ok(self.l1.unsafe_block_signer(self.rollup.l1_system_config_address, &at).await?)
     }
 
     /// The block to read at.
-    async fn confirmed(&self) -> Result<BlockId, UnsafeSignerError> {
+    async fn confirmed(&self) -> Result<L1Block, UnsafeSignerError> {
         let none = || UnsafeSignerError::NoHead(self.l1.endpoint().to_owned());
         let head = self.l1.block(Tag::Latest).await?.ok_or_else(none)?;
         match self.confs {
-            0 => Ok(head.id()),
-            confs => Ok(self.l1.block_by_number(head.number.saturating_sub(confs)).await?.ok_or_else(none)?.id()),
+            0 => Ok(head),
+            confs => Ok(self.l1.block_by_number(head.number.saturating_sub(confs)).await?.ok_or_else(none)?),
         }
     }
 }

@@ -30,6 +30,7 @@ fn l1(number: u64, time: u64) -> L1Block {
         excess_blob_gas: Some(10 << 20),
         parent_beacon_root: Some(B256::repeat_byte(0xbe)),
         receipts_root: B256::ZERO,
+        state_root: B256::ZERO,
     }
 }
 

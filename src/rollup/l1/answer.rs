@@ -55,6 +55,7 @@ pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, L1
         excess_blob_gas: header.excess_blob_gas,
         parent_beacon_root: header.parent_beacon_block_root,
         receipts_root: header.receipts_root,
+        state_root: header.state_root,
     })
 }
 

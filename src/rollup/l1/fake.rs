@@ -2,7 +2,8 @@
 
 use super::{L1Block, answer};
 use alloy_consensus::{Header, constants::EMPTY_RECEIPTS};
-use alloy_primitives::{B64, B256, U256};
+use alloy_primitives::{Address, B64, B256, Bytes, U256, keccak256};
+use alloy_trie::{HashBuilder, Nibbles, TrieAccount, proof::ProofRetainer};
 use jsonrpsee::{
     RpcModule,
     server::{ServerBuilder, ServerHandle},
@@ -10,15 +11,20 @@ use jsonrpsee::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
-const METHODS: [&str; 7] = [
+const METHODS: [&str; 8] = [
     "eth_chainId",
     "eth_getBlockByNumber",
     "eth_getBlockByHash",
     "eth_getBlockReceipts",
     "eth_getTransactionReceipt",
     "eth_getStorageAt",
+    "eth_getProof",
     "eth_call",
 ];
 
@@ -70,6 +76,15 @@ impl FakeL1 {
     pub(crate) fn set(&self, headers: &[Header]) {
         self.state.lock().blocks = headers.iter().map(block_json).collect();
     }
+
+    /// Replaces the blocks by `headers` whose state has `value` in a slot of `contract`, and proves it.
+    pub(crate) fn set_with_storage(&self, headers: Vec<Header>, contract: Address, slot: B256, value: B256) {
+        let (state_root, proof) = prove(contract, slot, value);
+        let blocks = headers.into_iter().map(|header| block_json(&Header { state_root, ..header })).collect();
+        let mut state = self.state.lock();
+        state.blocks = blocks;
+        state.answers.insert("eth_getProof", Ok(proof));
+    }
 }
 
 impl State {
@@ -112,6 +127,44 @@ pub(crate) fn chain(first: u64, time: u64, count: u64, salt: u8) -> Vec<Header> 
         headers.push(header(first + i, parent, time + 12 * i, salt));
     }
     headers
+}
+
+/// A state root, and the `eth_getProof` answer for a slot of a contract in that state; a value of zero is an empty slot. Other slots
+/// give the proof some depth.
+pub(crate) fn prove(contract: Address, slot: B256, value: B256) -> (B256, Value) {
+    let slots = (0..50).map(|n| (B256::with_last_byte(n), U256::from(n) + U256::from(1))).chain([(slot, value.into())]);
+    let slots = slots.filter(|(_, value)| !value.is_zero()).map(|(slot, value)| (path(slot), alloy_rlp::encode(value)));
+    let (storage_root, storage_proof) = trie(slots.collect(), path(slot));
+    let account = TrieAccount { nonce: 1, balance: U256::from(5), storage_root, code_hash: B256::repeat_byte(0xc0) };
+    let (state_root, account_proof) = prove_account(contract, Some(account));
+    let proof = json!({
+        "address": contract, "balance": "0x5", "nonce": "0x1", "codeHash": account.code_hash, "storageHash": storage_root,
+        "accountProof": account_proof,
+        "storageProof": [{ "key": slot, "value": U256::from_be_bytes(value.0), "proof": storage_proof }],
+    });
+    (state_root, proof)
+}
+
+/// A state root, and the nodes that prove an account in that state, or its absence. Other accounts give the proof some depth.
+pub(crate) fn prove_account(at: Address, account: Option<TrieAccount>) -> (B256, Vec<Bytes>) {
+    let others = (0..50).map(|n| (Address::with_last_byte(n), TrieAccount { nonce: n.into(), ..Default::default() }));
+    let accounts = others.chain(account.map(|account| (at, account)));
+    trie(accounts.map(|(at, account)| (path(at), alloy_rlp::encode(account))).collect(), path(at))
+}
+
+fn path(key: impl AsRef<[u8]>) -> Nibbles {
+    Nibbles::unpack(keccak256(key))
+}
+
+/// The root of a trie, and the nodes on the way to one path.
+fn trie(leaves: BTreeMap<Nibbles, Vec<u8>>, path: Nibbles) -> (B256, Vec<Bytes>) {
+    let mut builder = HashBuilder::default().with_proof_retainer(ProofRetainer::new(vec![path]));
+    for (path, value) in &leaves {
+        builder.add_leaf(*path, value);
+    }
+    let root = builder.root();
+    let nodes = builder.take_proof_nodes().into_nodes_sorted();
+    (root, nodes.into_iter().map(|(_, node)| node).collect())
 }
 
 pub(crate) fn block_json(header: &Header) -> Value {

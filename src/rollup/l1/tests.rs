@@ -214,12 +214,10 @@ async fn slow_and_huge_answers_are_cut_off() {
 #[tokio::test]
 async fn the_system_contract_is_read_and_missed() {
     let l1 = FakeL1::start().await;
-    let at = BlockId { hash: B256::repeat_byte(1), number: 1 };
     let (signer, contract) = (Address::repeat_byte(0x55), Address::repeat_byte(0x5c));
-    l1.state.lock().answers.extend([
-        ("eth_getStorageAt", Ok(json!(signer.into_word()))),
-        ("eth_call", Ok(json!(B256::left_padding_from(&60_000_000u64.to_be_bytes())))),
-    ]);
+    l1.set_with_storage(chain(1, 100, 1, 1), contract, UNSAFE_BLOCK_SIGNER_SLOT, signer.into_word());
+    let at = &client(&l1).block(Tag::Latest).await.unwrap().unwrap();
+    l1.state.lock().answers.insert("eth_call", Ok(json!(B256::left_padding_from(&60_000_000u64.to_be_bytes()))));
     let read = client(&l1).system_contract(contract, at).await.unwrap();
     assert_eq!((read.unsafe_block_signer, read.gas_limit), (signer, 60_000_000));
     l1.state.lock().answers.insert("eth_call", Ok(json!("0x")));

@@ -3,19 +3,28 @@
 use super::*;
 use crate::{
     chain::{self, Options, Threads, genesis},
-    rollup::l1::{L1Config, fake::FakeL1},
+    rollup::l1::{
+        L1Config, UNSAFE_BLOCK_SIGNER_SLOT,
+        fake::{self, FakeL1},
+    },
 };
 use serde_json::json;
 use starling_p2p::{Change, Genesis, Keypair, Service};
 use starling_proto::{
     fork::{Fork, ForkSchedule},
-    payload::Payload,
+    payload::{BlockId, Payload},
     sign,
 };
 use tokio::sync::mpsc;
 
 const OLD: Address = Address::repeat_byte(7);
 const NEW: Address = Address::repeat_byte(8);
+/// SystemConfig.
+const CONTRACT: Address = Address::repeat_byte(0x5c);
+
+fn headers() -> Vec<alloy_consensus::Header> {
+    fake::chain(100, 1_000, 5, 1)
+}
 
 struct World {
     chain: Chain,
@@ -42,13 +51,12 @@ impl World {
         let (chain, threads) = Chain::open(&options).unwrap();
         let l1 = FakeL1::start().await;
         l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x384")));
-        let headers = crate::rollup::l1::fake::chain(100, 1_000, 5, 1);
-        l1.set(&headers);
+        l1.set(&headers());
         Self { chain, l1, _threads: threads, _datadir: datadir }
     }
 
     fn source(&self) -> UnsafeSigner {
-        let rollup = RollupConfig { l1_chain_id: 900, ..Default::default() };
+        let rollup = RollupConfig { l1_chain_id: 900, l1_system_config_address: CONTRACT, ..Default::default() };
         UnsafeSigner {
             l1: L1Client::new(&L1Config::new(self.l1.url())).unwrap(),
             rollup: Arc::new(rollup),
@@ -60,7 +68,7 @@ impl World {
     }
 
     fn name(&self, signer: Address) {
-        self.l1.state.lock().answers.insert("eth_getStorageAt", Ok(json!(signer.into_word())));
+        self.l1.set_with_storage(headers(), CONTRACT, UNSAFE_BLOCK_SIGNER_SLOT, signer.into_word());
     }
 
     async fn until_remembered(&self, signer: Address) {
@@ -124,19 +132,46 @@ async fn a_change_is_found_by_reading_again() {
     world.name(OLD);
     let source = UnsafeSigner { reload: Duration::from_millis(20), ..world.source() };
     let task = tokio::spawn(source.follow(OLD, Some(OLD), network, token.clone()));
-    while world.l1.calls("eth_getStorageAt") < 3 {
+    while world.l1.calls("eth_getProof") < 3 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert_eq!(world.chain.remembered(SETTING).unwrap(), None, "nothing has changed");
     // A failure changes nothing.
-    world.l1.state.lock().answers.insert("eth_getStorageAt", Err((-32000, "away".into())));
-    let asked = world.l1.calls("eth_getStorageAt");
-    while world.l1.calls("eth_getStorageAt") < asked + 3 {
+    world.l1.state.lock().answers.insert("eth_getProof", Err((-32000, "away".into())));
+    let asked = world.l1.calls("eth_getProof");
+    while world.l1.calls("eth_getProof") < asked + 3 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert_eq!(world.chain.remembered(SETTING).unwrap(), None);
     world.name(NEW);
     world.until_remembered(NEW).await;
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+/// The endpoint claims another signer in its storage answers and forges the value that its header does not hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lie_about_the_signers_storage_changes_nothing() {
+    let world = World::new().await;
+    let token = CancellationToken::new();
+    let (network, _events) = swarm(&token, OLD);
+    world.name(OLD);
+    {
+        let answers = &mut world.l1.state.lock().answers;
+        answers.insert("eth_getStorageAt", Ok(json!(NEW.into_word())));
+        answers.insert("eth_call", Ok(json!(alloy_primitives::B256::with_last_byte(1))));
+        if let Some(Ok(proof)) = answers.get_mut("eth_getProof") {
+            proof["storageProof"][0]["value"] = json!(NEW.into_word());
+        }
+    }
+    world.chain.remember(SETTING, OLD.to_vec()).await.unwrap();
+    assert_eq!(world.source().at_start().await.unwrap(), OLD);
+    let source = UnsafeSigner { reload: Duration::from_millis(20), ..world.source() };
+    let task = tokio::spawn(source.follow(OLD, None, network, token.clone()));
+    while world.l1.calls("eth_getProof") < 4 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(world.chain.remembered(SETTING).unwrap(), Some(OLD.to_vec().into()));
     token.cancel();
     task.await.unwrap().unwrap();
 }
@@ -147,7 +182,7 @@ async fn an_interval_of_zero_reads_never_again() {
     let token = CancellationToken::new();
     let (network, _events) = swarm(&token, OLD);
     UnsafeSigner { reload: Duration::ZERO, ..world.source() }.follow(OLD, None, network, token.clone()).await.unwrap();
-    assert_eq!(world.l1.calls("eth_getStorageAt"), 0);
+    assert_eq!(world.l1.calls("eth_getProof"), 0);
     token.cancel();
 }
 
@@ -199,7 +234,7 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
         }
     };
     tokio::time::timeout(Duration::from_secs(120), charged).await.unwrap();
-    assert_eq!(world.l1.calls("eth_getStorageAt"), CONFIRMATIONS as usize, "it is not condemned by one answer");
+    assert_eq!(world.l1.calls("eth_getProof"), CONFIRMATIONS as usize, "it is not condemned by one answer");
 
     world.name(stranger);
     publish(11).await;

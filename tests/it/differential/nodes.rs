@@ -143,6 +143,7 @@ impl Pair {
             excess_blob_gas: Some(0),
             parent_beacon_root: Some(B256::ZERO),
             receipts_root: B256::ZERO,
+            state_root: B256::ZERO,
         };
         let derived = attributes(&self.rollup, &BlobSchedule::default(), &parent, &origin, None).expect("attributes");
         let mut attributes = derived.attributes;

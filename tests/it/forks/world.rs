@@ -332,6 +332,7 @@ fn l1_block(epoch: u64, block_time: u64) -> L1Block {
         excess_blob_gas: Some(40_000_000 + epoch * 100_000),
         parent_beacon_root: Some(B256::repeat_byte(epoch as u8 + 1)),
         receipts_root: B256::ZERO,
+        state_root: B256::ZERO,
     }
 }
 
