@@ -14,6 +14,7 @@ use crate::{
     follow, period,
     rollup::{
         l1::{self, FollowedL1, L1Client, L1Heads},
+        l1_config::{self, L1ConfigError},
         sequencer::{self, Sequencer, SequencerError, SequencerHandle},
         signer::{Remote, RemoteConfig, Signer, TlsFiles},
         unsafe_signer::UnsafeSigner,
@@ -73,6 +74,11 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
+    let blobs = l1_config::blob_schedule(rollup.l1_chain_id, config.l1.chain_config.as_deref())?;
+    let sequencing = match &config.sequencer {
+        Some(sequencer) => Some((sequencer, blobs.ok_or(L1ConfigError::NotGiven(rollup.l1_chain_id))?)),
+        None => None,
+    };
     let (chain, threads) = open(options(&config.datadir, config.cache, config.commit_interval), config.pool.clone()).await?;
     chain.keep_states(config.history.states);
     chain.keep_proofs(config.history.proofs)?;
@@ -80,9 +86,9 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let l1 = l1_client(&config.l1)?;
     let swarm = config.p2p.as_ref().map(|p2p| join_swarm(&chain, swarm_config(&rollup, p2p)?)).transpose()?;
     let network = swarm.as_ref().map(|(_, network, _)| network.clone());
-    let (sequencer, control) = match &config.sequencer {
-        Some(sequencer) => {
-            let (sequencer, control) = prepare(&chain, &l1, &rollup, network.clone(), sequencer).await?;
+    let (sequencer, control) = match sequencing {
+        Some((sequencer, blobs)) => {
+            let (sequencer, control) = prepare(&chain, &l1, &rollup, blobs, network.clone(), sequencer).await?;
             (Some(sequencer), Some(control))
         }
         None => (None, None),
@@ -183,6 +189,7 @@ async fn prepare(
     chain: &Chain,
     l1: &L1Client,
     rollup: &Arc<RollupConfig>,
+    blobs: BlobSchedule,
     network: Option<Network>,
     config: &SequencerConfig,
 ) -> anyhow::Result<(Prepared, SequencerHandle)> {
@@ -200,7 +207,6 @@ async fn prepare(
     };
     let signs_as = signer.address();
     let l1 = FollowedL1 { client: l1.clone(), heads: watched };
-    let blobs = BlobSchedule::of_chain(rollup.l1_chain_id).unwrap_or_default();
     let (sequencer, control) = Sequencer::new(config, rollup.clone(), blobs, chain.clone(), l1, signer, network);
     Ok((Prepared { sequencer, signs_as, heads }, control))
 }

@@ -182,18 +182,11 @@ impl EthereumSchedule {
     }
 }
 
-/// How fast the blob base fee of an L1 chain moves, by L1 time: the update fraction of EIP-4844 and what later forks made of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The update fractions of an L1 chain's blob base fee, by L1 time (EIP-4844, EIP-7892). The default is Cancun's fraction at all times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlobSchedule {
-    /// Time from which a fraction applies, ascending.
+    /// Activation time (Unix seconds) and fraction of each fork, oldest fork first.
     steps: Vec<(u64, u64)>,
-}
-
-impl Default for BlobSchedule {
-    /// Cancun's fraction at all times: a chain of one's own.
-    fn default() -> Self {
-        Self { steps: vec![] }
-    }
 }
 
 impl BlobSchedule {
@@ -202,13 +195,12 @@ impl BlobSchedule {
     pub const BPO1: u64 = 8_346_193;
     pub const BPO2: u64 = 11_684_671;
 
-    /// From pairs of activation time (Unix seconds) and update fraction.
-    pub fn new(mut steps: Vec<(u64, u64)>) -> Self {
-        steps.sort_unstable();
+    /// The schedule of forks given as activation time (Unix seconds) and update fraction, oldest fork first.
+    pub fn new(steps: Vec<(u64, u64)>) -> Self {
         Self { steps }
     }
 
-    /// The schedule of a public L1 chain.
+    /// The schedule of a public L1 chain: Mainnet, Sepolia, Holesky or Hoodi, as op-node knows them.
     pub fn of_chain(chain_id: u64) -> Option<Self> {
         use EthereumHardfork::{Bpo1, Bpo2, Cancun, Prague};
         let time = |fork: EthereumHardfork| match chain_id {
@@ -223,20 +215,13 @@ impl BlobSchedule {
         (!steps.is_empty()).then(|| Self::new(steps))
     }
 
-    /// The fraction for a block of this L1 time. Until `pectra_blob_schedule_time`, if the rollup has one, Cancun's holds although L1
-    /// is past Prague (specs: pectra-blob-schedule). Before the first step it is Cancun's too.
+    /// The fraction for a block of this L1 time: that of the newest active fork. Until `pectra_blob_schedule_time`, if the rollup has
+    /// one, Cancun's fraction holds although L1 is past Prague (specs: pectra-blob-schedule). Before the first fork it holds too.
     pub fn fraction(&self, l1_time: u64, pectra_blob_schedule_time: Option<u64>) -> u64 {
         if pectra_blob_schedule_time.is_some_and(|time| l1_time < time) {
             return Self::CANCUN;
         }
         self.steps.iter().rev().find(|(from, _)| l1_time >= *from).map_or(Self::CANCUN, |(_, fraction)| *fraction)
-    }
-}
-
-impl From<&EthereumSchedule> for BlobSchedule {
-    fn from(l1: &EthereumSchedule) -> Self {
-        let steps = [(l1.cancun, Self::CANCUN), (l1.prague, Self::PRAGUE)];
-        Self::new(steps.into_iter().filter_map(|(time, fraction)| Some((time?, fraction))).collect())
     }
 }
 
@@ -324,6 +309,26 @@ mod tests {
         let forks = staircase();
         let versions: Vec<_> = Fork::ALL.into_iter().map(|fork| forks.payload_version(fork as u64 * 100) as u8).collect();
         assert_eq!(versions, [0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn public_l1_chains_have_their_blob_schedules() {
+        // geth 1.17, params/config.go.
+        for (chain_id, cancun, prague, bpo1, bpo2) in [
+            (1, 1_710_338_135, 1_746_612_311, 1_765_290_071, 1_767_747_671),
+            (11_155_111, 1_706_655_072, 1_741_159_776, 1_761_017_184, 1_761_607_008),
+            (17_000, 1_707_305_664, 1_740_434_112, 1_759_800_000, 1_760_389_824),
+            (560_048, 0, 1_742_999_832, 1_762_365_720, 1_762_955_544),
+        ] {
+            let steps = vec![
+                (cancun, BlobSchedule::CANCUN),
+                (prague, BlobSchedule::PRAGUE),
+                (bpo1, BlobSchedule::BPO1),
+                (bpo2, BlobSchedule::BPO2),
+            ];
+            assert_eq!(BlobSchedule::of_chain(chain_id), Some(BlobSchedule::new(steps)), "{chain_id}");
+        }
+        assert_eq!(BlobSchedule::of_chain(900), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod deposit;
 pub mod enr;
 pub mod fork;
 pub mod gossip;
+pub mod l1_config;
 pub mod l1info;
 pub mod output;
 pub mod payload;

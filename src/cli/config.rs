@@ -126,6 +126,8 @@ pub struct L1Config {
     pub reload_interval: Duration,
     /// L1 blocks to stay behind L1's head.
     pub confs: u64,
+    /// Genesis file or chain config of an L1 that is not built in.
+    pub chain_config: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug)]
@@ -343,6 +345,7 @@ impl L1Config {
             max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
             reload_interval: values.duration("l1.runtime-config-reload-interval")?,
             confs: values.uint("verifier.l1-confs")?,
+            chain_config: values.text("rollup.l1-chain-config")?.map(|path| expand_home(&path)),
         })
     }
 }

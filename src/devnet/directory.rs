@@ -5,6 +5,7 @@ use super::{
     NodePlan, Role, accounts,
     genesis::{self, BuildError, Plan},
     given::{Given, GivenError},
+    l1_config,
 };
 use crate::{
     chain::store::{Lock, StoreError},
@@ -26,6 +27,8 @@ use tempfile::TempDir;
 mod ports;
 
 const L1_GENESIS: &str = "l1-genesis.json";
+/// What a rollup node needs to know of the L1.
+const L1_CHAIN_CONFIG: &str = "l1-chain-config.json";
 const L2_GENESIS: &str = "l2-genesis.json";
 /// Written last: a directory that has it holds a whole network.
 const ROLLUP: &str = "rollup.json";
@@ -140,6 +143,8 @@ impl Directory {
             true => check_kept(&path, config)?,
             false => make(&path, config)?,
         }
+        // Written at every start: a network that an earlier version made lacks it.
+        write_l1_config(&path)?;
         let earlier = earlier(&path);
         let ports =
             |name: &str, ports: &mut Ports| ports.of_node(earlier.iter().find(|node| node.name == name).map(NodePorts::of));
@@ -302,6 +307,15 @@ fn sequencer_key(path: &Path, given: Option<&Path>, signer: Option<Address>) -> 
     Ok(address)
 }
 
+/// Writes the L1's chain config beside its genesis.
+fn write_l1_config(path: &Path) -> Result<(), DirectoryError> {
+    let file = path.join(L1_GENESIS);
+    let damaged = |reason: String| DirectoryError::Damaged { path: file.clone(), reason };
+    let text = fs::read_to_string(&file).map_err(|error| damaged(error.to_string()))?;
+    let genesis = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    write(path, L1_CHAIN_CONFIG, &format!("{:#}", l1_config::of_genesis(&genesis)), 0o644)
+}
+
 fn read_rollup(path: &Path) -> Result<RollupConfig, DirectoryError> {
     let file = path.join(ROLLUP);
     let damaged = |reason: String| DirectoryError::Damaged { path: file.clone(), reason };
@@ -424,6 +438,7 @@ impl Builder<'_> {
         command.extend([
             format!("--rollup.config={}", self.file(ROLLUP)),
             format!("--l1={}", l1.http_url()),
+            format!("--rollup.l1-chain-config={}", self.file(L1_CHAIN_CONFIG)),
             // The L1 stands beside us: asking it often costs nothing, and deposits arrive sooner.
             "--l1.http-poll-interval=500ms".into(),
         ]);

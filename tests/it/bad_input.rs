@@ -206,6 +206,29 @@ fn an_unreadable_key_is_named_and_never_overwritten() {
     }
 }
 
+/// Nobody else would derive the blob base fee that a sequencer without the schedule writes. A replica reads what it is given.
+#[test]
+fn a_sequencer_on_an_unknown_l1_needs_its_chain_config() {
+    let temp = tempfile::tempdir().unwrap();
+    let (datadir, config) = rollup(temp.path());
+    let (key, l1) = (temp.path().join("key.txt"), temp.path().join("l1.json"));
+    write(&key, &"1".repeat(64));
+    let option = format!("--rollup.l1-chain-config={}", l1.display());
+    let sequencer = format!("--p2p.sequencer.key.path={}", key.display());
+    let mut line = vec!["node", datadir.as_str(), &config, "--p2p.disable", "--sequencer.enabled", &sequencer];
+    fails_with(&run(&line), &["failed to read chain spec: L1 chain 900 ", "--rollup.l1-chain-config"]);
+    line.push(&option);
+    fails_with(&run(&line), &["failed to read chain spec: ", l1.to_str().unwrap()]);
+    for (text, words) in [
+        ("{", "not readable"),
+        (r#"{"chainId": 900, "cancunTime": 0}"#, "L1 chain config does not have a blob schedule config"),
+        (r#"{"config": {"chainId": 1, "blobSchedule": {}}}"#, "l1 chain config chain ID mismatch: 1 != 900"),
+    ] {
+        write(&l1, text);
+        fails_with(&run(&["node", &datadir, &config, "--p2p.disable", &option]), &[words, l1.to_str().unwrap()]);
+    }
+}
+
 #[test]
 fn a_rollup_config_of_another_chain_is_refused() {
     let temp = tempfile::tempdir().unwrap();

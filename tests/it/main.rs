@@ -13,6 +13,7 @@ mod exec_blocks;
 mod following;
 mod foreign_peer;
 mod forks;
+mod l1_fees;
 mod late;
 mod metrics;
 mod net;

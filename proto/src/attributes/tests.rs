@@ -80,6 +80,26 @@ fn info(attributes: &OpPayloadAttributes) -> L1BlockInfo {
     }
 }
 
+/// An excess as after hours of full blocks: the fee depends on the L1's schedule by orders of magnitude.
+#[test]
+fn the_l1_attributes_carry_the_blob_base_fee_of_the_l1s_schedule() {
+    let config = r#"{"chainId": 900, "cancunTime": 0, "pragueTime": 100, "osakaTime": 200, "bpo1Time": 300, "bpo2Time": 400,
+        "blobSchedule": {
+            "cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": 3338477},
+            "prague": {"target": 6, "max": 9, "baseFeeUpdateFraction": 5007716},
+            "osaka": {"target": 6, "max": 9, "baseFeeUpdateFraction": 5007716},
+            "bpo1": {"target": 10, "max": 15, "baseFeeUpdateFraction": 8346193},
+            "bpo2": {"target": 14, "max": 21, "baseFeeUpdateFraction": 11684671}}}"#;
+    let schedule = crate::l1_config::L1ChainConfig::from_json(config).unwrap().blobs;
+    let (mut rollup, parent) = chain(Fork::Jovian);
+    rollup.block_time = 1_000;
+    for (time, fee) in [(99, 3_194_333), (100, 21_689), (299, 21_689), (300, 399), (399, 399), (400, 72)] {
+        let origin = L1Block { excess_blob_gas: Some(50_000_000), ..l1(10, time) };
+        let built = attributes(&rollup, &schedule, &parent, &origin, None).unwrap().attributes;
+        assert_eq!(info(&built).blob_base_fee, U256::from(fee), "at {time}");
+    }
+}
+
 #[test]
 fn the_blob_fee_is_that_of_eip_4844_and_never_overflows() {
     for (excess, fee) in [(0, 1), (2_314_057, 1), (2_314_058, 2), (10 << 20, 23)] {

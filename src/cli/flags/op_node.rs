@@ -126,8 +126,12 @@ pub const SECTIONS: &[Section] = &[
                 "Stop when L1 asks for a newer protocol version",
             )
             .no_effect("protocol versions are not read from L1"),
-            flag("rollup.l1-chain-config", Path, "", "The L1's chain config, for the blob fee schedule")
-                .no_effect("the schedule is built in for public L1 chains, and Cancun's on any other"),
+            flag(
+                "rollup.l1-chain-config",
+                Path,
+                "",
+                "Genesis file or chain config of the L1, for its blob fee schedule; a sequencer needs it unless the L1 is Mainnet, Sepolia, Holesky or Hoodi, which are built in",
+            ),
             flag("rollup.load-protocol-versions", Bool, "false", "Read protocol versions from L1")
                 .no_effect("protocol versions are not read from L1"),
             flag(

@@ -1,6 +1,7 @@
 use super::*;
 use crate::cli::{Invocation, parse};
 use serde_json::Value;
+use starling_proto::l1_config::L1ChainConfig;
 use std::{collections::HashSet, os::unix::fs::PermissionsExt};
 
 fn config(datadir: Option<&Path>, replicas: usize) -> DevnetConfig {
@@ -41,6 +42,16 @@ fn every_command_line_is_one_this_program_takes() {
             (role, other) => panic!("{role}: {other:?}"),
         }
         assert!(matches!(parse(node.init.clone(), &|_| None).expect("init").invocation, Invocation::Init(_)));
+    }
+    // Rollup nodes are given the L1's chain config, and none has to trust the L1: it proves what it says.
+    for node in directory.nodes().iter().filter(|node| node.role != Role::L1) {
+        let Invocation::Node(config) = parse(node.command.clone(), &|_| None).expect("a command line").invocation else {
+            panic!()
+        };
+        let path = config.l1.chain_config.expect("a chain config");
+        let text = fs::read_to_string(path).expect("a file");
+        assert_eq!(L1ChainConfig::from_json(&text).expect("a chain config").chain_id, genesis::L1_CHAIN_ID);
+        assert!(!config.l1.trust_rpc);
     }
     let urls: HashSet<_> = directory.nodes().iter().flat_map(|node| [&node.http, &node.ws, &node.metrics]).collect();
     assert_eq!(urls.len(), 12, "no port twice");

@@ -1,0 +1,207 @@
+//! The L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule (specs: L1 attributes).
+//!
+//! Operators bring this file, so every error names the field. Fields that L2 does not depend on are not looked at.
+
+use crate::fork::BlobSchedule;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// The L1 forks that may set the speed of the blob base fee, oldest first.
+const FORKS: [&str; 9] = ["cancun", "prague", "osaka", "bpo1", "bpo2", "amsterdam", "bpo3", "bpo4", "bpo5"];
+
+/// The part of an L1's chain config that L2 depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct L1ChainConfig {
+    pub chain_id: u64,
+    pub blobs: BlobSchedule,
+}
+
+/// Why an L1 chain config is refused.
+#[derive(Debug, Error)]
+pub enum L1ChainConfigError {
+    #[error("the file is not readable: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("chainId is missing: give the L1's genesis file, or the chain config in it")]
+    NoChainId,
+    #[error("{key} is {value}, neither a number nor null")]
+    Number { key: String, value: Value },
+    /// op-node's sentence.
+    #[error("L1 chain config does not have a blob schedule config")]
+    NoSchedule,
+    /// geth's sentence.
+    #[error("invalid chain configuration: missing entry for fork {0:?} in blobSchedule")]
+    NoEntry(&'static str),
+    /// geth's sentence.
+    #[error("invalid chain configuration in blobSchedule for fork {fork:?}: {problem}")]
+    Entry { fork: &'static str, problem: String },
+}
+
+/// An entry of `blobSchedule`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BlobParams {
+    #[serde(default, rename = "target")]
+    _target: u64,
+    #[serde(default, rename = "max")]
+    _max: u64,
+    #[serde(default)]
+    base_fee_update_fraction: u64,
+}
+
+impl L1ChainConfig {
+    /// Reads a genesis file, whose chain config is its field `config`, or a chain config alone.
+    pub fn from_json(text: &str) -> Result<Self, L1ChainConfigError> {
+        #[derive(Deserialize)]
+        struct Genesis {
+            config: Option<Map<String, Value>>,
+        }
+        match serde_json::from_str::<Genesis>(text)?.config {
+            Some(config) => Self::of(&config),
+            None => Self::of(&serde_json::from_str(text)?),
+        }
+    }
+
+    fn of(config: &Map<String, Value>) -> Result<Self, L1ChainConfigError> {
+        let chain_id = number(config, "chainId")?.ok_or(L1ChainConfigError::NoChainId)?;
+        let schedule = match config.get("blobSchedule").filter(|schedule| !schedule.is_null()) {
+            Some(schedule) => Map::deserialize(schedule)?,
+            // An OP Stack chain as L1 has no blobs: its excess is always zero (op-node).
+            None if config.get("optimism").is_some_and(Value::is_object) => {
+                return Ok(Self { chain_id, blobs: BlobSchedule::default() });
+            }
+            None => return Err(L1ChainConfigError::NoSchedule),
+        };
+        let mut steps = Vec::new();
+        for fork in FORKS {
+            let entry = schedule.get(fork).filter(|entry| !entry.is_null()).map(|entry| fraction(fork, entry)).transpose()?;
+            match (number(config, &format!("{fork}Time"))?, entry) {
+                (Some(time), Some(fraction)) => steps.push((time, fraction)),
+                // A later fork without an entry changes nothing (geth); before the first one there would be no fee at all.
+                (Some(_), None) if steps.is_empty() => return Err(L1ChainConfigError::NoEntry(fork)),
+                _ => {}
+            }
+        }
+        Ok(Self { chain_id, blobs: BlobSchedule::new(steps) })
+    }
+}
+
+fn number(config: &Map<String, Value>, key: &str) -> Result<Option<u64>, L1ChainConfigError> {
+    match config.get(key).filter(|value| !value.is_null()) {
+        None => Ok(None),
+        Some(value) => {
+            let malformed = || L1ChainConfigError::Number { key: key.to_owned(), value: value.clone() };
+            value.as_u64().map(Some).ok_or_else(malformed)
+        }
+    }
+}
+
+fn fraction(fork: &'static str, entry: &Value) -> Result<u64, L1ChainConfigError> {
+    let invalid = |problem: String| L1ChainConfigError::Entry { fork, problem };
+    match BlobParams::deserialize(entry).map_err(|error| invalid(error.to_string()))?.base_fee_update_fraction {
+        0 => Err(invalid("update fraction must be defined and non-zero".into())),
+        fraction => Ok(fraction),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A config with a fork every 100 seconds; each entry has the mainnet fraction of its fork.
+    fn config() -> Value {
+        json!({
+            "chainId": 900, "londonBlock": 0, "cancunTime": 100, "pragueTime": 200, "osakaTime": 300, "bpo1Time": 400, "bpo2Time": 500,
+            "bpo3Time": null, "terminalTotalDifficultyPassed": true,
+            "blobSchedule": {
+                "cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": BlobSchedule::CANCUN},
+                "prague": {"target": 6, "max": 9, "baseFeeUpdateFraction": BlobSchedule::PRAGUE},
+                "osaka": {"target": 6, "max": 9, "baseFeeUpdateFraction": BlobSchedule::PRAGUE},
+                "bpo1": {"target": 10, "max": 15, "baseFeeUpdateFraction": BlobSchedule::BPO1},
+                "bpo2": {"target": 14, "max": 21, "baseFeeUpdateFraction": BlobSchedule::BPO2},
+            },
+        })
+    }
+
+    fn read(config: &Value) -> Result<L1ChainConfig, String> {
+        L1ChainConfig::from_json(&config.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn fractions_change_at_the_second_of_each_fork() {
+        let L1ChainConfig { chain_id, blobs } = read(&config()).unwrap();
+        assert_eq!(chain_id, 900);
+        let fractions = [100, 199, 200, 299, 300, 399, 400, 499, 500, u64::MAX].map(|time| blobs.fraction(time, None));
+        let [cancun, prague] = [BlobSchedule::CANCUN, BlobSchedule::PRAGUE];
+        let [bpo1, bpo2] = [BlobSchedule::BPO1, BlobSchedule::BPO2];
+        assert_eq!(fractions, [cancun, cancun, prague, prague, prague, prague, bpo1, bpo1, bpo2, bpo2]);
+    }
+
+    #[test]
+    fn a_genesis_file_is_read_as_its_config() {
+        let genesis = json!({ "config": config(), "alloc": { "0x01": { "balance": "0x1" } }, "excessBlobGas": "0x2faf080" });
+        assert_eq!(read(&genesis), read(&config()));
+    }
+
+    #[test]
+    fn forks_without_an_entry_keep_the_fraction_before_them() {
+        let mut sparse = config();
+        for fork in ["osaka", "bpo1"] {
+            sparse["blobSchedule"][fork] = Value::Null;
+        }
+        let blobs = read(&sparse).unwrap().blobs;
+        assert_eq!(
+            [399, 400, 500].map(|time| blobs.fraction(time, None)),
+            [BlobSchedule::PRAGUE, BlobSchedule::PRAGUE, BlobSchedule::BPO2]
+        );
+        // Entries of forks that are not scheduled count for nothing.
+        let mut unscheduled = config();
+        unscheduled["bpo2Time"] = Value::Null;
+        assert_eq!(read(&unscheduled).unwrap().blobs.fraction(u64::MAX, None), BlobSchedule::BPO1);
+    }
+
+    /// All active from genesis: the newest fork counts, whatever its fraction.
+    #[test]
+    fn of_forks_at_one_time_the_newest_counts() {
+        let mut together = config();
+        for fork in FORKS {
+            together[format!("{fork}Time")] = 0.into();
+        }
+        together["blobSchedule"]["bpo5"] = json!({ "baseFeeUpdateFraction": 7 });
+        assert_eq!(read(&together).unwrap().blobs.fraction(0, None), 7);
+    }
+
+    #[test]
+    fn an_op_stack_chain_as_l1_needs_no_schedule() {
+        let config = json!({ "chainId": 10, "cancunTime": 0, "optimism": { "eip1559Elasticity": 6 } });
+        assert_eq!(read(&config).unwrap().blobs, BlobSchedule::default());
+    }
+
+    #[test]
+    fn a_malformed_config_is_refused_with_the_field() {
+        let refusal = |change: fn(&mut Value)| {
+            let mut config = config();
+            change(&mut config);
+            read(&config).unwrap_err()
+        };
+        let cases: [(fn(&mut Value), &str); 9] = [
+            (|c| c["chainId"] = Value::Null, "chainId is missing"),
+            (|c| c["chainId"] = "0x384".into(), "chainId is \"0x384\""),
+            (|c| c["pragueTime"] = (-1).into(), "pragueTime is -1"),
+            (|c| c["blobSchedule"] = Value::Null, "L1 chain config does not have a blob schedule config"),
+            (|c| c["blobSchedule"] = json!({}), "missing entry for fork \"cancun\" in blobSchedule"),
+            (|c| c["blobSchedule"] = 7.into(), "invalid type"),
+            (|c| c["blobSchedule"]["prague"] = json!({"target": 6, "max": 9}), "for fork \"prague\": update fraction must be"),
+            (|c| c["blobSchedule"]["bpo1"]["baseFeeUpdateFraction"] = 0.into(), "for fork \"bpo1\": update fraction must be"),
+            (|c| c["blobSchedule"]["osaka"]["max"] = (-1).into(), "for fork \"osaka\": invalid value"),
+        ];
+        for (change, words) in cases {
+            let said = refusal(change);
+            assert!(said.contains(words), "{words:?} is not in: {said}");
+        }
+        for text in ["", "{", "[]", "7", "{}", "{\"config\": 7}", "{\"config\": null}", "{\"alloc\": {}}"] {
+            assert!(L1ChainConfig::from_json(text).is_err(), "{text}");
+        }
+    }
+}
