@@ -21,6 +21,7 @@ use super::{
 use crate::chain::pool::PoolConfig;
 use alloy_primitives::Address;
 use std::{
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -201,6 +202,7 @@ impl NodeConfig {
             name: "--rollup.config",
             next: "give the chain's rollup.json (an operator's first node has it; `starling devnet` writes one)",
         })?;
+        refuse_foreign_engine(values)?;
         let datadir = datadir(values)?;
         let p2p = P2pConfig::read(values, &datadir, notices)?;
         Ok(Self {
@@ -421,6 +423,21 @@ impl InitConfig {
     pub fn read(values: &Values, genesis: PathBuf) -> Result<Self, CliError> {
         let rollup_config = values.text("rollup.config")?.map(|path| expand_home(&path));
         Ok(Self { datadir: datadir(values)?, genesis, rollup_config })
+    }
+}
+
+/// `--l2` of an op-node on this machine names the execution client whose place this process takes. An engine elsewhere is one that its
+/// operator expects to be driven, and it would stand still.
+fn refuse_foreign_engine(values: &Values) -> Result<(), CliError> {
+    let Some(url) = values.text("l2")? else { return Ok(()) };
+    let host = url.parse::<http::Uri>().ok().and_then(|url| Some(url.host()?.trim_matches(['[', ']']).to_owned()));
+    let is_here = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
+    match host.is_some_and(|host| host == "localhost" || host.parse().is_ok_and(is_here)) {
+        true => Ok(()),
+        false => Err(CliError::Refused {
+            name: "--l2 with an engine on another host".into(),
+            reason: "the execution core runs in this process, and that engine would stand still; leave --l2 out, or keep op-node for it",
+        }),
     }
 }
 

@@ -38,7 +38,7 @@ impl Values {
                 given: if flag.flag.kind == Kind::Secret { "a secret".into() } else { format!("\"{}\"", given.join(",")) },
             })?;
             if let (Effect::Refused(reason), Some(_)) = (flag.flag.effect, &source)
-                && value != Value::Bool(false)
+                && !is_default(&flag, &value)
             {
                 return Err(CliError::Refused { name: describe(&flag, source.as_ref()), reason });
             }
@@ -150,6 +150,11 @@ fn find(flag: &RoleFlag, matches: &ArgMatches, environment: Environment) -> Opti
         }
     }
     (!flag.flag.default.is_empty()).then(|| (vec![flag.flag.default.to_string()], None))
+}
+
+fn is_default(flag: &RoleFlag, value: &Value) -> bool {
+    let default = flag.flag.default;
+    !default.is_empty() && value::read(flag.flag.kind, &[default.to_string()]).as_ref() == Ok(value)
 }
 
 fn describe(flag: &RoleFlag, source: Option<&Source>) -> String {

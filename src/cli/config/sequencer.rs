@@ -63,6 +63,12 @@ impl SequencerConfig {
             }
             return Ok(None);
         }
+        if values.text("rpc.admin-state")?.is_some() {
+            return Err(CliError::Refused {
+                name: "--rpc.admin-state of a sequencer".into(),
+                reason: "the file is not read, so a sequencer that was stopped would start again; say --sequencer.stopped instead",
+            });
+        }
         Ok(Some(Self {
             signer: SignerConfig::read(values)?,
             stopped: values.bool("sequencer.stopped")?,

@@ -7,9 +7,10 @@ const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no
 const NO_HISTORY_LIMIT: &str = "blocks, receipts and their indexes are never pruned";
 const OWN_STORE: &str = "there is one database and one state scheme";
 const NO_IPC: &str = "there is no IPC socket yet";
-const FIXED: &str = "the limit is fixed for now";
+const FIXED: &str = "fees are suggested by op-geth's defaults";
 const NO_PROFILER: &str = "there is no profiler yet";
-const NO_INTEROP: &str = "there is no interop yet";
+const NO_INTEROP: &str = "interop messages are not checked; leave it out, and keep op-geth for a chain with interop";
+const ROOT_ONLY: &str = "requests are answered under / only; leave it out, and let the proxy in front take the prefix away";
 const NO_OVERRIDE: &str = "fork times come from the genesis; change them there before init";
 
 const BOTH: &[Role] = &[Role::Node, Role::Execution];
@@ -18,8 +19,9 @@ const fn section(title: &'static str, roles: &'static [Role], flags: &'static [F
     Section { title, program: Program::OpGeth, roles, flags }
 }
 
+/// Has no default: an override that is not given overrides nothing, and 0 is a time.
 const fn fork(name: &'static str) -> Flag {
-    flag(name, Uint, "0", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
+    flag(name, Uint, "", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
 }
 
 pub const SECTIONS: &[Section] = &[
@@ -58,7 +60,7 @@ pub const SECTIONS: &[Section] = &[
                 .no_effect(NO_HISTORY_LIMIT),
             flag("history.logs", Uint, "2350000", "Blocks to index logs of").no_effect(NO_HISTORY_LIMIT),
             flag("history.chain", Choice(&["all", "postmerge"]), "all", "Which blocks to keep").no_effect(NO_HISTORY_LIMIT),
-            flag("config", Path, "", "TOML file with more configuration").refused("configuration files are not read"),
+            flag("config", Path, "", "TOML file with more configuration").refused("configuration files are not read; give their settings as options"),
             flag("networkid", Uint, "0", "Network id").no_effect("the network id is the genesis' chain id"),
             flag("op-network", Text, "", "Name of a known network")
                 .aliases(&["beta.op-network"])
@@ -81,13 +83,13 @@ pub const SECTIONS: &[Section] = &[
             ),
             flag("http.corsdomain", List, "", "Origins that browsers may call from; * is any"),
             flag("http.vhosts", List, "localhost", "Host names the HTTP server answers to; * is any"),
-            flag("http.rpcprefix", Text, "", "Path of the HTTP server").no_effect("requests are answered under every path"),
+            flag("http.rpcprefix", Text, "", "Path of the HTTP server").refused(ROOT_ONLY),
             flag("ws", Bool, "false", "Serve JSON-RPC over WebSocket"),
             flag("ws.addr", Text, "localhost", "Address of the WebSocket server"),
             flag("ws.port", Port, "8546", "Port of the WebSocket server; 0 is any free one"),
             flag("ws.api", List, "", "Namespaces over WebSocket, as over HTTP"),
             flag("ws.origins", List, "", "Origins that browsers may connect from; * is any"),
-            flag("ws.rpcprefix", Text, "", "Path of the WebSocket server").no_effect("connections are taken under every path"),
+            flag("ws.rpcprefix", Text, "", "Path of the WebSocket server").refused(ROOT_ONLY),
             flag("rpc.allow-unprotected-txs", Bool, "false", "Take transactions without a chain id"),
             flag("rpc.batch-request-limit", Uint, "1000", "Requests in a batch; 0 is no limit"),
             flag("rpc.batch-response-max-size", Uint, "25000000", "Bytes in the answer to a batch; 0 is no limit"),
@@ -134,7 +136,7 @@ pub const SECTIONS: &[Section] = &[
             flag("authrpc.vhosts", List, "localhost", "Host names the Engine API answers to").no_effect(NO_ENGINE_API),
             flag("authrpc.jwtsecret", Path, "", "File with the Engine API's secret").no_effect(NO_ENGINE_API),
             flag("rollup.halt", Choice(&["major", "minor", "patch", "none"]), "none", "Stop when a newer protocol is signalled")
-                .no_effect(NO_ENGINE_API),
+                .refused("required protocol versions are not read from L1, so the node would go on where it is to stop; leave it out, and follow the chain's upgrade notices"),
         ],
     ),
     section(
@@ -153,12 +155,13 @@ pub const SECTIONS: &[Section] = &[
             flag("rollup.computependingblock", Bool, "false", "Build a real pending block")
                 .no_effect("pending is the latest block"),
             flag("rollup.historicalrpc", Url, "", "RPC that answers for blocks before Bedrock")
-                .no_effect("no such blocks are served"),
-            flag("rollup.historicalrpctimeout", Duration, "5s", "Its time limit").no_effect("no such blocks are served"),
+                .no_effect("blocks before Bedrock are answered as unknown"),
+            flag("rollup.historicalrpctimeout", Duration, "5s", "Its time limit")
+                .no_effect("blocks before Bedrock are answered as unknown"),
             flag("rollup.superchain-upgrades", Bool, "true", "Take fork times from the registry")
                 .no_effect("fork times come from the genesis"),
-            flag("rollup.interoprpc", Url, "", "RPC that checks interop messages").no_effect(NO_INTEROP),
-            flag("rollup.interopmempoolfiltering", Bool, "false", "Check interop messages in the pool").no_effect(NO_INTEROP),
+            flag("rollup.interoprpc", Url, "", "RPC that checks interop messages").refused(NO_INTEROP),
+            flag("rollup.interopmempoolfiltering", Bool, "false", "Check interop messages in the pool").refused(NO_INTEROP),
             flag("rollup.sequencertxconditionalenabled", Bool, "false", "Serve eth_sendRawTransactionConditional")
                 .no_effect("the method is not served yet"),
             flag("rollup.sequencertxconditionalcostratelimit", Uint, "5000", "Its cost limit per second")
@@ -204,7 +207,8 @@ pub const SECTIONS: &[Section] = &[
             flag("maxpeers", Uint, "50", "Most peers").no_effect(NO_DEVP2P),
             flag("port", Port, "30303", "TCP port").no_effect(NO_DEVP2P),
             flag("nat", Text, "any", "How to get through a router").no_effect(NO_DEVP2P),
-            flag("netrestrict", List, "", "Networks to connect within").no_effect(NO_DEVP2P),
+            flag("netrestrict", List, "", "Networks to connect within")
+                .refused("there is no devp2p, and the swarm would connect beyond them; restrict it with --p2p.netrestrict"),
             flag("nodekey", Path, "", "File with the devp2p key").no_effect(NO_DEVP2P),
             flag("nodekeyhex", Secret, "", "The devp2p key").no_effect(NO_DEVP2P),
             flag("nodiscover", Bool, "false", "Do not look for peers").no_effect(NO_DEVP2P),

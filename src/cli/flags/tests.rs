@@ -1,6 +1,6 @@
 use super::*;
-use crate::cli::value;
-use std::collections::HashSet;
+use crate::cli::{CliError, Parsed, parse, value};
+use std::collections::{BTreeSet, HashSet};
 
 #[test]
 fn names_and_environment_are_unique_in_a_role() {
@@ -57,7 +57,8 @@ fn the_table_agrees_with_the_list_of_options() {
             .unwrap_or_else(|| panic!("--{} is not in the table", columns[1]));
         let variables: Vec<&str> = columns[4].split_whitespace().collect();
         assert_eq!(flag.env_names(program), variables, "--{}", flag.name);
-        if !OWN_DEFAULTS.contains(&flag.name) {
+        // An override has no default here: what is not given overrides nothing.
+        if !OWN_DEFAULTS.contains(&flag.name) && !flag.name.starts_with("override.") {
             assert_eq!(flag.default, columns[3], "--{}", flag.name);
         }
         assert_eq!(flag.kind == Kind::Bool, columns[2] == "bool", "--{}", flag.name);
@@ -77,4 +78,120 @@ fn columns(line: &str) -> Vec<String> {
         }
     }
     columns
+}
+
+/// Options that do nothing here, each judged: the node does no wrong and no harm without them, at worst it lacks a service. Whoever
+/// adds one asks what an operator who gives it relies on.
+const HARMLESS: &str = "
+    altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout altda.verify-on-read
+    authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts beta.extra-networks bootnodes conductor.rpc conductor.rpc-timeout
+    datadir.ancient db.engine discovery.dns discovery.port discovery.v4 discovery.v5 execution.pprof.addr execution.pprof.port
+    execution.syncmode experimental.sequencer-api fetch-withdrawal-root-from-state finality.delay finality.lookback gpo.blocks
+    gpo.ignoreprice gpo.maxprice gpo.minsuggestedpriorityfee gpo.percentile graphql heartbeat.enabled heartbeat.moniker
+    heartbeat.url history.chain history.logs history.transactions ignore-missing-pectra-blob-schedule interop.dependency-set
+    interop.jwt-secret interop.rpc.port ipcdisable ipcpath l1.beacon l1.beacon-fallbacks l1.beacon-header
+    l1.beacon.fetch-all-sidecars l1.beacon.ignore l1.beacon.slot-duration-override l1.cache-size l1.epoch-poll-interval
+    l1.rpckind l2 l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync
+    l2.enginekind l2.jwt-secret l2.skip-sync-start-check log.file maxpeers nat networkid nodekey nodekeyhex nodiscover
+    p2p.gossip.mesh.floodpublish p2p.mux p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security
+    p2p.timeout.accept p2p.timeout.dial p2p.timeout.negotiation p2p.useragent port pprof pprof.addr pprof.enabled pprof.path
+    pprof.port pprof.type rollup.computependingblock rollup.disabletxpoolgossip rollup.historicalrpc rollup.historicalrpctimeout
+    rollup.load-protocol-versions rollup.sequencertxconditionalcostratelimit rollup.sequencertxconditionalenabled
+    rollup.superchain-upgrades rpc.admin-state safedb.path snapshot snapshotlog.file state.scheme supervisor syncmode
+    syncmode.offset-el-safe syncmode.req-resp txpool.journal txpool.locals txpool.nolocals txpool.rejournal
+";
+
+/// Options whose neglect would do harm, beside the overrides of forks.
+const HARMFUL: [&str; 15] = [
+    "altda.enabled",
+    "conductor.enabled",
+    "config",
+    "execution.rollup.halt",
+    "http.rpcprefix",
+    "interop.rpc.addr",
+    "l1.rpc-rate-limit",
+    "l2.follow.source",
+    "netrestrict",
+    "network",
+    "op-network",
+    "rollup.halt",
+    "rollup.interopmempoolfiltering",
+    "rollup.interoprpc",
+    "ws.rpcprefix",
+];
+
+fn start(role: Role, options: &[String]) -> Result<Parsed, CliError> {
+    let line = ["starling", role.name(), "--rollup.config=r.json"].map(str::to_owned);
+    parse(line.into_iter().chain(options.iter().cloned()), &|_| None)
+}
+
+/// A value that is not the default.
+fn another_value(flag: &Flag) -> &'static str {
+    match flag.kind {
+        Kind::Bool if flag.default == "true" => "false",
+        Kind::Bool => "true",
+        Kind::Choice(choices) => choices.iter().find(|choice| **choice != flag.default).expect("two choices"),
+        Kind::Url => "http://127.0.0.1:1",
+        Kind::Ip => "10.1.2.3",
+        Kind::Duration => "17s",
+        Kind::Size => "17MB",
+        Kind::Text | Kind::Path | Kind::Port | Kind::Uint | Kind::Float | Kind::List | Kind::Secret => "17",
+    }
+}
+
+#[test]
+fn no_option_is_ignored_where_that_does_harm() {
+    let (mut ignored, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    let flags = |role| of_role(role).into_iter().map(move |flag| (role, flag));
+    for (role, flag) in [Role::Node, Role::Execution].into_iter().flat_map(flags) {
+        let name = &flag.name;
+        let given = |value: &str| start(role, &[format!("--{name}={value}")]);
+        match flag.flag.effect {
+            Effect::Works => {}
+            Effect::NoEffect(reason) => {
+                let parsed = given(another_value(flag.flag)).unwrap_or_else(|error| panic!("{}: {error}", role.name()));
+                assert!(parsed.notices.contains(&format!("--{name} has no effect: {reason}")), "{:?}", parsed.notices);
+                ignored.insert(flag.name);
+            }
+            Effect::Refused(reason) => {
+                let said = given(another_value(flag.flag)).expect_err(name).to_string();
+                assert_eq!(said, format!("--{name} is not supported: {reason}"));
+                assert!(reason.contains("; "), "--{name}: a cause and a next step: {reason}");
+                if !flag.flag.default.is_empty() {
+                    assert!(given(flag.flag.default).is_ok(), "the default of --{name}");
+                }
+                refused.insert(flag.name);
+            }
+        }
+    }
+    let (overrides, others): (Vec<&str>, Vec<&str>) =
+        refused.iter().map(String::as_str).partition(|name| name.contains("override."));
+    assert_eq!(others, HARMFUL);
+    assert_eq!(overrides.len(), 22, "{overrides:?}");
+    assert_eq!(ignored.iter().map(String::as_str).collect::<Vec<_>>(), HARMLESS.split_whitespace().collect::<Vec<_>>());
+}
+
+/// A line for op-node keeps working on the machine whose execution client this process replaces. An engine elsewhere would stand still.
+#[test]
+fn an_engine_on_another_host_is_refused() {
+    for url in ["http://127.0.0.1:8551", "ws://localhost:8551", "http://[::1]:8551/path"] {
+        let options = [format!("--l2={url}"), "--l2.jwt-secret=jwt.txt".into(), "--l2.enginekind=reth".into()];
+        let notices = start(Role::Node, &options).expect(url).notices;
+        assert_eq!(notices.len(), 3, "{notices:?}");
+    }
+    for url in ["http://op-geth:8551", "http://10.0.0.2:8551", "http://user@engine.example/", "http://127.0.0.1.example:1"] {
+        let said = start(Role::Node, &[format!("--l2={url}")]).expect_err(url).to_string();
+        assert!(said.starts_with("--l2 with an engine on another host is not supported: "), "{said}");
+        assert!(said.contains("leave --l2 out"), "{said}");
+    }
+}
+
+/// The file may say that an operator has stopped this sequencer, which op-node would heed.
+#[test]
+fn a_sequencer_whose_state_is_kept_in_a_file_is_refused() {
+    let state = "--rpc.admin-state=state.json".to_owned();
+    assert!(start(Role::Node, &[state.clone()]).is_ok(), "a replica has no such state");
+    let key = format!("--p2p.sequencer.key={}", "11".repeat(32));
+    let said = start(Role::Node, &[state, "--sequencer.enabled".into(), key]).expect_err("a sequencer").to_string();
+    assert!(said.contains("--rpc.admin-state") && said.contains("--sequencer.stopped"), "{said}");
 }
