@@ -119,13 +119,26 @@ impl LogJson {
     }
 }
 
-/// A number of millionths as a decimal number, exactly.
+/// A number of millionths as a decimal number, exactly, in the form that Go gives it: with an exponent where that is below -4 or
+/// above 5.
 fn millionths(value: U256) -> String {
-    let million = U256::from(1_000_000);
-    let (whole, rest) = (value / million, (value % million).to::<u64>());
-    match rest {
-        0 => whole.to_string(),
-        rest => format!("{whole}.{rest:06}").trim_end_matches('0').to_owned(),
+    let digits = value.to_string();
+    let exponent = digits.len() as i32 - 7;
+    let significant = digits.trim_end_matches('0');
+    if significant.is_empty() {
+        return digits;
+    }
+    if !(-4..6).contains(&exponent) {
+        let (first, rest) = significant.split_at(1);
+        let point = if rest.is_empty() { "" } else { "." };
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{first}{point}{rest}e{sign}{:02}", exponent.abs());
+    }
+    let padded = format!("{digits:0>7}");
+    let (whole, rest) = padded.split_at(padded.len() - 6);
+    match rest.trim_end_matches('0') {
+        "" => whole.to_owned(),
+        rest => format!("{whole}.{rest}"),
     }
 }
 
@@ -246,4 +259,29 @@ pub fn get_block_receipts(context: &RpcContext, args: Args) -> Reply {
     let l1 = block.l1(context);
     let receipts = (0..block.receipts.len()).map(|index| block.receipt(index, senders.get(index).copied(), l1.as_ref()));
     reply(receipts.collect::<Result<Vec<_>, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_l1_fee_scalar_is_printed_as_go_prints_it() {
+        for (scalar, text) in [
+            (0u64, "0"),
+            (1, "1e-06"),
+            (22, "2.2e-05"),
+            (100, "0.0001"),
+            (1_368, "0.001368"),
+            (684_000, "0.684"),
+            (1_000_000, "1"),
+            (12_500_000, "12.5"),
+            (999_999_999_999, "999999.999999"),
+            (1_000_000_000_000, "1e+06"),
+            (1_234_567_890_123, "1.234567890123e+06"),
+            (120_000_000_000_000_000, "1.2e+11"),
+        ] {
+            assert_eq!(millionths(U256::from(scalar)), text, "{scalar}");
+        }
+    }
 }
