@@ -49,7 +49,8 @@ impl L1InfoFormat {
     }
 
     /// Length of the calldata with the selector.
-    const fn len(self) -> usize {
+    #[allow(clippy::len_without_is_empty)]
+    pub const fn len(self) -> usize {
         match self {
             Self::Bedrock => 4 + 8 * 32,
             Self::Ecotone => 164,

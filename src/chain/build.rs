@@ -6,6 +6,7 @@
 use crate::chain::{
     evm::{ParentState, StateError},
     execute::{BlockExecution, InvalidBlock, TransactError, recover},
+    l1fee::AttributesError,
     rules::{ChainSpec, ExtraData, ExtraDataError},
     view::ExecutedBlock,
 };
@@ -34,6 +35,8 @@ pub enum BuildError {
     Withdrawals(usize),
     #[error(transparent)]
     ExtraData(#[from] ExtraDataError),
+    #[error(transparent)]
+    Attributes(#[from] AttributesError),
     /// A forced transaction is never dropped: a block without it would be another chain.
     #[error("failed to force-include transaction {index}: {cause}")]
     Forced { index: usize, cause: String },
@@ -79,6 +82,7 @@ impl BlockBuilder {
         for (index, raw) in attributes.transactions.unwrap_or_default().into_iter().enumerate() {
             builder.force(index, raw)?;
         }
+        builder.execution.check_attributes(true)?;
         Ok(builder)
     }
 

@@ -43,7 +43,7 @@ use revm::{
     context::{BlockEnv, CfgEnv},
     context_interface::{
         block::BlobExcessGasAndPrice,
-        result::{EVMError, ExecutionResult, InvalidTransaction, ResultAndState},
+        result::{EVMError, ExecutionResult, HaltReason, InvalidTransaction, ResultAndState},
     },
     database::{BundleState, State, states::bundle_state::BundleRetention},
     database_interface::bal::EvmDatabaseError,
@@ -150,10 +150,28 @@ impl Vm {
 
     /// Runs a transaction and keeps what it changes. `raw` is its EIP-2718 form, which the L1 fee is computed from.
     pub fn transact(&mut self, tx: &Recovered<OpTxEnvelope>, raw: &Bytes) -> Result<Executed, VmError> {
-        let (result, state) = self.run(OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone())).map_err(VmError::from)?;
-        let executed = Executed { success: result.is_success(), gas_used: result.tx_gas_used(), logs: result.into_logs() };
+        let (result, mut state) = self.run(OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone())).map_err(VmError::from)?;
+        let mut gas_used = result.tx_gas_used();
+        if let Some(deposit) = tx.as_deposit().filter(|_| self.is_before_regolith()) {
+            gas_used = if deposit.is_system_transaction { 0 } else { deposit.gas_limit };
+            // op-revm ends a creation that cannot pay its value before it bumps the nonce.
+            if deposit.to.is_create()
+                && matches!(result, ExecutionResult::Halt { reason: OpHaltReason::Base(HaltReason::OutOfFunds), .. })
+                && let Some(sender) = state.get_mut(&tx.signer())
+            {
+                sender.info.nonce = sender.info.nonce.wrapping_add(1);
+                sender.mark_touch();
+            }
+        }
+        let executed = Executed { success: result.is_success(), gas_used, logs: result.into_logs() };
         self.db().commit(state);
         Ok(executed)
+    }
+
+    /// Whether deposits are counted as they were before Regolith: by their gas limit, system deposits not at all, whatever became of
+    /// them (op-geth: core/state_transition.go).
+    fn is_before_regolith(&self) -> bool {
+        matches!(&self.0, Kind::Optimism(evm) if evm.cfg_env().spec == OpSpecId::BEDROCK)
     }
 
     /// Runs a call of the system and keeps what it changes. Nothing happens if there is no code at `contract`.

@@ -7,7 +7,7 @@
 use crate::chain::{
     changes::Changes,
     evm::{ParentState, StateError, Vm, VmError},
-    l1fee,
+    l1fee::{self, AttributesError, Footprint},
     receipt::{Receipt, block_bloom, receipts_root},
     rules::{Active, ChainSpec, HeaderError, MAX_TRANSACTION_GAS},
     trie::Update,
@@ -15,10 +15,10 @@ use crate::chain::{
 };
 use alloy_consensus::{Header, Transaction, Typed2718, transaction::Recovered};
 use alloy_eips::{eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS};
-use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
+use alloy_primitives::{Address, B256, Bytes, address, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use op_alloy_consensus::OpTxEnvelope;
-use starling_proto::{fork::Fork, l1info::L1_BLOCK, payload::Payload};
+use starling_proto::{fork::Fork, payload::Payload};
 use std::sync::Arc;
 
 mod prepare;
@@ -29,8 +29,6 @@ pub use prepare::{Preparation, recover};
 pub const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
 /// Gets its code by force at Canyon.
 const CREATE2_DEPLOYER: Address = address!("13b0D85CcB8bf860b6b79AF3029fCA081AE9beF2");
-/// Slot of the L1 attributes contract that holds, in bytes 18 and 19, the scalar of the data footprint (specs: jovian l1-attributes).
-const FEE_SCALARS_SLOT: U256 = U256::from_limbs([8, 0, 0, 0]);
 
 /// The code of the create2deployer, as Canyon deploys it (specs: canyon, create2deployer).
 fn create2_deployer() -> Bytes {
@@ -48,6 +46,10 @@ pub enum Refused {
     DataFootprint { have: u64, left: u64 },
     #[error("transaction type {0:#04x} is not allowed")]
     Type(u8),
+    #[error(transparent)]
+    Attributes(#[from] AttributesError),
+    #[error("the activation block of Jovian takes only deposits")]
+    NotDeposit,
     #[error("{0}")]
     Evm(String),
 }
@@ -78,6 +80,10 @@ pub struct BlockExecution {
     receipts: Vec<Receipt>,
     gas_used: u64,
     da_footprint: u64,
+    /// Whether Jovian is active in this block and not in its parent.
+    activates_jovian: bool,
+    /// Set by the first transaction of a Jovian block.
+    footprint: Option<Footprint>,
 }
 
 /// What executing a block gave.
@@ -94,6 +100,7 @@ impl BlockExecution {
     /// Begins a block: what happens before its first transaction. Of `header` the fields that execution has yet to tell are ignored.
     pub fn begin(spec: &ChainSpec, header: &Header, parent: ParentState) -> Result<Self, StateError> {
         let active = spec.at(header.timestamp);
+        let activates_jovian = active.is_op(Fork::Jovian) && !spec.at(parent.header().timestamp).is_op(Fork::Jovian);
         let mut vm = Vm::new(spec, header, parent);
         if spec.deploys_create2(header.timestamp) {
             vm.set_code(CREATE2_DEPLOYER, create2_deployer())?;
@@ -104,7 +111,16 @@ impl BlockExecution {
         if active.prague {
             vm.system_call(HISTORY_STORAGE_ADDRESS, header.parent_hash.into())?;
         }
-        Ok(Self { active, gas_limit: header.gas_limit, vm, receipts: Vec::new(), gas_used: 0, da_footprint: 0 })
+        Ok(Self {
+            active,
+            gas_limit: header.gas_limit,
+            vm,
+            receipts: Vec::new(),
+            gas_used: 0,
+            da_footprint: 0,
+            activates_jovian,
+            footprint: None,
+        })
     }
 
     /// Runs the next transaction. `raw` is its EIP-2718 form. A refused transaction has changed nothing.
@@ -114,16 +130,20 @@ impl BlockExecution {
             return Err(Refused::Type(tx.ty()).into());
         }
         let regolith = self.active.is_op(Fork::Regolith);
+        if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) {
+            self.footprint = Some(Footprint::of(tx.inner(), self.activates_jovian).map_err(Refused::from)?);
+        }
         let (have, left) = (tx.gas_limit(), self.gas_left());
-        // Before Regolith deposits take no part in the block's gas limit.
-        if have > left && (regolith || !deposit) {
+        // Before Regolith system deposits take no part in the block's gas limit; after it there are none.
+        let system = tx.as_deposit().is_some_and(|deposit| deposit.is_system_transaction);
+        if have > left && (regolith || !system) {
             return Err(Refused::GasLeft { have, left }.into());
         }
         // EIP-7825. Deposits were paid for on L1 and must be included (specs: karst exec-engine).
         if self.active.osaka && !deposit && have > MAX_TRANSACTION_GAS {
             return Err(Refused::GasCap(have).into());
         }
-        let footprint = self.footprint(deposit, raw)?;
+        let footprint = if deposit { 0 } else { self.footprint(raw)? };
         let left = self.gas_limit.saturating_sub(self.da_footprint);
         if footprint > left {
             return Err(Refused::DataFootprint { have: footprint, left }.into());
@@ -144,14 +164,23 @@ impl BlockExecution {
         Ok(&self.receipts[self.receipts.len() - 1])
     }
 
-    /// A transaction's part of the block's data footprint (specs: jovian exec-engine). The scalar is read from the state, where the
-    /// block's first transaction has put it.
-    fn footprint(&mut self, deposit: bool, raw: &[u8]) -> Result<u64, StateError> {
-        if deposit || !self.active.is_op(Fork::Jovian) {
-            return Ok(0);
+    /// The part of a user transaction in the block's data footprint (specs: jovian exec-engine).
+    fn footprint(&self, raw: &[u8]) -> Result<u64, Refused> {
+        match self.footprint {
+            None => Ok(0),
+            Some(Footprint::Scalar(scalar)) => Ok(l1fee::da_footprint(raw, scalar)),
+            Some(Footprint::DepositsOnly) => Err(Refused::NotDeposit),
         }
-        let word = self.vm.storage(L1_BLOCK, FEE_SCALARS_SLOT)?.to_be_bytes::<32>();
-        Ok(l1fee::da_footprint(raw, u16::from_be_bytes([word[18], word[19]])))
+    }
+
+    /// Whether the L1 attributes are there that the block must begin with: op-geth demands them from Jovian on, because they give the
+    /// scalar of the data footprint. A block that is built here must have the scalar unless it activates Jovian.
+    pub fn check_attributes(&self, building: bool) -> Result<(), AttributesError> {
+        match self.footprint {
+            _ if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) => Err(AttributesError::Missing),
+            Some(Footprint::DepositsOnly) if building && !self.activates_jovian => Err(AttributesError::NoScalar),
+            _ => Ok(()),
+        }
     }
 
     /// Gas that is left for transactions.
@@ -230,6 +259,8 @@ pub enum InvalidBlock {
     Signature { index: usize },
     #[error("transaction {index}: {cause}")]
     Transaction { index: usize, cause: Refused },
+    #[error(transparent)]
+    Attributes(#[from] AttributesError),
     #[error("gas used is {have}, want {want}")]
     GasUsed { have: u64, want: u64 },
     #[error("blob gas used is {}, want {}", or_none(have), or_none(want))]
@@ -290,6 +321,7 @@ pub fn validate_prepared(
             Err(TransactError::State(error)) => return Err(error.into()),
         }
     }
+    execution.check_attributes(false).map_err(InvalidBlock::from)?;
     let execution = execution.finish();
     // Before the roots, because it is cheap and the usual sign of a difference.
     if header.gas_used != execution.gas_used {

@@ -7,6 +7,7 @@
 
 use crate::chain::evm::estimated_size_scaled;
 use alloy_primitives::U256;
+use op_alloy_consensus::OpTxEnvelope;
 use starling_proto::{
     fork::Fork,
     l1info::{L1BlockInfo, L1InfoFormat},
@@ -54,6 +55,43 @@ fn calldata_gas(raw: &[u8], fork: Fork) -> U256 {
     let zeros = raw.iter().filter(|byte| **byte == 0).count() as u64;
     let nonzeros = raw.len() as u64 - zeros + if fork < Fork::Regolith { 68 } else { 0 };
     U256::from(zeros * 4 + nonzeros * 16)
+}
+
+/// What the first transaction of a Jovian block says of the data footprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Footprint {
+    /// Gas per estimated byte.
+    Scalar(u16),
+    /// L1 attributes without a scalar, as the activation block of Jovian has them: only deposits may follow.
+    DepositsOnly,
+}
+
+/// Why a Jovian block cannot begin with this transaction.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttributesError {
+    #[error("missing L1 attributes deposit transaction")]
+    Missing,
+    #[error("the L1 attributes are not in the Jovian format and give no DA footprint gas scalar")]
+    NoScalar,
+}
+
+impl Footprint {
+    /// Reads the calldata of a block's first transaction (op-geth: `CalcDAFootprint`). `activation` says that the parent is older
+    /// than Jovian: an activation block that crosses Ecotone or Isthmus as well carries the format before those.
+    pub fn of(first: &OpTxEnvelope, activation: bool) -> Result<Self, AttributesError> {
+        let deposit = first.as_deposit().ok_or(AttributesError::Missing)?;
+        let (calldata, jovian) = (&deposit.input, L1InfoFormat::Jovian);
+        let older = || L1BlockInfo::decode(calldata).is_ok_and(|info| info.format < L1InfoFormat::Isthmus);
+        if calldata.len() == L1InfoFormat::Isthmus.len() || (activation && older()) {
+            return Ok(Self::DepositsOnly);
+        }
+        match calldata.get(jovian.len() - 2..jovian.len()) {
+            Some(scalar) if calldata.starts_with(&jovian.selector()) => {
+                Ok(Self::Scalar(u16::from_be_bytes([scalar[0], scalar[1]])))
+            }
+            _ => Err(AttributesError::NoScalar),
+        }
+    }
 }
 
 /// The part of a transaction in the data footprint of a Jovian block.

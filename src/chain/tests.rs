@@ -5,7 +5,7 @@ mod bounds;
 pub mod durable;
 
 use super::*;
-use crate::chain::evm::tests::{CHAIN, address_of, deposit, deposited, sign, transfer};
+use crate::chain::evm::tests::{CHAIN, address_of, deposited, l1_attributes, sign, transfer};
 use alloy_consensus::{Header, TxEip1559};
 use alloy_primitives::{Address, B64, Bytes, U256};
 use alloy_rpc_types_engine::PayloadAttributes;
@@ -106,7 +106,7 @@ pub fn killed(datadir: &Path) -> TempDir {
 
 /// Attributes of a block two seconds after its parent: a deposit, then these transactions. `salt` tells siblings apart.
 pub fn attributes(parent: &Header, salt: u64, transactions: impl IntoIterator<Item = Bytes>) -> OpPayloadAttributes {
-    let forced = [deposited(deposit(Address::repeat_byte(9), 50_000)).1].into_iter().chain(transactions).collect();
+    let forced = [deposited(l1_attributes(0)).1].into_iter().chain(transactions).collect();
     OpPayloadAttributes {
         payload_attributes: PayloadAttributes {
             timestamp: parent.timestamp + 2,

@@ -207,13 +207,17 @@ async fn wrong_attributes_are_named_and_the_head_stays_applied() {
     let blocks = world.chain(&world.genesis(), 2, 0).await;
     let good = || attributes(&blocks[1].header, 0, []);
     let broke = crate::chain::evm::tests::sign(77, crate::chain::evm::tests::transfer(0)).1;
-    let cases: [(OpPayloadAttributes, &str); 7] = [
+    let cases: [(OpPayloadAttributes, &str); 8] = [
         (OpPayloadAttributes { gas_limit: None, ..good() }, "gasLimit"),
         (OpPayloadAttributes { eip_1559_params: None, ..good() }, "eip1559Params"),
         (OpPayloadAttributes { eip_1559_params: Some([0, 0, 0, 0, 0, 0, 0, 1].into()), ..good() }, "denominator"),
         (OpPayloadAttributes { eip_1559_params: Some([0, 0, 0, 1, 0, 0, 0, 0].into()), ..good() }, "elasticity"),
         (OpPayloadAttributes { min_base_fee: None, ..good() }, "minBaseFee"),
-        (OpPayloadAttributes { transactions: Some(vec![broke]), ..good() }, "failed to force-include"),
+        (
+            OpPayloadAttributes { transactions: Some([good().transactions.unwrap(), vec![broke]].concat()), ..good() },
+            "failed to force-include",
+        ),
+        (OpPayloadAttributes { transactions: Some(vec![]), ..good() }, "missing L1 attributes deposit transaction"),
         (attributes(&blocks[0].header, 0, []), "timestamp"),
     ];
     for (wrong, word) in cases {

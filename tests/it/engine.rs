@@ -1,6 +1,6 @@
 //! `starling execution` in op-geth's place: the real binary, driven over nothing but its Engine API by a small rollup node.
 
-use crate::net::{Running, number, starling, wait};
+use crate::net::{Running, l1_attributes, number, starling, wait};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, keccak256};
 use op_alloy_consensus::TxDeposit;
@@ -191,7 +191,7 @@ impl Core {
 }
 
 /// Starts `starling execution` and finds where its Engine API is.
-fn execution(args: &[&str], log_path: &Path) -> (Running, String) {
+pub fn execution(args: &[&str], log_path: &Path) -> (Running, String) {
     let log = std::fs::File::create(log_path).unwrap();
     let mut command: Command = starling();
     command.arg("execution").args(args).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -230,6 +230,7 @@ fn attributes(on: &Made, salt: u64) -> Value {
         to: TxKind::Call(LOGGER),
         mint: 1,
         gas_limit: 100_000,
+        input: l1_attributes(),
         ..Default::default()
     };
     json!({

@@ -3,6 +3,7 @@
 //!
 //! `STARLING_SYNC_BLOCKS` is how late the late one is (700); the other misses a tenth of it. Figures are printed.
 
+use crate::net::l1_attributes;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B64, B256, Bytes, TxKind, U256};
 use alloy_rpc_types_engine::PayloadAttributes;
@@ -61,6 +62,7 @@ impl Store {
             mint: 7,
             value: U256::from(7),
             gas_limit: 50_000,
+            input: l1_attributes(),
             ..Default::default()
         };
         let attributes = OpPayloadAttributes {

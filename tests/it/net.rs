@@ -4,6 +4,7 @@ use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, hex};
 use serde_json::{Value, json};
+use starling_proto::l1info::L1InfoFormat;
 use std::{
     io::{Read, Write},
     net::TcpStream,
@@ -62,6 +63,14 @@ fn unchunk(mut rest: &str) -> String {
         rest = tail[size..].trim_start_matches("\r\n");
     }
     out
+}
+
+/// Calldata with which a deposit passes for the L1 attributes of a Jovian block: all zeros.
+pub fn l1_attributes() -> Bytes {
+    let jovian = L1InfoFormat::Jovian;
+    let mut calldata = jovian.selector().to_vec();
+    calldata.resize(jovian.len(), 0);
+    calldata.into()
 }
 
 /// A quantity of an answer.

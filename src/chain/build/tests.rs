@@ -1,7 +1,8 @@
 use super::*;
 use crate::chain::{
     evm::tests::{
-        Alloc, CHAIN, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, fixture, op, scheduled, sign, transfer,
+        Alloc, CHAIN, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, fixture, l1_attributes, op, scheduled,
+        sign, transfer,
     },
     execute::{MESSAGE_PASSER, ValidateError, validate},
     view::View,
@@ -13,6 +14,11 @@ use alloy_rpc_types_engine::PayloadAttributes;
 use alloy_trie::EMPTY_ROOT_HASH;
 use op_alloy_consensus::TxDeposit;
 use starling_proto::fork::ForkSchedule;
+
+/// The first transaction of a block.
+fn first() -> Bytes {
+    deposited(l1_attributes(0)).1
+}
 
 /// Attributes as a driver gives them for a block at `TIME + 2`.
 fn attributes(spec: &ChainSpec, transactions: Vec<Bytes>) -> OpPayloadAttributes {
@@ -54,25 +60,16 @@ fn specs() -> impl Iterator<Item = ChainSpec> {
 
 /// A block with a deposit (on OP) and two pool transactions, one of which calls the message passer.
 fn build(spec: &ChainSpec, ground: &Ground) -> ExecutedBlock {
-    let forced = if spec.is_optimism() { vec![deposited(deposit(Address::repeat_byte(9), 50_000)).1] } else { Vec::new() };
+    let forced = spec.is_optimism().then(first).into_iter().collect();
     let spec = Arc::new(spec.clone());
     let mut builder = BlockBuilder::start(spec.clone(), ground.state(), attributes(&spec, forced)).unwrap();
+    let before = builder.execution.gas_used();
     let call = sign(1, TxEip1559 { gas_limit: 100_000, to: MESSAGE_PASSER.into(), value: U256::ZERO, ..transfer(1) });
     for (tx, raw) in [sign(1, transfer(0)), call] {
         assert_eq!(builder.add(&tx, &raw).unwrap(), Added::Yes);
     }
-    assert_eq!(builder.fees(), U256::from(10 * (21_000 + used_by_passer(&builder))));
+    assert_eq!(builder.fees(), U256::from(10 * (builder.execution.gas_used() - before)));
     builder.finish().unwrap()
-}
-
-fn used_by_passer(builder: &BlockBuilder) -> u64 {
-    let deposits = if builder.spec.is_optimism() { 1 } else { 0 };
-    let used = builder.execution.gas_used() - 21_000;
-    if deposits == 0 {
-        return used;
-    }
-    // The deposit is a transfer, too; before Regolith it uses all its gas.
-    used - if builder.spec.at(TIME).is_op(Fork::Regolith) { 21_000 } else { 50_000 }
 }
 
 #[test]
@@ -111,7 +108,7 @@ fn a_chain_walks_through_every_fork() {
         let view = View::new(ground.store.snapshot().unwrap(), blocks.clone(), None, None).unwrap();
         let state = Arc::new(view).state();
         let timestamp = header.timestamp + 2;
-        let forced = vec![deposited(deposit(Address::repeat_byte(9), 50_000)).1];
+        let forced = vec![first()];
         let mut attributes = attributes_at(&spec, timestamp, forced);
         attributes.gas_limit = Some(GAS_LIMIT + nonce);
         let mut builder = BlockBuilder::start(spec.clone(), &state, attributes).unwrap();
@@ -172,7 +169,7 @@ fn an_invalid_transaction_makes_a_block_invalid() {
 fn an_invalid_forced_transaction_is_an_error_with_its_index() {
     let spec = Arc::new(op(Fork::Jovian));
     let ground = ground(&spec);
-    let good = deposited(deposit(Address::repeat_byte(9), 50_000)).1;
+    let good = first();
     for bad in [bytes!("03c0"), bytes!("7dc0"), sign(1, transfer(5)).1, sign(2, transfer(0)).1] {
         let forced = vec![good.clone(), sign(1, transfer(0)).1, bad];
         match BlockBuilder::start(spec.clone(), ground.state(), attributes(&spec, forced)).map(|_| ()) {
@@ -205,6 +202,29 @@ fn attributes_must_fit_their_fork() {
     assert!(matches!(start(&jovian, withdrawal), Err(E::Withdrawals(1))));
 }
 
+#[test]
+fn attributes_without_l1_attributes_are_refused_from_jovian_on() {
+    for fork in Fork::ALL {
+        let spec = Arc::new(op(fork));
+        let ground = ground(&spec);
+        let start = |forced| BlockBuilder::start(spec.clone(), ground.state(), attributes(&spec, forced));
+        let user = sign(1, transfer(0)).1;
+        if fork < Fork::Jovian {
+            start(vec![]).unwrap();
+            start(vec![user]).unwrap();
+            continue;
+        }
+        let text = "missing L1 attributes deposit transaction";
+        assert!(matches!(start(vec![]).map(|_| ()), Err(BuildError::Attributes(error)) if error.to_string() == text));
+        assert!(matches!(start(vec![user]).map(|_| ()), Err(BuildError::Forced { index: 0, cause }) if cause == text));
+        // A block of nobody's making without them is invalid, too.
+        let built = start(vec![first()]).unwrap().finish().unwrap();
+        let header = Header { transactions_root: EMPTY_ROOT_HASH, ..built.payload.header.clone() };
+        let judged = validate(&spec, ground.state(), Arc::new(Payload::sealed(header, vec![]))).map(|_| ());
+        assert!(matches!(judged, Err(ValidateError::Invalid(InvalidBlock::Attributes(_)))), "{judged:?}");
+    }
+}
+
 /// The vectors without extra data: attributes from which none can be made.
 #[test]
 fn attributes_without_extra_data_are_refused_as_the_vectors_say() {
@@ -233,18 +253,20 @@ fn attributes_without_extra_data_are_refused_as_the_vectors_say() {
 fn pool_transactions_that_do_not_fit_are_left_out() {
     let spec = Arc::new(op(Fork::Jovian));
     let ground = ground(&spec);
-    let attributes = OpPayloadAttributes { gas_limit: Some(50_000), ..attributes(&spec, Vec::new()) };
+    let attributes = OpPayloadAttributes { gas_limit: Some(80_000), ..attributes(&spec, vec![first()]) };
     let mut builder = BlockBuilder::start(spec.clone(), ground.state(), attributes).unwrap();
+    let left = builder.gas_left();
+    assert!((42_000..63_000).contains(&left), "{left}");
     let mut add = |(tx, raw): (Recovered<OpTxEnvelope>, Bytes)| builder.add(&tx, &raw).unwrap();
     assert!(matches!(add(sign(1, transfer(1))), Added::Skipped(_)));
-    assert!(matches!(add(sign(1, TxEip1559 { gas_limit: 50_001, ..transfer(0) })), Added::Skipped(_)));
+    assert!(matches!(add(sign(1, TxEip1559 { gas_limit: left + 1, ..transfer(0) })), Added::Skipped(_)));
     assert!(matches!(add(sign(1, TxEip1559 { max_fee_per_gas: 10, ..transfer(0) })), Added::Skipped(_)));
     assert!(matches!(add(deposited(deposit(Address::ZERO, 21_000))), Added::Skipped(_)));
     assert_eq!(add(sign(1, transfer(0))), Added::Yes);
     assert_eq!(add(sign(1, transfer(1))), Added::Yes);
     assert_eq!(add(sign(1, transfer(2))), Added::Full);
     let block = builder.finish().unwrap();
-    assert_eq!(block.payload.transactions.len(), 2);
+    assert_eq!(block.payload.transactions.len(), 3);
     validate(&spec, ground.state(), block.payload).unwrap();
 }
 
@@ -331,13 +353,16 @@ fn hostile_transactions_find_no_place_in_a_block_whichever_way_they_come() {
         ];
         let extra_data = ExtraData::encode(&spec, TIME, Eip1559Params::default(), 0).unwrap();
         let ground = Ground::with_header(funded, Header { extra_data, ..Default::default() });
-        let attributes = |forced| attributes(&spec, forced);
+        // From Jovian on a block begins with the L1 attributes.
+        let begun: Vec<Bytes> = spec.at(TIME + 2).is_op(Fork::Jovian).then(first).into_iter().collect();
+        let at = begun.len();
+        let attributes = |forced: Vec<Bytes>| attributes(&spec, [begun.clone(), forced].concat());
         let empty = BlockBuilder::start(spec.clone(), ground.state(), attributes(vec![])).unwrap().finish().unwrap();
         for (name, raw) in hostile(&spec) {
             let name = format!("{name} under {:?}", spec.rules);
             // A payload with it is invalid.
             let system = raw.first() == Some(&0x7e);
-            let transactions = vec![raw.clone()];
+            let transactions = [begun.clone(), vec![raw.clone()]].concat();
             let header = Header { transactions_root: ordered_trie_root_encoded(&transactions), ..empty.payload.header.clone() };
             let judged = validate(&spec, ground.state(), Arc::new(Payload::sealed(header, transactions)));
             match judged.map(|_| ()) {
@@ -345,16 +370,16 @@ fn hostile_transactions_find_no_place_in_a_block_whichever_way_they_come() {
                 Err(ValidateError::Invalid(InvalidBlock::GasUsed { .. } | InvalidBlock::ReceiptsRoot { .. }))
                     if system && spec.is_optimism() => {}
                 Err(ValidateError::Invalid(
-                    InvalidBlock::Transaction { index: 0, .. }
-                    | InvalidBlock::Undecodable { index: 0, .. }
-                    | InvalidBlock::Signature { index: 0 },
-                )) => {}
+                    InvalidBlock::Transaction { index, .. }
+                    | InvalidBlock::Undecodable { index, .. }
+                    | InvalidBlock::Signature { index },
+                )) if index == at => {}
                 other => panic!("{name}: {other:?}"),
             }
             // As a forced transaction it is an error, never dropped.
             if !system {
                 let forced = BlockBuilder::start(spec.clone(), ground.state(), attributes(vec![raw.clone()]));
-                assert!(matches!(forced.map(|_| ()), Err(BuildError::Forced { index: 0, .. })), "{name}");
+                assert!(matches!(forced.map(|_| ()), Err(BuildError::Forced { index, .. }) if index == at), "{name}");
             }
             // From the pool it is left out, and the block goes on without it.
             let Ok(tx) = crate::chain::execute::recover(0, &raw) else { continue };
@@ -362,7 +387,7 @@ fn hostile_transactions_find_no_place_in_a_block_whichever_way_they_come() {
             assert!(matches!(builder.add(&tx, &raw).unwrap(), Added::Skipped(_)), "{name}");
             let (tx, raw) = sign(3, transfer(5));
             assert_eq!(builder.add(&tx, &raw).unwrap(), Added::Yes, "{name}");
-            assert_eq!(builder.finish().unwrap().payload.transactions, [raw], "{name}");
+            assert_eq!(builder.finish().unwrap().payload.transactions, [begun.clone(), vec![raw]].concat(), "{name}");
         }
     }
 }

@@ -16,6 +16,7 @@ use alloy_trie::EMPTY_ROOT_HASH;
 use op_alloy_consensus::TxDeposit;
 use starling_proto::{
     fork::{EthereumSchedule, ForkSchedule},
+    l1info::L1InfoFormat,
     payload::Payload,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -250,6 +251,15 @@ pub fn transfer(nonce: u64) -> TxEip1559 {
 pub fn deposit(to: Address, gas_limit: u64) -> TxDeposit {
     let from = Address::repeat_byte(0xdd);
     TxDeposit { source_hash: B256::repeat_byte(7), from, to: to.into(), gas_limit, ..Default::default() }
+}
+
+/// A deposit that passes for the L1 attributes of a Jovian block: all zeros but the scalar of the data footprint.
+pub fn l1_attributes(footprint_scalar: u16) -> TxDeposit {
+    let jovian = L1InfoFormat::Jovian;
+    let mut calldata = jovian.selector().to_vec();
+    calldata.resize(jovian.len() - 2, 0);
+    calldata.extend(footprint_scalar.to_be_bytes());
+    TxDeposit { input: calldata.into(), ..deposit(Address::repeat_byte(9), 50_000) }
 }
 
 pub fn deposited(tx: TxDeposit) -> (Recovered<OpTxEnvelope>, Bytes) {

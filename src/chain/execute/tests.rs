@@ -1,13 +1,13 @@
 use super::*;
 use crate::chain::evm::tests::{
-    Alloc, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, op, scheduled, sign, transfer,
+    Alloc, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, l1_attributes, op, scheduled, sign, transfer,
 };
 use alloy_consensus::{SignableTransaction, TxEip7702, TxLegacy};
-use alloy_primitives::{b256, bytes};
+use alloy_primitives::{TxKind, U256, b256, bytes};
 use op_alloy_consensus::TxDeposit;
 use starling_proto::{
     fork::ForkSchedule,
-    l1info::{L1BlockInfo, L1InfoFormat},
+    l1info::{L1_BLOCK, L1BlockInfo, L1InfoFormat},
 };
 
 /// The header of a block on the ground, as far as execution reads it.
@@ -27,6 +27,16 @@ fn begin(spec: &ChainSpec, ground: &Ground, change: impl FnOnce(&mut Header)) ->
     let mut header = header(ground);
     change(&mut header);
     BlockExecution::begin(spec, &header, ground.state().into()).unwrap()
+}
+
+/// Like [`begin`]; from Jovian on after the L1 attributes with this scalar of the data footprint.
+fn begun(spec: &ChainSpec, ground: &Ground, scalar: u16, change: impl FnOnce(&mut Header)) -> BlockExecution {
+    let mut execution = begin(spec, ground, change);
+    if execution.active.is_op(Fork::Jovian) {
+        let (tx, raw) = deposited(l1_attributes(scalar));
+        assert!(execution.transact(&tx, &raw).unwrap().success);
+    }
+    execution
 }
 
 type Tx = (Recovered<OpTxEnvelope>, Bytes);
@@ -51,7 +61,7 @@ fn failed_deposits_keep_the_mint_and_the_nonce() {
         let mut execution = begin(&spec, &ground, |_| {});
         // One reverts, one cannot pay its value, one cannot pay its calldata.
         let failing = [
-            TxDeposit { mint: 100, ..deposit(reverts, 100_000) },
+            TxDeposit { mint: 100, input: l1_attributes(0).input, ..deposit(reverts, 100_000) },
             TxDeposit { mint: 20, value: U256::from(1_000_000), ..deposit(Address::repeat_byte(2), 50_000) },
             TxDeposit { mint: 3, input: vec![1; 1_000].into(), ..deposit(Address::repeat_byte(2), 22_000) },
         ];
@@ -76,49 +86,134 @@ fn failed_deposits_keep_the_mint_and_the_nonce() {
 }
 
 #[test]
-fn deposits_are_outside_of_the_gas_limit_only_before_regolith() {
+fn a_deposited_creation_that_cannot_pay_its_value_bumps_the_nonce() {
     let ground = Ground::new([]);
+    for fork in Fork::ALL {
+        let mut execution = begin(&op(fork), &ground, |_| {});
+        let poor = TxDeposit { mint: 5, value: U256::from(6), to: TxKind::Create, ..deposit(Address::ZERO, 100_000) };
+        let sender = poor.from;
+        for (index, tx) in [TxDeposit { input: l1_attributes(0).input, ..poor.clone() }, poor].into_iter().enumerate() {
+            let (tx, raw) = deposited(TxDeposit { value: U256::from(6 + 5 * index), ..tx });
+            assert!(!execution.transact(&tx, &raw).unwrap().success);
+        }
+        let execution = execution.finish();
+        let account = execution.changes.accounts[&keccak256(sender)].unwrap();
+        assert_eq!((account.nonce, account.balance, execution.gas_used), (2, U256::from(10), 200_000), "{fork:?}");
+        assert_eq!(execution.changes.accounts.len(), 1, "{fork:?}");
+    }
+}
+
+#[test]
+fn before_regolith_only_system_deposits_are_outside_of_the_gas_limit() {
+    let fails = Address::repeat_byte(1);
+    let ground = Ground::new([(fails, Alloc::code(bytes!("5f 5f fd")))]);
     let target = Address::repeat_byte(2);
     let tx = deposited(deposit(target, GAS_LIMIT + 1));
     let system = deposited(TxDeposit { is_system_transaction: true, ..deposit(target, 150_000_000) });
+    let reverted = deposited(TxDeposit { is_system_transaction: true, ..deposit(fails, 150_000_000) });
+    let too_poor = deposited(TxDeposit { is_system_transaction: true, value: U256::ONE, ..deposit(target, 150_000_000) });
     let mut before = begin(&op(Fork::Bedrock), &ground, |_| {});
-    before.transact(&system.0, &system.1).unwrap();
-    assert_eq!(before.gas_used(), 0);
-    before.transact(&tx.0, &tx.1).unwrap();
-    assert_eq!((before.gas_used(), before.gas_left()), (GAS_LIMIT + 1, 0));
+    for (tx, success) in [(&system, true), (&reverted, false), (&too_poor, false)] {
+        assert_eq!(before.transact(&tx.0, &tx.1).unwrap().success, success);
+        assert_eq!(before.gas_used(), 0, "a system deposit uses no gas, whatever becomes of it");
+    }
     let mut after = begin(&op(Fork::Regolith), &ground, |_| {});
-    assert!(matches!(refused(&mut after, &tx), Refused::GasLeft { have, left } if (have, left) == (GAS_LIMIT + 1, GAS_LIMIT)));
+    for execution in [&mut before, &mut after] {
+        assert!(matches!(refused(execution, &tx), Refused::GasLeft { have, left } if (have, left) == (GAS_LIMIT + 1, GAS_LIMIT)));
+    }
     // A system transaction is no more; it fails like any invalid deposit.
     let mut after = begin(&op(Fork::Regolith), &ground, |h| h.gas_limit = 200_000_000);
     assert!(!after.transact(&system.0, &system.1).unwrap().success);
+}
+
+/// Specs PR 938: the limit of EIP-3860 binds transactions, not deposits.
+#[test]
+fn init_code_above_the_limit_runs_in_a_deposit() {
+    // Stores 1 in slot 0 and returns no code.
+    let mut init = bytes!("6001 6000 55 00").to_vec();
+    init.resize(49_153, 0);
+    let ground = Ground::new([(address_of(1), Alloc::ether(100))]);
+    for fork in Fork::ALL {
+        let mut execution = begun(&op(fork), &ground, 0, |_| {});
+        let made = TxDeposit { to: TxKind::Create, input: init.clone().into(), ..deposit(Address::ZERO, 5_000_000) };
+        let (tx, raw) = deposited(made);
+        let created = tx.signer().create(execution.vm.nonce(tx.signer()).unwrap());
+        assert!(execution.transact(&tx, &raw).unwrap().success, "{fork:?}");
+        let input = init.clone().into();
+        let (tx, raw) = sign(1, alloy_consensus::TxEip1559 { to: TxKind::Create, input, gas_limit: 5_000_000, ..transfer(0) });
+        assert_eq!(execution.transact(&tx, &raw).is_err(), fork >= Fork::Canyon, "{fork:?}");
+        assert!(execution.finish().changes.storages.contains_key(&keccak256(created)), "{fork:?}");
+    }
+}
+
+#[test]
+fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
+    let ground = Ground::new([(address_of(1), Alloc::ether(1))]);
+    let user = sign(1, transfer(0));
+    let first = |input: Bytes| deposited(TxDeposit { input, ..deposit(Address::repeat_byte(8), 100_000) });
+    let isthmus = || {
+        let mut calldata = l1_attributes(400).input.to_vec();
+        calldata[..4].copy_from_slice(&L1InfoFormat::Isthmus.selector());
+        calldata
+    };
+    let short = Bytes::from(l1_attributes(400).input[..177].to_vec());
+    for fork in [Fork::Jovian, Fork::Karst] {
+        let empty = begin(&op(fork), &ground, |_| {});
+        assert_eq!(empty.check_attributes(false), Err(AttributesError::Missing));
+        let mut execution = begin(&op(fork), &ground, |_| {});
+        assert!(matches!(refused(&mut execution, &user), Refused::Attributes(AttributesError::Missing)));
+        for input in [Bytes::new(), short.clone(), isthmus().into()] {
+            assert!(matches!(refused(&mut execution, &first(input)), Refused::Attributes(AttributesError::NoScalar)));
+        }
+        let (tx, raw) = first(l1_attributes(400).input);
+        execution.transact(&tx, &raw).unwrap();
+        assert_eq!(execution.check_attributes(true), Ok(()));
+        execution.transact(&user.0, &user.1).unwrap();
+    }
+    for fork in Fork::ALL.into_iter().filter(|fork| *fork < Fork::Jovian) {
+        let mut execution = begin(&op(fork), &ground, |_| {});
+        assert_eq!(execution.check_attributes(true), Ok(()), "{fork:?}");
+        execution.transact(&user.0, &user.1).unwrap();
+    }
+    // Attributes of Isthmus give no scalar. The block that activates Jovian has them; only deposits may follow.
+    let crossing = scheduled(ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, Some(TIME + 1)));
+    for (spec, built) in [(op(Fork::Jovian), Err(AttributesError::NoScalar)), (crossing, Ok(()))] {
+        let mut execution = begin(&spec, &ground, |_| {});
+        let (tx, raw) = first(isthmus()[..176].to_vec().into());
+        execution.transact(&tx, &raw).unwrap();
+        assert!(matches!(refused(&mut execution, &user), Refused::NotDeposit));
+        execution.transact(&tx, &raw).unwrap();
+        assert_eq!((execution.check_attributes(false), execution.check_attributes(true)), (Ok(()), built));
+        assert_eq!(execution.finish().da_footprint, 0);
+    }
 }
 
 #[test]
 fn karst_caps_the_gas_of_a_transaction_but_not_of_a_deposit() {
     let ground = Ground::new([(address_of(1), Alloc::ether(100))]);
     let asking = |gas_limit, nonce| sign(1, alloy_consensus::TxEip1559 { gas_limit, ..transfer(nonce) });
-    let mut karst = begin(&op(Fork::Karst), &ground, |_| {});
+    let mut karst = begun(&op(Fork::Karst), &ground, 0, |_| {});
     let most = asking(1 << 24, 0);
     karst.transact(&most.0, &most.1).unwrap();
     assert!(matches!(refused(&mut karst, &asking((1 << 24) + 1, 1)), Refused::GasCap(gas) if gas == (1 << 24) + 1));
     let big = deposited(deposit(Address::repeat_byte(2), 30_000_000));
     assert!(karst.transact(&big.0, &big.1).unwrap().success);
-    let mut jovian = begin(&op(Fork::Jovian), &ground, |_| {});
+    let mut jovian = begun(&op(Fork::Jovian), &ground, 0, |_| {});
     let more = asking((1 << 24) + 1, 0);
     jovian.transact(&more.0, &more.1).unwrap();
 }
 
 #[test]
-fn the_jovian_footprint_is_bounded_by_the_gas_limit() {
-    // A scalar of 400 in bytes 18 and 19: 40,000 for each small transaction.
-    let scalars = U256::from(400) << 96;
+fn the_jovian_footprint_has_the_scalar_of_the_first_transaction_and_is_bounded_by_the_gas_limit() {
+    // A scalar of 400: 40,000 for each small transaction. The state, which says 7 in bytes 18 and 19, is not asked.
+    let scalars = U256::from(7) << 96;
     let ground = Ground::new([(address_of(1), Alloc::ether(1)), (L1_BLOCK, Alloc::code(bytes!("00")).slot(8, scalars))]);
     let (first, second) = (sign(1, transfer(0)), sign(1, transfer(1)));
-    let mut roomy = begin(&op(Fork::Jovian), &ground, |h| h.gas_limit = 80_000);
+    let mut roomy = begun(&op(Fork::Jovian), &ground, 400, |h| h.gas_limit = 80_000);
     roomy.transact(&first.0, &first.1).unwrap();
     roomy.transact(&second.0, &second.1).unwrap();
     assert_eq!(roomy.finish().da_footprint, 80_000);
-    let mut tight = begin(&op(Fork::Jovian), &ground, |h| h.gas_limit = 79_999);
+    let mut tight = begun(&op(Fork::Jovian), &ground, 400, |h| h.gas_limit = 79_999);
     tight.transact(&first.0, &first.1).unwrap();
     assert!(matches!(refused(&mut tight, &second), Refused::DataFootprint { have: 40_000, left: 39_999 }));
     // A deposit takes no part in it, and a refused transaction has left nothing.
@@ -193,7 +288,7 @@ fn types_are_allowed_from_their_fork_on() {
         },
     );
     for fork in Fork::ALL {
-        let mut execution = begin(&op(fork), &ground, |_| {});
+        let mut execution = begun(&op(fork), &ground, 0, |_| {});
         assert_eq!(execution.transact(&set_code.0, &set_code.1).is_ok(), fork >= Fork::Isthmus, "{fork:?}");
     }
     let mut execution = begin(&ethereum(), &ground, |_| {});
@@ -257,19 +352,21 @@ fn execution_charges_the_fees_that_receipts_show() {
         };
         let noise: Vec<u8> = (0..40u8).flat_map(|n| keccak256([n]).0).collect();
         let (tx, raw) = sign(1, alloy_consensus::TxEip1559 { gas_limit: 500_000, input: noise.into(), ..transfer(0) });
-        let mut execution = begin(&op(fork), &ground, |_| {});
+        let mut execution = begun(&op(fork), &ground, 400, |_| {});
+        let before = execution.gas_used();
         execution.transact(&tx, &raw).unwrap();
         let execution = execution.finish();
+        let gas_used = execution.gas_used - before;
         let vault = |last| balance(&execution.changes, address!("4200000000000000000000000000000000000000").with_last(last));
         let cost = l1fee::receipt_cost(&info, fork, &raw);
-        let operator = l1fee::operator_fee(&info, fork, execution.gas_used);
+        let operator = l1fee::operator_fee(&info, fork, gas_used);
         assert_eq!(vault(0x1a), cost.fee, "{fork:?}");
         assert!(!cost.fee.is_zero());
         assert_eq!(vault(0x1b), operator, "{fork:?}");
         assert_eq!(operator.is_zero(), fork < Fork::Isthmus);
-        assert_eq!(vault(0x19), U256::from(execution.gas_used * 1_000), "{fork:?}");
+        assert_eq!(vault(0x19), U256::from(gas_used * 1_000), "{fork:?}");
         let ether = U256::from(10).pow(U256::from(18)) * U256::from(1_000);
-        let paid = U256::from(execution.gas_used * 1_010) + cost.fee + operator + U256::ONE;
+        let paid = U256::from(gas_used * 1_010) + cost.fee + operator + U256::ONE;
         assert_eq!(balance(&execution.changes, address_of(1)), ether - paid, "{fork:?}");
         if fork >= Fork::Jovian {
             assert_eq!(execution.da_footprint, cost.da_footprint);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::chain::{
     Chain,
-    evm::tests::{address_of, deposit, deposited, sign, transfer},
+    evm::tests::{address_of, deposited, l1_attributes, sign, transfer},
     repair::{RepairError, cut_journals, repair},
     store::{DATABASE, KINDS, Space, keys},
     tests::{attributes, datadir, killed, open},
@@ -55,7 +55,8 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
             transactions.push(sign(1, paid).1);
         }
         // As on a real chain, no two deposits are the same.
-        let deposit = TxDeposit { source_hash: rng.random::<[u8; 32]>().into(), ..deposit(Address::repeat_byte(9), 50_000) };
+        let source_hash = rng.random::<[u8; 32]>().into();
+        let deposit = TxDeposit { source_hash, ..l1_attributes(0) };
         transactions.insert(0, deposited(deposit).1);
         let mut attributes = attributes(view.header(), rng.random(), []);
         attributes.transactions = Some(transactions);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     chain::{
-        evm::tests::fixture,
+        evm::tests::{deposited, fixture, l1_attributes},
         tests::{datadir, open},
     },
     engine::payload_id,
@@ -188,7 +188,7 @@ fn attributes(time: u64) -> Value {
     json!({
         "timestamp": format!("{time:#x}"), "prevRandao": B256::ZERO, "suggestedFeeRecipient": alloy_primitives::Address::ZERO,
         "withdrawals": [], "parentBeaconBlockRoot": B256::ZERO, "noTxPool": true, "gasLimit": "0x1c9c380",
-        "eip1559Params": "0x0000000000000000", "minBaseFee": "0x0", "transactions": [],
+        "eip1559Params": "0x0000000000000000", "minBaseFee": "0x0", "transactions": [deposited(l1_attributes(0)).1],
     })
 }
 
@@ -225,7 +225,7 @@ async fn a_payload_is_built_fetched_and_listed() {
 
     let inserted = server.ask("engine_newPayloadV4", json!([payload, [], zero, []])).await;
     assert_eq!(inserted, json!({ "status": "VALID", "latestValidHash": payload["blockHash"], "validationError": null }));
-    let body = json!({ "transactions": [], "withdrawals": [] });
+    let body = json!({ "transactions": attributes(time)["transactions"], "withdrawals": [] });
     // A block that was built and received, and is not the head.
     let bodies = server.ask("engine_getPayloadBodiesByHashV1", json!([[payload["blockHash"], zero]])).await;
     assert_eq!(bodies, json!([body, null]));
@@ -308,6 +308,7 @@ async fn refusals_have_the_codes_of_the_engine_api() {
         (3, without("minBaseFee"), -38003, invalid, "minBaseFee is missing"),
         (3, with("eip1559Params", json!("0x0000000000000001")), -38003, invalid, "denominator"),
         (3, with("eip1559Params", json!("0x00")), -38003, invalid, "want 8"),
+        (3, with("transactions", json!([])), -38003, invalid, "missing L1 attributes deposit transaction"),
         (3, with("transactions", json!(["0x02c0"])), -38003, invalid, "transaction 0 is not valid"),
         (3, with("transactions", json!(["0x7d"])), -38003, invalid, "transaction 0 is not valid"),
         (3, with("timestamp", json!("0x1")), -38003, invalid, "timestamp"),

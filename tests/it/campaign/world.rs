@@ -1,6 +1,6 @@
 //! A chain in this process that grows by payments, contracts and storage, and changes its mind.
 
-use crate::net::Account;
+use crate::net::{Account, l1_attributes};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B64, B256, Bytes, TxKind, U256, hex, keccak256};
 use alloy_rpc_types_engine::PayloadAttributes;
@@ -145,6 +145,7 @@ impl World {
                 from: Address::repeat_byte(9),
                 to: TxKind::Call(Address::repeat_byte(9)),
                 gas_limit: 50_000,
+                input: l1_attributes(),
                 ..Default::default()
             };
             let mut transactions = vec![OpTxEnvelope::from(deposit).encoded_2718().into()];
