@@ -10,6 +10,7 @@ mod devnet_use;
 mod differential;
 mod engine;
 mod exec_blocks;
+mod executors;
 mod following;
 mod foreign_peer;
 mod forks;

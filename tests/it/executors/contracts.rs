@@ -1,0 +1,114 @@
+//! The contracts in the genesis of the compared chains, each with one thing to do. All are written without PUSH0, so that they run at
+//! every fork; opcodes of later forks halt before them. Calldata is in 32-byte words.
+
+use alloy_primitives::{Address, hex};
+use serde_json::{Map, Value, json};
+
+/// Stores the second word in the slot that the first word names.
+pub const STORE: Address = at(1);
+/// Logs the calldata with no topic, and with the first four words as topics.
+pub const LOG0: Address = at(2);
+pub const LOG4: Address = at(3);
+/// Reverts with the calldata.
+pub const REVERT: Address = at(4);
+/// Destroys itself in favour of the first word.
+pub const DESTROY: Address = at(5);
+/// Call the address in the first word with the rest of the calldata, by CALL with the value, DELEGATECALL, STATICCALL and CALLCODE.
+/// They store whether the call succeeded in the slot that the hash of the returned bytes names.
+pub const PROXIES: [Address; 4] = [at(6), at(7), at(8), at(9)];
+/// Creates a contract out of the calldata with the value, and stores its address.
+pub const CREATE: Address = at(10);
+/// Like it with CREATE2, where the first word is the salt.
+pub const CREATE2: Address = at(11);
+/// Like it; then calls what it made with the salt as calldata.
+pub const CREATE2_AND_CALL: Address = at(12);
+/// Stores what the EVM says of the transaction and the block.
+pub const ENVIRONMENT: Address = at(13);
+/// Calls the address in the first word with as many zero bytes as the second word says, and stores what came of it.
+pub const ZEROS: Address = at(14);
+/// Sets slots 0 to 7 to the first word.
+pub const FILL: Address = at(15);
+/// Calls itself as deep as the gas goes.
+pub const RECURSE: Address = at(16);
+/// Loops as long as there is gas.
+pub const LOOP: Address = at(17);
+/// Stores size, hash and balance of the account in the first word.
+pub const INSPECT: Address = at(18);
+/// Opcodes that came with a fork: PUSH0 with Canyon, TSTORE and TLOAD, MCOPY and BLOBBASEFEE with Ecotone, CLZ with Karst.
+pub const NEWER: [Address; 5] = [at(19), at(20), at(21), at(22), at(23)];
+
+const fn at(n: u8) -> Address {
+    let mut address = [0xc1; 20];
+    address[19] = n;
+    Address::new(address)
+}
+
+/// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, PREVRANDAO, GASLIMIT, CHAINID, SELFBALANCE, BASEFEE,
+/// GAS.
+const TELLS: [u8; 14] = [0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48, 0x5a];
+
+/// With the success of a call on the stack: stores 1 + success in the slot named by the hash of the returned bytes, and stops.
+const KEEP: [u8; 17] = hex!("3d600060003e3d60002090600101905500");
+
+fn proxy(opcode: u8) -> Vec<u8> {
+    // Calldata from the second word on to memory; its size stays on the stack.
+    let mut code = hex!("6020360380602060003760006000826000").to_vec();
+    if matches!(opcode, 0xf1 | 0xf2) {
+        code.push(0x34);
+    }
+    code.extend(hex!("6000355a"));
+    code.push(opcode);
+    code.extend(KEEP);
+    code
+}
+
+fn environment() -> Vec<u8> {
+    let mut code = Vec::new();
+    for (slot, opcode) in (0u8..).zip(TELLS) {
+        code.extend([opcode, 0x60, slot, 0x55]);
+    }
+    // The hash of the parent.
+    code.extend(hex!("600143034060ff5500"));
+    code
+}
+
+fn create2(after: &[u8]) -> Vec<u8> {
+    [&hex!("6020360380602060003760003590600034f5")[..], after].concat()
+}
+
+/// Their entries in the alloc of a genesis file.
+pub fn alloc() -> Map<String, Value> {
+    let fill: Vec<u8> = (0..8).flat_map(|slot| [0x60, 0, 0x35, 0x60, slot, 0x55]).collect();
+    let codes = [
+        (STORE, hex!("6020356000355500").to_vec()),
+        (LOG0, hex!("366000600037366000a000").to_vec()),
+        (LOG4, hex!("60603560403560203560003560006000a400").to_vec()),
+        (REVERT, hex!("366000600037366000fd").to_vec()),
+        (DESTROY, hex!("600035ff").to_vec()),
+        (PROXIES[0], proxy(0xf1)),
+        (PROXIES[1], proxy(0xf4)),
+        (PROXIES[2], proxy(0xfa)),
+        (PROXIES[3], proxy(0xf2)),
+        (CREATE, hex!("36600060003736600034f06001905500").to_vec()),
+        (CREATE2, create2(&hex!("6001905500"))),
+        // CALL without a value; the calldata is the salt, which CALLDATALOAD puts in memory first.
+        (CREATE2_AND_CALL, create2(&[&hex!("60003560005260006000602060006000855af1")[..], &KEEP].concat())),
+        (ENVIRONMENT, environment()),
+        (ZEROS, [&hex!("60006000602035600060006000355af1")[..], &KEEP].concat()),
+        (FILL, fill),
+        (RECURSE, hex!("60006000600060006000305af1600035015000").to_vec()),
+        (LOOP, hex!("5b600056").to_vec()),
+        (INSPECT, hex!("6000353b6000556000353f6001556000353160025500").to_vec()),
+        (NEWER[0], hex!("5f6001015f5500").to_vec()),
+        (NEWER[1], hex!("60003560015d60015c60025500").to_vec()),
+        (NEWER[2], hex!("3660006000376020600060105e60105160005500").to_vec()),
+        (NEWER[3], hex!("4a60005500").to_vec()),
+        (NEWER[4], hex!("6000351e60005500").to_vec()),
+    ];
+    codes
+        .into_iter()
+        .map(|(address, code)| {
+            (address.to_string(), json!({"balance": "0x64", "nonce": "0x1", "code": hex::encode_prefixed(code)}))
+        })
+        .collect()
+}

@@ -1,0 +1,137 @@
+//! Calls of the precompiles: good input, bad input, and zeros of a length at the limits that the forks set.
+
+use super::{
+    contracts::{PROXIES, ZEROS},
+    generator::Message,
+};
+use alloy_primitives::{Address, B256, U256, hex};
+use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+
+/// Precompiles whose forks limit their input, with the lengths at those limits: of MODEXP the length of a number, of the others the
+/// input. Zeros are points at infinity, so an allowed length succeeds and costs little time.
+const LIMITS: [(u64, usize, &[usize]); 8] = [
+    // Granite, Jovian, Karst.
+    (8, 192, &[112_687, 112_512, 81_984, 57_600]),
+    // BLS12-381: G1 and G2 MSM, pairing; Isthmus, Jovian.
+    (0x0c, 160, &[513_760, 288_960]),
+    (0x0e, 288, &[488_448, 278_784]),
+    (0x0f, 384, &[235_008, 156_672]),
+    (0x0b, 256, &[256]),
+    (0x0d, 512, &[512]),
+    (0x10, 64, &[64]),
+    (0x11, 128, &[128]),
+];
+
+/// A signature on P-256, its hash and its key.
+const P256: [u8; 160] = hex!(
+    "4cee90eb86eaa050036147a12d49004b6b9c72bd725d39d4785011fe190f0b4da73bd4903f0ce3b639bbbf6e8e80d16931ff4bcf5993d58468e8fb19086e8cac"
+    "36dbcd03009df8c59286b162af3bd7fcc0450c9aa81be5d10d312af6c66b1d604aebd3099c618202fcfe16ae7770b0c49ab5eadf74b754204a3bb6060e44eff3"
+    "7618b065f9832de4ca6ca971a7a1adc826d0f7c00181a5fb2ddf79ae00b4e10e"
+);
+
+/// Generators of bn254: of G1 with its negative's second coordinate, and of G2.
+const NEGATIVE: [u8; 32] = hex!("30644e72e131a029b85045b68181585d97816a916871ca8d3c208c16d87cfd45");
+const G2: [u8; 128] = hex!(
+    "198e9393920d483a7260bfb731fb5d25f1aa493335a9e71297e485b7aef312c21800deef121f1e76426a00665e5c4479674322d4f75edadd46debd5cd992f6ed"
+    "090689d0585ff075ec9e99ad690c3395bc4b313370b38ef355acdadcd122975b12c85ea5db8c6deb4aab71808dcb408fe3d1e7690c43d37b4ce6cc0166fa7daa"
+);
+
+fn word(value: u64) -> [u8; 32] {
+    B256::from(U256::from(value)).0
+}
+
+/// The address of a precompile.
+fn at(number: u64) -> Address {
+    Address::from_word(word(number).into())
+}
+
+/// A message to a precompile: alone, through a contract, or as zeros of a critical length.
+pub fn message(rng: &mut StdRng) -> Message {
+    if rng.random_ratio(1, 3) {
+        return at_limit(rng);
+    }
+    let (number, mut input) = input(rng);
+    if rng.random_ratio(1, 6) && !input.is_empty() {
+        let index = rng.random_range(0..input.len());
+        input[index] ^= 1 << rng.random_range(0..8);
+    }
+    if rng.random_ratio(1, 8) {
+        input.truncate(rng.random_range(0..=input.len()));
+    }
+    let gas = rng.random_range(60_000..900_000);
+    match rng.random_ratio(1, 3) {
+        true => Message { to: at(number), input, gas, value: 0 },
+        false => {
+            let proxy = *PROXIES.choose(rng).expect("proxies");
+            Message { to: proxy, input: [word(number).to_vec(), input].concat(), gas, value: 0 }
+        }
+    }
+}
+
+fn at_limit(rng: &mut StdRng) -> Message {
+    let (number, unit, limits) = *LIMITS.choose(rng).expect("limits");
+    let limit = *limits.choose(rng).expect("lengths");
+    let whole = limit - limit % unit;
+    let length = *[whole, whole + unit, whole - unit, limit, limit + 1, unit, 0].choose(rng).expect("lengths");
+    Message {
+        to: ZEROS,
+        input: [word(number), word(length as u64)].concat(),
+        gas: rng.random_range(1_000_000..28_000_000),
+        value: 0,
+    }
+}
+
+/// A precompile and input that it takes, mostly.
+fn input(rng: &mut StdRng) -> (u64, Vec<u8>) {
+    let noise = |rng: &mut StdRng, length: usize| -> Vec<u8> { (0..length).map(|_| rng.random()).collect() };
+    match rng.random_range(0..14) {
+        // The sender of nobody's transaction: a random hash with a signature that may recover.
+        0 => (1, [noise(rng, 32), word(27 + rng.random_range(0..2)).to_vec(), noise(rng, 64)].concat()),
+        n @ 1..4 => {
+            let length = rng.random_range(0..700);
+            (n + 1, noise(rng, length))
+        }
+        4 | 5 => (5, modexp(rng)),
+        6 => (6, [word(1), word(2), word(1), word(2)].concat()),
+        7 => (7, [word(1).to_vec(), word(2).to_vec(), noise(rng, 32)].concat()),
+        8 => {
+            let pair = |y: [u8; 32]| [&word(1)[..], &y, &G2].concat();
+            let mut pairs = [pair(word(2)), pair(NEGATIVE)].concat();
+            pairs.truncate(192 * rng.random_range(0..=2));
+            (8, pairs)
+        }
+        9 => {
+            let rounds: u32 = *[0, 1, 12, 500, 100_000].choose(rng).expect("rounds");
+            (9, [rounds.to_be_bytes().to_vec(), noise(rng, 208), vec![rng.random_range(0..3)]].concat())
+        }
+        10 => {
+            // The zero polynomial: commitment and proof are the point at infinity, the value is zero everywhere.
+            let infinity = [&[0xc0][..], &[0; 47]].concat();
+            let hash = hex!("010657f37554c781402a22917dee2f75def7ab966d7b770905398eba3c444014");
+            (10, [hash.to_vec(), word(rng.random_range(0..9)).to_vec(), word(0).to_vec(), infinity.clone(), infinity].concat())
+        }
+        11 | 12 => (0x100, P256.to_vec()),
+        _ => {
+            let number = rng.random_range(0x0b..0x13);
+            let length = *[64, 128, 160, 256, 288, 384, 512].choose(rng).expect("lengths");
+            (number, vec![0; length])
+        }
+    }
+}
+
+/// Three numbers of random lengths, some at Osaka's limit of 1,024 bytes.
+fn modexp(rng: &mut StdRng) -> Vec<u8> {
+    let mut lengths = [0usize; 3];
+    for length in &mut lengths {
+        *length = match rng.random_range(0..12) {
+            0 => *[1_023, 1_024, 1_025].choose(rng).expect("lengths"),
+            1 => 0,
+            _ => rng.random_range(1..70),
+        };
+    }
+    // A long exponent alone is within reach of the gas limit.
+    lengths[1] = lengths[1].min(if lengths[0].max(lengths[2]) > 70 { 4 } else { 1_025 });
+    let mut input = lengths.map(|length| word(length as u64)).concat();
+    input.extend((0..lengths.iter().sum::<usize>()).map(|_| rng.random::<u8>()));
+    input
+}
