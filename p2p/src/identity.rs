@@ -144,11 +144,7 @@ mod tests {
 
     #[test]
     fn peer_ids_of_known_keys() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/p2p-wire/keys.json");
-        let Ok(text) = std::fs::read_to_string(path) else {
-            println!("skipped: ../shared/fixtures is absent");
-            return;
-        };
+        let Some(text) = starling_testkit::fixture_text("p2p-wire/keys.json") else { return };
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let vectors = json["vectors"].as_array().unwrap();
         assert!(!vectors.is_empty());

@@ -70,11 +70,7 @@ mod tests {
 
     #[test]
     fn values_of_the_network() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/p2p-wire/opstack-enr-value.json");
-        let Ok(text) = std::fs::read_to_string(path) else {
-            println!("skipped: ../shared/fixtures is absent");
-            return;
-        };
+        let Some(text) = starling_testkit::fixture_text("p2p-wire/opstack-enr-value.json") else { return };
         let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let vectors = json["vectors"].as_array().expect("vectors");
         assert!(vectors.len() > 5);

@@ -182,19 +182,15 @@ mod tests {
 
     #[test]
     fn ecotone_and_fjord_are_the_published_transactions() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/upgrade-txs/kona-expected");
-        if !std::path::Path::new(folder).exists() {
-            println!("skipped: ../shared/fixtures is absent");
-            return;
-        }
+        let Some(folder) = starling_testkit::fixture("upgrade-txs/kona-expected") else { return };
         for (fork, name) in [(Fork::Ecotone, "ecotone"), (Fork::Fjord, "fjord")] {
             let transactions = upgrade_transactions(fork);
             for (i, tx) in transactions.iter().enumerate() {
-                let published = std::fs::read_to_string(format!("{folder}/{name}_tx_{i}.hex")).unwrap();
+                let published = std::fs::read_to_string(folder.join(format!("{name}_tx_{i}.hex"))).unwrap();
                 assert_eq!(hex::encode(tx.encoded_2718()), published.trim().trim_start_matches("0x"), "{name} {i}");
             }
-            let next = format!("{folder}/{name}_tx_{}.hex", transactions.len());
-            assert!(!std::path::Path::new(&next).exists(), "{name} has more transactions");
+            let next = folder.join(format!("{name}_tx_{}.hex", transactions.len()));
+            assert!(!next.exists(), "{name} has more transactions");
         }
     }
 

@@ -17,16 +17,10 @@ use starling_proto::{
     sign::{self, SecretKey},
     system_config::{CONFIG_UPDATE_EVENT, SystemConfig},
 };
-use std::{fs, path::PathBuf};
 
-/// A fixture file; without the folder the caller says so and returns.
+/// A fixture file as JSON; `None`, recorded as a skip, where the fixtures are absent.
 fn fixture(path: &str) -> Option<Value> {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures"));
-    if !root.exists() {
-        println!("skipped: ../shared/fixtures is absent");
-        return None;
-    }
-    Some(serde_json::from_str(&fs::read_to_string(root.join(path)).unwrap()).unwrap())
+    Some(serde_json::from_str(&starling_testkit::fixture_text(path)?).unwrap())
 }
 
 macro_rules! fixture {

@@ -64,7 +64,7 @@ fn viem_and_its_op_stack_actions_against_sequencer_and_replica() {
 fn web3_py_against_sequencer_and_replica() {
     let python = std::env::var("PYTHON").unwrap_or("python3".into());
     let there = Command::new(&python).args(["-c", "import web3"]).output().is_ok_and(|output| output.status.success());
-    if !installed("web3", there, "run pip install -r tests/clients/requirements.txt") {
+    if !installed(there, "web3.py (run pip install -r tests/clients/requirements.txt)") {
         return;
     }
     let net = network();

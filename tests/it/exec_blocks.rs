@@ -43,15 +43,10 @@ use std::{
 
 /// Wei.
 const CELO_BASE_FEE_FLOOR: u64 = 25_000_000_000;
-const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures/exec-blocks");
 
-/// The files of a folder, or `None` with a word on the console when the fixtures are absent.
+/// The files of a folder; `None`, recorded as a skip, where the fixtures are absent.
 fn files(folder: &str) -> Option<Vec<PathBuf>> {
-    let folder = Path::new(FIXTURES).join(folder);
-    if !folder.is_dir() {
-        println!("skipped: ../shared/fixtures is absent");
-        return None;
-    }
+    let folder = starling_testkit::fixture(&format!("exec-blocks/{folder}"))?;
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     Some(files)

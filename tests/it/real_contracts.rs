@@ -13,12 +13,7 @@ use std::{
 };
 
 fn fixtures() -> Option<PathBuf> {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures/devnet/jovian"));
-    if folder.is_dir() {
-        return Some(folder.to_path_buf());
-    }
-    println!("skipped: ../shared/fixtures is absent");
-    None
+    starling_testkit::fixture("devnet/jovian")
 }
 
 fn read(path: &Path) -> Value {

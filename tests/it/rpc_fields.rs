@@ -6,13 +6,9 @@ use alloy_primitives::{TxKind, U256, hex};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The description, or `None`, with a sentence, where it is not.
+/// The description; `None`, recorded as a skip, where it is absent.
 fn description() -> Option<String> {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/interface.md")).ok();
-    if text.is_none() {
-        eprintln!("skipped: ../shared/interface.md is absent");
-    }
-    text
+    starling_testkit::shared_text("interface.md")
 }
 
 /// The text below a heading, up to the next one.

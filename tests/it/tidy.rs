@@ -149,3 +149,24 @@ fn every_file_says_what_it_is_for() {
         }
     }
 }
+
+#[test]
+fn every_skipped_test_is_counted() {
+    // Who looks for shared data or reports a skip alone would be missing from the closing line.
+    let words = [concat!("/sha", "red"), concat!("\"skip", "ped")];
+    let mut found = Vec::new();
+    for folder in ["src", "p2p", "proto", "netsim", "fuzz", "tests"] {
+        for (path, text) in sources(folder).into_iter().filter(|(path, _)| !path.ends_with("fuzz/src/fixtures.rs")) {
+            let lines = text.lines().enumerate().filter(|(_, line)| words.iter().any(|word| line.contains(word)));
+            let code = lines.filter(|(_, line)| !line.trim_start().starts_with("//"));
+            found.extend(code.map(|(n, line)| format!("{}:{}: {}", path.display(), n + 1, line.trim())));
+        }
+    }
+    assert!(found.is_empty(), "use starling_testkit:\n{}", found.join("\n"));
+}
+
+#[test]
+fn ci_requires_what_tests_need() {
+    let ci = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/run")).expect("the script of CI");
+    assert!(ci.lines().any(|line| line == "STARLING_FIXTURES=required cargo test --workspace"), "{ci}");
+}

@@ -12,12 +12,7 @@ use std::{
 };
 
 fn folder(name: &str) -> Option<PathBuf> {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures/trie-rlp")).join(name);
-    if !folder.exists() {
-        println!("skipped: ../shared/fixtures is absent");
-        return None;
-    }
-    Some(folder)
+    starling_testkit::fixture(&format!("trie-rlp/{name}"))
 }
 
 fn json(path: &Path) -> Value {

@@ -173,11 +173,7 @@ mod tests {
     use super::*;
 
     fn vectors(name: &str) -> Option<serde_json::Value> {
-        let path = format!("{}/../../shared/fixtures/p2p-wire/{name}", env!("CARGO_MANIFEST_DIR"));
-        let Ok(text) = std::fs::read_to_string(path) else {
-            println!("skipped: ../shared/fixtures is absent");
-            return None;
-        };
+        let text = starling_testkit::fixture_text(&format!("p2p-wire/{name}"))?;
         Some(serde_json::from_str(&text).unwrap())
     }
 

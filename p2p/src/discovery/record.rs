@@ -182,11 +182,7 @@ mod tests {
 
     #[test]
     fn records_of_the_network() {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures");
-        let Ok(text) = std::fs::read_to_string(format!("{root}/p2p-wire/enr.json")) else {
-            println!("skipped: ../shared/fixtures is absent");
-            return;
-        };
+        let Some(text) = starling_testkit::fixture_text("p2p-wire/enr.json") else { return };
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let records = json["records"].as_array().unwrap();
         assert!(records.len() >= 10);
@@ -203,7 +199,7 @@ mod tests {
             assert_eq!(Contact::of(&record, chain_id + 1, Scope::Machine), Err(Unfit::OtherChain));
         }
 
-        let text = std::fs::read_to_string(format!("{root}/p2p/enr-vectors.json")).unwrap();
+        let Some(text) = starling_testkit::fixture_text("p2p/enr-vectors.json") else { return };
         let vectors: serde_json::Value = serde_json::from_str(&text).unwrap();
         let (mut ours, mut others) = (0, 0);
         for vector in vectors.as_array().unwrap() {

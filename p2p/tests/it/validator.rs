@@ -20,11 +20,7 @@ const EMPTY_REQUESTS: B256 = b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b
 const V2: PayloadVersion = PayloadVersion::V2;
 
 fn cases(kind: &str) -> Vec<Value> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/p2p-wire/gossip-validator-cases.json");
-    let Ok(text) = std::fs::read_to_string(path) else {
-        println!("skipped: ../shared/fixtures is absent");
-        return Vec::new();
-    };
+    let Some(text) = starling_testkit::fixture_text("p2p-wire/gossip-validator-cases.json") else { return Vec::new() };
     let file: Value = serde_json::from_str(&text).unwrap();
     let cases = file[kind].as_array().unwrap().clone();
     assert!(!cases.is_empty());

@@ -218,14 +218,9 @@ fn every_fork_activates_with_its_transactions_after_the_deposits() {
 /// The block with which Celo Sepolia activated Jovian.
 #[test]
 fn a_real_activation_block_is_reproduced() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../shared/fixtures/exec-blocks/celo-sepolia/sepolia-post-jovian-basefee-change_block-20465049.json.zst"
-    );
-    let Ok(file) = std::fs::File::open(path) else {
-        println!("skipped: ../shared/fixtures is absent");
-        return;
-    };
+    let name = "exec-blocks/celo-sepolia/sepolia-post-jovian-basefee-change_block-20465049.json.zst";
+    let Some(path) = starling_testkit::fixture(name) else { return };
+    let file = std::fs::File::open(path).unwrap();
     #[derive(serde::Deserialize)]
     struct Fixture {
         parent_header: Header,

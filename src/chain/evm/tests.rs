@@ -26,14 +26,9 @@ pub const GAS_LIMIT: u64 = 60_000_000;
 /// Time of the state's block.
 pub const TIME: u64 = 1_000;
 
-/// A file of the fixtures as JSON, or `None` with a word on the console when they are absent.
+/// A file of the fixtures as JSON; `None`, recorded as a skip, where they are absent.
 pub fn fixture(name: &str) -> Option<serde_json::Value> {
-    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures"));
-    if !folder.is_dir() {
-        println!("skipped: ../shared/fixtures is absent");
-        return None;
-    }
-    let mut bytes = std::fs::read(folder.join(name)).unwrap();
+    let mut bytes = std::fs::read(starling_testkit::fixture(name)?).unwrap();
     if name.ends_with(".zst") {
         bytes = zstd::decode_all(bytes.as_slice()).unwrap();
     }

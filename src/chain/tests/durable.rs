@@ -131,15 +131,13 @@ async fn after_a_stop_there_is_nothing_to_replay() {
 pub struct Disk(TempDir);
 
 impl Disk {
-    /// With a data directory. `None` where this process may not mount.
+    /// With a data directory. `None`, recorded as a skip, where this process may not mount.
     pub fn mount() -> Option<(Self, PathBuf)> {
         let disk = tempfile::tempdir().unwrap();
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=512m", "tmpfs"]).arg(disk.path()).stderr(std::process::Stdio::null());
-        if !mount.status().is_ok_and(|status| status.success()) {
-            println!("skipped: no file system can be mounted here");
-            return None;
-        }
+        let mounted = mount.status().is_ok_and(|status| status.success());
+        starling_testkit::require(mounted.then_some(()), "the right to mount a file system (run as root)")?;
         let dir = disk.path().join("data");
         let disk = Self(disk);
         assert!(init(&dir, &test_genesis()).unwrap());

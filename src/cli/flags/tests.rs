@@ -29,11 +29,7 @@ const OWN_DEFAULTS: [&str; 3] = ["datadir", "cache", "history.state"];
 /// Every option of op-node and op-geth is known, with the environment variables and the default that operators know.
 #[test]
 fn the_table_agrees_with_the_list_of_options() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/facts/flags.csv");
-    let Ok(list) = std::fs::read_to_string(path) else {
-        println!("skipped: ../shared/facts is absent");
-        return;
-    };
+    let Some(list) = starling_testkit::shared_text("facts/flags.csv") else { return };
     let mut compared = 0;
     for line in list.lines().skip(1) {
         let columns = columns(line);

@@ -8,22 +8,14 @@ use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use starling_proto::{fork::Fork, payload::BlockId};
-use std::{fs, path::PathBuf};
-
-fn folder(name: &str) -> Option<PathBuf> {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures")).join(name);
-    if !folder.exists() {
-        println!("skipped: ../shared/fixtures is absent");
-        return None;
-    }
-    Some(folder)
-}
+use starling_testkit::{fixture, fixture_text};
+use std::fs;
 
 /// The JSON answers in the exchanges recorded for one method.
 fn answers(method: &str) -> Vec<Value> {
-    let Some(folder) = folder("rpc-compat/tests") else { return vec![] };
+    let Some(folder) = fixture(&format!("rpc-compat/tests/{method}")) else { return vec![] };
     let mut answers = Vec::new();
-    for file in fs::read_dir(folder.join(method)).unwrap() {
+    for file in fs::read_dir(folder).unwrap() {
         let text = fs::read_to_string(file.unwrap().path()).unwrap();
         let lines = text.lines().filter_map(|line| line.strip_prefix("<< "));
         answers.extend(lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].take()));
@@ -101,8 +93,8 @@ fn receipts_have_the_members_of_geths() {
 
 #[test]
 fn deposits_look_as_op_clients_print_them() {
-    let Some(folder) = folder("rpc-json") else { return };
-    let file: Value = serde_json::from_slice(&fs::read(folder.join("op-deposit-tx-compat.json")).unwrap()).unwrap();
+    let Some(text) = fixture_text("rpc-json/op-deposit-tx-compat.json") else { return };
+    let file: Value = serde_json::from_str(&text).unwrap();
     let literals = file["literals"].as_array().unwrap();
     assert!(!literals.is_empty());
     for literal in literals {
@@ -136,8 +128,8 @@ fn deposits_look_as_op_clients_print_them() {
 
 #[tokio::test]
 async fn deposit_receipts_have_the_members_of_a_real_one() {
-    let Some(folder) = folder("rpc-json") else { return };
-    let file: Value = serde_json::from_slice(&fs::read(folder.join("op-receipt-real.json")).unwrap()).unwrap();
+    let Some(text) = fixture_text("rpc-json/op-receipt-real.json") else { return };
+    let file: Value = serde_json::from_str(&text).unwrap();
     let mut chain = Chain::new(Fork::Jovian);
     chain.add(&[]);
     let ours = chain.result("eth_getBlockReceipts", json!(["latest"])).await;

@@ -10,12 +10,8 @@ fn read(bytes: &[u8]) -> Vec<Result<FileBlock, BlockFileError>> {
 /// A chain that geth exported: what can be read of it is written the same.
 #[test]
 fn a_file_of_geth_is_read_and_written_the_same() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures/rpc-compat/tests/chain.rlp");
-    let Ok(bytes) = std::fs::read(path) else {
-        println!("skipped: ../shared/fixtures is absent");
-        return;
-    };
-    let bytes = Bytes::from(bytes);
+    let Some(path) = starling_testkit::fixture("rpc-compat/tests/chain.rlp") else { return };
+    let bytes = Bytes::from(std::fs::read(path).unwrap());
     let (mut rest, mut count, mut foreign, mut legacy, mut typed) = (bytes.as_ref(), 0, 0, 0, 0);
     while !rest.is_empty() {
         let header = alloy_rlp::Header::decode(&mut &rest[..]).unwrap();

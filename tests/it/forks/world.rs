@@ -16,7 +16,8 @@ use starling_proto::{
     sign,
     system_config::{CONFIG_UPDATE_EVENT, Eip1559Params, FeeScalars, SystemConfig},
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use starling_testkit::fixture;
+use std::{sync::Arc, time::Duration};
 
 pub const CHAIN: u64 = 4242;
 pub const GENESIS_TIME: u64 = 1_700_000_000;
@@ -421,16 +422,11 @@ fn genesis_file(start: Fork, forks: &ForkSchedule) -> Option<Value> {
 }
 
 fn published(name: &str) -> Option<Value> {
-    let fixtures = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures"));
-    if !fixtures.is_dir() {
-        println!("skipped: ../shared/fixtures is absent");
-        return None;
-    }
     let json = if name == "jovian" {
-        let packed = std::fs::read(fixtures.join("devnet/jovian/l2-genesis.json.zst")).unwrap();
+        let packed = std::fs::read(fixture("devnet/jovian/l2-genesis.json.zst")?).unwrap();
         zstd::decode_all(packed.as_slice()).unwrap()
     } else {
-        let extra = fixtures.join("superchain-registry/superchain/extra");
+        let extra = fixture("superchain-registry/superchain/extra")?;
         let dictionary = std::fs::read(extra.join("dictionary")).unwrap();
         let packed = std::fs::read(extra.join(format!("genesis/{name}.json.zst"))).unwrap();
         zstd::bulk::Decompressor::with_dictionary(&dictionary).unwrap().decompress(&packed, 100 << 20).unwrap()

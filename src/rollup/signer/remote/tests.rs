@@ -284,11 +284,7 @@ async fn a_renewed_certificate_is_used_by_the_next_connection() {
 
 #[test]
 fn the_arguments_are_those_of_the_vectors() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/fixtures/p2p-wire/signer-api.json");
-    let Ok(text) = std::fs::read_to_string(path) else {
-        println!("skipped: ../shared/fixtures is absent");
-        return;
-    };
+    let Some(text) = starling_testkit::fixture_text("p2p-wire/signer-api.json") else { return };
     let file: Value = serde_json::from_str(&text).unwrap();
     for vector in file["vectors"].as_array().unwrap() {
         let word = |name: &str| vector[name].as_str().unwrap().parse::<B256>().unwrap();

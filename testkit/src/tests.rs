@@ -1,0 +1,71 @@
+use super::*;
+use std::process::{Command, Output};
+
+fn record(binary: &str, test: &str, what: &str) -> Record {
+    Record { run: "7-9".into(), binary: binary.into(), test: test.into(), what: what.into() }
+}
+
+#[test]
+fn the_closing_line_counts_each_skipped_test_once_by_its_first_reason() {
+    assert_eq!(count(&[]), "no test was skipped");
+    let mut records = vec![record("it", "a", "cast (npm install)")];
+    assert_eq!(count(&records), "1 test skipped: 1 without cast (npm install)");
+    records.extend([
+        record("it", "b", "../shared/fixtures"),
+        record("it", "b", "cast (npm install)"),
+        record("lib", "b", "../shared/fixtures"),
+    ]);
+    assert_eq!(count(&records), "3 tests skipped: 2 without ../shared/fixtures, 1 without cast (npm install)");
+}
+
+#[test]
+fn a_record_is_read_back_as_it_was_written() {
+    let written = record("it-1", "module::a_test", "a program (set a variable)");
+    assert_eq!(Record::parse(written.line().trim_end()), Some(written));
+    assert_eq!(Record::parse("half a\tline"), None);
+}
+
+/// Not a test of its own: run in a process of its own by the test below.
+#[test]
+#[ignore = "started by another test"]
+fn without_a_unicorn() {
+    require(None::<()>, "a unicorn");
+}
+
+#[test]
+#[ignore = "started by another test"]
+fn without_a_phoenix() {
+    optional(None::<()>, "a phoenix");
+}
+
+fn child(test: &str, fixtures: Option<&str>) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([&format!("tests::{test}"), "--exact", "--ignored", "--test-threads=2"]).env_remove("STARLING_FIXTURES");
+    command.envs(fixtures.map(|value| ("STARLING_FIXTURES", value)));
+    command.output().unwrap()
+}
+
+#[test]
+fn a_missing_requirement_skips_the_test_or_fails_it_where_it_must_be_met() {
+    // The parent of these processes is this one, so the run they belong to is not the one that is being summed up.
+    let own = format!("{}-", std::process::id());
+    let skipped = |test: &str| {
+        let text = fs::read_to_string(record_file()).unwrap_or_default();
+        let of_test = |record: &Record| record.run.starts_with(&own) && record.test == format!("tests::{test}");
+        text.lines().filter_map(Record::parse).filter(of_test).count()
+    };
+    for (test, what, status_where_required) in
+        [("without_a_unicorn", "a unicorn", false), ("without_a_phoenix", "a phoenix", true)]
+    {
+        let before = skipped(test);
+        let output = child(test, None);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(skipped(test), before + 1);
+
+        let output = child(test, Some("required"));
+        assert_eq!(output.status.success(), status_where_required, "{output:?}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(&format!("finds no {what}")) != status_where_required, "{said}");
+        assert_eq!(skipped(test), before + 1 + usize::from(status_where_required));
+    }
+}
