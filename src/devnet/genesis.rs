@@ -6,7 +6,7 @@ use crate::chain::{
     evm::deploy::{Scratch, ScratchError},
     genesis::{self, GenesisError},
 };
-use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256, address, b256, keccak256};
 use serde_json::{Map, Value, json};
 use starling_proto::{
     config::{ChainOpConfig, RollupConfig, RollupGenesis},
@@ -32,6 +32,9 @@ pub const OPERATOR_FEE_VAULT: Address = address!("420000000000000000000000000000
 /// System contracts that the EIPs fix.
 const BEACON_ROOTS: Address = address!("000F3df6D732807Ef1319fB7B8bB8522d0Beac02");
 const BLOCK_HASHES: Address = address!("0000F90827F1C53a10cb7A02335B175320002935");
+
+/// Where a proxy keeps its admin (EIP-1967).
+const PROXY_ADMIN_SLOT: B256 = b256!("b53127684a568b3173ae13b9f8a6016e243e63b6e8ee1178d6a717850b5d6103");
 
 /// Who sends L1 attributes, and may switch the gas price oracle on (specs: deposits).
 pub const DEPOSITOR: Address = address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001");
@@ -180,7 +183,11 @@ fn l2_genesis(plan: &Plan) -> Result<Value, BuildError> {
     extra_data.extend(EIP1559.elasticity.to_be_bytes());
     extra_data.extend(0u64.to_be_bytes());
     let contracts = [L1_BLOCK, GAS_PRICE_ORACLE, OPERATOR_FEE_VAULT, MESSAGE_PASSER, BEACON_ROOTS, BLOCK_HASHES];
-    let alloc = alloc(&l2_contracts()?, &contracts)?;
+    let mut alloc = alloc(&l2_contracts()?, &contracts)?;
+    // The published message passer is a proxy, so its storage is never empty. op-node relies on that: it encodes a block whose
+    // withdrawals root is the empty one as a block before Isthmus, and its own gossip validation then refuses the block.
+    let admin = accounts::owner().into_word().to_string();
+    alloc[&MESSAGE_PASSER.to_string()]["storage"][PROXY_ADMIN_SLOT.to_string()] = admin.into();
     Ok(genesis_file(config, plan.time, GAS_LIMIT, &extra_data.into(), alloc))
 }
 

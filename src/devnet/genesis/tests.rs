@@ -46,6 +46,15 @@ fn the_gas_price_oracle_answers_from_the_first_block_on() {
 }
 
 #[test]
+fn an_op_node_that_sequences_on_the_genesis_can_gossip_its_blocks() {
+    let plan = Plan { time: 1_700_000_000, l2_block_time: 2, sequencer: SEQUENCER };
+    let genesis = genesis::parse(&build(&plan).expect("files").l2_genesis.to_string()).expect("a genesis");
+    // op-node encodes a block with the empty root as one of a version before Isthmus.
+    let empty = b256!("56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421");
+    assert!(genesis.header.withdrawals_root.is_some_and(|root| root != empty), "{:?}", genesis.header);
+}
+
+#[test]
 fn the_vault_has_its_published_code() {
     let scratch = l2_contracts().expect("contracts");
     for address in [OPERATOR_FEE_VAULT, MESSAGE_PASSER, BEACON_ROOTS, BLOCK_HASHES] {
