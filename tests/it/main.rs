@@ -12,6 +12,7 @@ mod engine;
 mod exec_blocks;
 mod executors;
 mod following;
+mod foreign;
 mod foreign_peer;
 mod forks;
 mod l1_fees;
