@@ -4,6 +4,7 @@
 //! (owns the store's write path) and the *builder*. Whoever reads takes [`Chain::view`] and waits for nobody; whoever wants a block
 //! executed or a head moved sends a command over a bounded channel. The chain knows no network and no L1.
 
+pub mod abandoned;
 pub mod build;
 pub mod builder;
 pub mod changes;
@@ -28,6 +29,7 @@ pub mod verify;
 pub mod view;
 
 use crate::chain::{
+    abandoned::Abandoned,
     builder::Build,
     execute::Preparation,
     executor::{Command, Executor, Limits},
@@ -42,7 +44,7 @@ use alloy_primitives::{B256, map::HashMap};
 use alloy_rpc_types_engine::PayloadId;
 use arc_swap::ArcSwap;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use starling_p2p::Provenance;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
@@ -140,6 +142,8 @@ pub struct Shared {
     heads: watch::Sender<Heads>,
     /// The blocks in the executor's tree.
     known: RwLock<HashMap<B256, Arc<Payload>>>,
+    /// Blocks that left the chain lately.
+    abandoned: Mutex<abandoned::Recent>,
     stopping: AtomicBool,
 }
 
@@ -291,6 +295,7 @@ impl Chain {
             view: ArcSwap::from_pointee(view),
             heads: watch::Sender::new(heads),
             known: RwLock::default(),
+            abandoned: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
         let (commands, command_queue) = mpsc::channel(COMMANDS);
@@ -422,6 +427,16 @@ impl Chain {
     pub fn payload(&self, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
         let known = self.shared.known.read().get(&hash).cloned();
         known.map_or_else(|| Ok(self.logged(hash)?.map(Arc::new)), |payload| Ok(Some(payload)))
+    }
+
+    /// A block that is not canonical any more, for whoever follows the heads. Receipts are known of those that left last.
+    pub fn abandoned(&self, hash: B256) -> Result<Option<Abandoned>, ReadError> {
+        let recent = self.shared.abandoned.lock().get(&hash);
+        if recent.is_some() {
+            return Ok(recent);
+        }
+        let payload = self.payload(hash).map_err(|error| ReadError::Store(error.to_string()))?;
+        Ok(payload.map(|payload| Abandoned { payload, receipts: None }))
     }
 
     /// Keeps a payload in the payload log though it has not been executed. Waits for room on a full disk.

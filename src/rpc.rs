@@ -25,9 +25,17 @@ pub mod web3;
 pub mod ws;
 
 use crate::{
-    chain::{Chain, Heads, pool::Pool, rules::ChainSpec, view::View},
+    chain::{
+        Chain, Heads,
+        abandoned::Abandoned,
+        heads::{Cursor, Step, StepError},
+        pool::Pool,
+        rules::ChainSpec,
+        view::{ReadError, View},
+    },
     rollup::sequencer::SequencerHandle,
 };
+use alloy_primitives::B256;
 use api::{Api, Bounds, Namespace};
 use engine::EngineContext;
 use jwt::JwtSecret;
@@ -59,13 +67,19 @@ pub struct Reader {
     /// Wakes when a head moves.
     pub heads: watch::Receiver<Heads>,
     pub view: Arc<dyn Fn() -> Arc<View> + Send + Sync>,
+    /// Finds a block that is not canonical.
+    pub abandoned: Lookup,
 }
+
+/// Finds a block by hash.
+pub type Lookup = Arc<dyn Fn(B256) -> Result<Option<Abandoned>, ReadError> + Send + Sync>;
 
 impl From<&Chain> for Reader {
     fn from(chain: &Chain) -> Self {
         let (spec, pool, heads) = (chain.spec().clone(), chain.pool().clone(), chain.heads());
-        let chain = chain.clone();
-        Self { spec, pool, heads, view: Arc::new(move || chain.view()) }
+        let (viewed, searched) = (chain.clone(), chain.clone());
+        let abandoned: Lookup = Arc::new(move |hash: B256| searched.abandoned(hash));
+        Self { spec, pool, heads, view: Arc::new(move || viewed.view()), abandoned }
     }
 }
 
@@ -119,6 +133,11 @@ impl RpcContext {
     /// The newest view. Take it once per request.
     pub fn view(&self) -> Arc<View> {
         (self.chain.view)()
+    }
+
+    /// The next step of a cursor.
+    fn step(&self, cursor: &mut Cursor, view: &View) -> Result<Option<Step>, StepError> {
+        cursor.step(view, |hash| (self.chain.abandoned)(hash))
     }
 }
 

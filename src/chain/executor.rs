@@ -366,6 +366,7 @@ impl Executor {
 
     /// `view` is the view of these heads.
     fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
+        self.record_abandoned(|number| view.hash_of(number))?;
         (self.heads, self.head) = (heads, view);
         if self.left.take_if(|left| left.head.number < heads.head.number).is_some() {
             self.log.set_head(heads.head).map_err(ChainError::store)?;

@@ -26,6 +26,11 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// Approximate bytes held in memory.
+    pub fn weight(&self) -> usize {
+        150 + self.logs.iter().map(|log| 100 + 32 * log.topics().len() + log.data.data.len()).sum::<usize>()
+    }
+
     /// The bloom filter of the logs.
     pub fn bloom(&self) -> Bloom {
         self.logs.iter().collect()

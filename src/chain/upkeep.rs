@@ -3,7 +3,7 @@
 
 use crate::chain::{
     Chain,
-    heads::{Cursor, Step},
+    heads::{Cursor, Step, StepError},
     pool::{HeadChange, PoolTx},
     rules::{ChainSpec, Rules},
     view::{ReadError, View},
@@ -12,6 +12,9 @@ use alloy_primitives::{Address, U256};
 use starling_proto::{fork::Fork, l1info::L1BlockInfo};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+
+/// Blocks that the pool is told of at once, so that a walk over many blocks takes bounded memory.
+const MAX_STEPS: usize = 1000;
 
 /// Runs until the token is cancelled.
 pub async fn run(chain: Chain, token: CancellationToken) -> anyhow::Result<()> {
@@ -34,13 +37,12 @@ pub async fn run(chain: Chain, token: CancellationToken) -> anyhow::Result<()> {
     }
 }
 
+/// Walks to the head, some blocks at a time.
 fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
     let view = chain.view();
-    loop {
-        let steps = cursor.advance(&view)?;
-        if steps.is_empty() {
-            return Ok(());
-        }
+    let mut before = None;
+    while *cursor != Cursor::new(view.head()) && before != Some(*cursor) {
+        before = Some(*cursor);
         let mut change = HeadChange {
             base_fee: view.header().base_fee_per_gas.unwrap_or_default(),
             block_gas_limit: view.header().gas_limit,
@@ -48,23 +50,36 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
             l1: l1_info(chain.spec(), &view)?,
             ..Default::default()
         };
-        for step in steps {
-            match step {
-                Step::Removed(id) => {
-                    // Abandoned blocks stay in the payload log for a while.
-                    if let Ok(Some(payload)) = chain.logged(id.hash) {
-                        change.abandoned.extend(payload.transactions.into_iter().filter_map(|raw| PoolTx::decode(raw).ok()));
-                    }
-                }
-                Step::Added(id) => {
-                    if let Some(payload) = view.payload(id.number)? {
-                        change.mined.extend(payload.transactions.iter().map(alloy_primitives::keccak256));
-                    }
-                }
+        match walk(chain, &view, cursor, &mut change) {
+            Ok(()) => {}
+            Err(StepError::Read(error)) => return Err(error),
+            // op-geth's pool gives up the transactions of a reorg deeper than 64 blocks. The others are judged by the state at the head.
+            Err(error @ StepError::Lost(_)) => {
+                tracing::warn!(%error, "the transactions of some abandoned blocks do not return to the pool");
+                *cursor = Cursor::new(view.head());
             }
         }
         chain.pool().on_head(change, |sender| account(&view, sender));
     }
+    Ok(())
+}
+
+/// Takes up to [`MAX_STEPS`] steps and collects what they mean for the pool.
+fn walk(chain: &Chain, view: &View, cursor: &mut Cursor, change: &mut HeadChange) -> Result<(), StepError> {
+    for _ in 0..MAX_STEPS {
+        match cursor.step(view, |hash| chain.abandoned(hash))? {
+            Some(Step::Removed(block)) => {
+                change.abandoned.extend(block.payload.transactions.iter().filter_map(|raw| PoolTx::decode(raw.clone()).ok()));
+            }
+            Some(Step::Added(id)) => {
+                if let Some(payload) = view.payload(id.number)? {
+                    change.mined.extend(payload.transactions.iter().map(alloy_primitives::keccak256));
+                }
+            }
+            None => break,
+        }
+    }
+    Ok(())
 }
 
 /// What the head's first transaction tells of L1; nothing on Ethereum.

@@ -91,8 +91,7 @@ impl ExecutedBlock {
 
     /// Approximate bytes held in memory: what budgets count.
     pub fn weight(&self) -> usize {
-        let logs = self.receipts.iter().flat_map(|r| &r.logs).map(|log| 100 + 32 * log.topics().len() + log.data.data.len());
-        self.payload.weight() + self.overlay.weight() + 150 * self.receipts.len() + logs.sum::<usize>()
+        self.payload.weight() + self.overlay.weight() + self.receipts.iter().map(Receipt::weight).sum::<usize>()
     }
 }
 

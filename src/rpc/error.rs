@@ -1,6 +1,6 @@
 //! JSON-RPC errors with geth's codes and texts.
 
-use crate::chain::{evm::StateError, view::ReadError};
+use crate::chain::{evm::StateError, heads::StepError, view::ReadError};
 use alloy_primitives::Bytes;
 use serde_json::value::RawValue;
 
@@ -64,6 +64,12 @@ impl RpcError {
 
 impl From<ReadError> for RpcError {
     fn from(error: ReadError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+impl From<StepError> for RpcError {
+    fn from(error: StepError) -> Self {
         Self::server(error.to_string())
     }
 }

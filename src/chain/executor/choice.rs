@@ -3,6 +3,7 @@
 use super::{Executor, FOLLOWED, Left, MAX_UNWIND};
 use crate::chain::{
     ChainError, Heads, Inserted,
+    abandoned::{self, Abandoned},
     execute::Preparation,
     persister::Work,
     view::{ReadError, View},
@@ -94,9 +95,27 @@ impl Executor {
     /// Takes the store back to this head of its chain, one block after the other, and only then shows it: no view has to hold what all
     /// the blocks above it have changed. Nothing is being stored.
     fn unwind(&mut self, heads: Heads) -> Result<(), ChainError> {
+        let stays = |number: u64| if number <= heads.head.number { self.snapshot.hash_of(number) } else { Ok(None) };
+        self.record_abandoned(stays)?;
         self.heads = heads;
         self.send(Work { unwind_to: heads.head.number, blocks: vec![], safe: heads.safe, finalized: heads.finalized })?;
         self.idle()
+    }
+
+    /// Keeps the blocks that the head is about to abandon, with their receipts, for whoever follows the heads. `next` gives the hashes of
+    /// the chain to come.
+    pub(super) fn record_abandoned(&self, next: impl Fn(u64) -> Result<Option<B256>, ReadError>) -> Result<(), ChainError> {
+        let mut gone = Vec::new();
+        for number in (0..=self.head.head().number).rev().take(abandoned::BLOCKS) {
+            if self.head.hash_of(number).map_err(ChainError::store)? == next(number).map_err(ChainError::store)? {
+                break;
+            }
+            let payload = self.head.payload(number).map_err(ChainError::store)?;
+            let receipts = self.head.receipts(number).map_err(ChainError::store)?;
+            gone.extend(payload.map(|payload| Abandoned { payload, receipts }));
+        }
+        self.shared.abandoned.lock().add(gone);
+        Ok(())
     }
 
     /// What the store is to leave above this height is in the log, so that it can be brought back. Before the head is set there: what is

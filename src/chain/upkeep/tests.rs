@@ -9,6 +9,7 @@ use crate::chain::{
 };
 use alloy_consensus::TxEip1559;
 use alloy_primitives::{B256, Bytes};
+use starling_proto::payload::BlockId;
 use std::time::Duration;
 
 /// As JSON-RPC does, with the state at the head.
@@ -99,4 +100,47 @@ async fn the_pool_follows_the_chain_over_reorgs() {
     holds(&chain, &[&second]).await;
     token.cancel();
     upkeep.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_whose_first_head_after_a_restart_is_a_reorg_of_three_takes_all_transactions_back() {
+    let datadir = datadir();
+    let (chain, threads) = open(datadir.path());
+    let genesis = chain.view().head().hash;
+    let raw = [0, 1, 2].map(|nonce| sign(1, transfer(nonce)).1);
+    let mut parent = genesis;
+    for raw in &raw {
+        let block = build(&chain, parent, 1, [raw.clone()]).await;
+        chain.insert(block.payload.clone(), Provenance::Engine).await.unwrap();
+        chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+        parent = block.payload.hash;
+    }
+    drop(chain);
+    threads.stop().unwrap();
+
+    let (chain, _threads) = open(datadir.path());
+    assert_eq!(chain.view().head().hash, parent);
+    let mut cursor = Cursor::new(chain.view().head());
+    let mut theirs = genesis;
+    for _ in 0..4 {
+        theirs = build(&chain, theirs, 2, []).await.payload.hash;
+    }
+    chain.forkchoice(theirs, None, None).await.unwrap();
+    follow(&chain, &mut cursor).unwrap();
+    holds(&chain, &[&raw[0], &raw[1], &raw[2]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_has_lost_its_position_goes_on_from_the_head() {
+    let datadir = datadir();
+    let (chain, _threads) = open(datadir.path());
+    let raw = sign(1, transfer(0)).1;
+    submit(&chain, &raw);
+    let mut cursor = Cursor::new(BlockId { number: 3, hash: B256::repeat_byte(9) });
+    let block = build(&chain, chain.view().head().hash, 1, [raw]).await;
+    chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+    follow(&chain, &mut cursor).unwrap();
+    assert_eq!(cursor, Cursor::new(block.payload.id()));
+    // By the sender's nonce.
+    holds(&chain, &[]).await;
 }

@@ -1,7 +1,8 @@
 //! `eth_subscribe`: new heads and logs, block by block, none left out; transactions as they enter the pool.
 //!
-//! The watch of heads only wakes; a cursor walks from the last block told to the head. A subscriber is asked before the next walk,
-//! so one that reads slowly costs nothing but a distance; when that grows beyond [`MAX_LAG`] its subscription ends.
+//! The watch of heads only wakes; a cursor walks from the last block reported to the head. A subscriber is asked before the next walk,
+//! so one that reads slowly costs nothing but a distance; when that grows beyond [`MAX_LAG`] its subscription ends. So it does, with its
+//! connection, when a reorg leaves blocks that are no longer kept: op-geth keeps them for ever, and the client must subscribe again here.
 
 use super::{
     logs::{Filter, Follower},
@@ -23,6 +24,7 @@ use crate::{
 };
 use futures::{Stream, StreamExt, stream};
 use serde_json::value::RawValue;
+use starling_proto::payload::BlockId;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
@@ -76,10 +78,10 @@ struct Walk {
     failed: Option<RpcError>,
 }
 
-/// Begins at the present head: the first event is of the next block.
-fn events(context: &Arc<RpcContext>, tell: Tell) -> EventStream {
+/// Begins at this head: the first event is of the next block.
+fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
     let heads = context.chain.heads.clone();
-    let cursor = Cursor::new(context.view().head());
+    let cursor = Cursor::new(head);
     let walk = Walk { context: context.clone(), heads, cursor, tell, failed: None };
     let batches = stream::unfold(walk, |mut walk| async move {
         loop {
@@ -120,13 +122,14 @@ impl Walk {
         }
         let (mut list, mut bytes) = (Vec::new(), 0);
         while list.len() < MAX_EVENTS && bytes < MAX_BYTES {
-            let Some(step) = self.cursor.advance_by(&view, 1)?.pop() else { break };
-            let more = match (self.tell)(&view, step) {
+            let more = match self.next(&view) {
+                Ok(None) => break,
+                Ok(Some(events)) => events,
                 Err(error) if !list.is_empty() => {
                     self.failed = Some(error);
                     break;
                 }
-                told => told?,
+                Err(error) => return Err(error),
             };
             bytes += more.iter().map(|event| event.get().len()).sum::<usize>();
             list.extend(more);
@@ -139,6 +142,12 @@ impl Walk {
         let room = room.ok_or_else(|| RpcError::server("too many events wait for their readers"))?;
         Ok(Some(Events { list, _room: room, until: Instant::now() + PATIENCE }))
     }
+
+    /// The events of the next step; `None` at the head.
+    fn next(&mut self, view: &Arc<View>) -> Result<Option<Vec<Box<RawValue>>>, RpcError> {
+        let Some(step) = self.context.step(&mut self.cursor, view)? else { return Ok(None) };
+        (self.tell)(view, step).map(Some)
+    }
 }
 
 /// The header of each block that joins the canonical chain.
@@ -146,6 +155,7 @@ pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
     args.at_most(1)?;
     Ok(events(
         context,
+        context.view().head(),
         Box::new(|view, step| match step {
             Step::Added(id) => {
                 let header = view.header_of(id.number)?.ok_or_else(|| RpcError::server("header not found"))?;
@@ -159,8 +169,9 @@ pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
 /// The logs of each block that joins the canonical chain, and again with `removed` when it leaves.
 pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(2)?;
-    let mut follower = Follower::new(args.optional::<Filter>()?.unwrap_or_default(), &context.bounds)?;
-    Ok(events(context, Box::new(move |view, step| follower.logs(view, step)?.iter().map(reply).collect())))
+    let head = context.view().head();
+    let mut follower = Follower::new(args.optional::<Filter>()?.unwrap_or_default(), &context.bounds, head)?;
+    Ok(events(context, head, Box::new(move |view, step| follower.logs(view, step)?.iter().map(reply).collect())))
 }
 
 /// Transactions as they become executable: hashes, or in full.

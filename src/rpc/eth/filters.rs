@@ -97,8 +97,9 @@ fn not_found() -> RpcError {
 pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     let query: Query = args.at_most(1)?.required()?;
     query.check_order()?;
-    let follower = Box::new(query.follower(&context.bounds)?);
-    context.filters.add(Filter::Logs { query, cursor: Cursor::new(context.view().head()), follower })
+    let head = context.view().head();
+    let follower = Box::new(query.follower(&context.bounds, head)?);
+    context.filters.add(Filter::Logs { query, cursor: Cursor::new(head), follower })
 }
 
 /// Hashes of blocks to come.
@@ -124,7 +125,7 @@ pub fn get_filter_changes(context: &RpcContext, args: Args) -> Reply {
     let filter = context.filters.get(&id)?;
     let changes = filter.lock().changes(context);
     if changes.is_err() {
-        // Its place has moved: what was to be told is lost, and the client must learn of it.
+        // Its position has moved and some changes are lost: the error reports it, and the client makes a new filter.
         context.filters.remove(&id);
     }
     changes
@@ -145,11 +146,15 @@ impl Filter {
     fn changes(&mut self, context: &RpcContext) -> Reply {
         match self {
             Self::Blocks(cursor) => {
-                let added = cursor.advance(&context.view())?.into_iter().filter_map(|step| match step {
-                    Step::Added(id) => Some(id.hash),
-                    Step::Removed(_) => None,
-                });
-                reply(added.collect::<Vec<B256>>())
+                let (view, mut added) = (context.view(), Vec::new());
+                for _ in 0..MAX_BLOCKS {
+                    match context.step(cursor, &view)? {
+                        Some(Step::Added(id)) => added.push(id.hash),
+                        Some(Step::Removed(_)) => {}
+                        None => break,
+                    }
+                }
+                reply(added)
             }
             Self::Logs { cursor, follower, .. } => {
                 let view = context.view();
@@ -159,7 +164,7 @@ impl Filter {
                     if began.elapsed() > PATIENCE || logs.len() >= limits.logs || bytes >= limits.bytes {
                         break;
                     }
-                    let Some(step) = cursor.advance_by(&view, 1)?.pop() else { break };
+                    let Some(step) = context.step(cursor, &view)? else { break };
                     let more = follower.logs(&view, step)?;
                     bytes += more.iter().map(LogJson::weight).sum::<usize>();
                     logs.extend(more);

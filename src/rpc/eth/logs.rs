@@ -2,11 +2,7 @@
 
 use super::{block_arg::BlockTag, blocks::Block, receipt::LogJson};
 use crate::{
-    chain::{
-        evm::Deadline,
-        heads::{REMEMBERED, Step},
-        view::View,
-    },
+    chain::{abandoned::Abandoned, evm::Deadline, heads::Step, view::View},
     rpc::{
         RpcContext,
         api::Bounds,
@@ -183,7 +179,7 @@ impl Query {
     }
 
     /// A follower of the blocks to come. Tags bound nothing but numbers do; a block by its hash is none to come.
-    pub fn follower(&self, bounds: &Bounds) -> Result<Follower, RpcError> {
+    pub fn follower(&self, bounds: &Bounds, head: BlockId) -> Result<Follower, RpcError> {
         let bound = |tag, open| match tag {
             BlockTag::Number(number) => number,
             _ => open,
@@ -192,7 +188,7 @@ impl Query {
             Blocks::Hash(_) => (u64::MAX, 0),
             Blocks::Range(from, to) => (bound(from, 0), bound(to, u64::MAX)),
         };
-        Ok(Follower { first, last, ..Follower::new(self.filter.clone(), bounds)? })
+        Ok(Follower { first, last, ..Follower::new(self.filter.clone(), bounds, head)? })
     }
 }
 
@@ -200,7 +196,9 @@ fn bad_range() -> RpcError {
     RpcError::invalid_params("invalid block range params")
 }
 
-/// Bytes of logs that a follower keeps, to tell them as removed as far below the head as a cursor remembers.
+/// Blocks below the head whose logs a follower keeps, to report them as removed.
+const REMEMBERED: u64 = 512;
+/// Bytes of them.
 const REMEMBERED_BYTES: usize = 1 << 20;
 /// What a remembered log takes beside topics and data.
 const LOG: usize = 256;
@@ -218,7 +216,7 @@ pub struct Follower {
     last: u64,
     /// Blocks that had matching logs, oldest first.
     told: VecDeque<Told>,
-    /// Blocks up to here had logs that are no longer known.
+    /// Blocks up to here may have had logs that are not in `told`: the follower began above them, or has forgotten them.
     forgotten: u64,
     memory: Arc<Semaphore>,
     _room: OwnedSemaphorePermit,
@@ -233,11 +231,11 @@ struct Told {
 }
 
 impl Follower {
-    /// Refused when all filters together take too much.
-    pub fn new(filter: Filter, bounds: &Bounds) -> Result<Self, RpcError> {
+    /// A follower of what comes after `head`. Refused when all filters together take too much.
+    pub fn new(filter: Filter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
         let memory = bounds.filters.clone();
         let room = room(&memory, filter.bytes()).ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
-        Ok(Self { filter, first: 0, last: u64::MAX, told: VecDeque::new(), forgotten: 0, memory, _room: room })
+        Ok(Self { filter, first: 0, last: u64::MAX, told: VecDeque::new(), forgotten: head.number, memory, _room: room })
     }
 
     /// Keeps what was told of a block as far as there is room for it.
@@ -245,13 +243,13 @@ impl Follower {
         let bytes = logs.iter().map(|log| LOG + log.weight()).sum();
         while self.told.iter().map(|told| told.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {
             let Some(oldest) = self.told.pop_front() else { break };
-            self.forgotten = oldest.block.number;
+            self.forgotten = self.forgotten.max(oldest.block.number);
         }
         match room(&self.memory, bytes).filter(|_| bytes <= REMEMBERED_BYTES) {
             Some(_room) => self.told.push_back(Told { block, logs: logs.to_vec(), bytes, _room }),
             None => {
                 self.told.clear();
-                self.forgotten = block.number;
+                self.forgotten = self.forgotten.max(block.number);
             }
         }
     }
@@ -260,8 +258,8 @@ impl Follower {
         match step {
             Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => Ok(vec![]),
             Step::Added(BlockId { number, .. }) => {
-                while let Some(old) = self.told.pop_front_if(|old| old.block.number + REMEMBERED as u64 <= number) {
-                    self.forgotten = old.block.number;
+                while let Some(old) = self.told.pop_front_if(|old| old.block.number + REMEMBERED <= number) {
+                    self.forgotten = self.forgotten.max(old.block.number);
                 }
                 let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
                 if !self.filter.may_match(&header.logs_bloom) {
@@ -274,16 +272,27 @@ impl Follower {
                 }
                 Ok(logs)
             }
-            // Whoever was told of them must learn that they are gone; at least that something is.
-            Step::Removed(BlockId { number, .. }) if number <= self.forgotten => {
-                Err(RpcError::server("blocks were removed whose logs are no longer known: ask for them again"))
-            }
-            Step::Removed(BlockId { hash, .. }) => {
-                let told = self.told.pop_back_if(|newest| newest.block.hash == hash);
-                let logs = told.map(|told| told.logs).unwrap_or_default();
+            Step::Removed(block) => {
+                let logs = self.removed(block)?;
                 Ok(logs.into_iter().rev().map(|log| LogJson { removed: true, ..log }).collect())
             }
         }
+    }
+
+    /// The logs of a block that has left the chain, as they were reported or, of a block from before the follower began, as op-geth
+    /// reports them all the same.
+    fn removed(&mut self, Abandoned { payload, receipts }: Abandoned) -> Result<Vec<LogJson>, RpcError> {
+        let BlockId { hash, number } = payload.id();
+        if let Some(told) = self.told.pop_back_if(|newest| newest.block.hash == hash) {
+            return Ok(told.logs);
+        }
+        let outside = number < self.first || number > self.last;
+        if outside || number > self.forgotten || !self.filter.may_match(&payload.header.logs_bloom) {
+            return Ok(vec![]);
+        }
+        let unknown = "blocks were removed whose logs are no longer known: ask for them again";
+        let receipts = receipts.ok_or_else(|| RpcError::server(unknown))?;
+        Ok(self.filter.of(&Block { payload, receipts }))
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{
     chain::{
         Heads,
+        abandoned::Abandoned,
         changes::{AccountChange, Changes, StorageChange},
         pool::Pool,
         receipt::Receipt,
@@ -48,6 +49,8 @@ pub struct Chain {
     pub store: Store,
     pub blocks: Vec<Arc<ExecutedBlock>>,
     pub view: Arc<Mutex<Arc<View>>>,
+    /// Every block, as the chain gives those that are not canonical.
+    pub made: Arc<Mutex<BTreeMap<B256, Abandoned>>>,
     heads: watch::Sender<Heads>,
     pub context: Arc<RpcContext>,
     pub api: Api,
@@ -102,11 +105,14 @@ impl Chain {
         let heads = watch::Sender::new(Heads { head: genesis.id(), ..Default::default() });
         let spec = ChainSpec { chain_id: CHAIN_ID, genesis_hash: genesis.hash, genesis_time: 1000, rules };
         let newest = view.clone();
+        let made = Arc::<Mutex<BTreeMap<_, _>>>::default();
+        let found = made.clone();
         let reader = Reader {
             pool: Arc::new(Pool::new(&spec)),
             spec: Arc::new(spec),
             heads: heads.subscribe(),
             view: Arc::new(move || newest.lock().clone()),
+            abandoned: Arc::new(move |hash: B256| Ok(found.lock().get(&hash).cloned())),
         };
         let context = RpcContext::new(reader, TxRoute::Pool);
         let mut chain = Self {
@@ -114,6 +120,7 @@ impl Chain {
             store,
             blocks: vec![],
             view,
+            made,
             heads,
             context: Arc::new(context),
             api: Api::default(),
@@ -185,8 +192,10 @@ impl Chain {
             requests_hash: active(Fork::Isthmus).then_some(alloy_eips::eip7685::EMPTY_REQUESTS_HASH),
             ..Default::default()
         };
-        let payload = Arc::new(Payload::sealed(header, raw));
-        Arc::new(ExecutedBlock::new(payload, senders, Arc::new(receipts), Arc::new(update.overlay)))
+        let (payload, receipts) = (Arc::new(Payload::sealed(header, raw)), Arc::new(receipts));
+        let made = Abandoned { payload: payload.clone(), receipts: Some(receipts.clone()) };
+        self.made.lock().insert(payload.hash, made);
+        Arc::new(ExecutedBlock::new(payload, senders, receipts, Arc::new(update.overlay)))
     }
 
     /// Extends the chain by one block.

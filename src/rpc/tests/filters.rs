@@ -2,6 +2,7 @@
 
 use super::{
     chain::{CONTRACT, Chain, RICH, legacy},
+    heads::{fork_of_three, reorganise},
     send::transfer,
 };
 use crate::chain::view::View;
@@ -79,6 +80,40 @@ async fn filters_tell_what_came_since_the_last_question() {
     assert_eq!(chain.error("eth_getFilterChanges", json!([all])).await, gone(&all));
     let reversed = json!([{ "fromBlock": "0x5", "toBlock": "0x2" }]);
     assert_eq!(chain.error("eth_newFilter", reversed).await, (-32602, "invalid block range params".into()));
+}
+
+#[tokio::test]
+async fn filters_whose_first_change_is_a_reorg_of_three_report_all_of_it() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let [ours, theirs] = fork_of_three(&mut chain);
+    let logs = chain.result("eth_newFilter", json!([{ "address": CONTRACT }])).await;
+    let first = chain.result("eth_newFilter", json!([{ "fromBlock": "0x3", "toBlock": "0x3" }])).await;
+    let blocks = chain.result("eth_newBlockFilter", json!([])).await;
+    reorganise(&mut chain, &ours, &theirs);
+    let hashes: Vec<_> = theirs.iter().map(|block| block.payload.hash).collect();
+    assert_eq!(chain_changes(&chain, blocks).await, json!(hashes));
+    let seen = |logs: &Value| -> Vec<_> {
+        logs.as_array().unwrap().iter().map(|log| (log["blockHash"].clone(), log["removed"] == json!(true))).collect()
+    };
+    let removed = ours.iter().rev().map(|block| (json!(block.payload.hash), true));
+    let expected: Vec<_> = removed.chain(theirs.iter().map(|block| (json!(block.payload.hash), false))).collect();
+    assert_eq!(seen(&chain_changes(&chain, logs).await), expected);
+    assert_eq!(seen(&chain_changes(&chain, first).await), [expected[2].clone(), expected[3].clone()]);
+}
+
+#[tokio::test]
+async fn filters_end_with_an_error_when_abandoned_blocks_are_no_longer_kept() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let [ours, theirs] = fork_of_three(&mut chain);
+    let logs = chain.result("eth_newFilter", json!([{}])).await;
+    let blocks = chain.result("eth_newBlockFilter", json!([])).await;
+    chain.made.lock().clear();
+    reorganise(&mut chain, &ours, &theirs);
+    for id in [logs, blocks] {
+        let (code, message) = chain.error("eth_getFilterChanges", json!([id])).await;
+        assert!(code == -32000 && message.contains("start again from the head"), "{message}");
+        assert_eq!(chain.error("eth_getFilterChanges", json!([id])).await, gone(&id));
+    }
 }
 
 async fn chain_changes(chain: &Chain, id: Value) -> Value {

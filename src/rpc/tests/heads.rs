@@ -1,7 +1,7 @@
 //! Subscriptions over a small chain.
 
 use super::chain::{CONTRACT, Chain, legacy};
-use crate::chain::view::View;
+use crate::chain::view::{ExecutedBlock, View};
 use alloy_primitives::{Bytes, Log};
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -48,6 +48,65 @@ async fn new_heads_come_in_order_over_a_reorg() {
     assert_eq!((&removed["blockHash"], &removed["removed"]), (&json!(second.payload.hash), &json!(true)));
     assert_eq!((&added["blockHash"], &added["removed"]), (&json!(branch[0].payload.hash), &json!(false)));
     assert_eq!(chain.head(), branch[3].payload.id());
+}
+
+/// Three blocks above a trunk, each with a log, and four of another branch; the chain is at the head of the first.
+pub fn fork_of_three(chain: &mut Chain) -> [Vec<Arc<ExecutedBlock>>; 2] {
+    let log = || Log::new_unchecked(CONTRACT, vec![], Bytes::new());
+    chain.add(&[]);
+    chain.add(&[(legacy(0), vec![log()])]);
+    let trunk = chain.blocks.clone();
+    let mut theirs = vec![];
+    for nonce in 0..4 {
+        let blocks = trunk.iter().chain(&theirs).cloned().collect();
+        let view = View::new(chain.store.snapshot().unwrap(), blocks, None, None).unwrap();
+        theirs.push(chain.block(&Arc::new(view), &[(legacy(10 + nonce), vec![log()])], "other"));
+    }
+    let ours = (1..4).map(|nonce| chain.add(&[(legacy(nonce), vec![log()])])).collect();
+    [ours, theirs]
+}
+
+/// Makes the last of these the head, in place of the blocks that `ours` has above the trunk.
+pub fn reorganise(chain: &mut Chain, ours: &[Arc<ExecutedBlock>], theirs: &[Arc<ExecutedBlock>]) {
+    chain.blocks.truncate(chain.blocks.len() - ours.len());
+    chain.blocks.extend_from_slice(theirs);
+    chain.publish();
+}
+
+#[tokio::test]
+async fn subscriptions_whose_first_event_is_a_reorg_of_three_report_all_of_it() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let [ours, theirs] = fork_of_three(&mut chain);
+    let subscribe = |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
+    let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
+    assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
+    reorganise(&mut chain, &ours, &theirs);
+    let next = |raw: Option<Box<serde_json::value::RawValue>>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
+    for block in &theirs {
+        assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
+    }
+    let removed = ours.iter().rev().map(|block| (block, true));
+    for (block, removed) in removed.chain(theirs.iter().map(|block| (block, false))) {
+        let log = next(logs.next().await);
+        assert_eq!((&log["blockHash"], &log["removed"]), (&json!(block.payload.hash), &json!(removed)));
+    }
+}
+
+#[tokio::test]
+async fn subscriptions_end_when_abandoned_blocks_are_no_longer_kept() {
+    for receipts_alone in [true, false] {
+        let mut chain = Chain::new(Fork::Canyon);
+        let [ours, theirs] = fork_of_three(&mut chain);
+        let subscribe = |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
+        let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
+        match receipts_alone {
+            true => chain.made.lock().values_mut().for_each(|block| block.receipts = None),
+            false => chain.made.lock().clear(),
+        }
+        reorganise(&mut chain, &ours, &theirs);
+        assert!(logs.next().await.is_none());
+        assert_eq!(heads.next().await.is_some(), receipts_alone);
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,98 @@
+//! Blocks that left the canonical chain lately, kept with their receipts: whoever follows the heads reports their logs as removed.
+//!
+//! The executor adds them before it publishes the heads that abandon them. Bounded by [`BLOCKS`] and [`BYTES`]; the payload of an older
+//! block is still in the payload log, without its receipts.
+
+use crate::chain::receipt::Receipt;
+use alloy_primitives::B256;
+use starling_proto::payload::Payload;
+use std::{collections::VecDeque, sync::Arc};
+
+/// Blocks kept, all abandoned branches together.
+pub const BLOCKS: usize = 128;
+/// Bytes of payloads and receipts kept.
+const BYTES: usize = 8_000_000;
+
+/// A block that is not canonical.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abandoned {
+    pub payload: Arc<Payload>,
+    /// `None` once it has been forgotten.
+    pub receipts: Option<Arc<Vec<Receipt>>>,
+}
+
+impl Abandoned {
+    /// Approximate bytes held in memory.
+    fn weight(&self) -> usize {
+        self.payload.weight() + self.receipts.iter().flat_map(|receipts| receipts.iter()).map(Receipt::weight).sum::<usize>()
+    }
+}
+
+/// The blocks that left the chain last.
+#[derive(Default)]
+pub struct Recent {
+    /// Oldest first.
+    blocks: VecDeque<Abandoned>,
+    weight: usize,
+}
+
+impl Recent {
+    pub fn get(&self, hash: &B256) -> Option<Abandoned> {
+        self.blocks.iter().rev().find(|block| block.payload.hash == *hash).cloned()
+    }
+
+    /// Adds the blocks of a branch, from its head downward. The lowest are left out where it is too much.
+    pub fn add(&mut self, branch: impl IntoIterator<Item = Abandoned>) {
+        let mut weight = 0;
+        let fits = |block: &Abandoned| {
+            weight += block.weight();
+            weight <= BYTES
+        };
+        let mut branch: Vec<Abandoned> = branch.into_iter().take(BLOCKS).take_while(fits).collect();
+        self.blocks.retain(|old| branch.iter().all(|new| new.payload.hash != old.payload.hash));
+        branch.reverse();
+        self.blocks.extend(branch);
+        self.weight = self.blocks.iter().map(Abandoned::weight).sum();
+        while (self.blocks.len() > BLOCKS || self.weight > BYTES)
+            && let Some(oldest) = self.blocks.pop_front()
+        {
+            self.weight -= oldest.weight();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_consensus::Header;
+
+    fn branch(salt: u64, count: u64, bytes: usize) -> Vec<Abandoned> {
+        let block = |number| {
+            let header = Header { number, gas_limit: salt, ..Default::default() };
+            let payload = Arc::new(Payload::sealed(header, vec![vec![0; bytes].into()]));
+            Abandoned { payload, receipts: Some(Arc::default()) }
+        };
+        (1..=count).rev().map(block).collect()
+    }
+
+    fn kept(recent: &Recent, branch: &[Abandoned]) -> Vec<u64> {
+        let known = branch.iter().filter(|block| recent.get(&block.payload.hash).is_some());
+        known.map(|block| block.payload.number()).collect()
+    }
+
+    #[test]
+    fn the_newest_branches_are_kept_from_their_heads_down() {
+        let mut recent = Recent::default();
+        let (first, second) = (branch(1, 100, 10), branch(2, 100, 10));
+        recent.add(first.clone());
+        recent.add(first.clone());
+        assert_eq!(recent.blocks.len(), 100, "each once");
+        recent.add(second.clone());
+        assert_eq!(kept(&recent, &second).len(), 100);
+        assert_eq!(kept(&recent, &first), (73..=100).rev().collect::<Vec<_>>());
+        let heavy = branch(3, 10, BYTES / 4);
+        recent.add(heavy.clone());
+        assert_eq!(kept(&recent, &heavy), [10, 9, 8]);
+        assert!(recent.weight <= BYTES && recent.blocks.len() == kept(&recent, &second).len() + kept(&recent, &first).len() + 3);
+    }
+}
