@@ -50,7 +50,7 @@ impl Node {
             service.run(running).await;
             Ok(())
         });
-        tasks.spawn(follow::run(chain.clone(), network.clone(), events, token.clone()));
+        tasks.spawn(follow::run(chain.clone(), None, network.clone(), events, token.clone()));
         tasks.spawn(follow::report_heads(chain.clone(), network.clone(), rollup.genesis.l2, token.clone()));
         Self { network, tasks }
     }

@@ -168,7 +168,7 @@ fn swarm(chain: &Chain, peers: &[&str], token: &CancellationToken) -> (Network, 
         service.run(running).await;
         Ok(())
     });
-    tasks.spawn(follow::run(chain.clone(), network.clone(), events, token.clone()));
+    tasks.spawn(follow::run(chain.clone(), None, network.clone(), events, token.clone()));
     tasks.spawn(follow::report_heads(chain.clone(), network.clone(), genesis, token.clone()));
     (network, tasks)
 }

@@ -8,6 +8,7 @@ pub mod abandoned;
 pub mod build;
 pub mod builder;
 pub mod changes;
+pub mod driver;
 pub mod evm;
 pub mod execute;
 pub mod executor;
@@ -31,6 +32,7 @@ pub mod view;
 use crate::chain::{
     abandoned::Abandoned,
     builder::Build,
+    driver::Driver,
     execute::Preparation,
     executor::{Command, Executor, Limits},
     genesis::Genesis,
@@ -140,6 +142,7 @@ pub struct Shared {
     pub pool: Arc<Pool>,
     view: ArcSwap<View>,
     heads: watch::Sender<Heads>,
+    driver: watch::Sender<Driver>,
     /// The blocks in the executor's tree.
     known: RwLock<HashMap<B256, Arc<Payload>>>,
     /// Blocks that left the chain lately.
@@ -294,6 +297,7 @@ impl Chain {
             spec,
             view: ArcSwap::from_pointee(view),
             heads: watch::Sender::new(heads),
+            driver: watch::Sender::default(),
             known: RwLock::default(),
             abandoned: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -333,6 +337,16 @@ impl Chain {
         self.shared.heads.subscribe()
     }
 
+    /// Wakes when another begins to move the unsafe head.
+    pub fn driver(&self) -> watch::Receiver<Driver> {
+        self.shared.driver.subscribe()
+    }
+
+    /// Something has happened that decides who moves the unsafe head; `event` is true if another does from now on.
+    pub fn drive(&self, event: impl FnOnce(&mut Driver) -> bool) {
+        self.shared.driver.send_if_modified(event);
+    }
+
     pub fn pool(&self) -> &Arc<Pool> {
         &self.shared.pool
     }
@@ -347,7 +361,7 @@ impl Chain {
         self.enqueue(payload, provenance, false).await?.await
     }
 
-    /// Executes an unsafe payload and applies the fork choice of unsafe blocks.
+    /// Executes an unsafe payload and, unless a rollup node drives ([`Driver`]), applies the fork choice of unsafe blocks.
     pub async fn follow(&self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
         self.enqueue(payload, provenance, true).await?.await
     }

@@ -5,6 +5,7 @@
 //! refused blocks, and the last [`JOBS`] payloads asked for.
 
 pub mod memory;
+mod swarm;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +19,9 @@ use alloy_rpc_types_engine::{ForkchoiceState, PayloadId, PayloadStatus, PayloadS
 use lru::LruCache;
 use memory::Memory;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
-use starling_p2p::Provenance;
+use starling_p2p::{Network, Provenance};
 use starling_proto::payload::{BlockId, Payload};
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{num::NonZeroUsize, sync::Arc, time::Instant};
 use tokio::sync::Mutex;
 
 /// Payloads that were asked for and can still be fetched (op-geth: 10).
@@ -52,6 +53,8 @@ pub enum EngineError {
 /// The engine of one chain.
 pub struct Engine {
     chain: Chain,
+    /// Fetches what is missing below a head that is named; `None` where there is no swarm.
+    network: Option<Network>,
     memory: Mutex<Memory>,
     jobs: Mutex<LruCache<PayloadId, Job>>,
 }
@@ -92,8 +95,8 @@ pub fn payload_id(parent: B256, attributes: &OpPayloadAttributes, version: u8) -
 }
 
 impl Engine {
-    pub fn new(chain: Chain) -> Self {
-        Self { chain, memory: Mutex::default(), jobs: Mutex::new(LruCache::new(JOBS)) }
+    pub fn new(chain: Chain, network: Option<Network>) -> Self {
+        Self { chain, network, memory: Mutex::default(), jobs: Mutex::new(LruCache::new(JOBS)) }
     }
 
     pub fn chain(&self) -> &Chain {
@@ -104,6 +107,7 @@ impl Engine {
     /// far below, to be executed beside our chain is accepted: it is kept, and executed when a fork choice leads there.
     pub async fn new_payload(&self, payload: Arc<Payload>) -> Result<PayloadStatus, ChainError> {
         let mut memory = self.memory.lock().await;
+        self.chain.drive(|driver| driver.on_payload(Instant::now()));
         let (hash, parent) = (payload.hash, payload.parent_hash());
         if let Some(rejected) = memory.rejected(hash) {
             return Ok(invalid(rejected.latest_valid, rejected.reason.clone()));
@@ -221,7 +225,8 @@ impl Engine {
         blocking(move || chain.payload(hash)).await
     }
 
-    /// Moves the heads and, if attributes are given, begins a payload on the head. `version` is that of the method called.
+    /// Moves the heads and, if attributes are given, begins a payload on the head. `version` is that of the method called. From here on the
+    /// rollup node drives. A head that is unknown is fetched from the swarm, and becomes the head when it is there.
     ///
     /// A head that is an ancestor of the present one is made the head like any other: a rollup node rewinds its unsafe chain so.
     /// Zero for the safe or finalized block leaves it where it is, or takes it down to the last block that the new branch shares.
@@ -236,12 +241,15 @@ impl Engine {
             return Ok((PayloadStatus::new(PayloadStatusEnum::Invalid { validation_error: String::new() }, None), None));
         }
         let mut memory = self.memory.lock().await;
+        self.chain.drive(|driver| driver.on_forkchoice(Instant::now()));
+        memory.wanted = None;
         let before = *self.chain.heads().borrow();
         let place = match self.reach(&mut memory, &state).await? {
             Ok(place) => place,
             Err(status) => {
-                if status.is_invalid() {
-                    self.go_back(&mut memory, before).await?;
+                match status.is_invalid() {
+                    true => self.go_back(&mut memory, before).await?,
+                    false => self.want(&mut memory, state).await?,
                 }
                 return Ok((status, None));
             }

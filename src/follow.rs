@@ -1,15 +1,20 @@
 //! The follower: blocks from the swarm into the chain, and verdicts back.
 //!
 //! One task takes [`Event`]s (parents first), has the chain execute each and settles it with the swarm; another tells the swarm where
-//! the heads are. What can overload it is the executor: the event channel is bounded and the swarm keeps a credit in bytes.
+//! the heads are and who moves them. The [`Engine`] of a chain that a rollup node may drive learns the verdict on each block. What can
+//! overload it is the executor: the event channel is bounded and the swarm keeps a credit in bytes.
 
 pub mod progress;
 
-use crate::chain::{Chain, ChainError, Inserted, view::ReadError};
+use crate::{
+    chain::{Chain, ChainError, Inserted, view::ReadError},
+    engine::Engine,
+};
 use alloy_primitives::B256;
 use futures::{StreamExt, stream::FuturesOrdered};
 use starling_p2p::{Blocks, Event, Network, PeerId, Provenance, Settled};
 use starling_proto::payload::{BlockId, Payload};
+use std::{sync::Arc, time::Instant};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -63,9 +68,10 @@ fn readable<T>(number: u64, block: Result<Option<T>, ReadError>) -> Option<T> {
 /// without waiting, and small blocks are quick.
 const AHEAD: usize = 32;
 
-/// Executes what the swarm hands over until the token is cancelled.
+/// Executes what the swarm hands over until the token is cancelled. `engine`: of a chain that a rollup node may drive.
 pub async fn run(
     chain: Chain,
+    engine: Option<Arc<Engine>>,
     network: Network,
     mut events: mpsc::Receiver<Event>,
     token: CancellationToken,
@@ -74,15 +80,14 @@ pub async fn run(
     loop {
         tokio::select! {
             () = token.cancelled() => return Ok(()),
-            Some((block, blame, answer)) = answers.next() => match settle(&block, blame, answer) {
+            Some((block, blame, answer)) = answers.next() => match settle(&block, blame, answer, engine.as_deref()).await {
                 Ok(settled) => network.settled(block.hash, settled).await,
                 Err(ChainError::Stopped) if token.is_cancelled() => return Ok(()),
                 Err(error) => return Err(error.into()),
             },
             event = events.recv(), if answers.len() < AHEAD => {
                 let Some(Event { payload, provenance, blame }) = event else { return Ok(()) };
-                let fresh = !matches!(provenance, Provenance::Linked { .. });
-                let block = Block { number: payload.number(), hash: payload.hash, timestamp: payload.timestamp(), fresh };
+                let block = Block { number: payload.number(), hash: payload.hash, timestamp: payload.timestamp(), provenance };
                 match chain.submit(payload, provenance).await {
                     Ok(answer) => answers.push_back(async move { (block, blame, answer.await) }),
                     Err(ChainError::Stopped) if token.is_cancelled() => return Ok(()),
@@ -97,14 +102,24 @@ struct Block {
     number: u64,
     hash: B256,
     timestamp: u64,
-    /// Not one of a gap: those may be thousands a second.
-    fresh: bool,
+    provenance: Provenance,
 }
 
 /// The chain's answer as the swarm wants it.
-fn settle(block: &Block, blame: Option<PeerId>, answer: Result<Inserted, ChainError>) -> Result<Settled, ChainError> {
-    let Block { number, hash, timestamp, fresh } = *block;
-    Ok(match answer? {
+async fn settle(
+    block: &Block,
+    blame: Option<PeerId>,
+    answer: Result<Inserted, ChainError>,
+    engine: Option<&Engine>,
+) -> Result<Settled, ChainError> {
+    let Block { number, hash, timestamp, provenance } = *block;
+    let inserted = answer?;
+    if let Some(engine) = engine {
+        engine.on_swarm_block(hash, provenance, &inserted).await?;
+    }
+    // Blocks of a gap may be thousands a second.
+    let fresh = !matches!(provenance, Provenance::Linked { .. } | Provenance::Ancestor { .. });
+    Ok(match inserted {
         Inserted::Valid => {
             let age = crate::telemetry::unix_now().saturating_sub(timestamp);
             match fresh {
@@ -122,16 +137,38 @@ fn settle(block: &Block, blame: Option<PeerId>, answer: Result<Inserted, ChainEr
     })
 }
 
-/// Tells the swarm of every move of the heads until the token is cancelled.
+/// Tells the swarm of every move of the heads, and who moves them, until the token is cancelled.
 pub async fn report_heads(chain: Chain, network: Network, genesis: BlockId, token: CancellationToken) -> anyhow::Result<()> {
-    let mut heads = chain.heads();
+    let (mut heads, mut driver, mut driven) = (chain.heads(), chain.driver(), false);
     loop {
+        let (drives, silent_at) = {
+            let driver = driver.borrow_and_update();
+            (driver.drives(), driver.silent_at())
+        };
+        if std::mem::replace(&mut driven, drives) != drives {
+            match drives {
+                true => {
+                    tracing::info!("a rollup node moves the head: blocks of the swarm are executed and do not become the head")
+                }
+                false => tracing::info!("the rollup node has been silent: the head follows the swarm until its next fork choice"),
+            }
+            network.driven(drives).await;
+        }
         let now = *heads.borrow_and_update();
         network.heads(starling_p2p::Heads { head: now.head, safe: now.safe.unwrap_or(genesis) }).await;
         tokio::select! {
             () = token.cancelled() => return Ok(()),
             changed = heads.changed() => if changed.is_err() { return Ok(()) },
+            changed = driver.changed() => if changed.is_err() { return Ok(()) },
+            () = sleep_until(silent_at) => chain.drive(|driver| driver.on_time(Instant::now())),
         }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }
 

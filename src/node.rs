@@ -54,13 +54,14 @@ pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) ->
     }
     let swarm = config.following.as_ref().map(|following| join_alone(&chain, &config.datadir, following)).transpose()?;
     let network = swarm.as_ref().map(|((_, network, _), _)| network.clone());
-    let engine = engine_of(&tasks, &chain, &config).await?;
+    let engine = engine_of(&tasks, &chain, network.clone(), &config).await?;
+    let driven = engine.as_ref().map(|(context, _)| context.engine.clone());
     if engine.is_some() && swarm.is_none() {
         tasks.spawn("progress", follow::progress::run(chain.clone(), None, tasks.token()));
     }
     serve_rpc(&tasks, &chain, (network, None), &config.rpc, engine).await?;
     if let Some((swarm, genesis)) = swarm {
-        follow_swarm(&tasks, &chain, swarm, genesis);
+        follow_swarm(&tasks, &chain, driven, swarm, genesis);
     }
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
     if let Some(seconds) = config.dev_period {
@@ -100,7 +101,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
         );
     }
     if let Some(swarm) = swarm {
-        follow_swarm(&tasks, &chain, swarm, rollup.genesis.l2);
+        follow_swarm(&tasks, &chain, None, swarm, rollup.genesis.l2);
     }
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
 
@@ -298,14 +299,14 @@ fn join_alone(chain: &Chain, datadir: &Path, config: &FollowingConfig) -> anyhow
     Ok((join_swarm(chain, swarm)?, rollup.genesis.l2))
 }
 
-/// Runs the swarm, and lets the chain follow it.
-fn follow_swarm(tasks: &Tasks, chain: &Chain, (service, network, events): Swarm, genesis: BlockId) {
+/// Runs the swarm, and lets the chain follow it. `engine`: of a chain that a rollup node may drive.
+fn follow_swarm(tasks: &Tasks, chain: &Chain, engine: Option<Arc<Engine>>, (service, network, events): Swarm, genesis: BlockId) {
     let token = tasks.token();
     tasks.spawn("swarm", async move {
         service.run(token).await;
         Ok(())
     });
-    tasks.spawn("follower", follow::run(chain.clone(), network.clone(), events, tasks.token()));
+    tasks.spawn("follower", follow::run(chain.clone(), engine, network.clone(), events, tasks.token()));
     tasks.spawn("progress", follow::progress::run(chain.clone(), Some(network.clone()), tasks.token()));
     tasks.spawn("heads to the swarm", follow::report_heads(chain.clone(), network, genesis, tasks.token()));
 }
@@ -353,6 +354,7 @@ pub fn swarm_config(rollup: &RollupConfig, config: &P2pConfig) -> anyhow::Result
 async fn engine_of(
     tasks: &Tasks,
     chain: &Chain,
+    network: Option<Network>,
     config: &ExecutionConfig,
 ) -> anyhow::Result<Option<(EngineContext, AuthEndpoint)>> {
     if config.dev_period.is_some() {
@@ -366,7 +368,7 @@ async fn engine_of(
     tracing::info!(path = %config.engine.jwt_secret.display(), "the JWT secret of the Engine API");
     let addr = resolve("--authrpc.addr", &config.engine.addr, config.engine.port).await?;
     let halt = config.engine.halt.map(|at| Halt { at, token: tasks.token() });
-    let context = EngineContext { engine: Engine::new(chain.clone()), halt };
+    let context = EngineContext { engine: Arc::new(Engine::new(chain.clone(), network)), halt };
     Ok(Some((context, AuthEndpoint { addr, vhosts: config.engine.vhosts.clone(), secret })))
 }
 

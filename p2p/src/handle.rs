@@ -28,6 +28,8 @@ pub enum Provenance {
     },
     /// The Engine API (JWT).
     Engine,
+    /// Its hash is the parent hash of an ancestor of a payload that came over the Engine API, or of that payload.
+    Ancestor { of: BlockId },
     /// `admin_postUnsafePayload`.
     Admin,
     /// Derived from L1.
@@ -135,6 +137,8 @@ pub(crate) enum Command {
     Publish { payload: Arc<Payload>, signature: [u8; 65] },
     Settled { hash: B256, settled: Settled },
     Heads(Heads),
+    Driven(bool),
+    FetchBelow(Arc<Payload>),
     Signer(Address),
     Doubt(oneshot::Sender<Address>),
     Witness(Witness),
@@ -166,6 +170,18 @@ impl Network {
     /// Tells the swarm where the chain stands.
     pub async fn heads(&self, heads: Heads) {
         let _ = self.commands.send(Command::Heads(heads)).await;
+    }
+
+    /// Tells the swarm whether a rollup node moves the head, which names the heads that blocks are to be fetched for
+    /// ([`Network::fetch_below`]). Otherwise they are fetched for every block that peers gossip.
+    pub async fn driven(&self, driven: bool) {
+        let _ = self.commands.send(Command::Driven(driven)).await;
+    }
+
+    /// Fetches the ancestors that the chain lacks of a payload that came over the Engine API, and hands them over, parents first, and the
+    /// payload after them. Can be repeated.
+    pub async fn fetch_below(&self, payload: Arc<Payload>) {
+        let _ = self.commands.send(Command::FetchBelow(payload)).await;
     }
 
     /// The unsafe block signer that L1 names now; zero is none, and blocks are ignored. The one before stays accepted for a while

@@ -388,6 +388,11 @@ impl Service {
                 self.heads.send_replace(heads);
                 self.sync.on_heads(heads, now);
             }
+            Command::Driven(driven) => self.sync.on_driven(driven, now),
+            // Asked when the parent was missing. A block that has come since is met on the way down.
+            Command::FetchBelow(payload) => {
+                self.sync.on_named(Arrival { payload, from: None, known: false, parent_known: false }, now);
+            }
             Command::Signer(signer) => self.on_signer(signer),
             Command::Doubt(asker) => self.doubt.wait(asker),
             Command::Witness(witness) => self.witness = Some(witness),

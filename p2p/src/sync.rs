@@ -10,6 +10,9 @@
 //! checked against the parent hash of the one above it; the hashes (the *skeleton*, 32 bytes a block) are kept for the whole
 //! gap, bodies only up to a byte budget. Once the walk meets a block the chain knows, payloads are handed over upward.
 //!
+//! While a rollup node drives the chain over the Engine API, the heads that it names are the tips; a gossiped block with an unknown parent
+//! is not worked toward, since the chain could not make it the head.
+//!
 //! What can overload it: tips (bounded in number), skeleton and bodies (bounded, see [`Limits`]), blocks the chain has not
 //! answered yet (a credit in bytes and number). Past a bound something is forgotten and fetched again when its turn comes.
 
@@ -168,6 +171,11 @@ impl Body {
         self.arrival.payload.number()
     }
 
+    /// It came over the Engine API.
+    fn is_named(&self) -> bool {
+        self.provenance == Provenance::Engine
+    }
+
     fn parent_known(&self, ledger: &Ledger) -> bool {
         self.arrival.parent_known || ledger.knows(&self.payload().parent_hash())
     }
@@ -196,6 +204,8 @@ pub struct Sync {
     starved: bool,
     /// Sources are waited for.
     fetching: bool,
+    /// A rollup node moves the head.
+    driven: bool,
 }
 
 impl Sync {
@@ -215,6 +225,7 @@ impl Sync {
             next_id: 0,
             starved: false,
             fetching: false,
+            driven: false,
         }
     }
 
@@ -259,7 +270,32 @@ impl Sync {
 
     /// A payload that passed the gossip check.
     pub fn on_gossip(&mut self, arrival: Arrival, signer: Address, now: Instant) {
-        let body = Body { arrival, provenance: Provenance::Signed(signer) };
+        self.on_tip(Body { arrival, provenance: Provenance::Signed(signer) }, now);
+    }
+
+    /// A payload that came over the Engine API, whose parent the chain lacks.
+    pub fn on_named(&mut self, arrival: Arrival, now: Instant) {
+        self.on_tip(Body { arrival, provenance: Provenance::Engine }, now);
+    }
+
+    /// Whether a rollup node moves the head from now on.
+    pub fn on_driven(&mut self, driven: bool, now: Instant) {
+        self.driven = driven;
+        let unwanted = |gap: &mut Gap| driven && !gap.is_named();
+        if self.gap.take_if(unwanted).is_some() {
+            self.forget_range();
+        }
+        let mut tips = std::mem::take(&mut self.tips);
+        tips.retain(|tip| self.is_wanted(tip));
+        self.tips = tips;
+        self.pump(now);
+    }
+
+    fn is_wanted(&self, tip: &Body) -> bool {
+        !self.driven || tip.is_named() || tip.parent_known(&self.ledger)
+    }
+
+    fn on_tip(&mut self, body: Body, now: Instant) {
         let (id, parent) = (body.payload().id(), body.payload().parent_hash());
         if let Some(why) = self.ledger.refusal(&id.hash).or_else(|| self.ledger.refusal(&parent)) {
             self.ledger.refuse(id.hash, why);
@@ -276,7 +312,9 @@ impl Sync {
             Some(gap) => gap.offer(body, &self.limits, now),
             None => Some(body),
         };
-        if let Some(body) = left {
+        if let Some(body) = left
+            && self.is_wanted(&body)
+        {
             self.tips.push(body);
         }
         self.pump(now);

@@ -275,7 +275,7 @@ impl Executor {
             match provenance {
                 Provenance::Imported => {}
                 // Peers that filled a gap fill it again.
-                Provenance::Linked { .. } => drop(self.unlogged.insert(id.hash)),
+                Provenance::Linked { .. } | Provenance::Ancestor { .. } => drop(self.unlogged.insert(id.hash)),
                 _ => {
                     self.log_adopted(parent)?;
                     self.log_payload(&payload, FOLLOWED)?;
@@ -318,10 +318,15 @@ impl Executor {
         let parent = payload.payload().parent_hash();
         let whole = payload.payload().clone();
         let mut inserted = self.insert(payload, provenance)?;
-        let tip = if let Provenance::Linked { tip } = provenance { tip } else { id.number };
+        let admitted = self.admits(id.hash, provenance);
+        let tip = match provenance {
+            Provenance::Linked { tip } => tip,
+            Provenance::Ancestor { of } => of.number,
+            _ => id.number,
+        };
         let highest = self.left.map_or(self.heads.head.number, |left| left.head.number);
-        // What ends higher than our chain may take its place.
-        if inserted == Inserted::NoRoom && tip > highest {
+        // A branch that ends above our head may replace it.
+        if admitted && inserted == Inserted::NoRoom && tip > highest {
             inserted = match self.lead(&whole, provenance) {
                 Err(error @ (ChainError::Store(_) | ChainError::Stopped)) => return Err(error),
                 Err(error) => {
@@ -335,16 +340,25 @@ impl Executor {
         if matches!(inserted, Inserted::Invalid { .. }) && parent == self.heads.head.hash {
             self.come_back()?;
         }
-        if inserted == Inserted::Valid
+        if admitted
+            && inserted == Inserted::Valid
             && let Some((heads, view)) = self.preferred(id, timestamp)?
         {
             match provenance {
-                // A killed process fetches what it had not stored again: the log is spared thousands of blocks a second.
-                Provenance::Linked { .. } if parent == self.heads.head.hash => self.set_heads(heads, view)?,
+                // A killed process fetches blocks again that it had not stored: the log is spared thousands of blocks a second.
+                Provenance::Linked { .. } | Provenance::Ancestor { .. } if parent == self.heads.head.hash => {
+                    self.set_heads(heads, view)?;
+                }
                 _ => self.move_heads(heads, view)?,
             }
         }
         Ok(inserted)
+    }
+
+    /// Whether a block of the swarm may become the head. A rollup node that drives decides otherwise.
+    fn admits(&self, hash: B256, provenance: Provenance) -> bool {
+        self.shared.driver.send_if_modified(|driver| driver.on_time(Instant::now()));
+        self.shared.driver.borrow().admits(hash, provenance)
     }
 
     /// The fork choice of unsafe blocks: at one height the first valid block stays, the head moves only to a strictly higher block, and

@@ -4,6 +4,7 @@
 //! Pure. All are bounded; what a rollup node sent longest ago goes first, and it sends it again when it needs it.
 
 use alloy_primitives::B256;
+use alloy_rpc_types_engine::ForkchoiceState;
 use lru::LruCache;
 use starling_proto::payload::Payload;
 use std::{num::NonZeroUsize, sync::Arc};
@@ -30,11 +31,19 @@ pub struct Memory {
     weight: usize,
     kept: LruCache<B256, ()>,
     rejected: LruCache<B256, Rejected>,
+    /// The last fork choice, if its head is still missing.
+    pub wanted: Option<ForkchoiceState>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { waiting: LruCache::unbounded(), weight: 0, kept: LruCache::new(KEPT), rejected: LruCache::new(REJECTED) }
+        Self {
+            waiting: LruCache::unbounded(),
+            weight: 0,
+            kept: LruCache::new(KEPT),
+            rejected: LruCache::new(REJECTED),
+            wanted: None,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::chain::{
+    driver,
     evm::tests::{deposit, deposited},
     executor::Limits,
     tests::{attributes, datadir, killed, open_within},
@@ -8,6 +9,7 @@ use crate::chain::{
 use alloy_primitives::{Address, Bytes, U256, keccak256};
 use op_alloy_consensus::TxDeposit;
 use starling_proto::payload::Payload;
+use std::time::Duration;
 use tempfile::TempDir;
 
 struct World {
@@ -22,7 +24,7 @@ impl World {
 
     fn within(limits: Limits) -> Self {
         let dir = datadir();
-        Self { engine: Engine::new(open_within(dir.path(), limits).0), _dir: dir }
+        Self { engine: Engine::new(open_within(dir.path(), limits).0, None), _dir: dir }
     }
 
     fn head(&self) -> B256 {
@@ -80,7 +82,7 @@ async fn what_a_driver_was_given_survives_a_kill_and_is_not_the_head() {
     let dead = killed(world._dir.path());
     world.engine.new_payload(given.clone()).await.unwrap();
     for dir in [dead, killed(world._dir.path())] {
-        let world = World { engine: Engine::new(open_within(dir.path(), Limits::default()).0), _dir: dir };
+        let world = World { engine: Engine::new(open_within(dir.path(), Limits::default()).0, None), _dir: dir };
         assert_eq!(world.head(), first.hash);
         world.make_head(given.hash).await;
     }
@@ -384,4 +386,104 @@ async fn an_invalid_branch_far_below_leaves_imported_blocks() {
     let status = world.choose(bad.hash, B256::ZERO, B256::ZERO).await.unwrap();
     assert!(status.is_invalid() && status.latest_valid_hash == Some(trunk[9].hash), "{status:?}");
     assert_eq!((world.head(), world.marked()), (trunk[59].hash, [Some(trunk[50].hash), Some(trunk[9].hash)]));
+}
+
+/// A block of the swarm, as the follower brings it.
+async fn gossip(world: &World, block: &Arc<Payload>) {
+    let provenance = Provenance::Signed(Address::ZERO);
+    let inserted = world.engine.chain.follow(block.clone(), provenance).await.unwrap();
+    assert_eq!(inserted, Inserted::Valid);
+    world.engine.on_swarm_block(block.hash, provenance, &inserted).await.unwrap();
+}
+
+#[tokio::test]
+async fn blocks_of_the_swarm_do_not_move_the_head_that_a_rollup_node_drives() {
+    let (maker, world) = (World::new(), World::new());
+    let blocks = maker.chain(&maker.genesis(), 60, 0).await;
+    for block in &blocks[..30] {
+        gossip(&world, block).await;
+        assert_eq!(world.head(), block.hash, "nobody else moves it");
+    }
+    // Twenty blocks behind.
+    for at in 30..40 {
+        world.make_head(blocks[at - 20].hash).await;
+        gossip(&world, &blocks[at]).await;
+        assert_eq!(world.head(), blocks[at - 20].hash);
+        assert!(world.engine.chain.knows(blocks[at].hash));
+    }
+    // In step.
+    for at in 40..50 {
+        gossip(&world, &blocks[at]).await;
+        assert_ne!(world.head(), blocks[at].hash);
+        assert_eq!(world.engine.new_payload(blocks[at].clone()).await.unwrap(), valid(blocks[at].hash));
+        world.make_head(blocks[at].hash).await;
+    }
+    // Silent, and back.
+    let later = |time| world.engine.chain.drive(|driver| driver.on_time(Instant::now() + time));
+    later(driver::SILENCE - Duration::from_secs(60));
+    gossip(&world, &blocks[50]).await;
+    assert_eq!(world.head(), blocks[49].hash);
+    later(driver::SILENCE);
+    gossip(&world, &blocks[51]).await;
+    assert_eq!(world.head(), blocks[51].hash);
+    world.make_head(blocks[20].hash).await;
+    gossip(&world, &blocks[52]).await;
+    assert_eq!(world.head(), blocks[20].hash);
+}
+
+#[tokio::test]
+async fn a_head_that_was_named_before_it_was_there_becomes_the_head() {
+    let (maker, world) = (World::new(), World::new());
+    let genesis = maker.genesis();
+    let blocks = maker.chain(&genesis, 9, 0).await;
+    let zero = B256::ZERO;
+    for block in &blocks[5..7] {
+        assert_eq!(world.engine.new_payload(block.clone()).await.unwrap(), syncing());
+        assert_eq!(world.choose(block.hash, genesis.hash, zero).await.unwrap(), syncing());
+    }
+    let below = Provenance::Ancestor { of: blocks[5].id() };
+    let fetched = async |block: &Arc<Payload>, provenance| {
+        let inserted = world.engine.chain.follow(block.clone(), provenance).await.unwrap();
+        world.engine.on_swarm_block(block.hash, provenance, &inserted).await.unwrap();
+    };
+    for block in &blocks[..4] {
+        fetched(block, below).await;
+        assert_eq!(world.head(), block.hash, "it goes along");
+    }
+    fetched(&blocks[4], below).await;
+    assert_eq!((world.head(), world.marked()[0]), (blocks[6].hash, Some(genesis.hash)), "what waited is executed, too");
+    // A head that nobody has sent as a payload may still come by gossip; another choice in between ends that.
+    assert_eq!(world.choose(blocks[7].hash, zero, zero).await.unwrap(), syncing());
+    gossip(&world, &blocks[7]).await;
+    assert_eq!(world.head(), blocks[7].hash);
+    assert_eq!(world.choose(blocks[8].hash, zero, zero).await.unwrap(), syncing());
+    world.make_head(blocks[2].hash).await;
+    gossip(&world, &blocks[8]).await;
+    assert_eq!(world.head(), blocks[2].hash);
+}
+
+#[tokio::test]
+async fn a_named_head_with_an_invalid_ancestor_is_invalid() {
+    let (maker, world) = (World::new(), World::new());
+    let genesis = maker.genesis();
+    let blocks = maker.chain(&genesis, 2, 0).await;
+    let bad = alloy_consensus::Header { state_root: B256::ZERO, ..blocks[0].header.clone() };
+    let bad = Arc::new(Payload::sealed(bad, blocks[0].transactions.clone()));
+    let on = |parent: &Payload| {
+        let header = alloy_consensus::Header { parent_hash: parent.hash, number: parent.number() + 1, ..bad.header.clone() };
+        Arc::new(Payload::sealed(header, vec![]))
+    };
+    let child = on(&bad);
+    let named = [on(&child)];
+    let tip = on(&named[0]);
+    for block in [&named[0], &tip] {
+        assert_eq!(world.engine.new_payload(block.clone()).await.unwrap(), syncing());
+    }
+    assert_eq!(world.choose(tip.hash, B256::ZERO, B256::ZERO).await.unwrap(), syncing());
+    let provenance = Provenance::Ancestor { of: named[0].id() };
+    let inserted = world.engine.chain.follow(bad.clone(), provenance).await.unwrap();
+    world.engine.on_swarm_block(bad.hash, provenance, &inserted).await.unwrap();
+    let status = world.choose(tip.hash, B256::ZERO, B256::ZERO).await.unwrap();
+    assert!(status.is_invalid() && status.latest_valid_hash == Some(genesis.hash), "{status:?}");
+    assert_eq!(world.head(), genesis.hash);
 }

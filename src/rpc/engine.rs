@@ -67,7 +67,7 @@ pub const UNSUPPORTED_FORK: i32 = -38005;
 
 /// What the methods work on.
 pub struct EngineContext {
-    pub engine: Engine,
+    pub engine: Arc<Engine>,
     pub halt: Option<Halt>,
 }
 

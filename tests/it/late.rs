@@ -12,6 +12,7 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde_json::json;
 use starling::{
     chain::{self, Chain, Options, Threads, genesis},
+    engine::Engine,
     follow, telemetry,
 };
 use starling_p2p::{
@@ -30,21 +31,35 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-const CHAIN: u64 = 901;
+pub const CHAIN: u64 = 901;
 
 fn sequencer() -> sign::SecretKey {
     sign::secret_from_hex(&format!("{:064x}", 0xaa)).expect("a key")
 }
 
+/// The genesis of a chain of one block a second that can have this many blocks.
+pub fn genesis(blocks: u64) -> String {
+    let genesis = json!({
+        "config": crate::campaign::world::config(CHAIN),
+        "timestamp": telemetry::unix_now() - blocks - 10_000,
+        "gasLimit": 30_000_000,
+        "difficulty": "0",
+        "baseFeePerGas": "0x3e8",
+        "extraData": "0x01000000fa000000060000000000000000",
+        "alloc": {},
+    });
+    genesis.to_string()
+}
+
 /// A chain of its own data directory.
-struct Store {
-    chain: Chain,
-    threads: Threads,
+pub struct Store {
+    pub chain: Chain,
+    pub threads: Threads,
     _dir: TempDir,
 }
 
 impl Store {
-    fn new(genesis: &str) -> Self {
+    pub fn new(genesis: &str) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         chain::init(dir.path(), &genesis::parse(genesis).expect("a genesis")).expect("an empty folder");
         let options = Options { datadir: dir.path().into(), cache: 32 << 20, commit_interval: Duration::from_millis(500) };
@@ -53,7 +68,7 @@ impl Store {
     }
 
     /// The next block, a second later.
-    async fn extend(&self) -> Arc<Payload> {
+    pub async fn extend(&self) -> Arc<Payload> {
         let (view, chain) = (self.chain.view(), &self.chain);
         let deposit = TxDeposit {
             source_hash: view.head().hash,
@@ -85,13 +100,13 @@ impl Store {
         block
     }
 
-    async fn extend_to(&self, number: u64) {
+    pub async fn extend_to(&self, number: u64) {
         while self.chain.view().head().number < number {
             self.extend().await;
         }
     }
 
-    async fn reaches(&self, number: u64, limit: Duration) {
+    pub async fn reaches(&self, number: u64, limit: Duration) {
         let mut heads = self.chain.heads();
         let reached = heads.wait_for(|heads| heads.head.number >= number);
         let reached = tokio::time::timeout(limit, reached).await.map(|heads| heads.is_ok());
@@ -100,15 +115,16 @@ impl Store {
 }
 
 /// A node of the swarm.
-struct Swarm {
-    network: Network,
+pub struct Swarm {
+    pub network: Network,
+    pub engine: Arc<Engine>,
     address: Multiaddr,
     token: CancellationToken,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
 impl Swarm {
-    async fn start(chain: &Chain, blocks: Arc<dyn Blocks>, identity: Keypair, scoring: Scoring, peers: &[&Swarm]) -> Self {
+    pub async fn start(chain: &Chain, blocks: Arc<dyn Blocks>, identity: Keypair, scoring: Scoring, peers: &[&Swarm]) -> Self {
         let genesis = chain.genesis().expect("a genesis");
         let time = chain.view().header_of(genesis.number).expect("a read").expect("it is there").timestamp;
         let config = Config {
@@ -128,23 +144,24 @@ impl Swarm {
             service.run(running).await;
             Ok(())
         });
-        tasks.spawn(follow::run(chain.clone(), network.clone(), events, token.clone()));
+        let engine = Arc::new(Engine::new(chain.clone(), Some(network.clone())));
+        tasks.spawn(follow::run(chain.clone(), Some(engine.clone()), network.clone(), events, token.clone()));
         tasks.spawn(follow::report_heads(chain.clone(), network.clone(), genesis, token.clone()));
         let mut addresses = network.listen_addrs();
         let address = addresses.wait_for(|all| !all.is_empty()).await.expect("the swarm runs")[0].clone();
-        Self { network, address, token, tasks }
+        Self { network, engine, address, token, tasks }
     }
 
     fn id(&self) -> PeerId {
         self.network.local_peer_id()
     }
 
-    async fn publish(&self, block: &Arc<Payload>) {
+    pub async fn publish(&self, block: &Arc<Payload>) {
         let signature = sign::sign(&sequencer(), CHAIN, &block.to_wire(block.version()));
         self.network.publish(block.clone(), signature).await;
     }
 
-    async fn reports(&self, what: &str, holds: impl Fn(&SyncReport) -> bool) {
+    pub async fn reports(&self, what: &str, holds: impl Fn(&SyncReport) -> bool) {
         let start = Instant::now();
         loop {
             let report = self.network.report().await.expect("the swarm runs").sync;
@@ -169,7 +186,7 @@ impl Swarm {
         }
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.token.cancel();
         for ended in self.tasks.join_all().await {
             ended.expect("it ends in order");
@@ -214,16 +231,7 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     let missed = blocks / 10;
     // Debug builds on busy machines execute fifty a second at the least.
     let limit = Duration::from_secs(120 + blocks / 50);
-    let genesis = json!({
-        "config": crate::campaign::world::config(CHAIN),
-        "timestamp": telemetry::unix_now() - blocks - 10_000,
-        "gasLimit": 30_000_000,
-        "difficulty": "0",
-        "baseFeePerGas": "0x3e8",
-        "extraData": "0x01000000fa000000060000000000000000",
-        "alloc": {},
-    });
-    let genesis = genesis.to_string();
+    let genesis = genesis(blocks);
     let source = Store::new(&genesis);
     let chain = &source.chain;
     let keypair = Keypair::generate_secp256k1;

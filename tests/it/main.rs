@@ -8,6 +8,7 @@ mod damaged;
 mod devnet;
 mod devnet_use;
 mod differential;
+mod driven;
 mod engine;
 mod exec_blocks;
 mod executors;

@@ -40,6 +40,8 @@ pub(crate) struct Gap {
     bytes: usize,
     /// Who delivered the tip: it likely has the ancestors.
     deliverer: Option<PeerId>,
+    /// The highest block of the skeleton that came over the Engine API.
+    named: Option<BlockId>,
     pub progress: Instant,
 }
 
@@ -53,6 +55,7 @@ impl Gap {
             bodies: BTreeMap::new(),
             bytes: 0,
             deliverer,
+            named: tip.is_named().then_some(tip.payload().id()),
             progress: now,
         };
         gap.insert(tip);
@@ -62,6 +65,11 @@ impl Gap {
     pub fn top(&self) -> BlockId {
         let number = (self.low + self.hashes.len() as u64).saturating_sub(1);
         BlockId { hash: self.hashes.back().copied().or(self.ground).unwrap_or_default(), number }
+    }
+
+    /// Whether it leads to a block that came over the Engine API.
+    pub fn is_named(&self) -> bool {
+        self.named.is_some()
     }
 
     /// The lowest number of the skeleton.
@@ -141,16 +149,22 @@ impl Gap {
 
     /// Takes a trusted payload if it belongs here: a missing body of the skeleton, or the child of its top. Else gives it back.
     pub fn offer(&mut self, body: Body, limits: &Limits, now: Instant) -> Option<Body> {
-        let number = body.number();
+        let (number, is_named) = (body.number(), body.is_named());
         let top = self.top();
         if number.checked_sub(1) == Some(top.number) && body.payload().parent_hash() == top.hash {
             // Of what is missing below nothing has come.
             self.hashes.push_back(body.hash());
             self.deliverer = body.arrival.from.or(self.deliverer);
         } else if self.expected(number) == Some(body.hash()) {
-            self.progress = now;
+            // A block that is named again is no progress.
+            if !self.has_body(number) {
+                self.progress = now;
+            }
         } else {
             return Some(body);
+        }
+        if is_named && self.named.is_none_or(|named| named.number < number) {
+            self.named = Some(body.payload().id());
         }
         self.insert(body);
         self.evict(limits);
@@ -207,7 +221,11 @@ impl Gap {
                         return Step::NoCredit;
                     }
                     self.ground = Some(expected);
-                    if let Some(body) = self.pop_low() {
+                    let named = self.named.filter(|named| named.number >= self.low);
+                    if let Some(mut body) = self.pop_low() {
+                        if let (Provenance::Linked { .. }, Some(of)) = (body.provenance, named) {
+                            body.provenance = Provenance::Ancestor { of };
+                        }
                         ledger.hand_over(body, actions);
                     }
                     self.progress = now;

@@ -55,6 +55,7 @@ struct World {
     invalid: HashSet<B256>,
     judged: HashSet<B256>,
     handed: Vec<B256>,
+    provenances: Vec<Provenance>,
     unsettled: BTreeMap<(Instant, usize), Arc<Payload>>,
     answers: BTreeMap<(Instant, u64), Answer>,
     requests: HashMap<u64, u64>,
@@ -78,6 +79,7 @@ impl World {
             invalid: HashSet::new(),
             judged: HashSet::new(),
             handed: Vec::new(),
+            provenances: Vec::new(),
             unsettled: BTreeMap::new(),
             answers: BTreeMap::new(),
             requests: HashMap::new(),
@@ -124,7 +126,8 @@ impl World {
     fn act(&mut self) {
         while let Some(action) = self.sync.poll() {
             match action {
-                Action::HandOver { payload, .. } => {
+                Action::HandOver { payload, provenance, .. } => {
+                    self.provenances.push(provenance);
                     let parent = payload.parent_hash();
                     assert!(self.executed.contains(&parent) || self.handed.contains(&parent), "parents first");
                     assert!(!self.judged.contains(&parent), "no child of a block found invalid");
@@ -223,6 +226,48 @@ fn blocks_in_order_pass_straight_through() {
     }
     assert_eq!(world.handed, chain.iter().map(|b| b.hash).collect::<Vec<_>>());
     assert!(world.requests.is_empty(), "a parent handed over and not settled counts as known");
+}
+
+#[test]
+fn while_a_rollup_node_drives_blocks_are_fetched_for_the_heads_that_it_names_alone() {
+    let chain = branch(genesis(), 80, 1, 100);
+    let mut world = World::new(Limits::default(), &chain);
+    world.connect(Kind::Honest(1));
+    let named = |world: &mut World, block: &Arc<Payload>| {
+        let arrival = world.arrival(block, None);
+        world.sync.on_named(arrival, world.now);
+        world.act();
+        world.run(Duration::from_secs(10));
+    };
+    // A gap is given up when the rollup node begins, and no other is opened by gossip.
+    world.gossip(&chain[40]);
+    world.sync.on_driven(true, world.now);
+    world.act();
+    world.run(Duration::from_secs(5));
+    world.gossip(&chain[41]);
+    world.run(Duration::from_secs(5));
+    assert!(world.handed.is_empty() && !world.has(&chain[41]), "{}", world.handed.len());
+    // The next block is executed all the same.
+    world.gossip(&chain[0]);
+    world.run(Duration::from_secs(1));
+    assert!(world.has(&chain[0]));
+    // Above a named block gossip goes on, and only what is below that leads to it.
+    named(&mut world, &chain[20]);
+    assert!(world.has(&chain[20]) && !world.has(&chain[21]));
+    assert_eq!(world.provenances[1..20], [Provenance::Ancestor { of: chain[20].id() }; 19]);
+    assert_eq!(world.provenances[20..], [Provenance::Engine]);
+    world.requests.clear();
+    named(&mut world, &chain[20]);
+    assert!(world.requests.is_empty() && world.handed.len() == 21, "again: nothing to do");
+    world.gossip(&chain[21]);
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.provenances[21..], [Provenance::Signed(SIGNER)]);
+    // It is silent: gossip opens gaps again.
+    world.sync.on_driven(false, world.now);
+    world.gossip(&chain[60]);
+    world.run(Duration::from_secs(10));
+    assert!(world.has(&chain[60]));
+    assert_eq!(world.provenances[22..60], [Provenance::Linked { tip: chain[60].number() }; 38]);
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub const SECTIONS: &[Section] = &[
                 "rollup.config",
                 Path,
                 "",
-                "rollup.json of the chain; with any --p2p.* option the core joins its swarm and follows",
+                "rollup.json of the chain; with any --p2p.* option the core joins its swarm and follows, unless a rollup node drives it",
             )
             .env(&["STARLING_EXECUTION_ROLLUP_CONFIG"]),
             flag("p2p.unsafe.block.signer", Text, "", "Address whose blocks are followed; without it gossip is ignored"),

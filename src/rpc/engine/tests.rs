@@ -158,7 +158,7 @@ impl Server {
         let dir = datadir();
         let chain = open(dir.path()).0;
         let mut context = RpcContext::new((&chain).into(), TxRoute::Pool);
-        context.engine = Some(EngineContext { engine: Engine::new(chain), halt });
+        context.engine = Some(EngineContext { engine: Arc::new(Engine::new(chain, None)), halt });
         let names = ["engine".to_owned(), "eth".to_owned()];
         Self { api: Api::new(&names, &crate::rpc::AUTH_NAMESPACES, &Arc::new(context), "--authrpc"), _dir: dir }
     }

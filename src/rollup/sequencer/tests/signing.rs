@@ -26,7 +26,7 @@ impl Member {
         config.unsafe_block_signer = Some(signer);
         let (service, network, events) = Service::new(config, Arc::new(chain.clone())).unwrap();
         tokio::spawn(service.run(token.clone()));
-        tokio::spawn(follow::run(chain.clone(), network.clone(), events, token.clone()));
+        tokio::spawn(follow::run(chain.clone(), None, network.clone(), events, token.clone()));
         tokio::spawn(follow::report_heads(chain.clone(), network.clone(), rollup.genesis.l2, token.clone()));
         let address = network.listen_addrs().wait_for(|all| !all.is_empty()).await.unwrap()[0].clone();
         Self { chain, network, address, _threads: threads, _datadir: datadir }

@@ -1,0 +1,142 @@
+//! Who moves the unsafe head: the node itself, by the fork choice of unsafe blocks over blocks of the swarm, or a rollup node, by fork
+//! choices over the Engine API.
+//!
+//! Both would pull the head in two directions. From its first fork choice on the rollup node drives alone: blocks of the swarm are
+//! executed and do not become the head, except on the way up to a head that it has named and that was missing. When it has been silent for
+//! [`SILENCE`], the node follows the swarm by itself again, until the next fork choice.
+//!
+//! Pure: `now` goes in. The chain owns the one instance, and the executor asks it before a block of the swarm becomes the head.
+
+use alloy_primitives::B256;
+use starling_p2p::Provenance;
+use std::time::{Duration, Instant};
+
+/// Time without a call of the rollup node after which the node follows the swarm by itself. Ten minutes: longer than a restart or an
+/// upgrade of a rollup node takes, and than the usual time between two batches, by which one without gossip moves its head. Short enough
+/// that a node whose rollup node has ended serves the present chain again before an operator looks.
+pub const SILENCE: Duration = Duration::from_secs(600);
+
+/// The state of the drive.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    silence: Duration,
+    /// When the rollup node called last; `None` while the node follows the swarm by itself.
+    heard: Option<Instant>,
+    /// The lowest block at hand below the head that the rollup node has named, or that head: the blocks below it are missing.
+    awaited: Option<B256>,
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self::new(SILENCE)
+    }
+}
+
+impl Driver {
+    pub fn new(silence: Duration) -> Self {
+        Self { silence, heard: None, awaited: None }
+    }
+
+    /// Whether a rollup node drives.
+    pub fn drives(&self) -> bool {
+        self.heard.is_some()
+    }
+
+    /// When a rollup node that drives will have been silent for too long.
+    pub fn silent_at(&self) -> Option<Instant> {
+        self.heard.map(|heard| heard + self.silence)
+    }
+
+    /// The rollup node has made a fork choice. True if it has not driven before.
+    pub fn on_forkchoice(&mut self, now: Instant) -> bool {
+        self.awaited = None;
+        self.heard.replace(now).is_none()
+    }
+
+    /// The rollup node has sent a payload. One that has made no fork choice yet does not drive by that. Never a change of the driver.
+    pub fn on_payload(&mut self, now: Instant) -> bool {
+        self.heard = self.heard.map(|_| now);
+        false
+    }
+
+    /// The head that was named waits for this block and what is below it. Never a change of the driver.
+    pub fn on_missing(&mut self, block: B256) -> bool {
+        self.awaited = self.heard.map(|_| block);
+        false
+    }
+
+    /// Time has passed. True if the node follows the swarm by itself from now on.
+    pub fn on_time(&mut self, now: Instant) -> bool {
+        let silent = self.silent_at().is_some_and(|at| now >= at);
+        if silent {
+            (self.heard, self.awaited) = (None, None);
+        }
+        silent
+    }
+
+    /// Whether a block of the swarm may become the head.
+    pub fn admits(&self, hash: B256, provenance: Provenance) -> bool {
+        let leads_to = match provenance {
+            Provenance::Ancestor { of } => of.hash,
+            _ => hash,
+        };
+        !self.drives() || self.awaited == Some(leads_to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::Address;
+    use starling_proto::payload::BlockId;
+
+    const GOSSIP: Provenance = Provenance::Signed(Address::ZERO);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn hash(n: u8) -> B256 {
+        B256::repeat_byte(n)
+    }
+
+    #[test]
+    fn a_rollup_node_drives_from_its_first_fork_choice_until_it_is_silent() {
+        let (mut driver, mut now) = (Driver::default(), Instant::now());
+        assert!(!driver.on_payload(now) && !driver.drives() && driver.silent_at().is_none());
+        assert!(driver.admits(hash(1), GOSSIP) && !driver.on_time(now + SILENCE));
+        assert!(driver.on_forkchoice(now));
+        for _ in 0..100 {
+            now += SILENCE - SECOND;
+            assert!(!driver.on_time(now) && driver.drives());
+            assert!(!driver.admits(hash(1), GOSSIP) && !driver.admits(hash(1), Provenance::Linked { tip: 9 }));
+            // Payloads, too, are signs of life.
+            now += SECOND / 2;
+            assert!(!driver.on_payload(now));
+            now += SILENCE - SECOND;
+            assert!(!driver.on_time(now));
+            assert!(!driver.on_forkchoice(now), "it has driven before");
+        }
+        assert_eq!(driver.silent_at(), Some(now + SILENCE));
+        assert!(!driver.on_time(now + SILENCE - SECOND) && driver.on_time(now + SILENCE));
+        assert!(!driver.drives() && driver.admits(hash(1), GOSSIP));
+        assert!(!driver.on_time(now + 2 * SILENCE), "once");
+        assert!(!driver.on_payload(now + 2 * SILENCE) && !driver.drives(), "a payload alone does not take the head back");
+        assert!(driver.on_forkchoice(now + 3 * SILENCE));
+    }
+
+    #[test]
+    fn blocks_on_the_way_to_a_missing_head_may_become_the_head() {
+        let (mut driver, now) = (Driver::default(), Instant::now());
+        let below = |n| Provenance::Ancestor { of: BlockId { number: 9, hash: hash(n) } };
+        assert!(!driver.on_missing(hash(7)));
+        driver.on_forkchoice(now);
+        assert!(!driver.admits(hash(7), GOSSIP), "nobody drove when it was named");
+        driver.on_missing(hash(7));
+        assert!(driver.admits(hash(1), below(7)) && driver.admits(hash(7), Provenance::Engine) && driver.admits(hash(7), GOSSIP));
+        assert!(!driver.admits(hash(1), below(8)) && !driver.admits(hash(8), GOSSIP));
+        driver.on_forkchoice(now);
+        assert!(!driver.admits(hash(1), below(7)), "another head is named");
+        driver.on_missing(hash(8));
+        driver.on_time(now + SILENCE);
+        driver.on_forkchoice(now + SILENCE);
+        assert!(!driver.admits(hash(1), below(8)), "forgotten in the silence");
+    }
+}

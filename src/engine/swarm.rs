@@ -1,0 +1,100 @@
+//! The engine and the swarm: a head that a rollup node names before its block is there is fetched from peers, and becomes the head when
+//! all blocks below it have been executed. A rollup node in `execution-layer` sync mode does nothing else until its head is reached; in
+//! `consensus-layer` mode it closes gaps so.
+
+use super::{Engine, Memory, REJECTED_BEFORE};
+use crate::chain::{ChainError, Inserted};
+use alloy_primitives::B256;
+use alloy_rpc_types_engine::ForkchoiceState;
+use starling_p2p::Provenance;
+use starling_proto::payload::Payload;
+use std::sync::Arc;
+
+impl Engine {
+    /// Remembers a fork choice whose head is missing, and has the swarm fetch what leads to it.
+    pub(super) async fn want(&self, memory: &mut Memory, state: ForkchoiceState) -> Result<(), ChainError> {
+        let head = state.head_block_hash;
+        let lowest = self.lowest(memory, head).await?;
+        memory.wanted = Some(state);
+        let awaited = lowest.as_ref().map_or(head, |payload| payload.hash);
+        self.chain.drive(|driver| driver.on_missing(awaited));
+        if let (Some(network), Some(payload)) = (&self.network, lowest) {
+            tracing::debug!(%head, number = payload.number(), hash = %payload.hash, "the blocks below this one are fetched from peers");
+            network.fetch_below(payload).await;
+        }
+        Ok(())
+    }
+
+    /// The lowest block at hand that leads to `tip`, if its parent is missing.
+    async fn lowest(&self, memory: &mut Memory, tip: B256) -> Result<Option<Arc<Payload>>, ChainError> {
+        let (mut lowest, mut at) = (None, tip);
+        for _ in 0..super::MAX_WAY {
+            if self.chain.knows(at) {
+                return Ok(None);
+            }
+            let Some(payload) = self.find(memory, at).await? else { break };
+            at = payload.parent_hash();
+            lowest = Some(payload);
+        }
+        Ok(lowest)
+    }
+
+    /// The chain has judged a block of the swarm: what waited for it is executed, and a head that was missing becomes the head.
+    pub async fn on_swarm_block(&self, hash: B256, provenance: Provenance, inserted: &Inserted) -> Result<(), ChainError> {
+        let mut memory = self.memory.lock().await;
+        match inserted {
+            Inserted::Valid => {
+                self.connect(&mut memory, hash).await?;
+                self.reach_wanted(&mut memory).await
+            }
+            Inserted::Invalid { latest_valid, reason } => {
+                memory.reject(hash, *latest_valid, reason);
+                if let Provenance::Ancestor { of } = provenance {
+                    self.reject_wanted(&mut memory, of.hash, *latest_valid).await?;
+                }
+                Ok(())
+            }
+            Inserted::Syncing | Inserted::NoRoom => Ok(()),
+        }
+    }
+
+    /// Makes the missing head of the last fork choice the head, if it is there and the rollup node still drives.
+    async fn reach_wanted(&self, memory: &mut Memory) -> Result<(), ChainError> {
+        let ready = |state: &mut ForkchoiceState| self.chain.knows(state.head_block_hash);
+        if !self.chain.driver().borrow().drives() {
+            memory.wanted = None;
+        }
+        let Some(state) = memory.wanted.take_if(ready) else { return Ok(()) };
+        match self.reach(memory, &state).await? {
+            Ok(place) => {
+                if let Some(problem) = place.problem {
+                    tracing::warn!(
+                        problem,
+                        "a fork choice names a safe or finalized block that is not on the branch of its head"
+                    );
+                }
+                tracing::info!(head = %state.head_block_hash, "the head that the rollup node named is reached");
+            }
+            Err(status) => {
+                tracing::warn!(head = %state.head_block_hash, ?status, "the head that the rollup node named is not reached")
+            }
+        }
+        Ok(())
+    }
+
+    /// Every block between `lowest`, which has an invalid ancestor, and the missing head is invalid.
+    async fn reject_wanted(&self, memory: &mut Memory, lowest: B256, latest_valid: Option<B256>) -> Result<(), ChainError> {
+        let mut at = memory.wanted.map_or(lowest, |state| state.head_block_hash);
+        let mut branch = vec![];
+        while at != lowest && branch.len() < super::MAX_WAY {
+            branch.push(at);
+            let Some(payload) = self.find(memory, at).await? else { return Ok(()) };
+            at = payload.parent_hash();
+        }
+        memory.wanted = None;
+        for hash in branch.into_iter().chain([lowest]) {
+            memory.reject(hash, latest_valid, REJECTED_BEFORE);
+        }
+        Ok(())
+    }
+}
