@@ -206,6 +206,8 @@ pub struct Sync {
     fetching: bool,
     /// A rollup node moves the head.
     driven: bool,
+    /// Blocks that peers have brought on request, in ranges or by number.
+    arrived: u64,
 }
 
 impl Sync {
@@ -226,7 +228,13 @@ impl Sync {
             starved: false,
             fetching: false,
             driven: false,
+            arrived: 0,
         }
+    }
+
+    /// Blocks that peers have brought on request so far.
+    pub fn arrived(&self) -> u64 {
+        self.arrived
     }
 
     /// The next thing to do. Call until `None` after every event.
@@ -328,6 +336,7 @@ impl Sync {
     /// The outcome of [`Action::Fetch`]. A payload carries the requested number and a hash recomputed from its contents.
     pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, Failure>, now: Instant) {
         let Some((peer, number)) = self.flights.remove(&id) else { return };
+        self.arrived += u64::from(outcome.is_ok());
         match outcome {
             Ok(arrival) => match self.gap.as_mut().map_or(Ok(()), |gap| gap.fill(number, arrival, &self.limits, now)) {
                 Ok(()) => self.sources.worked(&peer, now),

@@ -49,36 +49,38 @@ pub struct Ranging {
     watch: Watch,
 }
 
-/// What was said of a gap, and when.
+/// What was logged about a gap, and when.
 #[derive(Debug, Default)]
 struct Watch {
+    /// When progress was last logged, and the blocks that had arrived by then.
     progress: Option<(Instant, u64)>,
     warned: Option<Instant>,
 }
 
 impl Watch {
-    /// The blocks a second of range sync, when it is time to say them, and whether a gap that stands still is worth a warning.
-    fn look(&mut self, report: &SyncReport, stands: bool, now: Instant) -> (Option<u64>, bool) {
+    /// The rate at which blocks arrive, per second, when it is time to log it, and whether a gap that stands still is worth a
+    /// warning. `arrived` counts the blocks that peers have brought, in ranges or one by one.
+    fn look(&mut self, report: &SyncReport, arrived: u64, stands: bool, now: Instant) -> (Option<f64>, bool) {
         let warns = stands && self.warned.is_none_or(|last| now.saturating_duration_since(last) >= STALL_WARNING);
         if warns || !stands {
             self.warned = stands.then_some(now);
         }
-        (self.rate(report, now), warns)
+        (self.rate(report, arrived, now), warns)
     }
 
-    fn rate(&mut self, report: &SyncReport, now: Instant) -> Option<u64> {
-        let missing = report.missing;
-        if missing == 0 || report.peers == 0 {
+    /// Counts arrivals: `missing` grows while the way down from the tip is fetched, and does not shrink while the tip moves.
+    fn rate(&mut self, report: &SyncReport, arrived: u64, now: Instant) -> Option<f64> {
+        if report.missing == 0 || report.peers == 0 {
             self.progress = None;
             return None;
         }
-        let (since, before) = *self.progress.get_or_insert((now, missing));
+        let (since, before) = *self.progress.get_or_insert((now, arrived));
         let elapsed = now.saturating_duration_since(since);
         if elapsed < PROGRESS {
             return None;
         }
-        self.progress = Some((now, missing));
-        Some((before.saturating_sub(missing) as f64 / elapsed.as_secs_f64()) as u64)
+        self.progress = Some((now, arrived));
+        Some((arrived.saturating_sub(before) as f64 / elapsed.as_secs_f64() * 10.0).round() / 10.0)
     }
 }
 
@@ -203,7 +205,7 @@ impl Service {
     /// Once a second.
     pub(super) fn show_progress(&mut self, now: Instant) {
         let (report, stall) = (self.sync.report(), self.sync.stall(now));
-        let (rate, warns) = self.ranging.watch.look(&report, stall.is_some(), now);
+        let (rate, warns) = self.ranging.watch.look(&report, self.sync.arrived(), stall.is_some(), now);
         if let Some(blocks_per_second) = rate {
             let SyncReport { target, missing, linked, peers, .. } = report;
             tracing::info!(target_block = target, missing, linked, peers, blocks_per_second, "blocks are fetched from peers");
@@ -223,13 +225,27 @@ mod tests {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let mut look = |missing, peers, stands, seconds| {
             let report = SyncReport { missing, peers, ..Default::default() };
-            watch.look(&report, stands, start + Duration::from_secs(seconds))
+            watch.look(&report, 0, stands, start + Duration::from_secs(seconds)).1
         };
-        assert_eq!(look(100, 0, true, 0), (None, true), "nobody is connected");
-        assert_eq!(look(100, 0, true, 30), (None, false), "it was said");
-        assert_eq!(look(101, 2, true, 61), (None, true));
-        assert_eq!(look(51, 2, false, 71), (Some(5), false), "it moves on");
-        assert_eq!(look(51, 2, true, 72), (None, true), "and stands again");
-        assert_eq!(look(0, 2, false, 82), (None, false));
+        assert!(look(100, 0, true, 0), "nobody is connected");
+        assert!(!look(100, 0, true, 30), "it was said");
+        assert!(look(101, 2, true, 61));
+        assert!(!look(51, 2, false, 71), "it moves on");
+        assert!(look(51, 2, true, 72), "and stands again");
+        assert!(!look(0, 2, false, 82));
+    }
+
+    #[test]
+    fn blocks_that_arrive_by_number_are_counted_while_the_gap_grows_downward() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let mut look = |missing, arrived, seconds| {
+            let report = SyncReport { missing, peers: 2, ..Default::default() };
+            watch.look(&report, arrived, false, start + Duration::from_secs(seconds)).0
+        };
+        assert_eq!(look(1, 0, 0), None);
+        assert_eq!(look(401, 400, 10), Some(40.0), "the way down: more is known to be missing than before");
+        assert_eq!(look(401, 405, 20), Some(0.5), "the tip moves as fast as blocks arrive");
+        assert_eq!(look(401, 405, 30), Some(0.0));
+        assert_eq!(look(0, 806, 40), None, "nothing is missing");
     }
 }

@@ -35,6 +35,7 @@ impl Sync {
 
     /// A part of a window, lowest first, each block with the hash that was asked for.
     pub fn on_blocks(&mut self, id: u64, blocks: Vec<Arrival>, now: Instant) {
+        self.arrived += blocks.len() as u64;
         if let Some(last) = blocks.last() {
             self.range.on_chunk(id, last.payload.number());
         }
