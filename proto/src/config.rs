@@ -1,7 +1,7 @@
 //! rollup.json: the parameters that a rollup node needs of its chain (specs: rollup-node, configuration).
 //!
 //! Operators write this file or copy it from the first node, so every error says which field is wrong and how. Unknown fields are
-//! ignored; a fork of unknown name is one of them.
+//! ignored; a fork of unknown name is one of them. Other programs refuse fields that they do not know, so only current ones are written.
 
 use crate::{
     fork::{Fork, ForkOrderError, ForkSchedule},
@@ -80,8 +80,6 @@ pub struct RollupConfig {
     pub batch_inbox_address: Address,
     pub deposit_contract_address: Address,
     pub l1_system_config_address: Address,
-    /// Of older configurations; nothing reads it.
-    pub protocol_versions_address: Address,
     pub alt_da: Option<AltDaConfig>,
     pub chain_op_config: Option<ChainOpConfig>,
 }
@@ -121,16 +119,14 @@ struct RollupJson {
     batch_inbox_address: Address,
     deposit_contract_address: Address,
     l1_system_config_address: Address,
-    #[serde(default)]
-    protocol_versions_address: Address,
-    // The four fields before alt_da existed; written for readers of that age.
-    #[serde(default)]
+    // The four fields that stood in for `alt_da` before it existed: read, never written.
+    #[serde(default, skip_serializing)]
     da_challenge_address: Address,
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     da_challenge_window: u64,
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     da_resolve_window: u64,
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     use_plasma: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     alt_da: Option<AltDaConfig>,
@@ -222,7 +218,6 @@ impl TryFrom<RollupJson> for RollupConfig {
             batch_inbox_address: json.batch_inbox_address,
             deposit_contract_address: json.deposit_contract_address,
             l1_system_config_address: json.l1_system_config_address,
-            protocol_versions_address: json.protocol_versions_address,
             alt_da: json.alt_da.or(legacy_alt_da),
             chain_op_config: json.chain_op_config,
         })
@@ -233,7 +228,6 @@ impl From<&RollupConfig> for RollupJson {
     fn from(config: &RollupConfig) -> Self {
         let times = Fork::ALL.into_iter().filter(|fork| *fork != Fork::Bedrock);
         let rest = times.filter_map(|fork| Some((key(fork), config.forks.time(fork)?.into()))).collect();
-        let alt_da = config.alt_da.as_ref();
         Self {
             genesis: config.genesis.clone(),
             block_time: config.block_time,
@@ -249,11 +243,10 @@ impl From<&RollupConfig> for RollupJson {
             batch_inbox_address: config.batch_inbox_address,
             deposit_contract_address: config.deposit_contract_address,
             l1_system_config_address: config.l1_system_config_address,
-            protocol_versions_address: config.protocol_versions_address,
-            da_challenge_address: alt_da.map(|da| da.challenge_address).unwrap_or_default(),
-            da_challenge_window: alt_da.map(|da| da.challenge_window).unwrap_or_default(),
-            da_resolve_window: alt_da.map(|da| da.resolve_window).unwrap_or_default(),
-            use_plasma: alt_da.is_some(),
+            da_challenge_address: Address::ZERO,
+            da_challenge_window: 0,
+            da_resolve_window: 0,
+            use_plasma: false,
             alt_da: config.alt_da.clone(),
             chain_op_config: config.chain_op_config,
         }
@@ -308,8 +301,7 @@ mod tests {
         assert_eq!(RollupConfig::from_json(&config.to_json()).unwrap(), config);
     }
 
-    #[test]
-    fn a_full_configuration_survives_reading_and_writing() {
+    fn full() -> RollupConfig {
         let mut config = read(|_| {}).unwrap();
         config.forks = ForkSchedule::from_genesis(Fork::Karst);
         config.genesis.system_config.eip1559 = crate::system_config::Eip1559Params { denominator: 250, elasticity: 6 };
@@ -328,7 +320,66 @@ mod tests {
         });
         config.chain_op_config =
             Some(ChainOpConfig { eip1559_elasticity: 6, eip1559_denominator: 50, eip1559_denominator_canyon: Some(250) });
+        config
+    }
+
+    #[test]
+    fn a_full_configuration_survives_reading_and_writing() {
+        let config = full();
         assert_eq!(RollupConfig::from_json(&config.to_json()).unwrap(), config);
+    }
+
+    /// The fields of op-node's `rollup.Config`, which is decoded strictly, but for the times of forks.
+    #[test]
+    fn only_fields_that_op_node_knows_are_written() {
+        let allowed: [(&str, &[&str]); 6] = [
+            (
+                "",
+                &[
+                    "genesis",
+                    "block_time",
+                    "max_sequencer_drift",
+                    "seq_window_size",
+                    "channel_timeout",
+                    "l1_chain_id",
+                    "l2_chain_id",
+                    "interop_time",
+                    "keep_karst_upgrade_gas",
+                    "batch_inbox_address",
+                    "deposit_contract_address",
+                    "l1_system_config_address",
+                    "chain_op_config",
+                    "alt_da",
+                    "pectra_blob_schedule_time",
+                ],
+            ),
+            ("/genesis", &["l1", "l2", "l2_time", "system_config"]),
+            ("/genesis/l1", &["hash", "number"]),
+            (
+                "/genesis/system_config",
+                &[
+                    "batcherAddr",
+                    "overhead",
+                    "scalar",
+                    "gasLimit",
+                    "eip1559Params",
+                    "operatorFeeParams",
+                    "minBaseFee",
+                    "daFootprintGasScalar",
+                ],
+            ),
+            ("/alt_da", &["da_challenge_contract_address", "da_commitment_type", "da_challenge_window", "da_resolve_window"]),
+            ("/chain_op_config", &["eip1559Elasticity", "eip1559Denominator", "eip1559DenominatorCanyon"]),
+        ];
+        let written: Value = serde_json::from_str(&full().to_json()).unwrap();
+        let forks: Vec<String> = Fork::ALL.into_iter().map(key).collect();
+        for (pointer, fields) in allowed {
+            let object = written.pointer(pointer).unwrap().as_object().unwrap();
+            for name in object.keys() {
+                let known = fields.contains(&name.as_str()) || pointer.is_empty() && forks.contains(name);
+                assert!(known, "{pointer}/{name}");
+            }
+        }
     }
 
     #[test]
