@@ -25,15 +25,16 @@ const ORDER: U256 = uint!(0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd2
 
 /// Decodes EIP-2718 bytes and recovers the sender. Only types a wallet may send: blobs, deposits and 0x7D are refused.
 pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
-    // Before any parsing: the limit bounds the work below.
-    if raw.len() > MAX_SIZE {
-        return Err(PoolError::Oversized { size: raw.len(), limit: MAX_SIZE });
-    }
+    // The type comes before the size: a blob transaction with its sidecar is refused as what it is.
     match raw.first() {
         // Below 0x80 the first byte is a type (EIP-2718).
         Some(&t) if t >= 0x80 || raw.len() > 1 && [TYPE_EIP2930, TYPE_EIP1559, TYPE_EIP7702].contains(&t) => {}
         Some(_) if raw.len() > 1 => return Err(PoolError::TypeNotSupported),
         _ => return Err(PoolError::Decode("typed transaction too short".into())),
+    }
+    // Before any parsing: the limit bounds the work below.
+    if raw.len() > MAX_SIZE {
+        return Err(PoolError::Oversized { size: raw.len(), limit: MAX_SIZE });
     }
     let tx = decode_transaction(&raw).map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
     let signer = tx.recover_signer().map_err(|_| unsigned(&tx))?;

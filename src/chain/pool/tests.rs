@@ -291,6 +291,12 @@ fn decode_refuses_what_wallets_may_not_send() {
     for kind in [0x00u8, 0x03, 0x05, 0x7d, 0x7e, 0x7f] {
         assert_eq!(PoolTx::decode(vec![kind, 0xc0].into()).unwrap_err(), PoolError::TypeNotSupported, "{kind:#x}");
     }
+    // A blob transaction with its sidecar is larger than any that the pool takes; what is wrong with it is its type.
+    assert_eq!(PoolTx::decode([&[3][..], &[0; 140_000]].concat().into()).unwrap_err(), PoolError::TypeNotSupported);
+    for kind in [0x02, 0xfa] {
+        let large = [&[kind][..], &[0; 140_000]].concat();
+        assert_eq!(PoolTx::decode(large.into()).unwrap_err(), PoolError::Oversized { size: 140_001, limit: 128 * 1024 });
+    }
     for (bad, told) in [
         (&[][..], "typed transaction too short"),
         (&[0x02], "typed transaction too short"),
