@@ -178,8 +178,8 @@ pub struct TransactionJson {
 #[serde(rename_all = "camelCase")]
 pub struct DepositJson {
     pub source_hash: B256,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mint: Option<U128>,
+    /// Zero where nothing is minted: op-geth decodes the empty value of a block's RLP to 0.
+    pub mint: U128,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_system_tx: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,7 +196,7 @@ impl TransactionJson {
     pub fn new(tx: &OpTxEnvelope, from: Address, place: Option<&Place>) -> Self {
         let deposit = tx.as_deposit().map(|deposit| DepositJson {
             source_hash: deposit.source_hash,
-            mint: (deposit.mint != 0).then(|| U128::from(deposit.mint)),
+            mint: U128::from(deposit.mint),
             is_system_tx: deposit.is_system_transaction,
             deposit_receipt_version: place.and_then(|place| place.deposit_version).map(U64::from),
         });

@@ -119,8 +119,8 @@ fn deposits_look_as_op_clients_print_them() {
             deposit_version: Some(number(&expected["depositReceiptVersion"])),
         };
         let ours = TransactionJson::new(&deposit.into(), from, Some(&place));
-        // No mint is no member with us, as with op-geth; the block's time is newer than the answer.
-        assert_eq!(expected.as_object_mut().unwrap().remove("mint"), Some(json!("0x0")));
+        assert_eq!(expected["mint"], "0x0", "printed where nothing is minted, too");
+        // The block's time is newer than the answer.
         expected["blockTimestamp"] = json!("0x1");
         assert_eq!(serde_json::to_value(ours).unwrap(), expected);
     }

@@ -154,18 +154,8 @@ async fn transactions_have_their_types_fields() {
         seen.push(chain.result("eth_getTransactionByHash", json!([hash])).await);
     }
     let fees = "maxFeePerGas maxPriorityFeePerGas accessList chainId yParity";
-    let deposit = "sourceHash depositReceiptVersion";
-    for (n, more) in [
-        "sourceHash depositReceiptVersion",
-        "chainId",
-        fees,
-        &format!("{fees} authorizationList"),
-        "",
-        &format!("{deposit} mint"),
-    ]
-    .iter()
-    .enumerate()
-    {
+    let deposit = "sourceHash depositReceiptVersion mint";
+    for (n, more) in [deposit, "chainId", fees, &format!("{fees} authorizationList"), "", deposit].iter().enumerate() {
         assert_eq!(keys(&seen[n]), sorted(&[TRANSACTION, more]), "transaction {n}");
         assert_eq!(seen[n]["transactionIndex"], format!("{n:#x}"));
         assert_eq!(seen[n]["blockTimestamp"], "0x3ea");
@@ -176,7 +166,7 @@ async fn transactions_have_their_types_fields() {
     // Deposits: the nonce of the receipt, no price, no signature.
     assert_eq!((member(0, "type"), member(0, "nonce"), member(0, "gasPrice")), ("0x7e".into(), "0x28".into(), "0x0".into()));
     assert_eq!((member(0, "v"), member(0, "r"), member(0, "depositReceiptVersion")), ("0x0".into(), "0x0".into(), "0x1".into()));
-    assert_eq!(member(5, "mint"), "0x6");
+    assert_eq!((member(0, "mint"), member(5, "mint")), ("0x0".into(), "0x6".into()), "also where nothing is minted");
     // Minimal quantities; EIP-155; 27 and 28 without a chain id.
     assert_eq!(
         (member(1, "r"), member(1, "s"), member(1, "v")),
@@ -255,8 +245,14 @@ async fn a_receipt_tells_of_its_own_transaction_only() {
     assert_eq!(chain.result("eth_getLogs", filter).await, json!([expected]));
     assert_eq!(chain.result("eth_getLogs", json!([{ "blockHash": block.payload.hash }])).await.as_array().unwrap().len(), 3);
     assert_eq!(chain.result("eth_getLogs", json!([{ "address": RICH }])).await, json!([]));
-    let reversed = chain.error("eth_getLogs", json!([{ "fromBlock": "0x1", "toBlock": "0x0" }])).await;
+    let reversed = chain.error("eth_getLogs", json!([{ "fromBlock": "0x2", "toBlock": "0x1" }])).await;
     assert_eq!(reversed, (-32602, "invalid block range params".into()));
+    for empty in [json!({ "toBlock": "0x0" }), json!({ "fromBlock": "0x1", "toBlock": "0x0" })] {
+        assert_eq!(chain.result("eth_getLogs", json!([empty])).await, json!([]), "{empty}");
+    }
+    assert_eq!(chain.result("eth_getLogs", json!([{ "toBlock": "0x1" }])).await, chain.result("eth_getLogs", json!([{}])).await);
+    let beyond = chain.error("eth_getLogs", json!([{ "fromBlock": "0x9" }])).await;
+    assert_eq!(beyond, (-32602, "block range extends beyond current head block".into()));
     let beyond = chain.error("eth_getLogs", json!([{ "toBlock": "0x9" }])).await;
     assert_eq!(beyond, (-32602, "block range extends beyond current head block".into()));
 }
