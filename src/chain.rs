@@ -15,6 +15,7 @@ pub mod executor;
 pub mod genesis;
 pub mod heads;
 pub mod l1fee;
+pub mod miner;
 pub mod payload_log;
 pub mod persister;
 pub mod pool;

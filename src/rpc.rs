@@ -1,7 +1,7 @@
 //! The JSON-RPC server: what wallets and tools ask the execution client, over HTTP and WebSocket.
 //!
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`frame`] is JSON-RPC itself, [`api`]
-//! the table of methods; [`admin`], [`eth`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and
+//! the table of methods; [`admin`], [`eth`], [`miner`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and
 //! parameters.
 //! Every request reads one view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
 //! [`engine`] alone drives the chain, on an endpoint of its own whose clients [`jwt`] lets in.
@@ -15,6 +15,7 @@ pub mod frame;
 mod io;
 mod json;
 pub mod jwt;
+pub mod miner;
 pub mod net;
 pub mod opp2p;
 pub mod params;
@@ -48,8 +49,8 @@ use tokio_util::sync::CancellationToken;
 pub use eth::{filters::Filters, send::TxRoute};
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 6] =
-    [admin::NAMESPACE, eth::NAMESPACE, net::NAMESPACE, opp2p::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
+static NAMESPACES: [Namespace; 7] =
+    [admin::NAMESPACE, eth::NAMESPACE, miner::NAMESPACE, net::NAMESPACE, opp2p::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
 
 /// What the authenticated endpoint serves (geth: `DefaultAuthModules`).
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
@@ -208,8 +209,8 @@ pub struct RpcServer {
 impl RpcServer {
     /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
     ///
-    /// `admin` and `opp2p` must be named: they can make the node follow others, or cut it off from its peers, and an address that only
-    /// this machine reaches may have a proxy before it.
+    /// `admin`, `miner` and `opp2p` must be named: they can make the node follow others, change what it builds, or cut it off from its
+    /// peers, and an address that only this machine reaches may have a proxy before it.
     pub async fn bind(config: RpcConfig, context: RpcContext) -> Result<(Self, BoundAddrs), BindError> {
         let context = Arc::new(context);
         let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));

@@ -7,7 +7,7 @@ use crate::chain::{
     evm::{ParentState, StateError},
     execute::{BlockExecution, InvalidBlock, TransactError, recover},
     l1fee::AttributesError,
-    rules::{ChainSpec, ExtraData, ExtraDataError},
+    rules::{ChainSpec, ExtraData, ExtraDataError, Rules},
     view::ExecutedBlock,
 };
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
@@ -124,6 +124,13 @@ impl BlockBuilder {
         self.transactions.push(raw.clone());
         self.senders.push(tx.signer());
         Ok(Added::Yes)
+    }
+
+    /// Sets the extra data of a block of an Ethereum chain, unless it is empty. On OP chains it follows from the attributes.
+    pub fn set_extra_data(&mut self, extra_data: Bytes) {
+        if matches!(self.spec.rules, Rules::Ethereum(_)) && !extra_data.is_empty() {
+            self.header.extra_data = extra_data;
+        }
     }
 
     /// Wei per gas.

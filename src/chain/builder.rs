@@ -7,6 +7,7 @@
 use crate::chain::{
     ChainError, Shared,
     build::{Added, BlockBuilder, BuildError},
+    miner::MinerSettings,
     pool::{Pool, PoolTx},
     view::{ExecutedBlock, View},
 };
@@ -70,15 +71,19 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
             Some(_) => POOL_POLL,
         };
         match requests.recv_timeout(wait) {
-            Ok(Build::Start { id, parent, attributes, reply }) => {
+            Ok(Build::Start { id, parent, mut attributes, reply }) => {
                 if job.as_ref().is_some_and(|open| open.id == id) {
                     let _ = reply.send(Ok(()));
                     continue;
                 }
-                let fill = (!attributes.no_tx_pool.unwrap_or(false)).then(Fill::default);
+                let settings = shared.pool.miner();
+                settings.complete(&shared.spec.rules, parent.header(), &mut attributes);
+                let extra_data = settings.extra_data.clone();
+                let fill = (!attributes.no_tx_pool.unwrap_or(false)).then(|| Fill { settings, ..Default::default() });
                 let started = BlockBuilder::start(shared.spec.clone(), parent.state(), *attributes);
                 let _ = reply.send(match started {
-                    Ok(builder) => {
+                    Ok(mut builder) => {
+                        builder.set_extra_data(extra_data);
                         job = Some(Job { id, builder, fill, started: Instant::now() });
                         Ok(())
                     }
@@ -124,6 +129,10 @@ struct Fill {
     /// In the block, or left out of it; not tried again. Only the transaction itself is meant: another one may take its nonce.
     added: HashSet<B256>,
     left_out: HashSet<B256>,
+    /// As they were when the block was started.
+    settings: MinerSettings,
+    /// Bytes that the added transactions are estimated to take in a batch, if that is limited.
+    da_used: u64,
     done: bool,
 }
 
@@ -162,9 +171,16 @@ impl Fill {
             self.closed.insert(sender);
             return;
         }
+        let pays = tx.effective_tip(builder.base_fee()) >= self.settings.min_tip;
+        let Some(da_after) = self.settings.da_after(self.da_used, &tx.raw).filter(|_| pays) else {
+            self.left_out.insert(tx.hash);
+            self.closed.insert(sender);
+            return;
+        };
         match builder.add(&tx.tx, &tx.raw) {
             Ok(Added::Yes) => {
                 self.added.insert(tx.hash);
+                self.da_used = da_after;
             }
             Ok(Added::Full) => self.done = true,
             Ok(Added::Skipped(reason)) => {

@@ -99,6 +99,11 @@ pub fn da_footprint(raw: &[u8], scalar: u16) -> u64 {
     footprint(estimated_size_scaled(raw), scalar)
 }
 
+/// Bytes that a transaction (`raw`, EIP-2718) is estimated to take in a batch, from Fjord on.
+pub fn da_size(raw: &[u8]) -> u64 {
+    estimated_size_scaled(raw) / SCALE
+}
+
 fn footprint(size: u64, scalar: u16) -> u64 {
     (size / SCALE).saturating_mul(scalar.into())
 }

@@ -11,6 +11,7 @@ mod tests;
 
 use crate::chain::{
     l1fee,
+    miner::MinerSettings,
     rules::{ChainSpec, Rules},
 };
 use alloy_consensus::{Transaction, transaction::Recovered};
@@ -269,6 +270,7 @@ pub struct Pool {
     book: Mutex<Book>,
     pending: broadcast::Sender<B256>,
     version: AtomicU64,
+    miner: Mutex<MinerSettings>,
 }
 
 impl Pool {
@@ -279,7 +281,27 @@ impl Pool {
 
     pub fn with_config(spec: &ChainSpec, config: PoolConfig) -> Self {
         let book = Mutex::new(Book::new(config.clone()));
-        Self { spec: spec.clone(), book, config, pending: broadcast::channel(NEW_TRANSACTIONS).0, version: AtomicU64::new(0) }
+        let pending = broadcast::channel(NEW_TRANSACTIONS).0;
+        Self { spec: spec.clone(), book, config, pending, version: AtomicU64::new(0), miner: Mutex::default() }
+    }
+
+    /// The settings of block building.
+    pub fn miner(&self) -> MinerSettings {
+        self.miner.lock().clone()
+    }
+
+    /// Changes the settings of block building. Transactions below a raised minimum tip are dropped.
+    pub fn set_miner(&self, change: impl FnOnce(&mut MinerSettings)) {
+        let settings = {
+            let mut settings = self.miner.lock();
+            change(&mut settings);
+            settings.clone()
+        };
+        tracing::info!(?settings, "the settings of block building were changed");
+        if let Some(tip) = settings.min_tip {
+            self.book.lock().drop_below(tip);
+            self.changed();
+        }
     }
 
     pub fn config(&self) -> &PoolConfig {
@@ -304,7 +326,8 @@ impl Pool {
         if self.book.lock().get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
-        admit::check(&tx, at, &TxRules::at(&self.spec, at.now), &self.config)?;
+        let min_tip = self.miner.lock().min_tip.unwrap_or(self.config.min_tip);
+        admit::check(&tx, at, &TxRules::at(&self.spec, at.now), &self.config, min_tip)?;
         let authorities = admit::authorities(&tx);
         let promoted = self.book.lock().add(tx, authorities, at)?;
         self.changed();

@@ -140,3 +140,59 @@ async fn starts_and_seals_out_of_order_are_answered() {
     let bad = alloy_primitives::Bytes::from_static(&[0x02, 0xc0]);
     assert!(matches!(chain.start(parent, attributes(&genesis, 2, [bad])).await, Err(ChainError::Build(_))));
 }
+
+/// A transaction of this many bytes of calldata that does not compress.
+fn data(nonce: u64, bytes: usize, tip: u128) -> TxEip1559 {
+    let input: Vec<u8> = (0..bytes).flat_map(|n| alloy_primitives::keccak256(n.to_be_bytes()).0).take(bytes).collect();
+    TxEip1559 { input: input.into(), gas_limit: 1_000_000, ..self::tip(nonce, tip) }
+}
+
+#[test]
+fn a_block_stays_within_the_data_limits_and_deposits_are_exempt() {
+    let (ground, pool) = (ground(), pool());
+    let small = submit(&pool, 1, data(0, 0, 50));
+    let large = submit(&pool, 2, data(0, 3_000, 40));
+    let behind = submit(&pool, 2, data(1, 0, 40));
+    let medium = [3, 4].map(|key| submit(&pool, key, data(0, 800, 30)));
+    let last = submit(&pool, 5, data(0, 0, 20));
+    let built = |tx: Option<u64>, block: Option<u64>| {
+        pool.set_miner(|settings| (settings.max_tx_da, settings.max_block_da) = (tx, block));
+        let (mut builder, mut fill) = (builder(&ground), Fill { settings: pool.miner(), ..Default::default() });
+        fill.run(&mut builder, &pool, far());
+        assert_eq!(builder.finish().unwrap().payload.transactions.len(), 1 + fill.added.len(), "the deposit is there");
+        fill.added
+    };
+    assert_eq!(built(None, None).len(), 6);
+    let added = built(Some(1_000), None);
+    assert_eq!(added, [small, medium[0], medium[1], last].into_iter().collect(), "and nothing behind the large one");
+    // Transfers count 100 bytes, the least of any transaction. What does not fit makes way for what does.
+    let added = built(Some(1_000), Some(1_100));
+    assert!(added.len() == 3 && [small, last].iter().all(|hash| added.contains(hash)), "{added:?}");
+    assert_eq!(added.iter().filter(|hash| medium.contains(hash)).count(), 1);
+    assert!(built(None, Some(99)).is_empty());
+    assert!(!added.contains(&large) && !added.contains(&behind));
+}
+
+#[test]
+fn a_minimum_tip_counts_for_the_pool_and_for_blocks() {
+    let (ground, pool) = (ground(), pool());
+    let [low, high] = [(1, 10), (2, 1_000)].map(|(key, wei)| submit(&pool, key, tip(0, wei)));
+    pool.set_miner(|settings| settings.min_tip = Some(500));
+    assert!(pool.get(&low).is_none() && pool.get(&high).is_some());
+    let admission = Admission {
+        nonce: 0,
+        balance: U256::MAX,
+        delegated: false,
+        base_fee: 1_000,
+        block_gas_limit: GAS_LIMIT,
+        l1_cost: U256::ZERO,
+        now: 1_000,
+    };
+    let refused = pool.add(PoolTx::new(sign(3, tip(0, 499)).0), &admission).unwrap_err();
+    assert_eq!(refused.to_string(), "transaction underpriced: gas tip cap 499, minimum needed 500");
+    // Its fee cap leaves less than the minimum above the base fee.
+    let squeezed = submit(&pool, 4, TxEip1559 { max_fee_per_gas: builder(&ground).base_fee() as u128 + 499, ..tip(0, 500) });
+    let (mut builder, mut fill) = (builder(&ground), Fill { settings: pool.miner(), ..Default::default() });
+    fill.run(&mut builder, &pool, far());
+    assert!(fill.added.contains(&high) && !fill.added.contains(&squeezed) && fill.added.len() == 1);
+}

@@ -84,7 +84,7 @@ fn unsigned(tx: &OpTxEnvelope) -> PoolError {
 }
 
 /// Every rule that needs no other transaction of the pool, in geth's order: of several faults the first is told.
-pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolConfig) -> Result<(), PoolError> {
+pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolConfig, min_tip: u128) -> Result<(), PoolError> {
     let t = &tx.tx;
     let fee = U256::from(t.gas_limit()).saturating_mul(U256::from(t.max_fee_per_gas()));
     if !config.tx_fee_cap.is_zero() && fee > config.tx_fee_cap {
@@ -112,8 +112,8 @@ pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolC
         return Err(PoolError::NonceMax); // EIP-2681
     }
     check_gas_needed(tx, rules)?;
-    if tip < config.min_tip {
-        return Err(PoolError::TipTooLow { tip, minimum: config.min_tip });
+    if tip < min_tip {
+        return Err(PoolError::TipTooLow { tip, minimum: min_tip });
     }
     if t.ty() == TYPE_EIP7702 && t.authorization_list().is_none_or(<[_]>::is_empty) {
         return Err(PoolError::NoAuthorizations);

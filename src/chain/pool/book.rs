@@ -231,6 +231,14 @@ impl Book {
         self.shrink();
     }
 
+    /// Drops the transactions that offer less than this tip. Later ones of their senders stay, behind the gap.
+    pub(super) fn drop_below(&mut self, tip: u128) {
+        let entries = self.accounts.values().flat_map(|account| account.txs.values());
+        let low: Vec<B256> = entries.filter(|entry| tip_cap(&entry.tx) < tip).map(|entry| entry.tx.hash).collect();
+        low.iter().for_each(|hash| self.drop_one(hash));
+        self.shrink();
+    }
+
     fn drop_one(&mut self, hash: &B256) {
         if let Some(&(sender, nonce)) = self.by_hash.get(hash) {
             let taken = self.with_account(sender, |account| account.take(nonce));

@@ -133,7 +133,12 @@ impl Chain {
 
     /// The table of methods over the context as it is.
     fn bind(&mut self) {
-        let names = ["eth", "net", "opp2p", "txpool", "web3", "unheard-of"].map(String::from);
+        self.serve(&["eth", "net", "opp2p", "txpool", "web3", "unheard-of"]);
+    }
+
+    /// Serves these namespaces.
+    pub fn serve(&mut self, names: &[&str]) {
+        let names: Vec<String> = names.iter().copied().map(String::from).collect();
         self.api = Api::new(&names, &NAMESPACES, &self.context, "--http.api");
     }
 

@@ -325,3 +325,27 @@ async fn overrides_pretend() {
     assert_eq!(chain.error("eth_estimateGas", json!([poor, "latest"])).await.0, -32000);
     assert_eq!(chain.result("eth_estimateGas", json!([poor, "latest", rich])).await, "0x5208");
 }
+
+#[tokio::test]
+async fn a_batcher_sets_the_data_limits_of_blocks() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    assert_eq!(chain.error("miner_setMaxDASize", json!(["0x0", "0x0"])).await.0, -32601, "only where it is named");
+    chain.serve(&["miner"]);
+    assert_eq!(chain.result("miner_setMaxDASize", json!(["0x12c", "0x5208"])).await, true);
+    let settings = chain.context.chain.pool.miner();
+    assert_eq!((settings.max_tx_da, settings.max_block_da), (Some(300), Some(21_000)));
+    assert_eq!(chain.result("miner_setMaxDASize", json!(["0x0", "0xffffffffffffffffffff"])).await, true);
+    let settings = chain.context.chain.pool.miner();
+    assert_eq!((settings.max_tx_da, settings.max_block_da), (None, Some(u64::MAX)));
+    let missing = chain.error("miner_setMaxDASize", json!(["0x1"])).await;
+    assert_eq!(missing, (-32602, "missing value for required argument 1".into()));
+
+    assert_eq!(chain.result("miner_setGasPrice", json!(["0x3b9aca00"])).await, true);
+    assert_eq!(chain.result("miner_setGasLimit", json!(["0x1c9c380"])).await, true);
+    assert_eq!(chain.result("miner_setExtra", json!(["made here"])).await, true);
+    let settings = chain.context.chain.pool.miner();
+    assert_eq!((settings.min_tip, settings.gas_limit), (Some(1_000_000_000), Some(30_000_000)));
+    assert_eq!(settings.extra_data.as_ref(), b"made here");
+    let long = chain.error("miner_setExtra", json!(["a text of more than thirty-two bytes"])).await;
+    assert_eq!(long, (-32000, "extra exceeds max length. 36 > 32".into()));
+}

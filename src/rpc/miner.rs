@@ -1,0 +1,54 @@
+//! The `miner` namespace: what op-batcher and operators set while blocks are built. It changes what the node does, so it must be named.
+
+use super::{
+    RpcContext,
+    api::{Method, Namespace},
+    error::{Reply, RpcError, reply},
+    params::{Args, Big, Quantity},
+};
+
+pub const NAMESPACE: Namespace = Namespace {
+    name: "miner",
+    methods: &[
+        ("miner_setMaxDASize", Method::Quick(set_max_da_size)),
+        ("miner_setGasPrice", Method::Quick(set_gas_price)),
+        ("miner_setGasLimit", Method::Quick(set_gas_limit)),
+        ("miner_setExtra", Method::Quick(set_extra)),
+    ],
+    subscriptions: &[],
+};
+
+/// Bytes of a header's extra data.
+const MAX_EXTRA_DATA: usize = 32;
+
+/// Bytes of one transaction and of one block; 0 is no limit.
+fn set_max_da_size(context: &RpcContext, args: Args) -> Reply {
+    let mut args = args.at_most(2)?;
+    let (Big(tx), Big(block)): (Big, Big) = (args.required()?, args.required()?);
+    let limit = |bytes: alloy_primitives::U256| (!bytes.is_zero()).then(|| bytes.saturating_to());
+    context.chain.pool.set_miner(|settings| (settings.max_tx_da, settings.max_block_da) = (limit(tx), limit(block)));
+    reply(true)
+}
+
+/// Wei per gas; the least tip.
+fn set_gas_price(context: &RpcContext, args: Args) -> Reply {
+    let Big(tip) = args.at_most(1)?.required()?;
+    context.chain.pool.set_miner(|settings| settings.min_tip = Some(tip.saturating_to()));
+    reply(true)
+}
+
+fn set_gas_limit(context: &RpcContext, args: Args) -> Reply {
+    let Quantity(gas) = args.at_most(1)?.required()?;
+    context.chain.pool.set_miner(|settings| settings.gas_limit = Some(gas));
+    reply(true)
+}
+
+/// The text itself is the data.
+fn set_extra(context: &RpcContext, args: Args) -> Reply {
+    let extra: String = args.at_most(1)?.required()?;
+    if extra.len() > MAX_EXTRA_DATA {
+        return Err(RpcError::server(format!("extra exceeds max length. {} > {MAX_EXTRA_DATA}", extra.len())));
+    }
+    context.chain.pool.set_miner(|settings| settings.extra_data = extra.into_bytes().into());
+    reply(true)
+}
