@@ -125,6 +125,8 @@ impl Unsigned {
 /// An L2 with the devnet's contracts, every fork through Jovian and many funded accounts, and who fills its blocks.
 pub struct Ground {
     pub genesis: Genesis,
+    /// The genesis file.
+    pub file: serde_json::Value,
     pub rollup: RollupConfig,
     origin: L1Block,
     pub senders: Vec<Sender>,
@@ -166,7 +168,7 @@ impl Ground {
             receipts_root: l1.header.receipts_root,
             state_root: l1.header.state_root,
         };
-        Self { genesis, rollup, origin, senders, turn: 0 }
+        Self { genesis, file: l2_genesis, rollup, origin, senders, turn: 0 }
     }
 
     /// Makes a data directory and opens it.

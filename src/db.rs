@@ -56,8 +56,8 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             let repaired = repair(config, &mut tell).map_err(|error| next_step(error, dir))?;
             shown.end();
             println!(
-                "written anew: {} trie rows, {} index rows, receipts of {} blocks",
-                repaired.trie_rows, repaired.index_rows, repaired.receipts
+                "written anew: {} trie rows, {} index rows, receipts of {} blocks, senders of {} blocks",
+                repaired.trie_rows, repaired.index_rows, repaired.receipts, repaired.senders
             );
             if repaired.proofs_lost {
                 println!("trie history was damaged and is let go: proofs begin anew at the head");

@@ -46,7 +46,7 @@ use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-pub use eth::{filters::Filters, send::TxRoute};
+pub use eth::{decoded::DecodedBlocks, filters::Filters, send::TxRoute};
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
 static NAMESPACES: [Namespace; 7] =
@@ -108,6 +108,7 @@ pub struct RpcContext {
     /// Leaves `l1FeeScalar` out of receipts from Ecotone on, as op-geth does (`--rpc.geth-exact-receipts`).
     pub geth_exact_receipts: bool,
     pub filters: Filters,
+    pub blocks: DecodedBlocks,
     pub bounds: Bounds,
     /// `None` where no rollup node drives the chain from outside.
     pub engine: Option<EngineContext>,
@@ -126,6 +127,7 @@ impl RpcContext {
             client_version,
             geth_exact_receipts: false,
             filters: Filters::default(),
+            blocks: DecodedBlocks::default(),
             bounds: Bounds::default(),
             engine: None,
         }

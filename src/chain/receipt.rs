@@ -2,7 +2,7 @@
 //!
 //! Execution makes receipts, the store keeps them, JSON-RPC completes and shows them.
 
-use alloy_primitives::{B256, Bloom, Bytes, Log};
+use alloy_primitives::{Address, B256, Bloom, Bytes, Log};
 use alloy_rlp::{BufMut, Decodable, Encodable, Header};
 use alloy_trie::root::ordered_trie_root_with_encoder;
 use starling_proto::fork::Fork;
@@ -23,6 +23,43 @@ pub struct Receipt {
     pub deposit_nonce: Option<u64>,
     /// Deposits from Canyon on: 1.
     pub deposit_version: Option<u64>,
+}
+
+/// Topics that a log has at most: the EVM has `LOG0` to `LOG4`.
+pub const MAX_TOPICS: usize = 4;
+
+/// A receipt with what the receipts before it in its block say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MinedReceipt {
+    pub receipt: Receipt,
+    /// Gas used in the block before this transaction.
+    pub gas_before: u64,
+    /// Logs in the block before this transaction.
+    pub logs_before: usize,
+}
+
+/// A log with its place in its block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MinedLog {
+    /// The transaction.
+    pub index: usize,
+    /// The log among all logs of the block.
+    pub log_index: usize,
+    pub log: Log,
+}
+
+/// The receipt of the transaction at `index`, if the block has one.
+pub fn mined_receipt(receipts: &[Receipt], index: usize) -> Option<MinedReceipt> {
+    let (before, receipt) = (receipts.get(..index)?, receipts.get(index)?.clone());
+    let gas_before = before.last().map_or(0, |receipt| receipt.cumulative_gas_used);
+    Some(MinedReceipt { receipt, gas_before, logs_before: before.iter().map(|receipt| receipt.logs.len()).sum() })
+}
+
+/// The logs of a block that `wanted` accepts by address and topics.
+pub fn mined_logs(receipts: &[Receipt], wanted: &dyn Fn(&Address, &[B256]) -> bool) -> Vec<MinedLog> {
+    let logs = receipts.iter().enumerate().flat_map(|(index, receipt)| receipt.logs.iter().map(move |log| (index, log)));
+    let wanted = logs.enumerate().filter(|(_, (_, log))| wanted(&log.address, log.topics()));
+    wanted.map(|(log_index, (index, log))| MinedLog { index, log_index, log: log.clone() }).collect()
 }
 
 impl Receipt {

@@ -48,6 +48,8 @@ pub struct Repaired {
     pub index_rows: u64,
     /// Blocks whose receipts were made again.
     pub receipts: u64,
+    /// Blocks whose senders were recovered again.
+    pub senders: u64,
     pub trie_rows: u64,
     /// Whether trie history was let go: proofs begin anew at the head.
     pub proofs_lost: bool,
@@ -110,8 +112,8 @@ pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairErro
     let spec = chain::spec_of(store)?;
     let snapshot = store.snapshot()?;
     let mut repaired = Repaired { trie_rows: trie(store, &snapshot, tell)?, ..Default::default() };
-    let (index, receipts) = blocks(store, &snapshot, &spec, tell)?;
-    repaired.index_rows = index;
+    let (index, senders, receipts) = blocks(store, &snapshot, &spec, tell)?;
+    (repaired.index_rows, repaired.senders) = (index, senders);
     if !receipts.is_empty() {
         repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
     }
@@ -141,15 +143,16 @@ fn proofs(store: &Store, tell: &mut Tell<'_>) -> Result<bool, RepairError> {
 }
 
 /// Looks at every block from the head down to the genesis block. If the index is not what they say, it is made anew. Returns how many
-/// index rows were written, and the blocks whose receipts are not theirs.
+/// index rows were written and of how many blocks the senders, and the blocks whose receipts are not theirs.
 fn blocks(
     store: &Store,
     snapshot: &Snapshot,
     spec: &ChainSpec,
     tell: &mut Tell<'_>,
-) -> Result<(u64, Vec<(u64, B256)>), RepairError> {
+) -> Result<(u64, u64, Vec<(u64, B256)>), RepairError> {
     let genesis = store.identity().genesis_hash;
     let head = snapshot.head();
+    let mut senders = store.rewrite();
     let (mut at, mut wrong, mut receipts, mut transactions) = (head, false, Vec::new(), 0);
     let first = loop {
         let checked = check_block(snapshot, spec, at.number, at.hash)?;
@@ -160,6 +163,9 @@ fn blocks(
         }
         wrong |= checked.index || by_number != Some(at.hash);
         transactions += checked.transactions;
+        if let Some(right) = checked.senders {
+            senders.senders(at.number, &right)?;
+        }
         if checked.receipts {
             receipts.push((at.number, at.hash));
         }
@@ -172,6 +178,7 @@ fn blocks(
         };
         at = BlockId { number: below, hash: parent };
     };
+    let senders = senders.finish()?;
     let all = head.number - first + 1;
     for (tag, expected) in [(b'n', all), (b'N', all), (b'x', transactions)] {
         wrong |= snapshot.rows(Space::Index, &[tag]).count() as u64 != expected;
@@ -194,7 +201,7 @@ fn blocks(
         rows += rewrite.finish()?;
         rows += index_strays(store, head.number, first)?;
     }
-    Ok((rows, receipts))
+    Ok((rows, senders, receipts))
 }
 
 /// Removes rows of the index that lead to no canonical block. Those of canonical blocks are right.

@@ -54,13 +54,19 @@ use retired::Retired;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 use torn::Heads;
 
-/// The layout of rows. A store of another version is refused.
-pub const SCHEMA: u32 = 3;
+/// The layout of rows: version 4 keeps senders with each block. A store of [`OLDEST_SCHEMA`] or later is read as it is, and becomes one
+/// of this version with the first block that is written to it, since the versions before would leave the senders of unwound blocks
+/// behind. Any other store is refused.
+pub const SCHEMA: u32 = 4;
+const OLDEST_SCHEMA: u32 = 3;
 
 /// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and readers that still stand there.
 pub const UNWIND_MARGIN: u64 = 1024;
@@ -81,6 +87,8 @@ const IDENTITY_ROW: &[u8] = b"identity";
 const SAFE_ROW: &[u8] = b"safe";
 const FINALIZED_ROW: &[u8] = b"finalized";
 const OLDEST_ROW: &[u8] = b"oldest";
+/// The first block from which on the senders of every block are kept.
+const SENDERS_ROW: &[u8] = b"senders";
 /// The oldest block whose unwind record is kept.
 const UNWIND_ROW: &[u8] = b"unwind";
 
@@ -115,6 +123,8 @@ struct Inner {
     retired: Retired,
     path: PathBuf,
     identity: Identity,
+    /// Version of the layout that the store has on the disk.
+    schema: AtomicU32,
     history: History,
     /// Bytes that must stay free on the disk.
     floor: u64,
@@ -139,20 +149,22 @@ impl Store {
         let history = History::default();
         let db = database(&path, cache, &history)?;
         let spaces = open_spaces(&db)?;
-        if let Some(have) = read_identity(&db, &spaces)? {
+        if let Some((have, _)) = read_identity(&db, &spaces)? {
             return Err(StoreError::Exists(have));
         }
         let head = genesis.id();
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(reads(cache) / 2));
         let (buffers, retired) = (Buffers::default(), Retired::default());
-        let store =
-            Self(Arc::new(Inner { db, spaces, rows, buffers, retired, path, identity, history, floor, writer, _lock: lock }));
+        let schema = AtomicU32::new(SCHEMA);
+        let inner = Inner { db, spaces, rows, buffers, retired, path, identity, schema, history, floor, writer, _lock: lock };
+        let store = Self(Arc::new(inner));
         store.0.check_space()?;
         let mut batch = Batch::new(&store.0);
         batch.genesis(genesis, overlay);
         batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
         batch.put(Space::Meta, IDENTITY_ROW, [&identity.chain_id.to_be_bytes()[..], identity.genesis_hash.as_slice()].concat());
+        batch.put(Space::Meta, SENDERS_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
         batch.commit(head)?;
@@ -196,7 +208,7 @@ impl Store {
             return Err(StoreError::Damaged { dir: dir.into(), what: format!("{} is not what was written", file.display()) });
         }
         let history = History::default();
-        let (db, spaces, identity) = opened(dir, || {
+        let (db, spaces, (identity, schema)) = opened(dir, || {
             let db = database(&path, cache, &history)?;
             if db.list_keyspace_names().iter().any(|name| Space::ALL.iter().all(|space| space.name() != &**name)) {
                 return Err(StoreError::NotStarling(path.clone()));
@@ -225,8 +237,9 @@ impl Store {
         let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(reads(cache) / 2));
         let (buffers, retired) = (Buffers::default(), Retired::default());
-        let store =
-            Self(Arc::new(Inner { db, spaces, rows, buffers, retired, path, identity, history, floor, writer, _lock: lock }));
+        let schema = AtomicU32::new(schema);
+        let inner = Inner { db, spaces, rows, buffers, retired, path, identity, schema, history, floor, writer, _lock: lock };
+        let store = Self(Arc::new(inner));
         store.0.history.committed(opened(dir, || store.0.kept(&store.0.db.snapshot()))?);
         Ok((store, heads))
     }
@@ -278,6 +291,11 @@ impl Store {
         let mut batch = Batch::new(&self.0);
         let mut written = self.0.written(*head)?;
         batch.blocks(blocks, &mut written.bytes);
+        let upgrades = !blocks.is_empty() && self.0.schema.load(Ordering::Relaxed) != SCHEMA;
+        if upgrades {
+            batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
+            batch.put(Space::Meta, SENDERS_ROW, (head.number + 1).to_be_bytes());
+        }
         for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
             if let Some(id) = id {
                 batch.put(Space::Meta, key, codec::encode_id(id));
@@ -286,6 +304,9 @@ impl Store {
         let kept = self.0.advance(&mut batch, new_head.number, finalized, written)?;
         batch.commit(new_head)?;
         *head = new_head;
+        if upgrades {
+            self.0.schema.store(SCHEMA, Ordering::Relaxed);
+        }
         self.0.history.committed(kept);
         Ok(())
     }
@@ -320,7 +341,7 @@ impl Store {
         proofs::rows(&overlay, gone.number, |key, _| batch.set(Space::History, key, None));
         batch.set(Space::History, &keys::trie_history_bytes(gone.number), None);
         batch.set(Space::History, &keys::unwind(gone.number), None);
-        for key in [keys::header(gone.number), keys::body(gone.number), keys::receipts(gone.number)] {
+        for key in [keys::header, keys::body, keys::receipts, keys::senders].map(|key| key(gone.number)) {
             batch.set(Space::Blocks, &key, None);
         }
         batch.set(Space::Index, &keys::hash_of(gone.number), None);
@@ -428,20 +449,20 @@ fn open_spaces(db: &Database) -> Result<[Keyspace; 6], StoreError> {
     Ok([state?, history?, blocks?, index?, code?, meta?])
 }
 
-/// `None`: nothing was ever committed.
-fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<Identity>, StoreError> {
+/// The chain and the version of the layout. `None`: nothing was ever committed.
+fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<(Identity, u32)>, StoreError> {
     let snapshot = db.snapshot();
     let meta = &spaces[Space::Meta as usize];
     let Some(schema) = get(&snapshot, meta, SCHEMA_ROW)? else { return Ok(None) };
     let have = schema.as_ref().try_into().map(u32::from_be_bytes).map_err(|_| damaged_meta(SCHEMA_ROW))?;
-    if have != SCHEMA {
+    if !(OLDEST_SCHEMA..=SCHEMA).contains(&have) {
         return Err(StoreError::Schema { have, want: SCHEMA });
     }
     let row = get(&snapshot, meta, IDENTITY_ROW)?.ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let (chain_id, hash) = row.split_at_checked(8).ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let chain_id = codec::decode_number(chain_id).ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let genesis_hash = hash.try_into().map_err(|_| damaged_meta(IDENTITY_ROW))?;
-    Ok(Some(Identity { chain_id, genesis_hash }))
+    Ok(Some((Identity { chain_id, genesis_hash }, have)))
 }
 
 fn damaged_meta(key: &[u8]) -> StoreError {

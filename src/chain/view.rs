@@ -7,19 +7,19 @@
 //! few. A view pins its snapshot: long readers take a fresh one now and then.
 
 mod back;
+mod blocks;
 mod encoded;
 mod rows;
 mod state;
 
+pub use blocks::Mined;
+pub(in crate::chain) use blocks::recover;
 pub use state::{Scan, State};
 
 use crate::chain::{receipt::Receipt, store::Snapshot};
-use alloy_consensus::{Header, transaction::SignerRecoverable};
-use alloy_eips::eip2718::Decodable2718;
+use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use back::Back;
-use op_alloy_consensus::OpTxEnvelope;
-use rayon::prelude::*;
 use rows::Rows;
 use starling_proto::payload::{BlockId, Payload};
 use state::At;
@@ -352,54 +352,6 @@ impl View {
             return Ok(Some(block.payload.header.clone()));
         }
         self.stored_part(number, Snapshot::header)
-    }
-
-    pub fn payload(&self, number: u64) -> Result<Option<Arc<Payload>>, ReadError> {
-        if let Some(block) = self.in_memory(number) {
-            return Ok(Some(block.payload.clone()));
-        }
-        self.stored_part(number, |snapshot, number| {
-            let Some(hash) = snapshot.hash_of(number)? else { return Ok(None) };
-            let (Some(header), Some(transactions)) = (snapshot.header(number)?, snapshot.body(number)?) else { return Ok(None) };
-            Ok(Some(Arc::new(Payload { hash, header, transactions })))
-        })
-    }
-
-    /// The lowest stored block that has its transactions.
-    pub fn oldest_body(&self) -> Result<u64, ReadError> {
-        self.snapshot.oldest_body()
-    }
-
-    pub fn receipts(&self, number: u64) -> Result<Option<Arc<Vec<Receipt>>>, ReadError> {
-        if let Some(block) = self.in_memory(number) {
-            return Ok(Some(block.receipts.clone()));
-        }
-        self.stored_part(number, |snapshot, number| Ok(snapshot.receipts(number)?.map(Arc::new)))
-    }
-
-    /// Senders in block order (recovered again if the block came from the store).
-    pub fn senders(&self, number: u64) -> Result<Option<Vec<Address>>, ReadError> {
-        if let Some(block) = self.in_memory(number) {
-            return Ok(Some(block.senders.clone()));
-        }
-        let Some(payload) = self.payload(number)? else { return Ok(None) };
-        let recover = |raw: &Bytes| -> Result<Address, ReadError> {
-            let damaged = |what: String| ReadError::Damaged(format!("a transaction of block {number}: {what}"));
-            let transaction = OpTxEnvelope::decode_2718_exact(raw).map_err(|e| damaged(e.to_string()))?;
-            // The block has been executed, so its signatures were checked then.
-            transaction.recover_signer_unchecked().map_err(|e| damaged(e.to_string()))
-        };
-        Ok(Some(payload.transactions.par_iter().map(recover).collect::<Result<_, _>>()?))
-    }
-
-    /// Block number and index of a transaction on this branch.
-    pub fn transaction(&self, hash: B256) -> Result<Option<(u64, usize)>, ReadError> {
-        for block in self.all_in_memory() {
-            if let Some(index) = block.transaction_hashes().iter().position(|other| *other == hash) {
-                return Ok(Some((block.payload.number(), index)));
-            }
-        }
-        Ok(self.snapshot.transaction(&hash)?.filter(|(number, _)| *number <= self.base.number))
     }
 
     /// Newest first.

@@ -4,6 +4,7 @@ pub mod block_arg;
 pub mod blocks;
 pub mod call;
 mod call_object;
+pub mod decoded;
 pub mod events;
 pub mod fees;
 pub mod filters;

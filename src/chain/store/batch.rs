@@ -31,6 +31,9 @@ fn kept_rows(blocks: &[Arc<ExecutedBlock>], proven: &mut u64, put: &mut impl FnM
         put(Space::History, &keys::unwind(number), Some(&unwind::encode(overlay)));
         code_rows(overlay, put);
         block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
+        if !block.senders.is_empty() {
+            put(Space::Blocks, &keys::senders(number), Some(&codec::encode_senders(&block.senders)));
+        }
     }
 }
 

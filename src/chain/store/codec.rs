@@ -2,9 +2,9 @@
 //!
 //! Everything here is read back from disk, so decoding never trusts its input: `None` means the row is damaged.
 
-use crate::chain::receipt::Receipt;
-use alloy_primitives::{B256, Bytes, Log};
-use alloy_rlp::{Decodable, RlpDecodable, RlpEncodable};
+use crate::chain::receipt::{MAX_TOPICS, MinedLog, MinedReceipt, Receipt};
+use alloy_primitives::{Address, B256, Bytes, Log, LogData};
+use alloy_rlp::{Decodable, Header, RlpDecodable, RlpEncodable};
 use starling_proto::payload::BlockId;
 
 /// A receipt as a row holds it. Absent fields are marked in `flags`, since 0 and absent differ.
@@ -41,24 +41,114 @@ pub(super) fn encode_receipts(receipts: &[Receipt]) -> Vec<u8> {
 
 pub(super) fn decode_receipts(row: &[u8]) -> Option<Vec<Receipt>> {
     let stored: Vec<StoredReceipt> = decode_whole(row)?;
-    stored
-        .into_iter()
-        .map(|r| {
-            let optional = |flag: u8, value: u64| match r.flags & flag != 0 {
-                true => Some(Some(value)),
-                false => (value == 0).then_some(None),
-            };
-            (r.flags & !(SUCCESS | HAS_NONCE | HAS_VERSION) == 0).then_some(())?;
-            Some(Receipt {
-                tx_type: r.tx_type,
-                success: r.flags & SUCCESS != 0,
-                cumulative_gas_used: r.cumulative_gas_used,
-                deposit_nonce: optional(HAS_NONCE, r.deposit_nonce)?,
-                deposit_version: optional(HAS_VERSION, r.deposit_version)?,
-                logs: r.logs,
-            })
+    stored.into_iter().map(StoredReceipt::read).collect()
+}
+
+impl StoredReceipt {
+    fn read(self) -> Option<Receipt> {
+        let optional = |flag: u8, value: u64| match self.flags & flag != 0 {
+            true => Some(Some(value)),
+            false => (value == 0).then_some(None),
+        };
+        (self.flags & !(SUCCESS | HAS_NONCE | HAS_VERSION) == 0).then_some(())?;
+        Some(Receipt {
+            tx_type: self.tx_type,
+            success: self.flags & SUCCESS != 0,
+            cumulative_gas_used: self.cumulative_gas_used,
+            deposit_nonce: optional(HAS_NONCE, self.deposit_nonce)?,
+            deposit_version: optional(HAS_VERSION, self.deposit_version)?,
+            logs: self.logs,
         })
-        .collect()
+    }
+}
+
+/// The items of an RLP list, each with its header, found by their lengths alone. `None` is a damaged item; nothing follows it.
+struct Items<'a>(&'a [u8]);
+
+impl<'a> Items<'a> {
+    /// The items of a list that fills the whole input.
+    fn of(mut list: &'a [u8]) -> Option<Self> {
+        let payload = Header::decode_bytes(&mut list, true).ok()?;
+        list.is_empty().then_some(Self(payload))
+    }
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Option<&'a [u8]>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut rest = self.0;
+        let item = Header::decode(&mut rest).ok().and_then(|header| {
+            // A single byte below 0x80 is its own header, which decoding leaves in place.
+            self.0.split_at_checked(self.0.len() - rest.len() + header.payload_length)
+        });
+        self.0 = item.map_or(&[], |(_, rest)| rest);
+        Some(item.map(|(item, _)| item))
+    }
+}
+
+/// Cumulative gas and the logs of an encoded receipt, without the logs being decoded.
+fn gas_and_logs(receipt: &[u8]) -> Option<(u64, Items<'_>)> {
+    let mut fields = Items::of(receipt)?.skip(2);
+    Some((decode_whole(fields.next()??)?, Items::of(fields.next()??)?))
+}
+
+/// One receipt of a row of receipts; of those before it only lengths are read. `Some(None)`: there is no such receipt.
+pub(super) fn decode_receipt(row: &[u8], index: usize) -> Option<Option<MinedReceipt>> {
+    let (mut gas_before, mut logs_before) = (0, 0);
+    for (at, item) in Items::of(row)?.enumerate() {
+        let item = item?;
+        if at == index {
+            let receipt = decode_whole::<StoredReceipt>(item)?.read()?;
+            return Some(Some(MinedReceipt { receipt, gas_before, logs_before }));
+        }
+        let (gas, mut logs) = gas_and_logs(item)?;
+        gas_before = gas;
+        logs_before = logs.try_fold(logs_before, |count, log| log.map(|_| count + 1))?;
+    }
+    Some(None)
+}
+
+/// The logs of a row of receipts that `wanted` accepts by address and topics. Other logs are not copied.
+pub(super) fn decode_logs(row: &[u8], wanted: &dyn Fn(&Address, &[B256]) -> bool) -> Option<Vec<MinedLog>> {
+    let (mut found, mut log_index) = (Vec::new(), 0);
+    for (index, receipt) in Items::of(row)?.enumerate() {
+        for log in gas_and_logs(receipt?)?.1 {
+            let mut fields = Items::of(log?)?;
+            let address: Address = decode_whole(fields.next()??)?;
+            let (mut topics, mut count) = ([B256::ZERO; MAX_TOPICS], 0);
+            for topic in Items::of(fields.next()??)? {
+                *topics.get_mut(count)? = decode_whole(topic?)?;
+                count += 1;
+            }
+            if wanted(&address, &topics[..count]) {
+                let data = LogData::new_unchecked(topics[..count].to_vec(), decode_whole(fields.next()??)?);
+                found.push(MinedLog { index, log_index, log: Log { address, data } });
+            }
+            log_index += 1;
+        }
+    }
+    Some(found)
+}
+
+/// One transaction of a row of transactions. `Some(None)`: there is no such transaction.
+pub(super) fn decode_transaction(row: &[u8], index: usize) -> Option<Option<Bytes>> {
+    match Items::of(row)?.nth(index) {
+        None => Some(None),
+        Some(item) => decode_whole(item?).map(Some),
+    }
+}
+
+pub(super) fn encode_senders(senders: &[Address]) -> Vec<u8> {
+    senders.iter().flat_map(|sender| sender.0.0).collect()
+}
+
+pub(super) fn decode_senders(row: &[u8]) -> Option<Vec<Address>> {
+    let (senders, rest) = row.as_chunks::<20>();
+    rest.is_empty().then(|| senders.iter().copied().map(Address::from).collect())
 }
 
 /// Where a transaction stands: block number and index in the block.
@@ -118,16 +208,14 @@ pub(super) fn decode_number(row: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloy_primitives::{Address, LogData};
     use proptest::prelude::*;
 
     fn log() -> impl Strategy<Value = Log> {
-        (any::<[u8; 20]>(), prop::collection::vec(any::<[u8; 32]>(), 0..5), prop::collection::vec(any::<u8>(), 0..80)).prop_map(
-            |(address, topics, data)| Log {
+        (any::<[u8; 20]>(), prop::collection::vec(any::<[u8; 32]>(), 0..=MAX_TOPICS), prop::collection::vec(any::<u8>(), 0..80))
+            .prop_map(|(address, topics, data)| Log {
                 address: Address::from(address),
                 data: LogData::new_unchecked(topics.into_iter().map(B256::from).collect(), data.into()),
-            },
-        )
+            })
     }
 
     fn receipt() -> impl Strategy<Value = Receipt> {
@@ -147,7 +235,38 @@ mod tests {
     proptest! {
         #[test]
         fn receipts_round_trip(receipts in prop::collection::vec(receipt(), 0..6)) {
-            prop_assert_eq!(decode_receipts(&encode_receipts(&receipts)), Some(receipts));
+            let row = encode_receipts(&receipts);
+            let (mut gas_before, mut logs) = (0, Vec::new());
+            for (index, receipt) in receipts.iter().enumerate() {
+                let logs_before = logs.len();
+                let mined = MinedReceipt { receipt: receipt.clone(), gas_before, logs_before };
+                prop_assert_eq!(decode_receipt(&row, index), Some(Some(mined)));
+                gas_before = receipt.cumulative_gas_used;
+                let mined = receipt.logs.iter().enumerate();
+                logs.extend(mined.map(|(n, log)| MinedLog { index, log_index: logs_before + n, log: log.clone() }));
+            }
+            prop_assert_eq!(decode_receipt(&row, receipts.len()), Some(None));
+            prop_assert_eq!(decode_logs(&row, &|_, _| true), Some(logs.clone()));
+            logs.retain(|log| log.log.topics().len() == 2);
+            prop_assert_eq!(decode_logs(&row, &|_, topics| topics.len() == 2), Some(logs));
+            prop_assert_eq!(decode_receipts(&row), Some(receipts));
+        }
+
+        #[test]
+        fn one_transaction_is_read_from_a_body(body in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..6)) {
+            let body: Vec<Bytes> = body.into_iter().map(Bytes::from).collect();
+            let row = alloy_rlp::encode(&body);
+            for (index, transaction) in body.iter().enumerate() {
+                prop_assert_eq!(decode_transaction(&row, index), Some(Some(transaction.clone())));
+            }
+            prop_assert_eq!(decode_transaction(&row, body.len()), Some(None));
+        }
+
+        #[test]
+        fn senders_round_trip(senders in prop::collection::vec(any::<[u8; 20]>().prop_map(Address::from), 0..6)) {
+            let row = encode_senders(&senders);
+            prop_assert!(row.is_empty() || decode_senders(&row[1..]).is_none());
+            prop_assert_eq!(decode_senders(&row), Some(senders));
         }
 
         #[test]
@@ -161,6 +280,7 @@ mod tests {
                 prop_assert_eq!(decode_receipts(&row), None);
             } else {
                 row[at] = byte;
+                let _ = (decode_receipt(&row, 1), decode_logs(&row, &|_, _| true));
                 if let Some(read) = decode_receipts(&row) {
                     prop_assert_eq!(encode_receipts(&read), row);
                 }
@@ -170,6 +290,9 @@ mod tests {
         #[test]
         fn hostile_rows_never_panic(row in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode_receipts(&row);
+            let _ = decode_receipt(&row, 1);
+            let _ = decode_logs(&row, &|_, _| true);
+            let _ = decode_transaction(&row, 1);
             let _ = decode_before(&row);
             let _ = decode_id(&row);
         }

@@ -14,6 +14,7 @@ pub const STORAGE_NODE: u8 = b'u';
 pub(super) const HEADER: u8 = b'h';
 pub(super) const BODY: u8 = b'b';
 pub(super) const RECEIPTS: u8 = b'r';
+pub(super) const SENDERS: u8 = b's';
 
 /// `a‖keccak(address)` → RLP of nonce, balance, storage root, code hash.
 pub fn account(account: &B256) -> Bytes {
@@ -103,7 +104,7 @@ pub(super) fn trie_history_bytes(number: u64) -> Bytes {
     key(b'B', &[&number.to_be_bytes()])
 }
 
-/// `number‖b`, `h` or `r` in `blocks` → RLP of the list of raw transactions, RLP of the header, receipts.
+/// `number‖b`, `h`, `r` or `s` in `blocks` → RLP of the list of raw transactions, RLP of the header, receipts, senders.
 pub(super) fn block_row(number: u64, kind: u8) -> Bytes {
     [&number.to_be_bytes()[..], &[kind]].concat().into()
 }
@@ -125,6 +126,11 @@ pub(super) fn body(number: u64) -> Bytes {
 
 pub(super) fn receipts(number: u64) -> Bytes {
     block_row(number, RECEIPTS)
+}
+
+/// Absent in blocks without transactions, and in those that versions before schema 4 wrote.
+pub(super) fn senders(number: u64) -> Bytes {
+    block_row(number, SENDERS)
 }
 
 /// `n‖number` in `index` → hash of the canonical block.

@@ -3,11 +3,11 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{Batch, SCHEMA, Snapshot, Space, Store, StoreError, codec, keys},
+    store::{Batch, Snapshot, Space, Store, StoreError, codec, keys},
     view::ReadError,
 };
-use alloy_primitives::{B256, Bytes};
-use std::path::Path;
+use alloy_primitives::{Address, B256, Bytes};
+use std::{path::Path, sync::atomic::Ordering};
 
 /// Bytes of rows after which a repair commits.
 const BATCH: usize = 4 << 20;
@@ -24,7 +24,10 @@ pub(in crate::chain) const KINDS: [(Space, &[(u8, &str)]); 6] = [
         ],
     ),
     (Space::History, &[(b'H', "state history"), (b'T', "trie history"), (b'B', "trie history marks"), (b'U', "unwind records")]),
-    (Space::Blocks, &[(keys::HEADER, "headers"), (keys::BODY, "bodies"), (keys::RECEIPTS, "receipts")]),
+    (
+        Space::Blocks,
+        &[(keys::HEADER, "headers"), (keys::BODY, "bodies"), (keys::RECEIPTS, "receipts"), (keys::SENDERS, "senders")],
+    ),
     (Space::Index, &[(b'n', "hashes by number"), (b'N', "numbers by hash"), (b'x', "transactions")]),
     (Space::Code, &[]),
     (Space::Meta, &[]),
@@ -69,8 +72,9 @@ impl Snapshot {
         self.0.kept.unwinds
     }
 
+    /// Version of the layout that the store has on the disk.
     pub fn schema(&self) -> u32 {
-        SCHEMA
+        self.0.inner.schema.load(Ordering::Relaxed)
     }
 }
 
@@ -142,6 +146,11 @@ impl Rewrite<'_> {
 
     pub(in crate::chain) fn receipts(&mut self, number: u64, receipts: &[Receipt]) -> Result<(), StoreError> {
         self.set(Space::Blocks, &keys::receipts(number), Some(&codec::encode_receipts(receipts).into()))
+    }
+
+    pub(in crate::chain) fn senders(&mut self, number: u64, senders: &[Address]) -> Result<(), StoreError> {
+        let row = (!senders.is_empty()).then(|| codec::encode_senders(senders).into());
+        self.set(Space::Blocks, &keys::senders(number), row.as_ref())
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {

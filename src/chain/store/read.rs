@@ -1,12 +1,12 @@
 //! Typed reads of a [`Snapshot`]: what each row means.
 
 use crate::chain::{
-    receipt::Receipt,
-    store::{Snapshot, Space, StoreError, UnwindRecord, codec, keys, unwind, words},
+    receipt::{MinedLog, MinedReceipt, Receipt},
+    store::{SENDERS_ROW, Snapshot, Space, StoreError, UnwindRecord, codec, keys, unwind, words},
     view::ReadError,
 };
 use alloy_consensus::Header;
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::{Address, B256, Bytes};
 use fjall::Readable;
 use starling_proto::payload::BlockId;
 use std::ops::RangeInclusive;
@@ -129,7 +129,7 @@ impl Snapshot {
         let ends = keys::block_row(next, 0)..=keys::block_row(last, u8::MAX);
         let mut body = None;
         for row in self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], ends) {
-            let wanted = |key: &fjall::UserKey| key.last() != Some(&keys::RECEIPTS);
+            let wanted = |key: &fjall::UserKey| !matches!(key.last(), Some(&keys::RECEIPTS | &keys::SENDERS));
             let (key, row) = row.into_inner_if(wanted).map_err(|error| ReadError::Store(words(&error)))?;
             let Some(row) = row else { continue };
             match (keys::block_row_parts(&key), body.take()) {
@@ -160,6 +160,33 @@ impl Snapshot {
 
     pub fn receipts(&self, number: u64) -> Result<Option<Vec<Receipt>>, ReadError> {
         self.read(Space::Blocks, &keys::receipts(number), codec::decode_receipts)
+    }
+
+    /// One receipt of a block, read without the others; `Some(None)` if the block has no such transaction.
+    pub fn receipt(&self, number: u64, index: usize) -> Result<Option<Option<MinedReceipt>>, ReadError> {
+        self.read(Space::Blocks, &keys::receipts(number), |row| codec::decode_receipt(row, index))
+    }
+
+    /// The logs of a block that `wanted` accepts by address and topics.
+    pub fn logs(&self, number: u64, wanted: &dyn Fn(&Address, &[B256]) -> bool) -> Result<Option<Vec<MinedLog>>, ReadError> {
+        self.read(Space::Blocks, &keys::receipts(number), |row| codec::decode_logs(row, wanted))
+    }
+
+    /// Some raw transactions of a block, read without the others: all that `indexes` names, `None` for those that are not there.
+    pub fn transactions(&self, number: u64, indexes: &[usize]) -> Result<Option<Vec<Option<Bytes>>>, ReadError> {
+        self.read(Space::Blocks, &keys::body(number), |row| {
+            indexes.iter().map(|index| codec::decode_transaction(row, *index)).collect()
+        })
+    }
+
+    /// The first block from which on the senders of every block are kept.
+    pub fn oldest_senders(&self) -> Result<u64, ReadError> {
+        Ok(self.read(Space::Meta, SENDERS_ROW, codec::decode_number)?.unwrap_or(u64::MAX))
+    }
+
+    /// Senders in block order; `None` in a block that an older version wrote.
+    pub fn senders(&self, number: u64) -> Result<Option<Vec<Address>>, ReadError> {
+        self.read(Space::Blocks, &keys::senders(number), codec::decode_senders)
     }
 
     /// Block number and index of a transaction in the canonical chain.

@@ -5,9 +5,9 @@ use crate::chain::{
     receipt::{block_bloom, receipts_root},
     rules::ChainSpec,
     store::{KINDS, Snapshot, Space, is_own},
-    view::ReadError,
+    view::{ReadError, recover},
 };
-use alloy_primitives::{B256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, keccak256};
 use alloy_trie::root::ordered_trie_root_encoded;
 use rayon::prelude::*;
 
@@ -24,6 +24,8 @@ pub(in crate::chain) struct Checked {
     pub receipts: bool,
     /// An index row of it is missing or another's.
     pub index: bool,
+    /// The senders that its row should have and has not. A block that an older version wrote needs no such row.
+    pub senders: Option<Vec<Address>>,
 }
 
 /// Looks at a canonical block. The first error ends it.
@@ -51,9 +53,11 @@ pub(in crate::chain) fn check_block(
     if snapshot.number_of(&hash)? != Some(number) {
         index(format!("the index row from hash to number of {block} is missing or another's"));
     }
+    let mut senders = None;
     match snapshot.body(number)? {
         Some(body) if ordered_trie_root_encoded(&body) == header.transactions_root => {
             checked.transactions = body.len() as u64;
+            senders = stray_senders(snapshot, number, &body)?;
             for (place, raw) in body.iter().enumerate() {
                 let hash = keccak256(raw);
                 if snapshot.transaction(&hash)? != Some((number, place)) {
@@ -62,6 +66,10 @@ pub(in crate::chain) fn check_block(
             }
         }
         _ => checked.damages.push((format!("the transactions of {block} are missing or another's"), Remedy::Resync)),
+    }
+    if senders.is_some() {
+        checked.senders = senders;
+        checked.damages.push((format!("the senders of {block} are missing or another's"), Remedy::Repair));
     }
     let fork = spec.at(header.timestamp).op;
     let sound = match snapshot.receipts(number) {
@@ -76,6 +84,18 @@ pub(in crate::chain) fn check_block(
         checked.damages.push((format!("the receipts of {block} are missing or another's"), Remedy::Repair));
     }
     Ok(checked)
+}
+
+/// The senders of a block if its row of senders has others, or is missing.
+fn stray_senders(snapshot: &Snapshot, number: u64, body: &[Bytes]) -> Result<Option<Vec<Address>>, ReadError> {
+    let stored = match snapshot.senders(number) {
+        Ok(None) if body.is_empty() || number < snapshot.oldest_senders()? => return Ok(None),
+        Ok(stored) => stored,
+        Err(ReadError::Damaged(_)) => None,
+        Err(error) => return Err(error),
+    };
+    let senders = body.iter().map(|raw| recover(number, raw)).collect::<Result<Vec<_>, _>>()?;
+    Ok((stored.as_ref() != Some(&senders)).then_some(senders))
 }
 
 /// `genesis` is the hash of the genesis block.
@@ -127,9 +147,8 @@ pub(super) fn check(snapshot: &Snapshot, spec: &ChainSpec, genesis: B256, report
     report.count("transactions", transactions);
     let all = head.number.saturating_sub(first) + 1;
     // How many transactions there should be is known if every block is.
-    for (space, expected) in
-        [(Space::Blocks, [all; 3]), (Space::Index, [all, all, if complete { transactions } else { u64::MAX }])]
-    {
+    let expected = [all, all, if complete { transactions } else { u64::MAX }];
+    for (space, expected) in [(Space::Blocks, &[all; 4][..]), (Space::Index, &expected)] {
         if let Err(error) = extra(snapshot, space, expected, report) {
             report.unreadable(&format!("the keyspace {}", space.name()), &error);
         }
@@ -143,8 +162,8 @@ fn look(snapshot: &Snapshot, spec: &ChainSpec, number: u64) -> Result<Option<(B2
 }
 
 /// Names rows of no known kind, and the kinds of which there are more rows than the blocks of the chain have, in the order of [`KINDS`].
-fn extra(snapshot: &Snapshot, space: Space, expected: [u64; 3], report: &mut Report) -> Result<(), ReadError> {
-    let mut stored = [0; 3];
+fn extra(snapshot: &Snapshot, space: Space, expected: &[u64], report: &mut Report) -> Result<(), ReadError> {
+    let mut stored = vec![0; expected.len()];
     for row in snapshot.rows(space, &[]) {
         let (key, _) = row?;
         match space.kind(&key) {
@@ -154,7 +173,7 @@ fn extra(snapshot: &Snapshot, space: Space, expected: [u64; 3], report: &mut Rep
         }
     }
     for ((stored, expected), (_, kind)) in stored.into_iter().zip(expected).zip(KINDS[space as usize].1) {
-        if stored > expected {
+        if stored > *expected {
             // A block that is no longer canonical would be served as if it were.
             report.add(format!("there are {stored} rows of {kind}, and the chain has {expected}"), Remedy::Repair);
         }

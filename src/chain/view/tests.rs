@@ -3,13 +3,14 @@
 use super::*;
 use crate::chain::{
     changes::{AccountChange, Changes, StorageChange},
-    store::{Identity, Store, StoreError, keys},
+    receipt::{mined_logs, mined_receipt},
+    store::{Identity, Space, Store, StoreError, keys},
     trie,
 };
 use alloy_consensus::{SignableTransaction, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{KECCAK256_EMPTY, Log, LogData, Signature};
-use op_alloy_consensus::TxDeposit;
+use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use std::{collections::VecDeque, path::Path};
 
@@ -163,10 +164,22 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
     assert_eq!(view.header_of(number).unwrap().as_ref(), Some(&block.payload.header));
     assert_eq!(view.payload(number).unwrap().as_ref(), Some(&block.payload));
     assert_eq!(view.receipts(number).unwrap().as_ref(), Some(&block.receipts));
-    assert_eq!(view.senders(number).unwrap().as_ref(), Some(&block.senders));
+    assert_eq!(view.senders(&block.payload).unwrap(), block.senders);
     for (index, transaction) in block.payload.transactions.iter().enumerate() {
         assert_eq!(view.transaction(keccak256(transaction)).unwrap(), Some((number, index)));
+        assert_eq!(view.raw_transaction(number, index).unwrap().as_ref(), Some(transaction));
+        let mined = view.mined(number, index).unwrap().unwrap();
+        assert_eq!((mined.block, &mined.header, mined.index), (block.payload.id(), &block.payload.header, index));
+        assert_eq!((&mined.first, &mined.raw, mined.sender), (&block.payload.transactions[0], transaction, block.senders[index]));
+        assert_eq!(Some(mined.receipt), mined_receipt(&block.receipts, index));
     }
+    let beyond = block.payload.transactions.len();
+    assert!(view.mined(number, beyond).unwrap().is_none() && view.raw_transaction(number, beyond).unwrap().is_none());
+    let logs = view.logs(number, &|_, topics| topics == [B256::ZERO]).unwrap().unwrap();
+    let expected = mined_logs(&block.receipts, &|_, _| true).into_iter();
+    let expected = expected.map(|log| (log.clone(), keccak256(&block.payload.transactions[log.index])));
+    assert_eq!(logs, expected.collect::<Vec<_>>());
+    assert_eq!(view.logs(number, &|_, _| false).unwrap(), Some(vec![]));
 }
 
 /// What an abandoned branch had must not show.
@@ -319,26 +332,73 @@ fn blocks_that_do_not_link_are_refused() {
     assert_eq!(store.head().number, 2);
 }
 
-#[test]
-fn senders_of_stored_blocks_are_recovered() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut dice = Dice(StdRng::seed_from_u64(5));
-    let store = create(dir.path(), CACHES[2], &mut Plain::default(), &mut dice);
+/// A block of one transaction that this sender is said to have sent, and who signed it.
+fn signed(parent: BlockId, sender: Option<Address>) -> (Arc<ExecutedBlock>, Address) {
     let secret = secp256k1::SecretKey::from_slice(&[0x42; 32]).unwrap();
     let public = secret.public_key(secp256k1::SECP256K1).serialize_uncompressed();
-    let sender = Address::from_slice(&keccak256(&public[1..])[12..]);
-    let transaction = TxLegacy { chain_id: Some(901), nonce: 3, gas_limit: 21_000, ..Default::default() };
+    let signer = Address::from_slice(&keccak256(&public[1..])[12..]);
+    let transaction = TxLegacy { chain_id: Some(901), nonce: parent.number, gas_limit: 21_000, ..Default::default() };
     let message = secp256k1::Message::from_digest(transaction.signature_hash().0);
     let (id, bytes) = secp256k1::SECP256K1.sign_ecdsa_recoverable(&message, &secret).serialize_compact();
     let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) == 1);
     let raw = OpTxEnvelope::from(transaction.into_signed(signature)).encoded_2718();
-    let header = Header { parent_hash: store.head().hash, number: 1, ..Default::default() };
-    let payload = Payload::sealed(header, vec![raw.into()]);
-    let block = ExecutedBlock::new(Arc::new(payload), vec![sender], Arc::default(), Arc::default());
-    store.commit(&[Arc::new(block)], None, None).unwrap();
+    let header = Header { parent_hash: parent.hash, number: parent.number + 1, ..Default::default() };
+    let receipt = Receipt {
+        tx_type: 0,
+        success: true,
+        cumulative_gas_used: 21_000,
+        logs: vec![],
+        deposit_nonce: None,
+        deposit_version: None,
+    };
+    let payload = Arc::new(Payload::sealed(header, vec![raw.into()]));
+    let senders = vec![sender.unwrap_or(signer)];
+    (Arc::new(ExecutedBlock::new(payload, senders, Arc::new(vec![receipt]), Arc::default())), signer)
+}
+
+#[test]
+fn senders_are_stored_with_their_block_and_not_recovered() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut dice = Dice(StdRng::seed_from_u64(5));
+    let store = create(dir.path(), CACHES[2], &mut Plain::default(), &mut dice);
+    let said = Address::repeat_byte(0x77);
+    let (block, signer) = signed(store.head(), Some(said));
+    assert_ne!(said, signer);
+    store.commit(std::slice::from_ref(&block), None, None).unwrap();
     let view = View::new(store.snapshot().unwrap(), vec![], None, None).unwrap();
-    assert_eq!(view.senders(1).unwrap(), Some(vec![sender]));
-    assert_eq!(view.senders(2).unwrap(), None);
+    assert_eq!(view.senders(&block.payload).unwrap(), [said]);
+    assert_eq!(view.mined(1, 0).unwrap().unwrap().sender, said);
+    store.unwind_one().unwrap();
+    assert_eq!(store.snapshot().unwrap().senders(1).unwrap(), None);
+}
+
+#[test]
+fn a_store_of_the_version_before_senders_is_read_and_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut dice = Dice(StdRng::seed_from_u64(5));
+    let store = create(dir.path(), CACHES[2], &mut Plain::default(), &mut dice);
+    let (old, signer) = signed(store.head(), None);
+    store.commit(std::slice::from_ref(&old), None, None).unwrap();
+    let mut rewrite = store.rewrite();
+    rewrite.senders(1, &[]).unwrap();
+    rewrite.set(Space::Meta, b"senders", None).unwrap();
+    rewrite.set(Space::Meta, b"schema", Some(&Bytes::from_static(&[0, 0, 0, 3]))).unwrap();
+    rewrite.finish().unwrap();
+    drop(store);
+
+    let store = Store::open(dir.path(), CACHES[2], None).unwrap();
+    assert_eq!((store.snapshot().unwrap().schema(), store.snapshot().unwrap().oldest_senders().unwrap()), (3, u64::MAX));
+    let view = View::new(store.snapshot().unwrap(), vec![], None, None).unwrap();
+    assert_eq!(view.senders(&old.payload).unwrap(), [signer]);
+    assert_eq!(view.mined(1, 0).unwrap().unwrap().sender, signer);
+    let (new, _) = signed(store.head(), None);
+    store.commit(&[new], None, None).unwrap();
+    drop((view, store));
+
+    let store = Store::open(dir.path(), CACHES[2], None).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    assert_eq!((snapshot.schema(), snapshot.oldest_senders().unwrap()), (4, 2));
+    assert_eq!((snapshot.senders(1).unwrap(), snapshot.senders(2).unwrap()), (None, Some(vec![signer])));
 }
 
 /// Going back far below the store reads each record once, and views of the same snapshot share what was read.

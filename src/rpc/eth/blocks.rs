@@ -2,14 +2,11 @@
 
 use super::{
     block_arg::{BlockArg, BlockTag},
-    shape::{BlockJson, HeaderJson, Place, TransactionJson, TransactionsJson, sender},
+    decoded::transaction,
+    shape::{BlockJson, HeaderJson, Place, TransactionJson, TransactionsJson},
 };
 use crate::{
-    chain::{
-        receipt::Receipt,
-        rules::Rules,
-        view::{ReadError, View},
-    },
+    chain::{rules::Rules, view::View},
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
@@ -17,52 +14,13 @@ use crate::{
     },
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
-use op_alloy_consensus::OpTxEnvelope;
-use starling_proto::payload::{Payload, decode_transaction};
-use std::sync::Arc;
 
-/// A block of the chain with what its execution left.
-pub struct Block {
-    pub payload: Arc<Payload>,
-    pub receipts: Arc<Vec<Receipt>>,
-}
-
-impl Block {
-    pub fn load(view: &View, number: u64) -> Result<Option<Self>, RpcError> {
-        let (Some(payload), Some(receipts)) = (view.payload(number)?, view.receipts(number)?) else { return Ok(None) };
-        if payload.transactions.len() != receipts.len() {
-            return Err(ReadError::Damaged(format!("receipts of block {number}")).into());
-        }
-        Ok(Some(Self { payload, receipts }))
-    }
-
-    pub fn transaction(&self, index: usize) -> Result<OpTxEnvelope, RpcError> {
-        decode_transaction(&self.payload.transactions[index]).map_err(|error| {
-            ReadError::Damaged(format!("transaction {index} of block {}: {error}", self.payload.number())).into()
-        })
-    }
-
-    pub fn place(&self, index: usize) -> Place {
-        let (header, receipt) = (&self.payload.header, &self.receipts[index]);
-        Place {
-            block: self.payload.id(),
-            timestamp: header.timestamp,
-            index,
-            base_fee: header.base_fee_per_gas,
-            deposit_nonce: receipt.deposit_nonce,
-            deposit_version: receipt.deposit_version,
-        }
-    }
-
-    /// One transaction; `None` if the block has no such index.
-    fn transaction_json(&self, index: usize) -> Result<Option<TransactionJson>, RpcError> {
-        if index >= self.receipts.len() {
-            return Ok(None);
-        }
-        let tx = self.transaction(index)?;
-        let from = sender(&tx).ok_or_else(|| RpcError::server("invalid sender"))?;
-        Ok(Some(TransactionJson::new(&tx, from, Some(&self.place(index)))))
-    }
+/// One transaction of a block; `None` if the block has no such index.
+fn transaction_json(view: &View, number: u64, index: usize) -> Result<Option<TransactionJson>, RpcError> {
+    let Some(mined) = view.mined(number, index)? else { return Ok(None) };
+    let place = Place::new(mined.block, &mined.header, index, &mined.receipt.receipt);
+    let tx = transaction(number, &mined.raw)?;
+    Ok(Some(TransactionJson::new(&tx, mined.sender, Some(&place))))
 }
 
 /// A block's transactions in full, or none of them loaded for hashes.
@@ -73,11 +31,10 @@ fn block_json(context: &RpcContext, view: &View, number: u64, full: bool) -> Res
         let hashes = payload.transactions.iter().map(keccak256).collect();
         return Ok(Some(BlockJson::new(&payload, optimism, TransactionsJson::Hashes(hashes))));
     }
-    let Some(block) = Block::load(view, number)? else { return Ok(None) };
-    let senders = view.senders(number)?.unwrap_or_default();
-    let transactions = (senders.into_iter().take(block.receipts.len()).enumerate())
-        .map(|(index, from)| Ok(TransactionJson::new(&block.transaction(index)?, from, Some(&block.place(index)))))
-        .collect::<Result<_, RpcError>>()?;
+    let Some(block) = context.blocks.load(view, number)? else { return Ok(None) };
+    let transactions = (block.transactions.iter().zip(block.senders(view)?).enumerate())
+        .map(|(index, (tx, from))| TransactionJson::new(tx, *from, Some(&block.place(index))))
+        .collect();
     Ok(Some(BlockJson::new(&block.payload, optimism, TransactionsJson::Full(transactions))))
 }
 
@@ -146,8 +103,7 @@ pub fn get_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
     let view = context.view();
     if let Some((number, index)) = view.transaction(hash)? {
-        let block = Block::load(&view, number)?;
-        return reply(block.map(|block| block.transaction_json(index)).transpose()?.flatten());
+        return reply(transaction_json(&view, number, index)?);
     }
     reply(context.chain.pool.get(&hash).map(|pooled| TransactionJson::pooled(&pooled)))
 }
@@ -164,7 +120,7 @@ pub fn get_raw_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
 }
 
 fn raw_transaction(view: &View, number: u64, index: usize) -> Result<Option<Bytes>, RpcError> {
-    Ok(view.payload(number)?.and_then(|payload| payload.transactions.get(index).cloned()))
+    view.raw_transaction(number, index).map_err(Into::into)
 }
 
 /// A place in a block, by tag and index: the block's number is `None` if there is no such block.
@@ -194,8 +150,7 @@ pub fn get_transaction_by_hash_and_index(context: &RpcContext, args: Args) -> Re
 }
 
 fn transaction_at(view: &View, (number, index): (Option<u64>, usize)) -> Reply {
-    let block = number.map(|number| Block::load(view, number)).transpose()?.flatten();
-    reply(block.map(|block| block.transaction_json(index)).transpose()?.flatten())
+    reply(number.map(|number| transaction_json(view, number, index)).transpose()?.flatten())
 }
 
 pub fn get_raw_transaction_by_number_and_index(context: &RpcContext, args: Args) -> Reply {

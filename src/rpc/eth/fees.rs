@@ -2,7 +2,7 @@
 
 use super::{
     block_arg::{BlockArg, BlockTag},
-    blocks::Block,
+    decoded::Block,
     shape::effective_gas_price,
 };
 use crate::{
@@ -28,7 +28,7 @@ const MAX_PERCENTILES: usize = 100;
 
 pub fn max_priority_fee_per_gas(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
-    reply(U128::from(suggested_tip(&context.view())?))
+    reply(U128::from(suggested_tip(context, &context.view())?))
 }
 
 /// The suggested tip on top of the head's base fee.
@@ -36,7 +36,7 @@ pub fn gas_price(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
     let base_fee = view.header().base_fee_per_gas.unwrap_or(0);
-    reply(U128::from(suggested_tip(&view)? + u128::from(base_fee)))
+    reply(U128::from(suggested_tip(context, &view)? + u128::from(base_fee)))
 }
 
 /// The base fee of the block to come.
@@ -61,14 +61,14 @@ pub fn blob_base_fee(context: &RpcContext, args: Args) -> Reply {
 
 /// geth's rule for OP chains: the minimum unless the newest block had no room for one more transaction as large as its largest;
 /// then a tenth above the median tip it was paid.
-fn suggested_tip(view: &View) -> Result<u128, RpcError> {
-    let Some(block) = Block::load(view, view.head().number)? else { return Ok(MIN_TIP) };
+fn suggested_tip(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
+    let Some(block) = context.blocks.load(view, view.head().number)? else { return Ok(MIN_TIP) };
     let header = &block.payload.header;
     let largest = gas_used(&block.receipts).max().unwrap_or(0);
     if largest > header.gas_limit || header.gas_used.saturating_add(largest) <= header.gas_limit {
         return Ok(MIN_TIP);
     }
-    let mut tips = tips(&block)?;
+    let mut tips = tips(&block);
     tips.sort_unstable();
     let Some(median) = tips.get(tips.len() / 2) else { return Ok(MIN_TIP) };
     Ok(median.saturating_add(median / 10).clamp(MIN_TIP, MAX_TIP))
@@ -84,13 +84,10 @@ fn gas_used(receipts: &[Receipt]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// What each transaction paid the block's builder, wei per gas; deposits nothing.
-fn tips(block: &Block) -> Result<Vec<u128>, RpcError> {
+fn tips(block: &Block) -> Vec<u128> {
     let base_fee = block.payload.header.base_fee_per_gas;
-    let tip = |index| {
-        let price = effective_gas_price(&block.transaction(index)?, base_fee);
-        Ok(price.saturating_sub(base_fee.unwrap_or(0).into()))
-    };
-    (0..block.receipts.len()).map(tip).collect()
+    let tip = |tx| effective_gas_price(tx, base_fee).saturating_sub(base_fee.unwrap_or(0).into());
+    block.transactions.iter().map(tip).collect()
 }
 
 #[derive(Debug, Serialize)]
@@ -149,7 +146,7 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
         // Neither rule set has blob transactions; in Jovian the field counts data of another kind.
         history.blob_gas_used_ratio.push(0.0);
         if !percentiles.is_empty() {
-            let block = Block::load(&view, number)?.ok_or_else(|| RpcError::server("header not found"))?;
+            let block = context.blocks.load(&view, number)?.ok_or_else(|| RpcError::server("header not found"))?;
             history.reward.push(rewards(&block, &percentiles)?);
         }
         if number == newest {
@@ -186,7 +183,7 @@ fn check_percentiles(percentiles: &[f64]) -> Result<(), RpcError> {
 
 /// The tips at these percentiles of the block's gas.
 fn rewards(block: &Block, percentiles: &[f64]) -> Result<Vec<U128>, RpcError> {
-    let mut paid: Vec<(u128, u64)> = tips(block)?.into_iter().zip(gas_used(&block.receipts)).collect();
+    let mut paid: Vec<(u128, u64)> = tips(block).into_iter().zip(gas_used(&block.receipts)).collect();
     paid.sort_by_key(|(tip, _)| *tip);
     Ok(at_percentiles(&paid, block.payload.header.gas_used, percentiles))
 }

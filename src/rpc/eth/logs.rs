@@ -1,8 +1,14 @@
 //! Logs: which ones a filter means, over a bounded range of blocks by header bloom first, or block by block as the chain moves.
 
-use super::{block_arg::BlockTag, blocks::Block, receipt::LogJson};
+use super::{block_arg::BlockTag, receipt::LogJson};
 use crate::{
-    chain::{abandoned::Abandoned, evm::Deadline, heads::Step, view::View},
+    chain::{
+        abandoned::Abandoned,
+        evm::Deadline,
+        heads::Step,
+        receipt::{MAX_TOPICS, MinedLog, mined_logs},
+        view::View,
+    },
     rpc::{
         RpcContext,
         api::Bounds,
@@ -11,7 +17,8 @@ use crate::{
         params::{Arg, Args, bytes},
     },
 };
-use alloy_primitives::{Address, B256, Bloom, Log, keccak256};
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, Bloom, keccak256};
 use serde_json::{Map, Value};
 use starling_proto::payload::BlockId;
 use std::{collections::VecDeque, sync::Arc};
@@ -34,8 +41,6 @@ impl Default for LogLimits {
     }
 }
 
-/// Positions of topics, which the EVM has four of.
-const MAX_TOPICS: usize = 4;
 /// Alternatives in one position, and addresses.
 const MAX_ALTERNATIVES: usize = 1000;
 
@@ -60,10 +65,10 @@ fn bits(value: &[u8]) -> Bits {
 }
 
 impl Filter {
-    pub fn matches(&self, log: &Log) -> bool {
-        (self.addresses.is_empty() || self.addresses.contains(&log.address))
-            && self.topics.len() <= log.topics().len()
-            && self.topics.iter().zip(log.topics()).all(|(wanted, topic)| wanted.is_empty() || wanted.contains(topic))
+    pub fn matches(&self, address: &Address, topics: &[B256]) -> bool {
+        (self.addresses.is_empty() || self.addresses.contains(address))
+            && self.topics.len() <= topics.len()
+            && self.topics.iter().zip(topics).all(|(wanted, topic)| wanted.is_empty() || wanted.contains(topic))
     }
 
     /// Whether a block with this bloom can hold a matching log.
@@ -87,16 +92,21 @@ impl Filter {
             + bits * size_of::<Bits>()
     }
 
-    /// The matching logs of a block.
-    pub fn of(&self, block: &Block) -> Vec<LogJson> {
-        let mut found = Vec::new();
-        for (index, receipt) in block.receipts.iter().enumerate() {
-            if receipt.logs.iter().any(|log| self.matches(log)) {
-                let logs = block.logs(index).into_iter().zip(&receipt.logs);
-                found.extend(logs.filter(|(_, log)| self.matches(log)).map(|(json, _)| json));
-            }
+    /// The matching logs of the block with this number and header.
+    pub fn logs(&self, view: &View, number: u64, header: &Header) -> Result<Vec<LogJson>, RpcError> {
+        if !self.may_match(&header.logs_bloom) {
+            return Ok(vec![]);
         }
-        found
+        let missing = || RpcError::server("header not found");
+        let found = view.logs(number, &|address, topics| self.matches(address, topics))?.ok_or_else(missing)?;
+        if found.is_empty() {
+            return Ok(vec![]);
+        }
+        let block = BlockId { number, hash: view.hash_of(number)?.ok_or_else(missing)? };
+        let json = |(mined, hash): (MinedLog, B256)| {
+            LogJson::new(&mined.log, block, header.timestamp, (mined.index, hash), mined.log_index)
+        };
+        Ok(found.into_iter().map(json).collect())
     }
 
     /// The `address` and `topics` members of a filter object.
@@ -262,13 +272,9 @@ impl Follower {
                     self.forgotten = self.forgotten.max(old.block.number);
                 }
                 let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
-                if !self.filter.may_match(&header.logs_bloom) {
-                    return Ok(vec![]);
-                }
-                let block = Block::load(view, number)?.ok_or_else(|| RpcError::server("header not found"))?;
-                let logs = self.filter.of(&block);
-                if !logs.is_empty() {
-                    self.remember(block.payload.id(), &logs);
+                let logs = self.filter.logs(view, number, &header)?;
+                if let Some(log) = logs.first() {
+                    self.remember(BlockId { number, hash: log.block_hash }, &logs);
                 }
                 Ok(logs)
             }
@@ -292,7 +298,13 @@ impl Follower {
         }
         let unknown = "blocks were removed whose logs are no longer known: ask for them again";
         let receipts = receipts.ok_or_else(|| RpcError::server(unknown))?;
-        Ok(self.filter.of(&Block { payload, receipts }))
+        let (block, time) = (payload.id(), payload.timestamp());
+        let json = |mined: MinedLog| {
+            let hash = payload.transactions.get(mined.index).map(keccak256).unwrap_or_default();
+            LogJson::new(&mined.log, block, time, (mined.index, hash), mined.log_index)
+        };
+        let found = mined_logs(&receipts, &|address, topics| self.filter.matches(address, topics));
+        Ok(found.into_iter().map(json).collect())
     }
 }
 
@@ -334,12 +346,12 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline:
     if from.max(to) > view.head().number {
         return Err(RpcError::invalid_params("block range extends beyond current head block"));
     }
-    let limits = context.bounds.logs;
     // Two numbers in the wrong order are an error. A tag may turn out to be above the other end, as `latest`, which stands for a
     // missing `fromBlock`, is above an old `toBlock`: nothing lies in between.
     if from > to {
         return Ok(vec![]);
     }
+    let limits = context.bounds.logs;
     if to - from >= limits.blocks {
         return Err(RpcError::invalid_params(format!("query exceeds max block range {}", limits.blocks)));
     }
@@ -356,11 +368,7 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline:
             }
         }
         let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
-        if !filter.may_match(&header.logs_bloom) {
-            continue;
-        }
-        let Some(block) = Block::load(&view, number)? else { return Err(RpcError::server("header not found")) };
-        let logs = filter.of(&block);
+        let logs = filter.logs(&view, number, &header)?;
         bytes += logs.iter().map(LogJson::weight).sum::<usize>();
         found.extend(logs);
         // One block is always answered for: nobody could ask for less.
@@ -378,7 +386,7 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloy_primitives::Bytes;
+    use alloy_primitives::{Bytes, Log};
 
     fn log(topics: &[u8]) -> Log {
         Log::new_unchecked(Address::repeat_byte(1), topics.iter().map(|n| B256::repeat_byte(*n)).collect(), Bytes::new())
@@ -403,11 +411,11 @@ mod tests {
             (serde_json::json!([a, b, null]), false),
         ] {
             let filter = filter(serde_json::json!({ "address": Address::repeat_byte(1), "topics": topics }));
-            assert_eq!(filter.matches(&logged), matches, "{topics}");
+            assert_eq!(filter.matches(&logged.address, logged.topics()), matches, "{topics}");
             assert!(!matches || filter.may_match(&bloom), "{topics}");
         }
         let other = filter(serde_json::json!({ "address": [Address::repeat_byte(2)] }));
-        assert!(!other.matches(&logged) && !other.may_match(&bloom));
+        assert!(!other.matches(&logged.address, logged.topics()) && !other.may_match(&bloom));
     }
 
     #[test]

@@ -5,19 +5,24 @@
 
 use super::{
     block_arg::BlockArg,
-    blocks::Block,
-    shape::{effective_gas_price, sender},
+    decoded::{Block, l1_info, transaction},
+    shape::effective_gas_price,
 };
 use crate::{
-    chain::{l1fee, rules::Rules},
+    chain::{
+        l1fee,
+        receipt::{MinedReceipt, Receipt},
+        rules::Rules,
+        view::View,
+    },
     rpc::{
         RpcContext,
         error::{Reply, RpcError, reply},
         params::Args,
     },
 };
-use alloy_consensus::Transaction;
-use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U64, U128, U256, keccak256};
+use alloy_consensus::{Header, Transaction};
+use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U64, U128, U256};
 use op_alloy_consensus::OpTxEnvelope;
 use serde::Serialize;
 use starling_proto::{
@@ -181,48 +186,41 @@ impl L1Context {
     }
 }
 
-impl Block {
-    /// The L1 attributes; `None` on Ethereum and in a block without any, as genesis is.
-    pub fn l1_info(&self, rules: &Rules) -> Option<L1BlockInfo> {
-        match rules {
-            Rules::Optimism { .. } => L1BlockInfo::of(&self.payload).ok(),
-            Rules::Ethereum(_) => None,
-        }
-    }
+/// What a receipt is made of.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    block: BlockId,
+    header: &'a Header,
+    index: usize,
+    tx: &'a OpTxEnvelope,
+    raw: &'a [u8],
+    from: Address,
+    receipt: &'a Receipt,
+    /// Gas used in the block before this transaction.
+    gas_before: u64,
+    /// Logs in the block before this transaction.
+    logs_before: usize,
+}
 
-    /// Logs in the block before the transaction at `index`.
-    fn logs_before(&self, index: usize) -> usize {
-        self.receipts[..index].iter().map(|receipt| receipt.logs.len()).sum()
-    }
-
-    /// The logs of one transaction.
-    pub fn logs(&self, index: usize) -> Vec<LogJson> {
-        let (first, hash) = (self.logs_before(index), keccak256(&self.payload.transactions[index]));
-        let (id, timestamp) = (self.payload.id(), self.payload.timestamp());
-        let logs = self.receipts[index].logs.iter().enumerate();
-        logs.map(|(n, log)| LogJson::new(log, id, timestamp, (index, hash), first + n)).collect()
-    }
-
-    /// The receipt of the transaction at `index`, which exists.
-    pub fn receipt(&self, index: usize, from: Option<Address>, l1: Option<&L1Context>) -> Result<ReceiptJson, RpcError> {
-        let tx = self.transaction(index)?;
-        let from = from.or_else(|| sender(&tx)).ok_or_else(|| RpcError::server("invalid sender"))?;
-        let receipt = &self.receipts[index];
-        let before = index.checked_sub(1).map_or(0, |previous| self.receipts[previous].cumulative_gas_used);
+impl ReceiptJson {
+    fn new(parts: &Parts<'_>, l1: Option<&L1Context>) -> Self {
+        let Parts { block, header, index, tx, raw, from, receipt, gas_before, logs_before } = *parts;
         let nonce = if tx.is_deposit() { receipt.deposit_nonce.unwrap_or(0) } else { tx.nonce() };
-        let (l1, blob_gas_used) = l1.map_or((None, None), |l1| l1.of(&tx, &self.payload.transactions[index]));
-        Ok(ReceiptJson {
+        let (l1, blob_gas_used) = l1.map_or((None, None), |l1| l1.of(tx, raw));
+        let hash = tx.tx_hash();
+        let logs = receipt.logs.iter().enumerate();
+        Self {
             ty: U64::from(receipt.tx_type),
             status: U64::from(receipt.success),
             cumulative_gas_used: U64::from(receipt.cumulative_gas_used),
-            logs: self.logs(index),
-            logs_bloom: receipt.logs.iter().collect(),
-            transaction_hash: tx.tx_hash(),
+            logs: logs.map(|(n, log)| LogJson::new(log, block, header.timestamp, (index, hash), logs_before + n)).collect(),
+            logs_bloom: receipt.bloom(),
+            transaction_hash: hash,
             transaction_index: U64::from(index),
-            block_hash: self.payload.hash,
-            block_number: U64::from(self.payload.number()),
-            gas_used: U64::from(receipt.cumulative_gas_used.saturating_sub(before)),
-            effective_gas_price: U128::from(effective_gas_price(&tx, self.payload.header.base_fee_per_gas)),
+            block_hash: block.hash,
+            block_number: U64::from(block.number),
+            gas_used: U64::from(receipt.cumulative_gas_used.saturating_sub(gas_before)),
+            effective_gas_price: U128::from(effective_gas_price(tx, header.base_fee_per_gas)),
             from,
             to: tx.to(),
             contract_address: tx.is_create().then(|| from.create(nonce)),
@@ -230,35 +228,60 @@ impl Block {
             deposit_receipt_version: receipt.deposit_version.map(U64::from),
             blob_gas_used,
             l1,
-        })
+        }
     }
+}
 
-    /// What the block's L1 attributes mean for its receipts.
-    fn l1(&self, context: &RpcContext) -> Option<L1Context> {
-        let Rules::Optimism { forks, .. } = &context.chain.spec.rules else { return None };
-        let info = self.l1_info(&context.chain.spec.rules)?;
-        let fork = forks.at(self.payload.timestamp());
-        Some(L1Context { info, fork, geth_exact: context.geth_exact_receipts })
-    }
+/// What the L1 attributes in the first transaction of a block mean for its receipts.
+fn l1_context(context: &RpcContext, header: &Header, first: &OpTxEnvelope) -> Option<L1Context> {
+    let rules = &context.chain.spec.rules;
+    let Rules::Optimism { forks, .. } = rules else { return None };
+    let info = l1_info(rules, first)?;
+    Some(L1Context { info, fork: forks.at(header.timestamp), geth_exact: context.geth_exact_receipts })
+}
+
+/// All receipts of a block.
+fn receipts(context: &RpcContext, view: &View, block: &Block) -> Result<Vec<ReceiptJson>, RpcError> {
+    let (id, header) = (block.payload.id(), &block.payload.header);
+    let l1 = block.transactions.first().and_then(|first| l1_context(context, header, first));
+    let (mut gas_before, mut logs_before) = (0, 0);
+    let transactions = block.transactions.iter().zip(&block.payload.transactions).zip(block.senders(view)?);
+    let receipts = transactions.zip(block.receipts.iter()).enumerate().map(|(index, (((tx, raw), from), receipt))| {
+        let parts = Parts { block: id, header, index, tx, raw, from: *from, receipt, gas_before, logs_before };
+        gas_before = receipt.cumulative_gas_used;
+        logs_before += receipt.logs.len();
+        ReceiptJson::new(&parts, l1.as_ref())
+    });
+    Ok(receipts.collect())
 }
 
 pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
     let view = context.view();
     let Some((number, index)) = view.transaction(hash)? else { return reply(()) };
-    let Some(block) = Block::load(&view, number)?.filter(|block| index < block.receipts.len()) else { return reply(()) };
-    reply(block.receipt(index, None, block.l1(context).as_ref())?)
+    let Some(mined) = view.mined(number, index)? else { return reply(()) };
+    let (first, tx) = (transaction(number, &mined.first)?, transaction(number, &mined.raw)?);
+    let MinedReceipt { receipt, gas_before, logs_before } = &mined.receipt;
+    let parts = Parts {
+        block: mined.block,
+        header: &mined.header,
+        index,
+        tx: &tx,
+        raw: &mined.raw,
+        from: mined.sender,
+        receipt,
+        gas_before: *gas_before,
+        logs_before: *logs_before,
+    };
+    reply(ReceiptJson::new(&parts, l1_context(context, &mined.header, &first).as_ref()))
 }
 
 pub fn get_block_receipts(context: &RpcContext, args: Args) -> Reply {
     let block: BlockArg = args.at_most(1)?.required()?;
     let view = context.view();
     let Some(number) = block.number(context, &view)? else { return reply(()) };
-    let Some(block) = Block::load(&view, number)? else { return reply(()) };
-    let senders = view.senders(number)?.unwrap_or_default();
-    let l1 = block.l1(context);
-    let receipts = (0..block.receipts.len()).map(|index| block.receipt(index, senders.get(index).copied(), l1.as_ref()));
-    reply(receipts.collect::<Result<Vec<_>, _>>()?)
+    let Some(block) = context.blocks.load(&view, number)? else { return reply(()) };
+    reply(receipts(context, &view, &block)?)
 }
 
 #[cfg(test)]

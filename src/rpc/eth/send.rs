@@ -1,6 +1,5 @@
 //! `eth_sendRawTransaction`: into our own pool, or on to the sequencer, or both.
 
-use super::blocks::Block;
 use crate::{
     chain::{
         l1fee,
@@ -111,7 +110,7 @@ fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
 /// What the transaction would pay besides execution in a block like the head; nothing on Ethereum.
 fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcError> {
     let Rules::Optimism { forks, .. } = &context.chain.spec.rules else { return Ok(U256::ZERO) };
-    let Some(block) = Block::load(view, view.head().number)? else { return Ok(U256::ZERO) };
+    let Some(block) = context.blocks.load(view, view.head().number)? else { return Ok(U256::ZERO) };
     let fork = forks.at(block.payload.timestamp());
     let info = block.l1_info(&context.chain.spec.rules);
     Ok(info.map_or(U256::ZERO, |info| l1fee::admission_cost(&info, fork, &tx.raw, tx.tx.gas_limit())))

@@ -1,8 +1,8 @@
 //! The JSON of blocks and transactions, field by field (`facts`: JSON-RPC, values). Written out and not taken from a library,
 //! because clients see every difference: quantities without leading zeros (`r` and `s` too), `totalDifficulty` on OP chains only.
 
-use crate::chain::pool::PoolTx;
-use alloy_consensus::{Header, Transaction, Typed2718, transaction::SignerRecoverable};
+use crate::chain::{pool::PoolTx, receipt::Receipt};
+use alloy_consensus::{Header, Transaction, Typed2718};
 use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U64, U128, U256};
 use op_alloy_consensus::OpTxEnvelope;
@@ -135,6 +135,19 @@ pub struct Place {
     pub deposit_version: Option<u64>,
 }
 
+impl Place {
+    pub fn new(block: BlockId, header: &Header, index: usize, receipt: &Receipt) -> Self {
+        Self {
+            block,
+            timestamp: header.timestamp,
+            index,
+            base_fee: header.base_fee_per_gas,
+            deposit_nonce: receipt.deposit_nonce,
+            deposit_version: receipt.deposit_version,
+        }
+    }
+}
+
 /// A transaction, in the chain or (with nulls) in the pool.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -254,9 +267,4 @@ pub fn effective_gas_price(tx: &OpTxEnvelope, base_fee: Option<u64>) -> u128 {
         None => tx.max_fee_per_gas(),
         Some(_) => Transaction::effective_gas_price(tx, base_fee),
     }
-}
-
-/// The sender of a transaction that is part of the chain.
-pub fn sender(tx: &OpTxEnvelope) -> Option<Address> {
-    tx.recover_signer().ok()
 }

@@ -295,3 +295,32 @@ async fn fee_history_is_bounded() {
     assert_eq!(history["baseFeePerGas"].as_array().unwrap().len(), 3);
     assert_eq!(history["baseFeePerBlobGas"], json!(["0x0", "0x0", "0x0"]));
 }
+
+/// What is answered from memory, from the store and from what was decoded before is the same.
+#[tokio::test]
+async fn receipts_read_alone_are_those_of_the_block() {
+    let mut chain = Chain::new(Fork::Jovian);
+    let log = |n: u8| Log::new_unchecked(CONTRACT, vec![B256::repeat_byte(n)], vec![n; 40].into());
+    let block = chain.add(&[(legacy(0), vec![log(1)]), (dynamic(), vec![]), (legacy(2), vec![log(2), log(3)])]);
+    let mut answers = Vec::new();
+    for (stored, decoded) in [(false, false), (true, false), (true, true)] {
+        if stored && !decoded {
+            chain.store.commit(&chain.blocks, None, None).unwrap();
+            chain.blocks.clear();
+            chain.publish();
+            chain = chain.with(|context| context.blocks = Default::default());
+        }
+        let all = chain.result("eth_getBlockReceipts", json!(["0x1"])).await;
+        let full = chain.result("eth_getBlockByNumber", json!(["0x1", true])).await;
+        for (index, hash) in block.transaction_hashes().iter().enumerate() {
+            assert_eq!(chain.result("eth_getTransactionReceipt", json!([hash])).await, all[index], "{index}, stored: {stored}");
+            let transaction = chain.result("eth_getTransactionByHash", json!([hash])).await;
+            assert_eq!(transaction, full["transactions"][index], "{index}, stored: {stored}");
+        }
+        let logs = chain.result("eth_getLogs", json!([{ "fromBlock": "0x0", "topics": [B256::repeat_byte(3)] }])).await;
+        assert_eq!(logs, json!([all[3]["logs"][1]]));
+        answers.push((all, full));
+    }
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
+    assert!(chain.context.blocks.kept(&block.payload.hash).is_some(), "decoded once");
+}

@@ -1,0 +1,147 @@
+//! Blocks of a branch: whole, or one transaction, one receipt or some logs alone. From memory if they are there, else from the store.
+
+use super::{ReadError, View};
+use crate::chain::{
+    receipt::{MinedLog, MinedReceipt, Receipt, mined_logs, mined_receipt},
+    store::Snapshot,
+};
+use alloy_consensus::{Header, transaction::SignerRecoverable};
+use alloy_eips::eip2718::Decodable2718;
+use alloy_primitives::{Address, B256, Bytes, keccak256};
+use op_alloy_consensus::OpTxEnvelope;
+use rayon::prelude::*;
+use starling_proto::payload::{BlockId, Payload};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// One transaction of the chain with what its execution left.
+#[derive(Clone, Debug)]
+pub struct Mined {
+    pub block: BlockId,
+    pub header: Header,
+    pub index: usize,
+    /// The block's first transaction in its EIP-2718 form, which has the L1 attributes on OP chains.
+    pub first: Bytes,
+    /// EIP-2718 form.
+    pub raw: Bytes,
+    pub sender: Address,
+    pub receipt: MinedReceipt,
+}
+
+/// The sender of a transaction of a block. The block has been executed, so its signatures were checked then.
+pub(in crate::chain) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
+    let damaged = |what: String| ReadError::Damaged(format!("a transaction of block {number}: {what}"));
+    let transaction = OpTxEnvelope::decode_2718_exact(raw).map_err(|e| damaged(e.to_string()))?;
+    transaction.recover_signer_unchecked().map_err(|e| damaged(e.to_string()))
+}
+
+impl View {
+    pub fn payload(&self, number: u64) -> Result<Option<Arc<Payload>>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.payload.clone()));
+        }
+        self.stored_part(number, |snapshot, number| {
+            let Some(hash) = snapshot.hash_of(number)? else { return Ok(None) };
+            let (Some(header), Some(transactions)) = (snapshot.header(number)?, snapshot.body(number)?) else { return Ok(None) };
+            Ok(Some(Arc::new(Payload { hash, header, transactions })))
+        })
+    }
+
+    /// The lowest stored block that has its transactions.
+    pub fn oldest_body(&self) -> Result<u64, ReadError> {
+        self.snapshot.oldest_body()
+    }
+
+    pub fn receipts(&self, number: u64) -> Result<Option<Arc<Vec<Receipt>>>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.receipts.clone()));
+        }
+        self.stored_part(number, |snapshot, number| Ok(snapshot.receipts(number)?.map(Arc::new)))
+    }
+
+    /// One transaction of a block with what its execution left, read without the others; `None` if the block has no such index.
+    pub fn mined(&self, number: u64, index: usize) -> Result<Option<Mined>, ReadError> {
+        let parts = match self.in_memory(number) {
+            Some(block) => {
+                let transactions = &block.payload.transactions;
+                let (Some(raw), Some(receipt)) = (transactions.get(index), mined_receipt(&block.receipts, index)) else {
+                    return Ok(None);
+                };
+                let sender = block.senders.get(index).copied();
+                Some((block.payload.hash, block.payload.header.clone(), transactions[0].clone(), raw.clone(), receipt, sender))
+            }
+            None => self.stored_part(number, |snapshot, number| {
+                let (Some(hash), Some(header)) = (snapshot.hash_of(number)?, snapshot.header(number)?) else { return Ok(None) };
+                let Some(receipt) = snapshot.receipt(number, index)?.flatten() else { return Ok(None) };
+                let Some(transactions) = snapshot.transactions(number, &[0, index])? else { return Ok(None) };
+                let [Some(first), Some(raw)] = <[_; 2]>::try_from(transactions).unwrap_or_default() else { return Ok(None) };
+                let sender = snapshot.senders(number)?.and_then(|senders| senders.get(index).copied());
+                Ok(Some((hash, header, first, raw, receipt, sender)))
+            })?,
+        };
+        let Some((hash, header, first, raw, receipt, sender)) = parts else { return Ok(None) };
+        let sender = sender.map_or_else(|| recover(number, &raw), Ok)?;
+        Ok(Some(Mined { block: BlockId { hash, number }, header, index, first, raw, sender, receipt }))
+    }
+
+    /// One transaction of a block in its EIP-2718 form.
+    pub fn raw_transaction(&self, number: u64, index: usize) -> Result<Option<Bytes>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            return Ok(block.payload.transactions.get(index).cloned());
+        }
+        let read = |snapshot: &Snapshot, number| snapshot.transactions(number, &[index]);
+        Ok(self.stored_part(number, read)?.and_then(|mut found| found.pop().flatten()))
+    }
+
+    /// The logs of a block that `wanted` accepts by address and topics, each with the hash of its transaction.
+    pub fn logs(
+        &self,
+        number: u64,
+        wanted: &dyn Fn(&Address, &[B256]) -> bool,
+    ) -> Result<Option<Vec<(MinedLog, B256)>>, ReadError> {
+        if let Some(block) = self.in_memory(number) {
+            let hashes = block.transaction_hashes();
+            let logs = mined_logs(&block.receipts, wanted).into_iter();
+            return Ok(Some(logs.filter_map(|log| hashes.get(log.index).map(|hash| (log.clone(), *hash))).collect()));
+        }
+        self.stored_part(number, |snapshot, number| {
+            let Some(logs) = snapshot.logs(number, wanted)? else { return Ok(None) };
+            if logs.is_empty() {
+                return Ok(Some(vec![]));
+            }
+            let mut indexes: Vec<usize> = logs.iter().map(|log| log.index).collect();
+            indexes.dedup();
+            let raw = snapshot.transactions(number, &indexes)?.unwrap_or_default();
+            let hashes: BTreeMap<_, _> =
+                indexes.into_iter().zip(raw).filter_map(|(index, raw)| Some((index, keccak256(raw?)))).collect();
+            let hash = |log: MinedLog| {
+                let hash = hashes.get(&log.index).ok_or_else(|| ReadError::Damaged(format!("transactions of block {number}")))?;
+                Ok((log, *hash))
+            };
+            logs.into_iter().map(hash).collect::<Result<_, _>>().map(Some)
+        })
+    }
+
+    /// Senders in block order. Those of a block that an older version stored are recovered again.
+    pub fn senders(&self, payload: &Payload) -> Result<Vec<Address>, ReadError> {
+        let (number, count) = (payload.number(), payload.transactions.len());
+        if let Some(block) = self.in_memory(number) {
+            return Ok(block.senders.clone());
+        }
+        match self.stored_part(number, Snapshot::senders)? {
+            Some(senders) if senders.len() == count => Ok(senders),
+            Some(_) => Err(ReadError::Damaged(format!("senders of block {number}"))),
+            None => payload.transactions.par_iter().map(|raw| recover(number, raw)).collect(),
+        }
+    }
+
+    /// Block number and index of a transaction on this branch.
+    pub fn transaction(&self, hash: B256) -> Result<Option<(u64, usize)>, ReadError> {
+        // The index of the store has those of stored blocks that are in memory as well, and is faster than looking through them.
+        for block in self.blocks.iter().rev() {
+            if let Some(index) = block.transaction_hashes().iter().position(|other| *other == hash) {
+                return Ok(Some((block.payload.number(), index)));
+            }
+        }
+        Ok(self.snapshot.transaction(&hash)?.filter(|(number, _)| *number <= self.base.number))
+    }
+}
