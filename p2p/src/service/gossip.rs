@@ -8,6 +8,7 @@ use crate::{
         Offence,
         ledger::{Change, Entry},
     },
+    topics::Parts,
 };
 use alloy_primitives::Address;
 use libp2p::{
@@ -21,13 +22,21 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Clock warnings at most this often.
 const CLOCK_WARNING: Duration = Duration::from_secs(30);
 
-/// A block of ours that found no subscriber. One is enough: what came before it is fetched by number.
+/// A block of ours that reached no peer: there was no subscriber, or the queues to all of them were full. One is enough: what came
+/// before it is fetched by number.
 pub(super) struct Unheard {
     version: PayloadVersion,
     number: u64,
     timestamp: u64,
     /// The message as the router takes it.
     sealed: Vec<u8>,
+    /// The router has the message in its cache since an attempt that found all queues full.
+    cached: bool,
+}
+
+/// Whether an attempt to publish reached no peer and is worth repeating.
+fn reached_nobody(error: &PublishError) -> bool {
+    matches!(error, PublishError::NoPeersSubscribedToTopic | PublishError::AllQueuesFull(_))
 }
 
 impl Service {
@@ -181,11 +190,11 @@ impl Service {
         let payload = &accepted.arrival.payload;
         self.sync.on_own(payload.hash, Instant::now());
         let Some(sealed) = accepted.sealed else { return };
-        let message = Unheard { version, number: payload.number(), timestamp: payload.timestamp(), sealed };
+        let message = Unheard { version, number: payload.number(), timestamp: payload.timestamp(), sealed, cached: false };
         self.send(message);
     }
 
-    fn send(&mut self, message: Unheard) {
+    fn send(&mut self, mut message: Unheard) {
         let Some(topic) = self.topics.name(message.version) else { return };
         let number = message.number;
         match self.swarm.behaviour_mut().gossip.publish(topic, message.sealed.clone()) {
@@ -194,16 +203,28 @@ impl Service {
                 tracing::debug!(number, "block published");
                 self.unheard.take_if(|unheard| unheard.number <= number);
             }
-            Err(PublishError::NoPeersSubscribedToTopic) => {
-                tracing::debug!(number, "block published to nobody, kept for the next subscriber");
+            Err(error) if reached_nobody(&error) => {
+                tracing::debug!(number, %error, "block reached no peer, kept for the next subscriber");
+                message.cached |= matches!(error, PublishError::AllQueuesFull(_));
                 // Checks run side by side: an older block may come out after a newer one.
                 if self.unheard.as_ref().is_none_or(|unheard| unheard.number <= number) {
                     self.unheard = Some(message);
                 }
             }
+            Err(PublishError::Duplicate) if message.cached => self.forward_cached(&message),
             Err(PublishError::Duplicate) => tracing::debug!(number, "block was already on the network"),
             Err(error) => tracing::warn!(number, %error, "block not published"),
         }
+    }
+
+    /// Sends a block from the router's cache. gossipsub refuses to publish a message again that it has cached, also if every queue was
+    /// full; a verdict on a cached message makes it forward the message to the mesh.
+    fn forward_cached(&mut self, message: &Unheard) {
+        let id = MessageId::new(&Parts::of(&message.sealed).id);
+        let local = *self.swarm.local_peer_id();
+        let router = &mut self.swarm.behaviour_mut().gossip;
+        let forwarded = router.report_message_validation_result(&id, &local, MessageAcceptance::Accept);
+        tracing::debug!(number = message.number, forwarded, "block sent again from the router's cache");
     }
 
     /// A peer subscribed: it gets the block that nobody heard, while it is young enough to be accepted.
@@ -212,5 +233,18 @@ impl Service {
         if unix_now().saturating_sub(message.timestamp) <= self.threshold.as_secs() {
             self.send(message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_found_all_queues_full_is_kept_like_one_without_subscribers() {
+        assert!(reached_nobody(&PublishError::NoPeersSubscribedToTopic));
+        assert!(reached_nobody(&PublishError::AllQueuesFull(3)));
+        assert!(!reached_nobody(&PublishError::Duplicate));
+        assert!(!reached_nobody(&PublishError::MessageTooLarge));
     }
 }
