@@ -37,7 +37,7 @@ use crate::chain::{
     execute::Preparation,
     executor::{Command, Executor, Limits},
     genesis::Genesis,
-    payload_log::{LogError, PayloadLog},
+    payload_log::{Guard, LogError, PayloadLog},
     pool::{Pool, PoolConfig},
     rules::{ChainSpec, Rules},
     store::{Identity, Store, StoreError},
@@ -413,9 +413,9 @@ impl Chain {
         Ok(block)
     }
 
-    /// Writes a built payload and its guard row to the payload log and syncs them to disk: what must be done before a signature
-    /// leaves this machine. Waits for room on a full disk. Fails with [`ChainError::AlreadySigned`] if the guard of this (height,
-    /// parent, L1 origin) holds another hash.
+    /// Writes a payload and its guard row to the payload log and syncs them to disk. Must precede every request for a signature. Waits
+    /// for room on a full disk. Fails with [`ChainError::AlreadySigned`] if the guard of this (height, parent, L1 origin) holds another
+    /// hash.
     pub async fn log_before_sign(&self, payload: Arc<Payload>, l1_origin: B256) -> Result<(), ChainError> {
         let (log, shared) = (self.log.clone(), self.shared.clone());
         let append = move || log.append_built(&payload, l1_origin, executor::BUILT);
@@ -428,14 +428,20 @@ impl Chain {
             })
     }
 
-    /// The block that may have been signed here for this place ([`Chain::log_before_sign`]).
-    pub fn signed(&self, number: u64, parent: B256, l1_origin: B256) -> Result<Option<B256>, ChainError> {
-        self.log.guard(number, parent, l1_origin).map_err(ChainError::store)
+    /// The blocks of this height and parent that may have been signed here ([`Chain::log_before_sign`]), the last one last.
+    pub fn signed(&self, number: u64, parent: B256) -> Result<Vec<Guard>, ChainError> {
+        self.log.guards(number, parent).map_err(ChainError::store)
     }
 
     /// A payload from the payload log, whether or not it ever became canonical.
     pub fn logged(&self, hash: B256) -> Result<Option<Payload>, ChainError> {
         Ok(self.log.by_hash(hash).map_err(ChainError::store)?.map(|logged| logged.payload))
+    }
+
+    /// The children of a block in the payload log, wherever they came from.
+    pub fn logged_children(&self, number: u64, parent: B256) -> Result<Vec<Payload>, ChainError> {
+        let all = self.log.by_number(number).map_err(ChainError::store)?.into_iter().map(|logged| logged.payload);
+        Ok(all.filter(|payload| payload.parent_hash() == parent).collect())
     }
 
     /// A block in memory or in the payload log, on whatever branch. Canonical blocks that are stored are in a view.

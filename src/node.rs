@@ -456,13 +456,12 @@ mod tests {
     use super::*;
     use crate::chain::ChainError;
     use alloy_primitives::B256;
-    use starling_proto::payload::BlockId;
 
     #[tokio::test]
     async fn the_node_outlives_sequencing_and_not_its_chain() {
         let tasks = Tasks::new(CancellationToken::new());
         let token = tasks.token();
-        let gone = SequencerError::OriginGone { origin: BlockId::default(), canonical: B256::ZERO };
+        let gone = SequencerError::SignedBlockInvalid { hash: B256::ZERO, reason: "another fork".into() };
         tasks.spawn("sequencer", {
             let token = token.clone();
             async move { outlive_sequencer(Err(gone), &token).await }

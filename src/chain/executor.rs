@@ -158,8 +158,9 @@ impl Executor {
     }
 
     /// Executes again what the payload log holds and the store does not. First the branch of the head that was acknowledged last, which
-    /// becomes the head; then, in order of arrival, the rest: side branches, and what was logged later. Of that, what was built here may
-    /// be signed, and becomes the head where it stands on it. Runs before anybody is served.
+    /// becomes the head; then, in order of arrival, the rest: side branches, and what was logged later. A later block that was built
+    /// here may be signed, so it becomes the head if it extends the head and is the last of its height that was sent to be signed. Runs
+    /// before anybody is served.
     pub fn replay(&mut self) -> Result<usize, ChainError> {
         let mut replayed = 0;
         let (mut later, mut lost) = (0, false);
@@ -177,7 +178,7 @@ impl Executor {
                 continue;
             }
             let Some(Logged { payload, origin }) = self.logged(|log| log.at(arrival), id) else { continue };
-            let timestamp = payload.timestamp();
+            let (timestamp, parent) = (payload.timestamp(), payload.parent_hash());
             if !known {
                 // A branch cut off by pruning is not an error.
                 if self.insert(Preparation::later(Arc::new(payload)), Provenance::Imported)? != Inserted::Valid {
@@ -186,8 +187,9 @@ impl Executor {
                 replayed += 1;
             }
             // In place of a head that is lost, whatever leads furthest.
+            let wanted = if origin == BUILT { self.is_last_signed(id, parent)? } else { lost };
             if arrival >= later
-                && (origin == BUILT || lost)
+                && wanted
                 && let Some((heads, view)) = self.preferred(id, timestamp)?
                 && view.hash_of(head.number).map_err(ChainError::store)? == Some(head.hash)
             {
@@ -196,6 +198,12 @@ impl Executor {
             self.collect(false)?;
         }
         Ok(replayed)
+    }
+
+    /// Whether no other block of this height and parent was sent to be signed after this one.
+    fn is_last_signed(&self, id: BlockId, parent: B256) -> Result<bool, ChainError> {
+        let guards = self.log.guards(id.number, parent).map_err(ChainError::store)?;
+        Ok(guards.last().is_none_or(|last| last.hash == id.hash))
     }
 
     /// A payload of the log. One that cannot be read is as if it had never come: others will send it.

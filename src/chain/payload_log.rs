@@ -1,9 +1,10 @@
 //! The payload log: every accepted or built payload, in order of arrival, in a small database of its own (`wal/`).
 //!
-//! The chain writes a payload here before its state is persisted, and replays it after a crash. A sequencer writes the block it has
-//! built together with its guard row, and fsyncs, before it signs: for one (height, parent, L1 origin) it never signs two blocks. The
-//! L1 origin is part of the key because an L1 reorg must be able to fill a height again. Grows with the blocks of the chain until
-//! [`PayloadLog::prune`].
+//! The chain writes a payload here before its state is persisted, and replays it after a crash. A sequencer writes a block together
+//! with its guard row, and fsyncs, before it sends the block to be signed: a row says that the block may have been signed, whether or
+//! not the signer's answer was received. For one (height, parent, L1 origin) it never signs two blocks. The L1 origin is part of the
+//! key because an L1 reorg must be able to fill a height again; the turn in the row tells which block of a height was sent last. Grows
+//! with the blocks of the chain until [`PayloadLog::prune`].
 
 use crate::chain::store::{
     DamagedJournal, check_journals, check_lists, clear_begun, decode_whole, free_space, free_space_floor, is_database, words,
@@ -122,6 +123,16 @@ pub struct Followed {
     pub next: u64,
 }
 
+/// A block that was sent to be signed here, or was about to be: it counts as signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    pub l1_origin: B256,
+    pub hash: B256,
+    /// Orders the blocks of one height and parent by when they were last sent to be signed. 0 in rows of versions before the turn was
+    /// stored.
+    pub turn: u64,
+}
+
 /// What a log holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
@@ -146,7 +157,7 @@ struct Inner {
     payloads: Keyspace,
     /// `h‖hash` → arrival number; `n‖height‖hash` → arrival number; `followed` → see [`Followed`].
     index: Keyspace,
-    /// Height, parent hash, L1 origin hash → block hash.
+    /// Height, parent hash, L1 origin hash → block hash, turn ([`Guard::turn`]).
     guard: Keyspace,
     /// The next arrival number. Held during every write.
     writer: Mutex<u64>,
@@ -211,31 +222,50 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// Logs a payload built here together with its guard row, durably. Err if the guard row of this (height, parent, L1 origin) holds
-    /// another hash: that block may have been signed.
+    /// Logs a payload together with its guard row, durably, and makes it the last of its height and parent to be sent to be signed. Err
+    /// if the guard row of this (height, parent, L1 origin) holds another hash: that block may have been signed.
     pub fn append_built(&self, payload: &Payload, l1_origin: B256, origin: u8) -> Result<(), LogError> {
         let mut next = self.0.writer.lock();
         let cut = cut_mark(&self.0.path);
         if cut.exists() {
             return Err(LogError::GuardsCut(cut));
         }
-        if let Some(have) = self.guard(payload.number(), payload.parent_hash(), l1_origin)?.filter(|have| *have != payload.hash) {
-            return Err(LogError::GuardConflict { have });
+        let guards = self.guards(payload.number(), payload.parent_hash())?;
+        if let Some(other) = guards.iter().find(|guard| guard.l1_origin == l1_origin && guard.hash != payload.hash) {
+            return Err(LogError::GuardConflict { have: other.hash });
         }
+        let turn = match guards.last() {
+            Some(last) if last.hash == payload.hash => last.turn.max(1),
+            last => last.map_or(0, |last| last.turn) + 1,
+        };
         let mut batch = self.0.db.batch().durability(Some(PersistMode::SyncAll));
         let added = self.0.add(&mut batch, *next, payload, origin)?;
         let key = guard_key(payload.number(), &payload.parent_hash(), &l1_origin);
-        batch.insert(&self.0.guard, key, payload.hash.as_slice());
+        batch.insert(&self.0.guard, key, [payload.hash.as_slice(), &turn.to_be_bytes()].concat());
         batch.commit()?;
         *next += u64::from(added);
         Ok(())
     }
 
-    /// The block that was built for this height, parent and L1 origin.
-    pub fn guard(&self, height: u64, parent: B256, l1_origin: B256) -> Result<Option<B256>, LogError> {
-        let key = guard_key(height, &parent, &l1_origin);
-        let Some(row) = self.0.db.snapshot().get(&self.0.guard, &key)? else { return Ok(None) };
-        B256::try_from(&row[..]).map(Some).map_err(|_| self.0.damaged(&key))
+    /// The blocks of this height and parent that may have been signed here, one for an L1 origin, the last sent to be signed last. Rows
+    /// without a turn are in order of arrival.
+    pub fn guards(&self, height: u64, parent: B256) -> Result<Vec<Guard>, LogError> {
+        let snapshot = self.0.db.snapshot();
+        let mut guards = Vec::new();
+        for row in snapshot.prefix(&self.0.guard, [&height.to_be_bytes()[..], parent.as_slice()].concat()) {
+            let (key, row) = row.into_inner()?;
+            let (hash, turn) = row.split_at_checked(32).ok_or_else(|| self.0.damaged(&key))?;
+            let turn = if turn.is_empty() { 0 } else { self.0.number(&key, turn)? };
+            let l1_origin = key.get(40..).and_then(|origin| B256::try_from(origin).ok()).ok_or_else(|| self.0.damaged(&key))?;
+            let hash = B256::from_slice(hash);
+            let arrival = match snapshot.get(&self.0.index, hash_key(&hash))? {
+                Some(arrival) => self.0.number(&key, &arrival)?,
+                None => 0,
+            };
+            guards.push((turn, arrival, Guard { l1_origin, hash, turn }));
+        }
+        guards.sort_unstable_by_key(|(turn, arrival, _)| (*turn, *arrival));
+        Ok(guards.into_iter().map(|(_, _, guard)| guard).collect())
     }
 
     pub fn by_hash(&self, hash: B256) -> Result<Option<Logged>, LogError> {

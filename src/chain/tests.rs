@@ -490,6 +490,29 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
     }
 }
 
+/// A block whose signature failed, another on the next L1 origin that was signed and published, and a kill before it is the head.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_kill_the_block_that_was_sent_to_the_signer_last_is_the_head() {
+    let [origin, next] = [0x11, 0x22].map(B256::repeat_byte);
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    let base = build(&chain, chain.view().head().hash, 0, []).await.payload.clone();
+    chain.log_before_sign(base.clone(), origin).await.unwrap();
+    chain.forkchoice(base.hash, None, None).await.unwrap();
+    let first = build(&chain, base.hash, 1, []).await.payload.clone();
+    let second = build(&chain, base.hash, 2, []).await.payload.clone();
+    chain.log_before_sign(first.clone(), origin).await.unwrap();
+    chain.log_before_sign(second.clone(), next).await.unwrap();
+    let killed_dir = killed(dir.path());
+    assert_eq!(open(killed_dir.path()).0.view().head(), second.id());
+    // L1 went back to the first origin, and its block was used again.
+    chain.log_before_sign(first.clone(), origin).await.unwrap();
+    let killed_dir = killed(dir.path());
+    let (reopened, _others) = open(killed_dir.path());
+    assert_eq!(reopened.view().head(), first.id());
+    assert!(reopened.knows(second.hash));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_nobody_logged_survives_a_kill() {
     let dir = datadir();

@@ -1,45 +1,52 @@
 //! The sequencer: makes a block every block time and gives it to the swarm.
 //!
 //! A thin loop around pure parts: [`schedule`] says when, [`origin`](crate::rollup::origin) on which L1 block,
-//! [`attributes`](starling_proto::attributes) with what. The order at the end of a block is what makes a crash harmless: seal, log
-//! with fsync, sign, publish, move the head. For one height, parent and L1 origin there is only ever one signed block: if the log
-//! holds one already, that one is used. A block that nobody signs stays in the log until it is. Whoever signs blocks with our key
-//! beside us stops us: two chains under one signature are worse than none. Time limits on L1 and the 20 seconds of [`START_TIMEOUT`] keep a slow endpoint from holding
-//! the loop; `stop` is answered between steps.
+//! [`attributes`](starling_proto::attributes) with what, [`waiting`] whether a block that may be signed already takes the height,
+//! [`rivals`] whether somebody else signs with our key, [`retreat`] how far the head goes back after an L1 reorg. The order at the end
+//! of a block is what makes a crash harmless: seal, log with fsync, sign, publish, move the head. For one height and parent there is
+//! only one signed block while its L1 origin is canonical. Time limits on L1 and the 20 seconds of [`START_TIMEOUT`] keep a slow
+//! endpoint from holding the loop; `stop` is answered between steps.
 
 mod control;
+mod error;
 mod origins;
+mod retreat;
+mod rivals;
 pub mod schedule;
+mod waiting;
 
 pub use control::{ControlError, SequencerHandle, SequencerStatus};
+pub use error::SequencerError;
 
 use crate::{
-    chain::{Chain, ChainError, Inserted, view::ReadError},
-    rollup::{
-        l1::{FollowedL1, L1Block, L1Error},
-        origin::{OriginError, past_drift},
-        signer::{Signer, SignerError},
-    },
+    chain::{Chain, ChainError, Inserted, payload_log::Guard},
+    rollup::{l1::FollowedL1, origin::past_drift, signer::Signer},
 };
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadId;
 use control::Command;
-use origins::Origins;
+use error::Consequence;
+use origins::{Origins, Standing};
+use rivals::Term;
 use schedule::{Action, Failure, Head, Schedule, ScheduleConfig};
 use starling_p2p::{Network, Provenance};
 use starling_proto::{
-    attributes::{AttributesError, attributes, is_upgrade_block},
+    attributes::{attributes, is_upgrade_block},
     config::RollupConfig,
     fork::BlobSchedule,
-    l1info::{L1InfoError, L2BlockRef},
+    l1info::L2BlockRef,
     payload::{BlockId, Payload},
 };
 use std::{
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
+use waiting::{NextL1, Turn};
 
 /// For everything between the decision to begin a block and its build (op-node: attributes timeout).
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -67,70 +74,15 @@ impl Default for SequencerConfig {
     }
 }
 
-/// An origin has left the L1 chain when L1 says so this often, a second apart: endpoints behind a balancer contradict each other.
+/// L1 must contradict the head this often, a second apart, before the head goes back: endpoints behind a balancer contradict each other.
 const CONFIRMATIONS: u32 = 3;
 
-/// Why a step failed. [`Sequencer::run`] returns only those after which sequencing must not go on.
-#[derive(Debug, thiserror::Error)]
-pub enum SequencerError {
-    #[error(transparent)]
-    Chain(#[from] ChainError),
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error(transparent)]
-    L1(#[from] L1Error),
-    #[error(transparent)]
-    Origin(#[from] OriginError),
-    #[error("the head's L1 origin {origin} has left the L1 chain, which has {canonical} there: the unsafe blocks on it are void")]
-    OriginGone { origin: BlockId, canonical: B256 },
-    #[error(transparent)]
-    Attributes(#[from] AttributesError),
-    #[error("the head {0} has no body in the chain")]
-    NoHead(BlockId),
-    #[error("the head: {0}")]
-    HeadInfo(#[from] L1InfoError),
-    #[error("L1 and the chain did not get the block under way in {} seconds", START_TIMEOUT.as_secs())]
-    Slow,
-    #[error("block {0} was signed for this height before, but the payload log does not hold it")]
-    SignedBlockLost(B256),
-    #[error("block {hash} was signed for this height before, but the chain does not take it: {reason}")]
-    SignedBlockRefused { hash: B256, reason: String },
-    #[error("block {number} is not signed: {cause}")]
-    Unsigned { number: u64, cause: SignerError },
-}
-
-/// What a failed step means for the loop.
-enum Consequence {
-    Retry(Failure),
-    /// To be believed only when it is said again.
-    Confirm,
-    End,
-}
-
-impl SequencerError {
-    fn consequence(&self) -> Consequence {
-        match self {
-            Self::Origin(OriginError::Reorganised { .. }) | Self::OriginGone { .. } => Consequence::Confirm,
-            Self::Chain(ChainError::Stopped | ChainError::Store(_))
-            | Self::Read(_)
-            | Self::HeadInfo(_)
-            | Self::SignedBlockLost(_)
-            | Self::SignedBlockRefused { .. } => Consequence::End,
-            Self::Attributes(_) => Consequence::Retry(Failure::Attributes),
-            _ => Consequence::Retry(Failure::Temporary),
-        }
-    }
-
-    /// Whether the chain itself has failed, not only sequencing.
-    pub fn is_of_chain(&self) -> bool {
-        matches!(self, Self::Chain(ChainError::Stopped | ChainError::Store(_)) | Self::Read(_))
-    }
-}
-
-/// The block that is being built.
-struct Job {
-    id: PayloadId,
-    origin: L1Block,
+/// The block under way.
+enum Job {
+    /// Being built.
+    Build(PayloadId),
+    /// Sent to the signer before.
+    Again(Arc<Payload>),
 }
 
 /// Everything the sequencer holds. Made by [`Sequencer::new`], consumed by [`Sequencer::run`].
@@ -148,13 +100,13 @@ pub struct Sequencer {
     status: watch::Sender<SequencerStatus>,
     /// Blocks that others have sent and our key has signed.
     witnessed: Option<mpsc::Receiver<Arc<Payload>>>,
-    /// The head when sequencing began: what was made before was made by whoever sequenced then.
-    since: u64,
-    /// The block that stands in the log and could not be signed.
-    unsigned: Option<B256>,
+    /// The present period of sequencing.
+    term: Term,
+    /// The block in the log that waits for its signature and was reported.
+    waiting: Option<B256>,
     /// The last failure, so that one that lasts is not reported every second.
     complaint: Option<String>,
-    /// How often in a row L1 has said that the origin is gone.
+    /// How often in a row L1 has contradicted the head.
     gone: u32,
 }
 
@@ -187,8 +139,8 @@ impl Sequencer {
             commands,
             status,
             witnessed: None,
-            since: 0,
-            unsigned: None,
+            term: Term::default(),
+            waiting: None,
             complaint: None,
             gone: 0,
         };
@@ -211,7 +163,7 @@ impl Sequencer {
         }
         self.report(self.schedule.active(), None);
         if self.schedule.active() {
-            self.since = self.chain.view().head().number;
+            self.term = Term::new(now().as_secs());
             self.publish_newest().await?;
         }
         loop {
@@ -237,7 +189,7 @@ impl Sequencer {
                 }
                 Action::Start => tokio::select! {
                     () = token.cancelled() => return Ok(()),
-                    started = tokio::time::timeout(START_TIMEOUT, self.start()) => started.unwrap_or(Err(SequencerError::Slow)),
+                    started = timeout(START_TIMEOUT, self.start()) => started.unwrap_or(Err(SequencerError::Slow)),
                 },
                 // Never cut short: between the log and the head there is no good place to stop.
                 Action::Seal => self.seal().await,
@@ -250,7 +202,10 @@ impl Sequencer {
             match result {
                 Ok(()) => self.gone = 0,
                 Err(_) if token.is_cancelled() => return Ok(()),
-                Err(error) => self.fail(error)?,
+                Err(error) => tokio::select! {
+                    () = token.cancelled() => return Ok(()),
+                    failed = self.fail(error) => failed?,
+                },
             }
         }
     }
@@ -267,6 +222,12 @@ impl Sequencer {
         let parent_ref = L2BlockRef::of(&parent, &self.rollup.genesis)?;
         let time = parent.timestamp().saturating_add(self.rollup.block_time);
         let recover = self.config.recover;
+        self.origins.confirm(parent_ref.origin).await?;
+        if let Some(hash) = self.sent_before(&parent, parent_ref.origin).await? {
+            self.job = Some(Job::Again(self.fetch_sent(hash)?));
+            self.schedule.started(parent.id(), time);
+            return Ok(());
+        }
         let origin = self.origins.choose(&self.rollup, time, parent_ref.origin, recover).await?;
         let receipts = match origin.id() == parent_ref.origin {
             true => None,
@@ -281,74 +242,117 @@ impl Sequencer {
             recover || past_drift(&self.rollup, time, &origin) || is_upgrade_block(&self.rollup.forks, parent.timestamp(), time);
         derived.attributes.no_tx_pool = Some(no_pool);
         let id = self.chain.start(parent.hash, derived.attributes).await?;
-        self.job = Some(Job { id, origin });
+        self.job = Some(Job::Build(id));
         self.schedule.started(parent.id(), time);
         Ok(())
     }
 
+    /// The block that takes the height above `parent` because it was sent to the signer before, or was followed and abandoned: peers send
+    /// only blocks that our key has signed. `epoch` is the parent's L1 origin, which is canonical.
+    async fn sent_before(&self, parent: &Payload, epoch: BlockId) -> Result<Option<B256>, SequencerError> {
+        let number = parent.number() + 1;
+        let sent = self.chain.signed(number, parent.hash)?;
+        let mut guards = Vec::new();
+        for payload in self.chain.logged_children(number, parent.hash)? {
+            if let Ok(L2BlockRef { origin, .. }) = L2BlockRef::of(&payload, &self.rollup.genesis)
+                && sent.iter().all(|guard| guard.hash != payload.hash)
+            {
+                guards.push(Guard { l1_origin: origin.hash, hash: payload.hash, turn: 0 });
+            }
+        }
+        guards.extend(sent);
+        let mut next = NextL1::NotAsked;
+        loop {
+            match waiting::turn(&guards, epoch.hash, next) {
+                Turn::Build => return Ok(None),
+                Turn::Again(hash) => return Ok(Some(hash)),
+                Turn::AskNext => next = self.origins.after(epoch).await?.map_or(NextL1::Missing, NextL1::Known),
+                Turn::Unknown(hash) => return Err(SequencerError::OriginAhead(BlockId { number: epoch.number + 1, hash })),
+            }
+        }
+    }
+
+    fn fetch_sent(&mut self, hash: B256) -> Result<Arc<Payload>, SequencerError> {
+        let payload = self.chain.payload(hash)?.ok_or(SequencerError::SignedBlockLost(hash))?;
+        if self.waiting.replace(hash) != Some(hash) {
+            tracing::warn!(number = payload.number(), %hash, "a block of this height may have been signed before; it is used again");
+        }
+        Ok(payload)
+    }
+
     /// Ends the open block: seal, log, sign, publish, move the head.
     async fn seal(&mut self) -> Result<(), SequencerError> {
-        let Some(job) = self.job.take() else {
-            self.schedule.closed();
-            return Ok(());
+        let payload = match self.job.take() {
+            Some(Job::Build(id)) => self.chain.seal(id).await?.payload.clone(),
+            Some(Job::Again(payload)) => {
+                self.insert_sent(&payload).await?;
+                payload
+            }
+            None => {
+                self.schedule.closed();
+                return Ok(());
+            }
         };
-        let block = self.chain.seal(job.id).await?;
-        let payload = match self.chain.log_before_sign(block.payload.clone(), job.origin.hash).await {
-            Ok(()) => block.payload.clone(),
-            Err(ChainError::AlreadySigned { have }) => self.signed_before(have).await?,
-            Err(error) => return Err(error.into()),
-        };
-        if let Err(error) = self.publish(payload.clone()).await {
-            self.unsigned = Some(payload.hash);
-            return Err(error);
-        }
+        let origin = L2BlockRef::of(&payload, &self.rollup.genesis)?.origin;
+        self.chain.log_before_sign(payload.clone(), origin.hash).await?;
+        self.waiting = Some(payload.hash);
+        self.publish(payload.clone()).await?;
+        self.term.made(payload.hash);
         self.chain.forkchoice(payload.hash, None, None).await?;
         self.schedule.closed();
-        (self.complaint, self.unsigned) = (None, None);
+        (self.complaint, self.waiting) = (None, None);
         tracing::info!(
             number = payload.number(),
             hash = %payload.hash,
             transactions = payload.transactions.len(),
-            l1_origin = job.origin.number,
+            l1_origin = origin.number,
             ahead = payload.timestamp() as i64 - now().as_secs() as i64,
             "made a block"
         );
         Ok(())
     }
 
-    /// The block that this sequencer signed for the same place before it was killed.
-    async fn signed_before(&self, hash: B256) -> Result<Arc<Payload>, SequencerError> {
-        if self.unsigned != Some(hash) {
-            tracing::warn!(%hash, "this height has been signed before; that block is used again");
-        }
-        let payload = Arc::new(self.chain.logged(hash)?.ok_or(SequencerError::SignedBlockLost(hash))?);
+    /// Executes a block that was sent to the signer before, unless the chain has it.
+    async fn insert_sent(&self, payload: &Arc<Payload>) -> Result<(), SequencerError> {
+        let hash = payload.hash;
         match self.chain.insert(payload.clone(), Provenance::Imported).await? {
-            Inserted::Valid => Ok(payload),
-            Inserted::Invalid { reason, .. } => Err(SequencerError::SignedBlockRefused { hash, reason }),
-            Inserted::Syncing => Err(SequencerError::SignedBlockRefused { hash, reason: "its parent is not known".into() }),
-            Inserted::NoRoom => Err(SequencerError::SignedBlockRefused { hash, reason: "there is no room for it".into() }),
+            Inserted::Valid => Ok(()),
+            Inserted::Invalid { reason, .. } => Err(SequencerError::SignedBlockInvalid { hash, reason }),
+            Inserted::Syncing => Err(SequencerError::SignedBlockWaits { hash, reason: "its parent is not known" }),
+            Inserted::NoRoom => Err(SequencerError::SignedBlockWaits { hash, reason: "there is no room for it" }),
         }
     }
 
-    /// A block that was logged just before the last stop may never have left this machine. The guard row comes before this signature
-    /// like before any other: the head may have come from elsewhere.
-    async fn publish_newest(&self) -> Result<(), SequencerError> {
+    /// Publishes the head again at start: a block that was logged just before the last stop may never have left this machine. The head
+    /// may also have come from elsewhere, so it takes a guard row before this signature like any other. Not if another block of its
+    /// height was sent to the signer last, or if its L1 origin is gone.
+    async fn publish_newest(&mut self) -> Result<(), SequencerError> {
         let newest = self.newest()?;
         let age = now().as_secs().saturating_sub(newest.timestamp());
-        if newest.number() > self.rollup.genesis.l2.number && age < GOSSIP_AGE {
-            let origin = L2BlockRef::of(&newest, &self.rollup.genesis)?.origin;
-            match self.chain.log_before_sign(newest.clone(), origin.hash).await {
-                Ok(()) => match self.publish(newest.clone()).await {
-                    Ok(()) => {
-                        tracing::info!(number = newest.number(), hash = %newest.hash, "the newest block is published again")
-                    }
-                    Err(error) => tracing::warn!(%error, "the newest block is not published again"),
-                },
-                Err(error @ ChainError::AlreadySigned { .. }) => {
-                    tracing::warn!(%error, "the newest block is not published again")
-                }
-                Err(error) => return Err(error.into()),
+        if newest.number() <= self.rollup.genesis.l2.number || age >= GOSSIP_AGE {
+            return Ok(());
+        }
+        let (number, hash) = (newest.number(), newest.hash);
+        let Ok(L2BlockRef { origin, .. }) = L2BlockRef::of(&newest, &self.rollup.genesis) else { return Ok(()) };
+        if let Some(other) = self.chain.signed(number, newest.parent_hash())?.last().filter(|last| last.hash != hash) {
+            tracing::warn!(number, %hash, signed = %other.hash, "another block of the head's height was signed here: the head is not published again");
+            return Ok(());
+        }
+        if let Ok(Ok(Standing::Gone { canonical })) = timeout(origins::OPTIONAL, self.origins.standing(origin)).await {
+            tracing::warn!(number, %hash, %origin, %canonical, "the head's L1 origin has left the L1 chain: the head is not published again");
+            return Ok(());
+        }
+        match self.chain.log_before_sign(newest.clone(), origin.hash).await {
+            // Another one was logged for its place since it was looked up.
+            Err(error @ ChainError::AlreadySigned { .. }) => {
+                tracing::warn!(number, %error, "the head is not published again");
+                return Ok(());
             }
+            logged => logged?,
+        }
+        match self.publish(newest).await {
+            Ok(()) => tracing::info!(number, %hash, "the newest block is published again"),
+            Err(error) => tracing::warn!(%error, "the newest block is not published again"),
         }
         Ok(())
     }
@@ -361,24 +365,24 @@ impl Sequencer {
         Ok(())
     }
 
-    /// A peer has sent a block that our key has signed. When we have not, somebody else has the key.
+    /// A peer has sent a block that our key has signed. If it was not made here, another sequencer has, or had, the key.
     fn on_witnessed(&mut self, block: &Payload) -> Result<(), SequencerError> {
-        if !self.schedule.active() || block.number() <= self.since {
+        let (number, hash) = (block.number(), block.hash);
+        let is_ours = || Ok::<_, ChainError>(self.chain.signed(number, block.parent_hash())?.iter().any(|own| own.hash == hash));
+        if !self.schedule.active() || is_ours()? {
             return Ok(());
         }
-        // A block that names no origin has never been ours.
-        if let Ok(L2BlockRef { origin, .. }) = L2BlockRef::of(block, &self.rollup.genesis)
-            && self.chain.signed(block.number(), block.parent_hash(), origin.hash)? == Some(block.hash)
-        {
+        metrics::counter!("starling_sequencer_foreign_blocks_total").increment(1);
+        let Some(evidence) = self.term.judge(block) else {
+            if self.term.first_late() {
+                tracing::info!(number, %hash, "a block of the sequencer before this one arrives late; such blocks are not logged again");
+            }
             return Ok(());
-        }
+        };
         let reason = format!(
-            "block {} ({}) carries the signature of this sequencer's key {} and was not made here: another sequencer runs with the same key",
-            block.number(),
-            block.hash,
+            "block {number} ({hash}) carries the signature of this sequencer's key {} and was not made here, and {evidence}: another sequencer runs with the same key",
             self.signer.address()
         );
-        metrics::counter!("starling_sequencer_foreign_blocks_total").increment(1);
         tracing::error!(
             reason,
             "sequencing is stopped; stop one of the two, and start the other (admin_startSequencer, or a restart)"
@@ -398,22 +402,30 @@ impl Sequencer {
         self.schedule.closed();
     }
 
-    fn fail(&mut self, error: SequencerError) -> Result<(), SequencerError> {
-        let failure = match error.consequence() {
-            Consequence::Retry(failure) => failure,
-            Consequence::Confirm => {
-                self.gone += 1;
-                if self.gone >= CONFIRMATIONS {
-                    return Err(error);
+    async fn fail(&mut self, mut error: SequencerError) -> Result<(), SequencerError> {
+        self.close();
+        if matches!(error.consequence(), Consequence::Confirm) {
+            self.gone += 1;
+            if self.gone >= CONFIRMATIONS {
+                self.gone = 0;
+                match self.go_back().await {
+                    Ok(()) => {
+                        self.schedule.failed(now(), Failure::Temporary);
+                        return Ok(());
+                    }
+                    Err(other) => error = other,
                 }
-                Failure::Temporary
             }
+        }
+        let (failure, is_lasting) = match error.consequence() {
+            Consequence::Retry(failure) => (failure, true),
+            // What L1 is reported for already lasts while it is confirmed again.
+            Consequence::Confirm => (Failure::Temporary, self.complaint.is_none()),
             Consequence::End => return Err(error),
         };
-        self.job = None;
         self.schedule.failed(now(), failure);
         let complaint = error.to_string();
-        if self.complaint.as_ref() != Some(&complaint) {
+        if is_lasting && self.complaint.as_ref() != Some(&complaint) {
             tracing::warn!(error = complaint, "no block was made; trying again");
             self.complaint = Some(complaint);
         }
@@ -427,7 +439,7 @@ impl Sequencer {
                 let result = control::may_start(self.schedule.active(), head.hash, hash);
                 if result.is_ok() {
                     tracing::info!(%head, "the sequencer is started");
-                    self.since = head.number;
+                    self.term = Term::new(now().as_secs());
                     self.activate(true, None);
                 }
                 let _ = reply.send(result);

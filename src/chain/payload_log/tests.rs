@@ -98,9 +98,60 @@ fn one_block_for_one_height_parent_and_origin() {
     log.append_built(&second, B256::repeat_byte(3), 0).unwrap();
     assert_eq!(heights(&log, 0), [8, 8]);
     log.prune(9).unwrap();
-    assert_eq!(log.guard(8, parent, l1).unwrap(), Some(first.hash));
+    assert_eq!(hashes(&log, 8, parent), [first.hash, second.hash]);
     log.prune(9 + GUARD_WINDOW).unwrap();
-    assert_eq!(log.guard(8, parent, l1).unwrap(), None);
+    assert!(hashes(&log, 8, parent).is_empty());
+}
+
+fn hashes(log: &PayloadLog, height: u64, parent: B256) -> Vec<B256> {
+    log.guards(height, parent).unwrap().into_iter().map(|guard| guard.hash).collect()
+}
+
+#[test]
+fn the_block_that_was_sent_to_the_signer_last_is_told_from_the_others_of_its_height() {
+    let dir = tempfile::tempdir().unwrap();
+    let (parent, origin) = (B256::repeat_byte(1), B256::repeat_byte);
+    let blocks: Vec<_> = (1..=3).map(|salt| payload(8, parent, salt)).collect();
+    {
+        let log = PayloadLog::open(dir.path()).unwrap();
+        // Other heights and parents are no concern.
+        log.append_built(&payload(8, origin(9), 1), origin(2), 0).unwrap();
+        log.append_built(&payload(9, parent, 1), origin(2), 0).unwrap();
+        // The keys are in another order than the calls.
+        log.append_built(&blocks[0], origin(4), 0).unwrap();
+        log.append_built(&blocks[1], origin(3), 0).unwrap();
+        assert_eq!(hashes(&log, 8, parent), [blocks[0].hash, blocks[1].hash]);
+        log.append_built(&blocks[0], origin(4), 0).unwrap();
+        log.append_built(&blocks[0], origin(4), 0).unwrap();
+    }
+    let log = PayloadLog::open(dir.path()).unwrap();
+    assert_eq!(hashes(&log, 8, parent), [blocks[1].hash, blocks[0].hash]);
+    let last = Guard { l1_origin: origin(4), hash: blocks[0].hash, turn: 3 };
+    assert_eq!(log.guards(8, parent).unwrap().last(), Some(&last));
+    assert!(
+        matches!(log.append_built(&blocks[2], origin(3), 0), Err(LogError::GuardConflict { have }) if have == blocks[1].hash)
+    );
+}
+
+#[test]
+fn guard_rows_without_a_turn_count_as_signed_in_order_of_arrival() {
+    let dir = tempfile::tempdir().unwrap();
+    let (parent, origin) = (B256::repeat_byte(1), B256::repeat_byte);
+    let blocks: Vec<_> = (1..=3).map(|salt| payload(8, parent, salt)).collect();
+    let log = PayloadLog::open(dir.path()).unwrap();
+    // Rows as they were written before they held a turn: the hash alone.
+    for (block, l1_origin) in [(&blocks[0], origin(4)), (&blocks[1], origin(3))] {
+        log.append(block, 1).unwrap();
+        log.0.guard.insert(guard_key(8, &parent, &l1_origin), block.hash.as_slice()).unwrap();
+    }
+    assert_eq!(hashes(&log, 8, parent), [blocks[0].hash, blocks[1].hash]);
+    assert!(
+        matches!(log.append_built(&blocks[2], origin(4), 0), Err(LogError::GuardConflict { have }) if have == blocks[0].hash)
+    );
+    log.append_built(&blocks[0], origin(4), 0).unwrap();
+    assert_eq!(hashes(&log, 8, parent), [blocks[1].hash, blocks[0].hash]);
+    log.0.guard.insert(guard_key(8, &parent, &origin(5)), [0; 35]).unwrap();
+    assert!(matches!(log.guards(8, parent), Err(LogError::Damaged { .. })));
 }
 
 #[test]

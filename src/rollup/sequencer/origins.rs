@@ -5,12 +5,13 @@ use crate::rollup::{
     l1::{L1Block, L1Cause, L1Client, L1Error, L1Heads, Tag},
     origin::{Choice, NextOrigin, select},
 };
+use alloy_primitives::B256;
 use starling_proto::{attributes::ReceiptLogs, config::RollupConfig, payload::BlockId};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::timeout};
 
 /// For a next origin that would only be nice to have.
-const OPTIONAL: Duration = Duration::from_millis(500);
+pub(super) const OPTIONAL: Duration = Duration::from_millis(500);
 /// For a next origin without which no block can be built.
 const REQUIRED: Duration = Duration::from_secs(10);
 
@@ -20,6 +21,18 @@ struct Reading {
     l1_head: BlockId,
     current: L1Block,
     next: NextOrigin,
+}
+
+/// How the L1 origin of an L2 block stands to the L1 chain as the endpoint shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Canonical,
+    /// L1 has another block at its height.
+    Gone {
+        canonical: B256,
+    },
+    /// L1 has no block at its height: the endpoint lags, or a reorg made L1 shorter.
+    Ahead,
 }
 
 pub(super) struct Origins {
@@ -71,6 +84,13 @@ impl Origins {
         }
     }
 
+    /// Checks that a parent's origin is canonical.
+    pub(super) async fn confirm(&mut self, origin: BlockId) -> Result<(), SequencerError> {
+        let reading = self.read(origin).await;
+        self.reading = reading.as_ref().ok().copied();
+        reading.map(drop)
+    }
+
     /// The receipts of an origin, fetched once.
     pub(super) async fn receipts(&mut self, origin: &L1Block) -> Result<Arc<Vec<ReceiptLogs>>, L1Error> {
         if let Some((id, receipts)) = &self.receipts
@@ -112,9 +132,22 @@ impl Origins {
                 Ok(Reading { l1_head: head.id(), current, next: NextOrigin::Unknown })
             }
             Some(other) => Err(SequencerError::OriginGone { origin, canonical: other.hash }),
-            // The endpoint is behind what it has said before.
-            None => Err(self.error("eth_getBlockByNumber", L1Cause::Missing(origin.hash))),
+            None => Err(SequencerError::OriginAhead(origin)),
         }
+    }
+
+    /// Whether this L1 block is canonical now.
+    pub(super) async fn standing(&self, origin: BlockId) -> Result<Standing, L1Error> {
+        Ok(match self.l1.block_by_number(origin.number).await? {
+            Some(block) if block.hash == origin.hash => Standing::Canonical,
+            Some(block) => Standing::Gone { canonical: block.hash },
+            None => Standing::Ahead,
+        })
+    }
+
+    /// The canonical L1 block after this one, whatever the confirmations.
+    pub(super) async fn after(&self, origin: BlockId) -> Result<Option<B256>, L1Error> {
+        Ok(self.l1.block_by_number(origin.number.saturating_add(1)).await?.map(|block| block.hash))
     }
 
     async fn next(&self, reading: &Reading) -> Result<NextOrigin, L1Error> {

@@ -1,47 +1,15 @@
 //! Who signs: a signer that fails, a rival with the same key. Real swarms, and real sequencers on them.
 
-use super::*;
+use super::{member::Member, *};
 use crate::{
-    follow,
+    chain::tests::killed,
     rollup::signer::{Behaviour, Remote, StandIn},
 };
-use starling_p2p::{Config, Genesis, Keypair, Multiaddr, Service};
+use tokio::sync::Semaphore;
 
-/// A node without RPC: a chain that follows a swarm.
-struct Member {
-    chain: Chain,
-    network: Network,
-    address: Multiaddr,
-    _threads: Threads,
-    _datadir: Option<tempfile::TempDir>,
-}
-
-impl Member {
-    async fn new(world: &World, datadir: Option<tempfile::TempDir>, signer: Address, token: &CancellationToken) -> Self {
-        let (chain, threads) = world.open_in(datadir.as_ref().unwrap_or(&world.datadir));
-        let rollup = &world.rollup;
-        let genesis = Genesis { id: rollup.genesis.l2, time: rollup.genesis.l2_time, block_time: rollup.block_time };
-        let mut config = Config::new(Keypair::generate_secp256k1(), rollup.l2_chain_id, rollup.forks.clone(), genesis);
-        (config.listen_ip, config.listen_tcp) = ([127, 0, 0, 1].into(), 0);
-        config.unsafe_block_signer = Some(signer);
-        let (service, network, events) = Service::new(config, Arc::new(chain.clone())).unwrap();
-        tokio::spawn(service.run(token.clone()));
-        tokio::spawn(follow::run(chain.clone(), None, network.clone(), events, token.clone()));
-        tokio::spawn(follow::report_heads(chain.clone(), network.clone(), rollup.genesis.l2, token.clone()));
-        let address = network.listen_addrs().wait_for(|all| !all.is_empty()).await.unwrap()[0].clone();
-        Self { chain, network, address, _threads: threads, _datadir: datadir }
-    }
-
-    async fn until_number(&self, number: u64) {
-        let mut heads = self.chain.heads();
-        let reached = heads.wait_for(|heads| heads.head.number >= number);
-        tokio::time::timeout(Duration::from_secs(120), reached).await.unwrap().unwrap();
-    }
-}
-
-/// A block on `parent` that no sequencer here would make.
-async fn rival_block(world: &World, chain: &Chain, salt: u8) -> Arc<Payload> {
-    let parent = chain.view().payload(0).unwrap().unwrap();
+/// A block on the head that no sequencer here would make. The L1 chain has one block.
+pub(super) async fn rival_block(world: &World, chain: &Chain, salt: u8) -> Arc<Payload> {
+    let parent = chain.view().payload(chain.view().head().number).unwrap().unwrap();
     let origin = block(&world.l1_headers[0]);
     let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
     let mut derived = attributes(&world.rollup, &blobs, &parent, &origin, None).unwrap().attributes;
@@ -73,24 +41,30 @@ async fn two_sequencers_with_one_key_notice_each_other_and_stop() {
     assert_ne!(nodes[0].chain.view().hash_of(3).unwrap(), nodes[1].chain.view().hash_of(3).unwrap());
 
     nodes[0].network.connect(&nodes[1].address).await.unwrap();
-    for handle in &handles {
-        let mut status = handle.watch();
-        let stopped = status.wait_for(|status| !status.active);
-        let reason = tokio::time::timeout(Duration::from_secs(120), stopped).await.unwrap().unwrap().reason.clone().unwrap();
-        assert!(reason.contains(&address.to_string()) && reason.contains("another sequencer runs with the same key"), "{reason}");
-        assert_eq!(handle.stop().await, Err(ControlError::NotRunning), "it has stopped and not ended");
-    }
+    let mut status = [handles[0].watch(), handles[1].watch()];
+    let [first, second] = &mut status;
+    let stopped = async {
+        tokio::select! {
+            stopped = first.wait_for(|status| !status.active) => (0, stopped.unwrap().reason.clone()),
+            stopped = second.wait_for(|status| !status.active) => (1, stopped.unwrap().reason.clone()),
+        }
+    };
+    let (at, reason) = tokio::time::timeout(Duration::from_secs(120), stopped).await.unwrap();
+    let reason = reason.unwrap();
+    assert!(reason.contains(&address.to_string()) && reason.contains("another sequencer runs with the same key"), "{reason}");
+    assert_eq!(handles[at].stop().await, Err(ControlError::NotRunning), "it has stopped and not ended");
 
     // One of them goes on when it is told to, and the other's old blocks do not stop it.
-    let head = nodes[0].chain.view().head();
-    handles[0].start(head.hash).await.unwrap();
-    nodes[0].until_number(head.number + 2).await;
-    assert_eq!(handles[0].status(), SequencerStatus { active: true, reason: None });
+    let _ = handles[1 - at].stop().await;
+    let head = nodes[at].chain.view().head();
+    handles[at].start(head.hash).await.unwrap();
+    nodes[at].until_number(head.number + 2).await;
+    assert_eq!(handles[at].status(), SequencerStatus { active: true, reason: None });
     token.cancel();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_a_block_that_we_would_make_and_did_not_sign_is_foreign() {
+async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_sequencing() {
     let world = World::new(4, 1).await;
     let (chain, _threads) = world.open();
     let (mut sequencer, handle) = world.sequencer(&chain, config());
@@ -99,14 +73,15 @@ async fn only_a_block_that_we_would_make_and_did_not_sign_is_foreign() {
     let own = rival_block(&world, &chain, 8).await;
     chain.log_before_sign(own.clone(), block(&world.l1_headers[0]).hash).await.unwrap();
 
+    // Long after the start.
+    sequencer.term = Term::new(foreign.timestamp() - 100);
     sequencer.on_witnessed(&own).unwrap();
     assert!(handle.active(), "its own block comes back");
-    // What the leader before has made up to the head with which it gave way.
-    sequencer.since = foreign.number();
+    sequencer.term = Term::new(foreign.timestamp());
     sequencer.on_witnessed(&foreign).unwrap();
-    assert!(handle.active(), "made before this one took over");
+    assert!(handle.active(), "the leader before may have made it");
 
-    sequencer.since = 0;
+    sequencer.term = Term::new(foreign.timestamp() - 100);
     sequencer.on_witnessed(&foreign).unwrap();
     let status = handle.status();
     assert!(!status.active && status.reason.as_ref().unwrap().contains(&foreign.hash.to_string()), "{status:?}");
@@ -114,6 +89,77 @@ async fn only_a_block_that_we_would_make_and_did_not_sign_is_foreign() {
     let other = rival_block(&world, &chain, 9).await;
     sequencer.on_witnessed(&other).unwrap();
     assert_eq!(handle.status(), status);
+}
+
+/// The dead leader's last block arrives before, or after, the new leader has made its block of that height; then a block arrives
+/// that only a living sequencer can have made.
+async fn a_dead_leaders_last_block_arrives(before: bool) {
+    let world = World::new(6, 1).await;
+    let token = CancellationToken::new();
+    let address = key().address();
+    let dead = Member::new(&world, None, address, &token).await;
+    let leader = Member::new(&world, Some(world.another()), address, &token).await;
+    leader.network.connect(&dead.address).await.unwrap();
+    let (sequencer, handle) = world.sequencer_of(&dead.chain, config(), key(), Some(dead.network.clone()));
+    let reign = tokio::spawn(sequencer.run(token.clone()));
+    leader.until_number(3).await;
+    let stood = handle.stop().await.unwrap();
+    reign.abort();
+    let base = dead.chain.view().head();
+    assert_eq!(base.hash, stood);
+    leader.until_number(base.number).await;
+    let last = rival_block(&world, &dead.chain, 7).await;
+
+    // While L1 does not answer, the new leader makes no block.
+    let away = |away: bool| match away {
+        true => drop(world.l1.state.lock().answers.insert("eth_getBlockByNumber", Err((-32000, "away".into())))),
+        false => world.l1.state.lock().answers.clear(),
+    };
+    away(before);
+    let (sequencer, handle) = world.sequencer_of(&leader.chain, config(), key(), Some(leader.network.clone()));
+    tokio::spawn(sequencer.run(token.clone()));
+    if !before {
+        leader.until_number(base.number + 1).await;
+    }
+    let publish = async |block: &Arc<Payload>| {
+        let signature = key().sign(world.rollup.l2_chain_id, block).await.unwrap();
+        dead.network.publish(block.clone(), signature).await;
+    };
+    publish(&last).await;
+    until_known(&leader.chain, last.hash).await;
+    away(false);
+    leader.until_number(base.number + 3).await;
+    assert_eq!(handle.status(), SequencerStatus { active: true, reason: None });
+    let canonical = leader.chain.view().hash_of(last.number()).unwrap();
+    assert_eq!(canonical == Some(last.hash), before, "the first valid block of a height stays");
+
+    // The dead leader was not dead: it builds on ours.
+    dead.until_number(base.number + 3).await;
+    publish(&rival_block(&world, &dead.chain, 8).await).await;
+    let mut status = handle.watch();
+    let stopped = tokio::time::timeout(Duration::from_secs(120), status.wait_for(|status| !status.active)).await.unwrap();
+    let reason = stopped.unwrap().reason.clone().unwrap();
+    assert!(reason.contains("it is built on a block that was made here"), "{reason}");
+    token.cancel();
+}
+
+async fn until_known(chain: &Chain, hash: B256) {
+    let known = async {
+        while !chain.knows(hash) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), known).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_leaders_block_that_arrives_first_is_built_on_and_stops_nobody() {
+    a_dead_leaders_last_block_arrives(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_leaders_block_that_arrives_after_ours_is_passed_over_and_stops_nobody() {
+    a_dead_leaders_last_block_arrives(false).await;
 }
 
 /// Not one block leaves without a signature; the block in the log is the one that is signed in the end.
@@ -143,11 +189,68 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
     let genesis = world.rollup.genesis.l2;
     assert_eq!((sequencing.chain.view().head(), replica.chain.view().head()), (genesis, genesis));
     assert!(handle.active(), "it goes on trying");
-    let waiting = sequencing.chain.signed(1, genesis.hash, block(&world.l1_headers[0]).hash).unwrap().unwrap();
+    let waiting = sequencing.chain.signed(1, genesis.hash).unwrap()[0].hash;
 
     *stand_in.behaviour.lock() = Behaviour { old: true, ..Default::default() };
     replica.until_number(2).await;
     assert_eq!(replica.chain.view().hash_of(1).unwrap(), Some(waiting));
     token.cancel();
     task.await.unwrap().unwrap();
+}
+
+/// The signer fails once while L1 moves on to the next origin; then the process is killed when the block is published and not yet the
+/// head: the copy of its files is made while the signer holds the signature back.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_moves_on_and_the_process_is_killed() {
+    let world = World::new(20, 2).await;
+    world.show_l1(&world.l1_headers[..1]);
+    let token = CancellationToken::new();
+    let stand_in = StandIn::start().await;
+    let remote = Signer::Remote(Remote::connect(&stand_in.config).await.unwrap());
+    let sequencing = Member::new(&world, None, remote.address(), &token).await;
+    let replica = Member::new(&world, Some(world.another()), remote.address(), &token).await;
+    let gossip = replica.collect(remote.address()).await;
+    replica.network.connect(&sequencing.address).await.unwrap();
+    let (sequencer, _handle) = world.sequencer_of(&sequencing.chain, config(), remote.clone(), Some(sequencing.network.clone()));
+    let running = tokio::spawn(sequencer.run(token.child_token()));
+    // The next origin is old enough for the blocks from here on, and L1 does not show it yet.
+    replica.until_number(8).await;
+
+    let calls = async |more: usize| {
+        let until = stand_in.calls.lock().len() + more;
+        let called = async {
+            while stand_in.calls.lock().len() < until {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(120), called).await.unwrap();
+    };
+    *stand_in.behaviour.lock() = Behaviour { status: Some(403), ..Default::default() };
+    calls(2).await;
+    world.show_l1(&world.l1_headers);
+    calls(2).await;
+    let hold = Arc::new(Semaphore::new(0));
+    *stand_in.behaviour.lock() = Behaviour { hold: Some(hold.clone()), ..Default::default() };
+    calls(1).await;
+    let killed = killed(world.datadir.path());
+    let head = sequencing.chain.view().head().number;
+    hold.add_permits(1);
+    replica.until_number(head + 1).await;
+    running.abort();
+    sequencing.stop().await;
+
+    *stand_in.behaviour.lock() = Behaviour::default();
+    let restarted = Member::new(&world, Some(killed), remote.address(), &token).await;
+    restarted.network.connect(&replica.address).await.unwrap();
+    let (sequencer, _handle) = world.sequencer_of(&restarted.chain, config(), remote, Some(restarted.network.clone()));
+    tokio::spawn(sequencer.run(token.clone()));
+    replica.until_number(head + 4).await;
+    token.cancel();
+    let gossip = gossip.lock();
+    let origins: std::collections::HashSet<_> = gossip.iter().map(|block| origin_of(&world, block)).collect();
+    assert_eq!(origins.len(), 2, "L1 moved on");
+    for (i, one) in gossip.iter().enumerate() {
+        let other = gossip[..i].iter().find(|other| other.number() == one.number() && other.parent_hash() == one.parent_hash());
+        assert!(other.is_none_or(|other| other.hash == one.hash), "two signed blocks of height {} on one parent", one.number());
+    }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Behaviour {
     pub silent: bool,
     /// The key is another.
     pub wrong_key: bool,
+    /// Every call waits for a permit, which it takes.
+    pub hold: Option<Arc<tokio::sync::Semaphore>>,
 }
 
 /// The signer's side, and the files of its client.
@@ -133,6 +135,9 @@ async fn serve(
         let mood = behaviour.lock().clone();
         if mood.silent {
             std::future::pending::<()>().await;
+        }
+        if let Some(hold) = &mood.hold {
+            hold.acquire().await.unwrap().forget();
         }
         let status = if tenant { mood.status.unwrap_or(200) } else { 400 };
         let body = match answer(&method, &request["params"][0], &mood) {

@@ -1,0 +1,81 @@
+//! Why a step of the sequencer failed, and what that means for the loop.
+
+use super::{START_TIMEOUT, schedule::Failure};
+use crate::{
+    chain::{ChainError, view::ReadError},
+    rollup::{l1::L1Error, origin::OriginError, signer::SignerError},
+};
+use alloy_primitives::B256;
+use starling_proto::{attributes::AttributesError, l1info::L1InfoError, payload::BlockId};
+
+/// Why a step failed. [`Sequencer::run`](super::Sequencer::run) returns only those after which sequencing must not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SequencerError {
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    L1(#[from] L1Error),
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    #[error("the head's L1 origin {origin} has left the L1 chain, which has {canonical} there")]
+    OriginGone { origin: BlockId, canonical: B256 },
+    #[error("L1 has no block {} yet, on which an L2 block was made: the L1 endpoint lags, or L1 became shorter", .0)]
+    OriginAhead(BlockId),
+    #[error(
+        "the safe block {safe} is on L1 block {origin}, and L1 has {canonical} there: the head does not go back below the safe block, so \
+         no block is made until L1 has that origin again. Check that --l1 is a synchronised node of this chain's L1; if L1 was really \
+         reorganised so deep, the blocks must be derived from L1 anew: start from a fresh data directory (`starling init`)"
+    )]
+    SafeOriginGone { safe: BlockId, origin: BlockId, canonical: B256 },
+    #[error(transparent)]
+    Attributes(#[from] AttributesError),
+    #[error("the head {0} has no body in the chain")]
+    NoHead(BlockId),
+    #[error("the head: {0}")]
+    HeadInfo(#[from] L1InfoError),
+    #[error("L1 and the chain did not get the block under way in {} seconds", START_TIMEOUT.as_secs())]
+    Slow,
+    #[error(
+        "block {0} may have been signed here for this height, and the payload log does not hold it: no other block is made for the \
+         height. It is used as soon as a peer sends it"
+    )]
+    SignedBlockLost(B256),
+    #[error("block {hash} may have been signed here for this height, but the chain does not take it now: {reason}")]
+    SignedBlockWaits { hash: B256, reason: &'static str },
+    #[error(
+        "block {hash} may have been signed here for this height, and this version finds it invalid: {reason}. Another one would be a \
+         second signed block of the height: check that the fork times and the version are those with which it was made"
+    )]
+    SignedBlockInvalid { hash: B256, reason: String },
+    #[error("block {number} is not signed: {cause}")]
+    Unsigned { number: u64, cause: SignerError },
+}
+
+/// What a failed step means for the loop.
+pub(super) enum Consequence {
+    Retry(Failure),
+    /// L1 contradicts the head. Believed only when L1 repeats it; then the head goes back.
+    Confirm,
+    End,
+}
+
+impl SequencerError {
+    pub(super) fn consequence(&self) -> Consequence {
+        match self {
+            Self::Origin(OriginError::Reorganised { .. }) | Self::OriginGone { .. } | Self::OriginAhead(_) => {
+                Consequence::Confirm
+            }
+            Self::SignedBlockInvalid { .. } => Consequence::End,
+            error if error.is_of_chain() => Consequence::End,
+            Self::Attributes(_) => Consequence::Retry(Failure::Attributes),
+            _ => Consequence::Retry(Failure::Temporary),
+        }
+    }
+
+    /// Whether the chain itself has failed, not only sequencing.
+    pub fn is_of_chain(&self) -> bool {
+        matches!(self, Self::Chain(ChainError::Stopped | ChainError::Store(_)) | Self::Read(_))
+    }
+}

@@ -1,0 +1,247 @@
+//! L1 reorgs under a sequencer: its head goes back by itself, and everybody follows.
+
+use super::{member::Member, *};
+use crate::{chain::tests::killed, rollup::l1::fake::header};
+use std::collections::HashMap;
+
+/// These headers with the last `depth` replaced by as many others and one more.
+fn reorganised(headers: &[Header], depth: usize, salt: u8) -> Vec<Header> {
+    let mut branch = headers[..headers.len() - depth].to_vec();
+    for _ in 0..=depth {
+        let parent = branch.last().unwrap();
+        branch.push(header(parent.number + 1, parent.hash_slow(), parent.timestamp + 12, salt));
+    }
+    branch
+}
+
+/// The last L2 block on the L1 blocks that both branches have.
+fn last_common(world: &World, chain: &Chain, fork: u64) -> BlockId {
+    let view = chain.view();
+    let on_common = |number: &u64| origin_of(world, &view.payload(*number).unwrap().unwrap()).number <= fork;
+    let number = (0..=view.head().number).rev().find(on_common).unwrap();
+    BlockId { number, hash: view.hash_of(number).unwrap().unwrap() }
+}
+
+/// Whether every L2 block above `from` is on an L1 block of this branch.
+fn is_on(world: &World, chain: &Chain, from: u64, branch: &[Header]) -> bool {
+    let view = chain.view();
+    (from + 1..=view.head().number).all(|number| {
+        let origin = origin_of(world, &view.payload(number).unwrap().unwrap());
+        branch.iter().any(|header| header.number == origin.number && header.hash_slow() == origin.hash)
+    })
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let reached = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(240), reached).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
+struct Net {
+    world: World,
+    l1: Vec<Header>,
+    sequencing: Member,
+    replicas: [Member; 2],
+    token: CancellationToken,
+    handle: SequencerHandle,
+    task: tokio::task::JoinHandle<Result<(), SequencerError>>,
+}
+
+impl Net {
+    async fn new(age: u64, l1_blocks: u64) -> Self {
+        let world = World::new(age, l1_blocks).await;
+        let (token, signer) = (CancellationToken::new(), key().address());
+        let replicas = [
+            Member::new(&world, Some(world.another()), signer, &token).await,
+            Member::new(&world, Some(world.another()), signer, &token).await,
+        ];
+        let l1 = world.l1_headers.clone();
+        let (sequencing, handle, task) = Self::sequence(&world, &replicas, None, &token).await;
+        Self { world, l1, sequencing, replicas, token, handle, task }
+    }
+
+    async fn sequence(
+        world: &World,
+        replicas: &[Member],
+        datadir: Option<tempfile::TempDir>,
+        token: &CancellationToken,
+    ) -> (Member, SequencerHandle, tokio::task::JoinHandle<Result<(), SequencerError>>) {
+        let sequencing = Member::new(world, datadir, key().address(), token).await;
+        for replica in replicas {
+            sequencing.network.connect(&replica.address).await.unwrap();
+        }
+        let (sequencer, handle) = world.sequencer_of(&sequencing.chain, config(), key(), Some(sequencing.network.clone()));
+        let task = tokio::spawn(sequencer.run(token.child_token()));
+        (sequencing, handle, task)
+    }
+
+    /// Stops the sequencer, and starts it again after `meanwhile`, in this directory or where it was.
+    async fn restart(self, datadir: Option<tempfile::TempDir>, meanwhile: impl FnOnce(&World)) -> Self {
+        let Self { world, l1, sequencing, replicas, token, task, .. } = self;
+        task.abort();
+        let _ = task.await;
+        let before = sequencing.stop().await;
+        meanwhile(&world);
+        let (sequencing, handle, task) = Self::sequence(&world, &replicas, datadir.or(before), &token).await;
+        Self { world, l1, sequencing, replicas, token, handle, task }
+    }
+
+    async fn until_followed(&self, number: u64) {
+        until("the replicas follow", || {
+            let head = self.sequencing.chain.view().head();
+            let follows = |replica: &Member| replica.chain.view().hash_of(head.number).unwrap() == Some(head.hash);
+            head.number >= number && self.replicas.iter().all(follows)
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replicas_follow_also_after_restarts() {
+    // 70 L1 blocks, the last of them some seconds old.
+    let mut net = Net::new(70 * 12, 70).await;
+    let gossip = net.replicas[0].collect(key().address()).await;
+    net.until_followed(70 * 6 + 2).await;
+    let safe = net.sequencing.chain.view().hash_of(3).unwrap().unwrap();
+    let head = net.sequencing.chain.view().head().hash;
+    net.sequencing.chain.forkchoice(head, Some(safe), None).await.unwrap();
+
+    for (round, depth) in [1, 3, 64].into_iter().enumerate() {
+        // A transaction in a block that is going to be abandoned.
+        let sent = submit(&net.sequencing.chain, transfer(round as u64));
+        until("it is mined", || net.sequencing.chain.view().transaction(sent).unwrap().is_some()).await;
+        net.until_followed(0).await;
+        let before = net.sequencing.chain.view().head();
+        let fork = net.l1[net.l1.len() - 1 - depth].number;
+        let common = last_common(&net.world, &net.sequencing.chain, fork);
+        assert!(common.number < before.number);
+        let branch = reorganised(&net.l1, depth, 2 + round as u8);
+        net = match depth {
+            // The process was away meanwhile: its head is on a gone origin.
+            3 => net.restart(None, |world| world.show_l1(&branch)).await,
+            // It is killed as soon as the head has gone back.
+            64 => {
+                net.world.show_l1(&branch);
+                let mut heads = net.sequencing.chain.heads();
+                let back = heads.wait_for(|heads| heads.head.number < before.number);
+                drop(tokio::time::timeout(Duration::from_secs(120), back).await.unwrap().unwrap());
+                net.task.abort();
+                until("the sequencer is dead", || net.task.is_finished()).await;
+                let copy = killed(net.world.datadir.path());
+                net.restart(Some(copy), |_| ()).await
+            }
+            _ => {
+                net.world.show_l1(&branch);
+                net
+            }
+        };
+        net.l1 = branch;
+        net.until_followed(before.number + 1).await;
+        let chain = &net.sequencing.chain;
+        assert_eq!(chain.view().hash_of(common.number).unwrap(), Some(common.hash), "no further back than needed");
+        assert_ne!(chain.view().hash_of(before.number).unwrap(), Some(before.hash));
+        assert!(is_on(&net.world, chain, common.number, &net.l1), "reorg of {depth} blocks");
+        assert_eq!(chain.view().safe().map(|safe| safe.hash), Some(safe));
+        // A killed process has no pool; else the transaction of the abandoned block is mined again.
+        if depth == 1 {
+            until("it is mined again", || chain.view().transaction(sent).unwrap().is_some()).await;
+        }
+        assert_eq!(net.handle.status(), SequencerStatus { active: true, reason: None });
+
+        let head = chain.view().head().number;
+        net = net.restart(None, |_| ()).await;
+        net.until_followed(head + 2).await;
+        assert!(is_on(&net.world, &net.sequencing.chain, common.number, &net.l1));
+    }
+    let mut signed = HashMap::new();
+    for block in gossip.lock().iter() {
+        let place = (block.number(), block.parent_hash(), origin_of(&net.world, block).hash);
+        assert_eq!(*signed.entry(place).or_insert(block.hash), block.hash, "two blocks of {place:?}");
+    }
+    net.token.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_l1_undoes_its_reorg_the_blocks_that_were_signed_before_are_used_again() {
+    let world = World::new(30, 3).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, handle) = world.sequencer(&chain, config());
+    let token = CancellationToken::new();
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_time(&chain, now().as_secs() + 1).await;
+    let first = chain.view();
+    let branch = reorganised(&world.l1_headers, 2, 2);
+    let common = last_common(&world, &chain, 10);
+    world.show_l1(&branch);
+    until("the other branch", || {
+        chain.view().head().number > first.head().number && is_on(&world, &chain, common.number, &branch)
+    })
+    .await;
+    assert_ne!(chain.view().hash_of(first.head().number).unwrap(), Some(first.head().hash));
+    let second = chain.view();
+
+    world.show_l1(&world.l1_headers);
+    until("the first branch again", || {
+        chain.view().head().number > second.head().number && is_on(&world, &chain, common.number, &world.l1_headers)
+    })
+    .await;
+    assert_eq!(chain.view().hash_of(first.head().number).unwrap(), Some(first.head().hash));
+    world.show_l1(&branch);
+    until("the other branch again", || {
+        chain.view().head().number > second.head().number && is_on(&world, &chain, common.number, &branch)
+    })
+    .await;
+    assert_eq!(chain.view().hash_of(second.head().number).unwrap(), Some(second.head().hash));
+    assert!(handle.active());
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_never_goes_back_below_the_safe_block() {
+    let world = World::new(30, 3).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, handle) = world.sequencer(&chain, config());
+    let token = CancellationToken::new();
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_time(&chain, now().as_secs() + 1).await;
+    let stop = handle.stop().await.unwrap();
+    let head = chain.view().head();
+    chain.forkchoice(stop, Some(stop), None).await.unwrap();
+    handle.start(stop).await.unwrap();
+    let branch = reorganised(&world.l1_headers, 2, 2);
+    world.show_l1(&branch);
+    // More than enough for the confirmations.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert_eq!(chain.view().hash_of(head.number).unwrap(), Some(head.hash));
+    assert!(handle.active(), "it goes on trying");
+    // L1 returns to the branch of the safe block.
+    world.show_l1(&world.l1_headers);
+    let reached = chain.view().head().number + 2;
+    until("blocks on the safe one", || chain.view().head().number >= reached).await;
+    assert_eq!(chain.view().hash_of(head.number).unwrap(), Some(head.hash));
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_followed_block_that_was_abandoned_is_used_again_while_its_origin_is_canonical() {
+    let world = World::new(6, 1).await;
+    let (chain, _threads) = world.open();
+    let genesis = chain.view().head().hash;
+    let followed = super::signing::rival_block(&world, &chain, 7).await;
+    // By gossip, from the leader before.
+    chain.follow(followed.clone(), Provenance::Signed(key().address())).await.unwrap();
+    chain.forkchoice(followed.hash, None, None).await.unwrap();
+    chain.forkchoice(genesis, None, None).await.unwrap();
+    let (sequencer, _handle) = world.sequencer(&chain, config());
+    let token = CancellationToken::new();
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until("a block", || chain.view().head().number >= 2).await;
+    assert_eq!(chain.view().hash_of(1).unwrap(), Some(followed.hash));
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
