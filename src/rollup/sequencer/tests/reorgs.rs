@@ -111,7 +111,8 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
 
     for (round, depth) in [1, 3, 64].into_iter().enumerate() {
         // A transaction in a block that is going to be abandoned.
-        let sent = submit(&net.sequencing.chain, transfer(round as u64));
+        let nonce = net.sequencing.chain.view().state().account(wallet()).unwrap().unwrap().nonce;
+        let sent = submit(&net.sequencing.chain, transfer(nonce));
         until("it is mined", || net.sequencing.chain.view().transaction(sent).unwrap().is_some()).await;
         net.until_followed(0).await;
         let before = net.sequencing.chain.view().head();
