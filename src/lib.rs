@@ -43,6 +43,7 @@ pub mod devnet;
 pub mod engine;
 pub mod follow;
 pub mod node;
+pub mod open_files;
 pub mod period;
 pub mod rollup;
 pub mod rpc;

@@ -8,7 +8,7 @@ use starling::{
         config::{InitConfig, LogConfig, LogFormat},
         key::Tool,
     },
-    db, devnet, node, telemetry, transfer,
+    db, devnet, node, open_files, telemetry, transfer,
 };
 use std::{future::Future, io::Read, process::ExitCode};
 use tokio::signal::unix::{SignalKind, signal};
@@ -67,11 +67,13 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
         }
         Invocation::Node(config) => {
             start_log(&config.log, notices)?;
+            open_files::raise_limit();
             devnet::end_with_parent();
             until_interrupted(|token| node::run_node(*config, token))?;
         }
         Invocation::Execution(config) => {
             start_log(&config.log, notices)?;
+            open_files::raise_limit();
             devnet::end_with_parent();
             until_interrupted(|token| node::run_execution(*config, token))?;
         }

@@ -7,11 +7,11 @@ use crate::{
         VERSION,
         config::{
             CacheConfig, ExecutionConfig, FollowingConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey,
-            RemoteSignerConfig, RpcConfig, SequencerConfig, SignerConfig, SignerTlsConfig,
+            RemoteSignerConfig, RpcConfig, RpcLimits, SequencerConfig, SignerConfig, SignerTlsConfig,
         },
     },
     engine::Engine,
-    follow, period,
+    follow, open_files, period,
     rollup::{
         l1::{self, FollowedL1, L1Client, L1Heads},
         l1_config::{self, L1ConfigError},
@@ -391,6 +391,7 @@ async fn serve_rpc(
     (context.bounds.gas_cap, context.bounds.timeout) = (config.limits.gas_cap, config.limits.evm_timeout);
     let mut endpoints = rpc::RpcConfig::default();
     (endpoints.limits.batch, endpoints.limits.batch_response) = (config.limits.batch, config.limits.batch_response);
+    (endpoints.limits.connections, endpoints.limits.ws_connections) = connections(&config.limits);
     if let Some(http) = &config.http {
         endpoints.http = Some(HttpEndpoint {
             addr: resolve("--http.addr", &http.addr, http.port).await?,
@@ -430,6 +431,22 @@ async fn serve_rpc(
         }
     });
     Ok(())
+}
+
+/// Connections and WebSockets of the public endpoints: as many as the operator allows, and the limit of open files.
+fn connections(limits: &RpcLimits) -> (usize, usize) {
+    let files = open_files::limit();
+    let most = open_files::connections(files);
+    if limits.connections <= most {
+        return (limits.connections, limits.websockets);
+    }
+    tracing::warn!(
+        allowed = limits.connections,
+        connections = most,
+        open_files = files,
+        "fewer RPC connections than --rpc.max-connections: raise the hard limit of open files (LimitNOFILE=, ulimit -Hn)"
+    );
+    (most, limits.websockets.min(most / 2))
 }
 
 /// The address to listen on. `localhost` is 127.0.0.1, whatever the resolver puts first.

@@ -8,10 +8,12 @@
 
 pub mod admin;
 pub mod api;
+mod connections;
 pub mod engine;
 pub mod error;
 pub mod eth;
 pub mod frame;
+mod heavy;
 mod io;
 mod json;
 pub mod jwt;
@@ -19,6 +21,7 @@ pub mod miner;
 pub mod net;
 pub mod opp2p;
 pub mod params;
+pub mod schedule;
 pub mod server;
 mod shares;
 pub mod txpool;
@@ -38,6 +41,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 use api::{Api, Bounds, Namespace};
+use connections::Connections;
 use engine::EngineContext;
 use jwt::JwtSecret;
 use server::{Http, Limits, Listener, Site, Ws};
@@ -58,6 +62,8 @@ static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
 const AUTH_BODY: usize = 128 << 20;
 /// Calls in one batch there, and bytes of their results (op-geth's).
 const AUTH_BATCH: usize = 2000;
+/// Connections there: some rollup nodes and tools, beside whoever does not know the secret.
+pub const AUTH_CONNECTIONS: usize = 1024;
 const AUTH_BATCH_RESPONSE: usize = 250_000_000;
 
 /// What RPC may do with a chain: read its newest view, wait for the next, add to its pool.
@@ -223,7 +229,7 @@ impl RpcServer {
         let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, "--ws.api"), origins: end.origins }));
         let rollup = config.rollup.map(|end| {
             let api = api(&end.api, "--rpc");
-            (end.addr, Site::new(Some(Http { api, vhosts: end.vhosts, cors: end.cors }), None, config.limits.clone()))
+            (end.addr, Http { api, vhosts: end.vhosts, cors: end.cors })
         });
         let auth_limits = Limits {
             body: AUTH_BODY,
@@ -231,11 +237,15 @@ impl RpcServer {
             batch: AUTH_BATCH,
             batch_response: AUTH_BATCH_RESPONSE,
             answer_memory: config.limits.answer_memory.max(AUTH_BATCH_RESPONSE),
+            connections: AUTH_CONNECTIONS.min(config.limits.connections),
+            ws_connections: (AUTH_CONNECTIONS / 2).min(config.limits.ws_connections),
             ..config.limits.clone()
         };
-        let (mut server, mut bound) = Self::bind_sites(http, ws, config.limits).await?;
-        if let Some((addr, site)) = rollup {
-            let listener = listen(addr, "rpc", site).await?;
+        let limits = config.limits;
+        let connections = Connections::new(limits.connections);
+        let (mut server, mut bound) = Self::bind_sites(http, ws, limits.clone(), &connections).await?;
+        if let Some((addr, http)) = rollup {
+            let listener = listen(addr, "rpc", Site::new(Some(http), None, limits, connections)).await?;
             bound.rollup = Some(listener.socket.local_addr().unwrap_or(addr));
             server.listeners.push(listener);
         }
@@ -244,7 +254,10 @@ impl RpcServer {
             let api = Arc::new(Api::new(&names, &AUTH_NAMESPACES, &context, "--authrpc"));
             let http = Http { api: api.clone(), vhosts, cors: vec![] };
             let ws = Ws { api, origins: vec![] };
-            let listener = listen(addr, "authrpc", Site::new(Some(http), Some(ws), auth_limits).with_secret(secret)).await?;
+            // Whatever the public endpoints hold, the rollup node finds a connection.
+            let connections = Connections::new(auth_limits.connections);
+            let site = Site::new(Some(http), Some(ws), auth_limits, connections);
+            let listener = listen(addr, "authrpc", site.with_secret(secret)).await?;
             bound.auth = Some(listener.socket.local_addr().unwrap_or(addr));
             server.listeners.push(listener);
         }
@@ -255,22 +268,23 @@ impl RpcServer {
         http: Option<(SocketAddr, Http)>,
         ws: Option<(SocketAddr, Ws)>,
         limits: Limits,
+        connections: &Arc<Connections>,
     ) -> Result<(Self, BoundAddrs), BindError> {
         let mut listeners = Vec::new();
         let mut bound = BoundAddrs::default();
         match (http, ws) {
             (Some((addr, http)), Some((same, ws))) if addr == same && addr.port() != 0 => {
-                listeners.push(listen(addr, "http", Site::new(Some(http), Some(ws), limits)).await?);
+                listeners.push(listen(addr, "http", Site::new(Some(http), Some(ws), limits, connections.clone())).await?);
                 bound = BoundAddrs { http: Some(addr), ws: Some(addr), ..bound };
             }
             (http, ws) => {
                 if let Some((addr, http)) = http {
-                    let listener = listen(addr, "http", Site::new(Some(http), None, limits.clone())).await?;
+                    let listener = listen(addr, "http", Site::new(Some(http), None, limits.clone(), connections.clone())).await?;
                     bound.http = Some(listener.socket.local_addr().unwrap_or(addr));
                     listeners.push(listener);
                 }
                 if let Some((addr, ws)) = ws {
-                    let listener = listen(addr, "ws", Site::new(None, Some(ws), limits)).await?;
+                    let listener = listen(addr, "ws", Site::new(None, Some(ws), limits, connections.clone())).await?;
                     bound.ws = Some(listener.socket.local_addr().unwrap_or(addr));
                     listeners.push(listener);
                 }

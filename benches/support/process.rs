@@ -108,7 +108,8 @@ pub fn processor() -> Duration {
     Duration::from_millis(fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10)
 }
 
-fn field(file: &str, name: &str) -> u64 {
+/// A number from a file of `/proc`.
+pub fn field(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).expect("this is Linux");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel gives this field");
     line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")

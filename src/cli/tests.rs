@@ -96,12 +96,16 @@ fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
         evm_timeout: crate::rpc::api::HEAVY_TIMEOUT,
         batch: crate::rpc::server::Limits::default().batch,
         batch_response: crate::rpc::server::Limits::default().batch_response,
+        connections: crate::rpc::server::Limits::default().connections,
+        websockets: crate::rpc::server::Limits::default().ws_connections,
     };
+    assert!(limits.connections >= 10_000 && limits.websockets >= 2_000);
     assert_eq!(config.rpc.limits, limits);
 
     let line = "--txpool.pricelimit=7 --txpool.pricebump=20 --txpool.accountslots=3 --txpool.globalslots=30 --txpool.accountqueue=4 \
         --txpool.globalqueue=40 --txpool.lifetime=1m --txpool.maxtxgas=1000000 --rpc.txfeecap=0.25 --rpc.allow-unprotected-txs \
-        --rpc.gascap=9 --rpc.evmtimeout=300ms --rpc.batch-request-limit=5 --rpc.batch-response-max-size=6";
+        --rpc.gascap=9 --rpc.evmtimeout=300ms --rpc.batch-request-limit=5 --rpc.batch-response-max-size=6 \
+        --rpc.max-connections=70 --rpc.max-websockets=8";
     let (config, notices) = node(line, &[])?;
     let told = PoolConfig {
         min_tip: 7,
@@ -116,7 +120,17 @@ fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
         allow_unprotected: true,
     };
     assert_eq!(config.pool, told);
-    assert_eq!(config.rpc.limits, RpcLimits { gas_cap: 9, evm_timeout: Duration::from_millis(300), batch: 5, batch_response: 6 });
+    let told = RpcLimits {
+        gas_cap: 9,
+        evm_timeout: Duration::from_millis(300),
+        batch: 5,
+        batch_response: 6,
+        connections: 70,
+        websockets: 8,
+    };
+    assert_eq!(config.rpc.limits, told);
+    let none = node("--rpc.max-connections=0", &[]);
+    assert!(matches!(none, Err(CliError::Invalid { name: "rpc.max-connections", .. })));
     assert_eq!(notices, Vec::<String>::new());
 
     let none = "--txpool.pricelimit=0 --txpool.pricebump=0 --txpool.accountslots=0 --txpool.globalslots=0 --txpool.accountqueue=0 \
@@ -125,7 +139,7 @@ fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
     let (config, _) = node(none, &[])?;
     assert_eq!(config.pool, PoolConfig { tx_fee_cap: U256::ZERO, ..Default::default() });
     let unlimited =
-        RpcLimits { gas_cap: u64::MAX / 2, evm_timeout: Duration::MAX, batch: usize::MAX, batch_response: usize::MAX };
+        RpcLimits { gas_cap: u64::MAX / 2, evm_timeout: Duration::MAX, batch: usize::MAX, batch_response: usize::MAX, ..limits };
     assert_eq!(config.rpc.limits, unlimited);
     assert!(matches!(node("--rpc.txfeecap=-1", &[]), Err(CliError::Invalid { name: "rpc.txfeecap", .. })));
     // The rest of geth's pool flags are accepted, and the node says that they change nothing.

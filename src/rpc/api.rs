@@ -1,16 +1,19 @@
 //! The table of methods that an endpoint serves: method name → plain function, bound to the node it reads.
 //!
 //! The kind of a method says what it may cost. [`Method::Read`] and [`Method::Heavy`] run on the blocking pool, each kind behind
-//! its own bound, so that slow calls cannot starve cheap ones and none of them occupies a worker of the runtime.
+//! its own bound, so that slow calls cannot starve cheap ones and none of them occupies a worker of the runtime. Clients share the
+//! permits of heavy calls fairly (see [`Heavy`]).
 
 use super::{
     RpcContext,
     error::{Reply, RpcError},
     eth::logs::LogLimits,
     frame::crashed,
+    heavy::Heavy,
     params::Args,
+    schedule::Client,
 };
-use crate::chain::evm::{Deadline, RPC_GAS_CAP, StateError};
+use crate::chain::evm::{Deadline, RPC_GAS_CAP};
 use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
 use serde_json::value::RawValue;
 use std::{
@@ -18,7 +21,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::sync::Semaphore;
 
 /// Reads at once, for each core. A read takes microseconds, and most of them do not wait for the disk: more at once would only take
 /// turns with the executor.
@@ -33,8 +36,9 @@ pub enum Method {
     Quick(fn(&RpcContext, Args) -> Reply),
     /// Reads the store.
     Read(fn(&RpcContext, Args) -> Reply),
-    /// Runs the EVM or scans many blocks. The caller is told when [`Bounds::timeout`] is over; the work looks at its deadline, which
-    /// also passes when the caller has gone, so that neither keeps its place.
+    /// Runs the EVM or scans many blocks, in slices. The caller gets an error when [`Bounds::timeout`] is over. The work calls
+    /// [`Deadline::check`] at least once in a few milliseconds, which ends its slice, and fails once the time is over or the caller
+    /// has gone. It may be begun anew, so it changes nothing.
     Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
     /// Waits for something else than the chain.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),
@@ -53,11 +57,12 @@ pub struct Namespace {
 }
 
 type Bound<T> = Box<dyn Fn(Args) -> T + Send + Sync>;
+type BoundMethod = Box<dyn Fn(Args, Client) -> BoxFuture<'static, Reply> + Send + Sync>;
 
 /// The methods of one endpoint.
 #[derive(Default)]
 pub struct Api {
-    methods: HashMap<&'static str, Bound<BoxFuture<'static, Reply>>>,
+    methods: HashMap<&'static str, BoundMethod>,
     subscriptions: HashMap<(&'static str, &'static str), Bound<Result<EventStream, RpcError>>>,
     namespaces: BTreeSet<&'static str>,
 }
@@ -88,7 +93,7 @@ impl Api {
     fn add(&mut self, namespace: &'static Namespace, context: &Arc<RpcContext>) {
         self.namespaces.insert(namespace.name);
         for (name, method) in namespace.methods {
-            self.insert(name, bind(name, *method, context.clone()));
+            self.methods.insert(name, bind(name, *method, context.clone()));
         }
         for (kind, subscribe) in namespace.subscriptions {
             let (subscribe, context) = (*subscribe, context.clone());
@@ -108,10 +113,10 @@ impl Api {
 
     /// Adds or replaces one method.
     pub fn insert(&mut self, name: &'static str, method: impl Fn(Args) -> BoxFuture<'static, Reply> + Send + Sync + 'static) {
-        self.methods.insert(name, Box::new(method));
+        self.methods.insert(name, Box::new(move |args, _| method(args)));
     }
 
-    pub fn method(&self, name: &str) -> Option<&Bound<BoxFuture<'static, Reply>>> {
+    pub fn method(&self, name: &str) -> Option<&BoundMethod> {
         self.methods.get(name)
     }
 
@@ -129,7 +134,7 @@ impl Api {
 /// The bounds on work that all endpoints share.
 pub struct Bounds {
     pub(super) reads: Arc<Semaphore>,
-    pub(super) heavy: Arc<Semaphore>,
+    pub(super) heavy: Heavy,
     /// KiB of events that wait for their subscribers.
     pub(super) events: Arc<Semaphore>,
     /// KiB of filters and of the logs they remember.
@@ -148,7 +153,7 @@ impl Default for Bounds {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
             reads: Arc::new(Semaphore::new(READS * cores.max(2))),
-            heavy: Arc::new(Semaphore::new(cores.max(2))),
+            heavy: Heavy::new(cores.max(2)),
             events: Arc::new(Semaphore::new(64 << 10)),
             filters: Arc::new(Semaphore::new(64 << 10)),
             timeout: HEAVY_TIMEOUT,
@@ -159,12 +164,8 @@ impl Default for Bounds {
     }
 }
 
-fn bind(
-    name: &'static str,
-    method: Method,
-    context: Arc<RpcContext>,
-) -> impl Fn(Args) -> BoxFuture<'static, Reply> + Send + Sync + 'static {
-    move |args| {
+fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMethod {
+    Box::new(move |args, client| {
         let context = context.clone();
         match method {
             Method::Quick(function) => async move { function(&context, args) }.boxed(),
@@ -173,20 +174,17 @@ fn bind(
                 let place = context.bounds.reads.clone();
                 blocking(name, place, move || function(&context, args)).boxed()
             }
-            Method::Heavy(function) => {
-                let place = context.bounds.heavy.clone();
+            Method::Heavy(function) => async move {
                 let deadline = Deadline::after(context.bounds.timeout);
-                within(deadline.clone(), blocking(name, place, move || function(&context, args, &deadline))).boxed()
+                let work = {
+                    let context = context.clone();
+                    move |deadline: &Deadline| function(&context, args.clone(), deadline)
+                };
+                context.bounds.heavy.run(name, client, deadline, work).await
             }
+            .boxed(),
         }
-    }
-}
-
-/// Waits for work until its deadline, which passes at once when nobody waits any more.
-async fn within(deadline: Deadline, work: impl Future<Output = Reply>) -> Reply {
-    let _waiting = deadline.waiting();
-    let late = |_| Err(StateError::Aborted(deadline.limit()).into());
-    timeout(deadline.limit(), work).await.unwrap_or_else(late)
+    })
 }
 
 /// Runs a function on the blocking pool once there is a place for it. The function keeps its place until it returns, even if
@@ -209,66 +207,12 @@ mod tests {
     use super::*;
     use crate::rpc::error::reply;
 
-    const LONG: Duration = Duration::from_secs(600);
-
-    /// Work that looks at its deadline as heavy methods do.
-    fn endless(places: &Arc<Semaphore>, limit: Duration) -> impl Future<Output = Reply> + use<> {
-        let deadline = Deadline::after(limit);
-        let looking = deadline.clone();
-        within(
-            deadline,
-            blocking("toy", places.clone(), move || {
-                loop {
-                    looking.check()?;
-                    std::thread::yield_now();
-                }
-            }),
-        )
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_call_that_takes_too_long_is_told_so_and_gives_back_its_place() {
-        let places = Arc::new(Semaphore::new(1));
-        let error = endless(&places, Duration::from_millis(50)).await.unwrap_err();
-        assert_eq!((error.code, error.message.as_str()), (-32000, "execution aborted (timeout = 50ms)"));
-        let next = within(Deadline::after(LONG), blocking("toy", places, || reply(3))).await;
-        assert_eq!(next.unwrap().get(), "3");
-        assert_eq!(format!("{HEAVY_TIMEOUT:?}"), "5s");
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_call_whose_client_has_gone_gives_back_its_place() {
-        let places = Arc::new(Semaphore::new(1));
-        let call = tokio::spawn(endless(&places, LONG));
-        while places.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
-        call.abort();
-        let next = within(Deadline::after(LONG), blocking("toy", places, || reply(4))).await;
-        assert_eq!(next.unwrap().get(), "4");
-    }
-
-    #[tokio::test]
-    async fn a_call_that_finds_no_place_in_time_is_told_so_and_never_runs() {
-        let places = Arc::new(Semaphore::new(1));
-        let taken = places.clone().acquire_owned().await.unwrap();
-        let (run, ran) = std::sync::mpsc::channel();
-        let late = blocking("toy", places.clone(), move || {
-            let _ = run.send(());
-            reply(1)
-        });
-        let error = within(Deadline::after(Duration::from_millis(50)), late).await.unwrap_err();
-        assert!(error.message.starts_with("execution aborted"));
-        drop(taken);
-        assert!(blocking("toy", places, || reply(2)).await.is_ok());
-        assert!(ran.try_recv().is_err());
-    }
-
     #[tokio::test]
     async fn a_crash_on_the_blocking_pool_is_an_error() {
         let places = Arc::new(Semaphore::new(1));
         let error = blocking::<()>("toy", places.clone(), || panic!("a toy that breaks")).await.unwrap_err();
         assert_eq!((error.code, error.message.as_str()), (-32603, "method handler crashed"));
         assert_eq!(places.available_permits(), 1);
+        assert_eq!(blocking("toy", places, || reply(2)).await.unwrap().get(), "2");
     }
 }

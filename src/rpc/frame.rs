@@ -8,6 +8,7 @@ use super::{
     error::{self, Reply, RpcError},
     json::{Members, firsts},
     params::Args,
+    schedule::Client,
 };
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -25,7 +26,7 @@ const ALL_SUBSCRIPTIONS: usize = 4096;
 /// Bytes of an id, which is echoed.
 const MAX_ID: usize = 1024;
 
-/// What an endpoint spends on requests and answers.
+/// What an endpoint spends on requests and answers, and for whom.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     /// Calls in one batch.
@@ -41,6 +42,8 @@ pub struct Allowance {
     share: Option<Arc<Semaphore>>,
     /// Of all connections.
     subscriptions: Arc<Semaphore>,
+    /// Whose calls these are, where heavy calls wait for each other.
+    client: Client,
 }
 
 /// Memory of a request, given back when dropped.
@@ -74,12 +77,13 @@ impl Allowance {
         let most_requests = most(requests);
         let subscriptions = Arc::new(Semaphore::new(ALL_SUBSCRIPTIONS));
         let (requests, answers) = (memory(requests), memory(answers));
-        Self { batch, batch_response, requests, most_requests, answers, share: None, subscriptions }
+        let client = Client::Connection(0);
+        Self { batch, batch_response, requests, most_requests, answers, share: None, subscriptions, client }
     }
 
     /// The same for a client whose answers may take no more than `share`, in KiB.
-    pub fn with_share(&self, share: Option<Arc<Semaphore>>) -> Self {
-        Self { share, ..self.clone() }
+    pub fn of(&self, client: Client, share: Option<Arc<Semaphore>>) -> Self {
+        Self { client, share, ..self.clone() }
     }
 
     /// The memory of requests, in KiB.
@@ -330,7 +334,7 @@ impl Session<'_> {
             return error::reply(true);
         }
         let Some(method) = self.api.method(&message.method) else { return Err(RpcError::method_not_found(&message.method)) };
-        let call = AssertUnwindSafe(method(args?)).catch_unwind();
+        let call = AssertUnwindSafe(method(args?, self.allowance.client)).catch_unwind();
         let outcome = match self.deadline {
             Some(deadline) => timeout_at(deadline, call).await.map_err(|_| RpcError::new(error::TIMEOUT, "request timed out"))?,
             None => call.await,

@@ -3,14 +3,15 @@
 use super::{error::RpcError, json::firsts};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde_json::value::RawValue;
+use std::sync::Arc;
 
 /// More parameters than any method has; what is beyond them is not kept.
 const MAX_PARAMS: usize = 16;
 
-/// The parameters of one request.
-#[derive(Debug, Default)]
+/// The parameters of one request. Clones share them.
+#[derive(Clone, Debug, Default)]
 pub struct Args {
-    values: std::vec::IntoIter<Box<RawValue>>,
+    values: Arc<[Box<RawValue>]>,
     /// The number of the next parameter, for messages.
     next: usize,
 }
@@ -25,13 +26,12 @@ impl Args {
     pub fn parse(params: Option<&RawValue>) -> Result<Self, RpcError> {
         let Some(params) = params.filter(|params| params.get() != "null") else { return Ok(Self::default()) };
         let values = firsts(params.get(), MAX_PARAMS).map_err(|_| RpcError::invalid_params("non-array args"))?;
-        let values: Vec<Box<RawValue>> = values.into_iter().map(ToOwned::to_owned).collect();
-        Ok(Self { values: values.into_iter(), next: 0 })
+        Ok(Self { values: values.into_iter().map(ToOwned::to_owned).collect(), next: 0 })
     }
 
     /// Refuses more than `most` parameters in all.
     pub fn at_most(self, most: usize) -> Result<Self, RpcError> {
-        if self.next + self.values.len() > most {
+        if self.values.len() > most {
             return Err(RpcError::invalid_params(format!("too many arguments, want at most {most}")));
         }
         Ok(self)
@@ -39,7 +39,7 @@ impl Args {
 
     pub fn required<T: Arg>(&mut self) -> Result<T, RpcError> {
         let number = self.next;
-        let value = self.values.next();
+        let value = self.values.get(number);
         self.next += 1;
         let value = value.ok_or_else(|| RpcError::invalid_params(format!("missing value for required argument {number}")))?;
         T::from_json(value.get()).map_err(|text| RpcError::invalid_params(format!("invalid argument {number}: {text}")))
@@ -47,10 +47,9 @@ impl Args {
 
     /// `None` if the parameter is absent or null.
     pub fn optional<T: Arg>(&mut self) -> Result<Option<T>, RpcError> {
-        match self.values.as_slice().first() {
+        match self.values.get(self.next) {
             None => Ok(None),
             Some(value) if value.get() == "null" => {
-                self.values.next();
                 self.next += 1;
                 Ok(None)
             }

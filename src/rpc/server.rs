@@ -1,15 +1,18 @@
 //! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins, time limits, as geth has them.
 //!
-//! Clients talk to it. What can overload it, and the bound: connections (a limit for HTTP, one for WebSockets), bodies (5 MiB
-//! each, [`Limits::body_memory`] together, counted as they arrive), answers ([`Limits::answer_memory`] together), readers that do not
-//! read (a response that takes too long ends the connection), senders that do not send (time limits on head, body and idleness).
-//! One address may take a part of the places and of the memory only ([`Shares`]).
+//! Clients talk to it. What can overload it, and the bound: connections ([`Limits::connections`]; at the limit the one that has been
+//! idle for longest is closed, see [`Connections`]), WebSockets ([`Limits::ws_connections`]), bodies (5 MiB each,
+//! [`Limits::body_memory`] together, counted as they arrive), answers ([`Limits::answer_memory`] together), readers that do not read
+//! (a response that takes too long ends the connection), senders that do not send (time limits on head, body and idleness).
+//! One address may take a part of the connections and of the memory only ([`Shares`]).
 
 use super::{
     api::Api,
+    connections::{Admitted, Busy, Connections},
     frame::{Allowance, Held, KIB, Room, Session},
     io::WriteTimeout,
     jwt::JwtSecret,
+    schedule::Client,
     shares::Shares,
     ws,
 };
@@ -41,9 +44,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// What one client may cost, and all of them together.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections that speak HTTP; the next one waits to be accepted.
-    pub http_connections: usize,
-    /// Connections that speak WebSocket; the next one is refused with 503.
+    /// Connections. For the next one an idle one is closed; if none is idle it waits.
+    pub connections: usize,
+    /// Connections among them that speak WebSocket; the next one is refused with 503.
     pub ws_connections: usize,
     /// Bytes of one request body.
     pub body: usize,
@@ -72,8 +75,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            http_connections: 1024,
-            ws_connections: 256,
+            connections: 10_000,
+            ws_connections: 2_000,
             body: 5 << 20,
             body_memory: 128 << 20,
             answer_memory: 256 << 20,
@@ -115,10 +118,13 @@ pub struct Site {
     pub limits: Limits,
     /// Whoever does not know it is refused whatever they ask.
     secret: Option<JwtSecret>,
+    connections: Arc<Connections>,
     ws_places: Arc<Semaphore>,
     allowance: Allowance,
     /// Connections of one address.
     places: Shares,
+    /// WebSockets of one address.
+    ws_shares: Shares,
     /// KiB of answers to one address.
     answers: Shares,
 }
@@ -130,12 +136,13 @@ const AUTH_HEAD: Duration = Duration::from_secs(5);
 const STOP: Duration = Duration::from_secs(5);
 
 impl Site {
-    pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits) -> Self {
+    pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits, connections: Arc<Connections>) -> Self {
         let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
         let allowance = Allowance::new(limits.batch, limits.batch_response, limits.body_memory, limits.answer_memory);
-        let places = Shares::new((limits.http_connections + limits.ws_connections).div_ceil(2));
+        let places = Shares::new(limits.connections.div_ceil(2));
+        let ws_shares = Shares::new(limits.ws_connections.div_ceil(2));
         let answers = Shares::new(limits.answer_memory.div_ceil(4).max(limits.batch_response).div_ceil(KIB));
-        Self { http, ws, limits, secret: None, ws_places, allowance, places, answers }
+        Self { http, ws, limits, secret: None, connections, ws_places, allowance, places, ws_shares, answers }
     }
 
     pub fn with_secret(self, secret: JwtSecret) -> Self {
@@ -147,30 +154,29 @@ impl Listener {
     /// Accepts until `token` is cancelled, then lets the requests in flight end. Connections are tasks of this function: when it
     /// returns none is left.
     pub async fn run(self, token: CancellationToken) {
-        let places = Arc::new(Semaphore::new(self.site.limits.http_connections + self.site.limits.ws_connections));
         let tasks = TaskTracker::new();
         loop {
-            let accepted = async {
-                let place = places.clone().acquire_owned().await.ok()?;
-                Some((self.socket.accept().await, place))
-            };
-            let (accepted, place) = tokio::select! {
+            let accepted = tokio::select! {
                 () = token.cancelled() => break,
-                accepted = accepted => match accepted {
-                    Some(accepted) => accepted,
-                    None => break,
-                },
+                accepted = self.socket.accept() => accepted,
             };
             match accepted {
                 Ok((socket, peer)) => {
-                    let share = self.site.places.of(peer.ip()).map(Semaphore::try_acquire_owned).transpose();
-                    match share {
-                        Ok(share) => {
-                            let place = (place, share);
-                            tasks.spawn(connection(socket, peer, self.site.clone(), token.clone(), place, tasks.clone()));
-                        }
-                        Err(_) => tracing::debug!(%peer, "an RPC connection was refused: its address has too many"),
-                    }
+                    // Before idle connections are closed: an address at its share must not cost others theirs.
+                    let Ok(share) = self.site.places.of(peer.ip()).map(Semaphore::try_acquire_owned).transpose() else {
+                        tracing::debug!(%peer, "an RPC connection was refused: its address has too many");
+                        continue;
+                    };
+                    let admitted = tokio::select! {
+                        () = token.cancelled() => break,
+                        admitted = self.site.connections.admit(&token) => admitted,
+                    };
+                    let site = self.site.clone();
+                    let client = Client::of(peer.ip(), admitted.number);
+                    let client = if site.secret.is_some() { Client::RollupNode(admitted.number) } else { client };
+                    let allowance = site.allowance.of(client, site.answers.of(peer.ip()));
+                    let peer = Arc::new(Peer { address: peer, allowance, admitted, _share: share });
+                    tasks.spawn(connection(socket, peer, site, tasks.clone()));
                 }
                 Err(error) => {
                     // Out of file descriptors, mostly: waiting is the only thing that helps.
@@ -185,37 +191,23 @@ impl Listener {
     }
 }
 
-/// A connection's place among all, and among those of its address.
-type Place = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+/// What the requests of a connection share.
+struct Peer {
+    address: SocketAddr,
+    allowance: Allowance,
+    admitted: Arc<Admitted>,
+    /// Of the connections of its address.
+    _share: Option<OwnedSemaphorePermit>,
+}
 
-async fn connection(
-    socket: TcpStream,
-    peer: SocketAddr,
-    site: Arc<Site>,
-    token: CancellationToken,
-    place: Place,
-    tasks: TaskTracker,
-) {
+async fn connection(socket: TcpStream, peer: Arc<Peer>, site: Arc<Site>, tasks: TaskTracker) {
     let _ = socket.set_nodelay(true);
     let socket = TokioIo::new(WriteTimeout::new(socket, site.limits.write));
     let began = Arc::new(AtomicBool::new(false));
-    let place = Arc::new(place);
-    let allowance = Arc::new(site.allowance.with_share(site.answers.of(peer.ip())));
     let service = service_fn(|request: Request<Incoming>| {
         began.store(true, Ordering::Relaxed);
-        let (site, token, tasks, place) = (site.clone(), token.clone(), tasks.clone(), place.clone());
-        let allowance = allowance.clone();
-        async move {
-            if let Some(Err(reason)) = site.secret.as_ref().map(|secret| secret.check(request.headers())) {
-                let mut answer = refused(StatusCode::UNAUTHORIZED, &reason);
-                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-                return Ok::<_, Infallible>(answer);
-            }
-            if site.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
-                return Ok(site.upgrade(request, &tasks, token, (place, allowance)));
-            }
-            Ok(site.http(request, &allowance).await)
-        }
+        let (site, tasks, peer) = (site.clone(), tasks.clone(), peer.clone());
+        async move { Ok::<_, Infallible>(site.respond(request, &tasks, peer).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(site.limits.idle);
@@ -225,38 +217,40 @@ async fn connection(
     let first = sleep(if site.secret.is_some() { site.limits.read.min(AUTH_HEAD) } else { site.limits.read });
     tokio::pin!(first);
     let (mut waiting, mut stopping) = (true, false);
-    let stop = sleep(Duration::ZERO);
-    tokio::pin!(stop);
     loop {
         tokio::select! {
             outcome = &mut connection => {
                 if let Err(error) = outcome {
-                    tracing::debug!(%peer, %error, "RPC connection ended");
+                    tracing::debug!(peer = %peer.address, %error, "RPC connection ended");
                 }
                 return;
             }
             () = &mut first, if waiting => {
                 waiting = false;
-                if !began.load(Ordering::Relaxed) {
+                if stopping || !began.load(Ordering::Relaxed) {
                     return;
                 }
             }
-            () = token.cancelled(), if !stopping => {
-                stopping = true;
-                stop.as_mut().reset(Instant::now() + STOP);
+            // The server stops, or the connection is idle and another client needs its permit.
+            () = peer.admitted.close.cancelled(), if !stopping => {
+                if !began.load(Ordering::Relaxed) {
+                    return;
+                }
+                (stopping, waiting) = (true, true);
+                first.as_mut().reset(Instant::now() + STOP);
                 connection.as_mut().graceful_shutdown();
             }
-            () = &mut stop, if stopping => return,
         }
     }
 }
 
 type Answer = Response<Full<Bytes>>;
 
-/// The text of an answer; its memory is given back when the last of it has been sent.
+/// The text of an answer. When the last of it has been sent, its memory is given back and the connection is idle.
 struct Sent {
     text: String,
     _held: Option<Held>,
+    _busy: Busy,
 }
 
 impl AsRef<[u8]> for Sent {
@@ -280,8 +274,24 @@ fn empty(status: StatusCode) -> Answer {
 }
 
 impl Site {
+    /// The answer to any request. A client that is refused has to connect again: its permit is free at once.
+    async fn respond(self: Arc<Self>, request: Request<Incoming>, tasks: &TaskTracker, peer: Arc<Peer>) -> Answer {
+        let closing = |mut answer: Answer| {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            answer
+        };
+        if let Some(Err(reason)) = self.secret.as_ref().map(|secret| secret.check(request.headers())) {
+            return closing(refused(StatusCode::UNAUTHORIZED, &reason));
+        }
+        let busy = peer.admitted.busy();
+        if self.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
+            return self.upgrade(request, tasks, peer, busy).unwrap_or_else(closing);
+        }
+        self.http(request, &peer.allowance, busy).await
+    }
+
     /// A request that is not a WebSocket upgrade.
-    async fn http(&self, request: Request<Incoming>, allowance: &Allowance) -> Answer {
+    async fn http(&self, request: Request<Incoming>, allowance: &Allowance, busy: Busy) -> Answer {
         let Some(http) = &self.http else { return empty(StatusCode::NOT_FOUND) };
         if request.uri().path() != "/" {
             return empty(StatusCode::NOT_FOUND);
@@ -292,14 +302,14 @@ impl Site {
         let cors = cors_headers(&http.cors, &request);
         let mut response = match &cors {
             Some(_) if is_preflight(&request) => empty(StatusCode::NO_CONTENT),
-            _ => self.post(http, request, allowance).await,
+            _ => self.post(http, request, allowance, busy).await,
         };
         response.headers_mut().extend(cors.unwrap_or_default());
         response
     }
 
     /// The rules of geth's `rpc/http.go`, in its order.
-    async fn post(&self, http: &Http, request: Request<Incoming>, allowance: &Allowance) -> Answer {
+    async fn post(&self, http: &Http, request: Request<Incoming>, allowance: &Allowance, busy: Busy) -> Answer {
         let limit = self.limits.body;
         let length = content_length(request.headers());
         let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
@@ -328,7 +338,7 @@ impl Site {
         };
         let session = Session { api: &http.api, allowance, deadline: Some(deadline), subscriptions: None };
         let answer = session.answer(&body).await;
-        let text = Sent { text: answer.text.unwrap_or_default(), _held: answer.held };
+        let text = Sent { text: answer.text.unwrap_or_default(), _held: answer.held, _busy: busy };
         let mut response = Response::new(Full::from(Bytes::from_owner(text)));
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
@@ -356,36 +366,39 @@ impl Site {
         Ok((whole, room))
     }
 
-    /// A WebSocket handshake. The session runs as a task beside the connection that it came from.
+    /// A WebSocket handshake, or a refusal. The session runs as a task beside the connection that it came from, which is never idle
+    /// again.
     fn upgrade(
         self: Arc<Self>,
         mut request: Request<Incoming>,
         tasks: &TaskTracker,
-        token: CancellationToken,
-        (place, allowance): (Arc<Place>, Arc<Allowance>),
-    ) -> Answer {
-        let Some(ws) = &self.ws else { return empty(StatusCode::NOT_FOUND) };
+        peer: Arc<Peer>,
+        busy: Busy,
+    ) -> Result<Answer, Answer> {
+        let Some(ws) = &self.ws else { return Err(empty(StatusCode::NOT_FOUND)) };
         if request.uri().path() != "/" {
-            return empty(StatusCode::NOT_FOUND);
+            return Err(empty(StatusCode::NOT_FOUND));
         }
         if !origin_allowed(&ws.origins, request.headers()) {
-            return refused(StatusCode::FORBIDDEN, "origin not allowed");
+            return Err(refused(StatusCode::FORBIDDEN, "origin not allowed"));
         }
-        let Ok(ws_place) = self.ws_places.clone().try_acquire_owned() else {
-            return refused(StatusCode::SERVICE_UNAVAILABLE, "too many WebSocket connections");
+        let share = self.ws_shares.of(peer.address.ip()).map(Semaphore::try_acquire_owned).transpose();
+        let (Ok(share), Ok(permit)) = (share, self.ws_places.clone().try_acquire_owned()) else {
+            return Err(refused(StatusCode::SERVICE_UNAVAILABLE, "too many WebSocket connections"));
         };
         let mut handshake = soketto::handshake::http::Server::new();
         let response = match handshake.receive_request(&request) {
             Ok(response) => response.map(|()| Full::default()),
-            Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
+            Err(error) => return Err(refused(StatusCode::BAD_REQUEST, &error.to_string())),
         };
         let upgraded = hyper::upgrade::on(&mut request);
         tasks.spawn(async move {
-            let _places = (place, ws_place);
+            let _permits = (share, permit, busy);
             let (Ok(socket), Some(ws)) = (upgraded.await, &self.ws) else { return };
-            ws::session(TokioIo::new(socket), ws.api.clone(), &self.limits, &allowance, token).await;
+            let token = peer.admitted.close.clone();
+            ws::session(TokioIo::new(socket), ws.api.clone(), &self.limits, &peer.allowance, token).await;
         });
-        response
+        Ok(response)
     }
 }
 

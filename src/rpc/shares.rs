@@ -2,10 +2,11 @@
 //!
 //! This machine has no share: behind a proxy here all clients have its address.
 
+use super::schedule::network;
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Arc, Weak},
 };
 use tokio::sync::Semaphore;
@@ -23,18 +24,14 @@ impl Shares {
 
     /// The share of an address, or of the IPv6 network of 64 bits that one owner has at least. It lasts while somebody holds it.
     pub fn of(&self, address: IpAddr) -> Option<Arc<Semaphore>> {
-        let place = match address.to_canonical() {
-            address if address.is_loopback() => return None,
-            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-            address => address,
-        };
+        let network = network(address)?;
         let mut live = self.live.lock();
-        if let Some(share) = live.get(&place).and_then(Weak::upgrade) {
+        if let Some(share) = live.get(&network).and_then(Weak::upgrade) {
             return Some(share);
         }
         live.retain(|_, share| share.strong_count() > 0);
         let share = Arc::new(Semaphore::new(self.each));
-        live.insert(place, Arc::downgrade(&share));
+        live.insert(network, Arc::downgrade(&share));
         Some(share)
     }
 }

@@ -18,6 +18,7 @@ mod websocket;
 use super::{
     BoundAddrs, RpcServer,
     api::Api,
+    connections::Connections,
     error::{Reply, RpcError, reply},
     server::{Http, Limits, Ws},
 };
@@ -88,7 +89,10 @@ impl Server {
         let api = Arc::new(api);
         let http = Http { api: api.clone(), vhosts: setup.vhosts, cors: setup.cors };
         let ws = Ws { api, origins: setup.origins };
-        let (server, addrs) = RpcServer::bind_sites(Some((any, http)), Some((any, ws)), setup.limits).await.unwrap();
+        let (server, addrs) = {
+            let connections = Connections::new(setup.limits.connections);
+            RpcServer::bind_sites(Some((any, http)), Some((any, ws)), setup.limits, &connections).await.unwrap()
+        };
         let token = CancellationToken::new();
         let running = tokio::spawn(server.run(token.clone()));
         Self { addrs, running, _guard: token.clone().drop_guard(), token }

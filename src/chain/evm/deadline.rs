@@ -26,13 +26,26 @@ use std::{
 /// Jumps and calls between two looks at the clock: some ten microseconds.
 const LOOK_EVERY: u32 = 4096;
 
-/// When a question must have been answered, and whether anybody still waits for the answer. Clones share both.
+/// When a call must have been answered, and whether anybody still waits for the answer. Clones share both.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     at: Instant,
     /// What `at` was made from, for the message.
     limit: Duration,
     gone: Arc<AtomicBool>,
+    slices: Option<Slices>,
+}
+
+/// A function that work calls at each look at the clock. It may block the thread while other work runs. False ends the work.
+pub type AtLook = Arc<dyn Fn(&Deadline, Instant) -> bool + Send + Sync>;
+
+#[derive(Clone)]
+struct Slices(AtLook);
+
+impl std::fmt::Debug for Slices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Slices")
+    }
 }
 
 /// Ends the question when dropped: nobody waits any more.
@@ -50,7 +63,16 @@ impl Deadline {
         let now = Instant::now();
         // Centuries are as good as for ever.
         let at = now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()));
-        Self { at, limit, gone: Arc::default() }
+        Self { at, limit, gone: Arc::default(), slices: None }
+    }
+
+    /// The same deadline for work that shares its processor: it calls `at_look` at each look at the clock.
+    pub fn in_slices(self, at_look: AtLook) -> Self {
+        Self { slices: Some(Slices(at_look)), ..self }
+    }
+
+    pub fn at(&self) -> Instant {
+        self.at
     }
 
     /// What the asker holds while it waits.
@@ -67,9 +89,10 @@ impl Deadline {
         self.gone.load(Ordering::Relaxed) || Instant::now() >= self.at
     }
 
-    /// An error once it has passed.
+    /// An error once it has passed or the work is to end. May block while other work runs: call it without holding a lock.
     pub fn check(&self) -> Result<(), StateError> {
-        if self.passed() { Err(StateError::Aborted(self.limit)) } else { Ok(()) }
+        let goes_on = self.slices.as_ref().is_none_or(|Slices(at_look)| at_look(self, Instant::now()));
+        if goes_on && !self.passed() { Ok(()) } else { Err(StateError::Aborted(self.limit)) }
     }
 }
 

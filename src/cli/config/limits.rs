@@ -7,7 +7,7 @@ use crate::{
 use alloy_primitives::{U256, utils::parse_ether};
 use std::time::Duration;
 
-/// Limits of JSON-RPC. In every flag 0 is no limit.
+/// Limits of JSON-RPC. 0 is no limit in the flags that op-geth has too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcLimits {
     /// Gas of one run of the EVM.
@@ -18,17 +18,28 @@ pub struct RpcLimits {
     pub batch: usize,
     /// Bytes of results in one batch.
     pub batch_response: usize,
+    /// Connections of all public endpoints, at least 1.
+    pub connections: usize,
+    /// WebSockets among them.
+    pub websockets: usize,
 }
 
 impl RpcLimits {
     pub fn read(values: &Values) -> Result<Self, CliError> {
         let most = |name| values.uint(name).map(|value| if value == 0 { usize::MAX } else { size(value) });
+        let (connections, websockets) = (size(values.uint("rpc.max-connections")?), size(values.uint("rpc.max-websockets")?));
+        if connections == 0 {
+            let reason = "without connections nothing is served: name at least 1".into();
+            return Err(CliError::Invalid { name: "rpc.max-connections", reason });
+        }
         Ok(Self {
             // geth's number for no limit: what is left can be added to.
             gas_cap: Some(values.uint("rpc.gascap")?).filter(|gas| *gas > 0).unwrap_or(u64::MAX / 2),
             evm_timeout: Some(values.duration("rpc.evmtimeout")?).filter(|time| !time.is_zero()).unwrap_or(Duration::MAX),
             batch: most("rpc.batch-request-limit")?,
             batch_response: most("rpc.batch-response-max-size")?,
+            connections,
+            websockets,
         })
     }
 }

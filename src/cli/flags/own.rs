@@ -15,6 +15,21 @@ pub const SECTIONS: &[Section] = &[
         )],
     },
     Section {
+        title: "Connections",
+        program: Program::Starling,
+        roles: &[Role::Node, Role::Execution],
+        flags: &[
+            flag(
+                "rpc.max-connections",
+                Uint,
+                "10000",
+                "Connections of the public RPC endpoints together; at the limit the one that has been idle for longest is closed for a \
+                 new one. The limit of open files (ulimit -Hn) may lower it",
+            ),
+            flag("rpc.max-websockets", Uint, "2000", "WebSockets on each endpoint; the next one is refused with 503"),
+        ],
+    },
+    Section {
         title: "Proofs",
         program: Program::Starling,
         roles: &[Role::Node, Role::Execution, Role::Import, Role::Db],

@@ -14,6 +14,7 @@ use crate::{
         api::{Api, Method},
         eth::logs::LogLimits,
         params::Args,
+        schedule::Client,
     },
 };
 use alloy_primitives::{B256, Bytes, Log, U256, address};
@@ -30,6 +31,11 @@ fn endless() -> Value {
     json!([{ "to": CONTRACT, "gas": "0x3fffffffffff" }, "latest", { CONTRACT.to_string(): { "code": ENDLESS } }])
 }
 
+/// Permits of the public ports that no heavy call has.
+fn free_permits(context: &RpcContext) -> usize {
+    context.bounds.heavy.turns(Client::Connection(0)).free()
+}
+
 fn patient(context: &mut RpcContext) {
     (context.bounds.gas_cap, context.bounds.timeout) = (u64::MAX, LONG);
 }
@@ -39,7 +45,7 @@ async fn a_call_without_end_is_aborted_and_gives_back_its_place() {
     let chain = Chain::new(Fork::Isthmus).with(|context| {
         (context.bounds.gas_cap, context.bounds.timeout) = (u64::MAX, Duration::from_millis(50));
     });
-    let places = chain.context.bounds.heavy.available_permits();
+    let permits = free_permits(&chain.context);
     for method in ["eth_call", "eth_estimateGas", "eth_createAccessList"] {
         let told = (-32000, "execution aborted (timeout = 50ms)".to_owned());
         let mut params = endless();
@@ -49,7 +55,7 @@ async fn a_call_without_end_is_aborted_and_gives_back_its_place() {
         }
         assert_eq!(chain.error(method, params).await, told, "{method}");
     }
-    while chain.context.bounds.heavy.available_permits() < places {
+    while free_permits(&chain.context) < permits {
         tokio::task::yield_now().await;
     }
 }
@@ -71,17 +77,16 @@ async fn a_client_that_goes_takes_its_call_with_it() {
     let chain = Chain::new(Fork::Isthmus).with(patient);
     let api = Api::new(&["eth".to_owned()], &NAMESPACES, &chain.context, "--http.api");
     let server = Server::of(api, Setup::default()).await;
-    let heavy = &chain.context.bounds.heavy;
-    let places = heavy.available_permits();
+    let permits = free_permits(&chain.context);
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": endless() }).to_string();
     let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
     let request = format!("{}\r\ncontent-length: {}\r\n\r\n{body}", super::POST, body.len());
     socket.write_all(request.as_bytes()).await.unwrap();
-    while heavy.available_permits() == places {
+    while free_permits(&chain.context) == permits {
         tokio::task::yield_now().await;
     }
     drop(socket);
-    while heavy.available_permits() < places {
+    while free_permits(&chain.context) < permits {
         tokio::task::yield_now().await;
     }
 }
@@ -242,25 +247,62 @@ async fn overrides_of_a_whole_state_are_only_data() {
     assert_eq!(chain.error("eth_call", call).await, (-32000, "out of gas".into()));
 }
 
-/// The places of calls are fewer than those of the machine's other work can bear, and slow calls leave the quick ones alone.
+/// Slow calls of one client leave half of the permits free, and do not delay methods of other kinds.
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_calls_hold_up_slow_calls_only() {
+async fn slow_calls_of_one_client_hold_up_its_slow_calls_only() {
     let chain = Arc::new(Chain::new(Fork::Isthmus).with(patient));
-    let bounds = &chain.context.bounds;
-    let (heavy, reads) = (bounds.heavy.available_permits(), bounds.reads.available_permits());
+    let (heavy, reads) = (free_permits(&chain.context), chain.context.bounds.reads.available_permits());
     let cores = std::thread::available_parallelism().unwrap().get().max(2);
     assert_eq!((heavy, reads), (cores, 4 * cores));
     let slow = |chain: Arc<Chain>| tokio::spawn(async move { chain.ask("eth_call", endless()).await });
     let calls: Vec<_> = (0..2 * heavy).map(|_| slow(chain.clone())).collect();
-    while bounds.heavy.available_permits() > 0 {
+    while free_permits(&chain.context) > heavy - heavy / 2 {
         tokio::task::yield_now().await;
     }
     assert_eq!(chain.result("eth_getBalance", json!([RICH])).await, "0xf4240");
     assert_eq!(chain.result("eth_blockNumber", json!([])).await, "0x0");
-    assert_eq!(bounds.heavy.available_permits(), 0);
+    assert_eq!(free_permits(&chain.context), heavy - heavy / 2);
     calls.iter().for_each(|call| call.abort());
-    while bounds.heavy.available_permits() < heavy {
+    while free_permits(&chain.context) < heavy {
         tokio::task::yield_now().await;
+    }
+}
+
+/// An `eth_call` on a connection of its own; the body of the response.
+async fn call_over(server: &Server, params: &Value) -> String {
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": params }).to_string();
+    let request = format!("{}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", super::POST, body.len());
+    server.raw(request.as_bytes(), LONG).await
+}
+
+/// An honest call has a deadline, which it would miss if it waited for one of the attackers' calls to end.
+#[tokio::test(flavor = "multi_thread")]
+async fn honest_calls_succeed_while_endless_calls_of_a_hundred_connections_wait() {
+    let limit = Duration::from_secs(20);
+    let chain = Chain::new(Fork::Isthmus).with(|context| (context.bounds.gas_cap, context.bounds.timeout) = (u64::MAX, limit));
+    let api = Api::new(&["eth".to_owned()], &NAMESPACES, &chain.context, "--http.api");
+    let server = Server::of(api, Setup::default()).await;
+    let endless = endless();
+    let attack = futures::future::join_all((0..100).map(|_| async {
+        loop {
+            let answer = call_over(&server, &endless).await;
+            assert!(answer.contains("execution aborted (timeout = 20s)"), "{answer}");
+        }
+    }));
+    // Counts down from 1000.
+    let short = json!([{ "to": CONTRACT }, "latest", { CONTRACT.to_string(): { "code": "0x63000003e85b6001900380600557" } }]);
+    let honest = async {
+        while free_permits(&chain.context) > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..20 {
+            let answer = call_over(&server, &short).await;
+            assert!(answer.contains(r#""result":"0x""#), "{answer}");
+        }
+    };
+    tokio::select! {
+        _ = attack => unreachable!("attackers do not give up"),
+        () = honest => {}
     }
 }
 

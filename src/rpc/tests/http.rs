@@ -125,10 +125,13 @@ async fn a_reader_that_does_not_read_is_dropped() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_wait() {
-    let limits = Limits { http_connections: 1, ws_connections: 0, ..Limits::default() };
+async fn a_connection_at_the_limit_waits_while_all_are_busy() {
+    let limits = Limits { connections: 1, ..Limits::default() };
     let server = Server::start(Setup { limits, ..Setup::default() }).await;
-    let first = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let mut first = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let sleep = r#"{"jsonrpc":"2.0","id":1,"method":"toy_sleep"}"#;
+    first.write_all(format!("{POST}\r\ncontent-length: {}\r\n\r\n{sleep}", sleep.len()).as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let request = format!("{POST}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
     let mut second = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
     second.write_all(request.as_bytes()).await.unwrap();
@@ -137,12 +140,74 @@ async fn connections_beyond_the_limit_wait() {
     assert!(read_all(&mut second, Duration::from_secs(5)).await.contains("\"hi\""));
 }
 
+/// Opens a connection and has one call answered on it.
+async fn keep_alive(server: &Server) -> TcpStream {
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    assert!(asks(&mut socket).await);
+    socket
+}
+
+/// Whether a call on this connection is answered.
+async fn asks(socket: &mut TcpStream) -> bool {
+    let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
+    let (mut answer, mut part) = (String::new(), [0; 1024]);
+    if socket.write_all(request.as_bytes()).await.is_err() {
+        return false;
+    }
+    while !answer.contains("\"hi\"") {
+        match tokio::time::timeout(Duration::from_secs(20), socket.read(&mut part)).await {
+            Ok(Ok(read)) if read > 0 => answer.push_str(&String::from_utf8_lossy(&part[..read])),
+            _ => return false,
+        }
+    }
+    true
+}
+
+#[tokio::test]
+async fn idle_connections_make_room_for_new_clients_oldest_first() {
+    let limits = Limits { connections: 8, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    // Half of them never send a request, the others wait for their next one.
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(TcpStream::connect(server.addrs.http.unwrap()).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut idle = Vec::new();
+    for _ in 0..4 {
+        idle.push(keep_alive(&server).await);
+    }
+    // Four new clients cost the four oldest connections, and the next one the first that served a request.
+    let mut new = Vec::new();
+    for _ in 0..4 {
+        new.push(keep_alive(&server).await);
+    }
+    for mut socket in silent {
+        assert_eq!(read_all(&mut socket, Duration::from_secs(20)).await, "");
+    }
+    assert!(asks(&mut idle[1]).await, "it is not among the oldest");
+    new.push(keep_alive(&server).await);
+    assert!(!asks(&mut idle[0]).await, "it was the oldest");
+    assert!(asks(&mut idle[1]).await && asks(&mut new[0]).await);
+}
+
+#[tokio::test]
+async fn more_idle_connections_than_the_limit_lock_nobody_out() {
+    let limits = Limits { connections: 64, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(keep_alive(&server).await);
+    }
+    assert!(server.post(CALL).await.contains("\"hi\""));
+}
+
 #[tokio::test]
 async fn a_port_in_use_is_one_sentence() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = taken.local_addr().unwrap();
     let http = Http { api: Arc::new(toys()), vhosts: vec![], cors: vec![] };
-    let error = RpcServer::bind_sites(Some((addr, http)), None, Limits::default()).await.err().unwrap();
+    let error = RpcServer::bind_sites(Some((addr, http)), None, Limits::default(), &Connections::new(1)).await.err().unwrap();
     let sentence = format!("{addr} is in use by another program: stop it, or choose another port with --http.port");
     assert_eq!(error.to_string(), sentence);
 }

@@ -146,6 +146,26 @@ async fn messages_and_connections_are_bounded() {
 }
 
 #[tokio::test]
+async fn a_refused_websocket_gives_its_connection_back_at_once() {
+    let limits = Limits { ws_connections: 1, connections: 4, ..Limits::default() };
+    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let mut living = Socket::open(&server).await;
+    // A client that keeps the socket of a refused handshake open is told that it is of no use.
+    let handshake = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+        sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
+    for _ in 0..8 {
+        let mut socket = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
+        socket.write_all(handshake.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let read = tokio::time::timeout(Duration::from_secs(30), socket.read_to_string(&mut answer)).await;
+        assert!(read.is_ok_and(|read| read.is_ok()), "the connection is kept open");
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("connection: close"), "{answer}");
+    }
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
+    assert_eq!(living.ask(call).await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
+}
+
+#[tokio::test]
 async fn subscriptions_of_a_connection_are_bounded() {
     let server = Server::plain().await;
     let mut socket = Socket::open(&server).await;
@@ -231,7 +251,9 @@ async fn one_port_can_serve_both() {
     let api = Arc::new(toys());
     let http = Http { api: api.clone(), vhosts: vec!["localhost".into()], cors: vec![] };
     let ws = Ws { api, origins: vec![] };
-    let (server, addrs) = RpcServer::bind_sites(Some((addr, http)), Some((addr, ws)), Limits::default()).await.unwrap();
+    let connections = Connections::new(4);
+    let (server, addrs) =
+        RpcServer::bind_sites(Some((addr, http)), Some((addr, ws)), Limits::default(), &connections).await.unwrap();
     assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr), ..Default::default() });
     let token = CancellationToken::new();
     let running = tokio::spawn(server.run(token.clone()));

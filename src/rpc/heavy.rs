@@ -1,0 +1,237 @@
+//! Heavy calls: threads of the blocking pool that run in the turns which a [`Scheduler`] gives them.
+//!
+//! The Engine API port has permits of its own, so that no public client delays the rollup node. A running call looks at its
+//! [`Deadline`] all the time, and that look is where its slice ends: the thread then waits until the scheduler grants it a permit
+//! again. The number of such threads is bounded by [`Capacity::started`]; a call beyond it is begun anew later.
+
+use super::{
+    error::Reply,
+    frame::crashed,
+    schedule::{CallId, Capacity, Client, Scheduler, Verdict},
+};
+use crate::chain::evm::{Deadline, StateError};
+use parking_lot::{Condvar, Mutex};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+use tokio::{sync::Notify, time::timeout};
+
+/// Started calls of each kind of port. A call within the default gas limit holds at most 6 MB of EVM memory.
+const STARTED: usize = 64;
+
+/// The permits of heavy calls.
+pub struct Heavy {
+    public: Arc<Turns>,
+    engine: Arc<Turns>,
+}
+
+impl Heavy {
+    /// As many permits as `permits` for the public ports, and as many for the Engine API port.
+    pub fn new(permits: usize) -> Self {
+        let turns = || Arc::new(Turns::new(Capacity { permits, started: STARTED }));
+        Self { public: turns(), engine: turns() }
+    }
+
+    pub(super) fn turns(&self, client: Client) -> &Arc<Turns> {
+        match client {
+            Client::RollupNode(_) => &self.engine,
+            Client::Address(_) | Client::Connection(_) => &self.public,
+        }
+    }
+
+    /// Runs `work`, perhaps in several attempts of which one ends. The caller gets an answer when `deadline` passes; the work sees
+    /// the deadline pass then, and also when the caller is gone.
+    pub async fn run<W>(&self, name: &'static str, client: Client, deadline: Deadline, work: W) -> Reply
+    where
+        W: Fn(&Deadline) -> Reply + Send + 'static,
+    {
+        let call = Call::enter(self.turns(client).clone(), client);
+        // Dropped after `_waiting`: a paused thread that wakes must see that nobody waits.
+        let _wake = Wake(call.slot.clone());
+        let _waiting = deadline.waiting();
+        let limit = deadline.limit();
+        let late = |_| Err(StateError::Aborted(limit).into());
+        timeout(limit, attempts(name, call, deadline, work)).await.unwrap_or_else(late)
+    }
+}
+
+async fn attempts<W>(name: &'static str, mut call: Call, deadline: Deadline, mut work: W) -> Reply
+where
+    W: Fn(&Deadline) -> Reply + Send + 'static,
+{
+    loop {
+        call.slot.granted().await;
+        let attempt =
+            Arc::new(Attempt { id: call.id, turns: call.turns.clone(), slot: call.slot.clone(), over: AtomicBool::new(false) });
+        let turns = deadline.clone().in_slices({
+            let attempt = attempt.clone();
+            Arc::new(move |deadline, now| attempt.look(deadline, now))
+        });
+        let running = tokio::task::spawn_blocking(move || (work(&turns), call, work));
+        let Ok((reply, same_call, same_work)) = running.await else { return Err(crashed(name)) };
+        (call, work) = (same_call, same_work);
+        if reply.is_ok() || !attempt.over.load(Ordering::Relaxed) {
+            return reply;
+        }
+    }
+}
+
+/// A scheduler and where its calls wait.
+pub(super) struct Turns {
+    state: Mutex<State>,
+}
+
+struct State {
+    scheduler: Scheduler,
+    slots: HashMap<CallId, Arc<Slot>>,
+}
+
+impl Turns {
+    fn new(capacity: Capacity) -> Self {
+        Self { state: Mutex::new(State { scheduler: Scheduler::new(capacity), slots: HashMap::new() }) }
+    }
+
+    /// Permits that are free.
+    #[cfg(test)]
+    pub fn free(&self) -> usize {
+        self.state.lock().scheduler.free()
+    }
+}
+
+impl State {
+    /// Starts and wakes the calls that can run now.
+    fn grant(&mut self, now: Instant) {
+        while let Some((id, slice)) = self.scheduler.grant(now) {
+            if let Some(slot) = self.slots.get(&id) {
+                slot.set(Turn::Running(now + slice));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Waiting,
+    /// Until the end of the slice.
+    Running(Instant),
+}
+
+/// The place where a call waits for its turn: as a task before it has a thread, and as a thread while it is paused.
+struct Slot {
+    turn: Mutex<Turn>,
+    changed: Condvar,
+    task: Notify,
+}
+
+impl Slot {
+    fn set(&self, turn: Turn) {
+        *self.turn.lock() = turn;
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.changed.notify_one();
+        self.task.notify_one();
+    }
+
+    async fn granted(&self) {
+        while *self.turn.lock() == Turn::Waiting {
+            self.task.notified().await;
+        }
+    }
+
+    /// Blocks until the call is granted a permit or its deadline has passed.
+    fn wait(&self, deadline: &Deadline) {
+        let mut turn = self.turn.lock();
+        while *turn == Turn::Waiting && !deadline.passed() {
+            self.changed.wait_until(&mut turn, deadline.at());
+        }
+    }
+}
+
+/// Wakes a paused thread when its caller has gone.
+struct Wake(Arc<Slot>);
+
+impl Drop for Wake {
+    fn drop(&mut self) {
+        // The lock: a thread that is about to wait has seen the deadline pass, or is waiting.
+        let _turn = self.0.turn.lock();
+        self.0.wake();
+    }
+}
+
+/// A call that the scheduler knows, until it is dropped.
+struct Call {
+    id: CallId,
+    turns: Arc<Turns>,
+    slot: Arc<Slot>,
+}
+
+impl Call {
+    fn enter(turns: Arc<Turns>, client: Client) -> Self {
+        let slot = Arc::new(Slot { turn: Mutex::new(Turn::Waiting), changed: Condvar::new(), task: Notify::new() });
+        let mut state = turns.state.lock();
+        let id = state.scheduler.enter(client);
+        state.slots.insert(id, slot.clone());
+        state.grant(Instant::now());
+        drop(state);
+        Self { id, turns, slot }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let mut state = self.turns.state.lock();
+        state.slots.remove(&self.id);
+        state.scheduler.leave(self.id, now);
+        state.grant(now);
+    }
+}
+
+/// One run of a call's work.
+struct Attempt {
+    id: CallId,
+    turns: Arc<Turns>,
+    slot: Arc<Slot>,
+    /// The call is to be begun anew.
+    over: AtomicBool,
+}
+
+impl Attempt {
+    /// Ends the slice if it is time, and then waits for the next one. False if the work is to end.
+    fn look(&self, deadline: &Deadline, now: Instant) -> bool {
+        if self.over.load(Ordering::Relaxed) {
+            return false;
+        }
+        match *self.slot.turn.lock() {
+            Turn::Running(end) if now >= end => {}
+            _ => return true,
+        }
+        let mut state = self.turns.state.lock();
+        let verdict = state.scheduler.end_slice(self.id, now);
+        match verdict {
+            Verdict::Continue(slice) => {
+                *self.slot.turn.lock() = Turn::Running(now + slice);
+                return true;
+            }
+            Verdict::Pause => {}
+            Verdict::Defer => self.over.store(true, Ordering::Relaxed),
+        }
+        *self.slot.turn.lock() = Turn::Waiting;
+        state.grant(now);
+        drop(state);
+        if verdict == Verdict::Pause {
+            self.slot.wait(deadline);
+        }
+        verdict == Verdict::Pause
+    }
+}
+
+#[cfg(test)]
+mod tests;

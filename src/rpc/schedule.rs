@@ -1,0 +1,345 @@
+//! Which of the waiting heavy calls runs next, and when a running one pauses for another. Pure: events and `now` in, decisions out.
+//!
+//! Clients are served in turn: the next call is that of the client that has used the least time. A new call runs for [`FIRST_SLICE`];
+//! one that needs more becomes a long call and runs in slices of [`SLICE`], each of which ends only if another call waits. New calls
+//! run before long ones, which keep a quarter of the time. A paused call keeps its thread and its memory, so the number of started
+//! long calls is bounded: beyond it a call that has used its first slice is deferred, which means it is begun anew later.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::{IpAddr, Ipv6Addr},
+    time::{Duration, Instant},
+};
+
+/// Slice of a new call. Most calls end within it, and a burst of new calls delays one of them by few milliseconds each.
+pub const FIRST_SLICE: Duration = Duration::from_millis(3);
+/// Slice of a long call.
+pub const SLICE: Duration = Duration::from_millis(50);
+/// New calls run this many times as long as long calls while both wait.
+const NEW_SHARE: u32 = 3;
+/// Time that a client can be ahead of the others at most: so much it waits for having used permits that nobody else wanted.
+const MOST_AHEAD: Duration = Duration::from_secs(1);
+/// Accounts of clients without calls that are kept.
+const IDLE_ACCOUNTS: usize = 4096;
+
+/// The unit between which permits are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Client {
+    /// An IP address, or an IPv6 network of 64 bits.
+    Address(IpAddr),
+    /// A connection from this machine: behind a reverse proxy all clients have its address.
+    Connection(u64),
+    /// A connection of the Engine API port.
+    RollupNode(u64),
+}
+
+/// An IPv4 address, or the IPv6 network of 64 bits that one owner has at least. `None` for a loopback address.
+pub fn network(address: IpAddr) -> Option<IpAddr> {
+    match address.to_canonical() {
+        address if address.is_loopback() => None,
+        IpAddr::V6(address) => Some(IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64))),
+        address => Some(address),
+    }
+}
+
+impl Client {
+    /// The client behind connection `number`.
+    pub fn of(address: IpAddr, number: u64) -> Self {
+        network(address).map_or(Self::Connection(number), Self::Address)
+    }
+}
+
+/// A call, in order of arrival.
+pub type CallId = u64;
+
+/// Calls that run or are paused at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Calls that run.
+    pub permits: usize,
+    /// Long calls that run or are paused.
+    pub started: usize,
+}
+
+impl Capacity {
+    /// Permits of one client.
+    fn permits_each(&self) -> usize {
+        (self.permits / 2).max(1)
+    }
+
+    /// Started long calls of one client.
+    fn started_each(&self) -> usize {
+        (self.started / 8).max(1)
+    }
+}
+
+/// The decision at the end of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The call runs on for this long.
+    Continue(Duration),
+    /// The call waits, with what it has done so far, until it is granted a permit.
+    Pause,
+    /// The call gives up what it has done so far and waits to be begun anew.
+    Defer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    New,
+    /// Used its first slice and is started.
+    Long,
+    /// Used its first slice when too many long calls were started.
+    Deferred,
+}
+
+const CLASSES: [Class; 3] = [Class::New, Class::Long, Class::Deferred];
+
+#[derive(Debug)]
+struct Call {
+    client: Client,
+    class: Class,
+    /// `None` while it waits.
+    running_since: Option<Instant>,
+}
+
+/// The time that a client used, and its calls.
+#[derive(Debug, Default)]
+struct Account {
+    used: Duration,
+    running: usize,
+    /// Long calls that run or are paused.
+    started: usize,
+    waiting: [BTreeSet<CallId>; 3],
+}
+
+/// An order of clients: the least time used, then the first to arrive.
+type Rank = (Duration, CallId, Client);
+
+impl Account {
+    fn is_idle(&self) -> bool {
+        self.running == 0 && self.waiting.iter().all(BTreeSet::is_empty)
+    }
+
+    /// The next call of a class, if the client may run one more.
+    fn next(&self, class: Class, capacity: &Capacity) -> Option<CallId> {
+        let full =
+            self.running >= capacity.permits_each() || (class == Class::Deferred && self.started >= capacity.started_each());
+        if full { None } else { self.waiting[class as usize].first().copied() }
+    }
+}
+
+/// The calls of all clients. See the module.
+#[derive(Debug)]
+pub struct Scheduler {
+    capacity: Capacity,
+    next_id: CallId,
+    calls: HashMap<CallId, Call>,
+    accounts: HashMap<Client, Account>,
+    running: usize,
+    started: usize,
+    /// Clients whose next call of a class can run.
+    ready: [BTreeSet<Rank>; 3],
+    /// Clients that have calls.
+    active: BTreeSet<(Duration, Client)>,
+    /// The least time used by an active client. Whoever becomes active has used no less: time unused is not saved up.
+    floor: Duration,
+    /// Time due to long calls for the new calls that ran while they waited.
+    due: Duration,
+}
+
+impl Scheduler {
+    pub fn new(capacity: Capacity) -> Self {
+        Self {
+            capacity,
+            next_id: 0,
+            calls: HashMap::new(),
+            accounts: HashMap::new(),
+            running: 0,
+            started: 0,
+            ready: Default::default(),
+            active: BTreeSet::new(),
+            floor: Duration::ZERO,
+            due: Duration::ZERO,
+        }
+    }
+
+    /// Permits that are free.
+    pub fn free(&self) -> usize {
+        self.capacity.permits - self.running
+    }
+
+    /// Started long calls, running or paused.
+    #[cfg(test)]
+    pub fn started(&self) -> usize {
+        self.started
+    }
+
+    /// Takes in a call, which waits for [`Scheduler::grant`].
+    pub fn enter(&mut self, client: Client) -> CallId {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.calls.insert(id, Call { client, class: Class::New, running_since: None });
+        let floor = self.floor;
+        self.change(client, |account| {
+            account.used = account.used.max(floor);
+            account.waiting[Class::New as usize].insert(id);
+        });
+        id
+    }
+
+    /// Removes a call that ended, running or not.
+    pub fn leave(&mut self, id: CallId, now: Instant) {
+        self.charge(id, now);
+        let Some(call) = self.calls.remove(&id) else { return };
+        let ran = usize::from(call.running_since.is_some());
+        let started = usize::from(call.class == Class::Long);
+        self.running -= ran;
+        self.started -= started;
+        self.change(call.client, |account| {
+            account.running -= ran;
+            account.started -= started;
+            account.waiting[call.class as usize].remove(&id);
+        });
+        self.forget_idle_accounts();
+    }
+
+    /// The next call to run, with its slice, if a permit is free. Ask until there is none.
+    pub fn grant(&mut self, now: Instant) -> Option<(CallId, Duration)> {
+        if self.running >= self.capacity.permits {
+            return None;
+        }
+        let (id, class) = self.next()?;
+        let call = self.calls.get_mut(&id)?;
+        let started = class == Class::Deferred;
+        call.running_since = Some(now);
+        if started {
+            call.class = Class::Long;
+        }
+        let client = call.client;
+        self.running += 1;
+        self.started += usize::from(started);
+        self.change(client, |account| {
+            account.running += 1;
+            account.started += usize::from(started);
+            account.waiting[class as usize].remove(&id);
+        });
+        Some((id, if class == Class::New { FIRST_SLICE } else { SLICE }))
+    }
+
+    /// Ends the slice of a running call. Permits may be free afterwards: see [`Scheduler::grant`].
+    pub fn end_slice(&mut self, id: CallId, now: Instant) -> Verdict {
+        self.charge(id, now);
+        let Some(call) = self.calls.get_mut(&id).filter(|call| call.running_since.is_some()) else {
+            return Verdict::Continue(SLICE);
+        };
+        let (client, was) = (call.client, call.class);
+        let room = self.started < self.capacity.started
+            && self.accounts.get(&client).is_some_and(|account| account.started < self.capacity.started_each());
+        let class = if was == Class::Long || room { Class::Long } else { Class::Deferred };
+        (call.class, call.running_since) = (class, None);
+        let started = usize::from(class == Class::Long && was == Class::New);
+        self.running -= 1;
+        self.started += started;
+        self.change(client, |account| {
+            account.running -= 1;
+            account.started += started;
+            account.waiting[class as usize].insert(id);
+        });
+        match self.next() {
+            Some((next, _)) if next != id => {
+                if class == Class::Long {
+                    Verdict::Pause
+                } else {
+                    Verdict::Defer
+                }
+            }
+            _ => self.resume(id, now),
+        }
+    }
+
+    /// Gives a call its permit back whose slice ended while nobody else can run.
+    fn resume(&mut self, id: CallId, now: Instant) -> Verdict {
+        let Some(call) = self.calls.get_mut(&id) else { return Verdict::Continue(SLICE) };
+        let waits = call.class;
+        // A deferred call that nobody displaces has not given up anything: its next slice ends as its first did.
+        if waits == Class::Deferred {
+            call.class = Class::New;
+        }
+        call.running_since = Some(now);
+        let client = call.client;
+        self.running += 1;
+        self.change(client, |account| {
+            account.running += 1;
+            account.waiting[waits as usize].remove(&id);
+        });
+        Verdict::Continue(if waits == Class::Deferred { FIRST_SLICE } else { SLICE })
+    }
+
+    /// The call to run next, by its class.
+    fn next(&self) -> Option<(CallId, Class)> {
+        let first = |class: Class| self.ready[class as usize].first().map(|rank| (*rank, class));
+        let deferred = first(Class::Deferred).filter(|_| self.started < self.capacity.started);
+        let long = first(Class::Long).into_iter().chain(deferred).min_by_key(|(rank, _)| *rank);
+        let new = first(Class::New);
+        let due = if self.due >= SLICE { long.or(new) } else { new.or(long) };
+        due.map(|((_, id, _), class)| (id, class))
+    }
+
+    /// Charges a running call's client with the time since the last charge.
+    fn charge(&mut self, id: CallId, now: Instant) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        let Some(since) = call.running_since.replace(now) else {
+            call.running_since = None;
+            return;
+        };
+        let time = now.saturating_duration_since(since);
+        let (client, class) = (call.client, call.class);
+        let long_waits = [Class::Long, Class::Deferred].iter().any(|class| !self.ready[*class as usize].is_empty());
+        self.due = match class {
+            _ if !long_waits => Duration::ZERO,
+            Class::New => self.due + time / NEW_SHARE,
+            Class::Long | Class::Deferred => self.due.saturating_sub(time),
+        };
+        let most = self.floor + MOST_AHEAD;
+        self.change(client, |account| account.used = (account.used + time).min(most).max(account.used));
+    }
+
+    /// Changes an account and files it anew.
+    fn change(&mut self, client: Client, change: impl FnOnce(&mut Account)) {
+        let account = self.accounts.entry(client).or_default();
+        for class in CLASSES {
+            if let Some(id) = account.next(class, &self.capacity) {
+                self.ready[class as usize].remove(&(account.used, id, client));
+            }
+        }
+        self.active.remove(&(account.used, client));
+        change(account);
+        for class in CLASSES {
+            if let Some(id) = account.next(class, &self.capacity) {
+                self.ready[class as usize].insert((account.used, id, client));
+            }
+        }
+        if !account.is_idle() {
+            self.active.insert((account.used, client));
+        }
+        if let Some((least, _)) = self.active.first() {
+            self.floor = self.floor.max(*least);
+        }
+    }
+
+    /// An idle account at the floor says nothing, and the others are forgotten when they are too many.
+    fn forget_idle_accounts(&mut self) {
+        if self.accounts.len() <= self.active.len() + IDLE_ACCOUNTS {
+            return;
+        }
+        let floor = self.floor;
+        self.accounts.retain(|_, account| !account.is_idle() || account.used > floor);
+        if self.accounts.len() > self.active.len() + IDLE_ACCOUNTS / 2 {
+            self.accounts.retain(|_, account| !account.is_idle());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
