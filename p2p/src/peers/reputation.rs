@@ -2,7 +2,8 @@
 //! [`Action`]s come out of [`Reputation::poll`]; the ledger holds the reason of each.
 //!
 //! A peer whose score falls below the threshold is banned for a time; after the third peer banned at one address no new peer from
-//! there is let in. Static and protected peers are never banned, only reported, and nor is an address where one of them lives.
+//! there is let in. Static and protected peers are never banned, only reported, and nor is an address where one of them lives, or
+//! which only a private network knows: many peers may share it. The same holds for bans that were made before a restart.
 //!
 //! What can overload it: peers that come, misbehave and come back under new names. Standings, bans and ledger are bounded.
 
@@ -11,6 +12,7 @@ use super::{
     score::{self, Counters, GossipScores, Offence, Scores, Scoring},
 };
 use crate::{
+    discovery::Scope,
     gate::site,
     peerstore::{BanRecord, Record, ScoreRecord},
 };
@@ -146,9 +148,8 @@ impl Reputation {
                     self.bans.insert(peer, Ban { until: record.expiry, reason: record.reason, address: record.address });
                     self.actions.push_back(Action::Ban(peer));
                 }
-                Record::AddressBan(address, Some(record))
-                    if record.expiry > now && !self.friends.contains(&address) && !is_local(address) =>
-                {
+                Record::AddressBan(address, Some(record)) if record.expiry > now && !self.is_spared(site(address)) => {
+                    let address = site(address);
                     let change = Change::Banned { until: record.expiry };
                     self.ledger.write(Entry::of_address(address, change, "kept", &*record.reason), now);
                     self.address_bans.insert(address, Ban { until: record.expiry, reason: record.reason, address: None });
@@ -331,15 +332,19 @@ impl Reputation {
         self.clear(peer);
     }
 
-    /// Bans an address for the usual time, unless a static or protected peer lives there, or it stands for many: behind a private
-    /// address, a gateway's or a container's bridge, may be the whole network.
-    pub fn ban_address(&mut self, address: IpAddr, reason: &'static str, evidence: String, now: u64) {
-        let local = is_local(address);
-        let address = site(address);
+    /// Whether a [`site`] is never banned: a static or protected peer lives there, or it stands for many. Behind a private address, a
+    /// gateway's or a container bridge's, may be a whole network.
+    fn is_spared(&self, place: IpAddr) -> bool {
         let guest = |(peer, standing): (&PeerId, &Standing)| {
-            standing.connected && standing.address.map(site) == Some(address) && self.is_protected(peer)
+            standing.connected && standing.address.map(site) == Some(place) && self.is_protected(peer)
         };
-        if local || self.friends.contains(&address) || self.peers.iter().any(guest) {
+        Scope::of(place) != Scope::World || self.friends.contains(&place) || self.peers.iter().any(guest)
+    }
+
+    /// Bans an address for the usual time, unless it [is spared](Self::is_spared).
+    pub fn ban_address(&mut self, address: IpAddr, reason: &'static str, evidence: String, now: u64) {
+        let address = site(address);
+        if self.is_spared(address) {
             tracing::warn!(%address, reason, evidence, "address not banned: it is private, or a static or protected peer is there");
             self.ledger.write(Entry::of_address(address, Change::Spared, reason, evidence), now);
             return;
@@ -475,14 +480,6 @@ impl Reputation {
         if self.policy.scoring == Scoring::Light {
             self.actions.push_back(Action::Score { peer: *peer, score: self.told(peer) });
         }
-    }
-}
-
-/// Loopback, private and link-local addresses.
-fn is_local(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),
-        IpAddr::V6(address) => address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local(),
     }
 }
 

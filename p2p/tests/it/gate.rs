@@ -66,6 +66,24 @@ async fn netrestrict_holds_for_both_directions_and_for_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn netrestrict_refuses_static_peers_in_both_directions() {
+    let outside = || vec!["10.0.0.0/8".parse().unwrap()];
+    let other = Node::start(config()).await;
+    let id = other.network.local_peer_id();
+    let node = Node::start(Config { restrict: outside(), ..with_static(&[&other.address]) }).await;
+    // Our dials are refused before a packet leaves, and theirs before the handshake, though they are a static peer's.
+    assert!(other.network.connect(&node.address).await.is_err());
+    assert!(node.network.connect(&other.address).await.is_err());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((node.network.peer_count(), other.network.peer_count()), (0, 0));
+    assert!(node.verdicts(id).await.is_empty() && other.verdicts(node.network.local_peer_id()).await.is_empty());
+    // With its network in the list the same static peer is connected.
+    let restrict = [outside(), vec!["127.0.0.0/8".parse().unwrap()]].concat();
+    let node = Node::start(Config { restrict, ..with_static(&[&other.address]) }).await;
+    node.peers(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn connect_and_disconnect_do_what_they_say() {
     let (node, other) = (Node::start(config()).await, Node::start(config()).await);
     let id = other.network.local_peer_id();

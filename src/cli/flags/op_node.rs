@@ -239,7 +239,12 @@ pub const SECTIONS: &[Section] = &[
             ),
             flag("p2p.no-discovery", Bool, "false", "Do not look for peers"),
             flag("p2p.nat", Bool, "false", "Ask the router to open the ports, by NAT-PMP or UPnP"),
-            flag("p2p.netrestrict", List, "", "Networks to connect within, in both directions, as CIDR"),
+            flag(
+                "p2p.netrestrict",
+                List,
+                "",
+                "Networks to connect within, as CIDR: whoever dials, static peers included. op-node restricts discovery only",
+            ),
             flag(
                 "p2p.peerstore.path",
                 Path,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::peers::score::Class;
+use crate::{peers::score::Class, peerstore::Peerstore};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -188,6 +188,57 @@ fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
     }
     all.on_time(NOW + 3600);
     assert!(all.address_bans().is_empty() && all.bans().is_empty());
+}
+
+#[test]
+fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    // A store as it is opened after a restart, with what it holds put in force.
+    let open = |now| {
+        let (store, records) = Peerstore::open(Some(&folder.path().join("store")), "--p2p.peerstore.path").unwrap();
+        let mut all = reputation(Policy::default(), &[]);
+        all.restore(records, now);
+        (store, all)
+    };
+    let save = |mut store: Peerstore, mut all: Reputation| {
+        actions(&mut all).iter().for_each(|action| {
+            if let Action::Save(record) = action {
+                store.note(record)
+            }
+        });
+        store.take_changes().into_iter().for_each(|write| write());
+    };
+    let private =
+        ["10.1.2.3", "172.17.0.1", "192.168.1.1", "169.254.3.4", "100.64.0.1", "127.0.0.1", "::1", "fd00::1", "fe80::1"];
+    let public = ["203.0.113.2", "2001:db8::1"].map(|address| address.parse::<IpAddr>().unwrap());
+
+    let (mut store, mut all) = open(NOW);
+    for address in private.map(|address| address.parse().unwrap()).into_iter().chain(public) {
+        for _ in 0..4 {
+            let peer = PeerId::random();
+            all.on_connected(peer, Some(address), false, NOW);
+            (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW));
+            all.on_disconnected(&peer, "banned", "", NOW);
+        }
+    }
+    let banned = |all: &Reputation| all.address_bans().keys().copied().collect::<Vec<_>>();
+    assert_eq!(banned(&all), public.map(site), "peers are banned everywhere, addresses where they stand for one place");
+    assert_eq!(all.bans().len(), 4 * (private.len() + public.len()));
+    // Records that another version, or op-node, has left.
+    for address in private.iter().chain(&["::", "2001:db8:1::1"]) {
+        let record = BanRecord { expiry: NOW + 3600, last_update: NOW, reason: String::new(), address: None };
+        store.note(&Record::AddressBan(address.parse().unwrap(), Some(record)));
+    }
+    save(store, all);
+
+    let other = site("2001:db8:1::1".parse().unwrap());
+    for (now, addresses, peers) in [(NOW + 1, [&public.map(site)[..], &[other]].concat(), 44), (NOW + 3601, vec![], 0)] {
+        let (store, all) = open(now);
+        assert_eq!((banned(&all), all.bans().len()), (addresses, peers), "after {} s", now - NOW);
+        save(store, all);
+    }
+    let (_, records) = Peerstore::open(Some(&folder.path().join("store")), "--p2p.peerstore.path").unwrap();
+    assert!(!records.iter().any(|record| matches!(record, Record::AddressBan(..))), "{records:?}");
 }
 
 #[test]
