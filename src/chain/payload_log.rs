@@ -195,6 +195,7 @@ impl PayloadLog {
         let options = || KeyspaceCreateOptions::default().max_memtable_size(8 << 20);
         let payloads = db.keyspace("payloads", options)?;
         let (index, guard) = (db.keyspace("index", options)?, db.keyspace("guard", options)?);
+        sync_folders(dir).map_err(|error| LogError::Engine(error.to_string()))?;
         // Below the floor of the store, so that blocks already executed can be logged to the last.
         let floor = free_space_floor(dir).map_err(|error| LogError::Engine(error.to_string()))? / 2;
         let inner = Inner { path: dir.into(), floor, db, payloads, index, guard, writer: Mutex::new(0) };
@@ -434,6 +435,15 @@ impl Inner {
     fn damaged(&self, key: &[u8]) -> LogError {
         LogError::Damaged { row: alloy_primitives::hex::encode(key), path: self.path.clone() }
     }
+}
+
+/// Makes the entries of the log's folders durable. The engine syncs the folders that it makes, but not those that they are made in:
+/// after a power cut a keyspace without its folder would be empty, whatever the journal holds of it.
+fn sync_folders(dir: &Path) -> std::io::Result<()> {
+    let dir = dir.canonicalize()?;
+    let keyspaces = dir.join("keyspaces");
+    let folders = [Some(&*keyspaces), Some(&*dir), dir.parent()];
+    folders.into_iter().flatten().try_for_each(|folder| std::fs::File::open(folder)?.sync_all())
 }
 
 fn hash_key(hash: &B256) -> Vec<u8> {

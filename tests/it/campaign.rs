@@ -23,11 +23,11 @@ const WINDOW: &str = "STARLING_CAMPAIGN_WINDOW";
 /// Kills after which other chains begin: what is verified after each of them grows with the chain.
 const LIVES: usize = 50;
 
-fn size(name: &str, default: usize) -> usize {
+pub fn size(name: &str, default: usize) -> usize {
     std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let seed = size("STARLING_SEED", rand::rng().random_range(0..1_000_000)) as u64;
     println!("STARLING_SEED={seed}");
     seed
@@ -35,7 +35,7 @@ fn seed() -> u64 {
 
 /// What `db verify` says.
 #[derive(Debug)]
-enum Verdict {
+pub enum Verdict {
     Sound {
         head: u64,
     },
@@ -44,7 +44,7 @@ enum Verdict {
     Wrong(String),
 }
 
-fn verify(dir: &Path) -> Verdict {
+pub fn verify(dir: &Path) -> Verdict {
     let out = starling().args(["db", "verify", "--datadir"]).arg(dir).env("RUST_BACKTRACE", "0").output().expect("it runs");
     let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr).into_owned());
     let head = text.lines().find_map(|line| line.strip_prefix("head ")?.trim().parse().ok());
@@ -61,7 +61,7 @@ fn verify(dir: &Path) -> Verdict {
 fn child_that_imports_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
     let window = Some(size(WINDOW, 0) as u64).filter(|blocks| *blocks > 0);
-    World::open(Path::new(&dir), window).run(&mut StdRng::from_os_rng());
+    World::open(Path::new(&dir), window).run(&mut StdRng::from_os_rng(), usize::MAX);
 }
 
 /// What a child has said.
@@ -90,7 +90,7 @@ fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
         match (word("stored "), word("reorg ")) {
             (Some(stored), _) if alive => life.floor = stored,
             (_, Some(fork)) => (life.floor, life.reorgs) = (life.floor.min(fork), life.reorgs + 1),
-            _ => life.signed.extend(line.split_once("signed ").map(|(_, hash)| hash.parse::<B256>().expect("a hash"))),
+            _ => life.signed.extend(line.split_once("signed ").map(|(_, block)| block[..66].parse::<B256>().expect("a hash"))),
         }
     };
     for _ in 0..lines {

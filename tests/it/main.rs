@@ -22,6 +22,7 @@ mod late;
 mod metrics;
 mod net;
 mod p2p_options;
+mod power_cut;
 mod real_contracts;
 mod rpc_fields;
 mod tidy;

@@ -1,6 +1,7 @@
 //! A chain in this process that grows by payments, contracts and storage, and changes its mind.
 
 use crate::net::{Account, l1_attributes};
+use alloy_consensus::Header;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B64, B256, Bytes, TxKind, U256, hex, keccak256};
 use alloy_rpc_types_engine::PayloadAttributes;
@@ -81,9 +82,9 @@ impl World {
         });
     }
 
-    /// Grows and changes branches until the process ends, and says what it does.
-    pub fn run(&self, rng: &mut StdRng) {
-        loop {
+    /// Grows and changes branches this many times, and says what it does.
+    pub fn run(&self, rng: &mut StdRng, steps: usize) {
+        for _ in 0..steps {
             let view = self.chain.view();
             println!("stored {}", view.stored().number);
             let head = view.head();
@@ -108,9 +109,9 @@ impl World {
                 // What a sequencer does: from here on peers may have the block.
                 2 => {
                     let block = self.build(head.hash, rng);
-                    let origin = rng.random::<[u8; 32]>().into();
+                    let origin = B256::from(rng.random::<[u8; 32]>());
                     self.runtime.block_on(self.chain.log_before_sign(block.clone(), origin)).expect("it may be signed");
-                    println!("signed {}", block.hash);
+                    println!("signed {} {} {} {origin}", block.hash, block.number(), block.parent_hash());
                     self.runtime.block_on(self.chain.forkchoice(block.hash, None, None)).expect("it can be the head");
                 }
                 // As from a file: not logged.
@@ -131,6 +132,28 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whether a block was signed for this place and is there still. The error says what is not.
+    pub fn keeps(&self, hash: B256, number: u64, parent: B256, origin: B256) -> Result<(), String> {
+        let block = self.chain.payload(hash).map_err(|error| error.to_string())?;
+        let stored = self.chain.view().hash_of(number).map_err(|error| error.to_string())?;
+        if block.is_none() && stored != Some(hash) {
+            return Err(format!("block {number}, {hash}, is gone"));
+        }
+        let signed = self.chain.signed(number, parent, origin).map_err(|error| error.to_string())?;
+        if signed != Some(hash) {
+            return Err(format!("block {number}, {hash}, was signed for its place, and the payload log has {signed:?}"));
+        }
+        // Another block for the place.
+        if let Some(block) = block {
+            let header = Header { mix_hash: !block.header.mix_hash, ..block.header.clone() };
+            let other = Arc::new(Payload::sealed(header, block.transactions.clone()));
+            if self.runtime.block_on(self.chain.log_before_sign(other, origin)).is_ok() {
+                return Err(format!("another block can be signed in place of {number}, {hash}"));
+            }
+        }
+        Ok(())
     }
 
     /// A block on a block that the chain knows: executed, and no head yet.
