@@ -1,8 +1,8 @@
-//! The JSON-RPC server under load: how long honest clients wait beside attackers, and what connections cost.
+//! The JSON-RPC server under load: reads of blocks, how long honest clients wait beside attackers, and what connections cost.
 //!
 //! The node is a process of its own on one core; the load is this process, on another core.
 //!
-//! `STARLING_BENCH_ONLY` names one part: `fairness` or `connections`. `STARLING_BENCH_SERVER` is the path of another `starling`
+//! `STARLING_BENCH_ONLY` names one part: `reads`, `fairness` or `connections`. `STARLING_BENCH_SERVER` is the path of another `starling`
 //! to measure, for the figures before a change. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`,
 //! `STARLING_BENCH_IDLE` (9000) idle connections.
 
@@ -15,6 +15,8 @@ mod fairness;
 #[allow(dead_code, reason = "the integration tests use more of it")]
 #[path = "../tests/it/net.rs"]
 mod net;
+#[path = "rpc/reads.rs"]
+mod reads;
 mod support;
 
 use std::{
@@ -30,18 +32,29 @@ const CORES: [&str; 2] = ["0", "1"];
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() {
-    pin(CORES[1], std::process::id());
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let genesis = Ground::new(1_700_000_000, 16).genesis;
-    starling::chain::init(folder.path(), &genesis).expect("the data directory is made");
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    // Made with all cores, before this process keeps to one.
+    let chain = wanted("reads").then(|| reads::prepare(folder.path(), server));
+    pin(CORES[1], std::process::id());
+    if let Some(chain) = &chain {
+        let node = Node::start(&chain.datadir, &[]);
+        reads::run(node.http, chain);
+    }
+    let empty = folder.path().join("empty");
+    starling::chain::init(&empty, &Ground::new(1_700_000_000, 16).genesis).expect("the data directory is made");
     if wanted("fairness") {
-        fairness::run(&Node::start(folder.path(), &["--rpc.gascap=0"]));
+        fairness::run(&Node::start(&empty, &["--rpc.gascap=0"]));
     }
     if wanted("connections") {
-        connections::run(&Node::start(folder.path(), &[]));
+        connections::run(&Node::start(&empty, &[]));
     }
+}
+
+/// The program that is measured.
+fn server() -> Command {
+    std::env::var_os("STARLING_BENCH_SERVER").map_or_else(net::starling, Command::new)
 }
 
 /// Binds a process and its future threads to one core.
@@ -59,10 +72,7 @@ pub struct Node {
 impl Node {
     /// Starts a node over a data directory and waits until it answers.
     pub fn start(datadir: &Path, options: &[&str]) -> Self {
-        let mut command = match std::env::var_os("STARLING_BENCH_SERVER") {
-            Some(program) => Command::new(program),
-            None => net::starling(),
-        };
+        let mut command = server();
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
         command.args(["execution", "--http", "--authrpc.port=0"]).arg(format!("--http.port={port}"));
         command.arg("--datadir").arg(datadir).args(options).stdout(Stdio::null()).stderr(Stdio::null());
