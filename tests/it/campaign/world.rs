@@ -141,8 +141,8 @@ impl World {
         if block.is_none() && stored != Some(hash) {
             return Err(format!("block {number}, {hash}, is gone"));
         }
-        let signed = self.chain.signed(number, parent, origin).map_err(|error| error.to_string())?;
-        if signed != Some(hash) {
+        let signed = self.chain.signed(number, parent).map_err(|error| error.to_string())?;
+        if signed.iter().all(|guard| (guard.l1_origin, guard.hash) != (origin, hash)) {
             return Err(format!("block {number}, {hash}, was signed for its place, and the payload log has {signed:?}"));
         }
         // Another block for the place.
