@@ -337,10 +337,7 @@ fn two_unequal_processes_build_and_execute_the_same_blocks_at_every_fork() {
 
 #[test]
 fn an_op_geth_builds_and_executes_the_same_blocks_as_we_do() {
-    let Some(binary) = std::env::var_os("STARLING_OP_GETH").map(PathBuf::from) else {
-        eprintln!("skipped: STARLING_OP_GETH names no op-geth to compare with");
-        return;
-    };
+    let Some(binary) = starling_testkit::program("STARLING_OP_GETH") else { return };
     let (seed, blocks) = (setting("STARLING_SEED", SEED), setting("STARLING_DIFFERENTIAL_BLOCKS", BLOCKS));
     for (name, forks) in chains(Fork::Jovian, blocks) {
         let [ours, _] = own();
