@@ -185,7 +185,8 @@ mod tests {
             change(&mut config);
             read(&config).unwrap_err()
         };
-        let cases: [(fn(&mut Value), &str); 9] = [
+        type Spoil = fn(&mut Value);
+        let cases: [(Spoil, &str); 9] = [
             (|c| c["chainId"] = Value::Null, "chainId is missing"),
             (|c| c["chainId"] = "0x384".into(), "chainId is \"0x384\""),
             (|c| c["pragueTime"] = (-1).into(), "pragueTime is -1"),

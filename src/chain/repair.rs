@@ -112,7 +112,7 @@ pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairErro
     let spec = chain::spec_of(store)?;
     let snapshot = store.snapshot()?;
     let mut repaired = Repaired { trie_rows: trie(store, &snapshot, tell)?, ..Default::default() };
-    let (index, senders, receipts) = blocks(store, &snapshot, &spec, tell)?;
+    let RepairedBlocks { index, senders, receipts } = blocks(store, &snapshot, &spec, tell)?;
     (repaired.index_rows, repaired.senders) = (index, senders);
     if !receipts.is_empty() {
         repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
@@ -142,14 +142,18 @@ fn proofs(store: &Store, tell: &mut Tell<'_>) -> Result<bool, RepairError> {
     Ok(!report.is_sound())
 }
 
-/// Looks at every block from the head down to the genesis block. If the index is not what they say, it is made anew. Returns how many
-/// index rows were written and of how many blocks the senders, and the blocks whose receipts are not theirs.
-fn blocks(
-    store: &Store,
-    snapshot: &Snapshot,
-    spec: &ChainSpec,
-    tell: &mut Tell<'_>,
-) -> Result<(u64, u64, Vec<(u64, B256)>), RepairError> {
+/// What the repair of blocks has written, and what is left to repair.
+struct RepairedBlocks {
+    /// Index rows written.
+    index: u64,
+    /// Blocks whose senders were written.
+    senders: u64,
+    /// Number and hash of each block whose receipts do not match its header.
+    receipts: Vec<(u64, B256)>,
+}
+
+/// Checks every block from the head down to the genesis block, and rewrites the index if it does not match them.
+fn blocks(store: &Store, snapshot: &Snapshot, spec: &ChainSpec, tell: &mut Tell<'_>) -> Result<RepairedBlocks, RepairError> {
     let genesis = store.identity().genesis_hash;
     let head = snapshot.head();
     let mut senders = store.rewrite();
@@ -201,7 +205,7 @@ fn blocks(
         rows += rewrite.finish()?;
         rows += index_strays(store, head.number, first)?;
     }
-    Ok((rows, senders, receipts))
+    Ok(RepairedBlocks { index: rows, senders, receipts })
 }
 
 /// Removes rows of the index that lead to no canonical block. Those of canonical blocks are right.

@@ -412,11 +412,11 @@ async fn blocks_of_the_swarm_do_not_move_the_head_that_a_rollup_node_drives() {
         assert!(world.engine.chain.knows(blocks[at].hash));
     }
     // In step.
-    for at in 40..50 {
-        gossip(&world, &blocks[at]).await;
-        assert_ne!(world.head(), blocks[at].hash);
-        assert_eq!(world.engine.new_payload(blocks[at].clone()).await.unwrap(), valid(blocks[at].hash));
-        world.make_head(blocks[at].hash).await;
+    for block in &blocks[40..50] {
+        gossip(&world, block).await;
+        assert_ne!(world.head(), block.hash);
+        assert_eq!(world.engine.new_payload(block.clone()).await.unwrap(), valid(block.hash));
+        world.make_head(block.hash).await;
     }
     // Silent, and back.
     let later = |time| world.engine.chain.drive(|driver| driver.on_time(Instant::now() + time));

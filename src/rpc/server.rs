@@ -285,7 +285,7 @@ impl Site {
         }
         let busy = peer.admitted.busy();
         if self.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
-            return self.upgrade(request, tasks, peer, busy).unwrap_or_else(closing);
+            return self.upgrade(request, tasks, peer, busy).unwrap_or_else(|refusal| closing(*refusal));
         }
         self.http(request, &peer.allowance, busy).await
     }
@@ -374,22 +374,22 @@ impl Site {
         tasks: &TaskTracker,
         peer: Arc<Peer>,
         busy: Busy,
-    ) -> Result<Answer, Answer> {
-        let Some(ws) = &self.ws else { return Err(empty(StatusCode::NOT_FOUND)) };
+    ) -> Result<Answer, Box<Answer>> {
+        let Some(ws) = &self.ws else { return Err(Box::new(empty(StatusCode::NOT_FOUND))) };
         if request.uri().path() != "/" {
-            return Err(empty(StatusCode::NOT_FOUND));
+            return Err(Box::new(empty(StatusCode::NOT_FOUND)));
         }
         if !origin_allowed(&ws.origins, request.headers()) {
-            return Err(refused(StatusCode::FORBIDDEN, "origin not allowed"));
+            return Err(Box::new(refused(StatusCode::FORBIDDEN, "origin not allowed")));
         }
         let share = self.ws_shares.of(peer.address.ip()).map(Semaphore::try_acquire_owned).transpose();
         let (Ok(share), Ok(permit)) = (share, self.ws_places.clone().try_acquire_owned()) else {
-            return Err(refused(StatusCode::SERVICE_UNAVAILABLE, "too many WebSocket connections"));
+            return Err(Box::new(refused(StatusCode::SERVICE_UNAVAILABLE, "too many WebSocket connections")));
         };
         let mut handshake = soketto::handshake::http::Server::new();
         let response = match handshake.receive_request(&request) {
             Ok(response) => response.map(|()| Full::default()),
-            Err(error) => return Err(refused(StatusCode::BAD_REQUEST, &error.to_string())),
+            Err(error) => return Err(Box::new(refused(StatusCode::BAD_REQUEST, &error.to_string()))),
         };
         let upgraded = hyper::upgrade::on(&mut request);
         tasks.spawn(async move {

@@ -186,7 +186,7 @@ fn an_engine_on_another_host_is_refused() {
 #[test]
 fn a_sequencer_whose_state_is_kept_in_a_file_is_refused() {
     let state = "--rpc.admin-state=state.json".to_owned();
-    assert!(start(Role::Node, &[state.clone()]).is_ok(), "a replica has no such state");
+    assert!(start(Role::Node, std::slice::from_ref(&state)).is_ok(), "a replica has no such state");
     let key = format!("--p2p.sequencer.key={}", "11".repeat(32));
     let said = start(Role::Node, &[state, "--sequencer.enabled".into(), key]).expect_err("a sequencer").to_string();
     assert!(said.contains("--rpc.admin-state") && said.contains("--sequencer.stopped"), "{said}");
