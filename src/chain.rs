@@ -146,7 +146,7 @@ pub struct Shared {
     driver: watch::Sender<Driver>,
     /// The blocks in the executor's tree.
     known: RwLock<HashMap<B256, Arc<Payload>>>,
-    /// Blocks that left the chain lately.
+    /// Recently abandoned blocks.
     abandoned: Mutex<abandoned::Recent>,
     stopping: AtomicBool,
 }
@@ -338,12 +338,12 @@ impl Chain {
         self.shared.heads.subscribe()
     }
 
-    /// Wakes when another begins to move the unsafe head.
+    /// Wakes when the driver of the unsafe head changes.
     pub fn driver(&self) -> watch::Receiver<Driver> {
         self.shared.driver.subscribe()
     }
 
-    /// Something has happened that decides who moves the unsafe head; `event` is true if another does from now on.
+    /// Applies an event to the [`Driver`]; `event` returns true if the driver has changed.
     pub fn drive(&self, event: impl FnOnce(&mut Driver) -> bool) {
         self.shared.driver.send_if_modified(event);
     }
@@ -414,7 +414,7 @@ impl Chain {
     }
 
     /// Writes a payload and its guard row to the payload log and syncs them to disk. Must precede every request for a signature. Waits
-    /// for room on a full disk. Fails with [`ChainError::AlreadySigned`] if the guard of this (height, parent, L1 origin) holds another
+    /// for space on a full disk. Fails with [`ChainError::AlreadySigned`] if the guard of this (height, parent, L1 origin) holds another
     /// hash.
     pub async fn log_before_sign(&self, payload: Arc<Payload>, l1_origin: B256) -> Result<(), ChainError> {
         let (log, shared) = (self.log.clone(), self.shared.clone());
@@ -428,7 +428,8 @@ impl Chain {
             })
     }
 
-    /// The blocks of this height and parent that may have been signed here ([`Chain::log_before_sign`]), the last one last.
+    /// The blocks of this height and parent that may have been signed here ([`Chain::log_before_sign`]). The one sent to the signer last
+    /// comes last.
     pub fn signed(&self, number: u64, parent: B256) -> Result<Vec<Guard>, ChainError> {
         self.log.guards(number, parent).map_err(ChainError::store)
     }
@@ -438,7 +439,7 @@ impl Chain {
         Ok(self.log.by_hash(hash).map_err(ChainError::store)?.map(|logged| logged.payload))
     }
 
-    /// The children of a block in the payload log, wherever they came from.
+    /// The payloads of this number and parent in the payload log, whatever their provenance.
     pub fn logged_children(&self, number: u64, parent: B256) -> Result<Vec<Payload>, ChainError> {
         let all = self.log.by_number(number).map_err(ChainError::store)?.into_iter().map(|logged| logged.payload);
         Ok(all.filter(|payload| payload.parent_hash() == parent).collect())
@@ -450,7 +451,7 @@ impl Chain {
         known.map_or_else(|| Ok(self.logged(hash)?.map(Arc::new)), |payload| Ok(Some(payload)))
     }
 
-    /// A block that is not canonical any more, for whoever follows the heads. Receipts are known of those that left last.
+    /// A block that is not canonical any more. Only recently abandoned blocks have receipts.
     pub fn abandoned(&self, hash: B256) -> Result<Option<Abandoned>, ReadError> {
         let recent = self.shared.abandoned.lock().get(&hash);
         if recent.is_some() {

@@ -53,7 +53,7 @@ pub enum EngineError {
 /// The engine of one chain.
 pub struct Engine {
     chain: Chain,
-    /// Fetches what is missing below a head that is named; `None` where there is no swarm.
+    /// Fetches the missing ancestors of a head that the rollup node names; `None` without a swarm.
     network: Option<Network>,
     memory: Mutex<Memory>,
     jobs: Mutex<LruCache<PayloadId, Job>>,
@@ -225,8 +225,8 @@ impl Engine {
         blocking(move || chain.payload(hash)).await
     }
 
-    /// Moves the heads and, if attributes are given, begins a payload on the head. `version` is that of the method called. From here on the
-    /// rollup node drives. A head that is unknown is fetched from the swarm, and becomes the head when it is there.
+    /// Moves the heads and, if attributes are given, begins a payload on the head. `version` is that of the method called. From the first
+    /// call on, the rollup node drives. An unknown head is fetched from the swarm, and becomes the head when it has been executed.
     ///
     /// A head that is an ancestor of the present one is made the head like any other: a rollup node rewinds its unsafe chain so.
     /// Zero for the safe or finalized block leaves it where it is, or takes it down to the last block that the new branch shares.

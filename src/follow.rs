@@ -1,8 +1,8 @@
 //! The follower: blocks from the swarm into the chain, and verdicts back.
 //!
-//! One task takes [`Event`]s (parents first), has the chain execute each and settles it with the swarm; another tells the swarm where
-//! the heads are and who moves them. The [`Engine`] of a chain that a rollup node may drive learns the verdict on each block. What can
-//! overload it is the executor: the event channel is bounded and the swarm keeps a credit in bytes.
+//! One task takes [`Event`]s (parents first), has the chain execute each and reports the verdict to the swarm; another reports the heads
+//! to the swarm, and whether a rollup node moves them. If a rollup node may drive the chain, its [`Engine`] also receives each verdict.
+//! What can overload the follower is the executor: the event channel is bounded and the swarm keeps a credit in bytes.
 
 pub mod progress;
 
@@ -68,7 +68,7 @@ fn readable<T>(number: u64, block: Result<Option<T>, ReadError>) -> Option<T> {
 /// without waiting, and small blocks are quick.
 const AHEAD: usize = 32;
 
-/// Executes what the swarm hands over until the token is cancelled. `engine`: of a chain that a rollup node may drive.
+/// Executes the blocks of the swarm until the token is cancelled. `engine` is given if a rollup node may drive the chain.
 pub async fn run(
     chain: Chain,
     engine: Option<Arc<Engine>>,
@@ -97,7 +97,7 @@ pub async fn run(
         }
     }
 }
-/// What is said of a block in logs.
+/// A block of the swarm, for logs and its verdict.
 struct Block {
     number: u64,
     hash: B256,
@@ -117,7 +117,7 @@ async fn settle(
     if let Some(engine) = engine {
         engine.on_swarm_block(hash, provenance, &inserted).await?;
     }
-    // Blocks of a gap may be thousands a second.
+    // Gap blocks are logged at debug level: there may be thousands a second.
     let fresh = !matches!(provenance, Provenance::Linked { .. } | Provenance::Ancestor { .. });
     Ok(match inserted {
         Inserted::Valid => {
@@ -137,7 +137,7 @@ async fn settle(
     })
 }
 
-/// Tells the swarm of every move of the heads, and who moves them, until the token is cancelled.
+/// Reports every move of the heads to the swarm, and whether a rollup node moves them, until the token is cancelled.
 pub async fn report_heads(chain: Chain, network: Network, genesis: BlockId, token: CancellationToken) -> anyhow::Result<()> {
     let (mut heads, mut driver, mut driven) = (chain.heads(), chain.driver(), false);
     loop {
@@ -148,9 +148,11 @@ pub async fn report_heads(chain: Chain, network: Network, genesis: BlockId, toke
         if std::mem::replace(&mut driven, drives) != drives {
             match drives {
                 true => {
-                    tracing::info!("a rollup node moves the head: blocks of the swarm are executed and do not become the head")
+                    tracing::info!("a rollup node drives: blocks of the swarm are executed but do not become the head")
                 }
-                false => tracing::info!("the rollup node has been silent: the head follows the swarm until its next fork choice"),
+                false => tracing::info!(
+                    "no call of the rollup node for too long: the head follows the swarm until the next fork choice"
+                ),
             }
             network.driven(drives).await;
         }

@@ -16,8 +16,8 @@
 //!
 //! *A gossiped block*: socket ▸ decompressed once, never failing ▸ checked on the swarm's own threads, signature before decoding ▸
 //! verdict to gossipsub at once ▸ gap filling if its parent is missing ═▸ follower ═▸ executor: execute, root, tree, publish a
-//! view ▸ everyone who follows heads. While a rollup node drives an execution core ([`chain::driver`]), such a block is executed and does
-//! not become the head, and gaps are filled below the heads that the rollup node names alone.
+//! view ▸ everyone who follows heads. While a rollup node drives an execution core ([`chain::driver`]), such a block is executed but does
+//! not become the head, and gaps are filled only below the heads that the rollup node names.
 //!
 //! *A transaction*: wallet ▸ `rpc` ▸ forwarded to the sequencer, or into the pool ▸ the sequencer's tick: origin ▸ attributes ▸
 //! start … seal ▸ payload log and guard row, fsync ▸ sign ▸ publish ▸ the flow above on every replica.

@@ -299,7 +299,7 @@ fn join_alone(chain: &Chain, datadir: &Path, config: &FollowingConfig) -> anyhow
     Ok((join_swarm(chain, swarm)?, rollup.genesis.l2))
 }
 
-/// Runs the swarm, and lets the chain follow it. `engine`: of a chain that a rollup node may drive.
+/// Runs the swarm, and lets the chain follow it. `engine` is given if a rollup node may drive the chain.
 fn follow_swarm(tasks: &Tasks, chain: &Chain, engine: Option<Arc<Engine>>, (service, network, events): Swarm, genesis: BlockId) {
     let token = tasks.token();
     tasks.spawn("swarm", async move {
@@ -433,7 +433,7 @@ async fn serve_rpc(
     Ok(())
 }
 
-/// Connections and WebSockets of the public endpoints: as many as the operator allows, and the limit of open files.
+/// Maximum connections and WebSockets of the public endpoints: the operator's limits, lowered to the limit of open files.
 fn connections(limits: &RpcLimits) -> (usize, usize) {
     let files = open_files::limit();
     let most = open_files::connections(files);

@@ -3,11 +3,11 @@
 use crate::rpc::AUTH_CONNECTIONS;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Files that connections of the public endpoints leave to the database, the swarm and the Engine API, where the limit allows it.
+/// Files reserved for the database, the swarm and the Engine API, unless that is more than half of the limit.
 const OTHERS: u64 = 4096 + AUTH_CONNECTIONS as u64;
 
-/// Raises the soft limit to the hard one. Programs start with a low soft limit, often 1024, for the sake of `select`, which this one
-/// does not use.
+/// Raises the soft limit to the hard one. Programs start with a low soft limit, often 1024, because `select` needs it; this
+/// program does not use `select`.
 pub fn raise_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard {
@@ -16,9 +16,9 @@ pub fn raise_limit() {
         Ok((soft, hard))
     });
     match raised {
-        Ok((soft, hard)) if soft < hard => tracing::info!(from = soft, to = hard, "the limit of open files is raised"),
+        Ok((soft, hard)) if soft < hard => tracing::info!(from = soft, to = hard, "raised the limit of open files"),
         Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
+        Err(error) => tracing::warn!(%error, "the limit of open files cannot be raised"),
     }
 }
 
@@ -27,7 +27,7 @@ pub fn limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
 }
 
-/// RPC connections that a limit of open files allows: at least half of the files.
+/// Maximum RPC connections under a limit of open files: all but [`OTHERS`], and at least half.
 pub fn connections(limit: u64) -> usize {
     usize::try_from(limit - OTHERS.min(limit / 2)).unwrap_or(usize::MAX)
 }

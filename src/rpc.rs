@@ -62,7 +62,7 @@ static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
 const AUTH_BODY: usize = 128 << 20;
 /// Calls in one batch there, and bytes of their results (op-geth's).
 const AUTH_BATCH: usize = 2000;
-/// Connections there: some rollup nodes and tools, beside whoever does not know the secret.
+/// Connections of the Engine API port: some rollup nodes and tools, and clients that have not shown the secret.
 pub const AUTH_CONNECTIONS: usize = 1024;
 const AUTH_BATCH_RESPONSE: usize = 250_000_000;
 
@@ -74,11 +74,11 @@ pub struct Reader {
     /// Wakes when a head moves.
     pub heads: watch::Receiver<Heads>,
     pub view: Arc<dyn Fn() -> Arc<View> + Send + Sync>,
-    /// Finds a block that is not canonical.
+    /// Finds an abandoned block by hash.
     pub abandoned: Lookup,
 }
 
-/// Finds a block by hash.
+/// Lookup of abandoned blocks by hash.
 pub type Lookup = Arc<dyn Fn(B256) -> Result<Option<Abandoned>, ReadError> + Send + Sync>;
 
 impl From<&Chain> for Reader {
@@ -217,8 +217,8 @@ pub struct RpcServer {
 impl RpcServer {
     /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
     ///
-    /// `admin`, `miner` and `opp2p` must be named: they can make the node follow others, change what it builds, or cut it off from its
-    /// peers, and an address that only this machine reaches may have a proxy before it.
+    /// `admin`, `miner` and `opp2p` are served only if they are named. They can change the signer, change what the node builds, or cut it
+    /// off from its peers, and even a loopback address may have a public proxy in front.
     pub async fn bind(config: RpcConfig, context: RpcContext) -> Result<(Self, BoundAddrs), BindError> {
         let context = Arc::new(context);
         let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
@@ -254,7 +254,7 @@ impl RpcServer {
             let api = Arc::new(Api::new(&names, &AUTH_NAMESPACES, &context, "--authrpc"));
             let http = Http { api: api.clone(), vhosts, cors: vec![] };
             let ws = Ws { api, origins: vec![] };
-            // Whatever the public endpoints hold, the rollup node finds a connection.
+            // A limit of its own: public clients cannot take the rollup node's connections.
             let connections = Connections::new(auth_limits.connections);
             let site = Site::new(Some(http), Some(ws), auth_limits, connections);
             let listener = listen(addr, "authrpc", site.with_secret(secret)).await?;

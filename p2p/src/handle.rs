@@ -28,7 +28,7 @@ pub enum Provenance {
     },
     /// The Engine API (JWT).
     Engine,
-    /// Its hash is the parent hash of an ancestor of a payload that came over the Engine API, or of that payload.
+    /// An ancestor, linked by parent hashes, of the payload `of`, which came over the Engine API.
     Ancestor { of: BlockId },
     /// `admin_postUnsafePayload`.
     Admin,
@@ -172,14 +172,14 @@ impl Network {
         let _ = self.commands.send(Command::Heads(heads)).await;
     }
 
-    /// Tells the swarm whether a rollup node moves the head, which names the heads that blocks are to be fetched for
-    /// ([`Network::fetch_below`]). Otherwise they are fetched for every block that peers gossip.
+    /// Reports whether a rollup node moves the head. If so, ancestors are fetched only for the payloads that [`Network::fetch_below`]
+    /// names; otherwise for every gossiped block whose parent is unknown.
     pub async fn driven(&self, driven: bool) {
         let _ = self.commands.send(Command::Driven(driven)).await;
     }
 
-    /// Fetches the ancestors that the chain lacks of a payload that came over the Engine API, and hands them over, parents first, and the
-    /// payload after them. Can be repeated.
+    /// Fetches the missing ancestors of a payload that came over the Engine API. They are handed over parents first, and the payload after
+    /// them. Calling it again for the same payload is harmless.
     pub async fn fetch_below(&self, payload: Arc<Payload>) {
         let _ = self.commands.send(Command::FetchBelow(payload)).await;
     }

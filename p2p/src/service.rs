@@ -389,7 +389,7 @@ impl Service {
                 self.sync.on_heads(heads, now);
             }
             Command::Driven(driven) => self.sync.on_driven(driven, now),
-            // Asked when the parent was missing. A block that has come since is met on the way down.
+            // The parent was unknown when this was requested. If it has arrived since, the backward walk ends at it.
             Command::FetchBelow(payload) => {
                 self.sync.on_named(Arrival { payload, from: None, known: false, parent_known: false }, now);
             }

@@ -10,8 +10,8 @@
 //! checked against the parent hash of the one above it; the hashes (the *skeleton*, 32 bytes a block) are kept for the whole
 //! gap, bodies only up to a byte budget. Once the walk meets a block the chain knows, payloads are handed over upward.
 //!
-//! While a rollup node drives the chain over the Engine API, the heads that it names are the tips; a gossiped block with an unknown parent
-//! is not worked toward, since the chain could not make it the head.
+//! While a rollup node drives the chain over the Engine API, only the heads that it names open gaps. A gossiped block with an unknown
+//! parent opens none, since the chain could not make it the head.
 //!
 //! What can overload it: tips (bounded in number), skeleton and bodies (bounded, see [`Limits`]), blocks the chain has not
 //! answered yet (a credit in bytes and number). Past a bound something is forgotten and fetched again when its turn comes.
@@ -171,7 +171,7 @@ impl Body {
         self.arrival.payload.number()
     }
 
-    /// It came over the Engine API.
+    /// Whether this payload came over the Engine API.
     fn is_named(&self) -> bool {
         self.provenance == Provenance::Engine
     }
@@ -204,9 +204,9 @@ pub struct Sync {
     starved: bool,
     /// Sources are waited for.
     fetching: bool,
-    /// A rollup node moves the head.
+    /// Whether a rollup node moves the head.
     driven: bool,
-    /// Blocks that peers have brought on request, in ranges or by number.
+    /// Blocks that peers have delivered on request, in ranges or by number.
     arrived: u64,
 }
 
@@ -232,7 +232,7 @@ impl Sync {
         }
     }
 
-    /// Blocks that peers have brought on request so far.
+    /// Blocks that peers have delivered on request so far.
     pub fn arrived(&self) -> u64 {
         self.arrived
     }
@@ -286,7 +286,7 @@ impl Sync {
         self.on_tip(Body { arrival, provenance: Provenance::Engine }, now);
     }
 
-    /// Whether a rollup node moves the head from now on.
+    /// From now on a rollup node moves the head (`driven`), or the node itself does.
     pub fn on_driven(&mut self, driven: bool, now: Instant) {
         self.driven = driven;
         let unwanted = |gap: &mut Gap| driven && !gap.is_named();

@@ -36,7 +36,7 @@ pub struct L1Block {
     pub excess_blob_gas: Option<u64>,
     pub parent_beacon_root: Option<B256>,
     pub receipts_root: B256,
-    /// Root of the state after the block, which proofs of its contracts' storage lead to.
+    /// State root after the block, for checking storage proofs.
     pub state_root: B256,
 }
 

@@ -1,7 +1,7 @@
 //! rollup.json: the parameters that a rollup node needs of its chain (specs: rollup-node, configuration).
 //!
 //! Operators write this file or copy it from the first node, so every error says which field is wrong and how. Unknown fields are
-//! ignored; a fork of unknown name is one of them. Other programs refuse fields that they do not know, so only current ones are written.
+//! ignored; a fork of unknown name is one of them. op-node refuses unknown fields, so only current ones are written.
 
 use crate::{
     fork::{Fork, ForkOrderError, ForkSchedule},

@@ -215,8 +215,8 @@ impl BlobSchedule {
         (!steps.is_empty()).then(|| Self::new(steps))
     }
 
-    /// The fraction for a block of this L1 time: that of the newest active fork. Until `pectra_blob_schedule_time`, if the rollup has
-    /// one, Cancun's fraction holds although L1 is past Prague (specs: pectra-blob-schedule). Before the first fork it holds too.
+    /// The fraction for a block of this L1 time: that of the newest active fork. Cancun's fraction applies before the first fork, and
+    /// before `pectra_blob_schedule_time`, if the rollup has one, even after Prague (specs: pectra-blob-schedule).
     pub fn fraction(&self, l1_time: u64, pectra_blob_schedule_time: Option<u64>) -> u64 {
         if pectra_blob_schedule_time.is_some_and(|time| l1_time < time) {
             return Self::CANCUN;

@@ -1,13 +1,13 @@
 //! The L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule (specs: L1 attributes).
 //!
-//! Operators bring this file, so every error names the field. Fields that L2 does not depend on are not looked at.
+//! Operators bring this file, so every error names the field. Fields that L2 does not depend on are ignored.
 
 use crate::fork::BlobSchedule;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// The L1 forks that may set the speed of the blob base fee, oldest first.
+/// The L1 forks that may set a blob base fee update fraction, oldest first.
 const FORKS: [&str; 9] = ["cancun", "prague", "osaka", "bpo1", "bpo2", "amsterdam", "bpo3", "bpo4", "bpo5"];
 
 /// The part of an L1's chain config that L2 depends on.

@@ -1,4 +1,4 @@
-//! Blocks that left the canonical chain lately, kept with their receipts: whoever follows the heads reports their logs as removed.
+//! Recently abandoned blocks, kept with their receipts: subscriptions and filters report their logs as removed.
 //!
 //! The executor adds them before it publishes the heads that abandon them. Bounded by [`BLOCKS`] and [`BYTES`]; the payload of an older
 //! block is still in the payload log, without its receipts.
@@ -8,7 +8,7 @@ use alloy_primitives::B256;
 use starling_proto::payload::Payload;
 use std::{collections::VecDeque, sync::Arc};
 
-/// Blocks kept, all abandoned branches together.
+/// Number of blocks kept, on all abandoned branches together.
 pub const BLOCKS: usize = 128;
 /// Bytes of payloads and receipts kept.
 const BYTES: usize = 8_000_000;
@@ -17,7 +17,7 @@ const BYTES: usize = 8_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abandoned {
     pub payload: Arc<Payload>,
-    /// `None` once it has been forgotten.
+    /// `None` once they have been dropped.
     pub receipts: Option<Arc<Vec<Receipt>>>,
 }
 
@@ -28,7 +28,7 @@ impl Abandoned {
     }
 }
 
-/// The blocks that left the chain last.
+/// The most recently abandoned blocks.
 #[derive(Default)]
 pub struct Recent {
     /// Oldest first.
@@ -41,7 +41,7 @@ impl Recent {
         self.blocks.iter().rev().find(|block| block.payload.hash == *hash).cloned()
     }
 
-    /// Adds the blocks of a branch, from its head downward. The lowest are left out where it is too much.
+    /// Adds the blocks of a branch, from its head downward. Its lowest blocks are dropped if it exceeds [`BLOCKS`] or [`BYTES`].
     pub fn add(&mut self, branch: impl IntoIterator<Item = Abandoned>) {
         let mut weight = 0;
         let fits = |block: &Abandoned| {

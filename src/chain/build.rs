@@ -126,7 +126,7 @@ impl BlockBuilder {
         Ok(Added::Yes)
     }
 
-    /// Sets the extra data of a block of an Ethereum chain, unless it is empty. On OP chains it follows from the attributes.
+    /// Sets the extra data of a block of an Ethereum chain, unless it is empty. On OP chains the attributes determine it.
     pub fn set_extra_data(&mut self, extra_data: Bytes) {
         if matches!(self.spec.rules, Rules::Ethereum(_)) && !extra_data.is_empty() {
             self.header.extra_data = extra_data;

@@ -129,9 +129,9 @@ struct Fill {
     /// In the block, or left out of it; not tried again. Only the transaction itself is meant: another one may take its nonce.
     added: HashSet<B256>,
     left_out: HashSet<B256>,
-    /// As they were when the block was started.
+    /// Settings as of the start of the block.
     settings: MinerSettings,
-    /// Bytes that the added transactions are estimated to take in a batch, if that is limited.
+    /// Estimated batch bytes (Fjord) of the added transactions; counted only if they are limited.
     da_used: u64,
     done: bool,
 }

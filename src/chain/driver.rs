@@ -1,28 +1,28 @@
-//! Who moves the unsafe head: the node itself, by the fork choice of unsafe blocks over blocks of the swarm, or a rollup node, by fork
-//! choices over the Engine API.
+//! The driver decides which of two parties moves the unsafe head: a rollup node, by `engine_forkchoiceUpdated`, or the node itself, which
+//! follows the blocks of the swarm.
 //!
-//! Both would pull the head in two directions. From its first fork choice on the rollup node drives alone: blocks of the swarm are
-//! executed and do not become the head, except on the way up to a head that it has named and that was missing. When it has been silent for
-//! [`SILENCE`], the node follows the swarm by itself again, until the next fork choice.
+//! Only one of them drives at a time, so that they do not move the head to different branches. From its first fork choice on, the rollup
+//! node drives: blocks of the swarm are executed but do not become the head, unless they lead to a head that the rollup node has named
+//! and that was missing. After [`SILENCE`] without a call, the node follows the swarm by itself again, until the next fork choice.
 //!
-//! Pure: `now` goes in. The chain owns the one instance, and the executor asks it before a block of the swarm becomes the head.
+//! Pure: `now` goes in. The chain owns the one instance, and the executor checks it before a block of the swarm becomes the head.
 
 use alloy_primitives::B256;
 use starling_p2p::Provenance;
 use std::time::{Duration, Instant};
 
-/// Time without a call of the rollup node after which the node follows the swarm by itself. Ten minutes: longer than a restart or an
-/// upgrade of a rollup node takes, and than the usual time between two batches, by which one without gossip moves its head. Short enough
-/// that a node whose rollup node has ended serves the present chain again before an operator looks.
+/// Time without a call of the rollup node after which the node follows the swarm by itself. Ten minutes is longer than a rollup node takes
+/// to restart or upgrade, and longer than the usual time between batches, from which a rollup node without gossip moves its head. It is
+/// short enough that a node whose rollup node has ended serves recent blocks again before an operator notices.
 pub const SILENCE: Duration = Duration::from_secs(600);
 
-/// The state of the drive.
+/// The party that moves the unsafe head: the rollup node, or the node itself.
 #[derive(Clone, Debug)]
 pub struct Driver {
     silence: Duration,
-    /// When the rollup node called last; `None` while the node follows the swarm by itself.
+    /// Time of the rollup node's last call; `None` while the node follows the swarm by itself.
     heard: Option<Instant>,
-    /// The lowest block at hand below the head that the rollup node has named, or that head: the blocks below it are missing.
+    /// The block whose ancestors are missing: the lowest known ancestor of the head that the rollup node has named, or that head itself.
     awaited: Option<B256>,
 }
 
@@ -42,30 +42,31 @@ impl Driver {
         self.heard.is_some()
     }
 
-    /// When a rollup node that drives will have been silent for too long.
+    /// Time at which [`SILENCE`] will be over; `None` while no rollup node drives.
     pub fn silent_at(&self) -> Option<Instant> {
         self.heard.map(|heard| heard + self.silence)
     }
 
-    /// The rollup node has made a fork choice. True if it has not driven before.
+    /// The rollup node has made a fork choice. Returns true if it did not drive before.
     pub fn on_forkchoice(&mut self, now: Instant) -> bool {
         self.awaited = None;
         self.heard.replace(now).is_none()
     }
 
-    /// The rollup node has sent a payload. One that has made no fork choice yet does not drive by that. Never a change of the driver.
+    /// The rollup node has sent a payload: its silence ends. A payload alone does not make it drive, so this always returns false.
     pub fn on_payload(&mut self, now: Instant) -> bool {
         self.heard = self.heard.map(|_| now);
         false
     }
 
-    /// The head that was named waits for this block and what is below it. Never a change of the driver.
+    /// The head that the rollup node has named is missing; `block` is the lowest known one on its branch, or the head. The driver stays
+    /// the same, so this always returns false.
     pub fn on_missing(&mut self, block: B256) -> bool {
         self.awaited = self.heard.map(|_| block);
         false
     }
 
-    /// Time has passed. True if the node follows the swarm by itself from now on.
+    /// Time has passed. Returns true if the rollup node has been silent for too long: the node follows the swarm from now on.
     pub fn on_time(&mut self, now: Instant) -> bool {
         let silent = self.silent_at().is_some_and(|at| now >= at);
         if silent {

@@ -168,8 +168,8 @@ impl Vm {
         Ok(executed)
     }
 
-    /// Whether deposits are counted as they were before Regolith: by their gas limit, system deposits not at all, whatever became of
-    /// them (op-geth: core/state_transition.go).
+    /// Whether Regolith is not active yet. Until then a deposit uses its whole gas limit and a system deposit no gas, whether or not they
+    /// succeed (op-geth: core/state_transition.go).
     fn is_before_regolith(&self) -> bool {
         matches!(&self.0, Kind::Optimism(evm) if evm.cfg_env().spec == OpSpecId::BEDROCK)
     }

@@ -134,7 +134,7 @@ impl BlockExecution {
             self.footprint = Some(Footprint::of(tx.inner(), self.activates_jovian).map_err(Refused::from)?);
         }
         let (have, left) = (tx.gas_limit(), self.gas_left());
-        // Before Regolith system deposits take no part in the block's gas limit; after it there are none.
+        // Before Regolith system deposits do not count towards the block's gas limit; from Regolith on there are none.
         let system = tx.as_deposit().is_some_and(|deposit| deposit.is_system_transaction);
         if have > left && (regolith || !system) {
             return Err(Refused::GasLeft { have, left }.into());
@@ -173,8 +173,8 @@ impl BlockExecution {
         }
     }
 
-    /// Whether the L1 attributes are there that the block must begin with: op-geth demands them from Jovian on, because they give the
-    /// scalar of the data footprint. A block that is built here must have the scalar unless it activates Jovian.
+    /// Checks that the block begins with the L1 attributes: op-geth requires them from Jovian on, because they give the scalar of the data
+    /// footprint. A block that is built here must have the scalar unless it activates Jovian.
     pub fn check_attributes(&self, building: bool) -> Result<(), AttributesError> {
         match self.footprint {
             _ if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) => Err(AttributesError::Missing),

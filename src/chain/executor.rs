@@ -159,8 +159,8 @@ impl Executor {
 
     /// Executes again what the payload log holds and the store does not. First the branch of the head that was acknowledged last, which
     /// becomes the head; then, in order of arrival, the rest: side branches, and what was logged later. A later block that was built
-    /// here may be signed, so it becomes the head if it extends the head and is the last of its height that was sent to be signed. Runs
-    /// before anybody is served.
+    /// here may be signed, so it becomes the head if it extends the head and is the block of its height and parent that was sent to the
+    /// signer last. Runs before any request is served.
     pub fn replay(&mut self) -> Result<usize, ChainError> {
         let mut replayed = 0;
         let (mut later, mut lost) = (0, false);
@@ -200,7 +200,7 @@ impl Executor {
         Ok(replayed)
     }
 
-    /// Whether no other block of this height and parent was sent to be signed after this one.
+    /// Whether this block was the last one of its height and parent to be sent to the signer.
     fn is_last_signed(&self, id: BlockId, parent: B256) -> Result<bool, ChainError> {
         let guards = self.log.guards(id.number, parent).map_err(ChainError::store)?;
         Ok(guards.last().is_none_or(|last| last.hash == id.hash))
@@ -353,7 +353,7 @@ impl Executor {
             && let Some((heads, view)) = self.preferred(id, timestamp)?
         {
             match provenance {
-                // A killed process fetches blocks again that it had not stored: the log is spared thousands of blocks a second.
+                // Gap blocks are not logged, since there may be thousands a second: after a crash they are fetched again.
                 Provenance::Linked { .. } | Provenance::Ancestor { .. } if parent == self.heads.head.hash => {
                     self.set_heads(heads, view)?;
                 }
@@ -363,7 +363,7 @@ impl Executor {
         Ok(inserted)
     }
 
-    /// Whether a block of the swarm may become the head. A rollup node that drives decides otherwise.
+    /// Whether a block of the swarm may become the head. While a rollup node drives, only blocks that lead to its missing head may.
     fn admits(&self, hash: B256, provenance: Provenance) -> bool {
         self.shared.driver.send_if_modified(|driver| driver.on_time(Instant::now()));
         self.shared.driver.borrow().admits(hash, provenance)

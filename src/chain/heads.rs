@@ -1,10 +1,10 @@
 //! Heads without gaps: a cursor that walks from where its owner was to where the head is.
 //!
 //! `watch<Heads>` only wakes and may skip; a [`Cursor`] turns each wake-up into removed and added blocks in order, over the common
-//! ancestor. Subscriptions, filters and the pool all use this one walk. A cursor is a position and nothing else: the way down an
-//! abandoned branch is read from the abandoned blocks ([`Chain::abandoned`](super::Chain::abandoned)), so it does not matter what the
-//! cursor has reported before. The payload log has every block that a reorg abandons, down to the unwind limit, and drops it when the
-//! chain is 1,024 blocks above it. A cursor that meets a dropped one is lost: its owner must start again from the head.
+//! ancestor. Subscriptions, filters and the pool all use this one walk. A cursor is only a position: it walks down an
+//! abandoned branch over the abandoned blocks ([`Chain::abandoned`](super::Chain::abandoned)) and needs no record of earlier steps. The
+//! payload log has every block that a reorg abandons, down to the unwind limit, and drops it when the chain is 1,024 blocks above it. If
+//! a cursor needs a dropped block, [`StepError::Lost`] follows, and its owner must start again from the head.
 
 use crate::chain::{
     abandoned::Abandoned,
@@ -26,19 +26,19 @@ pub enum StepError {
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(
-        "block {0} has left the chain and is no longer kept, so the blocks removed below it are unknown: start again from the head"
+        "block {0} was abandoned in a reorg and is no longer kept, so the blocks removed below it are unknown: start again from the head"
     )]
     Lost(BlockId),
 }
 
-/// A consumer's position: the block it was told of last.
+/// A consumer's position: the last block that it has processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     at: BlockId,
 }
 
 impl Cursor {
-    /// A cursor at this block: the next steps lead away from it.
+    /// A cursor at this block, which itself is not reported.
     pub fn new(at: BlockId) -> Self {
         Self { at }
     }

@@ -57,7 +57,7 @@ fn calldata_gas(raw: &[u8], fork: Fork) -> U256 {
     U256::from(zeros * 4 + nonzeros * 16)
 }
 
-/// What the first transaction of a Jovian block says of the data footprint.
+/// DA footprint scalar of a Jovian block, from its first transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Footprint {
     /// Gas per estimated byte.
@@ -76,8 +76,8 @@ pub enum AttributesError {
 }
 
 impl Footprint {
-    /// Reads the calldata of a block's first transaction (op-geth: `CalcDAFootprint`). `activation` says that the parent is older
-    /// than Jovian: an activation block that crosses Ecotone or Isthmus as well carries the format before those.
+    /// Reads the calldata of a block's first transaction (op-geth: `CalcDAFootprint`). `activation` says that the parent is
+    /// before Jovian. An activation block that also activates Ecotone or Isthmus carries the L1 attributes format from before them.
     pub fn of(first: &OpTxEnvelope, activation: bool) -> Result<Self, AttributesError> {
         let deposit = first.as_deposit().ok_or(AttributesError::Missing)?;
         let (calldata, jovian) = (&deposit.input, L1InfoFormat::Jovian);
@@ -99,7 +99,7 @@ pub fn da_footprint(raw: &[u8], scalar: u16) -> u64 {
     footprint(estimated_size_scaled(raw), scalar)
 }
 
-/// Bytes that a transaction (`raw`, EIP-2718) is estimated to take in a batch, from Fjord on.
+/// Estimated bytes of a transaction (`raw`, EIP-2718) in a batch, from Fjord on.
 pub fn da_size(raw: &[u8]) -> u64 {
     estimated_size_scaled(raw) / SCALE
 }

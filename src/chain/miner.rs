@@ -8,21 +8,21 @@ use alloy_consensus::Header;
 use alloy_primitives::Bytes;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 
-/// Gas limits below this are not strived for.
+/// Lowest gas limit that blocks move toward.
 const MIN_GAS_LIMIT: u64 = 5_000;
 
-/// The settings; nothing is set at first.
+/// Settings of block building. By default none is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MinerSettings {
-    /// Most bytes of one pool transaction, by Fjord's estimate of what it takes in a batch.
+    /// Maximum bytes of one pool transaction in a batch, by Fjord's estimate.
     pub max_tx_da: Option<u64>,
-    /// Most bytes of all pool transactions of a block, by the same estimate. What is forced into the block does not count.
+    /// Maximum bytes of all pool transactions of a block, by the same estimate. Transactions of the attributes do not count.
     pub max_block_da: Option<u64>,
-    /// Wei per gas; the least that a transaction must offer to be admitted, and pay to be put into a block.
+    /// Minimum tip in wei per gas, which a transaction must offer to enter the pool, and pay to enter a block.
     pub min_tip: Option<u128>,
-    /// The gas limit that blocks strive for where no attributes set it, which is on an Ethereum chain.
+    /// The gas limit that blocks move toward on an Ethereum chain, where no attributes set it.
     pub gas_limit: Option<u64>,
-    /// Extra data of blocks of an Ethereum chain. On OP chains the system configuration fills the field.
+    /// Extra data of blocks of an Ethereum chain. On OP chains SystemConfig determines it.
     pub extra_data: Bytes,
 }
 
@@ -38,7 +38,7 @@ impl MinerSettings {
         (fits(self.max_tx_da, size) && fits(self.max_block_da, after)).then_some(after)
     }
 
-    /// Fills in what the attributes of a block of an Ethereum chain leave open.
+    /// Fills in the fields that the attributes of an Ethereum block leave out.
     pub fn complete(&self, rules: &Rules, parent: &Header, attributes: &mut OpPayloadAttributes) {
         if matches!(rules, Rules::Ethereum(_)) && attributes.gas_limit.is_none() {
             attributes.gas_limit = self.gas_limit.map(|wanted| toward(parent.gas_limit, wanted.max(MIN_GAS_LIMIT)));
@@ -46,7 +46,7 @@ impl MinerSettings {
     }
 }
 
-/// The gas limit nearest to `wanted` that a block may have on a parent with the limit `parent`: it changes by less than 1/1024.
+/// The gas limit nearest to `wanted` that a block may have if its parent's limit is `parent`: it changes by less than 1/1024.
 fn toward(parent: u64, wanted: u64) -> u64 {
     let step = (parent / 1024).saturating_sub(1);
     wanted.clamp(parent.saturating_sub(step), parent.saturating_add(step))

@@ -123,13 +123,13 @@ pub struct Followed {
     pub next: u64,
 }
 
-/// A block that was sent to be signed here, or was about to be: it counts as signed.
+/// A block that was sent to the signer here, or was about to be: it counts as signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     pub l1_origin: B256,
     pub hash: B256,
-    /// Orders the blocks of one height and parent by when they were last sent to be signed. 0 in rows of versions before the turn was
-    /// stored.
+    /// Orders the blocks of one height and parent by when they were last sent to the signer. 0 in rows of older versions, which did not
+    /// store it.
     pub turn: u64,
 }
 
@@ -223,8 +223,8 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// Logs a payload together with its guard row, durably, and makes it the last of its height and parent to be sent to be signed. Err
-    /// if the guard row of this (height, parent, L1 origin) holds another hash: that block may have been signed.
+    /// Logs a payload together with its guard row, durably. The row gets the highest turn of its height and parent. Err if the guard row of
+    /// this (height, parent, L1 origin) holds another hash: that block may have been signed.
     pub fn append_built(&self, payload: &Payload, l1_origin: B256, origin: u8) -> Result<(), LogError> {
         let mut next = self.0.writer.lock();
         let cut = cut_mark(&self.0.path);
@@ -248,8 +248,8 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// The blocks of this height and parent that may have been signed here, one for an L1 origin, the last sent to be signed last. Rows
-    /// without a turn are in order of arrival.
+    /// The blocks of this height and parent that may have been signed here, one per L1 origin, by turn. Rows of older versions, without a
+    /// turn, are in order of arrival.
     pub fn guards(&self, height: u64, parent: B256) -> Result<Vec<Guard>, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut guards = Vec::new();
@@ -437,8 +437,8 @@ impl Inner {
     }
 }
 
-/// Makes the entries of the log's folders durable. The engine syncs the folders that it makes, but not those that they are made in:
-/// after a power cut a keyspace without its folder would be empty, whatever the journal holds of it.
+/// Makes the directory entries of the log's keyspaces durable. The database syncs a directory that it creates, but not its parent, so the
+/// entry can be lost in a power cut. The keyspace would then be empty, although the journal has its rows.
 fn sync_folders(dir: &Path) -> std::io::Result<()> {
     let dir = dir.canonicalize()?;
     let keyspaces = dir.join("keyspaces");

@@ -297,7 +297,7 @@ impl Pool {
             change(&mut settings);
             settings.clone()
         };
-        tracing::info!(?settings, "the settings of block building were changed");
+        tracing::info!(?settings, "block building settings changed");
         if let Some(tip) = settings.min_tip {
             self.book.lock().drop_below(tip);
             self.changed();

@@ -25,10 +25,10 @@ pub struct Receipt {
     pub deposit_version: Option<u64>,
 }
 
-/// Topics that a log has at most: the EVM has `LOG0` to `LOG4`.
+/// Maximum number of topics of a log: the EVM has `LOG0` to `LOG4`.
 pub const MAX_TOPICS: usize = 4;
 
-/// A receipt with what the receipts before it in its block say.
+/// A receipt with the gas used and the number of logs before it in its block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MinedReceipt {
     pub receipt: Receipt,
@@ -38,12 +38,12 @@ pub struct MinedReceipt {
     pub logs_before: usize,
 }
 
-/// A log with its place in its block.
+/// A log with its indexes in its block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MinedLog {
-    /// The transaction.
+    /// Index of the transaction.
     pub index: usize,
-    /// The log among all logs of the block.
+    /// Index of the log among all logs of the block.
     pub log_index: usize,
     pub log: Log,
 }

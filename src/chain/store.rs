@@ -62,9 +62,9 @@ use std::{
 };
 use torn::Heads;
 
-/// The layout of rows: version 4 keeps senders with each block. A store of [`OLDEST_SCHEMA`] or later is read as it is, and becomes one
-/// of this version with the first block that is written to it, since the versions before would leave the senders of unwound blocks
-/// behind. Any other store is refused.
+/// Version of the row layout: version 4 keeps senders with each block. A store of [`OLDEST_SCHEMA`] or later is read as it is. The first
+/// block that is written upgrades it to this version, since older versions of the program would not delete the senders of unwound blocks.
+/// Any other store is refused.
 pub const SCHEMA: u32 = 4;
 const OLDEST_SCHEMA: u32 = 3;
 
@@ -123,7 +123,7 @@ struct Inner {
     retired: Retired,
     path: PathBuf,
     identity: Identity,
-    /// Version of the layout that the store has on the disk.
+    /// Version of the row layout on the disk.
     schema: AtomicU32,
     history: History,
     /// Bytes that must stay free on the disk.
@@ -449,7 +449,7 @@ fn open_spaces(db: &Database) -> Result<[Keyspace; 6], StoreError> {
     Ok([state?, history?, blocks?, index?, code?, meta?])
 }
 
-/// The chain and the version of the layout. `None`: nothing was ever committed.
+/// The chain and the version of the row layout. `None`: nothing was ever committed.
 fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<(Identity, u32)>, StoreError> {
     let snapshot = db.snapshot();
     let meta = &spaces[Space::Meta as usize];

@@ -13,7 +13,7 @@ use starling_proto::{fork::Fork, l1info::L1BlockInfo};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Blocks that the pool is told of at once, so that a walk over many blocks takes bounded memory.
+/// Blocks that are reported to the pool at a time, so that a walk over many blocks takes bounded memory.
 const MAX_STEPS: usize = 1000;
 
 /// Runs until the token is cancelled.
@@ -37,7 +37,7 @@ pub async fn run(chain: Chain, token: CancellationToken) -> anyhow::Result<()> {
     }
 }
 
-/// Walks to the head, some blocks at a time.
+/// Walks to the head, [`MAX_STEPS`] blocks at a time.
 fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
     let view = chain.view();
     let mut before = None;
@@ -53,7 +53,7 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
         match walk(chain, &view, cursor, &mut change) {
             Ok(()) => {}
             Err(StepError::Read(error)) => return Err(error),
-            // op-geth's pool gives up the transactions of a reorg deeper than 64 blocks. The others are judged by the state at the head.
+            // op-geth's pool also drops the transactions of a reorg deeper than 64 blocks. All others are revalidated at the head.
             Err(error @ StepError::Lost(_)) => {
                 tracing::warn!(%error, "the transactions of some abandoned blocks do not return to the pool");
                 *cursor = Cursor::new(view.head());
@@ -64,7 +64,7 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// Takes up to [`MAX_STEPS`] steps and collects what they mean for the pool.
+/// Takes up to [`MAX_STEPS`] steps and collects their effects on the pool.
 fn walk(chain: &Chain, view: &View, cursor: &mut Cursor, change: &mut HeadChange) -> Result<(), StepError> {
     for _ in 0..MAX_STEPS {
         match cursor.step(view, |hash| chain.abandoned(hash))? {

@@ -426,8 +426,8 @@ impl InitConfig {
     }
 }
 
-/// `--l2` of an op-node on this machine names the execution client whose place this process takes. An engine elsewhere is one that its
-/// operator expects to be driven, and it would stand still.
+/// Refuses `--l2` unless it names this machine, where this process replaces the execution client. The operator of an engine on another
+/// host expects it to be driven, and it would get no blocks.
 fn refuse_foreign_engine(values: &Values) -> Result<(), CliError> {
     let Some(url) = values.text("l2")? else { return Ok(()) };
     let host = url.parse::<http::Uri>().ok().and_then(|url| Some(url.host()?.trim_matches(['[', ']']).to_owned()));
@@ -436,7 +436,7 @@ fn refuse_foreign_engine(values: &Values) -> Result<(), CliError> {
         true => Ok(()),
         false => Err(CliError::Refused {
             name: "--l2 with an engine on another host".into(),
-            reason: "the execution core runs in this process, and that engine would stand still; leave --l2 out, or keep op-node for it",
+            reason: "the execution core runs in this process, and that engine would get no blocks; leave --l2 out, or keep op-node for it",
         }),
     }
 }

@@ -114,8 +114,8 @@ pub enum Effect {
     Works,
     /// Accepted so that existing command lines keep working; the reason is said at start.
     NoEffect(&'static str),
-    /// Ignoring a value other than the default would make the node do something wrong, so it refuses to start. The text says why, and
-    /// what to do instead.
+    /// A value other than the default makes the node refuse to start, since ignoring it would do harm. The text says why, and what to do
+    /// instead.
     Refused(&'static str),
 }
 

@@ -27,7 +27,7 @@ use tempfile::TempDir;
 mod ports;
 
 const L1_GENESIS: &str = "l1-genesis.json";
-/// What a rollup node needs to know of the L1.
+/// File for `--rollup.l1-chain-config`.
 const L1_CHAIN_CONFIG: &str = "l1-chain-config.json";
 const L2_GENESIS: &str = "l2-genesis.json";
 /// Written last: a directory that has it holds a whole network.
@@ -143,7 +143,7 @@ impl Directory {
             true => check_kept(&path, config)?,
             false => make(&path, config)?,
         }
-        // Written at every start: a network that an earlier version made lacks it.
+        // Written at every start: networks made by an earlier version lack it.
         write_l1_config(&path)?;
         let earlier = earlier(&path);
         let ports =

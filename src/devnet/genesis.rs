@@ -33,7 +33,7 @@ pub const OPERATOR_FEE_VAULT: Address = address!("420000000000000000000000000000
 const BEACON_ROOTS: Address = address!("000F3df6D732807Ef1319fB7B8bB8522d0Beac02");
 const BLOCK_HASHES: Address = address!("0000F90827F1C53a10cb7A02335B175320002935");
 
-/// Where a proxy keeps its admin (EIP-1967).
+/// Storage slot of a proxy's admin (EIP-1967).
 const PROXY_ADMIN_SLOT: B256 = b256!("b53127684a568b3173ae13b9f8a6016e243e63b6e8ee1178d6a717850b5d6103");
 
 /// Who sends L1 attributes, and may switch the gas price oracle on (specs: deposits).

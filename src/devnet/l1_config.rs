@@ -1,5 +1,5 @@
-//! The L1's chain config as a file of its own, for `--rollup.l1-chain-config`. op-node decodes it strictly, so of a genesis file's
-//! `config` it holds the fields of geth's present chain config only.
+//! The L1's chain config as a file of its own, for `--rollup.l1-chain-config`. op-node refuses unknown fields, so it holds
+//! only those fields of a genesis file's `config` that geth's current chain config has.
 
 use serde_json::{Map, Value, json};
 
@@ -26,7 +26,7 @@ const TIMES: [&str; 10] = ["shanghai", "cancun", "prague", "osaka", "bpo1", "bpo
 const OTHERS: [&str; 7] =
     ["chainId", "daoForkSupport", "terminalTotalDifficulty", "depositContractAddress", "ethash", "clique", "blobSchedule"];
 
-/// The chain config of an L1 genesis file. Its blob schedule is complete as to the forks that our own L1 knows.
+/// The chain config of an L1 genesis file. Missing blob schedule entries of forks that our own L1 has are added.
 pub fn of_genesis(genesis: &Value) -> Value {
     let mut config = genesis["config"].as_object().cloned().unwrap_or_default();
     config.retain(|key, value| is_known(key) && !value.is_null());

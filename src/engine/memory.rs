@@ -31,7 +31,7 @@ pub struct Memory {
     weight: usize,
     kept: LruCache<B256, ()>,
     rejected: LruCache<B256, Rejected>,
-    /// The last fork choice, if its head is still missing.
+    /// The rollup node's last fork choice, if its head is still missing.
     pub wanted: Option<ForkchoiceState>,
 }
 

@@ -1,6 +1,6 @@
-//! The engine and the swarm: a head that a rollup node names before its block is there is fetched from peers, and becomes the head when
-//! all blocks below it have been executed. A rollup node in `execution-layer` sync mode does nothing else until its head is reached; in
-//! `consensus-layer` mode it closes gaps so.
+//! The engine and the swarm: if a rollup node names a head whose block or ancestors are missing, they are fetched from peers. The block
+//! becomes the head when all of its ancestors have been executed. A rollup node in `execution-layer` sync mode waits for that; in
+//! `consensus-layer` mode gaps are filled this way.
 
 use super::{Engine, Memory, REJECTED_BEFORE};
 use crate::chain::{ChainError, Inserted};
@@ -11,7 +11,7 @@ use starling_proto::payload::Payload;
 use std::sync::Arc;
 
 impl Engine {
-    /// Remembers a fork choice whose head is missing, and has the swarm fetch what leads to it.
+    /// Remembers a fork choice whose head is missing, and has the swarm fetch the missing ancestors.
     pub(super) async fn want(&self, memory: &mut Memory, state: ForkchoiceState) -> Result<(), ChainError> {
         let head = state.head_block_hash;
         let lowest = self.lowest(memory, head).await?;
@@ -19,13 +19,13 @@ impl Engine {
         let awaited = lowest.as_ref().map_or(head, |payload| payload.hash);
         self.chain.drive(|driver| driver.on_missing(awaited));
         if let (Some(network), Some(payload)) = (&self.network, lowest) {
-            tracing::debug!(%head, number = payload.number(), hash = %payload.hash, "the blocks below this one are fetched from peers");
+            tracing::debug!(%head, number = payload.number(), hash = %payload.hash, "fetching the ancestors of this block from peers");
             network.fetch_below(payload).await;
         }
         Ok(())
     }
 
-    /// The lowest block at hand that leads to `tip`, if its parent is missing.
+    /// The lowest known ancestor of `tip`, or `tip` itself, if its parent is missing.
     async fn lowest(&self, memory: &mut Memory, tip: B256) -> Result<Option<Arc<Payload>>, ChainError> {
         let (mut lowest, mut at) = (None, tip);
         for _ in 0..super::MAX_WAY {
@@ -39,7 +39,8 @@ impl Engine {
         Ok(lowest)
     }
 
-    /// The chain has judged a block of the swarm: what waited for it is executed, and a head that was missing becomes the head.
+    /// The chain has executed a block of the swarm or found it invalid. Payloads that waited for it are executed, and a missing head may
+    /// now become the head.
     pub async fn on_swarm_block(&self, hash: B256, provenance: Provenance, inserted: &Inserted) -> Result<(), ChainError> {
         let mut memory = self.memory.lock().await;
         match inserted {
@@ -58,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Makes the missing head of the last fork choice the head, if it is there and the rollup node still drives.
+    /// Applies the last fork choice whose head was missing, if the head has been executed and the rollup node still drives.
     async fn reach_wanted(&self, memory: &mut Memory) -> Result<(), ChainError> {
         let ready = |state: &mut ForkchoiceState| self.chain.knows(state.head_block_hash);
         if !self.chain.driver().borrow().drives() {
@@ -73,10 +74,10 @@ impl Engine {
                         "a fork choice names a safe or finalized block that is not on the branch of its head"
                     );
                 }
-                tracing::info!(head = %state.head_block_hash, "the head that the rollup node named is reached");
+                tracing::info!(head = %state.head_block_hash, "the head that the rollup node named is fetched and set");
             }
             Err(status) => {
-                tracing::warn!(head = %state.head_block_hash, ?status, "the head that the rollup node named is not reached")
+                tracing::warn!(head = %state.head_block_hash, ?status, "the head that the rollup node named cannot be set")
             }
         }
         Ok(())

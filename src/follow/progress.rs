@@ -134,7 +134,7 @@ pub async fn run(chain: Chain, network: Option<Network>, token: CancellationToke
         let (head, age) = (view.head(), unix_now().saturating_sub(view.header().timestamp));
         let peers = swarm.as_ref().map(|(peers, _)| *peers);
         let missing = swarm.as_ref().map(|(_, sync)| sync.missing).filter(|missing| *missing > 0);
-        // A rollup node that drives decides how far the head goes, but for a gap that peers fill for it.
+        // While a rollup node drives, it sets the pace of the head, except during a gap that is filled from peers.
         let driven = chain.driver().borrow().drives();
         let swarm = swarm.filter(|(_, sync)| !driven || sync.target.is_some());
         match progress.look(&Moment { now: Instant::now(), head: head.number, age, swarm }) {

@@ -2,7 +2,7 @@
 //!
 //! A header's hash is recomputed and contract storage is proven against its state root, unless the endpoint is trusted; receipts are
 //! always checked against the header's root. One attempt per call: retries and their pace belong to the caller. An endpoint can
-//! overload us only up to [`L1Config`]'s limits on answers, time and concurrency.
+//! overload us only up to [`L1Config`]'s limits on response size, time and concurrency.
 
 mod answer;
 #[cfg(test)]
@@ -51,7 +51,7 @@ const MAX_MESSAGE: usize = 500;
 pub struct L1Config {
     /// `http://` or `https://`, credentials allowed.
     pub url: String,
-    /// Believe header hashes and contract storage instead of checking them (`--l1.trustrpc`).
+    /// Trust header hashes and contract storage instead of verifying them (`--l1.trustrpc`).
     pub trust: bool,
     /// For one request.
     pub timeout: Duration,
@@ -250,7 +250,7 @@ impl L1Client {
         self.call("eth_call", rpc_params![request, at_block(at)]).await
     }
 
-    /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is nobody.
+    /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is no signer.
     pub async fn unsafe_block_signer(&self, contract: Address, at: &L1Block) -> Result<Address, L1Error> {
         Ok(Address::from_word(self.storage_at(contract, UNSAFE_BLOCK_SIGNER_SLOT, at).await?))
     }
@@ -336,7 +336,7 @@ impl L1Client {
     }
 
     fn refused(&self, method: &'static str, refusal: &jsonrpsee::types::ErrorObject<'_>) -> L1Error {
-        // It goes into logs, and the endpoint chooses its length.
+        // The message goes into logs, and the endpoint chooses its length.
         let message = refusal.message().chars().take(MAX_MESSAGE).collect();
         self.error(method, L1Cause::Refused { code: refusal.code(), message })
     }

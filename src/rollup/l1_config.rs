@@ -1,5 +1,5 @@
 //! The blob base fee schedule of the rollup's L1: built in for the public chains, read from `--rollup.l1-chain-config` for any other.
-//! Every node of the rollup needs the same one, since it decides a number in the L1 attributes.
+//! All nodes of the rollup need the same one, since it determines the blob base fee in the L1 attributes.
 
 use crate::chain::genesis::read_file;
 use starling_proto::{

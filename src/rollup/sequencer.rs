@@ -1,9 +1,9 @@
 //! The sequencer: makes a block every block time and gives it to the swarm.
 //!
-//! A thin loop around pure parts: [`schedule`] says when, [`origin`](crate::rollup::origin) on which L1 block,
-//! [`attributes`](starling_proto::attributes) with what, [`waiting`] whether a block that may be signed already takes the height,
-//! [`rivals`] whether somebody else signs with our key, [`retreat`] how far the head goes back after an L1 reorg. The order at the end
-//! of a block is what makes a crash harmless: seal, log with fsync, sign, publish, move the head. For one height and parent there is
+//! A thin loop around pure parts. [`schedule`] decides when to make a block, [`origin`](crate::rollup::origin) its L1 origin,
+//! [`attributes`](starling_proto::attributes) its attributes, [`waiting`] whether a block that may already be signed is used instead,
+//! [`rivals`] whether another sequencer signs with our key, [`retreat`] how far to rewind the head after an L1 reorg. The order at the
+//! end of a block makes a crash harmless: seal, log with fsync, sign, publish, move the head. For one height and parent there is
 //! only one signed block while its L1 origin is canonical. Time limits on L1 and the 20 seconds of [`START_TIMEOUT`] keep a slow
 //! endpoint from holding the loop; `stop` is answered between steps.
 
@@ -74,14 +74,14 @@ impl Default for SequencerConfig {
     }
 }
 
-/// L1 must contradict the head this often, a second apart, before the head goes back: endpoints behind a balancer contradict each other.
+/// Consecutive failed origin checks, a second apart, before the head is rewound: endpoints behind a load balancer may disagree.
 const CONFIRMATIONS: u32 = 3;
 
-/// The block under way.
+/// The block that is being made.
 enum Job {
-    /// Being built.
+    /// A new block.
     Build(PayloadId),
-    /// Sent to the signer before.
+    /// A block that was sent to the signer before.
     Again(Arc<Payload>),
 }
 
@@ -100,13 +100,13 @@ pub struct Sequencer {
     status: watch::Sender<SequencerStatus>,
     /// Blocks that others have sent and our key has signed.
     witnessed: Option<mpsc::Receiver<Arc<Payload>>>,
-    /// The present period of sequencing.
+    /// The current period of sequencing.
     term: Term,
-    /// The block in the log that waits for its signature and was reported.
+    /// The logged block without a signature, once it has been reported.
     waiting: Option<B256>,
     /// The last failure, so that one that lasts is not reported every second.
     complaint: Option<String>,
-    /// How often in a row L1 has contradicted the head.
+    /// Consecutive checks in which L1 has contradicted the head's origin.
     gone: u32,
 }
 
@@ -247,8 +247,8 @@ impl Sequencer {
         Ok(())
     }
 
-    /// The block that takes the height above `parent` because it was sent to the signer before, or was followed and abandoned: peers send
-    /// only blocks that our key has signed. `epoch` is the parent's L1 origin, which is canonical.
+    /// The child of `parent` that must be used because it was sent to the signer before, or came from peers and was abandoned: blocks from
+    /// peers carry our key's signature. `epoch` is the parent's L1 origin, which is canonical.
     async fn sent_before(&self, parent: &Payload, epoch: BlockId) -> Result<Option<B256>, SequencerError> {
         let number = parent.number() + 1;
         let sent = self.chain.signed(number, parent.hash)?;
@@ -323,9 +323,9 @@ impl Sequencer {
         }
     }
 
-    /// Publishes the head again at start: a block that was logged just before the last stop may never have left this machine. The head
-    /// may also have come from elsewhere, so it takes a guard row before this signature like any other. Not if another block of its
-    /// height was sent to the signer last, or if its L1 origin is gone.
+    /// Publishes the head again at start, since it may have been logged but not published before the last stop. The head may also have come
+    /// from a peer, so it needs a guard row before it is signed here. It is not published if another block of its height was sent to the
+    /// signer last, or if its L1 origin is gone.
     async fn publish_newest(&mut self) -> Result<(), SequencerError> {
         let newest = self.newest()?;
         let age = now().as_secs().saturating_sub(newest.timestamp());
@@ -339,11 +339,11 @@ impl Sequencer {
             return Ok(());
         }
         if let Ok(Ok(Standing::Gone { canonical })) = timeout(origins::OPTIONAL, self.origins.standing(origin)).await {
-            tracing::warn!(number, %hash, %origin, %canonical, "the head's L1 origin has left the L1 chain: the head is not published again");
+            tracing::warn!(number, %hash, %origin, %canonical, "the head's L1 origin is no longer canonical: the head is not published again");
             return Ok(());
         }
         match self.chain.log_before_sign(newest.clone(), origin.hash).await {
-            // Another one was logged for its place since it was looked up.
+            // Another block of this parent and L1 origin has been logged since the check above.
             Err(error @ ChainError::AlreadySigned { .. }) => {
                 tracing::warn!(number, %error, "the head is not published again");
                 return Ok(());
@@ -375,7 +375,7 @@ impl Sequencer {
         metrics::counter!("starling_sequencer_foreign_blocks_total").increment(1);
         let Some(evidence) = self.term.judge(block) else {
             if self.term.first_late() {
-                tracing::info!(number, %hash, "a block of the sequencer before this one arrives late; such blocks are not logged again");
+                tracing::info!(number, %hash, "a late block of the previous sequencer has arrived; more of them are not logged");
             }
             return Ok(());
         };
@@ -385,7 +385,7 @@ impl Sequencer {
         );
         tracing::error!(
             reason,
-            "sequencing is stopped; stop one of the two, and start the other (admin_startSequencer, or a restart)"
+            "sequencing is stopped; stop one of the two sequencers, and start the other (admin_startSequencer, or a restart)"
         );
         self.activate(false, Some(reason));
         Ok(())
@@ -419,7 +419,7 @@ impl Sequencer {
         }
         let (failure, is_lasting) = match error.consequence() {
             Consequence::Retry(failure) => (failure, true),
-            // What L1 is reported for already lasts while it is confirmed again.
+            // While the check is repeated, a failure that was reported before is not reported again.
             Consequence::Confirm => (Failure::Temporary, self.complaint.is_none()),
             Consequence::End => return Err(error),
         };

@@ -2,8 +2,9 @@
 //!
 //! It is read again every reload interval, and as soon as the swarm brings a block by a signer that is unknown. The signer that is
 //! replaced stays accepted for a while (`starling_proto::gossip::Signers`). The contract's storage is read, no log: nothing is missed
-//! while L1 or this node is away. Unless the endpoint is trusted, the storage is proven against a header. What overloads it is nothing a peer can send: one doubt is answered at a time, with at most
-//! [`CONFIRMATIONS`] requests, a poll interval apart.
+//! while L1 or this node is away. Unless the endpoint is trusted, the storage is proven against a header.
+//!
+//! No peer can overload it: at most one check runs at a time, with at most [`CONFIRMATIONS`] requests, a poll interval apart.
 
 use super::l1::{L1Block, L1Client, L1Error, Tag};
 use crate::chain::{Chain, ChainError};

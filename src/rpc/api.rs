@@ -36,9 +36,9 @@ pub enum Method {
     Quick(fn(&RpcContext, Args) -> Reply),
     /// Reads the store.
     Read(fn(&RpcContext, Args) -> Reply),
-    /// Runs the EVM or scans many blocks, in slices. The caller gets an error when [`Bounds::timeout`] is over. The work calls
-    /// [`Deadline::check`] at least once in a few milliseconds, which ends its slice, and fails once the time is over or the caller
-    /// has gone. It may be begun anew, so it changes nothing.
+    /// Runs the EVM or scans many blocks, in slices. The caller gets an error after [`Bounds::timeout`]. The method calls
+    /// [`Deadline::check`] every few milliseconds, which may pause it at the end of a slice, and which fails after the timeout or when
+    /// the caller is gone. It may be restarted, so it must have no side effects.
     Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
     /// Waits for something else than the chain.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),

@@ -1,7 +1,7 @@
-//! The connections of the listeners: how many there are, and which idle one is closed when a new client finds no permit.
+//! The limit on connections of the listeners, and which idle connection is closed at the limit.
 //!
-//! A connection is idle while it waits for a request: it costs memory, and serves nobody. Idle connections are closed, oldest first,
-//! when the next one is accepted at the limit; only if all connections are busy does the new one wait.
+//! A connection is idle while it waits for a request. When a new connection is accepted at the limit, the one that has been idle for
+//! longest is closed. If no connection is idle, the new one waits.
 
 use parking_lot::Mutex;
 use std::{
@@ -94,17 +94,17 @@ pub struct Admitted {
 
 #[derive(Default)]
 struct State {
-    /// Requests that are worked on or whose responses are being sent.
+    /// Requests that are being executed or whose responses are being sent.
     busy: usize,
-    /// Its key among the idle ones.
+    /// Key in [`Idle::oldest_first`] while the connection is idle.
     idle: Option<u64>,
 }
 
-/// Keeps a connection from being idle until dropped.
+/// Marks a connection as busy until dropped.
 pub struct Busy(Arc<Admitted>);
 
 impl Admitted {
-    /// Marks the connection as busy with a request.
+    /// Marks the connection as busy until the returned guard is dropped.
     pub fn busy(self: &Arc<Self>) -> Busy {
         let mut state = self.state.lock();
         state.busy += 1;
@@ -140,7 +140,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.busy -= 1;
-        // A closing connection cannot be closed once more to make room.
+        // A connection that is already closing must not be counted as idle again.
         if state.busy == 0 && !self.0.close.is_cancelled() {
             self.0.set_idle(&mut state);
         }

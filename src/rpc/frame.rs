@@ -26,7 +26,7 @@ const ALL_SUBSCRIPTIONS: usize = 4096;
 /// Bytes of an id, which is echoed.
 const MAX_ID: usize = 1024;
 
-/// What an endpoint spends on requests and answers, and for whom.
+/// Limits of an endpoint on requests and responses, for one client.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     /// Calls in one batch.
@@ -42,7 +42,7 @@ pub struct Allowance {
     share: Option<Arc<Semaphore>>,
     /// Of all connections.
     subscriptions: Arc<Semaphore>,
-    /// Whose calls these are, where heavy calls wait for each other.
+    /// The client that heavy calls are scheduled for.
     client: Client,
 }
 

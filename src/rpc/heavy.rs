@@ -1,8 +1,8 @@
-//! Heavy calls: threads of the blocking pool that run in the turns which a [`Scheduler`] gives them.
+//! Heavy calls: they run on threads of the blocking pool, in time slices that a [`Scheduler`] grants.
 //!
-//! The Engine API port has permits of its own, so that no public client delays the rollup node. A running call looks at its
-//! [`Deadline`] all the time, and that look is where its slice ends: the thread then waits until the scheduler grants it a permit
-//! again. The number of such threads is bounded by [`Capacity::started`]; a call beyond it is begun anew later.
+//! The Engine API port has permits of its own, so that no public client delays the rollup node. A running call checks its [`Deadline`]
+//! every few milliseconds. If its slice has ended, the check blocks the thread until the scheduler grants a permit again. The number of
+//! such threads is bounded by [`Capacity::started`]; a call beyond it is aborted and restarted later.
 
 use super::{
     error::Reply,
@@ -21,7 +21,8 @@ use std::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-/// Started calls of each kind of port. A call within the default gas limit holds at most 6 MB of EVM memory.
+/// Maximum number of started calls on the public ports, and on the Engine API port. A call within the default gas limit holds at most 6 MB
+/// of EVM memory.
 const STARTED: usize = 64;
 
 /// The permits of heavy calls.
@@ -44,8 +45,8 @@ impl Heavy {
         }
     }
 
-    /// Runs `work`, perhaps in several attempts of which one ends. The caller gets an answer when `deadline` passes; the work sees
-    /// the deadline pass then, and also when the caller is gone.
+    /// Runs `work`, which may be restarted. When `deadline` passes, the caller gets an error. The work sees the deadline pass then, and
+    /// also when the caller is gone.
     pub async fn run<W>(&self, name: &'static str, client: Client, deadline: Deadline, work: W) -> Reply
     where
         W: Fn(&Deadline) -> Reply + Send + 'static,
@@ -81,7 +82,7 @@ where
     }
 }
 
-/// A scheduler and where its calls wait.
+/// A scheduler and the slots of its calls.
 pub(super) struct Turns {
     state: Mutex<State>,
 }
@@ -108,28 +109,28 @@ impl State {
     fn grant(&mut self, now: Instant) {
         while let Some((id, slice)) = self.scheduler.grant(now) {
             if let Some(slot) = self.slots.get(&id) {
-                slot.set(Turn::Running(now + slice));
+                slot.set(CallState::Running(now + slice));
             }
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum CallState {
     Waiting,
-    /// Until the end of the slice.
+    /// Runs until the end of its slice.
     Running(Instant),
 }
 
-/// The place where a call waits for its turn: as a task before it has a thread, and as a thread while it is paused.
+/// State of a call. A call waits for a permit as a task before it has a thread, and as a thread while it is paused.
 struct Slot {
-    turn: Mutex<Turn>,
+    turn: Mutex<CallState>,
     changed: Condvar,
     task: Notify,
 }
 
 impl Slot {
-    fn set(&self, turn: Turn) {
+    fn set(&self, turn: CallState) {
         *self.turn.lock() = turn;
         self.wake();
     }
@@ -140,7 +141,7 @@ impl Slot {
     }
 
     async fn granted(&self) {
-        while *self.turn.lock() == Turn::Waiting {
+        while *self.turn.lock() == CallState::Waiting {
             self.task.notified().await;
         }
     }
@@ -148,7 +149,7 @@ impl Slot {
     /// Blocks until the call is granted a permit or its deadline has passed.
     fn wait(&self, deadline: &Deadline) {
         let mut turn = self.turn.lock();
-        while *turn == Turn::Waiting && !deadline.passed() {
+        while *turn == CallState::Waiting && !deadline.passed() {
             self.changed.wait_until(&mut turn, deadline.at());
         }
     }
@@ -159,13 +160,13 @@ struct Wake(Arc<Slot>);
 
 impl Drop for Wake {
     fn drop(&mut self) {
-        // The lock: a thread that is about to wait has seen the deadline pass, or is waiting.
+        // With the lock held, a paused thread either has not checked the deadline yet or is already waiting, so no wake-up is lost.
         let _turn = self.0.turn.lock();
         self.0.wake();
     }
 }
 
-/// A call that the scheduler knows, until it is dropped.
+/// Registration of a call with the scheduler, until dropped.
 struct Call {
     id: CallId,
     turns: Arc<Turns>,
@@ -174,7 +175,7 @@ struct Call {
 
 impl Call {
     fn enter(turns: Arc<Turns>, client: Client) -> Self {
-        let slot = Arc::new(Slot { turn: Mutex::new(Turn::Waiting), changed: Condvar::new(), task: Notify::new() });
+        let slot = Arc::new(Slot { turn: Mutex::new(CallState::Waiting), changed: Condvar::new(), task: Notify::new() });
         let mut state = turns.state.lock();
         let id = state.scheduler.enter(client);
         state.slots.insert(id, slot.clone());
@@ -199,31 +200,31 @@ struct Attempt {
     id: CallId,
     turns: Arc<Turns>,
     slot: Arc<Slot>,
-    /// The call is to be begun anew.
+    /// Whether this attempt was aborted so that the call is restarted.
     over: AtomicBool,
 }
 
 impl Attempt {
-    /// Ends the slice if it is time, and then waits for the next one. False if the work is to end.
+    /// Ends the slice if its time is over, and then waits for the next one. Returns false if the attempt is to end.
     fn look(&self, deadline: &Deadline, now: Instant) -> bool {
         if self.over.load(Ordering::Relaxed) {
             return false;
         }
         match *self.slot.turn.lock() {
-            Turn::Running(end) if now >= end => {}
+            CallState::Running(end) if now >= end => {}
             _ => return true,
         }
         let mut state = self.turns.state.lock();
         let verdict = state.scheduler.end_slice(self.id, now);
         match verdict {
             Verdict::Continue(slice) => {
-                *self.slot.turn.lock() = Turn::Running(now + slice);
+                *self.slot.turn.lock() = CallState::Running(now + slice);
                 return true;
             }
             Verdict::Pause => {}
             Verdict::Defer => self.over.store(true, Ordering::Relaxed),
         }
-        *self.slot.turn.lock() = Turn::Waiting;
+        *self.slot.turn.lock() = CallState::Waiting;
         state.grant(now);
         drop(state);
         if verdict == Verdict::Pause {

@@ -1,4 +1,5 @@
-//! The `miner` namespace: what op-batcher and operators set while blocks are built. It changes what the node does, so it must be named.
+//! The `miner` namespace: settings that op-batcher and operators change while the node runs. It is served only if it is named, because it
+//! changes what the node builds.
 
 use super::{
     RpcContext,
@@ -21,7 +22,7 @@ pub const NAMESPACE: Namespace = Namespace {
 /// Bytes of a header's extra data.
 const MAX_EXTRA_DATA: usize = 32;
 
-/// Bytes of one transaction and of one block; 0 is no limit.
+/// `miner_setMaxDASize`: maximum bytes of one transaction and of one block; 0 is no limit.
 fn set_max_da_size(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (Big(tx), Big(block)): (Big, Big) = (args.required()?, args.required()?);
@@ -30,7 +31,7 @@ fn set_max_da_size(context: &RpcContext, args: Args) -> Reply {
     reply(true)
 }
 
-/// Wei per gas; the least tip.
+/// `miner_setGasPrice`: minimum tip in wei per gas.
 fn set_gas_price(context: &RpcContext, args: Args) -> Reply {
     let Big(tip) = args.at_most(1)?.required()?;
     context.chain.pool.set_miner(|settings| settings.min_tip = Some(tip.saturating_to()));
@@ -43,7 +44,7 @@ fn set_gas_limit(context: &RpcContext, args: Args) -> Reply {
     reply(true)
 }
 
-/// The text itself is the data.
+/// `miner_setExtra`: the bytes of the string are the extra data, as in geth.
 fn set_extra(context: &RpcContext, args: Args) -> Reply {
     let extra: String = args.at_most(1)?.required()?;
     if extra.len() > MAX_EXTRA_DATA {

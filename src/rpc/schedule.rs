@@ -1,9 +1,10 @@
-//! Which of the waiting heavy calls runs next, and when a running one pauses for another. Pure: events and `now` in, decisions out.
+//! Scheduler of heavy calls: chooses the waiting call that runs next, and when a running one pauses. Pure: events and `now` go in,
+//! decisions come out.
 //!
 //! Clients are served in turn: the next call is that of the client that has used the least time. A new call runs for [`FIRST_SLICE`];
 //! one that needs more becomes a long call and runs in slices of [`SLICE`], each of which ends only if another call waits. New calls
 //! run before long ones, which keep a quarter of the time. A paused call keeps its thread and its memory, so the number of started
-//! long calls is bounded: beyond it a call that has used its first slice is deferred, which means it is begun anew later.
+//! long calls is bounded: beyond it a call that has used its first slice is deferred, that is, aborted and restarted later.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,18 +12,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Slice of a new call. Most calls end within it, and a burst of new calls delays one of them by few milliseconds each.
+/// Slice of a new call. Most calls end within it. In a burst, each new call delays the others by only a few milliseconds.
 pub const FIRST_SLICE: Duration = Duration::from_millis(3);
 /// Slice of a long call.
 pub const SLICE: Duration = Duration::from_millis(50);
 /// New calls run this many times as long as long calls while both wait.
 const NEW_SHARE: u32 = 3;
-/// Time that a client can be ahead of the others at most: so much it waits for having used permits that nobody else wanted.
+/// Maximum lead of a client's used time over the others': a client that used permits while nobody else wanted them waits at most this long.
 const MOST_AHEAD: Duration = Duration::from_secs(1);
 /// Accounts of clients without calls that are kept.
 const IDLE_ACCOUNTS: usize = 4096;
 
-/// The unit between which permits are shared.
+/// A client, the unit of fair sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Client {
     /// An IP address, or an IPv6 network of 64 bits.
@@ -76,20 +77,20 @@ impl Capacity {
 /// The decision at the end of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The call runs on for this long.
+    /// The call continues for this long.
     Continue(Duration),
-    /// The call waits, with what it has done so far, until it is granted a permit.
+    /// The call keeps its thread and waits until it is granted a permit.
     Pause,
-    /// The call gives up what it has done so far and waits to be begun anew.
+    /// The call is aborted and waits to be restarted.
     Defer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     New,
-    /// Used its first slice and is started.
+    /// A call that has used its first slice and is started.
     Long,
-    /// Used its first slice when too many long calls were started.
+    /// A call that used its first slice when too many long calls were started.
     Deferred,
 }
 
@@ -129,7 +130,7 @@ impl Account {
     }
 }
 
-/// The calls of all clients. See the module.
+/// Calls and used time of all clients.
 #[derive(Debug)]
 pub struct Scheduler {
     capacity: Capacity,
@@ -142,9 +143,9 @@ pub struct Scheduler {
     ready: [BTreeSet<Rank>; 3],
     /// Clients that have calls.
     active: BTreeSet<(Duration, Client)>,
-    /// The least time used by an active client. Whoever becomes active has used no less: time unused is not saved up.
+    /// The least time used by an active client. A client that becomes active is raised to it: unused time is not saved up.
     floor: Duration,
-    /// Time due to long calls for the new calls that ran while they waited.
+    /// Time owed to long calls, because new calls ran while they waited.
     due: Duration,
 }
 
@@ -175,7 +176,7 @@ impl Scheduler {
         self.started
     }
 
-    /// Takes in a call, which waits for [`Scheduler::grant`].
+    /// Enters a call, which waits for [`Scheduler::grant`].
     pub fn enter(&mut self, client: Client) -> CallId {
         let id = self.next_id;
         self.next_id += 1;
@@ -204,7 +205,7 @@ impl Scheduler {
         self.forget_idle_accounts();
     }
 
-    /// The next call to run, with its slice, if a permit is free. Ask until there is none.
+    /// The next call to run, with its slice, if a permit is free. Call until `None`.
     pub fn grant(&mut self, now: Instant) -> Option<(CallId, Duration)> {
         if self.running >= self.capacity.permits {
             return None;
@@ -258,11 +259,11 @@ impl Scheduler {
         }
     }
 
-    /// Gives a call its permit back whose slice ended while nobody else can run.
+    /// Continues a call whose slice ended while no other call can run.
     fn resume(&mut self, id: CallId, now: Instant) -> Verdict {
         let Some(call) = self.calls.get_mut(&id) else { return Verdict::Continue(SLICE) };
         let waits = call.class;
-        // A deferred call that nobody displaces has not given up anything: its next slice ends as its first did.
+        // A deferred call that no other displaces is not aborted: its next slice ends as its first did.
         if waits == Class::Deferred {
             call.class = Class::New;
         }
@@ -305,7 +306,7 @@ impl Scheduler {
         self.change(client, |account| account.used = (account.used + time).min(most).max(account.used));
     }
 
-    /// Changes an account and files it anew.
+    /// Changes an account and updates its ranks.
     fn change(&mut self, client: Client, change: impl FnOnce(&mut Account)) {
         let account = self.accounts.entry(client).or_default();
         for class in CLASSES {
@@ -328,7 +329,7 @@ impl Scheduler {
         }
     }
 
-    /// An idle account at the floor says nothing, and the others are forgotten when they are too many.
+    /// Drops idle accounts at the floor, which equal new ones, and all idle accounts when they are too many.
     fn forget_idle_accounts(&mut self) {
         if self.accounts.len() <= self.active.len() + IDLE_ACCOUNTS {
             return;

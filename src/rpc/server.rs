@@ -4,7 +4,7 @@
 //! idle for longest is closed, see [`Connections`]), WebSockets ([`Limits::ws_connections`]), bodies (5 MiB each,
 //! [`Limits::body_memory`] together, counted as they arrive), answers ([`Limits::answer_memory`] together), readers that do not read
 //! (a response that takes too long ends the connection), senders that do not send (time limits on head, body and idleness).
-//! One address may take a part of the connections and of the memory only ([`Shares`]).
+//! One address may use only a part of the connections and of the memory ([`Shares`]).
 
 use super::{
     api::Api,
@@ -162,9 +162,9 @@ impl Listener {
             };
             match accepted {
                 Ok((socket, peer)) => {
-                    // Before idle connections are closed: an address at its share must not cost others theirs.
+                    // Checked before an idle connection is closed: an address at its limit must not close those of others.
                     let Ok(share) = self.site.places.of(peer.ip()).map(Semaphore::try_acquire_owned).transpose() else {
-                        tracing::debug!(%peer, "an RPC connection was refused: its address has too many");
+                        tracing::debug!(%peer, "refused an RPC connection: too many from this address");
                         continue;
                     };
                     let admitted = tokio::select! {
@@ -191,12 +191,12 @@ impl Listener {
     }
 }
 
-/// What the requests of a connection share.
+/// State that the requests of a connection share.
 struct Peer {
     address: SocketAddr,
     allowance: Allowance,
     admitted: Arc<Admitted>,
-    /// Of the connections of its address.
+    /// Permit among the connections of its address.
     _share: Option<OwnedSemaphorePermit>,
 }
 
@@ -246,7 +246,7 @@ async fn connection(socket: TcpStream, peer: Arc<Peer>, site: Arc<Site>, tasks: 
 
 type Answer = Response<Full<Bytes>>;
 
-/// The text of an answer. When the last of it has been sent, its memory is given back and the connection is idle.
+/// The text of a response. When it has been sent, its memory is released and the connection is idle.
 struct Sent {
     text: String,
     _held: Option<Held>,
@@ -274,7 +274,7 @@ fn empty(status: StatusCode) -> Answer {
 }
 
 impl Site {
-    /// The answer to any request. A client that is refused has to connect again: its permit is free at once.
+    /// The response to any request. A refused client is disconnected, which frees its permit at once.
     async fn respond(self: Arc<Self>, request: Request<Incoming>, tasks: &TaskTracker, peer: Arc<Peer>) -> Answer {
         let closing = |mut answer: Answer| {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -366,8 +366,7 @@ impl Site {
         Ok((whole, room))
     }
 
-    /// A WebSocket handshake, or a refusal. The session runs as a task beside the connection that it came from, which is never idle
-    /// again.
+    /// A WebSocket handshake, or an HTTP error. The session runs as a task beside its connection, which stays busy until it ends.
     fn upgrade(
         self: Arc<Self>,
         mut request: Request<Incoming>,

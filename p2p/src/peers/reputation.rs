@@ -2,8 +2,8 @@
 //! [`Action`]s come out of [`Reputation::poll`]; the ledger holds the reason of each.
 //!
 //! A peer whose score falls below the threshold is banned for a time; after the third peer banned at one address no new peer from
-//! there is let in. Static and protected peers are never banned, only reported, and nor is an address where one of them lives, or
-//! which only a private network knows: many peers may share it. The same holds for bans that were made before a restart.
+//! there is let in. Static and protected peers are never banned, only reported. Their addresses are never banned either, and nor
+//! are private addresses, which many peers may share. Bans from before a restart obey the same rules.
 //!
 //! What can overload it: peers that come, misbehave and come back under new names. Standings, bans and ledger are bounded.
 
@@ -332,8 +332,8 @@ impl Reputation {
         self.clear(peer);
     }
 
-    /// Whether a [`site`] is never banned: a static or protected peer lives there, or it stands for many. Behind a private address, a
-    /// gateway's or a container bridge's, may be a whole network.
+    /// Whether a [`site`] is never banned: a static or protected peer uses it, or it is not a public address. A private address may be
+    /// that of a gateway or a container bridge with a whole network behind it.
     fn is_spared(&self, place: IpAddr) -> bool {
         let guest = |(peer, standing): (&PeerId, &Standing)| {
             standing.connected && standing.address.map(site) == Some(place) && self.is_protected(peer)

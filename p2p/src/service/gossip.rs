@@ -22,15 +22,15 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Clock warnings at most this often.
 const CLOCK_WARNING: Duration = Duration::from_secs(30);
 
-/// A block of ours that reached no peer: there was no subscriber, or the queues to all of them were full. One is enough: what came
-/// before it is fetched by number.
+/// A block of ours that reached no peer: no peer subscribed to its topic, or the queues to all of them were full. Only the newest such
+/// block is kept, since peers fetch its ancestors by number.
 pub(super) struct Unheard {
     version: PayloadVersion,
     number: u64,
     timestamp: u64,
     /// The message as the router takes it.
     sealed: Vec<u8>,
-    /// The router has the message in its cache since an attempt that found all queues full.
+    /// Whether an attempt that found all queues full has put the message in gossipsub's cache.
     cached: bool,
 }
 
@@ -217,14 +217,14 @@ impl Service {
         }
     }
 
-    /// Sends a block from the router's cache. gossipsub refuses to publish a message again that it has cached, also if every queue was
-    /// full; a verdict on a cached message makes it forward the message to the mesh.
+    /// Sends a block from gossipsub's cache. gossipsub refuses to publish a cached message again, even if every queue was full the first
+    /// time. Reporting the cached message as accepted makes it forward the message to the mesh.
     fn forward_cached(&mut self, message: &Unheard) {
         let id = MessageId::new(&Parts::of(&message.sealed).id);
         let local = *self.swarm.local_peer_id();
         let router = &mut self.swarm.behaviour_mut().gossip;
         let forwarded = router.report_message_validation_result(&id, &local, MessageAcceptance::Accept);
-        tracing::debug!(number = message.number, forwarded, "block sent again from the router's cache");
+        tracing::debug!(number = message.number, forwarded, "block sent again from gossipsub's cache");
     }
 
     /// A peer subscribed: it gets the block that nobody heard, while it is young enough to be accepted.

@@ -58,8 +58,8 @@ struct Watch {
 }
 
 impl Watch {
-    /// The rate at which blocks arrive, per second, when it is time to log it, and whether a gap that stands still is worth a
-    /// warning. `arrived` counts the blocks that peers have brought, in ranges or one by one.
+    /// Blocks per second, if it is time to log progress, and whether to warn that a gap is stalled. `arrived` counts the blocks that peers
+    /// have delivered on request, in ranges or one by one.
     fn look(&mut self, report: &SyncReport, arrived: u64, stands: bool, now: Instant) -> (Option<f64>, bool) {
         let warns = stands && self.warned.is_none_or(|last| now.saturating_duration_since(last) >= STALL_WARNING);
         if warns || !stands {
@@ -68,7 +68,7 @@ impl Watch {
         (self.rate(report, arrived, now), warns)
     }
 
-    /// Counts arrivals: `missing` grows while the way down from the tip is fetched, and does not shrink while the tip moves.
+    /// The rate of arrivals. `missing` does not measure progress: it grows during the backward walk and stays level while the tip moves.
     fn rate(&mut self, report: &SyncReport, arrived: u64, now: Instant) -> Option<f64> {
         if report.missing == 0 || report.peers == 0 {
             self.progress = None;

@@ -67,7 +67,7 @@ impl Gap {
         BlockId { hash: self.hashes.back().copied().or(self.ground).unwrap_or_default(), number }
     }
 
-    /// Whether it leads to a block that came over the Engine API.
+    /// Whether the skeleton has a block that came over the Engine API.
     pub fn is_named(&self) -> bool {
         self.named.is_some()
     }
@@ -156,7 +156,7 @@ impl Gap {
             self.hashes.push_back(body.hash());
             self.deliverer = body.arrival.from.or(self.deliverer);
         } else if self.expected(number) == Some(body.hash()) {
-            // A block that is named again is no progress.
+            // A repeated request for the same payload must not postpone the stall timeout.
             if !self.has_body(number) {
                 self.progress = now;
             }

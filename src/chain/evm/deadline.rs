@@ -26,7 +26,7 @@ use std::{
 /// Jumps and calls between two looks at the clock: some ten microseconds.
 const LOOK_EVERY: u32 = 4096;
 
-/// When a call must have been answered, and whether anybody still waits for the answer. Clones share both.
+/// Deadline of a call, which also passes when the caller is gone. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     at: Instant,
@@ -36,7 +36,7 @@ pub struct Deadline {
     slices: Option<Slices>,
 }
 
-/// A function that work calls at each look at the clock. It may block the thread while other work runs. False ends the work.
+/// A function that runs at each look at the clock. It may block the thread while other calls run. It returns false to end the call.
 pub type AtLook = Arc<dyn Fn(&Deadline, Instant) -> bool + Send + Sync>;
 
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl Deadline {
         Self { at, limit, gone: Arc::default(), slices: None }
     }
 
-    /// The same deadline for work that shares its processor: it calls `at_look` at each look at the clock.
+    /// The same deadline, which also calls `at_look` at each look at the clock so that calls can share the processor.
     pub fn in_slices(self, at_look: AtLook) -> Self {
         Self { slices: Some(Slices(at_look)), ..self }
     }
@@ -89,7 +89,7 @@ impl Deadline {
         self.gone.load(Ordering::Relaxed) || Instant::now() >= self.at
     }
 
-    /// An error once it has passed or the work is to end. May block while other work runs: call it without holding a lock.
+    /// Fails once the deadline has passed or the call is to end. May block while other calls run: do not hold a lock.
     pub fn check(&self) -> Result<(), StateError> {
         let goes_on = self.slices.as_ref().is_none_or(|Slices(at_look)| at_look(self, Instant::now()));
         if goes_on && !self.passed() { Ok(()) } else { Err(StateError::Aborted(self.limit)) }

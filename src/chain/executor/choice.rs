@@ -102,8 +102,8 @@ impl Executor {
         self.idle()
     }
 
-    /// Keeps the blocks that the head is about to abandon, with their receipts, for whoever follows the heads. `next` gives the hashes of
-    /// the chain to come.
+    /// Keeps the blocks that are about to be abandoned, with their receipts, for subscriptions, filters and the pool. `next` gives the
+    /// block hashes of the new chain by number.
     pub(super) fn record_abandoned(&self, next: impl Fn(u64) -> Result<Option<B256>, ReadError>) -> Result<(), ChainError> {
         let mut gone = Vec::new();
         for number in (0..=self.head.head().number).rev().take(abandoned::BLOCKS) {

@@ -25,7 +25,7 @@ const ORDER: U256 = uint!(0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd2
 
 /// Decodes EIP-2718 bytes and recovers the sender. Only types a wallet may send: blobs, deposits and 0x7D are refused.
 pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
-    // The type comes before the size: a blob transaction with its sidecar is refused as what it is.
+    // The type comes before the size: a blob transaction with its sidecar is refused for its type, not as oversized.
     match raw.first() {
         // Below 0x80 the first byte is a type (EIP-2718).
         Some(&t) if t >= 0x80 || raw.len() > 1 && [TYPE_EIP2930, TYPE_EIP1559, TYPE_EIP7702].contains(&t) => {}

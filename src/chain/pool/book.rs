@@ -231,7 +231,7 @@ impl Book {
         self.shrink();
     }
 
-    /// Drops the transactions that offer less than this tip. Later ones of their senders stay, behind the gap.
+    /// Drops the transactions that offer less than this tip. Later transactions of their senders stay, behind a nonce gap.
     pub(super) fn drop_below(&mut self, tip: u128) {
         let entries = self.accounts.values().flat_map(|account| account.txs.values());
         let low: Vec<B256> = entries.filter(|entry| tip_cap(&entry.tx) < tip).map(|entry| entry.tx.hash).collect();

@@ -62,7 +62,7 @@ impl StoredReceipt {
     }
 }
 
-/// The items of an RLP list, each with its header, found by their lengths alone. `None` is a damaged item; nothing follows it.
+/// The items of an RLP list, each with its header, split by length without decoding. The last one is `None` if the list is damaged.
 struct Items<'a>(&'a [u8]);
 
 impl<'a> Items<'a> {
@@ -82,7 +82,7 @@ impl<'a> Iterator for Items<'a> {
         }
         let mut rest = self.0;
         let item = Header::decode(&mut rest).ok().and_then(|header| {
-            // A single byte below 0x80 is its own header, which decoding leaves in place.
+            // A single byte below 0x80 is its own header, so `Header::decode` does not consume it.
             self.0.split_at_checked(self.0.len() - rest.len() + header.payload_length)
         });
         self.0 = item.map_or(&[], |(_, rest)| rest);
@@ -90,13 +90,13 @@ impl<'a> Iterator for Items<'a> {
     }
 }
 
-/// Cumulative gas and the logs of an encoded receipt, without the logs being decoded.
+/// Cumulative gas and the undecoded logs of an encoded receipt.
 fn gas_and_logs(receipt: &[u8]) -> Option<(u64, Items<'_>)> {
     let mut fields = Items::of(receipt)?.skip(2);
     Some((decode_whole(fields.next()??)?, Items::of(fields.next()??)?))
 }
 
-/// One receipt of a row of receipts; of those before it only lengths are read. `Some(None)`: there is no such receipt.
+/// One receipt of a row of receipts. The receipts before it are only split, not decoded. `Some(None)`: there is no such receipt.
 pub(super) fn decode_receipt(row: &[u8], index: usize) -> Option<Option<MinedReceipt>> {
     let (mut gas_before, mut logs_before) = (0, 0);
     for (at, item) in Items::of(row)?.enumerate() {

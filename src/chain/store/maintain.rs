@@ -72,7 +72,7 @@ impl Snapshot {
         self.0.kept.unwinds
     }
 
-    /// Version of the layout that the store has on the disk.
+    /// Version of the row layout on the disk.
     pub fn schema(&self) -> u32 {
         self.0.inner.schema.load(Ordering::Relaxed)
     }

@@ -172,7 +172,7 @@ impl Snapshot {
         self.read(Space::Blocks, &keys::receipts(number), |row| codec::decode_logs(row, wanted))
     }
 
-    /// Some raw transactions of a block, read without the others: all that `indexes` names, `None` for those that are not there.
+    /// The raw transactions of a block at `indexes`, read without the others; `None` for an index that the block does not have.
     pub fn transactions(&self, number: u64, indexes: &[usize]) -> Result<Option<Vec<Option<Bytes>>>, ReadError> {
         self.read(Space::Blocks, &keys::body(number), |row| {
             indexes.iter().map(|index| codec::decode_transaction(row, *index)).collect()

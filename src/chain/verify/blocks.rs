@@ -24,7 +24,7 @@ pub(in crate::chain) struct Checked {
     pub receipts: bool,
     /// An index row of it is missing or another's.
     pub index: bool,
-    /// The senders that its row should have and has not. A block that an older version wrote needs no such row.
+    /// The correct senders, if the stored row has others or is missing. A block that an older version wrote needs no such row.
     pub senders: Option<Vec<Address>>,
 }
 
@@ -86,7 +86,7 @@ pub(in crate::chain) fn check_block(
     Ok(checked)
 }
 
-/// The senders of a block if its row of senders has others, or is missing.
+/// The correct senders of a block, if its row of senders has others or is missing.
 fn stray_senders(snapshot: &Snapshot, number: u64, body: &[Bytes]) -> Result<Option<Vec<Address>>, ReadError> {
     let stored = match snapshot.senders(number) {
         Ok(None) if body.is_empty() || number < snapshot.oldest_senders()? => return Ok(None),

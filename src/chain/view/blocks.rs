@@ -1,4 +1,4 @@
-//! Blocks of a branch: whole, or one transaction, one receipt or some logs alone. From memory if they are there, else from the store.
+//! Blocks of a branch: whole, or only one transaction, one receipt or some logs. Recent blocks are in memory, others in the store.
 
 use super::{ReadError, View};
 use crate::chain::{
@@ -13,13 +13,13 @@ use rayon::prelude::*;
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// One transaction of the chain with what its execution left.
+/// One transaction of the chain with its receipt.
 #[derive(Clone, Debug)]
 pub struct Mined {
     pub block: BlockId,
     pub header: Header,
     pub index: usize,
-    /// The block's first transaction in its EIP-2718 form, which has the L1 attributes on OP chains.
+    /// The block's first transaction in its EIP-2718 form; on OP chains it carries the L1 attributes.
     pub first: Bytes,
     /// EIP-2718 form.
     pub raw: Bytes,
@@ -58,7 +58,7 @@ impl View {
         self.stored_part(number, |snapshot, number| Ok(snapshot.receipts(number)?.map(Arc::new)))
     }
 
-    /// One transaction of a block with what its execution left, read without the others; `None` if the block has no such index.
+    /// One transaction of a block with its receipt, read without the others; `None` if the block has no such index.
     pub fn mined(&self, number: u64, index: usize) -> Result<Option<Mined>, ReadError> {
         let parts = match self.in_memory(number) {
             Some(block) => {
@@ -136,7 +136,7 @@ impl View {
 
     /// Block number and index of a transaction on this branch.
     pub fn transaction(&self, hash: B256) -> Result<Option<(u64, usize)>, ReadError> {
-        // The index of the store has those of stored blocks that are in memory as well, and is faster than looking through them.
+        // Only blocks above the store's are scanned: the store's index covers stored blocks that are still in memory, and is faster.
         for block in self.blocks.iter().rev() {
             if let Some(index) = block.transaction_hashes().iter().position(|other| *other == hash) {
                 return Ok(Some((block.payload.number(), index)));

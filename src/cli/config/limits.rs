@@ -7,7 +7,7 @@ use crate::{
 use alloy_primitives::{U256, utils::parse_ether};
 use std::time::Duration;
 
-/// Limits of JSON-RPC. 0 is no limit in the flags that op-geth has too.
+/// Limits of JSON-RPC. 0 means no limit for the flags that op-geth also has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcLimits {
     /// Gas of one run of the EVM.
@@ -29,7 +29,7 @@ impl RpcLimits {
         let most = |name| values.uint(name).map(|value| if value == 0 { usize::MAX } else { size(value) });
         let (connections, websockets) = (size(values.uint("rpc.max-connections")?), size(values.uint("rpc.max-websockets")?));
         if connections == 0 {
-            let reason = "without connections nothing is served: name at least 1".into();
+            let reason = "0 connections would serve nobody: give at least 1".into();
             return Err(CliError::Invalid { name: "rpc.max-connections", reason });
         }
         Ok(Self {

@@ -66,7 +66,7 @@ impl SequencerConfig {
         if values.text("rpc.admin-state")?.is_some() {
             return Err(CliError::Refused {
                 name: "--rpc.admin-state of a sequencer".into(),
-                reason: "the file is not read, so a sequencer that was stopped would start again; say --sequencer.stopped instead",
+                reason: "the file is not read, so a stopped sequencer would start again after a restart; use --sequencer.stopped instead",
             });
         }
         Ok(Some(Self {

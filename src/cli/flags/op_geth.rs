@@ -7,10 +7,10 @@ const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no
 const NO_HISTORY_LIMIT: &str = "blocks, receipts and their indexes are never pruned";
 const OWN_STORE: &str = "there is one database and one state scheme";
 const NO_IPC: &str = "there is no IPC socket yet";
-const FIXED: &str = "fees are suggested by op-geth's defaults";
+const FIXED: &str = "fee suggestions use op-geth's defaults";
 const NO_PROFILER: &str = "there is no profiler yet";
 const NO_INTEROP: &str = "interop messages are not checked; leave it out, and keep op-geth for a chain with interop";
-const ROOT_ONLY: &str = "requests are answered under / only; leave it out, and let the proxy in front take the prefix away";
+const ROOT_ONLY: &str = "requests are served at / only; leave it out, and let a proxy in front strip the prefix";
 const NO_OVERRIDE: &str = "fork times come from the genesis; change them there before init";
 
 const BOTH: &[Role] = &[Role::Node, Role::Execution];
@@ -19,7 +19,7 @@ const fn section(title: &'static str, roles: &'static [Role], flags: &'static [F
     Section { title, program: Program::OpGeth, roles, flags }
 }
 
-/// Has no default: an override that is not given overrides nothing, and 0 is a time.
+/// A flag without a default: an override that is not given changes nothing, and 0 is a valid time.
 const fn fork(name: &'static str) -> Flag {
     flag(name, Uint, "", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
 }
@@ -136,7 +136,7 @@ pub const SECTIONS: &[Section] = &[
             flag("authrpc.vhosts", List, "localhost", "Host names the Engine API answers to").no_effect(NO_ENGINE_API),
             flag("authrpc.jwtsecret", Path, "", "File with the Engine API's secret").no_effect(NO_ENGINE_API),
             flag("rollup.halt", Choice(&["major", "minor", "patch", "none"]), "none", "Stop when a newer protocol is signalled")
-                .refused("required protocol versions are not read from L1, so the node would go on where it is to stop; leave it out, and follow the chain's upgrade notices"),
+                .refused("required protocol versions are not read from L1, so the node would not halt; leave it out, and follow the chain's upgrade notices"),
         ],
     ),
     section(
@@ -208,7 +208,7 @@ pub const SECTIONS: &[Section] = &[
             flag("port", Port, "30303", "TCP port").no_effect(NO_DEVP2P),
             flag("nat", Text, "any", "How to get through a router").no_effect(NO_DEVP2P),
             flag("netrestrict", List, "", "Networks to connect within")
-                .refused("there is no devp2p, and the swarm would connect beyond them; restrict it with --p2p.netrestrict"),
+                .refused("there is no devp2p, and the swarm would connect to other networks too; restrict it with --p2p.netrestrict"),
             flag("nodekey", Path, "", "File with the devp2p key").no_effect(NO_DEVP2P),
             flag("nodekeyhex", Secret, "", "The devp2p key").no_effect(NO_DEVP2P),
             flag("nodiscover", Bool, "false", "Do not look for peers").no_effect(NO_DEVP2P),

@@ -5,13 +5,14 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 const NO_DERIVATION: &str = "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
 const NO_BEACON: &str = "no blobs are read yet";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
-const NO_ROLLUP_RPC: &str = "the rollup node's own RPC serves opp2p, and admin for the signer of blocks";
+const NO_ROLLUP_RPC: &str = "the rollup node's own RPC serves opp2p, and admin if it is enabled";
 const NO_PROFILER: &str = "there is no profiler yet";
-const NO_CONDUCTOR: &str = "no conductor is asked before a block is made, so two sequencers could make one; keep op-node for a sequencer under a conductor";
+const NO_CONDUCTOR: &str =
+    "no conductor is consulted, so two sequencers could make blocks at once; keep op-node for a sequencer under a conductor";
 const NO_ALTDA: &str =
-    "no DA server is read; leave it out for a replica, whose blocks come by gossip, and keep op-node for a node that derives";
+    "no DA server is used; leave it out for a replica, which gets its blocks by gossip, and keep op-node for a node that derives";
 const NO_INTEROP: &str = "a chain with interop is refused by its genesis";
-const NO_HALT: &str = "required protocol versions are not read from L1, so the node would go on where it is to stop; leave it out, and follow the chain's upgrade notices";
+const NO_HALT: &str = "required protocol versions are not read from L1, so the node would not halt; leave it out, and follow the chain's upgrade notices";
 const NO_OVERRIDE: &str = "fork times come from the rollup config and the genesis; change them there";
 const OLD: &str = "it is obsolete";
 
@@ -29,7 +30,7 @@ impl Section {
     }
 }
 
-/// Has no default: an override that is not given overrides nothing, and 0 is a time.
+/// A flag without a default: an override that is not given changes nothing, and 0 is a valid time.
 const fn fork(name: &'static str) -> Flag {
     flag(name, Uint, "", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
 }
@@ -55,11 +56,11 @@ pub const SECTIONS: &[Section] = &[
             flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window")
                 .no_effect(NO_DERIVATION),
             flag("l1.epoch-poll-interval", Duration, "6m24s", "How often to ask for the safe and finalized L1 block; 0 is never")
-                .no_effect("a sequencer asks every 6m24s, a replica never"),
+                .no_effect("a sequencer polls every 6m24s, a replica never"),
             flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),
             flag("l1.rpc-max-batch-size", Uint, "20", "Requests in one L1 batch, 1 to 500"),
             flag("l1.rpc-rate-limit", Float, "0", "L1 requests per second; 0 is no limit")
-                .refused("requests are not slowed down; leave it out, and bound them with --l1.max-concurrency and --l1.http-poll-interval"),
+                .refused("requests to L1 are not rate limited; leave it out, and bound them with --l1.max-concurrency and --l1.http-poll-interval"),
             flag(
                 "l1.rpckind",
                 Choice(&[
@@ -101,7 +102,7 @@ pub const SECTIONS: &[Section] = &[
                 .env(&["OP_NODE_L2_ENGINE_KIND"])
                 .no_effect(IN_PROCESS),
             flag("l2.follow.source", Url, "", "Rollup node whose safe and finalized heads to adopt")
-                .refused("no other node's safe and finalized heads are adopted; leave it out: blocks come by gossip"),
+                .refused("safe and finalized heads are not adopted from another node; leave it out, since blocks come by gossip"),
             flag("l2.engine-sync", Bool, "false", "Obsolete: see --syncmode")
                 .env(&["OP_NODE_L2_ENGINE_SYNC_ENABLED"])
                 .no_effect(OLD)
@@ -134,7 +135,7 @@ pub const SECTIONS: &[Section] = &[
                 "rollup.l1-chain-config",
                 Path,
                 "",
-                "Genesis file or chain config of the L1, for its blob fee schedule; a sequencer needs it unless the L1 is Mainnet, Sepolia, Holesky or Hoodi, which are built in",
+                "Genesis file or chain config of the L1, for its blob fee schedule; a sequencer needs it unless the L1 is Mainnet, Sepolia, Holesky or Hoodi",
             ),
             flag("rollup.load-protocol-versions", Bool, "false", "Read protocol versions from L1")
                 .no_effect("protocol versions are not read from L1"),
@@ -145,8 +146,8 @@ pub const SECTIONS: &[Section] = &[
                 "How to close a large initial gap",
             )
             .no_effect("gaps are closed by asking peers for blocks"),
-            flag("syncmode.req-resp", Bool, "false", "Close gaps by asking peers for blocks")
-                .no_effect("--p2p.sync.req-resp decides whether peers are asked"),
+            flag("syncmode.req-resp", Bool, "false", "Fill gaps by requesting blocks from peers")
+                .no_effect("--p2p.sync.req-resp decides whether gaps are filled from peers"),
             flag("syncmode.offset-el-safe", Duration, "0s", "How far behind the tip to set the safe head after a sync")
                 .no_effect(NO_DERIVATION),
             flag("verifier.l1-confs", Uint, "0", "L1 blocks to stay behind L1's head when reading the block signer"),
@@ -172,7 +173,7 @@ pub const SECTIONS: &[Section] = &[
             fork("override.jovian"),
             fork("override.karst"),
             fork("override.pectrablobschedule"),
-            flag("override.keep-karst-upgrade-gas", Bool, "", "Keep the gas of Karst's upgrade in the gas limit for good")
+            flag("override.keep-karst-upgrade-gas", Bool, "", "Keep the gas of Karst's upgrade transactions in the gas limit permanently")
                 .refused(NO_OVERRIDE),
             flag("ignore-missing-pectra-blob-schedule", Bool, "false", "Start without the Pectra blob schedule time")
                 .no_effect("that is never demanded")
@@ -243,7 +244,7 @@ pub const SECTIONS: &[Section] = &[
                 "p2p.netrestrict",
                 List,
                 "",
-                "Networks to connect within, as CIDR: whoever dials, static peers included. op-node restricts discovery only",
+                "Networks to connect within, as CIDR, for inbound and outbound connections, static peers included. op-node restricts discovery only",
             ),
             flag(
                 "p2p.peerstore.path",
@@ -309,7 +310,7 @@ pub const SECTIONS: &[Section] = &[
             flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (opp2p), served when it or its port is given"),
             flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (opp2p), served when it or its address is given"),
             flag("rpc.enable-admin", Bool, "false", "Serve the admin methods there, which set the signer of blocks"),
-            flag("rpc.admin-state", Path, "", "File that keeps whether the sequencer was started or stopped; a sequencer refuses it")
+            flag("rpc.admin-state", Path, "", "File that records whether the sequencer was started or stopped; refused on a sequencer")
                 .no_effect("only a sequencer has such a state"),
             flag("experimental.sequencer-api", Bool, "false", "Serve the block building methods").no_effect(NO_ROLLUP_RPC),
         ],
@@ -325,15 +326,15 @@ pub const SECTIONS: &[Section] = &[
             flag("signer.tls.cert", Path, "tls/tls.crt", "TLS client certificate"),
             flag("signer.tls.key", Path, "tls/tls.key", "TLS client key"),
             flag("conductor.enabled", Bool, "false", "Ask a conductor before sequencing").refused(NO_CONDUCTOR),
-            flag("conductor.rpc", Url, "http://127.0.0.1:8547", "Endpoint of the conductor").no_effect("no conductor is asked"),
-            flag("conductor.rpc-timeout", Duration, "1s", "Time limit of a conductor call").no_effect("no conductor is asked"),
+            flag("conductor.rpc", Url, "http://127.0.0.1:8547", "Endpoint of the conductor").no_effect("no conductor is used"),
+            flag("conductor.rpc-timeout", Duration, "1s", "Time limit of a conductor call").no_effect("no conductor is used"),
             flag("altda.enabled", Bool, "false", "Read data from a DA server").refused(NO_ALTDA),
-            flag("altda.da-server", Url, "", "Base URL of the DA server").no_effect("no DA server is read"),
-            flag("altda.da-service", Bool, "false", "The DA server makes the commitments").no_effect("no DA server is read"),
-            flag("altda.get-timeout", Duration, "0s", "Time limit of a read; 0 is none").no_effect("no DA server is read"),
-            flag("altda.put-timeout", Duration, "0s", "Time limit of a write; 0 is none").no_effect("no DA server is read"),
-            flag("altda.max-concurrent-da-requests", Uint, "1", "DA requests in flight").no_effect("no DA server is read"),
-            flag("altda.verify-on-read", Bool, "true", "Check data against its commitment").no_effect("no DA server is read"),
+            flag("altda.da-server", Url, "", "Base URL of the DA server").no_effect("no DA server is used"),
+            flag("altda.da-service", Bool, "false", "The DA server makes the commitments").no_effect("no DA server is used"),
+            flag("altda.get-timeout", Duration, "0s", "Time limit of a read; 0 is none").no_effect("no DA server is used"),
+            flag("altda.put-timeout", Duration, "0s", "Time limit of a write; 0 is none").no_effect("no DA server is used"),
+            flag("altda.max-concurrent-da-requests", Uint, "1", "DA requests in flight").no_effect("no DA server is used"),
+            flag("altda.verify-on-read", Bool, "true", "Check data against its commitment").no_effect("no DA server is used"),
             flag("interop.dependency-set", Path, "", "JSON file with the dependency set").no_effect(NO_INTEROP),
             flag("interop.jwt-secret", Path, "", "File with the JWT secret of the interop RPC").no_effect(NO_INTEROP),
             flag("interop.rpc.addr", Text, "", "Address of the interop RPC")

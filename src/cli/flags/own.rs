@@ -23,8 +23,8 @@ pub const SECTIONS: &[Section] = &[
                 "rpc.max-connections",
                 Uint,
                 "10000",
-                "Connections of the public RPC endpoints together; at the limit the one that has been idle for longest is closed for a \
-                 new one. The limit of open files (ulimit -Hn) may lower it",
+                "Connections of all public RPC endpoints together; at the limit a new one closes the connection that has been idle \
+                 for longest. The limit of open files (ulimit -Hn) may lower it",
             ),
             flag("rpc.max-websockets", Uint, "2000", "WebSockets on each endpoint; the next one is refused with 503"),
         ],
@@ -71,7 +71,7 @@ pub const SECTIONS: &[Section] = &[
                 "rollup.config",
                 Path,
                 "",
-                "rollup.json of the chain; with any --p2p.* option the core joins its swarm and follows, unless a rollup node drives it",
+                "rollup.json of the chain; with any --p2p.* option the core joins the swarm and follows its blocks, unless a rollup node drives it",
             )
             .env(&["STARLING_EXECUTION_ROLLUP_CONFIG"]),
             flag("p2p.unsafe.block.signer", Text, "", "Address whose blocks are followed; without it gossip is ignored"),

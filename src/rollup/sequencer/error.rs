@@ -19,14 +19,14 @@ pub enum SequencerError {
     L1(#[from] L1Error),
     #[error(transparent)]
     Origin(#[from] OriginError),
-    #[error("the head's L1 origin {origin} has left the L1 chain, which has {canonical} there")]
+    #[error("the head's L1 origin {origin} is no longer canonical: L1 has {canonical} at this height")]
     OriginGone { origin: BlockId, canonical: B256 },
-    #[error("L1 has no block {} yet, on which an L2 block was made: the L1 endpoint lags, or L1 became shorter", .0)]
+    #[error("L1 has no block {} yet, which is the L1 origin of an L2 block: the L1 endpoint lags, or L1 became shorter", .0)]
     OriginAhead(BlockId),
     #[error(
-        "the safe block {safe} is on L1 block {origin}, and L1 has {canonical} there: the head does not go back below the safe block, so \
-         no block is made until L1 has that origin again. Check that --l1 is a synchronised node of this chain's L1; if L1 was really \
-         reorganised so deep, the blocks must be derived from L1 anew: start from a fresh data directory (`starling init`)"
+        "the L1 origin {origin} of the safe block {safe} is not canonical: L1 has {canonical} at this height. The head is not rewound below \
+         the safe block, so no block is made until L1 has that origin again. Check that --l1 is a synchronised node of this chain's L1; if \
+         the L1 reorg is real, the blocks must be derived from L1 anew: start from a fresh data directory (`starling init`)"
     )]
     SafeOriginGone { safe: BlockId, origin: BlockId, canonical: B256 },
     #[error(transparent)]
@@ -35,14 +35,14 @@ pub enum SequencerError {
     NoHead(BlockId),
     #[error("the head: {0}")]
     HeadInfo(#[from] L1InfoError),
-    #[error("L1 and the chain did not get the block under way in {} seconds", START_TIMEOUT.as_secs())]
+    #[error("L1 and the chain did not start the block within {} seconds", START_TIMEOUT.as_secs())]
     Slow,
     #[error(
         "block {0} may have been signed here for this height, and the payload log does not hold it: no other block is made for the \
          height. It is used as soon as a peer sends it"
     )]
     SignedBlockLost(B256),
-    #[error("block {hash} may have been signed here for this height, but the chain does not take it now: {reason}")]
+    #[error("block {hash} may have been signed here for this height, but the chain cannot execute it now: {reason}")]
     SignedBlockWaits { hash: B256, reason: &'static str },
     #[error(
         "block {hash} may have been signed here for this height, and this version finds it invalid: {reason}. Another one would be a \
@@ -56,7 +56,7 @@ pub enum SequencerError {
 /// What a failed step means for the loop.
 pub(super) enum Consequence {
     Retry(Failure),
-    /// L1 contradicts the head. Believed only when L1 repeats it; then the head goes back.
+    /// L1 contradicts the head's origin. The head is rewound only after repeated checks ([`super::CONFIRMATIONS`]).
     Confirm,
     End,
 }

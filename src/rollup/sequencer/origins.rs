@@ -23,15 +23,15 @@ struct Reading {
     next: NextOrigin,
 }
 
-/// How the L1 origin of an L2 block stands to the L1 chain as the endpoint shows it.
+/// Whether the L1 origin of an L2 block is canonical on the L1 that the endpoint serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Canonical,
-    /// L1 has another block at its height.
+    /// L1 has another block at the origin's height.
     Gone {
         canonical: B256,
     },
-    /// L1 has no block at its height: the endpoint lags, or a reorg made L1 shorter.
+    /// L1 has no block at the origin's height: the endpoint lags, or a reorg made L1 shorter.
     Ahead,
 }
 
@@ -136,7 +136,7 @@ impl Origins {
         }
     }
 
-    /// Whether this L1 block is canonical now.
+    /// Checks whether this L1 block is canonical now.
     pub(super) async fn standing(&self, origin: BlockId) -> Result<Standing, L1Error> {
         Ok(match self.l1.block_by_number(origin.number).await? {
             Some(block) if block.hash == origin.hash => Standing::Canonical,

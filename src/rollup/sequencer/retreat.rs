@@ -1,40 +1,41 @@
-//! How far the head goes back after an L1 reorg: to the last L2 block whose L1 origin is canonical, not below the safe block.
+//! Rewinds the head after an L1 reorg: to the last L2 block whose L1 origin is canonical, not below the safe block.
 //!
-//! The origins along an L2 chain are an L1 chain, so below a canonical origin all are canonical, and the last canonical one is found by
-//! bisection: a reorg of 64 L1 blocks takes some ten requests. An endpoint that changes its answers meanwhile leads to a block that is
-//! too low or too high. Too high, the next block fails again; too low, the blocks above are found in the payload log and used again.
+//! The origins along an L2 chain are an L1 chain, so all origins below a canonical one are canonical, and the last canonical one is found
+//! by bisection: a reorg of 64 L1 blocks takes some ten requests. If the endpoint changes its L1 head during the search, the result may be
+//! too high or too low. If it is too high, the next block fails again. If it is too low, the blocks above are found in the payload log
+//! and used again.
 
 use super::{START_TIMEOUT, Sequencer, SequencerError, origins::Standing};
 use alloy_primitives::B256;
 use starling_proto::{l1info::L2BlockRef, payload::BlockId};
 use tokio::time::timeout;
 
-/// Where the head should be.
+/// The result of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retreat {
-    /// The head's origin is canonical, or above L1's head and on canonical origins: it may still become canonical.
+    /// The head stays. Its origin is canonical, or L1 has not reached it yet and no lower origin is gone.
     Stay,
-    /// To the block of this number.
+    /// The head is rewound to the block of this number.
     To(u64),
     /// Even the lowest block's origin is gone.
     FloorGone { canonical: B256 },
 }
 
-/// What to do next to find it.
+/// The next step of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Find out how the origin of the L2 block of this number stands to L1.
+    /// Check the origin of the L2 block of this number on L1.
     Ask(u64),
     Found(Retreat),
 }
 
-/// The search between the lowest block that may be the head and the head. Pure.
+/// A bisection between the lowest block that may become the head and the head. Pure.
 #[derive(Debug)]
 pub(super) struct Search {
     floor: u64,
     /// The highest block whose origin is known to be canonical.
     low: Option<u64>,
-    /// The lowest block whose origin is known not to be, and how it stands.
+    /// The lowest block whose origin is known not to be canonical, and the result of its check.
     high: (u64, Standing),
 }
 
@@ -55,7 +56,7 @@ impl Search {
         }
     }
 
-    /// The answer to [`Step::Ask`].
+    /// Enters the result of [`Step::Ask`].
     pub(super) fn answer(&mut self, number: u64, standing: Standing) {
         match standing {
             Standing::Canonical => self.low = Some(number),
@@ -65,7 +66,8 @@ impl Search {
 }
 
 impl Sequencer {
-    /// L1 has contradicted the head repeatedly: moves the head to the last block whose L1 origin is canonical, not below the safe block.
+    /// Rewinds the head, whose origin L1 has contradicted repeatedly, to the last block whose L1 origin is canonical, not below the safe
+    /// block.
     pub(super) async fn go_back(&mut self) -> Result<(), SequencerError> {
         let (view, genesis) = (self.chain.view(), &self.rollup.genesis);
         let (head, floor) = (view.head(), view.safe().unwrap_or(genesis.l2));
@@ -93,7 +95,7 @@ impl Sequencer {
                 let hash = view.hash_of(number)?.ok_or(SequencerError::NoHead(head))?;
                 let to = BlockId { number, hash };
                 let origin = origin_of(head.number)?;
-                tracing::warn!(%head, %to, %origin, "L1 was reorganised: the head goes back to the last block whose L1 origin is canonical");
+                tracing::warn!(%head, %to, %origin, "L1 reorg: the head is rewound to the last block whose L1 origin is canonical");
                 metrics::counter!("starling_sequencer_l1_reorgs_total").increment(1);
                 Ok(self.chain.forkchoice(hash, None, None).await?)
             }

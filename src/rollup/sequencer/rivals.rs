@@ -1,33 +1,34 @@
-//! Blocks that carry our key's signature and were not made here: of a leader that is gone, or of a second sequencer that lives.
+//! Blocks that carry our key's signature and were not made here: late blocks of the previous leader, or blocks of a second active
+//! sequencer.
 //!
-//! In a high-availability set-up all sequencers share the key, so the last blocks of the dead leader may arrive after this one took
-//! over. Only a block that cannot be such a one stops us. Pure.
+//! In a high-availability set-up all sequencers share the key, so the last blocks of a stopped leader may arrive after this one took
+//! over. Only a block that cannot be one of those stops sequencing. Pure.
 
 use alloy_primitives::B256;
 use starling_proto::payload::Payload;
 use std::{collections::VecDeque, fmt};
 
-/// Seconds after our start from which a block's time proves that its maker was alive after our start. A leader that died before has
-/// made no block whose time is more than 5 s ahead of its clock, since peers accept none; the other 5 s are for clocks that disagree.
+/// A block whose time is more than this many seconds after our start was made after our start. A block of a leader that stopped before is
+/// at most 5 s ahead of its clock, since peers accept no others; the other 5 s allow for clocks that disagree.
 pub(super) const MARGIN: u64 = 10;
-/// Own blocks that are remembered. Gossip brings blocks of the last 60 s, which are at most 60 blocks.
+/// Own blocks that are remembered. Gossip accepts blocks of the last 60 s, which are at most 60 blocks.
 const REMEMBERED: usize = 128;
 
 /// One period of sequencing, from a start to a stop.
 #[derive(Debug, Default)]
 pub(super) struct Term {
-    /// Unix seconds.
+    /// Start of the period, Unix seconds.
     started: u64,
     /// The newest blocks that were published here since the start.
     made: VecDeque<B256>,
-    /// A block of the leader before has been reported.
+    /// Whether a late block of the previous leader has been logged.
     late: bool,
 }
 
-/// What proves that a second sequencer lives.
+/// Evidence that a second sequencer is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// It built on a block that was made here since the start.
+    /// The block builds on one that was made here since the start.
     BuiltOnOurs,
     /// The block's time is this many seconds after the start.
     MadeAfterStart(u64),
@@ -46,7 +47,7 @@ impl Term {
         self.made.push_back(hash);
     }
 
-    /// Judges a block by our key that was not made here. `None`: it may be of a leader that is gone.
+    /// Judges a block by our key that was not made here. `None`: the previous leader may have made it.
     pub(super) fn judge(&self, block: &Payload) -> Option<Evidence> {
         if self.made.contains(&block.parent_hash()) {
             return Some(Evidence::BuiltOnOurs);
@@ -55,7 +56,7 @@ impl Term {
         (after > MARGIN).then_some(Evidence::MadeAfterStart(after))
     }
 
-    /// Whether a late block is the first since the start.
+    /// Whether this late block is the first since the start.
     pub(super) fn first_late(&mut self) -> bool {
         !std::mem::replace(&mut self.late, true)
     }

@@ -1,17 +1,17 @@
-//! Which block a height takes for which blocks were sent to the signer before: for one height and parent only one block is ever signed
+//! The choice between a new block and one that was sent to the signer before: for one height and parent only one block is ever signed
 //! while its L1 origin is canonical.
 //!
-//! Pure: the guard rows and what L1 says come in, the decision comes out. A block that was sent to the signer counts as signed, because
-//! the signer may have signed it and its answer may have been lost.
+//! Pure: guard rows and L1 blocks go in, the decision comes out. A block that was sent to the signer counts as signed, because the signer
+//! may have signed it although its response was lost.
 
 use crate::chain::payload_log::Guard;
 use alloy_primitives::B256;
 
-/// What L1 says of the block after the parent's L1 origin.
+/// The L1 block after the parent's L1 origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextL1 {
     NotAsked,
-    /// L1 has no block there.
+    /// L1 has no block at that height.
     Missing,
     Known(B256),
 }
@@ -19,13 +19,13 @@ pub(super) enum NextL1 {
 /// The block to sign on a parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// A new one: every block that was sent to the signer before is on an L1 block that is gone.
+    /// A new one: no block that was sent to the signer before has a canonical L1 origin.
     Build,
     /// This one, which was sent to the signer before.
     Again(B256),
-    /// No decision is possible before L1 is asked for the block after the parent's origin.
+    /// The decision needs the L1 block after the parent's origin.
     AskNext,
-    /// A block on this L1 block was sent to the signer, and L1 has no block at that height: neither it nor another one may be signed.
+    /// A block with this L1 origin was sent to the signer, and L1 has no block at the origin's height: no block may be signed yet.
     Unknown(B256),
 }
 

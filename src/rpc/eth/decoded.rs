@@ -1,7 +1,7 @@
-//! Decoded blocks: a block of the chain with its transactions read, and those that were asked for last, kept for the next request.
+//! Cache of decoded blocks.
 //!
-//! Wallets and indexers ask for the same few blocks again and again, with their receipts. Blocks are kept by hash, so that a reorg makes
-//! none of them wrong, within [`BUDGET`]; the least recently used go first.
+//! Wallets and indexers request the same few blocks and their receipts again and again. Blocks are cached by hash, so a reorg makes none
+//! of them wrong, within [`BUDGET`]; the least recently used are evicted first.
 
 use super::shape::Place;
 use crate::{
@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 /// Bytes of decoded blocks, a part of the node's memory budget: some forty blocks of 250 transfers.
 const BUDGET: usize = 16 << 20;
 
-/// A block of the chain with what its execution left.
+/// A block of the chain with decoded transactions and receipts.
 pub struct Block {
     pub payload: Arc<Payload>,
     pub receipts: Arc<Vec<Receipt>>,
@@ -55,7 +55,7 @@ impl Block {
         Ok(self.senders.get_or_init(|| senders))
     }
 
-    /// Where the transaction at `index`, which exists, stands.
+    /// The place of the transaction at `index`, which must exist.
     pub fn place(&self, index: usize) -> Place {
         Place::new(self.payload.id(), &self.payload.header, index, &self.receipts[index])
     }
@@ -65,7 +65,7 @@ impl Block {
         l1_info(rules, self.transactions.first()?)
     }
 
-    /// Approximate bytes held in memory. Decoded transactions have their input once more.
+    /// Approximate bytes held in memory. Inputs count twice: decoded transactions have their own copy.
     fn weight(&self) -> usize {
         let logs = self.receipts.iter().flat_map(|receipt| &receipt.logs);
         let logs: usize = logs.map(|log| 100 + 32 * log.topics().len() + log.data.data.len()).sum();
@@ -87,7 +87,7 @@ pub fn l1_info(rules: &Rules, first: &OpTxEnvelope) -> Option<L1BlockInfo> {
     }
 }
 
-/// The decoded blocks of a node.
+/// Cache of decoded blocks.
 pub struct DecodedBlocks(Mutex<Kept>);
 
 struct Kept {
@@ -118,7 +118,7 @@ impl DecodedBlocks {
         Ok(Some(block))
     }
 
-    /// The block of this hash if it is decoded already.
+    /// The block of this hash, if it is cached.
     pub fn kept(&self, hash: &B256) -> Option<Arc<Block>> {
         self.0.lock().blocks.get(hash).cloned()
     }

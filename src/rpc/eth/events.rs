@@ -1,8 +1,9 @@
 //! `eth_subscribe`: new heads and logs, block by block, none left out; transactions as they enter the pool.
 //!
 //! The watch of heads only wakes; a cursor walks from the last block reported to the head. A subscriber is asked before the next walk,
-//! so one that reads slowly costs nothing but a distance; when that grows beyond [`MAX_LAG`] its subscription ends. So it does, with its
-//! connection, when a reorg leaves blocks that are no longer kept: op-geth keeps them for ever, and the client must subscribe again here.
+//! so one that reads slowly costs nothing but a distance; when that grows beyond [`MAX_LAG`] its subscription ends. If a
+//! reorg abandons blocks that are no longer kept, the subscription and its connection end, and the client must subscribe again. op-geth
+//! keeps such blocks for ever.
 
 use super::{
     logs::{Filter, Follower},
@@ -78,7 +79,7 @@ struct Walk {
     failed: Option<RpcError>,
 }
 
-/// Begins at this head: the first event is of the next block.
+/// Events after this head: the first one is that of the next block.
 fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
     let heads = context.chain.heads.clone();
     let cursor = Cursor::new(head);

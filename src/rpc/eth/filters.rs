@@ -125,7 +125,7 @@ pub fn get_filter_changes(context: &RpcContext, args: Args) -> Reply {
     let filter = context.filters.get(&id)?;
     let changes = filter.lock().changes(context);
     if changes.is_err() {
-        // Its position has moved and some changes are lost: the error reports it, and the client makes a new filter.
+        // The cursor has moved past changes that were not delivered, so the filter is removed and the client must make a new one.
         context.filters.remove(&id);
     }
     changes

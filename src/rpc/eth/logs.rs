@@ -208,13 +208,13 @@ fn bad_range() -> RpcError {
 
 /// Blocks below the head whose logs a follower keeps, to report them as removed.
 const REMEMBERED: u64 = 512;
-/// Bytes of them.
+/// Maximum bytes of these logs.
 const REMEMBERED_BYTES: usize = 1 << 20;
 /// What a remembered log takes beside topics and data.
 const LOG: usize = 256;
 
-/// Memory for this many bytes, if there is any.
-fn room(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+/// Takes permits for this many bytes, if they are free.
+fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
     memory.clone().try_acquire_many_owned(u32::try_from(bytes.div_ceil(KIB)).ok()?).ok()
 }
 
@@ -225,40 +225,40 @@ pub struct Follower {
     first: u64,
     last: u64,
     /// Blocks that had matching logs, oldest first.
-    told: VecDeque<Told>,
-    /// Blocks up to here may have had logs that are not in `told`: the follower began above them, or has forgotten them.
+    reported: VecDeque<ReportedLogs>,
+    /// Blocks up to this number may have matching logs that are not in `reported`: the follower began above them, or has dropped them.
     forgotten: u64,
     memory: Arc<Semaphore>,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// The logs of a block as they were told.
-struct Told {
+/// The logs of a block as they were reported.
+struct ReportedLogs {
     block: BlockId,
     logs: Vec<LogJson>,
     bytes: usize,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Follower {
-    /// A follower of what comes after `head`. Refused when all filters together take too much.
+    /// A follower of the blocks after `head`. Refused when all filters together take too much memory.
     pub fn new(filter: Filter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
         let memory = bounds.filters.clone();
-        let room = room(&memory, filter.bytes()).ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
-        Ok(Self { filter, first: 0, last: u64::MAX, told: VecDeque::new(), forgotten: head.number, memory, _room: room })
+        let permit = reserve(&memory, filter.bytes()).ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
+        Ok(Self { filter, first: 0, last: u64::MAX, reported: VecDeque::new(), forgotten: head.number, memory, _permit: permit })
     }
 
-    /// Keeps what was told of a block as far as there is room for it.
+    /// Keeps the reported logs of a block, within [`REMEMBERED_BYTES`] and the memory of all filters.
     fn remember(&mut self, block: BlockId, logs: &[LogJson]) {
         let bytes = logs.iter().map(|log| LOG + log.weight()).sum();
-        while self.told.iter().map(|told| told.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {
-            let Some(oldest) = self.told.pop_front() else { break };
+        while self.reported.iter().map(|old| old.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {
+            let Some(oldest) = self.reported.pop_front() else { break };
             self.forgotten = self.forgotten.max(oldest.block.number);
         }
-        match room(&self.memory, bytes).filter(|_| bytes <= REMEMBERED_BYTES) {
-            Some(_room) => self.told.push_back(Told { block, logs: logs.to_vec(), bytes, _room }),
+        match reserve(&self.memory, bytes).filter(|_| bytes <= REMEMBERED_BYTES) {
+            Some(_permit) => self.reported.push_back(ReportedLogs { block, logs: logs.to_vec(), bytes, _permit }),
             None => {
-                self.told.clear();
+                self.reported.clear();
                 self.forgotten = self.forgotten.max(block.number);
             }
         }
@@ -268,7 +268,7 @@ impl Follower {
         match step {
             Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => Ok(vec![]),
             Step::Added(BlockId { number, .. }) => {
-                while let Some(old) = self.told.pop_front_if(|old| old.block.number + REMEMBERED <= number) {
+                while let Some(old) = self.reported.pop_front_if(|old| old.block.number + REMEMBERED <= number) {
                     self.forgotten = self.forgotten.max(old.block.number);
                 }
                 let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
@@ -285,18 +285,18 @@ impl Follower {
         }
     }
 
-    /// The logs of a block that has left the chain, as they were reported or, of a block from before the follower began, as op-geth
-    /// reports them all the same.
+    /// The logs of an abandoned block, as they were reported. If the block is older than the follower, its logs are read from the receipts,
+    /// because op-geth reports those too.
     fn removed(&mut self, Abandoned { payload, receipts }: Abandoned) -> Result<Vec<LogJson>, RpcError> {
         let BlockId { hash, number } = payload.id();
-        if let Some(told) = self.told.pop_back_if(|newest| newest.block.hash == hash) {
-            return Ok(told.logs);
+        if let Some(block) = self.reported.pop_back_if(|newest| newest.block.hash == hash) {
+            return Ok(block.logs);
         }
         let outside = number < self.first || number > self.last;
         if outside || number > self.forgotten || !self.filter.may_match(&payload.header.logs_bloom) {
             return Ok(vec![]);
         }
-        let unknown = "blocks were removed whose logs are no longer known: ask for them again";
+        let unknown = "blocks were removed whose logs are no longer known: request the logs again with eth_getLogs";
         let receipts = receipts.ok_or_else(|| RpcError::server(unknown))?;
         let (block, time) = (payload.id(), payload.timestamp());
         let json = |mined: MinedLog| {
@@ -346,8 +346,8 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline:
     if from.max(to) > view.head().number {
         return Err(RpcError::invalid_params("block range extends beyond current head block"));
     }
-    // Two numbers in the wrong order are an error. A tag may turn out to be above the other end, as `latest`, which stands for a
-    // missing `fromBlock`, is above an old `toBlock`: nothing lies in between.
+    // Two numbers in the wrong order are an error. A tag, such as the `latest` of a missing `fromBlock`, may resolve to a block above
+    // `toBlock`: the range is then empty.
     if from > to {
         return Ok(vec![]);
     }

@@ -124,8 +124,7 @@ impl LogJson {
     }
 }
 
-/// A number of millionths as a decimal number, exactly, in the form that Go gives it: with an exponent where that is below -4 or
-/// above 5.
+/// Formats a number of millionths as an exact decimal number, as Go prints it: with an exponent where that is below -4 or above 5.
 fn millionths(value: U256) -> String {
     let digits = value.to_string();
     let exponent = digits.len() as i32 - 7;
@@ -186,7 +185,7 @@ impl L1Context {
     }
 }
 
-/// What a receipt is made of.
+/// Input for one receipt.
 #[derive(Clone, Copy)]
 struct Parts<'a> {
     block: BlockId,
@@ -232,7 +231,7 @@ impl ReceiptJson {
     }
 }
 
-/// What the L1 attributes in the first transaction of a block mean for its receipts.
+/// L1 fields of a block's receipts, from the L1 attributes in its first transaction.
 fn l1_context(context: &RpcContext, header: &Header, first: &OpTxEnvelope) -> Option<L1Context> {
     let rules = &context.chain.spec.rules;
     let Rules::Optimism { forks, .. } = rules else { return None };
