@@ -1,7 +1,7 @@
 //! Reads of blocks: full blocks, their receipts, one receipt, and logs by topic over many blocks, each asked by many connections at once.
 //!
-//! The chain is made here and imported by the server that is measured, so that an older one has a store of its own kind. Each request
-//! means another block: one of the whole chain, most of which no memory of decoded blocks holds, or one of its newest blocks.
+//! The chain is made here and imported by the server that is measured, so that an older version has a store in its own format. Each
+//! request is for another block: one of the whole chain, most of which is not in the cache of decoded blocks, or one of the newest.
 //!
 //! Sizes: `STARLING_BENCH_BLOCKS` (1000), `STARLING_BENCH_TRANSACTIONS` of a block (250), `STARLING_BENCH_SECONDS` of each row (5).
 

@@ -418,7 +418,7 @@ async fn blocks_of_the_swarm_do_not_move_the_head_that_a_rollup_node_drives() {
         assert_eq!(world.engine.new_payload(block.clone()).await.unwrap(), valid(block.hash));
         world.make_head(block.hash).await;
     }
-    // Silent, and back.
+    // The rollup node is silent, and then returns.
     let later = |time| world.engine.chain.drive(|driver| driver.on_time(Instant::now() + time));
     later(driver::SILENCE - Duration::from_secs(60));
     gossip(&world, &blocks[50]).await;

@@ -206,7 +206,7 @@ fn an_unreadable_key_is_named_and_never_overwritten() {
     }
 }
 
-/// Nobody else would derive the blob base fee that a sequencer without the schedule writes. A replica reads what it is given.
+/// A sequencer without the blob schedule would write a blob base fee that no verifier derives. A replica needs no schedule.
 #[test]
 fn a_sequencer_on_an_unknown_l1_needs_its_chain_config() {
     let temp = tempfile::tempdir().unwrap();

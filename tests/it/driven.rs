@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Debug builds on busy machines are slow.
+/// Deadline of every wait: debug builds on busy machines are slow.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// A source of blocks, and a core in its swarm.
@@ -95,7 +95,7 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
     let tip = world.gossip().await;
     world.core.reaches(tip.number(), LIMIT).await;
 
-    // Twenty blocks behind: the head goes down once, and then up with the driver.
+    // Twenty blocks behind: the head is rewound once, and then rises with the driver.
     world.make_head(tip.number() - 20).await;
     for _ in 0..15 {
         let before = world.head();
@@ -126,14 +126,14 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
     });
     world.until("the rollup node counts as silent", || !world.core.chain.driver().borrow().drives()).await;
     world.source.extend_to(last + 10).await;
-    // The swarm learns of it a moment later.
+    // The change is reported to the swarm a moment later.
     let start = Instant::now();
     while world.head() < world.source.chain.view().head().number {
         assert!(start.elapsed() < LIMIT, "the head stays at {}", world.head());
         world.gossip().await;
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
-    // It returns.
+    // The rollup node returns.
     world.core.chain.drive(|driver| {
         *driver = Driver::default();
         false

@@ -46,12 +46,12 @@ struct Pair {
     made: Vec<Made>,
     /// Blocks whose receipts have not been compared.
     unchecked: Vec<u64>,
-    /// What is being compared, for the file of a difference.
+    /// The current comparison, for the file of a difference.
     context: Value,
     counts: Counts,
 }
 
-/// What a run consisted of.
+/// Statistics of a run.
 #[derive(Debug, Default)]
 struct Counts {
     blocks: u64,
@@ -182,7 +182,7 @@ impl Pair {
         let answer = self.clients[other].new_payload(new, &payload, beacon_root);
         equal("status", &json!(["VALID", payload["blockHash"]]), &status(&answer))
             .map_err(|text| format!("{text}: {answer:?}"))?;
-        // The other client's head stays behind, by one block at least and sometimes by several.
+        // The other client's head lags by at least one block, sometimes by several.
         if !self.generator.one_in(4) {
             self.catch_up(other)?;
             self.refuse_attributes(forkchoice, &attributes)?;

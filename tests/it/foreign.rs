@@ -23,7 +23,7 @@ fn op_node_and_op_geth_follow_our_sequencer() {
     let net = Network::start(100);
     let ours = net.node("sequencer", &[net.our_sequencer(), vec!["--p2p.no-discovery".into()]].concat());
     let missed = reaches(&ours, 60);
-    // op-geth passes what its users send on to our sequencer.
+    // op-geth forwards its users' transactions to our sequencer.
     let geth = op_geth(&net, &op_geth_program, "op-geth", &[format!("--rollup.sequencerhttp={}", ours.url)]);
     let peer = format!("--p2p.static={}", ours.multiaddr());
     let mut theirs = op_node(&net, &op_node_program, "op-node", &geth, &[peer]);

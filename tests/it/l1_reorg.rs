@@ -1,5 +1,5 @@
-//! An L1 reorg under a network of real processes: the sequencer's L1 is the devnet's behind a proxy that shows another branch when it is
-//! told to.
+//! An L1 reorg under a network of real processes: the sequencer's L1 is the devnet's behind a proxy that switches to another branch on
+//! command.
 
 use crate::net::{Devnet, Node, ask, call, head, wait};
 use alloy_consensus::{
@@ -169,7 +169,7 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     let fork = proxy.reorganise((l1_head + 1 - first_l1).max(3));
     let before = head(&replicas[0].http).expect("it answers");
     let abandoned = block(&replicas[0], before);
-    assert!(origin(&abandoned).0 > fork, "the head goes back");
+    assert!(origin(&abandoned).0 > fork, "the head is rewound");
 
     let reaches = |nodes: &[&Node], number: u64| {
         for node in nodes {
@@ -194,7 +194,7 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     let again = wait("the transaction again", PATIENCE, || mined(&replicas[1], &sent));
     assert_ne!(again["blockHash"], receipt["blockHash"]);
 
-    // Killed and started again, it goes on.
+    // After a kill and a restart the sequencer continues.
     running.kill9();
     let stood = head(&replicas[0].http).expect("it answers");
     let _running = sequencer.restart_with(&log, &options);

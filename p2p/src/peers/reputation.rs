@@ -334,11 +334,11 @@ impl Reputation {
 
     /// Whether a [`site`] is never banned: a static or protected peer uses it, or it is not a public address. A private address may be
     /// that of a gateway or a container bridge with a whole network behind it.
-    fn is_spared(&self, place: IpAddr) -> bool {
-        let guest = |(peer, standing): (&PeerId, &Standing)| {
-            standing.connected && standing.address.map(site) == Some(place) && self.is_protected(peer)
+    fn is_spared(&self, address: IpAddr) -> bool {
+        let uses_it = |(peer, standing): (&PeerId, &Standing)| {
+            standing.connected && standing.address.map(site) == Some(address) && self.is_protected(peer)
         };
-        Scope::of(place) != Scope::World || self.friends.contains(&place) || self.peers.iter().any(guest)
+        Scope::of(address) != Scope::World || self.friends.contains(&address) || self.peers.iter().any(uses_it)
     }
 
     /// Bans an address for the usual time, unless it [is spared](Self::is_spared).

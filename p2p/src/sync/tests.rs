@@ -239,7 +239,7 @@ fn while_a_rollup_node_drives_blocks_are_fetched_for_the_heads_that_it_names_alo
         world.act();
         world.run(Duration::from_secs(10));
     };
-    // A gap is given up when the rollup node begins, and no other is opened by gossip.
+    // A gap is dropped when the rollup node begins to drive, and gossip opens no other.
     world.gossip(&chain[40]);
     world.sync.on_driven(true, world.now);
     world.act();
@@ -262,7 +262,7 @@ fn while_a_rollup_node_drives_blocks_are_fetched_for_the_heads_that_it_names_alo
     world.gossip(&chain[21]);
     world.run(Duration::from_secs(1));
     assert_eq!(world.provenances[21..], [Provenance::Signed(SIGNER)]);
-    // It is silent: gossip opens gaps again.
+    // The rollup node is silent: gossip opens gaps again.
     world.sync.on_driven(false, world.now);
     world.gossip(&chain[60]);
     world.run(Duration::from_secs(10));

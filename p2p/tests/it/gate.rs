@@ -71,7 +71,7 @@ async fn netrestrict_refuses_static_peers_in_both_directions() {
     let other = Node::start(config()).await;
     let id = other.network.local_peer_id();
     let node = Node::start(Config { restrict: outside(), ..with_static(&[&other.address]) }).await;
-    // Our dials are refused before a packet leaves, and theirs before the handshake, though they are a static peer's.
+    // Outbound dials are refused before a packet is sent, inbound ones before the handshake, although the peer is static.
     assert!(other.network.connect(&node.address).await.is_err());
     assert!(node.network.connect(&other.address).await.is_err());
     tokio::time::sleep(Duration::from_secs(2)).await;

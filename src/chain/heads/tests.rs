@@ -54,7 +54,7 @@ async fn a_fresh_cursor_walks_a_reorg_of_three_over_the_common_ancestor() {
     assert_eq!(walk(&chain, &mut cursor).unwrap(), over(&[], &[]));
     make_head(&chain, &theirs[3]).await;
     assert_eq!(walk(&chain, &mut cursor).unwrap(), over(&ours, &theirs));
-    // A head that only goes down, and one that is seen half way.
+    // A head that is only rewound, and a reorg between two steps of a cursor.
     make_head(&chain, &theirs[0]).await;
     assert_eq!(walk(&chain, &mut Cursor::new(theirs[3].payload.id())).unwrap(), over(&theirs[1..], &[]));
     let view = chain.view();

@@ -82,7 +82,7 @@ impl World {
         });
     }
 
-    /// Grows and changes branches this many times, and says what it does.
+    /// Extends or switches branches `steps` times, and prints each step.
     pub fn run(&self, rng: &mut StdRng, steps: usize) {
         for _ in 0..steps {
             let view = self.chain.view();
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// Whether a block was signed for this place and is there still. The error says what is not.
+    /// Checks that a block that was signed for this height, parent and origin is still kept. The error says what is missing.
     pub fn keeps(&self, hash: B256, number: u64, parent: B256, origin: B256) -> Result<(), String> {
         let block = self.chain.payload(hash).map_err(|error| error.to_string())?;
         let stored = self.chain.view().hash_of(number).map_err(|error| error.to_string())?;
@@ -145,7 +145,7 @@ impl World {
         if signed.iter().all(|guard| (guard.l1_origin, guard.hash) != (origin, hash)) {
             return Err(format!("block {number}, {hash}, was signed for its place, and the payload log has {signed:?}"));
         }
-        // Another block for the place.
+        // Another block for the same height, parent and origin must be refused.
         if let Some(block) = block {
             let header = Header { mix_hash: !block.header.mix_hash, ..block.header.clone() };
             let other = Arc::new(Payload::sealed(header, block.transactions.clone()));

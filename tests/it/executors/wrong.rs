@@ -1,4 +1,4 @@
-//! What a rollup node would never send: attributes and payloads with one thing wrong. Both clients have to refuse them alike.
+//! Invalid attributes and payloads, each with one fault, as no rollup node sends them. Both clients must refuse them alike.
 
 use super::{accounts::poor, generator::Head};
 use alloy_consensus::Header;

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// Deadline of everything that is waited for: the machine may be doing much else.
+/// Deadline of every wait: the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(400);
 
 /// One network at a time: a dozen processes of two of them would time each other out.
@@ -53,7 +53,7 @@ impl Network {
         write("l1-genesis.json", files.l1_genesis.to_string());
         write("l2-genesis.json", files.l2_genesis.to_string());
         write("rollup.json", files.rollup.to_json());
-        // op-node decodes the chain config strictly, and knows no field that geth has given up.
+        // op-node decodes the chain config strictly, and refuses fields that geth has removed.
         let mut l1_config = files.l1_genesis["config"].clone();
         l1_config.as_object_mut().expect("a config").remove("terminalTotalDifficultyPassed");
         write("l1-chain-config.json", l1_config.to_string());
@@ -108,7 +108,7 @@ impl Network {
         vec!["--sequencer.enabled".into(), "--sequencer.l1-confs=0".into(), key]
     }
 
-    /// Our core in op-geth's place, for an op-node.
+    /// Our core instead of op-geth, for an op-node.
     pub fn core(&self, name: &str) -> Started {
         our_core(self.path(), name, "l2-genesis.json")
     }
@@ -144,7 +144,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Whoever debugs a failure wants the logs: they stay.
+        // The logs stay, for debugging a failure.
         if std::thread::panicking()
             && let Some(dir) = self.dir.take()
         {

@@ -193,7 +193,7 @@ fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
 #[test]
 fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    // A store as it is opened after a restart, with what it holds put in force.
+    // A store as it is opened after a restart, with its bans applied.
     let open = |now| {
         let (store, records) = Peerstore::open(Some(&folder.path().join("store")), "--p2p.peerstore.path").unwrap();
         let mut all = reputation(Policy::default(), &[]);
@@ -224,7 +224,7 @@ fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_res
     let banned = |all: &Reputation| all.address_bans().keys().copied().collect::<Vec<_>>();
     assert_eq!(banned(&all), public.map(site), "peers are banned everywhere, addresses where they stand for one place");
     assert_eq!(all.bans().len(), 4 * (private.len() + public.len()));
-    // Records that another version, or op-node, has left.
+    // Records written by another version, or by op-node.
     for address in private.iter().chain(&["::", "2001:db8:1::1"]) {
         let record = BanRecord { expiry: NOW + 3600, last_update: NOW, reason: String::new(), address: None };
         store.note(&Record::AddressBan(address.parse().unwrap(), Some(record)));

@@ -1,4 +1,4 @@
-//! The signer's slot as an endpoint proves it, and as a hostile one does not.
+//! Proofs of the signer's slot, from honest and hostile endpoints.
 
 use super::super::{
     L1Client, L1Config, L1Error, Tag, UNSAFE_BLOCK_SIGNER_SLOT,
@@ -31,18 +31,18 @@ async fn read(l1: &FakeL1) -> Result<Address, L1Error> {
     read_with(L1Config::new(l1.url())).await
 }
 
-/// The answer of an endpoint that tells the truth.
+/// The response of an honest endpoint.
 fn truth(l1: &FakeL1) -> Value {
     l1.state.lock().answers["eth_getProof"].clone().expect("a proof")
 }
 
-/// What becomes of an answer.
+/// The result of reading the signer through an answer.
 async fn said(l1: &FakeL1, answer: Value) -> Result<Address, L1Cause> {
     l1.state.lock().answers.insert("eth_getProof", Ok(answer));
     read(l1).await.map_err(|error| error.cause)
 }
 
-/// A refusal that repeats none of the endpoint's bytes.
+/// Whether the result is [`L1Cause::Untrue`] with a short text, which quotes none of the endpoint's bytes.
 fn is_untrue(result: &Result<Address, L1Cause>) -> bool {
     matches!(result, Err(L1Cause::Untrue(text)) if text.contains("state root") && text.len() < 400)
 }

@@ -49,7 +49,7 @@ proptest! {
         let head = floor + above;
         let (found, asked) = run(floor, head, canonical, visible);
         let standing = |n: u64| if n > visible { Standing::Ahead } else if n <= canonical { Standing::Canonical } else { GONE };
-        // What a walk from the head down to the floor finds.
+        // The result of a linear walk from the head down to the floor.
         let gone = (floor..=head).find(|n| matches!(standing(*n), Standing::Gone { .. }));
         let expected = match gone {
             None => Retreat::Stay,

@@ -1,4 +1,4 @@
-//! L1 reorgs under a sequencer: its head goes back by itself, and everybody follows.
+//! L1 reorgs under a sequencer: it rewinds its head by itself, and replicas follow.
 
 use super::{member::Member, *};
 use crate::{chain::tests::killed, rollup::l1::fake::header};
@@ -121,9 +121,9 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
         assert!(common.number < before.number);
         let branch = reorganised(&net.l1, depth, 2 + round as u8);
         net = match depth {
-            // The process was away meanwhile: its head is on a gone origin.
+            // The process was stopped during the reorg: the L1 origin of its head is not canonical.
             3 => net.restart(None, |world| world.show_l1(&branch)).await,
-            // It is killed as soon as the head has gone back.
+            // The process is killed as soon as the head has been rewound.
             64 => {
                 net.world.show_l1(&branch);
                 let mut heads = net.sequencing.chain.heads();

@@ -1,4 +1,4 @@
-//! One height and parent, an L1 that changes its mind, a signer of which nothing is known.
+//! One height and parent, with L1 reorgs and a signer whose responses may be lost.
 
 use super::*;
 use proptest::prelude::*;
