@@ -21,9 +21,9 @@ use std::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-/// Maximum number of started calls on the public ports, and on the Engine API port. A call within the default gas limit holds at most 6 MB
-/// of EVM memory.
-const STARTED: usize = 64;
+/// Maximum number of started calls on the public ports, and on the Engine API port. A paused call keeps its memory: some 20 MB of logs or
+/// of state it has read.
+const STARTED: usize = 16;
 
 /// The permits of heavy calls.
 pub struct Heavy {
