@@ -58,8 +58,8 @@ pub struct Held {
 
 /// Memory is counted in these. Answers below it are not counted: connections bound their number.
 pub const KIB: usize = 1024;
-/// Requests up to this are not counted either.
-pub const SMALL: usize = 64 * KIB;
+/// Requests up to this size are not counted either. Each of 10,000 connections may hold one of them: 40 MB together.
+pub const SMALL: usize = 4 * KIB;
 
 /// Bytes of a result, or of an error's words and what a call reverted with.
 fn weight(reply: &Reply) -> usize {

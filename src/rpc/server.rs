@@ -50,7 +50,7 @@ pub struct Limits {
     pub ws_connections: usize,
     /// Bytes of one request body.
     pub body: usize,
-    /// Bytes of all request bodies and WebSocket messages in memory, those of up to 64 KiB apart.
+    /// Bytes of all request bodies and WebSocket messages in memory, except those of up to 4 KiB.
     pub body_memory: usize,
     /// Bytes of all answers in memory; what does not fit is refused.
     pub answer_memory: usize,

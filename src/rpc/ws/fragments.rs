@@ -19,8 +19,9 @@ use tokio::{
 };
 use tokio_util::sync::PollSemaphore;
 
-/// Bytes of a fragment: a multiple of the masking key's four, so that every fragment begins with the key's first byte.
-const FRAGMENT: u64 = 32 << 10;
+/// Bytes of a fragment: a multiple of the masking key's four, so that every fragment begins with the key's first byte. At most [`SMALL`],
+/// so that the first fragment takes no memory of requests before its bytes arrive.
+const FRAGMENT: u64 = SMALL as u64;
 /// The longest header: two bytes, eight of length, four of masking key.
 const HEADER: usize = 14;
 const FINAL: u8 = 0x80;
@@ -242,7 +243,7 @@ mod tests {
         let room = fragments.incoming();
         let (mut sender, _) = Builder::<_>::new(client.compat(), Mode::Client).finish();
         let (_, mut receiver) = Builder::new(fragments.compat(), Mode::Server).finish();
-        for size in [0, 1, 125, 126, 65_535, 65_536, 100_001, 300_000] {
+        for size in [0, 1, 125, 126, 4096, 4097, 65_535, 65_536, 100_001, 300_000] {
             let sent: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
             let mut received = Vec::new();
             let (sent_well, got) = futures::join!(
@@ -270,7 +271,7 @@ mod tests {
         client.write_all(&announced).await.unwrap();
         let mut header = [0; 8];
         fragments.read_exact(&mut header).await.unwrap();
-        assert_eq!(header, [0x02, 0x80 | 126, 0x80, 0, 0, 0, 0, 0], "a fragment of 32 KiB that is not the last");
+        assert_eq!(header, [0x02, 0x80 | 126, 0x10, 0, 0, 0, 0, 0], "a fragment of 4 KiB that is not the last");
         assert_eq!(allowance.requests().available_permits(), 1024);
     }
 
