@@ -28,16 +28,18 @@ const IDLE_ACCOUNTS: usize = 4096;
 pub enum Client {
     /// An IP address, or an IPv6 network of 64 bits.
     Address(IpAddr),
-    /// A connection from this machine: behind a reverse proxy all clients have its address.
+    /// A connection from this machine or a private network. All clients behind a reverse proxy have the proxy's address.
     Connection(u64),
     /// A connection of the Engine API port.
     RollupNode(u64),
 }
 
-/// An IPv4 address, or the IPv6 network of 64 bits that one owner has at least. `None` for a loopback address.
+/// An IPv4 address, or the IPv6 network of 64 bits that one owner has at least. `None` for loopback, private and link-local addresses:
+/// a reverse proxy or a container network may stand there, with many clients behind one address.
 pub fn network(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
-        address if address.is_loopback() => None,
+        IpAddr::V4(address) if address.is_loopback() || address.is_private() || address.is_link_local() => None,
+        IpAddr::V6(address) if address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local() => None,
         IpAddr::V6(address) => Some(IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64))),
         address => Some(address),
     }

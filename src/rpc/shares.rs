@@ -1,6 +1,6 @@
 //! What one address may take of what there is for all, so that whoever has one address cannot take everything.
 //!
-//! This machine has no share: behind a proxy here all clients have its address.
+//! This machine and private networks have no share: all clients behind a reverse proxy there have the proxy's address.
 
 use super::schedule::network;
 use parking_lot::Mutex;
@@ -22,7 +22,8 @@ impl Shares {
         Self { each: each.min(Semaphore::MAX_PERMITS), live: Mutex::default() }
     }
 
-    /// The share of an address, or of the IPv6 network of 64 bits that one owner has at least. It lasts while somebody holds it.
+    /// The share of an address, or of the IPv6 network of 64 bits that one owner has at least. It lasts while somebody holds it. `None`
+    /// for loopback and private addresses.
     pub fn of(&self, address: IpAddr) -> Option<Arc<Semaphore>> {
         let network = network(address)?;
         let mut live = self.live.lock();
@@ -41,15 +42,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_one_share_and_this_machine_none() {
+    fn an_address_has_one_share_and_this_machine_or_a_private_network_none() {
         let shares = Shares::new(2);
         let of = |text: &str| shares.of(text.parse().unwrap());
-        let (first, second) = (of("10.0.0.1").unwrap(), of("::ffff:10.0.0.1").unwrap());
+        let (first, second) = (of("203.0.113.1").unwrap(), of("::ffff:203.0.113.1").unwrap());
         let _held = first.try_acquire_many_owned(2).unwrap();
         assert!(second.try_acquire().is_err(), "it is the same");
-        assert!(of("10.0.0.2").unwrap().try_acquire().is_ok());
+        assert!(of("203.0.113.2").unwrap().try_acquire().is_ok());
         let network = of("2001:db8::1").unwrap();
         assert!(Arc::ptr_eq(&network, &of("2001:db8::2").unwrap()), "one owner");
         assert!(of("127.0.0.1").is_none() && of("::1").is_none());
+        assert!(of("10.0.0.1").is_none() && of("fd00::1").is_none());
     }
 }

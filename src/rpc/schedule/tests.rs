@@ -6,7 +6,7 @@ const ENDLESS: Duration = Duration::from_secs(1_000_000);
 const LIMIT: Duration = Duration::from_secs(5);
 
 fn address(n: u8) -> Client {
-    Client::Address(IpAddr::from([10, 0, 0, n]))
+    Client::Address(IpAddr::from([203, 0, 113, n]))
 }
 
 /// A call of the simulated machine.
@@ -227,14 +227,18 @@ fn a_call_that_nobody_waits_for_runs_on() {
 }
 
 #[test]
-fn an_address_is_one_client_and_a_loopback_connection_is_one() {
+fn an_address_is_one_client_and_a_loopback_or_private_connection_is_one() {
     let of = |text: &str, number| Client::of(text.parse().unwrap(), number);
-    assert_eq!(of("10.0.0.1", 1), of("::ffff:10.0.0.1", 2));
+    assert_eq!(of("203.0.113.1", 1), of("::ffff:203.0.113.1", 2));
     assert_eq!(of("2001:db8::1", 1), of("2001:db8::2", 2));
     assert_ne!(of("2001:db8::1", 1), of("2001:db8:0:1::1", 1));
-    assert_ne!(of("10.0.0.1", 1), of("10.0.0.2", 1));
+    assert_ne!(of("203.0.113.1", 1), of("203.0.113.2", 1));
     assert_ne!(of("127.0.0.1", 1), of("127.0.0.1", 2));
     assert_eq!(of("::1", 3), Client::Connection(3));
+    for private in ["10.0.0.1", "172.17.0.1", "192.168.1.1", "169.254.0.1", "::ffff:10.0.0.1", "fd00::1", "fe80::1"] {
+        assert_eq!(of(private, 4), Client::Connection(4), "{private}");
+    }
+    assert_eq!(of("172.32.0.1", 1), of("172.32.0.1", 2));
 }
 
 #[test]
