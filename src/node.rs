@@ -433,20 +433,26 @@ async fn serve_rpc(
     Ok(())
 }
 
-/// Maximum connections and WebSockets of the public endpoints: the operator's limits, lowered to the limit of open files.
+/// Maximum connections and WebSockets of the public endpoints: the operator's limits, lowered to what the limit of open files allows.
 fn connections(limits: &RpcLimits) -> (usize, usize) {
     let files = open_files::limit();
     let most = open_files::connections(files);
-    if limits.connections <= most {
-        return (limits.connections, limits.websockets);
+    if limits.connections > most {
+        tracing::warn!(
+            allowed = limits.connections,
+            connections = most,
+            open_files = files,
+            "fewer RPC connections than --rpc.max-connections: raise the hard limit of open files (LimitNOFILE=, ulimit -Hn)"
+        );
     }
-    tracing::warn!(
-        allowed = limits.connections,
-        connections = most,
-        open_files = files,
-        "fewer RPC connections than --rpc.max-connections: raise the hard limit of open files (LimitNOFILE=, ulimit -Hn)"
-    );
-    (most, limits.websockets.min(most / 2))
+    bounded_connections(limits, most)
+}
+
+/// Connections, at most `most`, and WebSockets. WebSockets get at most half of the connections, so that they cannot lock out HTTP: only
+/// idle HTTP connections are closed for new ones.
+fn bounded_connections(limits: &RpcLimits, most: usize) -> (usize, usize) {
+    let connections = limits.connections.min(most);
+    (connections, limits.websockets.min(connections / 2))
 }
 
 /// The address to listen on. `localhost` is 127.0.0.1, whatever the resolver puts first.
@@ -473,6 +479,18 @@ mod tests {
     use super::*;
     use crate::chain::ChainError;
     use alloy_primitives::B256;
+
+    #[test]
+    fn websockets_get_at_most_half_of_the_connections() {
+        let bounded = |connections, websockets, most| {
+            let limits =
+                RpcLimits { gas_cap: 1, evm_timeout: Duration::MAX, batch: 1, batch_response: 1, connections, websockets };
+            bounded_connections(&limits, most)
+        };
+        assert_eq!(bounded(10_000, 2_000, usize::MAX), (10_000, 2_000));
+        assert_eq!(bounded(10_000, 2_000, 512), (512, 256), "few open files");
+        assert_eq!(bounded(1_000, 2_000, 20_000), (1_000, 500), "fewer connections than WebSockets");
+    }
 
     #[tokio::test]
     async fn the_node_outlives_sequencing_and_not_its_chain() {

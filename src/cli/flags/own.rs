@@ -26,7 +26,12 @@ pub const SECTIONS: &[Section] = &[
                 "Connections of all public RPC endpoints together; at the limit a new one closes the connection that has been idle \
                  for longest. The limit of open files (ulimit -Hn) may lower it",
             ),
-            flag("rpc.max-websockets", Uint, "2000", "WebSockets on each endpoint; the next one is refused with 503"),
+            flag(
+                "rpc.max-websockets",
+                Uint,
+                "2000",
+                "WebSockets on each endpoint, at most half of --rpc.max-connections; the next one is refused with 503",
+            ),
         ],
     },
     Section {
