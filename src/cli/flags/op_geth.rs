@@ -60,7 +60,8 @@ pub const SECTIONS: &[Section] = &[
                 .no_effect(NO_HISTORY_LIMIT),
             flag("history.logs", Uint, "2350000", "Blocks to index logs of").no_effect(NO_HISTORY_LIMIT),
             flag("history.chain", Choice(&["all", "postmerge"]), "all", "Which blocks to keep").no_effect(NO_HISTORY_LIMIT),
-            flag("config", Path, "", "TOML file with more configuration").refused("configuration files are not read; give their settings as options"),
+            flag("config", Path, "", "TOML file with more configuration")
+                .refused("configuration files are not read; give their settings as options"),
             flag("networkid", Uint, "0", "Network id").no_effect("the network id is the genesis' chain id"),
             flag("op-network", Text, "", "Name of a known network")
                 .aliases(&["beta.op-network"])
@@ -136,7 +137,7 @@ pub const SECTIONS: &[Section] = &[
             flag("authrpc.vhosts", List, "localhost", "Host names the Engine API answers to").no_effect(NO_ENGINE_API),
             flag("authrpc.jwtsecret", Path, "", "File with the Engine API's secret").no_effect(NO_ENGINE_API),
             flag("rollup.halt", Choice(&["major", "minor", "patch", "none"]), "none", "Stop when a newer protocol is signalled")
-                .refused("required protocol versions are not read from L1, so the node would not halt; leave it out, and follow the chain's upgrade notices"),
+                .no_effect("required protocol versions are not read from L1: follow the chain's upgrade notices"),
         ],
     ),
     section(
@@ -207,8 +208,9 @@ pub const SECTIONS: &[Section] = &[
             flag("maxpeers", Uint, "50", "Most peers").no_effect(NO_DEVP2P),
             flag("port", Port, "30303", "TCP port").no_effect(NO_DEVP2P),
             flag("nat", Text, "any", "How to get through a router").no_effect(NO_DEVP2P),
-            flag("netrestrict", List, "", "Networks to connect within")
-                .refused("there is no devp2p, and the swarm would connect to other networks too; restrict it with --p2p.netrestrict"),
+            flag("netrestrict", List, "", "Networks to connect within").refused(
+                "there is no devp2p, and the swarm would connect to other networks too; restrict it with --p2p.netrestrict",
+            ),
             flag("nodekey", Path, "", "File with the devp2p key").no_effect(NO_DEVP2P),
             flag("nodekeyhex", Secret, "", "The devp2p key").no_effect(NO_DEVP2P),
             flag("nodiscover", Bool, "false", "Do not look for peers").no_effect(NO_DEVP2P),

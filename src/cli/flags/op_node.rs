@@ -12,7 +12,7 @@ const NO_CONDUCTOR: &str =
 const NO_ALTDA: &str =
     "no DA server is used; leave it out for a replica, which gets its blocks by gossip, and keep op-node for a node that derives";
 const NO_INTEROP: &str = "a chain with interop is refused by its genesis";
-const NO_HALT: &str = "required protocol versions are not read from L1, so the node would not halt; leave it out, and follow the chain's upgrade notices";
+const NO_HALT: &str = "required protocol versions are not read from L1: follow the chain's upgrade notices";
 const NO_OVERRIDE: &str = "fork times come from the rollup config and the genesis; change them there";
 const OLD: &str = "it is obsolete";
 
@@ -60,7 +60,7 @@ pub const SECTIONS: &[Section] = &[
             flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),
             flag("l1.rpc-max-batch-size", Uint, "20", "Requests in one L1 batch, 1 to 500"),
             flag("l1.rpc-rate-limit", Float, "0", "L1 requests per second; 0 is no limit")
-                .refused("requests to L1 are not rate limited; leave it out, and bound them with --l1.max-concurrency and --l1.http-poll-interval"),
+                .no_effect("requests are not slowed down yet; --l1.max-concurrency and --l1.rpc-max-batch-size bound them"),
             flag(
                 "l1.rpckind",
                 Choice(&[
@@ -130,7 +130,7 @@ pub const SECTIONS: &[Section] = &[
                 "none",
                 "Stop when L1 asks for a newer protocol version",
             )
-            .refused(NO_HALT),
+            .no_effect(NO_HALT),
             flag(
                 "rollup.l1-chain-config",
                 Path,
