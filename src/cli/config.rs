@@ -202,7 +202,7 @@ impl NodeConfig {
             name: "--rollup.config",
             next: "give the chain's rollup.json (an operator's first node has it; `starling devnet` writes one)",
         })?;
-        refuse_foreign_engine(values)?;
+        notice_foreign_engine(values, notices)?;
         let datadir = datadir(values)?;
         let p2p = P2pConfig::read(values, &datadir, notices)?;
         Ok(Self {
@@ -426,19 +426,16 @@ impl InitConfig {
     }
 }
 
-/// Refuses `--l2` unless it names this machine, where this process replaces the execution client. The operator of an engine on another
-/// host expects it to be driven, and it would get no blocks.
-fn refuse_foreign_engine(values: &Values) -> Result<(), CliError> {
+/// Adds a notice unless `--l2` names this machine, where this process replaces the execution client. The operator of an engine on another
+/// host may expect it to be driven. It is no error, because every command line of op-node has the option.
+fn notice_foreign_engine(values: &Values, notices: &mut Vec<String>) -> Result<(), CliError> {
     let Some(url) = values.text("l2")? else { return Ok(()) };
     let host = url.parse::<http::Uri>().ok().and_then(|url| Some(url.host()?.trim_matches(['[', ']']).to_owned()));
     let is_here = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
-    match host.is_some_and(|host| host == "localhost" || host.parse().is_ok_and(is_here)) {
-        true => Ok(()),
-        false => Err(CliError::Refused {
-            name: "--l2 with an engine on another host".into(),
-            reason: "the execution core runs in this process, and that engine would get no blocks; leave --l2 out, or keep op-node for it",
-        }),
+    if !host.is_some_and(|host| host == "localhost" || host.parse().is_ok_and(is_here)) {
+        notices.push("--l2 names an engine on another host: nothing drives it, the execution core runs in this process".into());
     }
+    Ok(())
 }
 
 /// Where the chain's data is.
