@@ -134,12 +134,16 @@ pub(super) fn decode_logs(row: &[u8], wanted: &dyn Fn(&Address, &[B256]) -> bool
     Some(found)
 }
 
-/// One transaction of a row of transactions. `Some(None)`: there is no such transaction.
+/// One transaction of a row of transactions. The transactions before it are only split, not decoded. `Some(None)`: there is no such
+/// transaction.
 pub(super) fn decode_transaction(row: &[u8], index: usize) -> Option<Option<Bytes>> {
-    match Items::of(row)?.nth(index) {
-        None => Some(None),
-        Some(item) => decode_whole(item?).map(Some),
+    for (at, item) in Items::of(row)?.enumerate() {
+        let item = item?;
+        if at == index {
+            return decode_whole(item).map(Some);
+        }
     }
+    Some(None)
 }
 
 pub(super) fn encode_senders(senders: &[Address]) -> Vec<u8> {
@@ -230,6 +234,14 @@ mod tests {
                 deposit_version,
             },
         )
+    }
+
+    #[test]
+    fn a_transaction_after_a_damaged_one_is_damaged_not_absent() {
+        // A list whose first item is the header of a long string without its length.
+        let row = [0xc1, 0xb8];
+        assert_eq!(decode_transaction(&row, 0), None);
+        assert_eq!(decode_transaction(&row, 1), None);
     }
 
     proptest! {
