@@ -6,7 +6,7 @@ pub mod accounts;
 mod directory;
 pub mod genesis;
 mod given;
-mod l1_config;
+pub mod l1_config;
 mod processes;
 mod status;
 

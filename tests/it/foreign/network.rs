@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use starling::devnet::{
     accounts,
     genesis::{L1_CHAIN_ID, L2_CHAIN_ID, PORTAL, Plan, build},
+    l1_config,
 };
 use std::{
     fs,
@@ -53,10 +54,7 @@ impl Network {
         write("l1-genesis.json", files.l1_genesis.to_string());
         write("l2-genesis.json", files.l2_genesis.to_string());
         write("rollup.json", files.rollup.to_json());
-        // op-node decodes the chain config strictly, and refuses fields that geth has removed.
-        let mut l1_config = files.l1_genesis["config"].clone();
-        l1_config.as_object_mut().expect("a config").remove("terminalTotalDifficultyPassed");
-        write("l1-chain-config.json", l1_config.to_string());
+        write("l1-chain-config.json", l1_config::of_genesis(&files.l1_genesis).to_string());
         write(SEQUENCER_KEY, hex::encode(accounts[0].key));
         write("jwt", hex::encode([7; 32]));
         let port = free_port();
