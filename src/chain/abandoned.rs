@@ -11,7 +11,7 @@ use std::{collections::VecDeque, sync::Arc};
 /// Number of blocks kept, on all abandoned branches together.
 pub const BLOCKS: usize = 128;
 /// Bytes of payloads and receipts kept.
-const BYTES: usize = 8_000_000;
+pub(super) const BYTES: usize = 8_000_000;
 
 /// A block that is not canonical.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Abandoned {
 
 impl Abandoned {
     /// Approximate bytes held in memory.
-    fn weight(&self) -> usize {
+    pub(super) fn weight(&self) -> usize {
         self.payload.weight() + self.receipts.iter().flat_map(|receipts| receipts.iter()).map(Receipt::weight).sum::<usize>()
     }
 }

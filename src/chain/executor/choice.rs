@@ -103,16 +103,21 @@ impl Executor {
     }
 
     /// Keeps the blocks that are about to be abandoned, with their receipts, for subscriptions, filters and the pool. `next` gives the
-    /// block hashes of the new chain by number.
+    /// block hashes of the new chain by number. Blocks beyond the bounds of [`abandoned`] are not loaded.
     pub(super) fn record_abandoned(&self, next: impl Fn(u64) -> Result<Option<B256>, ReadError>) -> Result<(), ChainError> {
-        let mut gone = Vec::new();
+        let (mut gone, mut weight) = (Vec::new(), 0);
         for number in (0..=self.head.head().number).rev().take(abandoned::BLOCKS) {
             if self.head.hash_of(number).map_err(ChainError::store)? == next(number).map_err(ChainError::store)? {
                 break;
             }
-            let payload = self.head.payload(number).map_err(ChainError::store)?;
+            let Some(payload) = self.head.payload(number).map_err(ChainError::store)? else { continue };
             let receipts = self.head.receipts(number).map_err(ChainError::store)?;
-            gone.extend(payload.map(|payload| Abandoned { payload, receipts }));
+            let block = Abandoned { payload, receipts };
+            weight += block.weight();
+            if weight > abandoned::BYTES {
+                break;
+            }
+            gone.push(block);
         }
         self.shared.abandoned.lock().add(gone);
         Ok(())
