@@ -160,7 +160,7 @@ pub struct Service {
     known: LruCache<PeerId, identify::Info>,
     /// Surplus connections and when to close them.
     closing: Vec<(Instant, PeerId, ConnectionId)>,
-    /// Our newest block that no peer has heard yet.
+    /// Our newest block that has reached no peer yet.
     unheard: Option<Unheard>,
     /// When the last warning about our clock was given.
     clock_warning: Option<Instant>,

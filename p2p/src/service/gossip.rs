@@ -16,7 +16,10 @@ use libp2p::{
     gossipsub::{self, MessageAcceptance, MessageId, PublishError, TopicHash},
 };
 use starling_proto::{gossip::Reason, payload::PayloadVersion};
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Clock warnings at most this often.
@@ -32,6 +35,34 @@ pub(super) struct Unheard {
     sealed: Vec<u8>,
     /// Whether an attempt that found all queues full has put the message in gossipsub's cache.
     cached: bool,
+    /// Whether the message has been sent again from gossipsub's cache.
+    resent: bool,
+    /// Peers whose queues were full since then.
+    full: HashSet<PeerId>,
+}
+
+/// What the one-second tick does with a kept block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextStep {
+    /// Keep it for the next subscriber.
+    Wait,
+    /// Send it again from gossipsub's cache.
+    Retry,
+    /// Peers have it, or would refuse it as too old.
+    Drop,
+}
+
+/// Decides by the Unix time `now` and by the peers in the topic's mesh, to which gossipsub forwards from its cache. A block that was sent
+/// again has reached every peer of the mesh whose queue was not full.
+fn next_step(kept: &Unheard, mesh: &[PeerId], now: u64, max_age: u64) -> NextStep {
+    let reached = kept.resent && mesh.iter().any(|peer| !kept.full.contains(peer));
+    if reached || now.saturating_sub(kept.timestamp) > max_age {
+        NextStep::Drop
+    } else if kept.cached {
+        NextStep::Retry
+    } else {
+        NextStep::Wait
+    }
 }
 
 /// Whether an attempt to publish reached no peer and is worth repeating.
@@ -61,6 +92,9 @@ impl Service {
             }
             gossipsub::Event::SlowPeer { peer_id, failed_messages } => {
                 tracing::debug!(peer = %peer_id, ?failed_messages, "peer reads too slowly, messages dropped");
+                if let Some(kept) = &mut self.unheard {
+                    kept.full.insert(peer_id);
+                }
             }
             gossipsub::Event::GossipsubNotSupported { peer_id } => {
                 tracing::debug!(peer = %peer_id, "peer does not speak gossipsub");
@@ -190,8 +224,15 @@ impl Service {
         let payload = &accepted.arrival.payload;
         self.sync.on_own(payload.hash, Instant::now());
         let Some(sealed) = accepted.sealed else { return };
-        let message = Unheard { version, number: payload.number(), timestamp: payload.timestamp(), sealed, cached: false };
-        self.send(message);
+        self.send(Unheard {
+            version,
+            number: payload.number(),
+            timestamp: payload.timestamp(),
+            sealed,
+            cached: false,
+            resent: false,
+            full: HashSet::new(),
+        });
     }
 
     fn send(&mut self, mut message: Unheard) {
@@ -204,27 +245,51 @@ impl Service {
                 self.unheard.take_if(|unheard| unheard.number <= number);
             }
             Err(error) if reached_nobody(&error) => {
-                tracing::debug!(number, %error, "block reached no peer, kept for the next subscriber");
+                tracing::debug!(number, %error, "block reached no peer, kept to be sent again");
                 message.cached |= matches!(error, PublishError::AllQueuesFull(_));
-                // Checks run side by side: an older block may come out after a newer one.
-                if self.unheard.as_ref().is_none_or(|unheard| unheard.number <= number) {
-                    self.unheard = Some(message);
-                }
+                self.keep(message);
             }
-            Err(PublishError::Duplicate) if message.cached => self.forward_cached(&message),
+            Err(PublishError::Duplicate) if message.cached => self.forward_cached(message),
             Err(PublishError::Duplicate) => tracing::debug!(number, "block was already on the network"),
             Err(error) => tracing::warn!(number, %error, "block not published"),
         }
     }
 
+    /// Keeps a block that reached no peer, unless a newer block is kept: checks run side by side, so an older block may be published after
+    /// a newer one.
+    fn keep(&mut self, message: Unheard) {
+        if self.unheard.as_ref().is_none_or(|unheard| unheard.number <= message.number) {
+            self.unheard = Some(message);
+        }
+    }
+
     /// Sends a block from gossipsub's cache. gossipsub refuses to publish a cached message again, even if every queue was full the first
-    /// time. Reporting the cached message as accepted makes it forward the message to the mesh.
-    fn forward_cached(&mut self, message: &Unheard) {
+    /// time. Reporting the cached message as accepted makes it forward the message to the mesh. The block is kept until the next tick,
+    /// because gossipsub does not say whether the queues are full again: its next heartbeat reports the peers with full queues.
+    fn forward_cached(&mut self, mut message: Unheard) {
         let id = MessageId::new(&Parts::of(&message.sealed).id);
         let local = *self.swarm.local_peer_id();
         let router = &mut self.swarm.behaviour_mut().gossip;
-        let forwarded = router.report_message_validation_result(&id, &local, MessageAcceptance::Accept);
-        tracing::debug!(number = message.number, forwarded, "block sent again from gossipsub's cache");
+        let cached = router.report_message_validation_result(&id, &local, MessageAcceptance::Accept);
+        tracing::debug!(number = message.number, cached, "block sent again from gossipsub's cache");
+        // gossipsub forgets a message's bytes after a few seconds, and refuses it as a duplicate for longer than peers would accept it.
+        if cached {
+            (message.resent, message.full) = (true, HashSet::new());
+            self.keep(message);
+        }
+    }
+
+    /// Sends the kept block again if it found all queues full: no new subscription need come when all peers are subscribed. `now` is
+    /// Unix time.
+    pub(super) fn retry_unheard(&mut self, now: u64) {
+        let Some(kept) = self.unheard.take() else { return };
+        let Some(topic) = self.topics.name(kept.version) else { return };
+        let mesh: Vec<PeerId> = self.swarm.behaviour().gossip.mesh_peers(&topic).copied().collect();
+        match next_step(&kept, &mesh, now, self.threshold.as_secs()) {
+            NextStep::Wait => self.unheard = Some(kept),
+            NextStep::Retry => self.forward_cached(kept),
+            NextStep::Drop => tracing::debug!(number = kept.number, "block is not kept any longer"),
+        }
     }
 
     /// A peer subscribed: it gets the block that nobody heard, while it is young enough to be accepted.
@@ -246,5 +311,33 @@ mod tests {
         assert!(reached_nobody(&PublishError::AllQueuesFull(3)));
         assert!(!reached_nobody(&PublishError::Duplicate));
         assert!(!reached_nobody(&PublishError::MessageTooLarge));
+    }
+
+    #[test]
+    fn a_block_that_found_all_queues_full_is_sent_again_until_a_peer_has_room() {
+        let [first, second] = [PeerId::random(), PeerId::random()];
+        let mesh = [first, second];
+        let (number, timestamp, max_age) = (7, 1_000, 60);
+        let mut kept = Unheard {
+            version: PayloadVersion::V3,
+            number,
+            timestamp,
+            sealed: vec![],
+            cached: false,
+            resent: false,
+            full: HashSet::new(),
+        };
+        let step = |kept: &Unheard, age| next_step(kept, &mesh, timestamp + age, max_age);
+        assert_eq!(step(&kept, 1), NextStep::Wait, "only a subscriber helps");
+        kept.cached = true;
+        assert_eq!(step(&kept, 1), NextStep::Retry);
+        kept.resent = true;
+        kept.full = HashSet::from([first, second]);
+        assert_eq!(step(&kept, 2), NextStep::Retry, "the queues are still full");
+        assert_eq!(next_step(&kept, &[], timestamp + 2, max_age), NextStep::Retry, "the mesh is empty");
+        kept.full.remove(&second);
+        assert_eq!(step(&kept, 3), NextStep::Drop, "one peer had room");
+        kept.resent = false;
+        assert_eq!([60, 61].map(|age| step(&kept, age)), [NextStep::Retry, NextStep::Drop]);
     }
 }

@@ -102,6 +102,7 @@ impl Service {
             self.reputation.save_all(unix);
             self.record_scores();
         }
+        self.retry_unheard(unix);
         self.record_shape();
         self.ebb(now);
         self.ask_statuses(now);
