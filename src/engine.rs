@@ -11,6 +11,7 @@ mod tests;
 
 use crate::chain::{
     Chain, ChainError, Heads, Inserted,
+    driver::Driver,
     rules::Active,
     view::{ExecutedBlock, ReadError, View},
 };
@@ -247,13 +248,16 @@ impl Engine {
         let place = match self.reach(&mut memory, &state).await? {
             Ok(place) => place,
             Err(status) => {
-                match status.is_invalid() {
-                    true => self.go_back(&mut memory, before).await?,
-                    false => self.want(&mut memory, state).await?,
+                if status.is_invalid() {
+                    self.chain.drive(Driver::on_settled);
+                    self.go_back(&mut memory, before).await?;
+                } else {
+                    self.want(&mut memory, state).await?;
                 }
                 return Ok((status, None));
             }
         };
+        self.chain.drive(Driver::on_settled);
         if let Some(problem) = place.problem {
             return Err(EngineError::Forkchoice(problem));
         }

@@ -115,7 +115,12 @@ async fn settle(
     let Block { number, hash, timestamp, provenance } = *block;
     let inserted = answer?;
     if let Some(engine) = engine {
-        engine.on_swarm_block(hash, provenance, &inserted).await?;
+        match engine.on_swarm_block(hash, provenance, &inserted).await {
+            Ok(()) => {}
+            Err(error @ (ChainError::Stopped | ChainError::Store(_))) => return Err(error),
+            // The rollup node names its head again, and gets this error as the answer.
+            Err(error) => tracing::warn!(number, %hash, %error, "the head that the rollup node named cannot become the head"),
+        }
     }
     // Gap blocks are logged at debug level: there may be thousands a second.
     let fresh = !matches!(provenance, Provenance::Linked { .. } | Provenance::Ancestor { .. });

@@ -49,8 +49,14 @@ impl Driver {
 
     /// The rollup node has made a fork choice. Returns true if it did not drive before.
     pub fn on_forkchoice(&mut self, now: Instant) -> bool {
-        self.awaited = None;
         self.heard.replace(now).is_none()
+    }
+
+    /// The head that the rollup node has named is the head, or cannot become it: nothing is awaited any more. The driver stays the same,
+    /// so this always returns false.
+    pub fn on_settled(&mut self) -> bool {
+        self.awaited = None;
+        false
     }
 
     /// The rollup node has sent a payload: its silence ends. A payload alone does not make it drive, so this always returns false.
@@ -77,11 +83,12 @@ impl Driver {
 
     /// Whether a block of the swarm may become the head.
     pub fn admits(&self, hash: B256, provenance: Provenance) -> bool {
-        let leads_to = match provenance {
-            Provenance::Ancestor { of } => of.hash,
-            _ => hash,
+        let wanted = match provenance {
+            // The gap may have been opened for a head that was named before: its blocks are on the way to the present one.
+            Provenance::Ancestor { .. } => self.awaited.is_some(),
+            _ => self.awaited == Some(hash),
         };
-        !self.drives() || self.awaited == Some(leads_to)
+        !self.drives() || wanted
     }
 }
 
@@ -132,9 +139,11 @@ mod tests {
         assert!(!driver.admits(hash(7), GOSSIP), "nobody drove when it was named");
         driver.on_missing(hash(7));
         assert!(driver.admits(hash(1), below(7)) && driver.admits(hash(7), Provenance::Engine) && driver.admits(hash(7), GOSSIP));
-        assert!(!driver.admits(hash(1), below(8)) && !driver.admits(hash(8), GOSSIP));
+        assert!(driver.admits(hash(1), below(8)), "its gap was opened for a head that was named before");
+        assert!(!driver.admits(hash(8), GOSSIP));
         driver.on_forkchoice(now);
-        assert!(!driver.admits(hash(1), below(7)), "another head is named");
+        assert!(driver.admits(hash(1), below(7)), "the same head is named again");
+        assert!(!driver.on_settled() && !driver.admits(hash(1), below(7)), "the head is reached");
         driver.on_missing(hash(8));
         driver.on_time(now + SILENCE);
         driver.on_forkchoice(now + SILENCE);

@@ -3,7 +3,7 @@
 //! `consensus-layer` mode gaps are filled this way.
 
 use super::{Engine, Memory, REJECTED_BEFORE};
-use crate::chain::{ChainError, Inserted};
+use crate::chain::{ChainError, Inserted, driver::Driver};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::ForkchoiceState;
 use starling_p2p::Provenance;
@@ -68,6 +68,7 @@ impl Engine {
         let Some(state) = memory.wanted.take_if(ready) else { return Ok(()) };
         match self.reach(memory, &state).await? {
             Ok(place) => {
+                self.chain.drive(Driver::on_settled);
                 if let Some(problem) = place.problem {
                     tracing::warn!(
                         problem,
@@ -93,6 +94,7 @@ impl Engine {
             at = payload.parent_hash();
         }
         memory.wanted = None;
+        self.chain.drive(Driver::on_settled);
         for hash in branch.into_iter().chain([lowest]) {
             memory.reject(hash, latest_valid, REJECTED_BEFORE);
         }
