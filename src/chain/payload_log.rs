@@ -277,15 +277,22 @@ impl PayloadLog {
         self.0.decode(&number, &row).map(Some)
     }
 
-    /// All payloads of this height, by hash.
+    /// All payloads of this height, by hash. A damaged one is logged and left out, as if it had never been received.
     pub fn by_number(&self, height: u64) -> Result<Vec<Logged>, LogError> {
         let snapshot = self.0.db.snapshot();
-        let rows = snapshot.prefix(&self.0.index, height_prefix(height)).map(|row| {
+        let mut all = Vec::new();
+        for row in snapshot.prefix(&self.0.index, height_prefix(height)) {
             let (key, number) = row.into_inner()?;
-            let row = snapshot.get(&self.0.payloads, &number)?.ok_or_else(|| self.0.damaged(&key))?;
-            self.0.decode(&number, &row)
-        });
-        rows.collect()
+            let row = snapshot.get(&self.0.payloads, &number)?.ok_or_else(|| self.0.damaged(&key));
+            match row.and_then(|row| self.0.decode(&number, &row)) {
+                Ok(logged) => all.push(logged),
+                Err(error @ LogError::Damaged { .. }) => {
+                    tracing::warn!(height, %error, "a payload in the log cannot be read and is left out");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
     }
 
     /// The blocks above this height with their arrival numbers, in order of arrival.
