@@ -106,6 +106,8 @@ pub struct Sequencer {
     waiting: Option<B256>,
     /// The last failure, so that one that lasts is not reported every second.
     complaint: Option<String>,
+    /// A parent, and how often in a row L1 has contradicted the origins of all blocks on it that may be signed.
+    reorganised: Option<(B256, u32)>,
     /// Consecutive checks in which L1 has contradicted the head's origin.
     gone: u32,
 }
@@ -142,6 +144,7 @@ impl Sequencer {
             term: Term::default(),
             waiting: None,
             complaint: None,
+            reorganised: None,
             gone: 0,
         };
         (sequencer, handle)
@@ -249,7 +252,7 @@ impl Sequencer {
 
     /// The child of `parent` that must be used because it was sent to the signer before, or came from peers and was abandoned: blocks from
     /// peers carry our key's signature. `epoch` is the parent's L1 origin, which is canonical.
-    async fn sent_before(&self, parent: &Payload, epoch: BlockId) -> Result<Option<B256>, SequencerError> {
+    async fn sent_before(&mut self, parent: &Payload, epoch: BlockId) -> Result<Option<B256>, SequencerError> {
         let number = parent.number() + 1;
         let sent = self.chain.signed(number, parent.hash)?;
         let mut guards = Vec::new();
@@ -264,16 +267,43 @@ impl Sequencer {
         let mut next = NextL1::NotAsked;
         loop {
             match waiting::turn(&guards, epoch.hash, next) {
-                Turn::Build => return Ok(None),
-                Turn::Again(hash) => return Ok(Some(hash)),
+                Turn::Build => {
+                    return match guards.last() {
+                        Some(last) => self.confirm_reorg(parent.hash, last.hash).map(|()| None),
+                        None => Ok(None),
+                    };
+                }
+                Turn::Again(hash) => {
+                    self.reorganised = None;
+                    return Ok(Some(hash));
+                }
                 Turn::AskNext => next = self.origins.after(epoch).await?.map_or(NextL1::Missing, NextL1::Known),
                 Turn::Unknown(hash) => return Err(SequencerError::OriginAhead(BlockId { number: epoch.number + 1, hash })),
             }
         }
     }
 
+    /// Fails until L1 has contradicted the origins of all blocks on `parent` that may be signed [`CONFIRMATIONS`] times in a row: one
+    /// stale answer must not lead to a second signed block.
+    fn confirm_reorg(&mut self, parent: B256, last: B256) -> Result<(), SequencerError> {
+        let times = 1 + self.reorganised.take_if(|(on, _)| *on == parent).map_or(0, |(_, times)| times);
+        if times < CONFIRMATIONS {
+            self.reorganised = Some((parent, times));
+            return Err(SequencerError::SignedBlockReorganised(last));
+        }
+        Ok(())
+    }
+
     fn fetch_sent(&mut self, hash: B256) -> Result<Arc<Payload>, SequencerError> {
-        let payload = self.chain.payload(hash)?.ok_or(SequencerError::SignedBlockLost(hash))?;
+        let found = match self.chain.payload(hash) {
+            Err(ChainError::Stopped) => return Err(ChainError::Stopped.into()),
+            Err(error) => {
+                tracing::warn!(%hash, %error, "a block in the payload log cannot be read");
+                None
+            }
+            Ok(found) => found,
+        };
+        let payload = found.ok_or(SequencerError::SignedBlockLost(hash))?;
         if self.waiting.replace(hash) != Some(hash) {
             tracing::warn!(number = payload.number(), %hash, "a block of this height may have been signed before; it is used again");
         }

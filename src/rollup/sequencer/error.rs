@@ -42,6 +42,11 @@ pub enum SequencerError {
          height. It is used as soon as a peer sends it"
     )]
     SignedBlockLost(B256),
+    #[error(
+        "block {0} may have been signed here for this height, and L1 says that its origin is not canonical: L1 is asked again before \
+         another block is made"
+    )]
+    SignedBlockReorganised(B256),
     #[error("block {hash} may have been signed here for this height, but the chain cannot execute it now: {reason}")]
     SignedBlockWaits { hash: B256, reason: &'static str },
     #[error(

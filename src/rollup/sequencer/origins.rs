@@ -146,8 +146,13 @@ impl Origins {
     }
 
     /// The canonical L1 block after this one, whatever the confirmations.
-    pub(super) async fn after(&self, origin: BlockId) -> Result<Option<B256>, L1Error> {
-        Ok(self.l1.block_by_number(origin.number.saturating_add(1)).await?.map(|block| block.hash))
+    pub(super) async fn after(&self, origin: BlockId) -> Result<Option<B256>, SequencerError> {
+        match self.l1.block_by_number(origin.number.saturating_add(1)).await? {
+            Some(next) if next.parent_hash != origin.hash => {
+                Err(SequencerError::OriginGone { origin, canonical: next.parent_hash })
+            }
+            next => Ok(next.map(|block| block.hash)),
+        }
     }
 
     async fn next(&self, reading: &Reading) -> Result<NextOrigin, L1Error> {

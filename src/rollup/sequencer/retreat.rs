@@ -77,15 +77,19 @@ impl Sequencer {
             Ok::<_, SequencerError>(L2BlockRef::of(&payload, genesis)?.origin)
         };
         let mut search = Search::new(floor.number, head.number);
-        let found = loop {
-            match search.step() {
-                Step::Found(found) => break found,
-                Step::Ask(number) => {
-                    let standing = timeout(START_TIMEOUT, self.origins.standing(origin_of(number)?));
-                    search.answer(number, standing.await.map_err(|_| SequencerError::Slow)??);
+        let searched = timeout(START_TIMEOUT, async {
+            loop {
+                match search.step() {
+                    Step::Found(found) => return Ok::<_, SequencerError>(found),
+                    Step::Ask(number) => search.answer(number, self.origins.standing(origin_of(number)?).await?),
                 }
             }
-        };
+        });
+        let found = searched.await.map_err(|_| SequencerError::Slow)??;
+        // A head that moved during the search is judged by itself.
+        if self.chain.view().head() != head {
+            return Ok(());
+        }
         match found {
             Retreat::Stay => Ok(()),
             Retreat::FloorGone { canonical } => {

@@ -216,7 +216,10 @@ async fn the_head_never_goes_back_below_the_safe_block() {
     let branch = reorganised(&world.l1_headers, 2, 2);
     world.show_l1(&branch);
     // More than enough for the confirmations.
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let stalled = chain.view().head();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(chain.view().head(), stalled, "nothing is built on an origin that is gone");
     assert_eq!(chain.view().hash_of(head.number).unwrap(), Some(head.hash));
     assert!(handle.active(), "it goes on trying");
     // L1 returns to the branch of the safe block.

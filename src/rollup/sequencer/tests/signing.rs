@@ -254,3 +254,31 @@ async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_move
         assert!(other.is_none_or(|other| other.hash == one.hash), "two signed blocks of height {} on one parent", one.number());
     }
 }
+
+#[tokio::test]
+async fn one_stale_answer_of_l1_leads_to_no_second_signed_block() {
+    let world = World::new(6, 2).await;
+    let (chain, _threads) = world.open();
+    let (mut sequencer, _handle) = world.sequencer(&chain, config());
+    let parent = chain.view().payload(0).unwrap().unwrap();
+    let [epoch, next] = [0, 1].map(|at| block(&world.l1_headers[at]));
+    // Sent to the signer on the second L1 block; the answer was lost.
+    let sent = rival_block(&world, &chain, 7).await;
+    chain.log_before_sign(sent.clone(), next.hash).await.unwrap();
+    let orphan = [world.l1_headers[0].clone(), Header { gas_used: 1, ..world.l1_headers[1].clone() }];
+    let reorganised = Err::<Option<B256>, _>(SequencerError::SignedBlockReorganised(sent.hash).to_string());
+    for _ in 0..2 {
+        for _ in 1..CONFIRMATIONS {
+            world.show_l1(&orphan);
+            let answer = sequencer.sent_before(&parent, epoch.id()).await;
+            assert_eq!(answer.map_err(|error| error.to_string()), reorganised);
+        }
+        world.show_l1(&world.l1_headers);
+        assert_eq!(sequencer.sent_before(&parent, epoch.id()).await.unwrap(), Some(sent.hash), "the answers were stale");
+    }
+    world.show_l1(&orphan);
+    for _ in 1..CONFIRMATIONS {
+        sequencer.sent_before(&parent, epoch.id()).await.unwrap_err();
+    }
+    assert_eq!(sequencer.sent_before(&parent, epoch.id()).await.unwrap(), None, "L1 was reorganised");
+}
