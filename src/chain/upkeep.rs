@@ -16,24 +16,27 @@ use tokio_util::sync::CancellationToken;
 /// Blocks that are reported to the pool at a time, so that a walk over many blocks takes bounded memory.
 const MAX_STEPS: usize = 1000;
 
-/// Runs until the token is cancelled.
-pub async fn run(chain: Chain, token: CancellationToken) -> anyhow::Result<()> {
+/// Follows the head from the present one on, until the token is cancelled. The position is taken at the call, so no head between the call
+/// and the first poll is missed.
+pub fn run(chain: Chain, token: CancellationToken) -> impl Future<Output = anyhow::Result<()>> + Send {
     let mut heads = chain.heads();
     let mut cursor = Cursor::new(chain.view().head());
-    loop {
-        tokio::select! {
-            () = token.cancelled() => return Ok(()),
-            changed = heads.changed() => if changed.is_err() { return Ok(()) },
-        }
-        heads.mark_unchanged();
-        let chain = chain.clone();
-        cursor = tokio::task::spawn_blocking(move || {
-            if let Err(error) = follow(&chain, &mut cursor) {
-                tracing::error!(%error, "the pool could not follow the head");
+    async move {
+        loop {
+            tokio::select! {
+                () = token.cancelled() => return Ok(()),
+                changed = heads.changed() => if changed.is_err() { return Ok(()) },
             }
-            cursor
-        })
-        .await?;
+            heads.mark_unchanged();
+            let chain = chain.clone();
+            cursor = tokio::task::spawn_blocking(move || {
+                if let Err(error) = follow(&chain, &mut cursor) {
+                    tracing::error!(%error, "the pool could not follow the head");
+                }
+                cursor
+            })
+            .await?;
+        }
     }
 }
 

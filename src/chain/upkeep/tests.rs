@@ -64,9 +64,12 @@ async fn the_pool_follows_the_chain_over_reorgs() {
         let before = chain.pool().version();
         chain.insert(block.payload.clone(), Provenance::Engine).await.unwrap();
         chain.forkchoice(block.payload.hash, None, None).await.unwrap();
-        while chain.pool().version() == before {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let followed = async {
+            while chain.pool().version() == before {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), followed).await.expect("the pool follows the head");
     };
 
     // Mined: they leave, and what waits behind the gap goes on waiting.
