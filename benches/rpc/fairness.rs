@@ -67,7 +67,11 @@ fn row(addr: SocketAddr, name: &str, honest: &Value, attackers: usize, attack: &
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let Ok(mut client) = Client::connect(addr, 2 * PATIENCE) else { continue };
-                    while !over.load(Ordering::Relaxed) && client.call("eth_call", attack).is_ok() {}
+                    while !over.load(Ordering::Relaxed) {
+                        if client.call("eth_call", attack).is_err() {
+                            break;
+                        }
+                    }
                 }
             });
         }

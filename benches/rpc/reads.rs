@@ -62,7 +62,7 @@ pub fn prepare(folder: &Path, server: impl Fn() -> Command) -> Prepared {
         let raw = fill(&mut ground, number);
         transactions.push(keccak256(&raw[number % raw.len()]));
         let block = runtime.block_on(ground.seal(&chain, raw));
-        writer.write(&*block).expect("the block is written");
+        writer.write(&block).expect("the block is written");
     }
     writer.finish().expect("the file is written");
     drop(chain);

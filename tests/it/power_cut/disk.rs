@@ -244,9 +244,9 @@ impl Disk {
             false => (self.open.get(&call.number(2 * which)?)?.borrow().node, &*path),
         };
         let mut at = base;
-        let mut names = inside.iter().map(|name| name.to_string_lossy().into_owned()).peekable();
+        let mut names = inside.iter().map(|name| name.to_string_lossy().into_owned());
         let mut name = names.next().unwrap_or_default();
-        while let Some(next) = names.next() {
+        for next in names {
             at = *self.entries(at).get(&name)?;
             name = next;
         }
