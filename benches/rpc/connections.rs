@@ -1,4 +1,4 @@
-//! What idle connections cost, and whether a new client is served beside them.
+//! The memory of idle connections, and whether a new client is served beside them.
 
 use super::{Node, client::Client};
 use crate::support::{ms, size};

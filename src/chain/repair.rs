@@ -142,7 +142,7 @@ fn proofs(store: &Store, tell: &mut Tell<'_>) -> Result<bool, RepairError> {
     Ok(!report.is_sound())
 }
 
-/// What the repair of blocks has written, and what is left to repair.
+/// Rows written by the repair of blocks, and blocks that still need a repair.
 struct RepairedBlocks {
     /// Index rows written.
     index: u64,

@@ -92,7 +92,7 @@ fn equal(what: &str, ours: &Value, theirs: &Value) -> Result<(), String> {
     if differences.is_empty() { Ok(()) } else { Err(differences.join("\n")) }
 }
 
-/// What two refusals have in common: the code of an error, or that there is none.
+/// The comparable part of a refusal: the code of the error, if there is one.
 fn code(answer: &Answer) -> Value {
     match answer {
         Ok(_) => "accepted".into(),

@@ -267,7 +267,7 @@ fn a_sequencer_writes_and_syncs_a_block_before_it_asks_for_its_signature() {
     let mut rng = StdRng::seed_from_u64(seed());
     let payloads = logged(&log);
 
-    // What was written to journals of the log: the call, and when it had ended. Syncs of these: from when to when.
+    // Writes to journals of the log: the call, and when it had ended. Syncs of these: from when to when.
     let (mut writes, mut syncs) = (vec![], vec![]);
     let mut begun = BTreeMap::new();
     let mut signed = BTreeSet::new();

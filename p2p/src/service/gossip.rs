@@ -41,7 +41,7 @@ pub(super) struct Unheard {
     full: HashSet<PeerId>,
 }
 
-/// What the one-second tick does with a kept block.
+/// The action of the one-second tick on a kept block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextStep {
     /// Keep it for the next subscriber.

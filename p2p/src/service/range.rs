@@ -49,7 +49,7 @@ pub struct Ranging {
     watch: Watch,
 }
 
-/// What was logged about a gap, and when.
+/// The last log line about a gap, and its time.
 #[derive(Debug, Default)]
 struct Watch {
     /// When progress was last logged, and the blocks that had arrived by then.

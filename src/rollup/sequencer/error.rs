@@ -58,7 +58,7 @@ pub enum SequencerError {
     Unsigned { number: u64, cause: SignerError },
 }
 
-/// What a failed step means for the loop.
+/// The effect of a failed step on the loop.
 pub(super) enum Consequence {
     Retry(Failure),
     /// L1 contradicts the head's origin. The head is rewound only after repeated checks ([`super::CONFIRMATIONS`]).

@@ -296,7 +296,7 @@ async fn fee_history_is_bounded() {
     assert_eq!(history["baseFeePerBlobGas"], json!(["0x0", "0x0", "0x0"]));
 }
 
-/// What is answered from memory, from the store and from what was decoded before is the same.
+/// Answers are the same whether they come from memory, from the store or from blocks that were decoded before.
 #[tokio::test]
 async fn receipts_read_alone_are_those_of_the_block() {
     let mut chain = Chain::new(Fork::Jovian);

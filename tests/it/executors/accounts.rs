@@ -28,7 +28,7 @@ impl Account {
     }
 }
 
-/// Who begins with ether.
+/// Accounts that hold ether at genesis.
 pub fn funded() -> Vec<Address> {
     users().iter().chain(&authorities()).map(|account| account.address).collect()
 }

@@ -47,7 +47,7 @@ pub struct Head {
     pub base_fee: u64,
 }
 
-/// What a transaction does.
+/// The effect of a generated transaction.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub to: Address,
