@@ -12,9 +12,14 @@ fn main() {
     let root = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     let commit = release.then(|| commit(Path::new(&root))).flatten();
-    let version = commit.as_ref().map_or(package.clone(), |commit| format!("{package}-{commit}"));
+    let version = commit
+        .as_ref()
+        .map_or(package.clone(), |commit| format!("{package}-{commit}"));
     println!("cargo:rustc-env=STARLING_VERSION={version}");
-    println!("cargo:rustc-env=STARLING_COMMIT={}", commit.unwrap_or("0".repeat(DIGITS)));
+    println!(
+        "cargo:rustc-env=STARLING_COMMIT={}",
+        commit.unwrap_or("0".repeat(DIGITS))
+    );
 }
 
 /// The commit that this folder is the work tree of.
@@ -22,13 +27,23 @@ fn commit(root: &Path) -> Option<String> {
     // Without it, git would answer for whatever repository a tarball was unpacked in.
     root.join(".git").exists().then_some(())?;
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
+        let output = Command::new("git")
+            .arg("-C")
+            .arg(root)
+            .args(arguments)
+            .output()
+            .ok()?;
         let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
         (output.status.success() && !text.is_empty()).then_some(text)
     };
     // Every commit and every checkout adds a line there.
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).map(|log| root.join(log)).filter(|log| log.exists()) {
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
+        .map(|log| root.join(log))
+        .filter(|log| log.exists())
+    {
         println!("cargo:rerun-if-changed={}", log.display());
     }
-    git(&["rev-parse", "HEAD"])?.get(..DIGITS).map(str::to_owned)
+    git(&["rev-parse", "HEAD"])?
+        .get(..DIGITS)
+        .map(str::to_owned)
 }

@@ -55,7 +55,10 @@ fn main() {
 async fn make() {
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
     let rate = size("STARLING_BENCH_RATE", 100) as u32;
-    let (time, before) = (Duration::from_secs(60 * size("STARLING_BENCH_MINUTES", 1) as u64), size("STARLING_BENCH_BLOCKS", 0));
+    let (time, before) = (
+        Duration::from_secs(60 * size("STARLING_BENCH_MINUTES", 1) as u64),
+        size("STARLING_BENCH_BLOCKS", 0),
+    );
     let transfers = size("STARLING_BENCH_TRANSFERS", 10);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
@@ -67,18 +70,37 @@ async fn make() {
             copy(&kept, &path("node"));
             state
         }
-        None => begin(&mut ground, &path("node"), accounts, before as u64, transfers).await,
+        None => {
+            begin(
+                &mut ground,
+                &path("node"),
+                accounts,
+                before as u64,
+                transfers,
+            )
+            .await
+        }
     };
     ground.genesis.overlay = Default::default();
     // The disk is the node's alone if memory has room.
-    let roomy = |stat: nix::sys::statvfs::Statvfs| stat.blocks_available() * stat.fragment_size() > state + MAKER;
+    let roomy = |stat: nix::sys::statvfs::Statvfs| {
+        stat.blocks_available() * stat.fragment_size() > state + MAKER
+    };
     let in_memory = nix::sys::statvfs::statvfs(MEMORY).is_ok_and(roomy);
-    let maker = if in_memory { tempfile::tempdir_in(MEMORY) } else { tempfile::tempdir() };
+    let maker = if in_memory {
+        tempfile::tempdir_in(MEMORY)
+    } else {
+        tempfile::tempdir()
+    };
     let maker = maker.expect("a temporary folder");
     copy(&path("node"), maker.path());
 
     let program = std::env::current_exe().expect("the bench has a path");
-    let mut node = Command::new(program).env(CHILD, path("node")).stdin(Stdio::piped()).spawn().expect("it runs");
+    let mut node = Command::new(program)
+        .env(CHILD, path("node"))
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("it runs");
     let mut pipe = BufWriter::new(node.stdin.take().expect("its input"));
     let (chain, threads) = open(maker.path(), 1);
     ground.resume(&chain);
@@ -98,17 +120,34 @@ async fn make() {
     drop(chain);
     threads.stop().expect("the chain is stored");
     let blocks = stats::folder(&path("node")).saturating_sub(state) as f64;
-    println!("on the disk {:.0} MB more, {:.0} bytes a block", blocks / 1e6, blocks / f64::from(made));
+    println!(
+        "on the disk {:.0} MB more, {:.0} bytes a block",
+        blocks / 1e6,
+        blocks / f64::from(made)
+    );
 }
 
 /// Makes the chain that is there when the node begins, of so many blocks, or the rest of it. Tells the bytes that it takes.
-async fn begin(ground: &mut Ground, datadir: &Path, accounts: usize, blocks: u64, transfers: usize) -> u64 {
+async fn begin(
+    ground: &mut Ground,
+    datadir: &Path,
+    accounts: usize,
+    blocks: u64,
+    transfers: usize,
+) -> u64 {
     let new = chain::init(datadir, &ground.genesis).expect("the data directory is made");
     let state = stats::folder(datadir);
     if new {
-        println!("{accounts} accounts on {:.0} MB of disk, {:.0} bytes each", state as f64 / 1e6, state as f64 / accounts as f64);
+        println!(
+            "{accounts} accounts on {:.0} MB of disk, {:.0} bytes each",
+            state as f64 / 1e6,
+            state as f64 / accounts as f64
+        );
     }
-    println!("blocks of {transfers} transfers; a cache of {} MB", options(datadir).cache >> 20);
+    println!(
+        "blocks of {transfers} transfers; a cache of {} MB",
+        options(datadir).cache >> 20
+    );
     let ((chain, threads), begun) = (open(datadir, HISTORY), Instant::now());
     ground.resume(&chain);
     let there = chain.view().head().number;
@@ -118,7 +157,10 @@ async fn begin(ground: &mut Ground, datadir: &Path, accounts: usize, blocks: u64
     for made in there + 1..=blocks {
         finalize(&chain, &*ground.extend(&chain, transfers).await).await;
         if made.is_multiple_of(100_000) {
-            println!("{made} blocks before, after {:.0} minutes", begun.elapsed().as_secs_f64() / 60.0);
+            println!(
+                "{made} blocks before, after {:.0} minutes",
+                begun.elapsed().as_secs_f64() / 60.0
+            );
         }
     }
     drop(chain);
@@ -126,7 +168,11 @@ async fn begin(ground: &mut Ground, datadir: &Path, accounts: usize, blocks: u64
     let whole = stats::folder(datadir);
     if blocks > 0 && new {
         let more = whole.saturating_sub(state) as f64;
-        println!("{blocks} blocks before on {:.0} MB, {:.0} bytes each", more / 1e6, more / blocks as f64);
+        println!(
+            "{blocks} blocks before on {:.0} MB, {:.0} bytes each",
+            more / 1e6,
+            more / blocks as f64
+        );
     }
     whole
 }
@@ -134,15 +180,25 @@ async fn begin(ground: &mut Ground, datadir: &Path, accounts: usize, blocks: u64
 /// Once in a while: what is far behind the head is final.
 async fn finalize(chain: &Chain, head: &Payload) {
     if head.number().is_multiple_of(FINALIZED)
-        && let Some(hash) = chain.view().hash_of(head.number() - FINALIZED).expect("a read")
+        && let Some(hash) = chain
+            .view()
+            .hash_of(head.number() - FINALIZED)
+            .expect("a read")
     {
-        chain.forkchoice(head.hash, Some(hash), Some(hash)).await.expect("it is on the branch of the head");
+        chain
+            .forkchoice(head.hash, Some(hash), Some(hash))
+            .await
+            .expect("it is on the branch of the head");
     }
 }
 
 fn options(datadir: &Path) -> Options {
     let cache = (size("STARLING_BENCH_CACHE", 128) as u64) << 20;
-    Options { datadir: datadir.to_owned(), cache, commit_interval: Duration::from_secs(1) }
+    Options {
+        datadir: datadir.to_owned(),
+        cache,
+        commit_interval: Duration::from_secs(1),
+    }
 }
 
 fn open(datadir: &Path, states: u64) -> (Chain, Threads) {
@@ -155,16 +211,29 @@ fn open(datadir: &Path, states: u64) -> (Chain, Threads) {
 async fn node(datadir: &Path) {
     let (chain, threads) = open(datadir, HISTORY);
     let mut pipe = BufReader::new(std::io::stdin());
-    let (overslept, read) = (Probe::watch(oversleep), Probe::watch(disk_read(datadir.parent().expect("a folder"))));
+    let (overslept, read) = (
+        Probe::watch(oversleep),
+        Probe::watch(disk_read(datadir.parent().expect("a folder"))),
+    );
     let (mut all, mut minute, mut late) = (Times::default(), Times::default(), Vec::new());
     let (mut row, begun) = (Instant::now(), Instant::now());
-    println!("  minute   blocks    p50 ms    p99 ms    max ms   resident MB   at most   overslept ms   disk read ms");
+    println!(
+        "  minute   blocks    p50 ms    p99 ms    max ms   resident MB   at most   overslept ms   disk read ms"
+    );
     while let Some(wire) = frames::read(&mut pipe) {
-        let decoded = WirePayload::decode(PayloadVersion::V4, &wire).expect("a payload").into_payload();
+        let decoded = WirePayload::decode(PayloadVersion::V4, &wire)
+            .expect("a payload")
+            .into_payload();
         let payload = Arc::new(decoded.expect("it is whole"));
         let sent = Instant::now();
-        let provenance = Provenance::Linked { tip: payload.number() };
-        let inserted = chain.submit(payload.clone(), provenance).await.expect("the chain runs").await;
+        let provenance = Provenance::Linked {
+            tip: payload.number(),
+        };
+        let inserted = chain
+            .submit(payload.clone(), provenance)
+            .await
+            .expect("the chain runs")
+            .await;
         assert_eq!(inserted.expect("the chain runs"), Inserted::Valid);
         let ended = Instant::now();
         all.push(ended - sent);
@@ -185,7 +254,10 @@ async fn node(datadir: &Path) {
             (minute, row) = (Times::default(), Instant::now());
         }
     }
-    let of_disk = late.iter().filter(|(from, to)| *to - *from < STALL_BAR + read.slow_within(*from, *to)).count();
+    let of_disk = late
+        .iter()
+        .filter(|(from, to)| *to - *from < STALL_BAR + read.slow_within(*from, *to))
+        .count();
     let [p50, p99, max] = [50, 99, 100].map(|percent| ms(all.percentile(percent)));
     println!(
         "{} blocks in {:.1} minutes: p50 {p50:.3} ms, p99 {p99:.3} ms, at most {max:.3} ms",
@@ -200,7 +272,11 @@ async fn node(datadir: &Path) {
     drop(chain);
     threads.stop().expect("the chain is stored");
     let (last, peak) = process::resident();
-    println!("resident at most {:.0} MB (bar {MEMORY_BAR:.0}), at the end {:.0} MB", peak as f64 / 1e6, last as f64 / 1e6);
+    println!(
+        "resident at most {:.0} MB (bar {MEMORY_BAR:.0}), at the end {:.0} MB",
+        peak as f64 / 1e6,
+        last as f64 / 1e6
+    );
 }
 
 /// Something that is done again and again by a thread of its own, and how long it took.
@@ -241,7 +317,15 @@ impl Probe {
     /// How much of this time it was slow.
     fn slow_within(&self, from: Instant, to: Instant) -> Duration {
         let taken = self.0.lock().expect("nobody panics");
-        taken.slow.iter().map(|(begun, ended)| (*ended).min(to).saturating_duration_since((*begun).max(from))).sum()
+        taken
+            .slow
+            .iter()
+            .map(|(begun, ended)| {
+                (*ended)
+                    .min(to)
+                    .saturating_duration_since((*begun).max(from))
+            })
+            .sum()
     }
 }
 
@@ -261,14 +345,19 @@ fn disk_read(folder: &Path) -> impl FnMut() -> Duration + Send + 'static {
     let path = folder.join("probe");
     let direct = nix::fcntl::OFlag::O_DIRECT.bits();
     std::fs::write(&path, vec![1; PAGES as usize * size_of::<Page>()]).expect("a file");
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(direct).open(&path).expect("the disk is read directly");
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(direct)
+        .open(&path)
+        .expect("the disk is read directly");
     file.sync_all().expect("a sync");
     let (mut page, mut turn) = (Box::new(Page([0; 4096])), 0);
     move || {
         std::thread::sleep(Duration::from_millis(10));
         turn += 1;
         let begun = Instant::now();
-        file.read_exact_at(&mut page.0, turn * 1021 % PAGES * size_of::<Page>() as u64).expect("a read");
+        file.read_exact_at(&mut page.0, turn * 1021 % PAGES * size_of::<Page>() as u64)
+            .expect("a read");
         begun.elapsed()
     }
 }

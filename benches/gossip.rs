@@ -31,9 +31,18 @@ struct Node {
 }
 
 impl Node {
-    fn start(chain: &Chain, ground: &Ground, static_peers: Vec<Multiaddr>, token: &CancellationToken) -> Self {
+    fn start(
+        chain: &Chain,
+        ground: &Ground,
+        static_peers: Vec<Multiaddr>,
+        token: &CancellationToken,
+    ) -> Self {
         let rollup = &ground.rollup;
-        let genesis = Genesis { id: rollup.genesis.l2, time: rollup.genesis.l2_time, block_time: rollup.block_time };
+        let genesis = Genesis {
+            id: rollup.genesis.l2,
+            time: rollup.genesis.l2_time,
+            block_time: rollup.block_time,
+        };
         let config = Config {
             listen_ip: [127, 0, 0, 1].into(),
             listen_tcp: 0,
@@ -41,17 +50,34 @@ impl Node {
             unsafe_block_signer: Some(sign::address(&support::sequencer())),
             // The blocks carry the seconds of the past, so that they need not be waited for.
             gossip_threshold: Duration::from_secs(1 << 30),
-            ..Config::new(Keypair::generate_secp256k1(), rollup.l2_chain_id, rollup.forks.clone(), genesis)
+            ..Config::new(
+                Keypair::generate_secp256k1(),
+                rollup.l2_chain_id,
+                rollup.forks.clone(),
+                genesis,
+            )
         };
-        let (service, network, events) = Service::new(config, Arc::new(chain.clone())).expect("the swarm starts");
+        let (service, network, events) =
+            Service::new(config, Arc::new(chain.clone())).expect("the swarm starts");
         let mut tasks = JoinSet::new();
         let running = token.clone();
         tasks.spawn(async move {
             service.run(running).await;
             Ok(())
         });
-        tasks.spawn(follow::run(chain.clone(), None, network.clone(), events, token.clone()));
-        tasks.spawn(follow::report_heads(chain.clone(), network.clone(), rollup.genesis.l2, token.clone()));
+        tasks.spawn(follow::run(
+            chain.clone(),
+            None,
+            network.clone(),
+            events,
+            token.clone(),
+        ));
+        tasks.spawn(follow::report_heads(
+            chain.clone(),
+            network.clone(),
+            rollup.genesis.l2,
+            token.clone(),
+        ));
         Self { network, tasks }
     }
 }
@@ -62,13 +88,25 @@ fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut ground = Ground::new(support::unix_now() - blocks as u64 - 10, accounts);
-    let [sequencer, replica, alone] = ["sequencer", "replica", "alone"].map(|name| ground.open(&folder.path().join(name)));
+    let [sequencer, replica, alone] =
+        ["sequencer", "replica", "alone"].map(|name| ground.open(&folder.path().join(name)));
 
-    let (mut gossip, mut import, mut later, mut bare) = (Times::default(), Times::default(), Times::default(), Times::default());
+    let (mut gossip, mut import, mut later, mut bare) = (
+        Times::default(),
+        Times::default(),
+        Times::default(),
+        Times::default(),
+    );
     let token = CancellationToken::new();
     let bytes = runtime.block_on(async {
         let first = Node::start(&sequencer.0, &ground, vec![], &token);
-        let address = first.network.listen_addrs().wait_for(|all| !all.is_empty()).await.expect("the swarm runs")[0].clone();
+        let address = first
+            .network
+            .listen_addrs()
+            .wait_for(|all| !all.is_empty())
+            .await
+            .expect("the swarm runs")[0]
+            .clone();
         let second = Node::start(&replica.0, &ground, vec![address], &token);
         connected(&[&first.network, &second.network]).await;
 
@@ -84,7 +122,16 @@ fn main() {
             let by_gossip = publish(&first.network, &replica.0, &block, signature).await;
             tokio::time::sleep(PAUSE).await;
             let begun = Instant::now();
-            alone.0.follow(block.clone(), Provenance::Linked { tip: block.number() }).await.expect("the chain runs");
+            alone
+                .0
+                .follow(
+                    block.clone(),
+                    Provenance::Linked {
+                        tip: block.number(),
+                    },
+                )
+                .await
+                .expect("the chain runs");
             let by_hand = begun.elapsed();
             assert_eq!(alone.0.view().head(), block.id());
             gossip.push(by_gossip);
@@ -105,7 +152,10 @@ fn main() {
         threads.stop().expect("the chain is stored");
     }
 
-    println!("gossip of {blocks} blocks of {transfers} transfers over loopback, {} bytes each", bytes / blocks.max(1));
+    println!(
+        "gossip of {blocks} blocks of {transfers} transfers over loopback, {} bytes each",
+        bytes / blocks.max(1)
+    );
     print_times("publish to head on the replica", &gossip);
     print_times("import alone", &import);
     print_times("difference, block by block", &later);
@@ -117,16 +167,27 @@ fn main() {
     );
     let above = ms(gossip.percentile(99)) - ms(import.percentile(99));
     let strict = ms(gossip.percentile(99)) - ms(import.percentile(50));
-    println!("p99 above the p99 of import: {above:.2} ms; above its median: {strict:.2} ms; the bar is {:.0} ms", ms(BAR));
+    println!(
+        "p99 above the p99 of import: {above:.2} ms; above its median: {strict:.2} ms; the bar is {:.0} ms",
+        ms(BAR)
+    );
 }
 
 /// Gossips a block and waits until it is the head of the replica's chain.
-async fn publish(network: &Network, replica: &Chain, block: &Arc<Payload>, signature: [u8; 65]) -> Duration {
+async fn publish(
+    network: &Network,
+    replica: &Chain,
+    block: &Arc<Payload>,
+    signature: [u8; 65],
+) -> Duration {
     let mut heads = replica.heads();
     let begun = Instant::now();
     network.publish(block.clone(), signature).await;
     let arrived = heads.wait_for(|heads| heads.head.hash == block.hash);
-    tokio::time::timeout(PATIENCE, arrived).await.expect("the block arrives").expect("the replica runs");
+    tokio::time::timeout(PATIENCE, arrived)
+        .await
+        .expect("the block arrives")
+        .expect("the replica runs");
     begun.elapsed()
 }
 
@@ -149,7 +210,8 @@ struct Wire {
 impl Wire {
     fn new() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let near = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+        let near =
+            TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
         let (mut far, _) = listener.accept().expect("a connection");
         for end in [&near, &far] {
             end.set_nodelay(true).expect("an option of TCP");

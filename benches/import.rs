@@ -88,8 +88,16 @@ fn main() {
         for _ in 0..blocks {
             chain.push(full_block(&mut ground, &mut load, &source, rounds).await);
         }
-        chain.iter().for_each(|block| frames::write(&mut file, block));
-        let full = section(&format!("full blocks: {blocks} of {} Mgas", gas / 1_000_000), &target, &chain, &mut parts).await;
+        chain
+            .iter()
+            .for_each(|block| frames::write(&mut file, block));
+        let full = section(
+            &format!("full blocks: {blocks} of {} Mgas", gas / 1_000_000),
+            &target,
+            &chain,
+            &mut parts,
+        )
+        .await;
 
         let batch = parts.batch_bytes as f64 / chain.len() as f64;
 
@@ -97,17 +105,30 @@ fn main() {
         for _ in 0..small {
             chain.push(ground.extend(&source, TRANSFERS_OF_SMALL).await);
         }
-        chain.iter().for_each(|block| frames::write(&mut file, block));
+        chain
+            .iter()
+            .for_each(|block| frames::write(&mut file, block));
         let title = format!("small blocks: {small} of {TRANSFERS_OF_SMALL} transfers");
         let small = section(&title, &target, &chain, &mut parts).await;
 
         let more = minutes as f64 * 60.0 * full.blocks / full.wall.as_secs_f64();
         for _ in full.blocks as usize..more as usize {
-            frames::write(&mut file, &*full_block(&mut ground, &mut load, &source, rounds).await);
+            frames::write(
+                &mut file,
+                &*full_block(&mut ground, &mut load, &source, rounds).await,
+            );
         }
         file.flush().expect("the file is written");
-        let memory = memory(&path("child"), &path("blocks"), batch * more.max(full.blocks));
-        println!("\n{} · {} · {memory}", full.closing(), small.closing_small());
+        let memory = memory(
+            &path("child"),
+            &path("blocks"),
+            batch * more.max(full.blocks),
+        );
+        println!(
+            "\n{} · {} · {memory}",
+            full.closing(),
+            small.closing_small()
+        );
     });
     for (chain, threads) in [(source, threads), (target, target_threads)] {
         drop(chain);
@@ -115,13 +136,22 @@ fn main() {
     }
 }
 
-async fn full_block(ground: &mut Ground, load: &mut Load, source: &Chain, rounds: usize) -> Arc<Payload> {
+async fn full_block(
+    ground: &mut Ground,
+    load: &mut Load,
+    source: &Chain,
+    rounds: usize,
+) -> Arc<Payload> {
     let transactions = load.rounds(ground, rounds);
     ground.seal(source, transactions).await
 }
 
 fn open(datadir: &Path) -> (Chain, Threads) {
-    let options = Options { datadir: datadir.to_owned(), cache: cache(), commit_interval: Duration::from_secs(1) };
+    let options = Options {
+        datadir: datadir.to_owned(),
+        cache: cache(),
+        commit_interval: Duration::from_secs(1),
+    };
     Chain::open(&options).expect("the chain opens")
 }
 
@@ -137,11 +167,19 @@ struct Figures {
 
 /// Imports the blocks at full speed, a chunk at a time, and measures the parts of each chunk after it. The time of a chunk ends when
 /// all of it is in the store.
-async fn section(title: &str, target: &Chain, chain: &[Arc<Payload>], parts: &mut Parts) -> Figures {
+async fn section(
+    title: &str,
+    target: &Chain,
+    chain: &[Arc<Payload>],
+    parts: &mut Parts,
+) -> Figures {
     parts.clear();
     let (mut wall, mut threads) = (Duration::ZERO, process::Threads::default());
     for chunk in chain.chunks(CHUNK) {
-        let wire: Vec<Bytes> = chunk.iter().map(|payload| payload.to_wire(PayloadVersion::V4).into()).collect();
+        let wire: Vec<Bytes> = chunk
+            .iter()
+            .map(|payload| payload.to_wire(PayloadVersion::V4).into())
+            .collect();
         let (before, begun) = (process::Threads::now(), Instant::now());
         import(target, stream::iter(wire)).await;
         while target.view().stored() != target.view().head() {
@@ -149,11 +187,17 @@ async fn section(title: &str, target: &Chain, chain: &[Arc<Payload>], parts: &mu
         }
         wall += begun.elapsed();
         threads.add(&process::Threads::now().since(&before));
-        chunk.iter().for_each(|payload| parts.measure(target, payload));
+        chunk
+            .iter()
+            .for_each(|payload| parts.measure(target, payload));
     }
     let figures = Figures {
         blocks: chain.len() as f64,
-        mgas: chain.iter().map(|payload| payload.header.gas_used).sum::<u64>() as f64 / 1e6,
+        mgas: chain
+            .iter()
+            .map(|payload| payload.header.gas_used)
+            .sum::<u64>() as f64
+            / 1e6,
         wall,
         processor: threads.sum(),
         parts: parts.sum(),
@@ -167,7 +211,9 @@ async fn section(title: &str, target: &Chain, chain: &[Arc<Payload>], parts: &mu
 async fn import(chain: &Chain, wire: impl stream::Stream<Item = Bytes>) {
     let decode = |bytes: Bytes| {
         tokio::task::spawn_blocking(move || {
-            WirePayload::decode(PayloadVersion::V4, &bytes)?.into_payload().map_err(anyhow::Error::from)
+            WirePayload::decode(PayloadVersion::V4, &bytes)?
+                .into_payload()
+                .map_err(anyhow::Error::from)
         })
     };
     let mut answers = std::pin::pin!(
@@ -175,7 +221,9 @@ async fn import(chain: &Chain, wire: impl stream::Stream<Item = Bytes>) {
             .buffered(AHEAD)
             .map(|payload| Arc::new(payload.expect("decoding ends").expect("it is a payload")))
             .then(|payload| {
-                let provenance = Provenance::Linked { tip: payload.number() };
+                let provenance = Provenance::Linked {
+                    tip: payload.number(),
+                };
                 chain.submit(payload, provenance)
             })
             .map(|submitted| submitted.expect("the chain runs"))
@@ -195,10 +243,22 @@ impl Figures {
         self.wall.as_secs_f64() / other.as_secs_f64()
     }
 
-    fn print(&self, title: &str, chain: &[Arc<Payload>], parts: &Parts, threads: &process::Threads) {
-        let transactions = chain.iter().map(|payload| payload.transactions.len()).sum::<usize>() as f64;
-        let [gas, transactions, batch] = [self.mgas, transactions, parts.batch_bytes as f64 / 1e3].map(|sum| sum / self.blocks);
-        println!("\n{title}: {transactions:.0} transactions, {gas:.1} Mgas, a batch of {batch:.0} kB each");
+    fn print(
+        &self,
+        title: &str,
+        chain: &[Arc<Payload>],
+        parts: &Parts,
+        threads: &process::Threads,
+    ) {
+        let transactions = chain
+            .iter()
+            .map(|payload| payload.transactions.len())
+            .sum::<usize>() as f64;
+        let [gas, transactions, batch] =
+            [self.mgas, transactions, parts.batch_bytes as f64 / 1e3].map(|sum| sum / self.blocks);
+        println!(
+            "\n{title}: {transactions:.0} transactions, {gas:.1} Mgas, a batch of {batch:.0} kB each"
+        );
         let rows = [
             ("sender recovery, all cores", parts.recovery.sum()),
             ("bare op-revm", parts.evm.sum()),
@@ -208,7 +268,11 @@ impl Figures {
             ("import", self.wall),
         ];
         for (name, time) in rows {
-            println!("  {name:<30} {:>9.3} ms a block {:>8.0} Mgas/s", self.per_block(time), self.mgas / time.as_secs_f64());
+            println!(
+                "  {name:<30} {:>9.3} ms a block {:>8.0} Mgas/s",
+                self.per_block(time),
+                self.mgas / time.as_secs_f64()
+            );
         }
         println!(
             "  ratio to the sum of the parts {:.2} (bar {BAR}), to bare op-revm {:.2}",
@@ -216,12 +280,16 @@ impl Figures {
             self.ratio(self.evm)
         );
         // What it costs whatever else the machine does; the database's own threads work for both at any time.
-        let [ours, theirs] = [threads.foreground(), parts.processor].map(|time| self.per_block(time));
+        let [ours, theirs] =
+            [threads.foreground(), parts.processor].map(|time| self.per_block(time));
         println!(
             "  processor time without the database's threads {ours:.3} ms, of the parts {theirs:.3} ms, ratio {:.2}",
             ours / theirs
         );
-        println!("  processor time of the import {:.3} ms a block, of that", self.per_block(self.processor));
+        println!(
+            "  processor time of the import {:.3} ms a block, of that",
+            self.per_block(self.processor)
+        );
         for (name, time) in threads.table() {
             println!("    {name:<28} {:>9.3} ms", self.per_block(time));
         }
@@ -229,12 +297,19 @@ impl Figures {
 
     fn closing(&self) -> String {
         let rate = self.mgas / self.wall.as_secs_f64();
-        format!("import {:.2} x its parts, {:.2} x op-revm, {rate:.0} Mgas/s", self.ratio(self.parts), self.ratio(self.evm))
+        format!(
+            "import {:.2} x its parts, {:.2} x op-revm, {rate:.0} Mgas/s",
+            self.ratio(self.parts),
+            self.ratio(self.evm)
+        )
     }
 
     fn closing_small(&self) -> String {
         let rate = self.blocks / self.wall.as_secs_f64();
-        format!("small blocks {rate:.0}/s, {:.2} ms of processor each", self.per_block(self.processor))
+        format!(
+            "small blocks {rate:.0}/s, {:.2} ms of processor each",
+            self.per_block(self.processor)
+        )
     }
 }
 
@@ -242,16 +317,35 @@ impl Figures {
 fn memory(datadir: &Path, blocks: &Path, batch: f64) -> String {
     let program = std::env::current_exe().expect("the bench has a path");
     let paths = std::env::join_paths([datadir, blocks]).expect("the paths can be joined");
-    let output = Command::new(program).env(CHILD, paths).stderr(std::process::Stdio::inherit()).output().expect("it runs");
-    assert!(output.status.success(), "the process of the memory section failed");
+    let output = Command::new(program)
+        .env(CHILD, paths)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .expect("it runs");
+    assert!(
+        output.status.success(),
+        "the process of the memory section failed"
+    );
     let output = String::from_utf8_lossy(&output.stdout);
-    let figures: Vec<f64> = output.split_whitespace().filter_map(|figure| figure.parse().ok()).collect();
-    let [seconds, mgas, fresh, peak, last, written] = figures[..] else { panic!("six figures, not {output}") };
-    println!("\nmemory: {mgas:.0} Mgas in {seconds:.0} s at full speed, {:.0} Mgas/s", mgas / seconds);
-    println!("  resident when fresh {fresh:.0} MB, at the end {last:.0} MB, at most {peak:.0} MB (bar {MEMORY_BAR})");
+    let figures: Vec<f64> = output
+        .split_whitespace()
+        .filter_map(|figure| figure.parse().ok())
+        .collect();
+    let [seconds, mgas, fresh, peak, last, written] = figures[..] else {
+        panic!("six figures, not {output}")
+    };
+    println!(
+        "\nmemory: {mgas:.0} Mgas in {seconds:.0} s at full speed, {:.0} Mgas/s",
+        mgas / seconds
+    );
+    println!(
+        "  resident when fresh {fresh:.0} MB, at the end {last:.0} MB, at most {peak:.0} MB (bar {MEMORY_BAR})"
+    );
     let amplification = written * 1e6 / batch;
     println!("  written {written:.0} MB, {amplification:.2} bytes a byte of batch");
-    format!("at most {peak:.0} MB resident in {seconds:.0} s, {amplification:.2} bytes written a byte of batch")
+    format!(
+        "at most {peak:.0} MB resident in {seconds:.0} s, {amplification:.2} bytes written a byte of batch"
+    )
 }
 
 /// The process of the memory section: imports the file and prints seconds, Mgas, and megabytes: resident when fresh, at most and at the
@@ -261,16 +355,28 @@ async fn child(datadir: &Path, blocks: &Path) {
     let mut file = BufReader::new(File::open(blocks).expect("the file of blocks"));
     let (fresh, _) = process::resident();
     let begun = Instant::now();
-    import(&chain, stream::iter(std::iter::from_fn(|| frames::read(&mut file)))).await;
+    import(
+        &chain,
+        stream::iter(std::iter::from_fn(|| frames::read(&mut file))),
+    )
+    .await;
     let seconds = begun.elapsed().as_secs_f64();
     let (last, peak) = process::resident();
     let view = chain.view();
     let mut gas = 0;
     for number in 1..=view.head().number {
-        gas += view.header_of(number).expect("a header").expect("it is stored").gas_used;
+        gas += view
+            .header_of(number)
+            .expect("a header")
+            .expect("it is stored")
+            .gas_used;
     }
     drop((view, chain));
     threads.stop().expect("the chain is stored");
-    let [fresh, peak, last, written] = [fresh, peak, last, process::written()].map(|bytes| bytes as f64 / 1e6);
-    println!("{seconds} {} {fresh} {peak} {last} {written}", gas as f64 / 1e6);
+    let [fresh, peak, last, written] =
+        [fresh, peak, last, process::written()].map(|bytes| bytes as f64 / 1e6);
+    println!(
+        "{seconds} {} {fresh} {peak} {last} {written}",
+        gas as f64 / 1e6
+    );
 }

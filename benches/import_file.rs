@@ -29,7 +29,10 @@ const RATIO_BAR: f64 = 0.8;
 const CHILD: &str = "STARLING_BENCH_CHILD";
 const MEMORY: &str = "/dev/shm";
 /// As by default.
-const HISTORY: HistoryConfig = HistoryConfig { states: Some(302_400), proofs: 20_000_000_000 };
+const HISTORY: HistoryConfig = HistoryConfig {
+    states: Some(302_400),
+    proofs: 20_000_000_000,
+};
 
 fn main() {
     if let Some(paths) = std::env::var_os(CHILD) {
@@ -37,7 +40,10 @@ fn main() {
         return child(&paths[0], &paths[1]);
     }
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
-    let (blocks, transfers) = (size("STARLING_BENCH_BLOCKS", 5000), size("STARLING_BENCH_TRANSFERS", 10));
+    let (blocks, transfers) = (
+        size("STARLING_BENCH_BLOCKS", 5000),
+        size("STARLING_BENCH_TRANSFERS", 10),
+    );
     let disk = tempfile::tempdir().expect("a temporary folder");
     let memory = tempfile::tempdir_in(MEMORY).expect("a temporary folder in memory");
     let file = memory.path().join("blocks");
@@ -51,12 +57,22 @@ fn main() {
     }
     let (chain, threads) = Chain::open(&options(&genesis)).expect("the chain opens");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(make(&mut spread, &mut ground, &chain, blocks, transfers, &file));
+    runtime.block_on(make(
+        &mut spread,
+        &mut ground,
+        &chain,
+        blocks,
+        transfers,
+        &file,
+    ));
     drop(chain);
     threads.stop().expect("the chain is stored");
     std::fs::remove_dir_all(&genesis).expect("it is no longer needed");
 
-    println!("{blocks} blocks of {transfers} transfers, {accounts} accounts, a cache of {} MB", options(&genesis).cache >> 20);
+    println!(
+        "{blocks} blocks of {transfers} transfers, {accounts} accounts, a cache of {} MB",
+        options(&genesis).cache >> 20
+    );
     let in_memory = import("in memory", &memory.path().join("data"), &file, blocks);
     let durable = import("durable", &disk.path().join("data"), &file, blocks);
     println!(
@@ -66,32 +82,61 @@ fn main() {
 }
 
 /// Makes the blocks and writes them to the file.
-async fn make(spread: &mut Spread, ground: &mut Ground, chain: &Chain, blocks: usize, transfers: usize, file: &Path) {
+async fn make(
+    spread: &mut Spread,
+    ground: &mut Ground,
+    chain: &Chain,
+    blocks: usize,
+    transfers: usize,
+    file: &Path,
+) {
     let mut file = BlockWriter::create(file, false).expect("a file");
     for _ in 0..blocks {
-        file.write(&*spread.block(ground, chain, transfers).await).expect("the block is written");
+        file.write(&*spread.block(ground, chain, transfers).await)
+            .expect("the block is written");
     }
     file.finish().expect("the file is written");
 }
 
 fn options(datadir: &Path) -> Options {
     let cache = (size("STARLING_BENCH_CACHE", 128) as u64) << 20;
-    Options { datadir: datadir.to_owned(), cache, commit_interval: Duration::from_secs(1) }
+    Options {
+        datadir: datadir.to_owned(),
+        cache,
+        commit_interval: Duration::from_secs(1),
+    }
 }
 
 /// Runs the process that imports the file, and prints what it tells. Returns blocks a second.
 fn import(name: &str, datadir: &Path, file: &Path, blocks: usize) -> f64 {
     let program = std::env::current_exe().expect("the bench has a path");
     let paths = std::env::join_paths([datadir, file]).expect("the paths can be joined");
-    let output = Command::new(program).env(CHILD, paths).stderr(Stdio::inherit()).output().expect("it runs");
+    let output = Command::new(program)
+        .env(CHILD, paths)
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("it runs");
     assert!(output.status.success(), "the process that imports failed");
     let output = String::from_utf8_lossy(&output.stdout);
-    let mut rows = output.lines().filter_map(|line| line.rsplit_once(' ')).filter_map(|(name, n)| Some((name, n.parse().ok()?)));
-    let mut figure = |wanted| rows.next().filter(|(name, _)| *name == wanted).map_or(0.0, |(_, figure): (_, f64)| figure);
-    let [seconds, processor, peak, written] = ["seconds", "processor", "peak", "written"].map(&mut figure);
+    let mut rows = output
+        .lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .filter_map(|(name, n)| Some((name, n.parse().ok()?)));
+    let mut figure = |wanted| {
+        rows.next()
+            .filter(|(name, _)| *name == wanted)
+            .map_or(0.0, |(_, figure): (_, f64)| figure)
+    };
+    let [seconds, processor, peak, written] =
+        ["seconds", "processor", "peak", "written"].map(&mut figure);
     let rate = blocks as f64 / seconds;
-    println!("\n{name}: {rate:.0} blocks/s, {seconds:.2} s, at most {peak:.0} MB resident, {written:.0} MB written to devices");
-    println!("  processor time of a block {:>9.3} ms, of that", processor * 1e3 / blocks as f64);
+    println!(
+        "\n{name}: {rate:.0} blocks/s, {seconds:.2} s, at most {peak:.0} MB resident, {written:.0} MB written to devices"
+    );
+    println!(
+        "  processor time of a block {:>9.3} ms, of that",
+        processor * 1e3 / blocks as f64
+    );
     for (thread, seconds) in rows {
         println!("    {thread:<24} {:>9.3} ms", seconds * 1e3 / blocks as f64);
     }
@@ -102,14 +147,26 @@ fn import(name: &str, datadir: &Path, file: &Path, blocks: usize) -> f64 {
 /// processor time of each thread.
 fn child(datadir: &Path, file: &Path) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let (watch, before, begun) = (process::Watch::start(), process::processor(), Instant::now());
+    let (watch, before, begun) = (
+        process::Watch::start(),
+        process::processor(),
+        Instant::now(),
+    );
     let files = [file.to_owned()];
     let imported = transfer::import(options(datadir), HISTORY, &files, CancellationToken::new());
     runtime.block_on(imported).expect("the blocks are imported");
     let (seconds, processor) = (begun.elapsed(), process::processor() - before);
     let (_, peak) = process::resident();
-    println!("seconds {}\nprocessor {}", seconds.as_secs_f64(), processor.as_secs_f64());
-    println!("peak {}\nwritten {}", peak as f64 / 1e6, process::written() as f64 / 1e6);
+    println!(
+        "seconds {}\nprocessor {}",
+        seconds.as_secs_f64(),
+        processor.as_secs_f64()
+    );
+    println!(
+        "peak {}\nwritten {}",
+        peak as f64 / 1e6,
+        process::written() as f64 / 1e6
+    );
     for (name, spent) in watch.stop().table() {
         println!("{name} {}", spent.as_secs_f64());
     }

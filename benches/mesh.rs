@@ -41,18 +41,29 @@ fn main() {
     }
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
-    let seconds = |name: &str, default| Duration::from_secs(size(&format!("STARLING_BENCH_{name}_SECONDS"), default) as u64);
+    let seconds = |name: &str, default| {
+        Duration::from_secs(size(&format!("STARLING_BENCH_{name}_SECONDS"), default) as u64)
+    };
     if wanted("parts") {
         BLOCKS.iter().for_each(|bytes| parts::run(*bytes));
     }
     if wanted("crossing") {
-        let (nodes, blocks) = (size("STARLING_BENCH_NODES", 16), size("STARLING_BENCH_BLOCKS", 300));
-        BLOCKS.iter().for_each(|bytes| runtime.block_on(crossing::run(nodes, blocks, *bytes)));
+        let (nodes, blocks) = (
+            size("STARLING_BENCH_NODES", 16),
+            size("STARLING_BENCH_BLOCKS", 300),
+        );
+        BLOCKS
+            .iter()
+            .for_each(|bytes| runtime.block_on(crossing::run(nodes, blocks, *bytes)));
     }
     if wanted("garbage") {
         runtime.block_on(garbage::run(BLOCKS[0], seconds("GARBAGE", 20)));
     }
     if wanted("memory") {
-        runtime.block_on(memory::run(size("STARLING_BENCH_PEERS", 30), BLOCKS[1], seconds("MEMORY", 60)));
+        runtime.block_on(memory::run(
+            size("STARLING_BENCH_PEERS", 30),
+            BLOCKS[1],
+            seconds("MEMORY", 60),
+        ));
     }
 }

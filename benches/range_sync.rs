@@ -39,32 +39,55 @@ const RATE_BAR: f64 = 1000.0;
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let Some((role, words)) = part::role() else { return runtime.block_on(parent()) };
+    let Some((role, words)) = part::role() else {
+        return runtime.block_on(parent());
+    };
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match (&*role, &words[..]) {
         ("serve", [datadir]) => runtime.block_on(serve(Path::new(datadir))),
-        ("sync", [datadir, target, peers @ ..]) => {
-            runtime.block_on(sync(Path::new(datadir), target.parse().expect("a number"), peers))
+        ("sync", [datadir, target, peers @ ..]) => runtime.block_on(sync(
+            Path::new(datadir),
+            target.parse().expect("a number"),
+            peers,
+        )),
+        ("import", [datadir, file]) => {
+            runtime.block_on(import(Path::new(datadir), Path::new(file)))
         }
-        ("import", [datadir, file]) => runtime.block_on(import(Path::new(datadir), Path::new(file))),
         ("bare", []) => runtime.block_on(reader::serve_bare()),
         ("read", [address, chain_id, number, hash]) => runtime.block_on(async {
             let chain_id = chain_id.parse().expect("a number");
-            reader::read(address, chain_id, number.parse().expect("a number"), hash.parse().expect("a hash")).await;
+            reader::read(
+                address,
+                chain_id,
+                number.parse().expect("a number"),
+                hash.parse().expect("a hash"),
+            )
+            .await;
         }),
-        ("read-bare", [address, bytes]) => runtime.block_on(reader::read_bare(address, bytes.parse().expect("a number"))),
+        ("read-bare", [address, bytes]) => {
+            runtime.block_on(reader::read_bare(address, bytes.parse().expect("a number")))
+        }
         other => panic!("no such part: {other:?}"),
     }
 }
 
 async fn parent() {
-    let [blocks, transfers, accounts] = [("BLOCKS", 50_000), ("TRANSFERS", 10), ("ACCOUNTS", 10_000)]
-        .map(|(name, default)| size(&format!("STARLING_BENCH_{name}"), default));
+    let [blocks, transfers, accounts] =
+        [("BLOCKS", 50_000), ("TRANSFERS", 10), ("ACCOUNTS", 10_000)]
+            .map(|(name, default)| size(&format!("STARLING_BENCH_{name}"), default));
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = |name: &str| folder.path().join(name).to_str().expect("a path of this kind").to_owned();
+    let path = |name: &str| {
+        folder
+            .path()
+            .join(name)
+            .to_str()
+            .expect("a path of this kind")
+            .to_owned()
+    };
     let mut ground = Ground::new(time(blocks), accounts);
     for name in ["late", "import"] {
-        starling::chain::init(Path::new(&path(name)), &ground.genesis).expect("the data directory is made");
+        starling::chain::init(Path::new(&path(name)), &ground.genesis)
+            .expect("the data directory is made");
     }
     let (source, threads) = ground.open(Path::new(&path("first")));
     let mut bytes = 0;
@@ -72,32 +95,71 @@ async fn parent() {
     for _ in 0..blocks {
         let block = ground.extend(&source, transfers).await;
         tip = block.id();
-        bytes += block.transactions.iter().map(|raw| raw.len()).sum::<usize>();
+        bytes += block
+            .transactions
+            .iter()
+            .map(|raw| raw.len())
+            .sum::<usize>();
     }
     drop(source);
     threads.stop().expect("the chain is stored");
     copy(Path::new(&path("first")), Path::new(&path("second")));
     let file = path("blocks");
-    transfer::export(options(Path::new(&path("first"))), Path::new(&file), Some((1, tip.number)), CancellationToken::new())
-        .await
-        .expect("the blocks are exported");
-    println!("{blocks} blocks of {transfers} transfers, {} bytes of transactions each", bytes / blocks.max(1));
+    transfer::export(
+        options(Path::new(&path("first"))),
+        Path::new(&file),
+        Some((1, tip.number)),
+        CancellationToken::new(),
+    )
+    .await
+    .expect("the blocks are exported");
+    println!(
+        "{blocks} blocks of {transfers} transfers, {} bytes of transactions each",
+        bytes / blocks.max(1)
+    );
 
-    let [import_seconds, import_processor] = Part::start("import", &[&path("import"), &file]).figures();
-    show("import from a file", blocks, import_seconds, import_processor);
+    let [import_seconds, import_processor] =
+        Part::start("import", &[&path("import"), &file]).figures();
+    show(
+        "import from a file",
+        blocks,
+        import_seconds,
+        import_processor,
+    );
 
     let mut servers = ["first", "second"].map(|name| Part::start("serve", &[&path(name)]));
     let addresses = servers.each_mut().map(Part::line);
-    let mut late = Part::start("sync", &[&path("late"), &tip.number.to_string(), &addresses[0], &addresses[1]]);
+    let mut late = Part::start(
+        "sync",
+        &[
+            &path("late"),
+            &tip.number.to_string(),
+            &addresses[0],
+            &addresses[1],
+        ],
+    );
     assert_eq!(late.line(), "ready");
     servers[0].say("publish");
     let [sync_seconds, sync_processor] = late.figures();
     drop(late);
-    show("range sync from two peers", blocks, sync_seconds, sync_processor);
+    show(
+        "range sync from two peers",
+        blocks,
+        sync_seconds,
+        sync_processor,
+    );
 
     let chain_id = ground.rollup.l2_chain_id.to_string();
-    let [seconds, sent] =
-        Part::start("read", &[&addresses[0], &chain_id, &tip.number.to_string(), &tip.hash.to_string()]).figures();
+    let [seconds, sent] = Part::start(
+        "read",
+        &[
+            &addresses[0],
+            &chain_id,
+            &tip.number.to_string(),
+            &tip.hash.to_string(),
+        ],
+    )
+    .figures();
     let mut bare = Part::start("bare", &[]);
     let address = bare.line();
     let [bare_seconds] = Part::start("read-bare", &[&address, &format!("{sent:.0}")]).figures();
@@ -108,7 +170,11 @@ async fn parent() {
         sent / bare_seconds / 1e6
     );
 
-    let (rate, processor, serving) = (blocks as f64 / sync_seconds, sync_processor / import_processor, bare_seconds / seconds);
+    let (rate, processor, serving) = (
+        blocks as f64 / sync_seconds,
+        sync_processor / import_processor,
+        bare_seconds / seconds,
+    );
     println!(
         "\n{rate:.0} blocks/s (bar {RATE_BAR}), {processor:.2} x the processor time of an import (bar {CLIENT_BAR}); serving {:.0} % of a bare stream (bar {:.0} %)",
         serving * 100.0,
@@ -118,7 +184,10 @@ async fn parent() {
 
 fn show(what: &str, blocks: usize, seconds: f64, processor: f64) {
     let each = processor * 1e3 / blocks as f64;
-    println!("  {what:<28} {:>8.0} blocks/s {each:>8.3} ms of processor a block", blocks as f64 / seconds);
+    println!(
+        "  {what:<28} {:>8.0} blocks/s {each:>8.3} ms of processor a block",
+        blocks as f64 / seconds
+    );
 }
 
 /// Of genesis: the blocks, a second apart, end about now.
@@ -127,7 +196,11 @@ fn time(blocks: usize) -> u64 {
 }
 
 fn options(datadir: &Path) -> Options {
-    Options { datadir: datadir.to_owned(), cache: CACHE, commit_interval: Duration::from_secs(1) }
+    Options {
+        datadir: datadir.to_owned(),
+        cache: CACHE,
+        commit_interval: Duration::from_secs(1),
+    }
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -141,15 +214,26 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// A swarm for the chain of a data directory.
-fn swarm(chain: &Chain, peers: &[&str], token: &CancellationToken) -> (Network, tokio::task::JoinSet<anyhow::Result<()>>) {
+fn swarm(
+    chain: &Chain,
+    peers: &[&str],
+    token: &CancellationToken,
+) -> (Network, tokio::task::JoinSet<anyhow::Result<()>>) {
     let genesis = chain.genesis().expect("it has a genesis");
-    let header = chain.view().header_of(genesis.number).expect("it can be read").expect("it is there");
+    let header = chain
+        .view()
+        .header_of(genesis.number)
+        .expect("it can be read")
+        .expect("it is there");
     // What differs from chain to chain is its genesis alone.
     let rollup = Ground::new(header.timestamp, 1).rollup;
     let config = Config {
         listen_ip: [127, 0, 0, 1].into(),
         listen_tcp: 0,
-        static_peers: peers.iter().map(|peer| peer.parse().expect("an address")).collect(),
+        static_peers: peers
+            .iter()
+            .map(|peer| peer.parse().expect("an address"))
+            .collect(),
         unsafe_block_signer: Some(sign::address(&support::sequencer())),
         // The blocks carry the seconds of the past.
         gossip_threshold: Duration::from_secs(1 << 30),
@@ -158,18 +242,34 @@ fn swarm(chain: &Chain, peers: &[&str], token: &CancellationToken) -> (Network, 
             Keypair::generate_secp256k1(),
             rollup.l2_chain_id,
             rollup.forks.clone(),
-            Genesis { id: genesis, time: header.timestamp, block_time: rollup.block_time },
+            Genesis {
+                id: genesis,
+                time: header.timestamp,
+                block_time: rollup.block_time,
+            },
         )
     };
-    let (service, network, events) = Service::new(config, Arc::new(chain.clone())).expect("the swarm starts");
+    let (service, network, events) =
+        Service::new(config, Arc::new(chain.clone())).expect("the swarm starts");
     let mut tasks = tokio::task::JoinSet::new();
     let running = token.clone();
     tasks.spawn(async move {
         service.run(running).await;
         Ok(())
     });
-    tasks.spawn(follow::run(chain.clone(), None, network.clone(), events, token.clone()));
-    tasks.spawn(follow::report_heads(chain.clone(), network.clone(), genesis, token.clone()));
+    tasks.spawn(follow::run(
+        chain.clone(),
+        None,
+        network.clone(),
+        events,
+        token.clone(),
+    ));
+    tasks.spawn(follow::report_heads(
+        chain.clone(),
+        network.clone(),
+        genesis,
+        token.clone(),
+    ));
     (network, tasks)
 }
 
@@ -178,9 +278,19 @@ async fn serve(datadir: &Path) {
     let (chain, threads) = Chain::open(&options(datadir)).expect("the chain opens");
     let token = CancellationToken::new();
     let (network, tasks) = swarm(&chain, &[], &token);
-    println!("{}", network.listen_addrs().wait_for(|all| !all.is_empty()).await.expect("the swarm runs")[0]);
+    println!(
+        "{}",
+        network
+            .listen_addrs()
+            .wait_for(|all| !all.is_empty())
+            .await
+            .expect("the swarm runs")[0]
+    );
     let (view, chain_id) = (chain.view(), chain.spec().chain_id);
-    let tip = view.payload(view.head().number).expect("it can be read").expect("it is there");
+    let tip = view
+        .payload(view.head().number)
+        .expect("it can be read")
+        .expect("it is there");
     drop(view);
     loop {
         let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
@@ -207,7 +317,11 @@ async fn sync(datadir: &Path, target: u64, peers: &[&str]) {
     let (begun, processor) = (Instant::now(), process::processor());
     let threads_before = process::Threads::now();
     println!("ready");
-    chain.heads().wait_for(|heads| heads.head.number >= target).await.expect("the chain runs");
+    chain
+        .heads()
+        .wait_for(|heads| heads.head.number >= target)
+        .await
+        .expect("the chain runs");
     for (name, spent) in process::Threads::now().since(&threads_before).table() {
         eprintln!("    late: {name:<24} {:>8.1} s", spent.as_secs_f64());
     }
@@ -215,14 +329,30 @@ async fn sync(datadir: &Path, target: u64, peers: &[&str]) {
     tasks.join_all().await;
     drop((chain, network));
     threads.stop().expect("the chain is stored");
-    println!("{} {}", begun.elapsed().as_secs_f64(), (process::processor() - processor).as_secs_f64());
+    println!(
+        "{} {}",
+        begun.elapsed().as_secs_f64(),
+        (process::processor() - processor).as_secs_f64()
+    );
 }
 
 async fn import(datadir: &Path, file: &Path) {
     let (begun, processor) = (Instant::now(), process::processor());
-    let history = HistoryConfig { states: None, proofs: 0 };
-    transfer::import(options(datadir), history, &[file.to_owned()], CancellationToken::new())
-        .await
-        .expect("the blocks are valid");
-    println!("{} {}", begun.elapsed().as_secs_f64(), (process::processor() - processor).as_secs_f64());
+    let history = HistoryConfig {
+        states: None,
+        proofs: 0,
+    };
+    transfer::import(
+        options(datadir),
+        history,
+        &[file.to_owned()],
+        CancellationToken::new(),
+    )
+    .await
+    .expect("the blocks are valid");
+    println!(
+        "{} {}",
+        begun.elapsed().as_secs_f64(),
+        (process::processor() - processor).as_secs_f64()
+    );
 }

@@ -40,20 +40,32 @@ fn main() {
     let kills = size("STARLING_BENCH_KILLS", 10);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let datadir = folder.path();
-    let child = Command::new(std::env::current_exe().expect("this program")).env(CHILD, datadir).status();
+    let child = Command::new(std::env::current_exe().expect("this program"))
+        .env(CHILD, datadir)
+        .status();
     assert!(!child.expect("the child runs").success(), "it is killed");
 
-    let (mut program, mut killed, mut clean) = (Times::default(), Times::default(), Times::default());
+    let (mut program, mut killed, mut clean) =
+        (Times::default(), Times::default(), Times::default());
     for _ in 0..kills {
         let begun = Instant::now();
-        assert!(net::starling().arg("--version").output().expect("the program runs").status.success());
+        assert!(
+            net::starling()
+                .arg("--version")
+                .output()
+                .expect("the program runs")
+                .status
+                .success()
+        );
         program.push(begun.elapsed());
     }
     let held = journal(datadir);
     for _ in 0..kills {
         let (time, mut node) = start(datadir);
         killed.push(time);
-        node.kill().and_then(|()| node.wait()).expect("it is killed");
+        node.kill()
+            .and_then(|()| node.wait())
+            .expect("it is killed");
     }
     // An orderly end writes the memtables out.
     let (_, mut node) = start(datadir);
@@ -62,10 +74,15 @@ fn main() {
     for _ in 0..kills {
         let (time, mut node) = start(datadir);
         clean.push(time);
-        node.kill().and_then(|()| node.wait()).expect("it is killed");
+        node.kill()
+            .and_then(|()| node.wait())
+            .expect("it is killed");
     }
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
-    println!("from a start to the first answer; {accounts} accounts, {:.0} MB of rows in the journal", held as f64 / 1e6);
+    println!(
+        "from a start to the first answer; {accounts} accounts, {:.0} MB of rows in the journal",
+        held as f64 / 1e6
+    );
     print_times("the program alone (--version)", &program);
     print_times("after an orderly end", &clean);
     print_times("after kill -9", &killed);
@@ -81,19 +98,39 @@ fn main() {
 
 /// Bytes of the store's journals that an open reads, without the space that is set aside behind them.
 fn journal(datadir: &Path) -> usize {
-    let files = fs::read_dir(datadir.join("chain")).expect("a store").flatten().map(|entry| entry.path());
-    let journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "jnl"));
-    let used = |path| fs::read(path).ok().and_then(|bytes: Vec<u8>| bytes.iter().rposition(|byte| *byte != 0)).unwrap_or(0);
+    let files = fs::read_dir(datadir.join("chain"))
+        .expect("a store")
+        .flatten()
+        .map(|entry| entry.path());
+    let journals =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "jnl"));
+    let used = |path| {
+        fs::read(path)
+            .ok()
+            .and_then(|bytes: Vec<u8>| bytes.iter().rposition(|byte| *byte != 0))
+            .unwrap_or(0)
+    };
     journals.map(used).sum()
 }
 
 /// Starts a node and waits for its first answer.
 fn start(datadir: &Path) -> (Duration, Child) {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a free port")
+        .port();
     let begun = Instant::now();
     let mut command = net::starling();
-    command.arg("execution").arg("--datadir").arg(datadir).args(["--http", &format!("--http.port={port}"), "--authrpc.port=0"]);
-    let node = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the node starts");
+    command
+        .arg("execution")
+        .arg("--datadir")
+        .arg(datadir)
+        .args(["--http", &format!("--http.port={port}"), "--authrpc.port=0"]);
+    let node = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the node starts");
     let url = format!("http://127.0.0.1:{port}");
     while head(&url).is_none() {
         assert!(begun.elapsed() < PATIENCE, "the node does not answer");
@@ -106,7 +143,9 @@ fn start(datadir: &Path) -> (Duration, Child) {
 fn build_and_die(datadir: &Path) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let receivers = size("STARLING_BENCH_ACCOUNTS", 1_000_000).saturating_sub(SENDERS);
-    let mut ground = Ground::with(1_700_000_000, SENDERS, |alloc, senders| load::genesis(alloc, senders, receivers));
+    let mut ground = Ground::with(1_700_000_000, SENDERS, |alloc, senders| {
+        load::genesis(alloc, senders, receivers)
+    });
     let (chain, _threads) = ground.open(datadir);
     runtime.block_on(async {
         let most = journal(datadir) + (size("STARLING_BENCH_JOURNAL", 24) << 20);

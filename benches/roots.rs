@@ -33,7 +33,11 @@ const LEAVES: [usize; 3] = [20, 200, 2000];
 
 fn main() {
     let states = std::env::var("STARLING_BENCH_STATES").unwrap_or_else(|_| "100000,1000000".into());
-    let states = states.split(',').map(|text| text.trim().parse().unwrap_or_else(|_| panic!("{text} is no number")));
+    let states = states.split(',').map(|text| {
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{text} is no number"))
+    });
     let tables: Vec<Table> = states.map(measure).collect();
     println!(
         "\n{:>10} {:>8} {:>10} {:>10} {:>11} {:>12} {:>14}",
@@ -53,10 +57,17 @@ fn main() {
             );
         }
     }
-    let (Some(small), Some(large)) = (tables.first(), tables.last()) else { return };
+    let (Some(small), Some(large)) = (tables.first(), tables.last()) else {
+        return;
+    };
     let growth = large.accounts as f64 / small.accounts as f64;
     let ratios = small.lines.iter().zip(&large.lines).map(|(small, large)| {
-        format!("{} leaves {:.2} (rows {:.2})", small.leaves, large.per_leaf() / small.per_leaf(), large.rows / small.rows)
+        format!(
+            "{} leaves {:.2} (rows {:.2})",
+            small.leaves,
+            large.per_leaf() / small.per_leaf(),
+            large.rows / small.rows
+        )
     });
     println!(
         "\nroots over a state {growth:.0} times as large cost so many times as much: {}",
@@ -93,20 +104,30 @@ fn measure(accounts: usize) -> Table {
     let built = make(folder.path(), receivers);
     println!("{accounts} accounts: made in {:.1} s", built.as_secs_f64());
     let cache = (size("STARLING_BENCH_CACHE", 64) as u64) << 20;
-    let options = Options { datadir: folder.path().to_owned(), cache, commit_interval: Duration::from_secs(1) };
+    let options = Options {
+        datadir: folder.path().to_owned(),
+        cache,
+        commit_interval: Duration::from_secs(1),
+    };
     let (chain, threads) = Chain::open(&options).expect("the chain opens");
     let state = chain.view().state();
     let mut random = Random(accounts as u64);
     let lines = LEAVES.map(|leaves| line(&state, leaves, receivers as u64, rounds, &mut random));
     drop((state, chain));
     threads.stop().expect("the chain is stored");
-    Table { accounts, built, lines: lines.into() }
+    Table {
+        accounts,
+        built,
+        lines: lines.into(),
+    }
 }
 
 /// Makes a store with so many accounts; tells how long it took.
 fn make(datadir: &Path, receivers: usize) -> Duration {
     let begun = Instant::now();
-    let ground = Ground::with(1_700_000_000, SENDERS, |alloc, senders| load::genesis(alloc, senders, receivers));
+    let ground = Ground::with(1_700_000_000, SENDERS, |alloc, senders| {
+        load::genesis(alloc, senders, receivers)
+    });
     starling::chain::init(datadir, &ground.genesis).expect("the data directory is made");
     begun.elapsed()
 }
@@ -123,7 +144,11 @@ fn line(state: &State, leaves: usize, receivers: u64, rounds: usize, random: &mu
             rows += update.overlay.rows.len();
         }
     }
-    Line { leaves, times, rows: rows as f64 / (leaves * rounds) as f64 }
+    Line {
+        leaves,
+        times,
+        rows: rows as f64 / (leaves * rounds) as f64,
+    }
 }
 
 /// Half of the leaves are balances of accounts, half are slots of the writer.
@@ -132,19 +157,46 @@ fn changes(state: &State, leaves: usize, receivers: u64, random: &mut Random) ->
     let mut slots = BTreeMap::new();
     while accounts.len() < leaves / 2 {
         let address = load::receiver(random.next() % receivers);
-        let account = state.account(address).expect("it can be read").expect("it is in the genesis");
+        let account = state
+            .account(address)
+            .expect("it can be read")
+            .expect("it is in the genesis");
         let balance = account.balance + U256::from(1 + random.next() % 1000);
-        accounts.insert(keccak256(address), Some(AccountChange { nonce: account.nonce, balance, code_hash: account.code_hash }));
+        accounts.insert(
+            keccak256(address),
+            Some(AccountChange {
+                nonce: account.nonce,
+                balance,
+                code_hash: account.code_hash,
+            }),
+        );
     }
     while slots.len() < leaves / 2 {
         let slot = B256::from(U256::from(random.next() % (receivers / 10)));
         slots.insert(keccak256(slot), U256::from(2 + random.next()));
     }
-    let writer = state.account(load::WRITER).expect("it can be read").expect("it is in the genesis");
-    let same = AccountChange { nonce: writer.nonce, balance: writer.balance, code_hash: writer.code_hash };
+    let writer = state
+        .account(load::WRITER)
+        .expect("it can be read")
+        .expect("it is in the genesis");
+    let same = AccountChange {
+        nonce: writer.nonce,
+        balance: writer.balance,
+        code_hash: writer.code_hash,
+    };
     accounts.insert(keccak256(load::WRITER), Some(same));
-    let storages = BTreeMap::from([(keccak256(load::WRITER), StorageChange { wiped: false, slots })]);
-    Changes { accounts, storages, codes: BTreeMap::new() }
+    let storages = BTreeMap::from([(
+        keccak256(load::WRITER),
+        StorageChange {
+            wiped: false,
+            slots,
+        },
+    )]);
+    Changes {
+        accounts,
+        storages,
+        codes: BTreeMap::new(),
+    }
 }
 
 /// xorshift: the same in every run.

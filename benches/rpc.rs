@@ -42,12 +42,25 @@ fn main() {
         let node = Node::start(&chain.datadir, &[]);
         reads::run(node.http, chain);
     }
-    let (genesis, empty) = (folder.path().join("empty.json"), folder.path().join("empty"));
-    std::fs::write(&genesis, Ground::new(1_700_000_000, 16).file.to_string()).expect("the genesis is written");
+    let (genesis, empty) = (
+        folder.path().join("empty.json"),
+        folder.path().join("empty"),
+    );
+    std::fs::write(&genesis, Ground::new(1_700_000_000, 16).file.to_string())
+        .expect("the genesis is written");
     // By the program that is measured: an older one does not open what this one makes.
-    let made =
-        server().arg("init").arg("--datadir").arg(&empty).arg(&genesis).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    assert!(made.is_ok_and(|status| status.success()), "the data directory is made");
+    let made = server()
+        .arg("init")
+        .arg("--datadir")
+        .arg(&empty)
+        .arg(&genesis)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    assert!(
+        made.is_ok_and(|status| status.success()),
+        "the data directory is made"
+    );
     if wanted("fairness") {
         fairness::run(&Node::start(&empty, &["--rpc.gascap=0"]));
     }
@@ -63,8 +76,14 @@ fn server() -> Command {
 
 /// Binds a process and its future threads to one core.
 fn pin(core: &str, process: u32) {
-    let done = Command::new("taskset").args(["-a", "-cp", core, &process.to_string()]).stdout(Stdio::null()).status();
-    assert!(done.is_ok_and(|status| status.success()), "taskset (util-linux) binds processes to cores");
+    let done = Command::new("taskset")
+        .args(["-a", "-cp", core, &process.to_string()])
+        .stdout(Stdio::null())
+        .status();
+    assert!(
+        done.is_ok_and(|status| status.success()),
+        "taskset (util-linux) binds processes to cores"
+    );
 }
 
 /// A running node.
@@ -77,9 +96,19 @@ impl Node {
     /// Starts a node over a data directory and waits until it answers.
     pub fn start(datadir: &Path, options: &[&str]) -> Self {
         let mut command = server();
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
-        command.args(["execution", "--http", "--authrpc.port=0"]).arg(format!("--http.port={port}"));
-        command.arg("--datadir").arg(datadir).args(options).stdout(Stdio::null()).stderr(Stdio::null());
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|socket| socket.local_addr())
+            .expect("a free port")
+            .port();
+        command
+            .args(["execution", "--http", "--authrpc.port=0"])
+            .arg(format!("--http.port={port}"));
+        command
+            .arg("--datadir")
+            .arg(datadir)
+            .args(options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let process = command.spawn().expect("the node starts");
         pin(CORES[0], process.id());
         let begun = Instant::now();
@@ -87,7 +116,10 @@ impl Node {
             assert!(begun.elapsed() < PATIENCE, "the node does not answer");
             std::thread::sleep(Duration::from_millis(10));
         }
-        Self { http: SocketAddr::from(([127, 0, 0, 1], port)), process }
+        Self {
+            http: SocketAddr::from(([127, 0, 0, 1], port)),
+            process,
+        }
     }
 
     /// Resident memory in bytes.

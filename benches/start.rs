@@ -22,42 +22,72 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() {
     let starts = size("STARLING_BENCH_STARTS", 5);
-    let (idle, load) = (size("STARLING_BENCH_IDLE", 20) as u64, size("STARLING_BENCH_LOAD", 20) as u64);
+    let (idle, load) = (
+        size("STARLING_BENCH_IDLE", 20) as u64,
+        size("STARLING_BENCH_LOAD", 20) as u64,
+    );
 
     let (mut all, mut program) = (Times::default(), Times::default());
     for _ in 0..starts {
         let begun = Instant::now();
-        assert!(net::starling().arg("--version").output().expect("the program runs").status.success());
+        assert!(
+            net::starling()
+                .arg("--version")
+                .output()
+                .expect("the program runs")
+                .status
+                .success()
+        );
         program.push(begun.elapsed());
         let begun = Instant::now();
         let net = Devnet::start(&[]);
         ask(&net.replicas()[0].http, "eth_blockNumber", json!([]));
         all.push(begun.elapsed());
     }
-    println!("start of a devnet with an L1, a sequencer and two replicas; the bar is {} s", START_BAR.as_secs());
+    println!(
+        "start of a devnet with an L1, a sequencer and two replicas; the bar is {} s",
+        START_BAR.as_secs()
+    );
     print_times("the program alone (--version)", &program);
     print_times("until every node answers (seen 50 ms late)", &all);
-    println!("  ratio to the bare program: {:.1}", ms(all.percentile(50)) / ms(program.percentile(50)));
+    println!(
+        "  ratio to the bare program: {:.1}",
+        ms(all.percentile(50)) / ms(program.percentile(50))
+    );
 
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3"]);
     let replica = net.replicas().remove(0);
     std::thread::sleep(Duration::from_secs(idle));
     println!("\nresident memory, MB; the bar for a fresh replica is {MEMORY_BAR}");
     let table = |name: &str| {
-        let nodes = net.nodes.iter().map(|node| format!("{} {:.1}", node.name, resident(node.pid)));
+        let nodes = net
+            .nodes
+            .iter()
+            .map(|node| format!("{} {:.1}", node.name, resident(node.pid)));
         println!("  {name:<44} {}", nodes.collect::<Vec<_>>().join("   "));
     };
     table(&format!("fresh, after {idle} s"));
-    let sent = pay(&net.sequencer(), &net.accounts[3], net.l2_chain_id, Duration::from_secs(load));
+    let sent = pay(
+        &net.sequencer(),
+        &net.accounts[3],
+        net.l2_chain_id,
+        Duration::from_secs(load),
+    );
     table(&format!("after {load} s of load, {sent} transfers"));
 
-    println!("\nfrom a start after kill -9 to the first answer; the bar is {} s", REOPEN_BAR.as_secs());
+    println!(
+        "\nfrom a start after kill -9 to the first answer; the bar is {} s",
+        REOPEN_BAR.as_secs()
+    );
     let mut restarted = Vec::new();
     for node in [replica, net.sequencer()] {
         let (times, running) = reopen(&net, &node, size("STARLING_BENCH_KILLS", 10));
         restarted.push(running);
         print_times(&node.name, &times);
-        println!("  ratio to the bare program: {:.1}", ms(times.percentile(50)) / ms(program.percentile(50)));
+        println!(
+            "  ratio to the bare program: {:.1}",
+            ms(times.percentile(50)) / ms(program.percentile(50))
+        );
     }
 }
 
@@ -67,7 +97,12 @@ fn reopen(net: &Devnet, node: &Node, tries: usize) -> (Times, Option<Running>) {
     let mut running: Option<Running> = None;
     for round in 0..tries {
         // Blocks with transfers since the last time, so that there is something to execute again.
-        pay(node, &net.accounts[4 + round % 4], net.l2_chain_id, Duration::from_secs(2));
+        pay(
+            node,
+            &net.accounts[4 + round % 4],
+            net.l2_chain_id,
+            Duration::from_secs(2),
+        );
         match &mut running {
             Some(process) => process.kill9(),
             None => node.kill9(),
@@ -75,7 +110,11 @@ fn reopen(net: &Devnet, node: &Node, tries: usize) -> (Times, Option<Running>) {
         let begun = Instant::now();
         running = Some(node.restart(&net.dir.join("restarted.log")));
         while head(&node.http).is_none() {
-            assert!(begun.elapsed() < PATIENCE, "{} does not come back", node.name);
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{} does not come back",
+                node.name
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         times.push(begun.elapsed());
@@ -87,7 +126,11 @@ fn reopen(net: &Devnet, node: &Node, tries: usize) -> (Times, Option<Running>) {
 fn pay(node: &Node, account: &Account, chain_id: u64, time: Duration) -> usize {
     let pause = Duration::from_secs(1) / size("STARLING_BENCH_RATE", 100).max(1) as u32;
     let (begun, mut sent) = (Instant::now(), 0);
-    let mut nonce = number(&ask(&node.http, "eth_getTransactionCount", json!([account.address, "pending"])));
+    let mut nonce = number(&ask(
+        &node.http,
+        "eth_getTransactionCount",
+        json!([account.address, "pending"]),
+    ));
     while begun.elapsed() < time {
         let to = TxKind::Call(Address::left_padding_from(&nonce.to_be_bytes()));
         let raw = account.sign(chain_id, nonce, to, U256::from(1), Bytes::new(), 21_000);
@@ -103,7 +146,15 @@ fn pay(node: &Node, account: &Account, chain_id: u64, time: Duration) -> usize {
 /// Resident megabytes of a process, as the kernel counts them.
 fn resident(pid: i32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a resident set");
-    let kib: f64 = line.trim().trim_end_matches(" kB").trim().parse().expect("a number");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .expect("a resident set");
+    let kib: f64 = line
+        .trim()
+        .trim_end_matches(" kB")
+        .trim()
+        .parse()
+        .expect("a number");
     kib * 1024.0 / 1e6
 }

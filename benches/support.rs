@@ -44,7 +44,10 @@ const SEQUENCER_KEY: &str = "000000000000000000000000000000000000000000000000000
 
 /// A size from the environment.
 pub fn size(name: &str, default: usize) -> usize {
-    std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    std::env::var(name).ok().map_or(default, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is no number"))
+    })
 }
 
 /// Copies a folder.
@@ -61,7 +64,10 @@ pub fn copy(from: &Path, to: &Path) {
 }
 
 pub fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock stands after 1970").as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("the clock stands after 1970")
+        .as_secs()
 }
 
 /// An account that pays.
@@ -74,8 +80,13 @@ pub struct Sender {
 impl Sender {
     /// Account number `index` of a bench.
     pub fn new(index: usize) -> Self {
-        let key = SecretKey::from_slice(&U256::from(index + 1).to_be_bytes::<32>()).expect("small numbers are keys");
-        Self { address: sign::address(&key), key, nonce: 0 }
+        let key = SecretKey::from_slice(&U256::from(index + 1).to_be_bytes::<32>())
+            .expect("small numbers are keys");
+        Self {
+            address: sign::address(&key),
+            key,
+            nonce: 0,
+        }
     }
 
     /// The next transfer of one wei, in its EIP-2718 form.
@@ -89,7 +100,14 @@ impl Sender {
     }
 
     /// The next transaction, yet to be signed.
-    pub fn call(&mut self, chain_id: u64, to: Address, value: U256, gas_limit: u64, input: Bytes) -> Unsigned {
+    pub fn call(
+        &mut self,
+        chain_id: u64,
+        to: Address,
+        value: U256,
+        gas_limit: u64,
+        input: Bytes,
+    ) -> Unsigned {
         let tx = TxEip1559 {
             chain_id,
             nonce: self.nonce,
@@ -116,9 +134,13 @@ impl Unsigned {
     /// Its EIP-2718 form.
     pub fn sign(self) -> Bytes {
         let digest = Message::from_digest(self.tx.signature_hash().0);
-        let (id, bytes) = SECP256K1.sign_ecdsa_recoverable(&digest, &self.key).serialize_compact();
+        let (id, bytes) = SECP256K1
+            .sign_ecdsa_recoverable(&digest, &self.key)
+            .serialize_compact();
         let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) == 1);
-        OpTxEnvelope::Eip1559(self.tx.into_signed(signature)).encoded_2718().into()
+        OpTxEnvelope::Eip1559(self.tx.into_signed(signature))
+            .encoded_2718()
+            .into()
     }
 }
 
@@ -145,16 +167,29 @@ impl Ground {
     /// With more in the genesis than `senders`: `add` puts it there.
     pub fn with(time: u64, senders: usize, add: impl FnOnce(&mut Alloc, &[Sender])) -> Self {
         let senders: Vec<_> = (0..senders).into_par_iter().map(Sender::new).collect();
-        let plan = Plan { time, l2_block_time: BLOCK_TIME, sequencer: sign::address(&sequencer()) };
-        let Files { l1_genesis, mut l2_genesis, mut rollup } = build(&plan).expect("the genesis builds");
+        let plan = Plan {
+            time,
+            l2_block_time: BLOCK_TIME,
+            sequencer: sign::address(&sequencer()),
+        };
+        let Files {
+            l1_genesis,
+            mut l2_genesis,
+            mut rollup,
+        } = build(&plan).expect("the genesis builds");
         let alloc = l2_genesis["alloc"].as_object_mut().expect("an alloc");
         for sender in &senders {
-            alloc.insert(sender.address.to_string(), json!({"balance": "0x3635c9adc5dea00000"}));
+            alloc.insert(
+                sender.address.to_string(),
+                json!({"balance": "0x3635c9adc5dea00000"}),
+            );
         }
         add(alloc, &senders);
         let genesis = genesis::parse(&l2_genesis.to_string()).expect("our genesis parses");
         rollup.genesis.l2 = genesis.payload().id();
-        let l1 = genesis::parse(&l1_genesis.to_string()).expect("our L1 genesis parses").payload();
+        let l1 = genesis::parse(&l1_genesis.to_string())
+            .expect("our L1 genesis parses")
+            .payload();
         // Every block has the L1's first block as its origin: what L1 says is not what is measured.
         let origin = L1Block {
             number: l1.number(),
@@ -168,13 +203,24 @@ impl Ground {
             receipts_root: l1.header.receipts_root,
             state_root: l1.header.state_root,
         };
-        Self { genesis, file: l2_genesis, rollup, origin, senders, turn: 0 }
+        Self {
+            genesis,
+            file: l2_genesis,
+            rollup,
+            origin,
+            senders,
+            turn: 0,
+        }
     }
 
     /// Makes a data directory and opens it.
     pub fn open(&self, datadir: &Path) -> (Chain, Threads) {
         chain::init(datadir, &self.genesis).expect("the data directory is made");
-        let options = Options { datadir: datadir.to_owned(), cache: CACHE, commit_interval: Duration::from_secs(1) };
+        let options = Options {
+            datadir: datadir.to_owned(),
+            cache: CACHE,
+            commit_interval: Duration::from_secs(1),
+        };
         Chain::open(&options).expect("the chain opens")
     }
 
@@ -182,7 +228,10 @@ impl Ground {
     pub fn resume(&mut self, chain: &Chain) {
         let state = chain.view().state();
         for sender in &mut self.senders {
-            sender.nonce = state.account(sender.address).expect("a read").map_or(0, |account| account.nonce);
+            sender.nonce = state
+                .account(sender.address)
+                .expect("a read")
+                .map_or(0, |account| account.nonce);
         }
     }
 
@@ -202,17 +251,41 @@ impl Ground {
     pub async fn seal(&self, chain: &Chain, transactions: Vec<Bytes>) -> Arc<Payload> {
         let parent = chain.view();
         let number = parent.head().number;
-        let parent = parent.payload(number).expect("the head can be read").expect("the head is there");
-        let derived = attributes(&self.rollup, &BlobSchedule::default(), &parent, &self.origin, None);
+        let parent = parent
+            .payload(number)
+            .expect("the head can be read")
+            .expect("the head is there");
+        let derived = attributes(
+            &self.rollup,
+            &BlobSchedule::default(),
+            &parent,
+            &self.origin,
+            None,
+        );
         let mut attributes = derived.expect("the attributes can be derived").attributes;
         attributes.no_tx_pool = Some(true);
         // Far above what the blocks use, so that the base fee does not rise.
         attributes.gas_limit = Some(BLOCK_GAS_LIMIT);
-        attributes.eip_1559_params = Some(Eip1559Params { denominator: 250, elasticity: 1 }.encode());
-        attributes.transactions.get_or_insert_default().extend(transactions);
-        let id = chain.start(parent.hash, attributes).await.expect("the block is started");
+        attributes.eip_1559_params = Some(
+            Eip1559Params {
+                denominator: 250,
+                elasticity: 1,
+            }
+            .encode(),
+        );
+        attributes
+            .transactions
+            .get_or_insert_default()
+            .extend(transactions);
+        let id = chain
+            .start(parent.hash, attributes)
+            .await
+            .expect("the block is started");
         let block = chain.seal(id).await.expect("the block is sealed");
-        chain.forkchoice(block.payload.hash, None, None).await.expect("the head moves");
+        chain
+            .forkchoice(block.payload.hash, None, None)
+            .await
+            .expect("the head moves");
         block.payload.clone()
     }
 }

@@ -188,9 +188,13 @@ pub struct Options {
 /// Why a data directory could not be initialised.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    #[error("database contains incompatible genesis (have {have}, new {new}): give another --datadir, or remove this one")]
+    #[error(
+        "database contains incompatible genesis (have {have}, new {new}): give another --datadir, or remove this one"
+    )]
     OtherGenesis { have: B256, new: B256 },
-    #[error("the chain has passed {fork} by other rules than this genesis sets: its blocks would be invalid")]
+    #[error(
+        "the chain has passed {fork} by other rules than this genesis sets: its blocks would be invalid"
+    )]
     ForkPassed { fork: &'static str },
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -236,7 +240,10 @@ impl Threads {
 /// Creates the databases of a data directory and writes the genesis block. `Ok(false)`: this genesis was there already.
 pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
     let payload = genesis.payload();
-    let identity = Identity { chain_id: genesis.spec.chain_id, genesis_hash: payload.hash };
+    let identity = Identity {
+        chain_id: genesis.spec.chain_id,
+        genesis_hash: payload.hash,
+    };
     let store = match Store::open(datadir, INIT_CACHE, None) {
         Ok(store) => store,
         Err(StoreError::Missing(_) | StoreError::Uninitialised(_)) => {
@@ -248,10 +255,19 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
     };
     let have = store.identity();
     if have != identity {
-        return Err(InitError::OtherGenesis { have: have.genesis_hash, new: identity.genesis_hash });
+        return Err(InitError::OtherGenesis {
+            have: have.genesis_hash,
+            new: identity.genesis_hash,
+        });
     }
-    let head = store.snapshot()?.header(store.head().number)?.map_or(0, |header| header.timestamp);
-    if let Ok(ChainSpec { rules: Rules::Optimism { forks: old, .. }, .. }) = spec_of(&store)
+    let head = store
+        .snapshot()?
+        .header(store.head().number)?
+        .map_or(0, |header| header.timestamp);
+    if let Ok(ChainSpec {
+        rules: Rules::Optimism { forks: old, .. },
+        ..
+    }) = spec_of(&store)
         && let Rules::Optimism { forks: new, .. } = &genesis.spec.rules
         && let Some(fork) = old.conflict(new, head)
     {
@@ -262,10 +278,16 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
 }
 
 pub(crate) fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
-    let header = store.snapshot().map_err(ChainError::store)?.genesis_header().map_err(ChainError::store)?;
+    let header = store
+        .snapshot()
+        .map_err(ChainError::store)?
+        .genesis_header()
+        .map_err(ChainError::store)?;
     let config = store.setting(CONFIG_SETTING).map_err(ChainError::store)?;
     let (Some(header), Some(config)) = (header, config) else {
-        return Err(ChainError::Store("the database does not say which chain it holds: run `starling init` again".into()));
+        return Err(ChainError::Store(
+            "the database does not say which chain it holds: run `starling init` again".into(),
+        ));
     };
     let config = std::str::from_utf8(&config).map_err(ChainError::store)?;
     genesis::spec_of_config(config, &header).map_err(ChainError::store)
@@ -283,15 +305,27 @@ impl Chain {
     }
 
     /// Like [`Chain::open_with`], with another budget of memory.
-    pub fn open_within(options: &Options, pool: PoolConfig, limits: Limits) -> Result<(Self, Threads), ChainError> {
-        let store = Store::open(&options.datadir, options.cache, None).map_err(ChainError::store)?;
-        let log = PayloadLog::open(&payload_log_dir(&options.datadir)).map_err(ChainError::store)?;
+    pub fn open_within(
+        options: &Options,
+        pool: PoolConfig,
+        limits: Limits,
+    ) -> Result<(Self, Threads), ChainError> {
+        let store =
+            Store::open(&options.datadir, options.cache, None).map_err(ChainError::store)?;
+        let log =
+            PayloadLog::open(&payload_log_dir(&options.datadir)).map_err(ChainError::store)?;
         let spec = Arc::new(spec_of(&store)?);
         let snapshot = store.snapshot().map_err(ChainError::store)?;
         snapshot.check_tip().map_err(ChainError::store)?;
         let (head, safe, finalized) = (snapshot.head(), snapshot.safe(), snapshot.finalized());
-        let view = View::new(snapshot.clone(), vec![], safe, finalized).map_err(ChainError::store)?;
-        let heads = Heads { head, timestamp: view.header().timestamp, safe, finalized };
+        let view =
+            View::new(snapshot.clone(), vec![], safe, finalized).map_err(ChainError::store)?;
+        let heads = Heads {
+            head,
+            timestamp: view.header().timestamp,
+            safe,
+            finalized,
+        };
 
         let shared = Arc::new(Shared {
             pool: Arc::new(Pool::with_config(&spec, pool)),
@@ -312,16 +346,39 @@ impl Chain {
         let interval = options.commit_interval;
         let settings = store.clone();
         let persisting = shared.clone();
-        let persister = thread("persister", move || persister::run(&store, &persisting, work_queue, done, wake, interval))?;
+        let persister = thread("persister", move || {
+            persister::run(&store, &persisting, work_queue, done, wake, interval)
+        })?;
         let building = shared.clone();
         let builder = thread("builder", move || builder::run(building, build_queue))?;
-        let mut executor = Executor::new(shared.clone(), snapshot, log.clone(), work, done_queue, limits);
+        let mut executor = Executor::new(
+            shared.clone(),
+            snapshot,
+            log.clone(),
+            work,
+            done_queue,
+            limits,
+        );
         let replayed = executor.replay()?;
         let head = shared.heads.borrow().head;
         tracing::info!(number = head.number, hash = %head.hash, replayed, "the chain is open");
         let executor = thread("executor", move || executor.run(command_queue))?;
-        let threads = Threads { shared: shared.clone(), commands: wake_to_stop, executor, others: [persister, builder] };
-        Ok((Self { shared, commands, builds, log, settings }, threads))
+        let threads = Threads {
+            shared: shared.clone(),
+            commands: wake_to_stop,
+            executor,
+            others: [persister, builder],
+        };
+        Ok((
+            Self {
+                shared,
+                commands,
+                builds,
+                log,
+                settings,
+            },
+            threads,
+        ))
     }
 
     pub fn spec(&self) -> &Arc<ChainSpec> {
@@ -354,16 +411,25 @@ impl Chain {
 
     /// Whether this block has been executed and a child of it can be, on any branch.
     pub fn knows(&self, hash: B256) -> bool {
-        self.shared.known.read().contains_key(&hash) || matches!(self.view().number_of(hash), Ok(Some(_)))
+        self.shared.known.read().contains_key(&hash)
+            || matches!(self.view().number_of(hash), Ok(Some(_)))
     }
 
     /// Executes a payload. Never moves a head.
-    pub async fn insert(&self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
+    pub async fn insert(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+    ) -> Result<Inserted, ChainError> {
         self.enqueue(payload, provenance, false).await?.await
     }
 
     /// Executes an unsafe payload and, unless a rollup node drives ([`Driver`]), applies the fork choice of unsafe blocks.
-    pub async fn follow(&self, payload: Arc<Payload>, provenance: Provenance) -> Result<Inserted, ChainError> {
+    pub async fn follow(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+    ) -> Result<Inserted, ChainError> {
         self.enqueue(payload, provenance, true).await?.await
     }
 
@@ -379,8 +445,19 @@ impl Chain {
 
     /// Moves the heads. `None` leaves safe or finalized where they are. Both must be on the branch of `head`, also when they stay, and
     /// finalized not above safe; in every error nothing has moved.
-    pub async fn forkchoice(&self, head: B256, safe: Option<B256>, finalized: Option<B256>) -> Result<(), ChainError> {
-        self.ask(|reply| Command::Forkchoice { head, safe, finalized, reply }).await
+    pub async fn forkchoice(
+        &self,
+        head: B256,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), ChainError> {
+        self.ask(|reply| Command::Forkchoice {
+            head,
+            safe,
+            finalized,
+            reply,
+        })
+        .await
     }
 
     /// A view whose head is this block, on any branch.
@@ -389,17 +466,31 @@ impl Chain {
     }
 
     /// Starts to build a block on `parent`; pool transactions are added until [`Chain::seal`].
-    pub async fn start(&self, parent: B256, attributes: OpPayloadAttributes) -> Result<PayloadId, ChainError> {
+    pub async fn start(
+        &self,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+    ) -> Result<PayloadId, ChainError> {
         let id = attributes.payload_id(&parent, 3);
         self.start_as(id, parent, attributes).await?;
         Ok(id)
     }
 
     /// Like [`Chain::start`], under an id of the caller's.
-    pub async fn start_as(&self, id: PayloadId, parent: B256, attributes: OpPayloadAttributes) -> Result<(), ChainError> {
+    pub async fn start_as(
+        &self,
+        id: PayloadId,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+    ) -> Result<(), ChainError> {
         let parent = self.view_of(parent).await?;
         let (reply, answer) = oneshot::channel();
-        self.build(Build::Start { id, parent, attributes: Box::new(attributes), reply })?;
+        self.build(Build::Start {
+            id,
+            parent,
+            attributes: Box::new(attributes),
+            reply,
+        })?;
         answer.await.map_err(|_| ChainError::Stopped)?
     }
 
@@ -409,14 +500,22 @@ impl Chain {
         self.build(Build::Seal { id, reply })?;
         let block = answer.await.map_err(|_| ChainError::Stopped)??;
         let adopted = block.clone();
-        self.ask(|reply| Command::Adopt { block: adopted, reply }).await?;
+        self.ask(|reply| Command::Adopt {
+            block: adopted,
+            reply,
+        })
+        .await?;
         Ok(block)
     }
 
     /// Writes a payload and its guard row to the payload log and syncs them to disk. Must precede every request for a signature. Waits
     /// for space on a full disk. Fails with [`ChainError::AlreadySigned`] if the guard of this (height, parent, L1 origin) holds another
     /// hash.
-    pub async fn log_before_sign(&self, payload: Arc<Payload>, l1_origin: B256) -> Result<(), ChainError> {
+    pub async fn log_before_sign(
+        &self,
+        payload: Arc<Payload>,
+        l1_origin: B256,
+    ) -> Result<(), ChainError> {
         let (log, shared) = (self.log.clone(), self.shared.clone());
         let append = move || log.append_built(&payload, l1_origin, executor::BUILT);
         tokio::task::spawn_blocking(move || shared.when_there_is_room(LogError::is_full, append))
@@ -436,19 +535,33 @@ impl Chain {
 
     /// A payload from the payload log, whether or not it ever became canonical.
     pub fn logged(&self, hash: B256) -> Result<Option<Payload>, ChainError> {
-        Ok(self.log.by_hash(hash).map_err(ChainError::store)?.map(|logged| logged.payload))
+        Ok(self
+            .log
+            .by_hash(hash)
+            .map_err(ChainError::store)?
+            .map(|logged| logged.payload))
     }
 
     /// The payloads of this number and parent in the payload log, whatever their provenance.
     pub fn logged_children(&self, number: u64, parent: B256) -> Result<Vec<Payload>, ChainError> {
-        let all = self.log.by_number(number).map_err(ChainError::store)?.into_iter().map(|logged| logged.payload);
-        Ok(all.filter(|payload| payload.parent_hash() == parent).collect())
+        let all = self
+            .log
+            .by_number(number)
+            .map_err(ChainError::store)?
+            .into_iter()
+            .map(|logged| logged.payload);
+        Ok(all
+            .filter(|payload| payload.parent_hash() == parent)
+            .collect())
     }
 
     /// A block in memory or in the payload log, on whatever branch. Canonical blocks that are stored are in a view.
     pub fn payload(&self, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
         let known = self.shared.known.read().get(&hash).cloned();
-        known.map_or_else(|| Ok(self.logged(hash)?.map(Arc::new)), |payload| Ok(Some(payload)))
+        known.map_or_else(
+            || Ok(self.logged(hash)?.map(Arc::new)),
+            |payload| Ok(Some(payload)),
+        )
     }
 
     /// A block that is not canonical any more. Only recently abandoned blocks have receipts.
@@ -457,8 +570,13 @@ impl Chain {
         if recent.is_some() {
             return Ok(recent);
         }
-        let payload = self.payload(hash).map_err(|error| ReadError::Store(error.to_string()))?;
-        Ok(payload.map(|payload| Abandoned { payload, receipts: None }))
+        let payload = self
+            .payload(hash)
+            .map_err(|error| ReadError::Store(error.to_string()))?;
+        Ok(payload.map(|payload| Abandoned {
+            payload,
+            receipts: None,
+        }))
     }
 
     /// Keeps a payload in the payload log though it has not been executed. Waits for room on a full disk.
@@ -496,7 +614,9 @@ impl Chain {
         let view = self.view();
         let (oldest, head) = (view.oldest_state(), view.head().number);
         // What a window lets go a little late is not worth a word; an archive is.
-        if let Some(kept) = blocks.filter(|blocks| oldest.saturating_add(blocks.saturating_mul(2)) < head) {
+        if let Some(kept) =
+            blocks.filter(|blocks| oldest.saturating_add(blocks.saturating_mul(2)) < head)
+        {
             tracing::warn!(
                 oldest,
                 kept,
@@ -515,7 +635,11 @@ impl Chain {
     /// The genesis block.
     pub fn genesis(&self) -> Result<BlockId, ChainError> {
         let hash = self.settings.identity().genesis_hash;
-        let number = self.view().number_of(hash).map_err(ChainError::store)?.ok_or(ChainError::UnknownBlock(hash))?;
+        let number = self
+            .view()
+            .number_of(hash)
+            .map_err(ChainError::store)?
+            .ok_or(ChainError::UnknownBlock(hash))?;
         Ok(BlockId { number, hash })
     }
 
@@ -525,14 +649,23 @@ impl Chain {
         provenance: Provenance,
         follow: bool,
     ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
-        let place = self.commands.reserve().await.map_err(|_| ChainError::Stopped)?;
+        let place = self
+            .commands
+            .reserve()
+            .await
+            .map_err(|_| ChainError::Stopped)?;
         // What is known already is not executed again.
         let payload = match self.shared.known.read().contains_key(&payload.hash) {
             true => Preparation::later(payload),
             false => Preparation::begin(payload),
         };
         let (reply, answer) = oneshot::channel();
-        place.send(Command::Insert { payload, provenance, follow, reply });
+        place.send(Command::Insert {
+            payload,
+            provenance,
+            follow,
+            reply,
+        });
         Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 
@@ -543,15 +676,27 @@ impl Chain {
         })
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T, ChainError>>) -> Command) -> Result<T, ChainError> {
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, ChainError>>) -> Command,
+    ) -> Result<T, ChainError> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| ChainError::Stopped)?;
+        self.commands
+            .send(command(reply))
+            .await
+            .map_err(|_| ChainError::Stopped)?;
         answer.await.map_err(|_| ChainError::Stopped)?
     }
 }
 
-fn thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>, ChainError> {
-    std::thread::Builder::new().name(name.into()).spawn(run).map_err(ChainError::store)
+fn thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, ChainError> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(run)
+        .map_err(ChainError::store)
 }
 
 #[cfg(test)]

@@ -8,8 +8,12 @@ pub mod key;
 pub mod parse;
 pub mod value;
 
-use clap::{Arg, Command, builder::PossibleValue, error::ContextKind, error::ContextValue, error::ErrorKind};
-use config::{DbConfig, DevnetConfig, ExecutionConfig, ExportConfig, ImportConfig, InitConfig, NodeConfig};
+use clap::{
+    Arg, Command, builder::PossibleValue, error::ContextKind, error::ContextValue, error::ErrorKind,
+};
+use config::{
+    DbConfig, DevnetConfig, ExecutionConfig, ExportConfig, ImportConfig, InitConfig, NodeConfig,
+};
 use flags::Role;
 use parse::{Environment, Values};
 use std::path::PathBuf;
@@ -40,17 +44,32 @@ pub struct Parsed {
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     #[error("there is no option {given}{}; see `starling {role} --help`", nearest.as_ref().map(|name| format!("; did you mean --{name}?")).unwrap_or_default())]
-    Unknown { given: String, nearest: Option<String>, role: &'static str },
+    Unknown {
+        given: String,
+        nearest: Option<String>,
+        role: &'static str,
+    },
     #[error("{name} takes {expected}, and was given {given}")]
-    Value { name: String, expected: String, given: String },
+    Value {
+        name: String,
+        expected: String,
+        given: String,
+    },
     #[error("{name} is not supported: {reason}")]
     Refused { name: String, reason: &'static str },
     #[error("{name} is missing: {next}")]
-    Missing { name: &'static str, next: &'static str },
+    Missing {
+        name: &'static str,
+        next: &'static str,
+    },
     #[error("--{name}: {reason}")]
     Invalid { name: &'static str, reason: String },
     #[error("{what} cannot be read from {}: {error}; check the path and its permissions", path.display())]
-    Unreadable { what: &'static str, path: PathBuf, error: std::io::Error },
+    Unreadable {
+        what: &'static str,
+        path: PathBuf,
+        error: std::io::Error,
+    },
     #[error("{0}")]
     Usage(String),
     /// No command was given; the text lists them.
@@ -66,9 +85,14 @@ pub const VERSION: &str = env!("STARLING_VERSION");
 pub const COMMIT: &str = env!("STARLING_COMMIT");
 
 /// Reads a command line. `argv` begins with the program's name.
-pub fn parse(argv: impl IntoIterator<Item = String>, environment: Environment) -> Result<Parsed, CliError> {
+pub fn parse(
+    argv: impl IntoIterator<Item = String>,
+    environment: Environment,
+) -> Result<Parsed, CliError> {
     let argv: Vec<String> = argv.into_iter().collect();
-    let role = argv.get(1).and_then(|word| Role::ALL.into_iter().find(|role| role.name() == word));
+    let role = argv
+        .get(1)
+        .and_then(|word| Role::ALL.into_iter().find(|role| role.name() == word));
     let argv = match role {
         Some(role) => parse::with_double_dashes(role, argv),
         None => argv,
@@ -77,8 +101,16 @@ pub fn parse(argv: impl IntoIterator<Item = String>, environment: Environment) -
     let brief = argv.iter().any(|word| word == "-h");
     let matches = match command(brief).try_get_matches_from(argv) {
         Ok(matches) => matches,
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return Ok(Parsed { invocation: Invocation::Print(error.render().to_string()), notices: Vec::new() });
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+            ) =>
+        {
+            return Ok(Parsed {
+                invocation: Invocation::Print(error.render().to_string()),
+                notices: Vec::new(),
+            });
         }
         Err(error) => return Err(explain(error, role)),
     };
@@ -86,30 +118,50 @@ pub fn parse(argv: impl IntoIterator<Item = String>, environment: Environment) -
         return Err(CliError::Help(command(brief).render_help().to_string()));
     };
     if name == "p2p" {
-        return Ok(Parsed { invocation: Invocation::Key(key::Tool::from_matches(matches)?), notices: Vec::new() });
+        return Ok(Parsed {
+            invocation: Invocation::Key(key::Tool::from_matches(matches)?),
+            notices: Vec::new(),
+        });
     }
-    let role = role.ok_or_else(|| CliError::Usage(format!("there is no command {name}; see `starling help`")))?;
+    let role = role.ok_or_else(|| {
+        CliError::Usage(format!("there is no command {name}; see `starling help`"))
+    })?;
     let values = Values::read(role, matches, environment)?;
     let mut notices = values.notices();
     let invocation = match role {
         Role::Node => Invocation::Node(Box::new(NodeConfig::read(&values, &mut notices)?)),
-        Role::Execution => Invocation::Execution(Box::new(ExecutionConfig::read(&values, &mut notices)?)),
+        Role::Execution => {
+            Invocation::Execution(Box::new(ExecutionConfig::read(&values, &mut notices)?))
+        }
         Role::Devnet => Invocation::Devnet(DevnetConfig::read(&values)?),
         Role::Init => {
             let genesis = matches.get_one::<String>("GENESIS").map(PathBuf::from);
-            let genesis = genesis.ok_or_else(|| CliError::Usage("need genesis.json file as the only argument".into()))?;
+            let genesis = genesis.ok_or_else(|| {
+                CliError::Usage("need genesis.json file as the only argument".into())
+            })?;
             Invocation::Init(InitConfig::read(&values, genesis)?)
         }
         Role::Import => Invocation::Import(ImportConfig::read(&values, operands(matches))?),
         Role::Export => Invocation::Export(ExportConfig::read(&values, &operands(matches))?),
-        Role::Db => Invocation::Db(DbConfig::read(&values, operands(matches).first().map(String::as_str))?),
+        Role::Db => Invocation::Db(DbConfig::read(
+            &values,
+            operands(matches).first().map(String::as_str),
+        )?),
     };
-    Ok(Parsed { invocation, notices })
+    Ok(Parsed {
+        invocation,
+        notices,
+    })
 }
 
 /// What stands on the command line beside options.
 fn operands(matches: &clap::ArgMatches) -> Vec<String> {
-    matches.get_many(OPERANDS).into_iter().flatten().cloned().collect()
+    matches
+        .get_many(OPERANDS)
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect()
 }
 
 const OPERANDS: &str = "OPERANDS";
@@ -118,10 +170,19 @@ const OPERANDS: &str = "OPERANDS";
 pub fn command(brief: bool) -> Command {
     let version = |command: Command| {
         // clap's own short form is -V; the programs whose place this one takes have -v.
-        let arg = Arg::new("version").short('v').long("version").action(clap::ArgAction::Version).help("Print the version");
-        command.version(VERSION).display_name("starling").disable_version_flag(true).arg(arg)
+        let arg = Arg::new("version")
+            .short('v')
+            .long("version")
+            .action(clap::ArgAction::Version)
+            .help("Print the version");
+        command
+            .version(VERSION)
+            .display_name("starling")
+            .disable_version_flag(true)
+            .arg(arg)
     };
-    let operands = |name: &'static str, help: &'static str| Arg::new(OPERANDS).value_name(name).help(help);
+    let operands =
+        |name: &'static str, help: &'static str| Arg::new(OPERANDS).value_name(name).help(help);
     let roles = Role::ALL.map(|role| {
         let command = version(parse::command(role, brief));
         match role {
@@ -142,9 +203,12 @@ pub fn command(brief: bool) -> Command {
             _ => command,
         }
     });
-    version(Command::new("starling").about("An OP Stack node in one binary, organised around a libp2p swarm"))
-        .subcommands(roles)
-        .subcommand(version(key::command()))
+    version(
+        Command::new("starling")
+            .about("An OP Stack node in one binary, organised around a libp2p swarm"),
+    )
+    .subcommands(roles)
+    .subcommand(version(key::command()))
 }
 
 /// One clear sentence for what clap could not read.
@@ -155,14 +219,27 @@ fn explain(error: clap::Error, role: Option<Role>) -> CliError {
     };
     match (error.kind(), role, given) {
         (ErrorKind::UnknownArgument, Some(role), Some(given)) if given.starts_with('-') => {
-            CliError::Unknown { nearest: parse::nearest(role, &given), given, role: role.name() }
+            CliError::Unknown {
+                nearest: parse::nearest(role, &given),
+                given,
+                role: role.name(),
+            }
         }
         (ErrorKind::UnknownArgument, Some(Role::Init), _) => {
             CliError::Usage("need genesis.json file as the only argument".into())
         }
-        (ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ..) => CliError::Help(error.render().to_string()),
+        (ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ..) => {
+            CliError::Help(error.render().to_string())
+        }
         // clap's own text, without its "error: ", which main adds.
-        _ => CliError::Usage(error.render().to_string().trim_start_matches("error: ").trim_end().to_string()),
+        _ => CliError::Usage(
+            error
+                .render()
+                .to_string()
+                .trim_start_matches("error: ")
+                .trim_end()
+                .to_string(),
+        ),
     }
 }
 

@@ -30,7 +30,15 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             shown.end();
             print!("{}", show_report(&report, dir));
             if !report.is_sound() {
-                bail!("the database is damaged ({} {})", report.count, if report.count == 1 { "finding" } else { "findings" });
+                bail!(
+                    "the database is damaged ({} {})",
+                    report.count,
+                    if report.count == 1 {
+                        "finding"
+                    } else {
+                        "findings"
+                    }
+                );
             }
         }
         DbAction::Stats => {
@@ -47,10 +55,21 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             store.keep_proofs(config.history.proofs)?;
             store.prune()?;
             let snapshot = store.snapshot()?;
-            println!("oldest proofs: block {}", snapshot.oldest_proof(alloy_primitives::Address::ZERO));
-            println!("oldest state: block {} (before: {oldest}), head: {}", snapshot.oldest_state(), snapshot.head());
+            println!(
+                "oldest proofs: block {}",
+                snapshot.oldest_proof(alloy_primitives::Address::ZERO)
+            );
+            println!(
+                "oldest state: block {} (before: {oldest}), head: {}",
+                snapshot.oldest_state(),
+                snapshot.head()
+            );
             drop((snapshot, store));
-            println!("disk: {} (before: {})", bytes(stats::folder(dir)), bytes(before));
+            println!(
+                "disk: {} (before: {})",
+                bytes(stats::folder(dir)),
+                bytes(before)
+            );
         }
         DbAction::Repair => {
             let repaired = repair(config, &mut tell).map_err(|error| next_step(error, dir))?;
@@ -72,11 +91,16 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
 fn repair(config: &DbConfig, tell: &mut Tell<'_>) -> Result<Repaired, RepairError> {
     let dir = &config.datadir;
     for cut in repair::cut_journals(dir)? {
-        println!("a journal was cut at its last whole batch; what stood there before is kept as {}", cut.display());
+        println!(
+            "a journal was cut at its last whole batch; what stood there before is kept as {}",
+            cut.display()
+        );
     }
     let (store, taken_back) = repair::open(dir, config.cache.bytes)?;
     if let Some(head) = taken_back {
-        println!("the keyspaces disagreed on the head: all are taken back to block {head}; blocks above it are fetched again");
+        println!(
+            "the keyspaces disagreed on the head: all are taken back to block {head}; blocks above it are fetched again"
+        );
     }
     if let Some(PutAside { to, because }) = repair::replace_payload_log(dir)? {
         println!("{because}");
@@ -179,20 +203,48 @@ fn show_stats(stats: &Stats) -> String {
         stats.oldest_proof,
         stats.oldest_withdrawal,
     );
-    text.push_str(&format!("{:<10} {:<20} {:>14} {:>12}\n", "keyspace", "kind", "rows", "size"));
-    for Rows { keyspace, kind, rows, bytes: size } in &stats.rows {
-        text.push_str(&format!("{keyspace:<10} {kind:<20} {rows:>14} {:>12}\n", bytes(*size)));
+    text.push_str(&format!(
+        "{:<10} {:<20} {:>14} {:>12}\n",
+        "keyspace", "kind", "rows", "size"
+    ));
+    for Rows {
+        keyspace,
+        kind,
+        rows,
+        bytes: size,
+    } in &stats.rows
+    {
+        text.push_str(&format!(
+            "{keyspace:<10} {kind:<20} {rows:>14} {:>12}\n",
+            bytes(*size)
+        ));
     }
     text.push_str("\non the disk\n");
     for (keyspace, size) in &stats.disk {
         text.push_str(&format!("{keyspace:<31} {:>12}\n", bytes(*size)));
     }
-    text.push_str(&format!("{:<31} {:>12}\n", "journals", bytes(stats.journals)));
+    text.push_str(&format!(
+        "{:<31} {:>12}\n",
+        "journals",
+        bytes(stats.journals)
+    ));
     let log = stats.payload_log;
-    let heights = log.heights.map_or(String::new(), |(low, high)| format!(", heights {low} to {high}"));
-    let what = format!("payload log ({} payloads{heights}, {} guard rows)", log.payloads, log.guards);
-    text.push_str(&format!("{what:<31} {:>12}\n", bytes(stats.payload_log_disk)));
-    text.push_str(&format!("{:<31} {:>12}\n", "whole data directory", bytes(stats.whole)));
+    let heights = log.heights.map_or(String::new(), |(low, high)| {
+        format!(", heights {low} to {high}")
+    });
+    let what = format!(
+        "payload log ({} payloads{heights}, {} guard rows)",
+        log.payloads, log.guards
+    );
+    text.push_str(&format!(
+        "{what:<31} {:>12}\n",
+        bytes(stats.payload_log_disk)
+    ));
+    text.push_str(&format!(
+        "{:<31} {:>12}\n",
+        "whole data directory",
+        bytes(stats.whole)
+    ));
     text
 }
 

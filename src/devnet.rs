@@ -74,7 +74,8 @@ pub async fn run(config: DevnetConfig, token: CancellationToken) -> Result<(), D
         _ = token.cancelled() => None,
     };
     if let Some(mut processes) = started {
-        directory.write_description(processes.iter().map(|process| (&process.node, process.pid)))?;
+        directory
+            .write_description(processes.iter().map(|process| (&process.node, process.pid)))?;
         status::print_table(&directory);
         status::follow(&directory, &mut processes, &token).await;
         status::say("stopping");
@@ -91,7 +92,14 @@ async fn start(directory: &Directory) -> Result<Vec<Process>, DevnetError> {
     let (l1, l2): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.role == Role::L1);
     let mut running = Vec::new();
     for group in [l1, l2] {
-        running.extend(futures::future::try_join_all(group.into_iter().map(|node| Process::start(node, START_LIMIT))).await?);
+        running.extend(
+            futures::future::try_join_all(
+                group
+                    .into_iter()
+                    .map(|node| Process::start(node, START_LIMIT)),
+            )
+            .await?,
+        );
     }
     Ok(running)
 }

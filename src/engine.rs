@@ -73,7 +73,12 @@ fn valid(hash: B256) -> PayloadStatus {
 }
 
 fn invalid(latest_valid: Option<B256>, reason: impl Into<String>) -> PayloadStatus {
-    PayloadStatus::new(PayloadStatusEnum::Invalid { validation_error: reason.into() }, latest_valid)
+    PayloadStatus::new(
+        PayloadStatusEnum::Invalid {
+            validation_error: reason.into(),
+        },
+        latest_valid,
+    )
 }
 
 fn syncing() -> PayloadStatus {
@@ -97,7 +102,12 @@ pub fn payload_id(parent: B256, attributes: &OpPayloadAttributes, version: u8) -
 
 impl Engine {
     pub fn new(chain: Chain, network: Option<Network>) -> Self {
-        Self { chain, network, memory: Mutex::default(), jobs: Mutex::new(LruCache::new(JOBS)) }
+        Self {
+            chain,
+            network,
+            memory: Mutex::default(),
+            jobs: Mutex::new(LruCache::new(JOBS)),
+        }
     }
 
     pub fn chain(&self) -> &Chain {
@@ -113,7 +123,10 @@ impl Engine {
         if let Some(rejected) = memory.rejected(hash) {
             return Ok(invalid(rejected.latest_valid, rejected.reason.clone()));
         }
-        if let Some(latest_valid) = memory.rejected(parent).map(|rejected| rejected.latest_valid) {
+        if let Some(latest_valid) = memory
+            .rejected(parent)
+            .map(|rejected| rejected.latest_valid)
+        {
             memory.reject(hash, latest_valid, REJECTED_BEFORE);
             return Ok(invalid(latest_valid, REJECTED_BEFORE));
         }
@@ -122,21 +135,33 @@ impl Engine {
                 self.connect(&mut memory, hash).await?;
                 Ok(valid(hash))
             }
-            Inserted::Invalid { latest_valid, reason } => Ok(invalid(latest_valid, reason)),
+            Inserted::Invalid {
+                latest_valid,
+                reason,
+            } => Ok(invalid(latest_valid, reason)),
             Inserted::NoRoom => self.keep(&mut memory, payload).await,
             // The log lets go what is far below the stored head.
-            Inserted::Syncing if memory.is_kept(&parent) && self.find(&mut memory, parent).await?.is_some() => {
+            Inserted::Syncing
+                if memory.is_kept(&parent) && self.find(&mut memory, parent).await?.is_some() =>
+            {
                 self.keep(&mut memory, payload).await
             }
             Inserted::Syncing => {
                 memory.wait(payload);
-                Ok(self.bring(&mut memory, hash, false).await?.unwrap_or_else(syncing))
+                Ok(self
+                    .bring(&mut memory, hash, false)
+                    .await?
+                    .unwrap_or_else(syncing))
             }
         }
     }
 
     /// Keeps a payload that cannot be executed now where it takes no memory.
-    async fn keep(&self, memory: &mut Memory, payload: Arc<Payload>) -> Result<PayloadStatus, ChainError> {
+    async fn keep(
+        &self,
+        memory: &mut Memory,
+        payload: Arc<Payload>,
+    ) -> Result<PayloadStatus, ChainError> {
         let hash = payload.hash;
         self.chain.keep(payload).await?;
         memory.keep(hash);
@@ -144,10 +169,18 @@ impl Engine {
     }
 
     /// [`Chain::insert`], remembering what is refused.
-    async fn insert(&self, memory: &mut Memory, payload: Arc<Payload>) -> Result<Inserted, ChainError> {
+    async fn insert(
+        &self,
+        memory: &mut Memory,
+        payload: Arc<Payload>,
+    ) -> Result<Inserted, ChainError> {
         let hash = payload.hash;
         let inserted = self.chain.insert(payload, Provenance::Engine).await?;
-        if let Inserted::Invalid { latest_valid, reason } = &inserted {
+        if let Inserted::Invalid {
+            latest_valid,
+            reason,
+        } = &inserted
+        {
             memory.reject(hash, *latest_valid, reason);
         }
         Ok(inserted)
@@ -173,15 +206,31 @@ impl Engine {
     /// Executes the blocks that lead to `tip` from a block of the chain, out of what waits and of the payload log, which has blocks
     /// that the chain forgot when it left their branch. `None` if some are missing. With `lead` the head goes along where the blocks
     /// cannot be executed otherwise; without, those that wait are kept then.
-    async fn bring(&self, memory: &mut Memory, tip: B256, lead: bool) -> Result<Option<PayloadStatus>, ChainError> {
+    async fn bring(
+        &self,
+        memory: &mut Memory,
+        tip: B256,
+        lead: bool,
+    ) -> Result<Option<PayloadStatus>, ChainError> {
         let mut way = Vec::new();
         let mut at = tip;
         while !self.chain.knows(at) {
             if let Some(rejected) = memory.rejected(at) {
                 let (latest_valid, reason) = (rejected.latest_valid, rejected.reason.clone());
-                return Ok(Some(reject_all(memory, &way, latest_valid, if way.is_empty() { &reason } else { REJECTED_BEFORE })));
+                return Ok(Some(reject_all(
+                    memory,
+                    &way,
+                    latest_valid,
+                    if way.is_empty() {
+                        &reason
+                    } else {
+                        REJECTED_BEFORE
+                    },
+                )));
             }
-            let Some(payload) = self.find(memory, at).await? else { return Ok(None) };
+            let Some(payload) = self.find(memory, at).await? else {
+                return Ok(None);
+            };
             if way.len() == MAX_WAY {
                 return Ok(None);
             }
@@ -189,18 +238,30 @@ impl Engine {
             at = payload.parent_hash();
         }
         while let Some(hash) = way.pop() {
-            let Some(payload) = self.find(memory, hash).await? else { return Ok(None) };
+            let Some(payload) = self.find(memory, hash).await? else {
+                return Ok(None);
+            };
             let mut inserted = self.insert(memory, payload.clone()).await?;
             if lead && inserted == Inserted::NoRoom {
-                let to = ForkchoiceState { head_block_hash: payload.parent_hash(), ..Default::default() };
+                let to = ForkchoiceState {
+                    head_block_hash: payload.parent_hash(),
+                    ..Default::default()
+                };
                 if self.go_to(&to).await?.is_some() {
                     inserted = self.insert(memory, payload).await?;
                 }
             }
             match inserted {
                 Inserted::Valid => memory.arrived(&hash),
-                Inserted::Invalid { latest_valid, reason } => {
-                    let reason = if way.is_empty() { &reason } else { REJECTED_BEFORE };
+                Inserted::Invalid {
+                    latest_valid,
+                    reason,
+                } => {
+                    let reason = if way.is_empty() {
+                        &reason
+                    } else {
+                        REJECTED_BEFORE
+                    };
                     return Ok(Some(reject_all(memory, &way, latest_valid, reason)));
                 }
                 Inserted::NoRoom if !lead => {
@@ -218,7 +279,11 @@ impl Engine {
     }
 
     /// A block that waits, or that the chain or its payload log has.
-    async fn find(&self, memory: &mut Memory, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
+    async fn find(
+        &self,
+        memory: &mut Memory,
+        hash: B256,
+    ) -> Result<Option<Arc<Payload>>, ChainError> {
         if let Some(payload) = memory.waiting(&hash) {
             return Ok(Some(payload));
         }
@@ -239,10 +304,19 @@ impl Engine {
     ) -> Result<(PayloadStatus, Option<PayloadId>), EngineError> {
         let head = state.head_block_hash;
         if head.is_zero() {
-            return Ok((PayloadStatus::new(PayloadStatusEnum::Invalid { validation_error: String::new() }, None), None));
+            return Ok((
+                PayloadStatus::new(
+                    PayloadStatusEnum::Invalid {
+                        validation_error: String::new(),
+                    },
+                    None,
+                ),
+                None,
+            ));
         }
         let mut memory = self.memory.lock().await;
-        self.chain.drive(|driver| driver.on_forkchoice(Instant::now()));
+        self.chain
+            .drive(|driver| driver.on_forkchoice(Instant::now()));
         memory.wanted = None;
         let before = *self.chain.heads().borrow();
         let place = match self.reach(&mut memory, &state).await? {
@@ -269,7 +343,11 @@ impl Engine {
     }
 
     /// Makes a block the head that is known or can be brought. Inside, the status of one for which neither is true.
-    async fn reach(&self, memory: &mut Memory, state: &ForkchoiceState) -> Result<Result<Place, PayloadStatus>, ChainError> {
+    async fn reach(
+        &self,
+        memory: &mut Memory,
+        state: &ForkchoiceState,
+    ) -> Result<Result<Place, PayloadStatus>, ChainError> {
         let head = state.head_block_hash;
         // Twice: a branch that can no longer be stood on beside ours is forgotten, and then brought again.
         for _ in 0..2 {
@@ -297,15 +375,26 @@ impl Engine {
             blocking(move || present.number_of(head).map_err(ChainError::read)).await?
         };
         let target = match ancestor {
-            Some(number) => Target { view: present, head: number },
+            Some(number) => Target {
+                view: present,
+                head: number,
+            },
             None => match self.chain.view_of(head).await {
                 Err(ChainError::UnknownBlock(_)) => return Ok(None),
-                view => view.map(|view| Target { head: view.head().number, view })?,
+                view => view.map(|view| Target {
+                    head: view.head().number,
+                    view,
+                })?,
             },
         };
         let (chain, kept, state) = (self.chain.clone(), *self.chain.heads().borrow(), *state);
-        let place = blocking(move || place(&chain, &target, &kept, &state).map_err(ChainError::read)).await?;
-        let (safe, finalized) = (place.safe.map(|id| id.hash), place.finalized.map(|id| id.hash));
+        let place =
+            blocking(move || place(&chain, &target, &kept, &state).map_err(ChainError::read))
+                .await?;
+        let (safe, finalized) = (
+            place.safe.map(|id| id.hash),
+            place.finalized.map(|id| id.hash),
+        );
         match self.chain.forkchoice(head, safe, finalized).await {
             Err(ChainError::UnknownBlock(_)) => Ok(None),
             moved => moved.map(|()| Some(place)),
@@ -331,21 +420,45 @@ impl Engine {
         Ok(())
     }
 
-    async fn start(&self, parent: B256, attributes: OpPayloadAttributes, version: u8) -> Result<PayloadId, EngineError> {
+    async fn start(
+        &self,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+        version: u8,
+    ) -> Result<PayloadId, EngineError> {
         let id = payload_id(parent, &attributes, version);
         let mut jobs = self.jobs.lock().await;
         if jobs.get(&id).is_none() {
-            self.chain.start_as(id, parent, attributes.clone()).await.map_err(of_build)?;
-            jobs.put(id, Job { parent, attributes, block: None });
+            self.chain
+                .start_as(id, parent, attributes.clone())
+                .await
+                .map_err(of_build)?;
+            jobs.put(
+                id,
+                Job {
+                    parent,
+                    attributes,
+                    block: None,
+                },
+            );
         }
         Ok(id)
     }
 
     /// The payload of this id, the same every time. `serves` says whether the method called may serve a block of these rules.
-    pub async fn payload(&self, id: PayloadId, serves: impl Fn(&Active) -> bool) -> Result<Arc<ExecutedBlock>, EngineError> {
+    pub async fn payload(
+        &self,
+        id: PayloadId,
+        serves: impl Fn(&Active) -> bool,
+    ) -> Result<Arc<ExecutedBlock>, EngineError> {
         let mut jobs = self.jobs.lock().await;
         let job = jobs.get_mut(&id).ok_or(EngineError::UnknownPayload)?;
-        if !serves(&self.chain.spec().at(job.attributes.payload_attributes.timestamp)) {
+        if !serves(
+            &self
+                .chain
+                .spec()
+                .at(job.attributes.payload_attributes.timestamp),
+        ) {
             return Err(EngineError::UnsupportedFork);
         }
         if let Some(block) = &job.block {
@@ -354,7 +467,10 @@ impl Engine {
         let block = match self.chain.seal(id).await {
             // Another build took the builder in between: this one is made again.
             Err(ChainError::UnknownPayload) => {
-                self.chain.start_as(id, job.parent, job.attributes.clone()).await.map_err(of_build)?;
+                self.chain
+                    .start_as(id, job.parent, job.attributes.clone())
+                    .await
+                    .map_err(of_build)?;
                 self.chain.seal(id).await
             }
             sealed => sealed,
@@ -374,7 +490,12 @@ fn of_build(error: ChainError) -> EngineError {
 }
 
 /// The descendants of a refused block are refused. Gives the status of the last of them.
-fn reject_all(memory: &mut Memory, hashes: &[B256], latest_valid: Option<B256>, reason: &str) -> PayloadStatus {
+fn reject_all(
+    memory: &mut Memory,
+    hashes: &[B256],
+    latest_valid: Option<B256>,
+    reason: &str,
+) -> PayloadStatus {
     for hash in hashes {
         memory.reject(*hash, latest_valid, reason);
     }
@@ -389,11 +510,18 @@ struct Target {
 
 impl Target {
     fn number_of(&self, hash: B256) -> Result<Option<u64>, ReadError> {
-        Ok(self.view.number_of(hash)?.filter(|number| *number <= self.head))
+        Ok(self
+            .view
+            .number_of(hash)?
+            .filter(|number| *number <= self.head))
     }
 
     fn hash_of(&self, number: u64) -> Result<Option<B256>, ReadError> {
-        if number > self.head { Ok(None) } else { self.view.hash_of(number) }
+        if number > self.head {
+            Ok(None)
+        } else {
+            self.view.hash_of(number)
+        }
     }
 }
 
@@ -407,7 +535,12 @@ struct Place {
 }
 
 /// Finalized first, then safe, as op-geth does it. One that is not named gives way to the other.
-fn place(chain: &Chain, target: &Target, kept: &Heads, state: &ForkchoiceState) -> Result<Place, ReadError> {
+fn place(
+    chain: &Chain,
+    target: &Target,
+    kept: &Heads,
+    state: &ForkchoiceState,
+) -> Result<Place, ReadError> {
     let present = chain.view();
     let named = |what: &str, hash: B256| -> Result<Result<BlockId, String>, ReadError> {
         Ok(match target.number_of(hash)? {
@@ -416,9 +549,21 @@ fn place(chain: &Chain, target: &Target, kept: &Heads, state: &ForkchoiceState) 
             None => Err(format!("{what} block not available in database")),
         })
     };
-    let mut safe = kept.safe.map(|id| shared(&present, target, id)).transpose()?;
-    let mut finalized = kept.finalized.map(|id| shared(&present, target, id)).transpose()?;
-    let refused = |safe, finalized, problem| Ok(Place { safe, finalized, problem: Some(problem) });
+    let mut safe = kept
+        .safe
+        .map(|id| shared(&present, target, id))
+        .transpose()?;
+    let mut finalized = kept
+        .finalized
+        .map(|id| shared(&present, target, id))
+        .transpose()?;
+    let refused = |safe, finalized, problem| {
+        Ok(Place {
+            safe,
+            finalized,
+            problem: Some(problem),
+        })
+    };
     if !state.finalized_block_hash.is_zero() {
         let id = match named("final", state.finalized_block_hash)? {
             Ok(id) => id,
@@ -428,7 +573,11 @@ fn place(chain: &Chain, target: &Target, kept: &Heads, state: &ForkchoiceState) 
             && let Ok(safe_id) = named("safe", state.safe_block_hash)?
             && safe_id.number < id.number
         {
-            return refused(safe, finalized, "final block is above the safe block".into());
+            return refused(
+                safe,
+                finalized,
+                "final block is above the safe block".into(),
+            );
         }
         finalized = Some(id);
         safe = safe.map(|safe| if safe.number < id.number { id } else { safe });
@@ -439,9 +588,19 @@ fn place(chain: &Chain, target: &Target, kept: &Heads, state: &ForkchoiceState) 
             Err(problem) => return refused(safe, finalized, problem),
         };
         safe = Some(id);
-        finalized = finalized.map(|finalized| if finalized.number > id.number { id } else { finalized });
+        finalized = finalized.map(|finalized| {
+            if finalized.number > id.number {
+                id
+            } else {
+                finalized
+            }
+        });
     }
-    Ok(Place { safe, finalized, problem: None })
+    Ok(Place {
+        safe,
+        finalized,
+        problem: None,
+    })
 }
 
 /// The newest block at or below `id`, a block of the present branch, that the target's branch has too.
@@ -462,6 +621,10 @@ fn shared(present: &View, target: &Target, id: BlockId) -> Result<BlockId, ReadE
 }
 
 /// Reads of the store stay off the runtime's workers.
-async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, ChainError> + Send + 'static) -> Result<T, ChainError> {
-    tokio::task::spawn_blocking(read).await.unwrap_or(Err(ChainError::Stopped))
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ChainError> + Send + 'static,
+) -> Result<T, ChainError> {
+    tokio::task::spawn_blocking(read)
+        .await
+        .unwrap_or(Err(ChainError::Stopped))
 }

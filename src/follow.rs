@@ -33,15 +33,26 @@ impl Blocks for Chain {
     }
 
     fn headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) {
-        readable(from.number, self.view().encoded_headers(from, take).map(Some));
+        readable(
+            from.number,
+            self.view().encoded_headers(from, take).map(Some),
+        );
     }
 
-    fn bodies(&self, first: u64, last: BlockId, take: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+    fn bodies(
+        &self,
+        first: u64,
+        last: BlockId,
+        take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> bool {
         // One view: all of them lie on the branch of the last.
         let view = self.view();
         let canonical = readable(last.number, view.hash_of(last.number)) == Some(last.hash);
         if canonical {
-            readable(first, view.encoded_blocks(first..=last.number, take).map(Some));
+            readable(
+                first,
+                view.encoded_blocks(first..=last.number, take).map(Some),
+            );
         }
         canonical
     }
@@ -112,18 +123,28 @@ async fn settle(
     answer: Result<Inserted, ChainError>,
     engine: Option<&Engine>,
 ) -> Result<Settled, ChainError> {
-    let Block { number, hash, timestamp, provenance } = *block;
+    let Block {
+        number,
+        hash,
+        timestamp,
+        provenance,
+    } = *block;
     let inserted = answer?;
     if let Some(engine) = engine {
         match engine.on_swarm_block(hash, provenance, &inserted).await {
             Ok(()) => {}
             Err(error @ (ChainError::Stopped | ChainError::Store(_))) => return Err(error),
             // The rollup node names its head again, and gets this error as the answer.
-            Err(error) => tracing::warn!(number, %hash, %error, "the head that the rollup node named cannot become the head"),
+            Err(error) => {
+                tracing::warn!(number, %hash, %error, "the head that the rollup node named cannot become the head")
+            }
         }
     }
     // Gap blocks are logged at debug level: there may be thousands a second.
-    let fresh = !matches!(provenance, Provenance::Linked { .. } | Provenance::Ancestor { .. });
+    let fresh = !matches!(
+        provenance,
+        Provenance::Linked { .. } | Provenance::Ancestor { .. }
+    );
     Ok(match inserted {
         Inserted::Valid => {
             let age = crate::telemetry::unix_now().saturating_sub(timestamp);
@@ -143,7 +164,12 @@ async fn settle(
 }
 
 /// Reports every move of the heads to the swarm, and whether a rollup node moves them, until the token is cancelled.
-pub async fn report_heads(chain: Chain, network: Network, genesis: BlockId, token: CancellationToken) -> anyhow::Result<()> {
+pub async fn report_heads(
+    chain: Chain,
+    network: Network,
+    genesis: BlockId,
+    token: CancellationToken,
+) -> anyhow::Result<()> {
     let (mut heads, mut driver, mut driven) = (chain.heads(), chain.driver(), false);
     loop {
         let (drives, silent_at) = {
@@ -153,7 +179,9 @@ pub async fn report_heads(chain: Chain, network: Network, genesis: BlockId, toke
         if std::mem::replace(&mut driven, drives) != drives {
             match drives {
                 true => {
-                    tracing::info!("a rollup node drives: blocks of the swarm are executed but do not become the head")
+                    tracing::info!(
+                        "a rollup node drives: blocks of the swarm are executed but do not become the head"
+                    )
                 }
                 false => tracing::info!(
                     "no call of the rollup node for too long: the head follows the swarm until the next fork choice"
@@ -162,7 +190,12 @@ pub async fn report_heads(chain: Chain, network: Network, genesis: BlockId, toke
             network.driven(drives).await;
         }
         let now = *heads.borrow_and_update();
-        network.heads(starling_p2p::Heads { head: now.head, safe: now.safe.unwrap_or(genesis) }).await;
+        network
+            .heads(starling_p2p::Heads {
+                head: now.head,
+                safe: now.safe.unwrap_or(genesis),
+            })
+            .await;
         tokio::select! {
             () = token.cancelled() => return Ok(()),
             changed = heads.changed() => if changed.is_err() { return Ok(()) },

@@ -84,7 +84,10 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
 /// `starling init`. The sentences are those that operators and their scripts know from op-geth.
 fn init(config: &InitConfig) -> anyhow::Result<()> {
     if !config.genesis.is_file() {
-        bail!("invalid path to genesis file: {} is no file", config.genesis.display());
+        bail!(
+            "invalid path to genesis file: {} is no file",
+            config.genesis.display()
+        );
     }
     let text = genesis::read_file(&config.genesis)
         .with_context(|| format!("Failed to read genesis file: {}", config.genesis.display()))?;
@@ -106,8 +109,12 @@ fn init(config: &InitConfig) -> anyhow::Result<()> {
     let new = chain::init(&config.datadir, &genesis).context("Failed to write genesis block")?;
     let hash = genesis.header.hash_slow();
     match new {
-        true => tracing::info!(database = %config.datadir.display(), %hash, "Successfully wrote genesis state"),
-        false => tracing::info!(database = %config.datadir.display(), %hash, "This genesis is there already"),
+        true => {
+            tracing::info!(database = %config.datadir.display(), %hash, "Successfully wrote genesis state")
+        }
+        false => {
+            tracing::info!(database = %config.datadir.display(), %hash, "This genesis is there already")
+        }
     }
     Ok(())
 }
@@ -117,9 +124,15 @@ fn until_interrupted<F>(role: impl FnOnce(CancellationToken) -> F) -> anyhow::Re
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime does not start")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime does not start")?;
     let result = runtime.block_on(async {
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let (mut interrupt, mut terminate) = (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+        );
         let token = CancellationToken::new();
         let role = role(token.clone());
         tokio::pin!(role);
@@ -149,13 +162,21 @@ fn start_log(config: &LogConfig, notices: &[String]) -> anyhow::Result<()> {
 }
 
 fn plain_log() -> LogConfig {
-    LogConfig { level: "info".into(), format: LogFormat::Text, color: false, pid: false }
+    LogConfig {
+        level: "info".into(),
+        format: LogFormat::Text,
+        color: false,
+        pid: false,
+    }
 }
 
 fn input(tool: Tool) -> anyhow::Result<String> {
     let mut text = String::new();
     if tool.reads_input() {
-        std::io::stdin().take(1_000).read_to_string(&mut text).context("standard input cannot be read")?;
+        std::io::stdin()
+            .take(1_000)
+            .read_to_string(&mut text)
+            .context("standard input cannot be read")?;
     }
     Ok(text)
 }

@@ -6,8 +6,9 @@ use crate::{
     cli::{
         VERSION,
         config::{
-            CacheConfig, ExecutionConfig, FollowingConfig, L1Config, MetricsConfig, NodeConfig, P2pConfig, P2pKey,
-            RemoteSignerConfig, RpcConfig, RpcLimits, SequencerConfig, SignerConfig, SignerTlsConfig,
+            CacheConfig, ExecutionConfig, FollowingConfig, L1Config, MetricsConfig, NodeConfig,
+            P2pConfig, P2pKey, RemoteSignerConfig, RpcConfig, RpcLimits, SequencerConfig,
+            SignerConfig, SignerTlsConfig,
         },
     },
     engine::Engine,
@@ -43,21 +44,38 @@ const SEQUENCER_ENDED_REMINDER: Duration = Duration::from_secs(60);
 const EPOCH_POLL: Duration = Duration::from_secs(384);
 
 /// `starling execution`: the execution core alone; with a period, a chain of its own; with a swarm, one that follows.
-pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) -> anyhow::Result<()> {
+pub async fn run_execution(
+    config: ExecutionConfig,
+    token: CancellationToken,
+) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
-    let (chain, threads) = open(options(&config.datadir, config.cache, config.commit_interval), config.pool.clone()).await?;
+    let (chain, threads) = open(
+        options(&config.datadir, config.cache, config.commit_interval),
+        config.pool.clone(),
+    )
+    .await?;
     chain.keep_states(config.history.states);
     chain.keep_proofs(config.history.proofs)?;
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
-        bail!("--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain", config.datadir.display());
+        bail!(
+            "--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain",
+            config.datadir.display()
+        );
     }
-    let swarm = config.following.as_ref().map(|following| join_alone(&chain, &config.datadir, following)).transpose()?;
+    let swarm = config
+        .following
+        .as_ref()
+        .map(|following| join_alone(&chain, &config.datadir, following))
+        .transpose()?;
     let network = swarm.as_ref().map(|((_, network, _), _)| network.clone());
     let engine = engine_of(&tasks, &chain, network.clone(), &config).await?;
     let driven = engine.as_ref().map(|(context, _)| context.engine.clone());
     if engine.is_some() && swarm.is_none() {
-        tasks.spawn("progress", follow::progress::run(chain.clone(), None, tasks.token()));
+        tasks.spawn(
+            "progress",
+            follow::progress::run(chain.clone(), None, tasks.token()),
+        );
     }
     serve_rpc(&tasks, &chain, (network, None), &config.rpc, engine).await?;
     if let Some((swarm, genesis)) = swarm {
@@ -65,7 +83,10 @@ pub async fn run_execution(config: ExecutionConfig, token: CancellationToken) ->
     }
     tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
     if let Some(seconds) = config.dev_period {
-        tasks.spawn("block production", period::run(chain.clone(), Duration::from_secs(seconds), tasks.token()));
+        tasks.spawn(
+            "block production",
+            period::run(chain.clone(), Duration::from_secs(seconds), tasks.token()),
+        );
     }
     finish(tasks, chain, threads).await
 }
@@ -77,24 +98,43 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
     let blobs = l1_config::blob_schedule(rollup.l1_chain_id, config.l1.chain_config.as_deref())?;
     let sequencing = match &config.sequencer {
-        Some(sequencer) => Some((sequencer, blobs.ok_or(L1ConfigError::NotGiven(rollup.l1_chain_id))?)),
+        Some(sequencer) => Some((
+            sequencer,
+            blobs.ok_or(L1ConfigError::NotGiven(rollup.l1_chain_id))?,
+        )),
         None => None,
     };
-    let (chain, threads) = open(options(&config.datadir, config.cache, config.commit_interval), config.pool.clone()).await?;
+    let (chain, threads) = open(
+        options(&config.datadir, config.cache, config.commit_interval),
+        config.pool.clone(),
+    )
+    .await?;
     chain.keep_states(config.history.states);
     chain.keep_proofs(config.history.proofs)?;
     check_same_chain(&chain, &rollup, &config.datadir, &config.rollup_config)?;
     let l1 = l1_client(&config.l1)?;
-    let swarm = config.p2p.as_ref().map(|p2p| join_swarm(&chain, swarm_config(&rollup, p2p)?)).transpose()?;
+    let swarm = config
+        .p2p
+        .as_ref()
+        .map(|p2p| join_swarm(&chain, swarm_config(&rollup, p2p)?))
+        .transpose()?;
     let network = swarm.as_ref().map(|(_, network, _)| network.clone());
     let (sequencer, control) = match sequencing {
         Some((sequencer, blobs)) => {
-            let (sequencer, control) = prepare(&chain, &l1, &rollup, blobs, network.clone(), sequencer).await?;
+            let (sequencer, control) =
+                prepare(&chain, &l1, &rollup, blobs, network.clone(), sequencer).await?;
             (Some(sequencer), Some(control))
         }
         None => (None, None),
     };
-    serve_rpc(&tasks, &chain, (network.clone(), control), &config.rpc, None).await?;
+    serve_rpc(
+        &tasks,
+        &chain,
+        (network.clone(), control),
+        &config.rpc,
+        None,
+    )
+    .await?;
     if config.rpc.sequencer_http.is_none() && sequencer.is_none() {
         tracing::warn!(
             "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
@@ -128,7 +168,13 @@ async fn learn_signer(
     network: Option<Network>,
     prepared: Option<Prepared>,
 ) -> anyhow::Result<()> {
-    let Some(named) = tasks.token().run_until_cancelled_owned(source.at_start()).await else { return Ok(()) };
+    let Some(named) = tasks
+        .token()
+        .run_until_cancelled_owned(source.at_start())
+        .await
+    else {
+        return Ok(());
+    };
     let named = named?;
     if let Some(network) = &network {
         network.set_signer(named).await;
@@ -144,13 +190,19 @@ async fn learn_signer(
     }
     if let Some(network) = network {
         let token = tasks.token();
-        tasks.spawn("block signer", async move { Ok(source.follow(named, ours, network, token).await?) });
+        tasks.spawn("block signer", async move {
+            Ok(source.follow(named, ours, network, token).await?)
+        });
     }
     Ok(())
 }
 
 fn options(datadir: &Path, cache: CacheConfig, commit_interval: Duration) -> Options {
-    Options { datadir: datadir.to_owned(), cache: cache.bytes, commit_interval }
+    Options {
+        datadir: datadir.to_owned(),
+        cache: cache.bytes,
+        commit_interval,
+    }
 }
 
 async fn open(options: Options, pool: PoolConfig) -> anyhow::Result<(Chain, Threads)> {
@@ -165,7 +217,9 @@ async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<
     drop(chain);
     // When the chain has failed, tasks fail because it is gone: its own error is the cause.
     let stopped = tokio::task::spawn_blocking(move || threads.stop()).await?;
-    stopped.context("the chain has failed (`starling db verify` says whether its database is damaged)")?;
+    stopped.context(
+        "the chain has failed (`starling db verify` says whether its database is damaged)",
+    )?;
     result
 }
 
@@ -196,7 +250,9 @@ async fn prepare(
 ) -> anyhow::Result<(Prepared, SequencerHandle)> {
     let signer = match &config.signer {
         SignerConfig::Key(key) => Signer::from_hex(key.expose())?,
-        SignerConfig::Remote(remote) => Signer::Remote(Remote::connect(&remote_signer(remote)).await?),
+        SignerConfig::Remote(remote) => {
+            Signer::Remote(Remote::connect(&remote_signer(remote)).await?)
+        }
     };
     let (heads, watched) = watch::channel(L1Heads::default());
     let config = sequencer::SequencerConfig {
@@ -207,22 +263,54 @@ async fn prepare(
         recover: config.recover,
     };
     let signs_as = signer.address();
-    let l1 = FollowedL1 { client: l1.clone(), heads: watched };
-    let (sequencer, control) = Sequencer::new(config, rollup.clone(), blobs, chain.clone(), l1, signer, network);
-    Ok((Prepared { sequencer, signs_as, heads }, control))
+    let l1 = FollowedL1 {
+        client: l1.clone(),
+        heads: watched,
+    };
+    let (sequencer, control) = Sequencer::new(
+        config,
+        rollup.clone(),
+        blobs,
+        chain.clone(),
+        l1,
+        signer,
+        network,
+    );
+    Ok((
+        Prepared {
+            sequencer,
+            signs_as,
+            heads,
+        },
+        control,
+    ))
 }
 
 fn remote_signer(config: &RemoteSignerConfig) -> RemoteConfig {
     RemoteConfig {
         endpoint: config.endpoint.expose().to_owned(),
         address: config.address,
-        headers: config.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
-        tls: config.tls.clone().map(|SignerTlsConfig { ca, cert, key }| TlsFiles { ca, cert, key }),
+        headers: config
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), value.expose().to_owned()))
+            .collect(),
+        tls: config
+            .tls
+            .clone()
+            .map(|SignerTlsConfig { ca, cert, key }| TlsFiles { ca, cert, key }),
         timeout: SIGN_TIMEOUT,
     }
 }
 
-fn sequence(tasks: &Tasks, l1: L1Client, poll: Duration, Prepared { sequencer, heads, .. }: Prepared) {
+fn sequence(
+    tasks: &Tasks,
+    l1: L1Client,
+    poll: Duration,
+    Prepared {
+        sequencer, heads, ..
+    }: Prepared,
+) {
     let token = tasks.token();
     tasks.spawn("L1 heads", async move {
         l1::follow_heads(l1, heads, poll, EPOCH_POLL, token).await;
@@ -237,7 +325,10 @@ fn sequence(tasks: &Tasks, l1: L1Client, poll: Duration, Prepared { sequencer, h
 
 /// When sequencing ends because no further block may be made, the node goes on: its blocks are still asked for, over JSON-RPC and by
 /// peers, and an operator needs both to see what happened. Only a failure of the chain itself ends the node.
-async fn outlive_sequencer(ended: Result<(), SequencerError>, token: &CancellationToken) -> anyhow::Result<()> {
+async fn outlive_sequencer(
+    ended: Result<(), SequencerError>,
+    token: &CancellationToken,
+) -> anyhow::Result<()> {
     let error = match ended {
         Err(error) if !error.is_of_chain() => error,
         ended => return Ok(ended?),
@@ -258,12 +349,18 @@ async fn outlive_sequencer(ended: Result<(), SequencerError>, token: &Cancellati
 
 /// Reads the file of `--rollup.config`.
 pub fn read_rollup_config(path: &Path) -> anyhow::Result<RollupConfig> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("--rollup.config: {} cannot be read", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("--rollup.config: {} cannot be read", path.display()))?;
     RollupConfig::from_json(&text).with_context(|| format!("--rollup.config: {}", path.display()))
 }
 
 /// rollup.json and the data directory must speak of one chain.
-fn check_same_chain(chain: &Chain, rollup: &RollupConfig, data: &Path, json: &Path) -> anyhow::Result<()> {
+fn check_same_chain(
+    chain: &Chain,
+    rollup: &RollupConfig,
+    data: &Path,
+    json: &Path,
+) -> anyhow::Result<()> {
     let spec = chain.spec();
     let (data, json) = (data.display(), json.display());
     ensure!(
@@ -280,7 +377,9 @@ fn check_same_chain(chain: &Chain, rollup: &RollupConfig, data: &Path, json: &Pa
     );
     match &spec.rules {
         Rules::Optimism { .. } => Ok(()),
-        Rules::Ethereum(_) => bail!("{data} holds an Ethereum chain, which has no swarm; run it with `starling execution` alone"),
+        Rules::Ethereum(_) => bail!(
+            "{data} holds an Ethereum chain, which has no swarm; run it with `starling execution` alone"
+        ),
     }
 }
 
@@ -292,60 +391,105 @@ fn join_swarm(chain: &Chain, config: starling_p2p::Config) -> anyhow::Result<Swa
 }
 
 /// For an execution core, which is told whose blocks to follow; with the chain's first block.
-fn join_alone(chain: &Chain, datadir: &Path, config: &FollowingConfig) -> anyhow::Result<(Swarm, BlockId)> {
+fn join_alone(
+    chain: &Chain,
+    datadir: &Path,
+    config: &FollowingConfig,
+) -> anyhow::Result<(Swarm, BlockId)> {
     let rollup = read_rollup_config(&config.rollup_config)?;
     check_same_chain(chain, &rollup, datadir, &config.rollup_config)?;
-    let swarm = starling_p2p::Config { unsafe_block_signer: config.signer, ..swarm_config(&rollup, &config.p2p)? };
+    let swarm = starling_p2p::Config {
+        unsafe_block_signer: config.signer,
+        ..swarm_config(&rollup, &config.p2p)?
+    };
     Ok((join_swarm(chain, swarm)?, rollup.genesis.l2))
 }
 
 /// Runs the swarm, and lets the chain follow it. `engine` is given if a rollup node may drive the chain.
-fn follow_swarm(tasks: &Tasks, chain: &Chain, engine: Option<Arc<Engine>>, (service, network, events): Swarm, genesis: BlockId) {
+fn follow_swarm(
+    tasks: &Tasks,
+    chain: &Chain,
+    engine: Option<Arc<Engine>>,
+    (service, network, events): Swarm,
+    genesis: BlockId,
+) {
     let token = tasks.token();
     tasks.spawn("swarm", async move {
         service.run(token).await;
         Ok(())
     });
-    tasks.spawn("follower", follow::run(chain.clone(), engine, network.clone(), events, tasks.token()));
-    tasks.spawn("progress", follow::progress::run(chain.clone(), Some(network.clone()), tasks.token()));
-    tasks.spawn("heads to the swarm", follow::report_heads(chain.clone(), network, genesis, tasks.token()));
+    tasks.spawn(
+        "follower",
+        follow::run(
+            chain.clone(),
+            engine,
+            network.clone(),
+            events,
+            tasks.token(),
+        ),
+    );
+    tasks.spawn(
+        "progress",
+        follow::progress::run(chain.clone(), Some(network.clone()), tasks.token()),
+    );
+    tasks.spawn(
+        "heads to the swarm",
+        follow::report_heads(chain.clone(), network, genesis, tasks.token()),
+    );
 }
 
 /// What the swarm of this chain is told at start. Makes the network's key if its file is not there.
-pub fn swarm_config(rollup: &RollupConfig, config: &P2pConfig) -> anyhow::Result<starling_p2p::Config> {
+pub fn swarm_config(
+    rollup: &RollupConfig,
+    config: &P2pConfig,
+) -> anyhow::Result<starling_p2p::Config> {
     let identity = match &config.key {
         P2pKey::File(path) => starling_p2p::identity::load_or_create(path)?,
-        P2pKey::Given(secret) => {
-            starling_p2p::identity::from_hex(secret.expose()).ok_or_else(|| anyhow!("--p2p.priv.raw is no secp256k1 key"))?
-        }
+        P2pKey::Given(secret) => starling_p2p::identity::from_hex(secret.expose())
+            .ok_or_else(|| anyhow!("--p2p.priv.raw is no secp256k1 key"))?,
     };
-    let genesis = starling_p2p::Genesis { id: rollup.genesis.l2, time: rollup.genesis.l2_time, block_time: rollup.block_time };
-    let mut swarm = starling_p2p::Config::new(identity, rollup.l2_chain_id, rollup.forks.clone(), genesis);
+    let genesis = starling_p2p::Genesis {
+        id: rollup.genesis.l2,
+        time: rollup.genesis.l2_time,
+        block_time: rollup.block_time,
+    };
+    let mut swarm =
+        starling_p2p::Config::new(identity, rollup.l2_chain_id, rollup.forks.clone(), genesis);
     swarm.listen_ip = config.listen_ip;
     (swarm.listen_tcp, swarm.listen_quic) = (config.listen_tcp, config.listen_quic);
     swarm.static_peers = config
         .static_peers
         .iter()
-        .map(|peer| peer.parse().with_context(|| format!("--p2p.static: {peer} is no multiaddr")))
+        .map(|peer| {
+            peer.parse()
+                .with_context(|| format!("--p2p.static: {peer} is no multiaddr"))
+        })
         .collect::<anyhow::Result<_>>()?;
     swarm.gossip_threshold = config.gossip_threshold;
     swarm.sync_req_resp = config.req_resp;
-    swarm.mesh = starling_p2p::Mesh { d: config.mesh.d, lo: config.mesh.lo, hi: config.mesh.hi, lazy: config.mesh.lazy };
+    swarm.mesh = starling_p2p::Mesh {
+        d: config.mesh.d,
+        lo: config.mesh.lo,
+        hi: config.mesh.hi,
+        lazy: config.mesh.lazy,
+    };
     swarm.only_request_static = config.only_request_static;
     (swarm.tides, swarm.policy) = (config.tides, config.policy);
     swarm.restrict = config.restrict.clone();
     swarm.peerstore = config.peerstore.clone();
-    swarm.discovery = config.discovery.as_ref().map(|discovery| starling_p2p::DiscoveryConfig {
-        listen_udp: discovery.listen_udp,
-        advertise_ip: discovery.advertise_ip.clone(),
-        advertise_tcp: discovery.advertise_tcp,
-        advertise_udp: discovery.advertise_udp,
-        bootnodes: discovery
-            .bootnodes
-            .clone()
-            .unwrap_or_else(|| starling_p2p::discovery::defaults::bootnodes(rollup.l1_chain_id)),
-        store: discovery.store.clone(),
-    });
+    swarm.discovery = config
+        .discovery
+        .as_ref()
+        .map(|discovery| starling_p2p::DiscoveryConfig {
+            listen_udp: discovery.listen_udp,
+            advertise_ip: discovery.advertise_ip.clone(),
+            advertise_tcp: discovery.advertise_tcp,
+            advertise_udp: discovery.advertise_udp,
+            bootnodes: discovery.bootnodes.clone().unwrap_or_else(|| {
+                starling_p2p::discovery::defaults::bootnodes(rollup.l1_chain_id)
+            }),
+            store: discovery.store.clone(),
+        });
     swarm.nat = config.nat.then(starling_p2p::NatConfig::default);
     Ok(swarm)
 }
@@ -364,12 +508,26 @@ async fn engine_of(
         tracing::warn!("the Engine API drives OP Stack chains only: this chain is served as it is");
         return Ok(None);
     }
-    let secret = JwtSecret::load_or_create(&config.engine.jwt_secret).context("--authrpc.jwtsecret")?;
+    let secret =
+        JwtSecret::load_or_create(&config.engine.jwt_secret).context("--authrpc.jwtsecret")?;
     tracing::info!(path = %config.engine.jwt_secret.display(), "the JWT secret of the Engine API");
     let addr = resolve("--authrpc.addr", &config.engine.addr, config.engine.port).await?;
-    let halt = config.engine.halt.map(|at| Halt { at, token: tasks.token() });
-    let context = EngineContext { engine: Arc::new(Engine::new(chain.clone(), network)), halt };
-    Ok(Some((context, AuthEndpoint { addr, vhosts: config.engine.vhosts.clone(), secret })))
+    let halt = config.engine.halt.map(|at| Halt {
+        at,
+        token: tasks.token(),
+    });
+    let context = EngineContext {
+        engine: Arc::new(Engine::new(chain.clone(), network)),
+        halt,
+    };
+    Ok(Some((
+        context,
+        AuthEndpoint {
+            addr,
+            vhosts: config.engine.vhosts.clone(),
+            secret,
+        },
+    )))
 }
 
 async fn serve_rpc(
@@ -380,18 +538,22 @@ async fn serve_rpc(
     engine: Option<(EngineContext, AuthEndpoint)>,
 ) -> anyhow::Result<()> {
     let route = match &config.sequencer_http {
-        Some(url) => {
-            TxRoute::sequencer(url, config.tx_pool_admission).map_err(|reason| anyhow!("--rollup.sequencerhttp: {reason}"))?
-        }
+        Some(url) => TxRoute::sequencer(url, config.tx_pool_admission)
+            .map_err(|reason| anyhow!("--rollup.sequencerhttp: {reason}"))?,
         None => TxRoute::Pool,
     };
     let mut context = RpcContext::new(chain.into(), route);
     (context.network, context.sequencer) = (network, sequencer);
     context.geth_exact_receipts = config.geth_exact_receipts;
-    (context.bounds.gas_cap, context.bounds.timeout) = (config.limits.gas_cap, config.limits.evm_timeout);
+    (context.bounds.gas_cap, context.bounds.timeout) =
+        (config.limits.gas_cap, config.limits.evm_timeout);
     let mut endpoints = rpc::RpcConfig::default();
-    (endpoints.limits.batch, endpoints.limits.batch_response) = (config.limits.batch, config.limits.batch_response);
-    (endpoints.limits.connections, endpoints.limits.ws_connections) = connections(&config.limits);
+    (endpoints.limits.batch, endpoints.limits.batch_response) =
+        (config.limits.batch, config.limits.batch_response);
+    (
+        endpoints.limits.connections,
+        endpoints.limits.ws_connections,
+    ) = connections(&config.limits);
     if let Some(http) = &config.http {
         endpoints.http = Some(HttpEndpoint {
             addr: resolve("--http.addr", &http.addr, http.port).await?,
@@ -420,9 +582,16 @@ async fn serve_rpc(
         endpoints.auth = Some(endpoint);
     }
     let (server, bound) = RpcServer::bind(endpoints, context).await?;
-    let [http, ws, rpc, authrpc] =
-        [bound.http, bound.ws, bound.rollup, bound.auth].map(|bound| bound.map(tracing::field::display));
-    tracing::info!(version = VERSION, http, ws, rpc, authrpc, "JSON-RPC is served");
+    let [http, ws, rpc, authrpc] = [bound.http, bound.ws, bound.rollup, bound.auth]
+        .map(|bound| bound.map(tracing::field::display));
+    tracing::info!(
+        version = VERSION,
+        http,
+        ws,
+        rpc,
+        authrpc,
+        "JSON-RPC is served"
+    );
     tasks.spawn("JSON-RPC", {
         let token = tasks.token();
         async move {
@@ -457,9 +626,17 @@ fn bounded_connections(limits: &RpcLimits, most: usize) -> (usize, usize) {
 
 /// The address to listen on. `localhost` is 127.0.0.1, whatever the resolver puts first.
 async fn resolve(flag: &str, host: &str, port: u16) -> anyhow::Result<SocketAddr> {
-    let host = if host == "localhost" { "127.0.0.1" } else { host };
-    let mut found = tokio::net::lookup_host((host, port)).await.with_context(|| format!("{flag}: {host} is no address"))?;
-    found.next().ok_or_else(|| anyhow!("{flag}: {host} has no address"))
+    let host = if host == "localhost" {
+        "127.0.0.1"
+    } else {
+        host
+    };
+    let mut found = tokio::net::lookup_host((host, port))
+        .await
+        .with_context(|| format!("{flag}: {host} is no address"))?;
+    found
+        .next()
+        .ok_or_else(|| anyhow!("{flag}: {host} has no address"))
 }
 
 async fn serve_metrics(tasks: &Tasks, config: Option<&MetricsConfig>) -> anyhow::Result<()> {
@@ -483,20 +660,33 @@ mod tests {
     #[test]
     fn websockets_get_at_most_half_of_the_connections() {
         let bounded = |connections, websockets, most| {
-            let limits =
-                RpcLimits { gas_cap: 1, evm_timeout: Duration::MAX, batch: 1, batch_response: 1, connections, websockets };
+            let limits = RpcLimits {
+                gas_cap: 1,
+                evm_timeout: Duration::MAX,
+                batch: 1,
+                batch_response: 1,
+                connections,
+                websockets,
+            };
             bounded_connections(&limits, most)
         };
         assert_eq!(bounded(10_000, 2_000, usize::MAX), (10_000, 2_000));
         assert_eq!(bounded(10_000, 2_000, 512), (512, 256), "few open files");
-        assert_eq!(bounded(1_000, 2_000, 20_000), (1_000, 500), "fewer connections than WebSockets");
+        assert_eq!(
+            bounded(1_000, 2_000, 20_000),
+            (1_000, 500),
+            "fewer connections than WebSockets"
+        );
     }
 
     #[tokio::test]
     async fn the_node_outlives_sequencing_and_not_its_chain() {
         let tasks = Tasks::new(CancellationToken::new());
         let token = tasks.token();
-        let gone = SequencerError::SignedBlockInvalid { hash: B256::ZERO, reason: "another fork".into() };
+        let gone = SequencerError::SignedBlockInvalid {
+            hash: B256::ZERO,
+            reason: "another fork".into(),
+        };
         tasks.spawn("sequencer", {
             let token = token.clone();
             async move { outlive_sequencer(Err(gone), &token).await }
@@ -504,7 +694,10 @@ mod tests {
         let running = tasks.run_until(std::future::pending());
         tokio::pin!(running);
         for _ in 0..10 {
-            assert!(futures::poll!(&mut running).is_pending(), "the node goes on");
+            assert!(
+                futures::poll!(&mut running).is_pending(),
+                "the node goes on"
+            );
             tokio::task::yield_now().await;
         }
         token.cancel();
@@ -512,7 +705,9 @@ mod tests {
 
         let tasks = Tasks::new(CancellationToken::new());
         let token = tasks.token();
-        tasks.spawn("sequencer", async move { outlive_sequencer(Err(ChainError::Stopped.into()), &token).await });
+        tasks.spawn("sequencer", async move {
+            outlive_sequencer(Err(ChainError::Stopped.into()), &token).await
+        });
         assert!(tasks.run_until(std::future::pending()).await.is_err());
     }
 }

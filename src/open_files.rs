@@ -16,7 +16,9 @@ pub fn raise_limit() {
         Ok((soft, hard))
     });
     match raised {
-        Ok((soft, hard)) if soft < hard => tracing::info!(from = soft, to = hard, "raised the limit of open files"),
+        Ok((soft, hard)) if soft < hard => {
+            tracing::info!(from = soft, to = hard, "raised the limit of open files")
+        }
         Ok(_) => {}
         Err(error) => tracing::warn!(%error, "the limit of open files cannot be raised"),
     }
@@ -38,7 +40,10 @@ mod tests {
 
     #[test]
     fn connections_leave_files_to_the_rest_of_the_node() {
-        assert_eq!([512, 1024, 20_000, 1 << 20].map(connections), [256, 512, 14_880, (1 << 20) - 5120]);
+        assert_eq!(
+            [512, 1024, 20_000, 1 << 20].map(connections),
+            [256, 512, 14_880, (1 << 20) - 5120]
+        );
         assert_eq!(connections(u64::MAX), usize::MAX - 5120);
     }
 
@@ -47,6 +52,9 @@ mod tests {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, soft - 1, hard).unwrap();
         raise_limit();
-        assert_eq!((limit(), getrlimit(Resource::RLIMIT_NOFILE).unwrap().1), (hard, hard));
+        assert_eq!(
+            (limit(), getrlimit(Resource::RLIMIT_NOFILE).unwrap().1),
+            (hard, hard)
+        );
     }
 }

@@ -42,13 +42,21 @@ pub async fn run(chain: Chain, period: Duration, token: CancellationToken) -> an
         };
         let id = chain.start(parent.hash, attributes).await?;
         let block = chain.seal(id).await?;
-        chain.log_before_sign(block.payload.clone(), B256::ZERO).await?;
+        chain
+            .log_before_sign(block.payload.clone(), B256::ZERO)
+            .await?;
         let ancestor = |distance: u64| -> anyhow::Result<Option<B256>> {
             let number = block.payload.number().saturating_sub(distance);
             Ok(chain.view().hash_of(number)?)
         };
         let hash = block.payload.hash;
-        chain.forkchoice(hash, ancestor(SAFE_DISTANCE)?, ancestor(FINALIZED_DISTANCE)?).await?;
+        chain
+            .forkchoice(
+                hash,
+                ancestor(SAFE_DISTANCE)?,
+                ancestor(FINALIZED_DISTANCE)?,
+            )
+            .await?;
         tracing::info!(number = block.payload.number(), %hash, transactions = block.payload.transactions.len(), "block");
     }
 }

@@ -53,8 +53,15 @@ use tokio_util::sync::CancellationToken;
 pub use eth::{decoded::DecodedBlocks, filters::Filters, send::TxRoute};
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 7] =
-    [admin::NAMESPACE, eth::NAMESPACE, miner::NAMESPACE, net::NAMESPACE, opp2p::NAMESPACE, txpool::NAMESPACE, web3::NAMESPACE];
+static NAMESPACES: [Namespace; 7] = [
+    admin::NAMESPACE,
+    eth::NAMESPACE,
+    miner::NAMESPACE,
+    net::NAMESPACE,
+    opp2p::NAMESPACE,
+    txpool::NAMESPACE,
+    web3::NAMESPACE,
+];
 
 /// What the authenticated endpoint serves (geth: `DefaultAuthModules`).
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
@@ -86,7 +93,13 @@ impl From<&Chain> for Reader {
         let (spec, pool, heads) = (chain.spec().clone(), chain.pool().clone(), chain.heads());
         let (viewed, searched) = (chain.clone(), chain.clone());
         let abandoned: Lookup = Arc::new(move |hash: B256| searched.abandoned(hash));
-        Self { spec, pool, heads, view: Arc::new(move || viewed.view()), abandoned }
+        Self {
+            spec,
+            pool,
+            heads,
+            view: Arc::new(move || viewed.view()),
+            abandoned,
+        }
     }
 }
 
@@ -123,7 +136,12 @@ pub struct RpcContext {
 impl RpcContext {
     /// A context without a swarm that is always at the head; set the fields that differ.
     pub fn new(chain: Reader, route: TxRoute) -> Self {
-        let client_version = format!("starling/v{}/{}-{}", crate::cli::VERSION, std::env::consts::OS, std::env::consts::ARCH);
+        let client_version = format!(
+            "starling/v{}/{}-{}",
+            crate::cli::VERSION,
+            std::env::consts::OS,
+            std::env::consts::ARCH
+        );
         Self {
             chain,
             route,
@@ -203,10 +221,19 @@ pub struct BoundAddrs {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    #[error("{addr} is in use by another program: stop it, or choose another port with --{flag}.port")]
-    InUse { addr: SocketAddr, flag: &'static str },
+    #[error(
+        "{addr} is in use by another program: stop it, or choose another port with --{flag}.port"
+    )]
+    InUse {
+        addr: SocketAddr,
+        flag: &'static str,
+    },
     #[error("cannot listen on {addr}: {source}; choose another address with --{flag}.addr")]
-    Io { addr: SocketAddr, flag: &'static str, source: std::io::Error },
+    Io {
+        addr: SocketAddr,
+        flag: &'static str,
+        source: std::io::Error,
+    },
 }
 
 /// A server that is bound and not yet serving.
@@ -219,17 +246,42 @@ impl RpcServer {
     ///
     /// `admin`, `miner` and `opp2p` are served only if they are named. They can change the signer, change what the node builds, or cut it
     /// off from its peers, and even a loopback address may have a public proxy in front.
-    pub async fn bind(config: RpcConfig, context: RpcContext) -> Result<(Self, BoundAddrs), BindError> {
+    pub async fn bind(
+        config: RpcConfig,
+        context: RpcContext,
+    ) -> Result<(Self, BoundAddrs), BindError> {
         let context = Arc::new(context);
         let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
         let http = config.http.map(|end| {
             let api = api(&end.api, "--http.api");
-            (end.addr, Http { api, vhosts: end.vhosts, cors: end.cors })
+            (
+                end.addr,
+                Http {
+                    api,
+                    vhosts: end.vhosts,
+                    cors: end.cors,
+                },
+            )
         });
-        let ws = config.ws.map(|end| (end.addr, Ws { api: api(&end.api, "--ws.api"), origins: end.origins }));
+        let ws = config.ws.map(|end| {
+            (
+                end.addr,
+                Ws {
+                    api: api(&end.api, "--ws.api"),
+                    origins: end.origins,
+                },
+            )
+        });
         let rollup = config.rollup.map(|end| {
             let api = api(&end.api, "--rpc");
-            (end.addr, Http { api, vhosts: end.vhosts, cors: end.cors })
+            (
+                end.addr,
+                Http {
+                    api,
+                    vhosts: end.vhosts,
+                    cors: end.cors,
+                },
+            )
         });
         let auth_limits = Limits {
             body: AUTH_BODY,
@@ -243,17 +295,37 @@ impl RpcServer {
         };
         let limits = config.limits;
         let connections = Connections::new(limits.connections);
-        let (mut server, mut bound) = Self::bind_sites(http, ws, limits.clone(), &connections).await?;
+        let (mut server, mut bound) =
+            Self::bind_sites(http, ws, limits.clone(), &connections).await?;
         if let Some((addr, http)) = rollup {
-            let listener = listen(addr, "rpc", Site::new(Some(http), None, limits, connections)).await?;
+            let listener = listen(
+                addr,
+                "rpc",
+                Site::new(Some(http), None, limits, connections),
+            )
+            .await?;
             bound.rollup = Some(listener.socket.local_addr().unwrap_or(addr));
             server.listeners.push(listener);
         }
-        if let Some(AuthEndpoint { addr, vhosts, secret }) = config.auth {
-            let names = AUTH_NAMESPACES.each_ref().map(|namespace| namespace.name.to_owned());
+        if let Some(AuthEndpoint {
+            addr,
+            vhosts,
+            secret,
+        }) = config.auth
+        {
+            let names = AUTH_NAMESPACES
+                .each_ref()
+                .map(|namespace| namespace.name.to_owned());
             let api = Arc::new(Api::new(&names, &AUTH_NAMESPACES, &context, "--authrpc"));
-            let http = Http { api: api.clone(), vhosts, cors: vec![] };
-            let ws = Ws { api, origins: vec![] };
+            let http = Http {
+                api: api.clone(),
+                vhosts,
+                cors: vec![],
+            };
+            let ws = Ws {
+                api,
+                origins: vec![],
+            };
             // A limit of its own: public clients cannot take the rollup node's connections.
             let connections = Connections::new(auth_limits.connections);
             let site = Site::new(Some(http), Some(ws), auth_limits, connections);
@@ -274,17 +346,38 @@ impl RpcServer {
         let mut bound = BoundAddrs::default();
         match (http, ws) {
             (Some((addr, http)), Some((same, ws))) if addr == same && addr.port() != 0 => {
-                listeners.push(listen(addr, "http", Site::new(Some(http), Some(ws), limits, connections.clone())).await?);
-                bound = BoundAddrs { http: Some(addr), ws: Some(addr), ..bound };
+                listeners.push(
+                    listen(
+                        addr,
+                        "http",
+                        Site::new(Some(http), Some(ws), limits, connections.clone()),
+                    )
+                    .await?,
+                );
+                bound = BoundAddrs {
+                    http: Some(addr),
+                    ws: Some(addr),
+                    ..bound
+                };
             }
             (http, ws) => {
                 if let Some((addr, http)) = http {
-                    let listener = listen(addr, "http", Site::new(Some(http), None, limits.clone(), connections.clone())).await?;
+                    let listener = listen(
+                        addr,
+                        "http",
+                        Site::new(Some(http), None, limits.clone(), connections.clone()),
+                    )
+                    .await?;
                     bound.http = Some(listener.socket.local_addr().unwrap_or(addr));
                     listeners.push(listener);
                 }
                 if let Some((addr, ws)) = ws {
-                    let listener = listen(addr, "ws", Site::new(None, Some(ws), limits, connections.clone())).await?;
+                    let listener = listen(
+                        addr,
+                        "ws",
+                        Site::new(None, Some(ws), limits, connections.clone()),
+                    )
+                    .await?;
                     bound.ws = Some(listener.socket.local_addr().unwrap_or(addr));
                     listeners.push(listener);
                 }
@@ -298,16 +391,26 @@ impl RpcServer {
         if self.listeners.is_empty() {
             return token.cancelled().await;
         }
-        futures::future::join_all(self.listeners.into_iter().map(|listener| listener.run(token.clone()))).await;
+        futures::future::join_all(
+            self.listeners
+                .into_iter()
+                .map(|listener| listener.run(token.clone())),
+        )
+        .await;
     }
 }
 
 async fn listen(addr: SocketAddr, flag: &'static str, site: Site) -> Result<Listener, BindError> {
-    let socket = TcpListener::bind(addr).await.map_err(|source| match source.kind() {
-        ErrorKind::AddrInUse => BindError::InUse { addr, flag },
-        _ => BindError::Io { addr, flag, source },
-    })?;
-    Ok(Listener { socket, site: Arc::new(site) })
+    let socket = TcpListener::bind(addr)
+        .await
+        .map_err(|source| match source.kind() {
+            ErrorKind::AddrInUse => BindError::InUse { addr, flag },
+            _ => BindError::Io { addr, flag, source },
+        })?;
+    Ok(Listener {
+        socket,
+        site: Arc::new(site),
+    })
 }
 
 #[cfg(test)]

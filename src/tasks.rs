@@ -22,7 +22,12 @@ impl Tasks {
     /// Tasks that end when `token` is cancelled.
     pub fn new(token: CancellationToken) -> Self {
         let (failure, failures) = mpsc::channel(1);
-        Self { token, tracker: TaskTracker::new(), failure, failures }
+        Self {
+            token,
+            tracker: TaskTracker::new(),
+            failure,
+            failures,
+        }
     }
 
     /// The token a task must end on.
@@ -45,7 +50,11 @@ impl Tasks {
                 Ok(Err(error)) => error.context(format!("{name} has failed")),
                 Err(error) => anyhow!("{name} has failed: {error}"),
             };
-            tracing::error!(task = name, error = crate::telemetry::sentence(&error), "a task failed");
+            tracing::error!(
+                task = name,
+                error = crate::telemetry::sentence(&error),
+                "a task failed"
+            );
             // Only the first failure is kept: the others follow from it.
             let _ = failure.try_send(error);
         });
@@ -61,8 +70,14 @@ impl Tasks {
         };
         self.token.cancel();
         self.tracker.close();
-        if tokio::time::timeout(STOP_TIMEOUT, self.tracker.wait()).await.is_err() {
-            tracing::warn!(tasks = self.tracker.len(), "some tasks did not stop in time");
+        if tokio::time::timeout(STOP_TIMEOUT, self.tracker.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                tasks = self.tracker.len(),
+                "some tasks did not stop in time"
+            );
         }
         failure.map_or(Ok(()), Err)
     }
@@ -92,10 +107,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_failure_ends_the_node_and_is_named() {
-        assert_eq!(ends(async { bail!("no more tea") }).await, "a task has failed: no more tea");
+        assert_eq!(
+            ends(async { bail!("no more tea") }).await,
+            "a task has failed: no more tea"
+        );
         assert_eq!(ends(async { Ok(()) }).await, "a task has ended by itself");
         let panic = ends(async { panic!("a bug") }).await;
-        assert!(panic.starts_with("a task has failed: task ") && panic.contains("panicked"), "{panic}");
+        assert!(
+            panic.starts_with("a task has failed: task ") && panic.contains("panicked"),
+            "{panic}"
+        );
     }
 
     #[tokio::test]

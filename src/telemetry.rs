@@ -12,7 +12,9 @@ use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::Subscriber
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    #[error("there is no log level \"{0}\"; use trace, debug, info, warn, error, crit, silent, or a number from 0 to 5")]
+    #[error(
+        "there is no log level \"{0}\"; use trace, debug, info, warn, error, crit, silent, or a number from 0 to 5"
+    )]
     Level(String),
     #[error("the log is set up already")]
     Twice,
@@ -25,13 +27,27 @@ pub fn init(config: &LogConfig) -> Result<(), LogError> {
     let done = match config.format {
         LogFormat::Text => {
             // A pipe gets no colours unless they are asked for by a terminal's user.
-            let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+            let layer = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_target(false);
             let layer = layer.with_ansi(config.color && std::io::stderr().is_terminal());
-            registry.with(layer.event_format(format::Text { pid: config.pid, color: config.color })).try_init()
+            registry
+                .with(layer.event_format(format::Text {
+                    pid: config.pid,
+                    color: config.color,
+                }))
+                .try_init()
         }
         form => {
-            let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
-            registry.with(layer.event_format(format::Structured { form, pid: config.pid })).try_init()
+            let layer = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(false);
+            registry
+                .with(layer.event_format(format::Structured {
+                    form,
+                    pid: config.pid,
+                }))
+                .try_init()
         }
     };
     done.map_err(|_| LogError::Twice)?;
@@ -66,12 +82,25 @@ pub fn verbosity(name: &str) -> Result<u8, LogError> {
 
 /// Our own crates at the level asked for; libraries speak from `warn` up, unless everything is asked for.
 fn filter(level: LevelFilter) -> Targets {
-    let libraries = if level == LevelFilter::TRACE { LevelFilter::DEBUG } else { level.min(LevelFilter::WARN) };
-    let targets = Targets::new().with_default(libraries).with_target("starling", level).with_target("starling_p2p", level);
-    let quiet = if level == LevelFilter::TRACE { libraries } else { level.min(LevelFilter::ERROR) };
+    let libraries = if level == LevelFilter::TRACE {
+        LevelFilter::DEBUG
+    } else {
+        level.min(LevelFilter::WARN)
+    };
+    let targets = Targets::new()
+        .with_default(libraries)
+        .with_target("starling", level)
+        .with_target("starling_p2p", level);
+    let quiet = if level == LevelFilter::TRACE {
+        libraries
+    } else {
+        level.min(LevelFilter::ERROR)
+    };
     // The first warns every few seconds that it knows nobody, which is as it should be in a private cluster; the second of each message
     // that a hostile peer spoils, which is charged and told in our own words.
-    targets.with_target("discv5", quiet).with_target("libp2p_gossipsub::protocol", quiet)
+    targets
+        .with_target("discv5", quiet)
+        .with_target("libp2p_gossipsub::protocol", quiet)
 }
 
 fn log_panics() {
@@ -79,8 +108,15 @@ fn log_panics() {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
         let message = panic.payload_as_str().unwrap_or("a value that is no text");
-        let location = panic.location().map(|location| location.to_string()).unwrap_or_default();
-        tracing::error!(thread = thread.name().unwrap_or("unnamed"), location, "panic: {message}");
+        let location = panic
+            .location()
+            .map(|location| location.to_string())
+            .unwrap_or_default();
+        tracing::error!(
+            thread = thread.name().unwrap_or("unnamed"),
+            location,
+            "panic: {message}"
+        );
         default(panic);
     }));
 }
@@ -99,7 +135,9 @@ pub fn sentence(error: &anyhow::Error) -> String {
 
 /// Wall-clock time, whole Unix seconds.
 pub fn unix_now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]
@@ -128,9 +166,13 @@ mod tests {
         let config = starling_proto::config::RollupConfig::from_json("{").expect_err("no JSON");
         let error = anyhow::Error::from(config).context("--rollup.config: a.json");
         let said = sentence(&error);
-        assert!(said.starts_with("--rollup.config: a.json: rollup config is not readable: EOF"), "{said}");
+        assert!(
+            said.starts_with("--rollup.config: a.json: rollup config is not readable: EOF"),
+            "{said}"
+        );
         assert_eq!(said.matches("EOF").count(), 1, "{said}");
-        let error = anyhow::Error::from(std::io::Error::other("no disk")).context("it cannot be stored");
+        let error =
+            anyhow::Error::from(std::io::Error::other("no disk")).context("it cannot be stored");
         assert_eq!(sentence(&error), "it cannot be stored: no disk");
     }
 

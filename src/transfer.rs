@@ -27,14 +27,26 @@ const LOG_EVERY: Duration = Duration::from_secs(8);
 
 /// `starling import`.
 pub async fn run_import(config: ImportConfig, token: CancellationToken) -> Result<(), ImportError> {
-    let options = Options { datadir: config.datadir, cache: config.cache.bytes, commit_interval: config.commit_interval };
-    import(options, config.history, &config.files, token).await.map(drop)
+    let options = Options {
+        datadir: config.datadir,
+        cache: config.cache.bytes,
+        commit_interval: config.commit_interval,
+    };
+    import(options, config.history, &config.files, token)
+        .await
+        .map(drop)
 }
 
 /// `starling export`.
 pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Result<(), ExportError> {
-    let options = Options { datadir: config.datadir, cache: config.cache.bytes, commit_interval: NOTHING_TO_COMMIT };
-    export(options, &config.file, config.range, token).await.map(drop)
+    let options = Options {
+        datadir: config.datadir,
+        cache: config.cache.bytes,
+        commit_interval: NOTHING_TO_COMMIT,
+    };
+    export(options, &config.file, config.range, token)
+        .await
+        .map(drop)
 }
 
 /// How far a long job is: a bar on a terminal, else a line in the log now and then.
@@ -57,7 +69,11 @@ impl Progress {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(what);
-        Self { bar, said: Instant::now(), what }
+        Self {
+            bar,
+            said: Instant::now(),
+            what,
+        }
     }
 
     pub(crate) fn set(&mut self, position: u64, message: impl FnOnce() -> String) {
@@ -66,7 +82,13 @@ impl Progress {
             self.bar.set_message(message());
         } else if self.said.elapsed() >= LOG_EVERY {
             self.said = Instant::now();
-            tracing::info!(done = position, of = self.bar.length().unwrap_or_default(), "{}: {}", self.what, message());
+            tracing::info!(
+                done = position,
+                of = self.bar.length().unwrap_or_default(),
+                "{}: {}",
+                self.what,
+                message()
+            );
         }
     }
 

@@ -36,25 +36,56 @@ pub fn receiver(index: u64) -> Address {
 /// Adds so many receivers to a genesis, the token, of which every sender and every tenth receiver holds some, and the writer, whose
 /// storage has a slot for every tenth receiver.
 pub fn genesis(alloc: &mut Alloc, senders: &[Sender], receivers: usize) {
-    let addresses: Vec<_> = (0..receivers as u64).into_par_iter().map(receiver).collect();
-    let artefact: Value = serde_json::from_str(include_str!("../../tests/clients/contracts/Token.json")).expect("an artefact");
-    let creation = artefact["bytecode"].as_str().and_then(|code| hex::decode(code).ok()).expect("creation code");
+    let addresses: Vec<_> = (0..receivers as u64)
+        .into_par_iter()
+        .map(receiver)
+        .collect();
+    let artefact: Value =
+        serde_json::from_str(include_str!("../../tests/clients/contracts/Token.json"))
+            .expect("an artefact");
+    let creation = artefact["bytecode"]
+        .as_str()
+        .and_then(|code| hex::decode(code).ok())
+        .expect("creation code");
     // Constructor: the name "T" and a supply of zero.
-    let arguments =
-        [U256::from(64), U256::ZERO, U256::from(1), U256::from(b'T') << 248].map(|word| word.to_be_bytes::<32>()).concat();
+    let arguments = [
+        U256::from(64),
+        U256::ZERO,
+        U256::from(1),
+        U256::from(b'T') << 248,
+    ]
+    .map(|word| word.to_be_bytes::<32>())
+    .concat();
     let mut scratch = Scratch::default();
-    scratch.deploy(TOKEN, [creation, arguments].concat().into()).expect("the token is deployed");
+    scratch
+        .deploy(TOKEN, [creation, arguments].concat().into())
+        .expect("the token is deployed");
     let token = scratch.contract(TOKEN).expect("the token has code");
-    let mut storage: Alloc = token.storage.iter().map(|(slot, value)| (word(*slot), word(*value).into())).collect();
-    let holders = senders.iter().map(|sender| sender.address).chain(addresses.iter().step_by(10).copied());
+    let mut storage: Alloc = token
+        .storage
+        .iter()
+        .map(|(slot, value)| (word(*slot), word(*value).into()))
+        .collect();
+    let holders = senders
+        .iter()
+        .map(|sender| sender.address)
+        .chain(addresses.iter().step_by(10).copied());
     for holder in holders {
-        storage.insert(word(balance_slot(holder).into()), word(U256::from(1) << 128).into());
+        storage.insert(
+            word(balance_slot(holder).into()),
+            word(U256::from(1) << 128).into(),
+        );
     }
     alloc
         .insert(TOKEN.to_string(), json!({"balance": "0x0", "nonce": "0x1", "code": token.code.to_string(), "storage": storage}));
-    let storage: Alloc = (0..receivers / 10).map(|slot| (word(U256::from(slot)), word(U256::from(1)).into())).collect();
+    let storage: Alloc = (0..receivers / 10)
+        .map(|slot| (word(U256::from(slot)), word(U256::from(1)).into()))
+        .collect();
     let code = writer_code().to_string();
-    alloc.insert(WRITER.to_string(), json!({"balance": "0x0", "nonce": "0x1", "code": code, "storage": storage}));
+    alloc.insert(
+        WRITER.to_string(),
+        json!({"balance": "0x0", "nonce": "0x1", "code": code, "storage": storage}),
+    );
     for address in addresses {
         alloc.insert(address.to_string(), json!({"balance": "0xde0b6b3a7640000"}));
     }
@@ -76,7 +107,10 @@ pub struct Load {
 
 impl Load {
     pub fn new(receivers: usize) -> Self {
-        Self { turn: 0, receivers: receivers as u64 }
+        Self {
+            turn: 0,
+            receivers: receivers as u64,
+        }
     }
 
     /// So many rounds of transactions, signed.
@@ -99,25 +133,42 @@ impl Load {
     fn token(&mut self, ground: &mut Ground) -> Unsigned {
         // Half of them hold some already.
         let to = receiver(self.random() % self.receivers / 5 * 5);
-        let input = [&keccak256("transfer(address,uint256)")[..4], to.into_word().as_slice(), B256::with_last_byte(1).as_slice()]
-            .concat();
+        let input = [
+            &keccak256("transfer(address,uint256)")[..4],
+            to.into_word().as_slice(),
+            B256::with_last_byte(1).as_slice(),
+        ]
+        .concat();
         self.send(ground, TOKEN, U256::ZERO, 70_000, input.into())
     }
 
     fn write(&mut self, ground: &mut Ground) -> Unsigned {
         // Two in three are in use already.
         let slot = U256::from(self.random() % (self.receivers / 10 * 3 / 2).max(1));
-        let input = [slot.to_be_bytes::<32>(), U256::from(self.turn + 2).to_be_bytes::<32>()].concat();
+        let input = [
+            slot.to_be_bytes::<32>(),
+            U256::from(self.turn + 2).to_be_bytes::<32>(),
+        ]
+        .concat();
         self.send(ground, WRITER, U256::ZERO, 120_000, input.into())
     }
 
-    fn send(&mut self, ground: &mut Ground, to: Address, value: U256, gas: u64, input: Bytes) -> Unsigned {
+    fn send(
+        &mut self,
+        ground: &mut Ground,
+        to: Address,
+        value: U256,
+        gas: u64,
+        input: Bytes,
+    ) -> Unsigned {
         let sender = self.random() as usize % ground.senders.len();
         ground.senders[sender].call(ground.rollup.l2_chain_id, to, value, gas, input)
     }
 
     fn random(&mut self) -> u64 {
         self.turn += 1;
-        keccak256(self.turn.to_be_bytes())[..8].try_into().map_or(0, u64::from_be_bytes)
+        keccak256(self.turn.to_be_bytes())[..8]
+            .try_into()
+            .map_or(0, u64::from_be_bytes)
     }
 }

@@ -69,8 +69,13 @@ impl Rows for Memory {
 
     fn scan<'a>(&'a self, prefix: &[u8], from: &[u8]) -> Result<RowIter<'a>, ReadError> {
         let prefix = prefix.to_vec();
-        let keys = self.keys.range(Bytes::copy_from_slice(from)..).take_while(move |key| key.starts_with(&prefix));
-        Ok(Box::new(keys.map(|key| Ok((key.clone(), self.rows[key].clone())))))
+        let keys = self
+            .keys
+            .range(Bytes::copy_from_slice(from)..)
+            .take_while(move |key| key.starts_with(&prefix));
+        Ok(Box::new(
+            keys.map(|key| Ok((key.clone(), self.rows[key].clone()))),
+        ))
     }
 }
 
@@ -83,15 +88,25 @@ pub fn database(alloc: &Alloc) -> InMemoryDB {
         let address: Address = address.parse().expect("an address");
         let balance = number(&text(account.get("balance")));
         let nonce = number(&text(account.get("nonce"))).to();
-        let mut info = AccountInfo { balance, nonce, ..Default::default() };
+        let mut info = AccountInfo {
+            balance,
+            nonce,
+            ..Default::default()
+        };
         if let Some(code) = account.get("code") {
             let code = Bytecode::new_raw(text(Some(code)).parse().expect("code"));
             info.code_hash = code.hash_slow();
             info.code = Some(code);
         }
         db.insert_account_info(address, info);
-        for (slot, value) in account.get("storage").and_then(Value::as_object).into_iter().flatten() {
-            db.insert_account_storage(address, number(slot), number(&text(Some(value)))).expect("nothing can fail in memory");
+        for (slot, value) in account
+            .get("storage")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
+            db.insert_account_storage(address, number(slot), number(&text(Some(value))))
+                .expect("nothing can fail in memory");
         }
     }
     db
@@ -106,7 +121,10 @@ struct Clock {
 impl Clock {
     fn start() -> Self {
         let threads = process::Threads::now();
-        Self { threads, begun: Instant::now() }
+        Self {
+            threads,
+            begun: Instant::now(),
+        }
     }
 
     fn stop(self, times: &mut Times, processor: &mut Duration) {
@@ -136,10 +154,22 @@ impl Parts {
     /// `datadir` holds the genesis and is used up.
     pub fn new(ground: &Ground, evm_state: InMemoryDB, datadir: &Path) -> Self {
         // As the store sets it up; each keyspace keeps the options it was made with.
-        let disk = Database::builder(datadir.join("chain")).cache_size(cache() / 2).worker_threads(1);
-        let disk = disk.journal_compression(CompressionType::None).open().expect("the database opens");
-        let open = |name: &'static str| (name, disk.keyspace(name, KeyspaceCreateOptions::default).expect("a keyspace"));
-        let spaces = HashMap::from(["state", "history", "blocks", "index", "code", "meta"].map(open));
+        let disk = Database::builder(datadir.join("chain"))
+            .cache_size(cache() / 2)
+            .worker_threads(1);
+        let disk = disk
+            .journal_compression(CompressionType::None)
+            .open()
+            .expect("the database opens");
+        let open = |name: &'static str| {
+            (
+                name,
+                disk.keyspace(name, KeyspaceCreateOptions::default)
+                    .expect("a keyspace"),
+            )
+        };
+        let spaces =
+            HashMap::from(["state", "history", "blocks", "index", "code", "meta"].map(open));
         let mut trie_state = Memory::default();
         trie_state.apply(&ground.genesis.overlay);
         Self {
@@ -160,20 +190,32 @@ impl Parts {
     /// Forgets what was measured.
     pub fn clear(&mut self) {
         (self.batch_bytes, self.processor) = (0, Duration::ZERO);
-        for times in [&mut self.recovery, &mut self.evm, &mut self.roots, &mut self.commit] {
+        for times in [
+            &mut self.recovery,
+            &mut self.evm,
+            &mut self.roots,
+            &mut self.commit,
+        ] {
             *times = Times::default();
         }
     }
 
     pub fn sum(&self) -> Duration {
-        [&self.recovery, &self.evm, &self.roots, &self.commit].map(Times::sum).iter().sum()
+        [&self.recovery, &self.evm, &self.roots, &self.commit]
+            .map(Times::sum)
+            .iter()
+            .sum()
     }
 
     /// Measures the parts of a block that the chain has just imported.
     pub fn measure(&mut self, chain: &Chain, payload: &Arc<Payload>) {
         let begun = Clock::start();
-        let recovered: Vec<_> =
-            payload.transactions.par_iter().enumerate().map(|(index, raw)| recover(index, raw).expect("it is signed")).collect();
+        let recovered: Vec<_> = payload
+            .transactions
+            .par_iter()
+            .enumerate()
+            .map(|(index, raw)| recover(index, raw).expect("it is signed"))
+            .collect();
         begun.stop(&mut self.recovery, &mut self.processor);
 
         let txs: Vec<_> = recovered
@@ -192,24 +234,47 @@ impl Parts {
         begun.stop(&mut self.evm, &mut self.processor);
 
         let view = chain.view();
-        let parent = ParentState::from(view.state_at(payload.number() - 1).expect("a read").expect("the parent is near"));
-        let mut execution = BlockExecution::begin(&self.spec, &payload.header, parent).expect("the block begins");
+        let parent = ParentState::from(
+            view.state_at(payload.number() - 1)
+                .expect("a read")
+                .expect("the parent is near"),
+        );
+        let mut execution =
+            BlockExecution::begin(&self.spec, &payload.header, parent).expect("the block begins");
         for (tx, raw) in recovered.iter().zip(&payload.transactions) {
-            execution.transact(tx, raw).expect("the transaction is valid");
+            execution
+                .transact(tx, raw)
+                .expect("the transaction is valid");
         }
         let execution = execution.finish();
 
-        let before = view.header_of(payload.number() - 1).expect("a header").expect("it is near").state_root;
+        let before = view
+            .header_of(payload.number() - 1)
+            .expect("a header")
+            .expect("it is near")
+            .state_root;
         let begun = Clock::start();
         let update = update_rows(&self.trie_state, before, &execution.changes).expect("the roots");
         begun.stop(&mut self.roots, &mut self.processor);
-        assert_eq!(update.state_root, payload.header.state_root, "block {}", payload.number());
+        assert_eq!(
+            update.state_root,
+            payload.header.state_root,
+            "block {}",
+            payload.number()
+        );
         self.trie_state.apply(&update.overlay);
 
         let senders = recovered.iter().map(|tx| tx.signer()).collect();
-        let block = ExecutedBlock::new(payload.clone(), senders, Arc::new(execution.receipts), Arc::new(update.overlay));
+        let block = ExecutedBlock::new(
+            payload.clone(),
+            senders,
+            Arc::new(execution.receipts),
+            Arc::new(update.overlay),
+        );
         let rows = store::written_rows(&[Arc::new(block)]);
-        let weight = |(_, key, value): &store::WrittenRow| key.len() + value.as_ref().map_or(0, |value| value.len());
+        let weight = |(_, key, value): &store::WrittenRow| {
+            key.len() + value.as_ref().map_or(0, |value| value.len())
+        };
         self.batch_bytes += rows.iter().map(weight).sum::<usize>() as u64;
         let begun = Clock::start();
         let mut batch = self.disk.batch();
@@ -225,7 +290,9 @@ impl Parts {
 
     fn env(&self, payload: &Payload) -> EvmEnv<OpSpecId> {
         let header = &payload.header;
-        let cfg = CfgEnv::new().with_chain_id(self.spec.chain_id).with_spec_and_mainnet_gas_params(OpSpecId::JOVIAN);
+        let cfg = CfgEnv::new()
+            .with_chain_id(self.spec.chain_id)
+            .with_spec_and_mainnet_gas_params(OpSpecId::JOVIAN);
         let block = BlockEnv {
             number: U256::from(header.number),
             beneficiary: header.beneficiary,
@@ -233,7 +300,10 @@ impl Parts {
             gas_limit: header.gas_limit,
             basefee: header.base_fee_per_gas.unwrap_or_default(),
             prevrandao: Some(B256::ZERO),
-            blob_excess_gas_and_price: Some(BlobExcessGasAndPrice { excess_blob_gas: 0, blob_gasprice: 1 }),
+            blob_excess_gas_and_price: Some(BlobExcessGasAndPrice {
+                excess_blob_gas: 0,
+                blob_gasprice: 1,
+            }),
             ..Default::default()
         };
         EvmEnv::new(cfg, block)

@@ -52,8 +52,10 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
         mesh[publisher].publish(&block, signature).await;
         let mut times = Vec::new();
         while times.len() < nodes - 1 {
-            let Arrival { node, hash, at } =
-                tokio::time::timeout(PATIENCE, arrived.recv()).await.expect("it arrives").expect("nodes");
+            let Arrival { node, hash, at } = tokio::time::timeout(PATIENCE, arrived.recv())
+                .await
+                .expect("it arrives")
+                .expect("nodes");
             assert!(node != publisher && hash == block.hash);
             times.push(at.saturating_duration_since(sent));
         }

@@ -22,8 +22,17 @@ const DELAY: Duration = Duration::from_millis(50);
 const QUIET: Duration = Duration::from_secs(10);
 
 pub async fn run(bytes: usize, time: Duration) {
-    for (scoring, what) in [("none", "nobody is banned"), ("light", "the peer is banned and comes back ten times a second")] {
-        println!("{A_SECOND} messages of garbage a second, about {bytes} bytes each, {} kinds; {what}", KINDS.len());
+    for (scoring, what) in [
+        ("none", "nobody is banned"),
+        (
+            "light",
+            "the peer is banned and comes back ten times a second",
+        ),
+    ] {
+        println!(
+            "{A_SECOND} messages of garbage a second, about {bytes} bytes each, {} kinds; {what}",
+            KINDS.len()
+        );
         measure(scoring, bytes, time).await;
     }
 }
@@ -60,7 +69,10 @@ async fn measure(scoring: &str, bytes: usize, time: Duration) {
 
     print_times("a block through the node, quiet", &quiet);
     print_times("a block through the node, meanwhile", &meanwhile);
-    println!("  {} messages sent, hung up on after {:?}, {} redials", flood.sent, flood.banned_after, flood.redials);
+    println!(
+        "  {} messages sent, hung up on after {:?}, {} redials",
+        flood.sent, flood.banned_after, flood.redials
+    );
     println!("  verdicts {:?}", end.verdicts);
     let later = ms(meanwhile.percentile(100)) - ms(quiet.percentile(50));
     println!(
@@ -73,7 +85,12 @@ async fn measure(scoring: &str, bytes: usize, time: Duration) {
 }
 
 /// Publishes blocks for so long; how long each was on its way to the last observer.
-async fn blocks(publisher: &Node, arrived: &mut mpsc::Receiver<Arrival>, source: &mut Source, time: Duration) -> Times {
+async fn blocks(
+    publisher: &Node,
+    arrived: &mut mpsc::Receiver<Arrival>,
+    source: &mut Source,
+    time: Duration,
+) -> Times {
     let (mut times, begun) = (Times::default(), Instant::now());
     while begun.elapsed() < time {
         tokio::time::sleep(PAUSE).await;
@@ -83,7 +100,10 @@ async fn blocks(publisher: &Node, arrived: &mut mpsc::Receiver<Arrival>, source:
         publisher.publish(&block, signature).await;
         let mut last = Duration::ZERO;
         for _ in 1..NEIGHBOURS {
-            let arrival = tokio::time::timeout(PATIENCE, arrived.recv()).await.expect("it arrives").expect("observers");
+            let arrival = tokio::time::timeout(PATIENCE, arrived.recv())
+                .await
+                .expect("it arrives")
+                .expect("observers");
             assert_eq!(arrival.hash, block.hash);
             last = last.max(arrival.at.saturating_duration_since(sent));
         }

@@ -43,14 +43,21 @@ pub struct Garbage {
 
 impl Garbage {
     pub fn new(bytes: usize) -> Self {
-        Self { source: Source::new(bytes), bytes, count: 0, same: noise(bytes) }
+        Self {
+            source: Source::new(bytes),
+            bytes,
+            count: 0,
+            same: noise(bytes),
+        }
     }
 
     pub fn next(&mut self) -> Vec<u8> {
         let kind = self.count % KINDS.len();
         self.count += 1;
         let now = crate::support::unix_now();
-        let envelope = |signature: &[u8; 65], wire: &[u8]| gossip::encode_message(signature, wire).expect("it can be packed");
+        let envelope = |signature: &[u8; 65], wire: &[u8]| {
+            gossip::encode_message(signature, wire).expect("it can be packed")
+        };
         // Whatever comes first is where a signature would be.
         let pack = |bytes: &[u8]| envelope(bytes.first_chunk().expect("enough"), &bytes[65..]);
         let wire = |time| self.source.block(time).to_wire(VERSION);
@@ -64,11 +71,21 @@ impl Garbage {
             4 => envelope(&[0xff; 65], &wire(now)),
             5 => {
                 let wire = wire(now);
-                envelope(&sign::sign(&sign::secret_from_hex(STRANGER).expect("a key"), CHAIN, &wire), &wire)
+                envelope(
+                    &sign::sign(
+                        &sign::secret_from_hex(STRANGER).expect("a key"),
+                        CHAIN,
+                        &wire,
+                    ),
+                    &wire,
+                )
             }
             6 => {
                 let wire = wire(now);
-                envelope(&sign::sign(&crate::support::sequencer(), CHAIN + 1, &wire), &wire)
+                envelope(
+                    &sign::sign(&crate::support::sequencer(), CHAIN + 1, &wire),
+                    &wire,
+                )
             }
             7 => {
                 let old = self.source.block(now - 1000);
@@ -95,7 +112,11 @@ pub async fn flood(victim: Multiaddr, bytes: usize, a_second: u32, time: Duratio
     swarm.dial(victim.clone()).expect("it can be dialled");
     loop {
         match swarm.select_next_some().await {
-            SwarmEvent::Behaviour(gossipsub::Event::Subscribed { topic: told, .. }) if told == topic => break,
+            SwarmEvent::Behaviour(gossipsub::Event::Subscribed { topic: told, .. })
+                if told == topic =>
+            {
+                break;
+            }
             _ => {}
         }
     }
@@ -130,16 +151,25 @@ fn swarm() -> Swarm<gossipsub::Behaviour> {
     static IDS: AtomicU64 = AtomicU64::new(0);
     SwarmBuilder::with_new_identity()
         .with_tokio()
-        .with_tcp(tcp::Config::new().nodelay(true), noise_handshake::Config::new, yamux::Config::default)
+        .with_tcp(
+            tcp::Config::new().nodelay(true),
+            noise_handshake::Config::new,
+            yamux::Config::default,
+        )
         .expect("noise")
         .with_behaviour(|_| {
             let config = gossipsub::ConfigBuilder::default()
                 .max_transmit_size(gossip::MAX_MESSAGE_LEN)
                 .validation_mode(ValidationMode::None)
-                .message_id_fn(|_| MessageId::new(&IDS.fetch_add(1, Ordering::Relaxed).to_be_bytes()))
+                .message_id_fn(|_| {
+                    MessageId::new(&IDS.fetch_add(1, Ordering::Relaxed).to_be_bytes())
+                })
                 .build()
                 .expect("parameters");
-            Ok(gossipsub::Behaviour::new(MessageAuthenticity::Anonymous, config)?)
+            Ok(gossipsub::Behaviour::new(
+                MessageAuthenticity::Anonymous,
+                config,
+            )?)
         })
         .expect("a behaviour")
         .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(600)))

@@ -20,7 +20,11 @@ pub async fn run(peers: usize, bytes: usize, time: Duration) {
     let alone = ask(&mut subject);
     let mut all: Vec<Node> = Vec::new();
     for index in 0..peers {
-        let known = all.iter().rev().take(NEIGHBOURS).map(|node| node.address.clone());
+        let known = all
+            .iter()
+            .rev()
+            .take(NEIGHBOURS)
+            .map(|node| node.address.clone());
         let known = known.chain([address.clone()]).collect();
         all.push(Node::start(config(known), index, arrivals.clone()).await);
     }
@@ -42,7 +46,11 @@ pub async fn run(peers: usize, bytes: usize, time: Duration) {
         node.stop().await;
     }
     let mb = |bytes: f64| bytes / f64::from(1 << 20);
-    println!("{peers} peers, blocks of {bytes} bytes, one a second for {} seconds; {:?}", time.as_secs(), end.verdicts);
+    println!(
+        "{peers} peers, blocks of {bytes} bytes, one a second for {} seconds; {:?}",
+        time.as_secs(),
+        end.verdicts
+    );
     println!(
         "  resident without swarm {:.1} MB, with one that has no peers {:.1} MB, with peers {:.1} MB, at the end {:.1} MB, at most {:.1} MB",
         mb(end.before),

@@ -7,7 +7,9 @@ use alloy_trie::root::ordered_trie_root_encoded;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use parking_lot::Mutex;
 use rand::RngCore;
-use starling_p2p::{Blocks, Config, Genesis, Heads, Keypair, Multiaddr, Network, Policy, Scoring, Service, Settled};
+use starling_p2p::{
+    Blocks, Config, Genesis, Heads, Keypair, Multiaddr, Network, Policy, Scoring, Service, Settled,
+};
 use starling_proto::{
     fork::{Fork, ForkSchedule},
     payload::{BlockId, Payload, PayloadVersion},
@@ -33,7 +35,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Genesis is an hour ago, so that any number of blocks may have a number.
 fn genesis() -> Genesis {
-    Genesis { id: BlockId { hash: B256::repeat_byte(9), number: 0 }, time: support::unix_now() - 3600, block_time: 1 }
+    Genesis {
+        id: BlockId {
+            hash: B256::repeat_byte(9),
+            number: 0,
+        },
+        time: support::unix_now() - 3600,
+        block_time: 1,
+    }
 }
 
 pub fn forks() -> ForkSchedule {
@@ -49,7 +58,10 @@ pub struct Source {
 impl Source {
     /// `bytes`: what is signed of each block, about.
     pub fn new(bytes: usize) -> Self {
-        Self { parent: genesis().id, bytes }
+        Self {
+            parent: genesis().id,
+            bytes,
+        }
     }
 
     pub fn next(&mut self) -> Arc<Payload> {
@@ -72,7 +84,9 @@ impl Source {
             blob_gas_used: Some(0),
             excess_blob_gas: Some(0),
             parent_beacon_block_root: Some(B256::repeat_byte(4)),
-            requests_hash: Some(b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")),
+            requests_hash: Some(b256!(
+                "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+            )),
             ..Default::default()
         };
         Payload::sealed(header, transactions)
@@ -133,7 +147,8 @@ impl Node {
     /// Tells its arrivals under this index.
     pub async fn start(config: Config, index: usize, arrivals: mpsc::Sender<Arrival>) -> Self {
         let known = Arc::new(Known::default());
-        let (service, network, mut events) = Service::new(config, known.clone()).expect("the swarm starts");
+        let (service, network, mut events) =
+            Service::new(config, known.clone()).expect("the swarm starts");
         let token = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(service.run(token.clone()));
@@ -141,14 +156,36 @@ impl Node {
         tasks.spawn(async move {
             while let Some(event) = events.recv().await {
                 let head = event.payload.id();
-                let _ = arrivals.send(Arrival { node: index, hash: head.hash, at: Instant::now() }).await;
+                let _ = arrivals
+                    .send(Arrival {
+                        node: index,
+                        hash: head.hash,
+                        at: Instant::now(),
+                    })
+                    .await;
                 followed.0.lock().insert(head.hash);
                 follower.settled(head.hash, Settled::Ok).await;
-                follower.heads(Heads { head, safe: genesis().id }).await;
+                follower
+                    .heads(Heads {
+                        head,
+                        safe: genesis().id,
+                    })
+                    .await;
             }
         });
-        let address = network.listen_addrs().wait_for(|all| !all.is_empty()).await.expect("the swarm runs")[0].clone();
-        Self { network, address, known, token, tasks }
+        let address = network
+            .listen_addrs()
+            .wait_for(|all| !all.is_empty())
+            .await
+            .expect("the swarm runs")[0]
+            .clone();
+        Self {
+            network,
+            address,
+            known,
+            token,
+            tasks,
+        }
     }
 
     pub async fn publish(&self, block: &Arc<Payload>, signature: [u8; 65]) {
@@ -162,7 +199,11 @@ impl Node {
         let topic = starling_proto::gossip::topic(CHAIN, VERSION);
         loop {
             let report = self.network.report().await.expect("the swarm runs");
-            if report.mesh.iter().any(|mesh| mesh.topic == topic && mesh.mesh.len() >= least) {
+            if report
+                .mesh
+                .iter()
+                .any(|mesh| mesh.topic == topic && mesh.mesh.len() >= least)
+            {
                 return;
             }
             assert!(begun.elapsed() < PATIENCE, "no mesh of {least} peers");
@@ -179,11 +220,26 @@ impl Node {
 /// A node in a process of its own, which is what is measured. Says its address, then answers each line with its processor time in
 /// seconds, its resident bytes now and before the swarm began, the number of its peers, and the verdicts it has given on messages.
 pub async fn subject(scoring: &str, peers: &[&str]) {
-    let metrics = PrometheusBuilder::new().install_recorder().expect("the first recorder");
+    let metrics = PrometheusBuilder::new()
+        .install_recorder()
+        .expect("the first recorder");
     let (before, _) = process::resident();
-    let scoring = if scoring == "none" { Scoring::None } else { Scoring::Light };
-    let peers = peers.iter().map(|peer| peer.parse().expect("an address")).collect();
-    let config = Config { policy: Policy { scoring, ..Policy::default() }, ..config(peers) };
+    let scoring = if scoring == "none" {
+        Scoring::None
+    } else {
+        Scoring::Light
+    };
+    let peers = peers
+        .iter()
+        .map(|peer| peer.parse().expect("an address"))
+        .collect();
+    let config = Config {
+        policy: Policy {
+            scoring,
+            ..Policy::default()
+        },
+        ..config(peers)
+    };
     let (arrivals, mut arrived) = mpsc::channel(64);
     let node = Node::start(config, 0, arrivals).await;
     let drain = tokio::spawn(async move { while arrived.recv().await.is_some() {} });
@@ -193,7 +249,11 @@ pub async fn subject(scoring: &str, peers: &[&str]) {
         for _ in stdin().lock().lines() {
             let (now, _) = process::resident();
             let spent = process::processor().as_secs_f64();
-            println!("{spent} {now} {before} {} {}", network.peer_count(), verdicts(&metrics.render()));
+            println!(
+                "{spent} {now} {before} {} {}",
+                network.peer_count(),
+                verdicts(&metrics.render())
+            );
         }
     });
     answering.await.expect("it answers until it need not");
@@ -203,8 +263,13 @@ pub async fn subject(scoring: &str, peers: &[&str]) {
 
 /// `verdict=count` of every verdict on gossip.
 fn verdicts(metrics: &str) -> String {
-    let lines = metrics.lines().filter_map(|line| line.strip_prefix("starling_p2p_gossip_total{verdict=\""));
-    lines.map(|line| line.replace("\"} ", "=")).collect::<Vec<_>>().join(" ")
+    let lines = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("starling_p2p_gossip_total{verdict=\""));
+    lines
+        .map(|line| line.replace("\"} ", "="))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// What a subject answered.
@@ -221,9 +286,22 @@ pub fn ask(subject: &mut support::part::Part) -> Answer {
     subject.say("");
     let line = subject.line();
     let mut words = line.split_whitespace();
-    let mut figure = || words.next().and_then(|word| word.parse::<f64>().ok()).expect("a figure");
+    let mut figure = || {
+        words
+            .next()
+            .and_then(|word| word.parse::<f64>().ok())
+            .expect("a figure")
+    };
     let (processor, resident, before, peers) = (figure(), figure(), figure(), figure() as usize);
     let verdicts = words.filter_map(|word| word.split_once('='));
-    let verdicts = verdicts.map(|(name, count)| (name.to_owned(), count.parse().expect("a count"))).collect();
-    Answer { processor, resident, before, peers, verdicts }
+    let verdicts = verdicts
+        .map(|(name, count)| (name.to_owned(), count.parse().expect("a count")))
+        .collect();
+    Answer {
+        processor,
+        resident,
+        before,
+        peers,
+        verdicts,
+    }
 }

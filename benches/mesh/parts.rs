@@ -44,12 +44,24 @@ fn message(source: &mut node::Source) -> Vec<u8> {
 fn check(message: &[u8], times: &mut Times) {
     let signers = Signers::new(sign::address(&support::sequencer()));
     let forks = forks();
-    let context = CheckContext { chain_id: CHAIN, signers: &signers, threshold_secs: DEFAULT_THRESHOLD_SECS, forks: &forks };
+    let context = CheckContext {
+        chain_id: CHAIN,
+        signers: &signers,
+        threshold_secs: DEFAULT_THRESHOLD_SECS,
+        forks: &forks,
+    };
     let mut seen = Seen::default();
     let verdict = timed(times, || {
         let tagged = gossip::decompress_tagged(message);
         let (flag, bytes) = Decompressed::untag(&tagged);
-        gossip::check(VERSION, flag, bytes, support::unix_now(), &context, &mut seen)
+        gossip::check(
+            VERSION,
+            flag,
+            bytes,
+            support::unix_now(),
+            &context,
+            &mut seen,
+        )
     });
     assert!(matches!(verdict, Verdict::Accept(..)), "{verdict:?}");
 }
@@ -66,12 +78,21 @@ pub fn run(bytes: usize) {
         let (flag, bytes) = Decompressed::untag(&tagged);
         let (signature, wire) = bytes.split_first_chunk().expect("a signature");
         sizes = (message.len(), wire.len());
-        let hash = timed(keccak, || sign::signing_hash(CHAIN, sign::payload_hash(wire)));
+        let hash = timed(keccak, || {
+            sign::signing_hash(CHAIN, sign::payload_hash(wire))
+        });
         timed(recovery, || sign::recover_hash(signature, hash)).expect("a signature");
         let decoded = timed(ssz, || WirePayload::decode(VERSION, wire)).expect("a payload");
         let block = decoded.into_payload().expect("a block");
-        timed(root, || (ordered_trie_root_encoded(&block.transactions), keccak256(alloy_rlp::encode(&block.header))));
-        timed(id, || gossip::message_id(&gossip::topic(CHAIN, VERSION), flag, bytes));
+        timed(root, || {
+            (
+                ordered_trie_root_encoded(&block.transactions),
+                keccak256(alloy_rlp::encode(&block.header)),
+            )
+        });
+        timed(id, || {
+            gossip::message_id(&gossip::topic(CHAIN, VERSION), flag, bytes)
+        });
     }
     let [whole, snappy, keccak, recovery, ssz, root, id] = &all;
     println!("a message of {} bytes, {} decompressed", sizes.0, sizes.1);
@@ -82,7 +103,12 @@ pub fn run(bytes: usize) {
     print_times("keccak of the block: root and header", root);
     print_times("decompressed and checked", whole);
     print_times("besides: the message's id (SHA-256)", id);
-    let median = |times: &[&Times]| times.iter().map(|times| times.percentile(50).as_secs_f64()).sum::<f64>();
+    let median = |times: &[&Times]| {
+        times
+            .iter()
+            .map(|times| times.percentile(50).as_secs_f64())
+            .sum::<f64>()
+    };
     let hashes = median(&[snappy, keccak, recovery, ssz, root]);
     let without = median(&[snappy, keccak, recovery, ssz]);
     println!(

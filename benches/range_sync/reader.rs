@@ -28,9 +28,16 @@ struct Behaviour {
 fn swarm() -> Swarm<Behaviour> {
     SwarmBuilder::with_new_identity()
         .with_tokio()
-        .with_tcp(tcp::Config::new().nodelay(true), noise::Config::new, yamux::Config::default)
+        .with_tcp(
+            tcp::Config::new().nodelay(true),
+            noise::Config::new,
+            yamux::Config::default,
+        )
         .expect("noise")
-        .with_behaviour(|_| Behaviour { streams: libp2p_stream::Behaviour::new(), ping: ping::Behaviour::default() })
+        .with_behaviour(|_| Behaviour {
+            streams: libp2p_stream::Behaviour::new(),
+            ping: ping::Behaviour::default(),
+        })
         .expect("a behaviour")
         .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(600)))
         .build()
@@ -39,11 +46,16 @@ fn swarm() -> Swarm<Behaviour> {
 /// Connected with the node at the address.
 async fn connect(address: &str) -> (PeerId, Control) {
     let address: Multiaddr = address.parse().expect("an address");
-    let Some(Protocol::P2p(peer)) = address.iter().last() else { panic!("{address} names no peer") };
+    let Some(Protocol::P2p(peer)) = address.iter().last() else {
+        panic!("{address} names no peer")
+    };
     let mut swarm = swarm();
     swarm.dial(address).expect("it can be dialled");
     let control = swarm.behaviour().streams.new_control();
-    while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionEstablished { .. }) {}
+    while !matches!(
+        swarm.select_next_some().await,
+        SwarmEvent::ConnectionEstablished { .. }
+    ) {}
     tokio::spawn(async move {
         loop {
             if let SwarmEvent::ConnectionClosed { cause, .. } = swarm.select_next_some().await {
@@ -57,8 +69,15 @@ async fn connect(address: &str) -> (PeerId, Control) {
 /// Serves bytes without end.
 pub async fn serve_bare() {
     let mut swarm = swarm();
-    swarm.listen_on("/ip4/127.0.0.1/tcp/0".parse().expect("an address")).expect("a port");
-    let mut incoming = swarm.behaviour().streams.new_control().accept(BARE).expect("it is new");
+    swarm
+        .listen_on("/ip4/127.0.0.1/tcp/0".parse().expect("an address"))
+        .expect("a port");
+    let mut incoming = swarm
+        .behaviour()
+        .streams
+        .new_control()
+        .accept(BARE)
+        .expect("it is new");
     let local = *swarm.local_peer_id();
     tokio::spawn(async move {
         loop {
@@ -99,41 +118,69 @@ pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
     let mut hashes = vec![hash];
     while (hashes.len() as u64) < number {
         let at = number + 1 - hashes.len() as u64;
-        let ask = wire::HeadersRequest { number: at, hash: hashes[hashes.len() - 1].to_vec(), count: 4096 };
+        let ask = wire::HeadersRequest {
+            number: at,
+            hash: hashes[hashes.len() - 1].to_vec(),
+            count: 4096,
+        };
         let mut stream = open(&mut control, peer, &protocol, Ask::Headers(ask)).await;
         while let Some(bytes) = frame(&mut stream).await {
-            let Ok(Answer::Headers(chunk)) = wire::decode_response(bytes) else { panic!("no headers") };
+            let Ok(Answer::Headers(chunk)) = wire::decode_response(bytes) else {
+                panic!("no headers")
+            };
             let headers = chunk.items().expect("items");
-            hashes.extend(headers.iter().map(|item| wire::decode_header(item).expect("a header").1.parent_hash));
+            hashes.extend(
+                headers
+                    .iter()
+                    .map(|item| wire::decode_header(item).expect("a header").1.parent_hash),
+            );
         }
     }
     hashes.truncate(number as usize);
     hashes.reverse();
     let begun = Instant::now();
-    let windows = futures::stream::iter(hashes.chunks(WINDOW).enumerate().map(|(index, window)| {
-        let (mut control, protocol) = (control.clone(), protocol.clone());
-        let first = 1 + (index * WINDOW) as u64;
-        let last_hash = window[window.len() - 1].to_vec();
-        let ask = wire::BodiesRequest { first, last: first + window.len() as u64 - 1, last_hash, max_bytes: 8 << 20 };
-        async move {
-            let mut stream = open(&mut control, peer, &protocol, Ask::Bodies(ask)).await;
-            let (mut read, mut blocks) = (0, 0);
-            while let Some(bytes) = frame(&mut stream).await {
-                read += bytes.len() + LENGTH;
-                let Ok(Answer::Bodies(chunk)) = wire::decode_response(bytes) else { panic!("no blocks") };
-                blocks += chunk.count as usize;
+    let windows =
+        futures::stream::iter(hashes.chunks(WINDOW).enumerate().map(|(index, window)| {
+            let (mut control, protocol) = (control.clone(), protocol.clone());
+            let first = 1 + (index * WINDOW) as u64;
+            let last_hash = window[window.len() - 1].to_vec();
+            let ask = wire::BodiesRequest {
+                first,
+                last: first + window.len() as u64 - 1,
+                last_hash,
+                max_bytes: 8 << 20,
+            };
+            async move {
+                let mut stream = open(&mut control, peer, &protocol, Ask::Bodies(ask)).await;
+                let (mut read, mut blocks) = (0, 0);
+                while let Some(bytes) = frame(&mut stream).await {
+                    read += bytes.len() + LENGTH;
+                    let Ok(Answer::Bodies(chunk)) = wire::decode_response(bytes) else {
+                        panic!("no blocks")
+                    };
+                    blocks += chunk.count as usize;
+                }
+                assert_eq!(blocks, window.len(), "from block {first}");
+                read
             }
-            assert_eq!(blocks, window.len(), "from block {first}");
-            read
-        }
-    }));
+        }));
     let read: Vec<usize> = windows.buffered(AT_ONCE).collect().await;
-    println!("{} {}", begun.elapsed().as_secs_f64(), read.iter().sum::<usize>());
+    println!(
+        "{} {}",
+        begun.elapsed().as_secs_f64(),
+        read.iter().sum::<usize>()
+    );
 }
 
 async fn open(control: &mut Control, peer: PeerId, protocol: &StreamProtocol, ask: Ask) -> Stream {
-    let mut stream = control.open_stream(peer, protocol.clone()).await.expect("a stream");
-    stream.write_all(&wire::frame(&wire::Request { ask: Some(ask) })).await.expect("it is sent");
+    let mut stream = control
+        .open_stream(peer, protocol.clone())
+        .await
+        .expect("a stream");
+    stream
+        .write_all(&wire::frame(&wire::Request { ask: Some(ask) }))
+        .await
+        .expect("it is sent");
     stream.close().await.expect("it is sent");
     stream
 }

@@ -20,10 +20,15 @@ impl Client {
 
     /// The answer to one call.
     pub fn call(&mut self, method: &str, params: &Value) -> io::Result<Value> {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        let head =
-            format!("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
-        self.0.get_mut().write_all(format!("{head}\r\n\r\n{body}").as_bytes())?;
+        let body =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        let head = format!(
+            "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}",
+            body.len()
+        );
+        self.0
+            .get_mut()
+            .write_all(format!("{head}\r\n\r\n{body}").as_bytes())?;
         let mut length = 0;
         loop {
             let mut line = String::new();
@@ -34,7 +39,10 @@ impl Client {
             if line.is_empty() {
                 break;
             }
-            length = line.strip_prefix("content-length: ").and_then(|text| text.parse().ok()).unwrap_or(length);
+            length = line
+                .strip_prefix("content-length: ")
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(length);
         }
         let mut body = vec![0; length];
         self.0.read_exact(&mut body)?;

@@ -11,7 +11,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn run(node: &Node) {
     println!("connections that are idle after one request each");
     let mut idle = Vec::new();
-    for count in [1280, size("STARLING_BENCH_IDLE", 9000), 2 * size("STARLING_BENCH_IDLE", 9000)] {
+    for count in [
+        1280,
+        size("STARLING_BENCH_IDLE", 9000),
+        2 * size("STARLING_BENCH_IDLE", 9000),
+    ] {
         row(node, count, &mut idle);
     }
 }
@@ -28,8 +32,15 @@ fn row(node: &Node, count: usize, idle: &mut Vec<Client>) {
     let each = node.memory().saturating_sub(before) / (idle.len() - had).max(1) as u64;
     let begun = Instant::now();
     let served = connect(node).map(|_| begun.elapsed());
-    let served = served.map_or_else(|error| format!("fails: {error}"), |time| format!("is served after {:.1} ms", ms(time)));
-    println!("  {count:>6} wanted, {:>6} opened, {:>5.1} KiB each; a new client {served}", idle.len(), each as f64 / 1024.0);
+    let served = served.map_or_else(
+        |error| format!("fails: {error}"),
+        |time| format!("is served after {:.1} ms", ms(time)),
+    );
+    println!(
+        "  {count:>6} wanted, {:>6} opened, {:>5.1} KiB each; a new client {served}",
+        idle.len(),
+        each as f64 / 1024.0
+    );
 }
 
 /// A connection that has had one answer.

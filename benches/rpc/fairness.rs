@@ -31,7 +31,10 @@ pub fn run(node: &Node) {
     let honest = one_millisecond(node.http);
     let endless = call("0x5b600056", u64::MAX / 4);
     let heavy = call("0x5b600056", 50_000_000);
-    println!("an honest eth_call of 1 ms each {} ms, node on one core", PACE.as_millis());
+    println!(
+        "an honest eth_call of 1 ms each {} ms, node on one core",
+        PACE.as_millis()
+    );
     for (name, attackers, attack) in [
         ("alone", 0, &heavy),
         ("20 connections with calls of 50,000,000 gas", 20, &heavy),
@@ -66,7 +69,9 @@ fn row(addr: SocketAddr, name: &str, honest: &Value, attackers: usize, attack: &
         for _ in 0..attackers {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    let Ok(mut client) = Client::connect(addr, 2 * PATIENCE) else { continue };
+                    let Ok(mut client) = Client::connect(addr, 2 * PATIENCE) else {
+                        continue;
+                    };
                     while !over.load(Ordering::Relaxed) {
                         if client.call("eth_call", attack).is_err() {
                             break;
@@ -80,7 +85,9 @@ fn row(addr: SocketAddr, name: &str, honest: &Value, attackers: usize, attack: &
         let begun = Instant::now();
         while begun.elapsed() < seconds {
             let asked = Instant::now();
-            let answer = client.as_mut().map(|client| client.call("eth_call", honest));
+            let answer = client
+                .as_mut()
+                .map(|client| client.call("eth_call", honest));
             times.push(asked.elapsed());
             match answer {
                 Ok(Ok(answer)) => failed += usize::from(answer.get("result").is_none()),
@@ -94,7 +101,13 @@ fn row(addr: SocketAddr, name: &str, honest: &Value, attackers: usize, attack: &
         over.store(true, Ordering::Relaxed);
     });
     let [p50, p99, max] = [50, 99, 100].map(|percent| ms(times.percentile(percent)));
-    let met = if times.percentile(99) <= BAR && failed == 0 { "met" } else { "missed" };
+    let met = if times.percentile(99) <= BAR && failed == 0 {
+        "met"
+    } else {
+        "missed"
+    };
     let calls = times.len();
-    println!("  {name:<46} p50 {p50:>8.1} ms   p99 {p99:>8.1} ms   max {max:>8.1} ms   failed {failed}/{calls}   {met}");
+    println!(
+        "  {name:<46} p50 {p50:>8.1} ms   p99 {p99:>8.1} ms   max {max:>8.1} ms   failed {failed}/{calls}   {met}"
+    );
 }

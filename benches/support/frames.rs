@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 
 pub fn write(to: &mut impl Write, payload: &Payload) {
     let wire = payload.to_wire(PayloadVersion::V4);
-    to.write_all(&(wire.len() as u32).to_be_bytes()).and_then(|()| to.write_all(&wire)).expect("the block is written");
+    to.write_all(&(wire.len() as u32).to_be_bytes())
+        .and_then(|()| to.write_all(&wire))
+        .expect("the block is written");
 }
 
 /// The next block, until the end.

@@ -36,13 +36,21 @@ impl Part {
     }
 
     pub fn line(&mut self) -> String {
-        self.lines.next().expect("it says something").expect("it can be read")
+        self.lines
+            .next()
+            .expect("it says something")
+            .expect("it can be read")
     }
 
     pub fn figures<const N: usize>(&mut self) -> [f64; N] {
         let line = self.line();
-        let figures: Vec<f64> = line.split_whitespace().filter_map(|figure| figure.parse().ok()).collect();
-        figures.try_into().unwrap_or_else(|_| panic!("{N} figures, not {line}"))
+        let figures: Vec<f64> = line
+            .split_whitespace()
+            .filter_map(|figure| figure.parse().ok())
+            .collect();
+        figures
+            .try_into()
+            .unwrap_or_else(|_| panic!("{N} figures, not {line}"))
     }
 
     pub fn say(&mut self, line: &str) {

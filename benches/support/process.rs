@@ -18,11 +18,20 @@ pub struct Threads(BTreeMap<String, Duration>);
 impl Threads {
     pub fn now() -> Self {
         let mut all = BTreeMap::new();
-        for task in fs::read_dir("/proc/self/task").expect("this is Linux").flatten() {
+        for task in fs::read_dir("/proc/self/task")
+            .expect("this is Linux")
+            .flatten()
+        {
             // A thread may end while we look at it.
             let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
-            let (Some(name), Some(times)) = (read("comm"), read("schedstat")) else { continue };
-            let spent = times.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+            let (Some(name), Some(times)) = (read("comm"), read("schedstat")) else {
+                continue;
+            };
+            let spent = times
+                .split_whitespace()
+                .next()
+                .and_then(|ns| ns.parse().ok())
+                .unwrap_or(0);
             *all.entry(name.trim().to_owned()).or_default() += Duration::from_nanos(spent);
         }
         Self(all)
@@ -30,7 +39,10 @@ impl Threads {
 
     pub fn since(&self, earlier: &Self) -> Self {
         let spent = |(name, now): (&String, &Duration)| {
-            (name.clone(), now.saturating_sub(earlier.0.get(name).copied().unwrap_or_default()))
+            (
+                name.clone(),
+                now.saturating_sub(earlier.0.get(name).copied().unwrap_or_default()),
+            )
         };
         Self(self.0.iter().map(spent).collect())
     }
@@ -43,7 +55,11 @@ impl Threads {
 
     /// Without the threads that a database flushes and compacts on.
     pub fn foreground(&self) -> Duration {
-        self.0.iter().filter(|(name, _)| *name != "fjall:worker").map(|(_, spent)| *spent).sum()
+        self.0
+            .iter()
+            .filter(|(name, _)| *name != "fjall:worker")
+            .map(|(_, spent)| *spent)
+            .sum()
     }
 
     pub fn sum(&self) -> Duration {
@@ -52,7 +68,11 @@ impl Threads {
 
     /// Names and times of those that took part, the longest first.
     pub fn table(&self) -> Vec<(&str, Duration)> {
-        let mut rows: Vec<_> = self.0.iter().map(|(name, spent)| (name.as_str(), *spent)).collect();
+        let mut rows: Vec<_> = self
+            .0
+            .iter()
+            .map(|(name, spent)| (name.as_str(), *spent))
+            .collect();
         rows.sort_by_key(|(_, spent)| std::cmp::Reverse(*spent));
         rows.retain(|(_, spent)| spent.as_secs_f64() * 100.0 > self.sum().as_secs_f64());
         rows
@@ -68,19 +88,24 @@ pub struct Watch {
 impl Watch {
     pub fn start() -> Self {
         let (stop, stopped) = sync_channel(0);
-        let watching = std::thread::Builder::new().name("watch".into()).spawn(move || {
-            let mut seen = Threads::default();
-            loop {
-                for (name, spent) in Threads::now().0 {
-                    let longest = seen.0.entry(name).or_default();
-                    *longest = spent.max(*longest);
+        let watching = std::thread::Builder::new()
+            .name("watch".into())
+            .spawn(move || {
+                let mut seen = Threads::default();
+                loop {
+                    for (name, spent) in Threads::now().0 {
+                        let longest = seen.0.entry(name).or_default();
+                        *longest = spent.max(*longest);
+                    }
+                    if stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
+                        return seen;
+                    }
                 }
-                if stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
-                    return seen;
-                }
-            }
-        });
-        Self { watching: watching.expect("a thread"), stop }
+            });
+        Self {
+            watching: watching.expect("a thread"),
+            stop,
+        }
     }
 
     /// Processor time since the process began.
@@ -97,20 +122,40 @@ pub fn written() -> u64 {
 
 /// Resident memory of this process in bytes: now, and at its highest.
 pub fn resident() -> (u64, u64) {
-    (1024 * field("/proc/self/status", "VmRSS:"), 1024 * field("/proc/self/status", "VmHWM:"))
+    (
+        1024 * field("/proc/self/status", "VmRSS:"),
+        1024 * field("/proc/self/status", "VmHWM:"),
+    )
 }
 
 /// Processor time of this process so far, of threads that have ended too; to a hundredth of a second.
 pub fn processor() -> Duration {
     let text = fs::read_to_string("/proc/self/stat").expect("this is Linux");
     // After the name, which may hold anything: the state, and from the twelfth field on user and system time in hundredths.
-    let fields = text.rsplit(')').next().into_iter().flat_map(str::split_whitespace).skip(11).take(2);
-    Duration::from_millis(fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10)
+    let fields = text
+        .rsplit(')')
+        .next()
+        .into_iter()
+        .flat_map(str::split_whitespace)
+        .skip(11)
+        .take(2);
+    Duration::from_millis(
+        fields
+            .filter_map(|ticks| ticks.parse::<u64>().ok())
+            .sum::<u64>()
+            * 10,
+    )
 }
 
 /// A number from a file of `/proc`.
 pub fn field(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).expect("this is Linux");
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel gives this field");
-    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .expect("the kernel gives this field");
+    line.split_whitespace()
+        .next()
+        .and_then(|number| number.parse().ok())
+        .expect("a number")
 }

@@ -20,18 +20,31 @@ impl Spread {
     /// A ground of so many accounts, senders included.
     pub fn new(accounts: usize) -> (Ground, Self) {
         let receivers = accounts.saturating_sub(SENDERS).max(1);
-        (Ground::with(1_700_000_000, SENDERS, |alloc, _| fund(alloc, receivers)), Self { receivers, turn: 0 })
+        (
+            Ground::with(1_700_000_000, SENDERS, |alloc, _| fund(alloc, receivers)),
+            Self { receivers, turn: 0 },
+        )
     }
 
     /// The chain's next block.
-    pub async fn block(&mut self, ground: &mut Ground, chain: &Chain, transfers: usize) -> Arc<Payload> {
+    pub async fn block(
+        &mut self,
+        ground: &mut Ground,
+        chain: &Chain,
+        transfers: usize,
+    ) -> Arc<Payload> {
         let mut pay = || {
             self.turn += 1;
-            let random = keccak256(self.turn.to_be_bytes())[..8].try_into().map_or(0, u64::from_be_bytes) as usize;
-            ground.senders[self.turn % SENDERS].transfer(ground.rollup.l2_chain_id, receiver(random % self.receivers))
+            let random = keccak256(self.turn.to_be_bytes())[..8]
+                .try_into()
+                .map_or(0, u64::from_be_bytes) as usize;
+            ground.senders[self.turn % SENDERS]
+                .transfer(ground.rollup.l2_chain_id, receiver(random % self.receivers))
         };
         let unsigned: Vec<_> = (0..transfers).map(|_| pay()).collect();
-        ground.seal(chain, unsigned.into_iter().map(Unsigned::sign).collect()).await
+        ground
+            .seal(chain, unsigned.into_iter().map(Unsigned::sign).collect())
+            .await
     }
 }
 

@@ -18,7 +18,10 @@ pub fn file(name: &str) -> Option<String> {
 /// Every string of these files, each once, in order.
 pub fn strings(files: &[&str]) -> Vec<String> {
     let mut out = Vec::new();
-    for json in files.iter().filter_map(|name| serde_json::from_str(&file(name)?).ok()) {
+    for json in files
+        .iter()
+        .filter_map(|name| serde_json::from_str(&file(name)?).ok())
+    {
         collect(&json, &mut out);
     }
     out.sort();
@@ -29,7 +32,11 @@ pub fn strings(files: &[&str]) -> Vec<String> {
 /// Every string of these files that is hex of at least `least` bytes, decoded.
 pub fn bytes(files: &[&str], least: usize) -> Vec<Vec<u8>> {
     let decode = |text: &String| hex::decode(text.strip_prefix("0x").unwrap_or(text)).ok();
-    strings(files).iter().filter_map(decode).filter(|bytes| bytes.len() >= least).collect()
+    strings(files)
+        .iter()
+        .filter_map(decode)
+        .filter(|bytes| bytes.len() >= least)
+        .collect()
 }
 
 fn collect(json: &Value, out: &mut Vec<String>) {

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const USAGE: &str = "usage: starling-fuzz TARGET [--minutes N] [--seed N] | starling-fuzz TARGET FILE…";
+const USAGE: &str =
+    "usage: starling-fuzz TARGET [--minutes N] [--seed N] | starling-fuzz TARGET FILE…";
 /// Inputs are small, so a decoder that does more than look at them does too much. Far above what a busy machine makes of microseconds.
 const SLOW: Duration = Duration::from_secs(60);
 /// Between two lines of progress.
@@ -30,7 +31,11 @@ fn main() -> ExitCode {
             _ => files.push(arg),
         }
     }
-    if files.is_empty() { fuzz(target, seed, Duration::from_secs(60 * minutes)) } else { again(target, &files) }
+    if files.is_empty() {
+        fuzz(target, seed, Duration::from_secs(60 * minutes))
+    } else {
+        again(target, &files)
+    }
 }
 
 fn number(text: Option<String>) -> u64 {
@@ -56,10 +61,16 @@ fn fuzz(target: &Target, seed: u64, time: Duration) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(finding) => {
-            println!("{}: seed {seed}, case {}: {}", target.name, finding.case, finding.what);
+            println!(
+                "{}: seed {seed}, case {}: {}",
+                target.name, finding.case, finding.what
+            );
             match save(target, seed, &finding) {
                 Ok(path) => println!("its input is {path}"),
-                Err(error) => println!("its input cannot be saved ({error}): {}", hex::encode(&finding.input)),
+                Err(error) => println!(
+                    "its input cannot be saved ({error}): {}",
+                    hex::encode(&finding.input)
+                ),
             }
             ExitCode::FAILURE
         }
@@ -67,7 +78,12 @@ fn fuzz(target: &Target, seed: u64, time: Duration) -> ExitCode {
 }
 
 fn report(target: &Target, seed: u64, progress: &runner::Progress) {
-    let runner::Progress { cases, kinds, elapsed, longest } = progress;
+    let runner::Progress {
+        cases,
+        kinds,
+        elapsed,
+        longest,
+    } = progress;
     let rate = *cases as f64 / elapsed.as_secs_f64();
     println!(
         "{}: seed {seed}, {cases} cases in {:.0} s, {rate:.0} cases/s, {kinds} kinds, the longest took {longest:?}",
@@ -77,7 +93,9 @@ fn report(target: &Target, seed: u64, progress: &runner::Progress) {
 }
 
 fn save(target: &Target, seed: u64, finding: &runner::Finding) -> std::io::Result<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts").join(target.name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("artifacts")
+        .join(target.name);
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(format!("seed-{seed}-case-{}", finding.case));
     std::fs::write(&path, &finding.input)?;
@@ -88,7 +106,8 @@ fn again(target: &Target, files: &[String]) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for file in files {
         let said = match std::fs::read(file) {
-            Ok(input) => runner::try_case(target, &input).map_or_else(|what| what, |_| "no finding".to_owned()),
+            Ok(input) => runner::try_case(target, &input)
+                .map_or_else(|what| what, |_| "no finding".to_owned()),
             Err(error) => error.to_string(),
         };
         println!("{file}: {said}");

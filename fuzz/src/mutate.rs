@@ -60,7 +60,11 @@ impl Rng {
 
     /// A number below `bound`; 0 if there is none.
     pub fn below(&mut self, bound: usize) -> usize {
-        if bound == 0 { 0 } else { (self.draw() % bound as u64) as usize }
+        if bound == 0 {
+            0
+        } else {
+            (self.draw() % bound as u64) as usize
+        }
     }
 }
 
@@ -78,7 +82,11 @@ fn once(rng: &mut Rng, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
     let at = rng.below(input.len());
     match rng.below(11) {
         0 => flip(rng, input, at),
-        1 => set(input, at, &[[0, 1, 0x7f, 0x80, 0xff, 0xc0, b'"', b'/'][rng.below(8)]]),
+        1 => set(
+            input,
+            at,
+            &[[0, 1, 0x7f, 0x80, 0xff, 0xc0, b'"', b'/'][rng.below(8)]],
+        ),
         2 => set(input, at, &[rng.draw() as u8]),
         3 => length_field(rng, input, at),
         4 => input.truncate(at),
@@ -116,14 +124,28 @@ fn flip(rng: &mut Rng, input: &mut [u8], at: usize) {
 
 /// Writes over what is there, as far as it goes.
 fn set(input: &mut [u8], at: usize, bytes: &[u8]) {
-    input[at..].iter_mut().zip(bytes).for_each(|(old, new)| *old = *new);
+    input[at..]
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(old, new)| *old = *new);
 }
 
 /// A number of two, four or eight bytes that is likely to be taken for a length or an offset.
 fn length_field(rng: &mut Rng, input: &mut [u8], at: usize) {
     let length = input.len() as u64;
     let small = rng.below(1024) as u64;
-    let values = [0, 1, length, length.wrapping_sub(1), length + 1, small, u64::MAX, 1 << 31, 10 << 20, (10 << 20) + 1];
+    let values = [
+        0,
+        1,
+        length,
+        length.wrapping_sub(1),
+        length + 1,
+        small,
+        u64::MAX,
+        1 << 31,
+        10 << 20,
+        (10 << 20) + 1,
+    ];
     let value = values[rng.below(values.len())];
     let width = [2, 4, 8][rng.below(3)];
     match rng.below(2) {

@@ -50,7 +50,12 @@ pub fn run(
     let started = Instant::now();
     let mut corpus = (target.seeds)();
     let mut kinds = HashSet::new();
-    let mut progress = Progress { cases: 0, kinds: 0, elapsed: Duration::ZERO, longest: Duration::ZERO };
+    let mut progress = Progress {
+        cases: 0,
+        kinds: 0,
+        elapsed: Duration::ZERO,
+        longest: Duration::ZERO,
+    };
     for input in &corpus {
         kinds.insert(check(target, input, slow, &mut progress)?);
     }
@@ -80,19 +85,37 @@ pub fn run(
     }
 }
 
-fn check(target: &Target, input: &[u8], slow: Option<Duration>, progress: &mut Progress) -> Result<Outcome, Box<Finding>> {
+fn check(
+    target: &Target,
+    input: &[u8],
+    slow: Option<Duration>,
+    progress: &mut Progress,
+) -> Result<Outcome, Box<Finding>> {
     let (began, case) = (Instant::now(), progress.cases);
-    let finding = |what| Box::new(Finding { what, input: input.to_vec(), case });
+    let finding = |what| {
+        Box::new(Finding {
+            what,
+            input: input.to_vec(),
+            case,
+        })
+    };
     let outcome = try_case(target, input).map_err(finding)?;
     let took = began.elapsed();
     progress.longest = progress.longest.max(took);
-    if slow.is_some_and(|slow| took > slow) { Err(finding(format!("it took {took:?}"))) } else { Ok(outcome) }
+    if slow.is_some_and(|slow| took > slow) {
+        Err(finding(format!("it took {took:?}")))
+    } else {
+        Ok(outcome)
+    }
 }
 
 /// Runs one case; the error is what the panic said.
 pub fn try_case(target: &Target, input: &[u8]) -> Result<Outcome, String> {
     catch_unwind(AssertUnwindSafe(|| (target.run)(input))).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or(panic.downcast_ref::<&str>().copied());
         text.unwrap_or("a panic").to_owned()
     })
 }
@@ -100,6 +123,8 @@ pub fn try_case(target: &Target, input: &[u8]) -> Result<Outcome, String> {
 /// The most memory that this process held, in KiB.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
 }

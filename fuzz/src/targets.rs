@@ -19,4 +19,5 @@ macro_rules! targets {
     };
 }
 
-pub const ALL: &[Target] = targets!(gossip reqresp range records flags blocks transactions l1 json_rpc stored);
+pub const ALL: &[Target] =
+    targets!(gossip reqresp range records flags blocks transactions l1 json_rpc stored);

@@ -6,7 +6,10 @@ use crate::{Outcome, Target, mutate::Rng, runner, targets};
 const CASES: u64 = 2_000;
 
 fn short_run(name: &str) {
-    let target = targets::ALL.iter().find(|target| target.name == name).expect("a target");
+    let target = targets::ALL
+        .iter()
+        .find(|target| target.name == name)
+        .expect("a target");
     let finding = runner::run(target, 1, None, |progress| progress.cases < CASES).err();
     assert!(finding.is_none(), "{name}: {finding:?}");
 }
@@ -30,14 +33,24 @@ short_runs!(gossip reqresp range records flags blocks transactions l1 json_rpc s
 
 /// Panics where three bytes follow each other, which no seed holds.
 fn fragile(data: &[u8]) -> Outcome {
-    assert!(!data.windows(3).any(|bytes| bytes == [0xff; 3]), "three of a kind");
+    assert!(
+        !data.windows(3).any(|bytes| bytes == [0xff; 3]),
+        "three of a kind"
+    );
     Outcome::default()
 }
 
 #[test]
 fn a_finding_is_the_same_for_the_same_seed_and_is_found_again_from_its_input() {
-    let target = Target { name: "fragile", run: fragile, seeds: || vec![vec![0; 64]] };
-    let find = |seed| runner::run(&target, seed, None, |progress| progress.cases < 100_000).expect_err("a finding");
+    let target = Target {
+        name: "fragile",
+        run: fragile,
+        seeds: || vec![vec![0; 64]],
+    };
+    let find = |seed| {
+        runner::run(&target, seed, None, |progress| progress.cases < 100_000)
+            .expect_err("a finding")
+    };
     let finding = find(7);
     assert_eq!(finding.input, find(7).input);
     assert!(finding.what.contains("three of a kind"), "{finding:?}");
@@ -56,5 +69,8 @@ fn numbers_are_spread() {
     let mut rng = Rng::new(1);
     let mut counts = [0; 10];
     (0..10_000).for_each(|_| counts[rng.below(10)] += 1);
-    assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+    assert!(
+        counts.iter().all(|count| (800..1200).contains(count)),
+        "{counts:?}"
+    );
 }

@@ -40,10 +40,18 @@ impl Link {
         let stop = token.clone();
         tokio::spawn(async move {
             while let Some(Ok((near, _))) = stop.run_until_cancelled(listener.accept()).await {
-                tokio::spawn(stop.clone().run_until_cancelled_owned(carry(near, target, watched.clone())));
+                tokio::spawn(stop.clone().run_until_cancelled_owned(carry(
+                    near,
+                    target,
+                    watched.clone(),
+                )));
             }
         });
-        Ok(Self { address, conditions, token })
+        Ok(Self {
+            address,
+            conditions,
+            token,
+        })
     }
 
     /// Where to dial.
@@ -63,14 +71,20 @@ impl Drop for Link {
 }
 
 async fn carry(near: TcpStream, target: SocketAddr, conditions: watch::Receiver<Conditions>) {
-    let Ok(far) = TcpStream::connect(target).await else { return };
+    let Ok(far) = TcpStream::connect(target).await else {
+        return;
+    };
     let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
     let there = one_way(near_read, far_write, conditions.clone());
     let back = one_way(far_read, near_write, conditions);
     let _ = tokio::join!(there, back);
 }
 
-async fn one_way(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut conditions: watch::Receiver<Conditions>) -> io::Result<()> {
+async fn one_way(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut conditions: watch::Receiver<Conditions>,
+) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let n = from.read(&mut buffer).await?;
@@ -110,9 +124,13 @@ mod tests {
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"ping");
 
-        link.set(Conditions { cut: true, ..Default::default() });
+        link.set(Conditions {
+            cut: true,
+            ..Default::default()
+        });
         stream.write_all(b"pong").await.unwrap();
-        let silent = tokio::time::timeout(Duration::from_millis(200), stream.read_exact(&mut answer)).await;
+        let silent =
+            tokio::time::timeout(Duration::from_millis(200), stream.read_exact(&mut answer)).await;
         assert!(silent.is_err(), "bytes passed a cut link");
 
         link.set(Conditions::default());
@@ -120,9 +138,13 @@ mod tests {
         assert_eq!(&answer, b"pong");
 
         // The end of a connection is a word too.
-        link.set(Conditions { cut: true, ..Default::default() });
+        link.set(Conditions {
+            cut: true,
+            ..Default::default()
+        });
         stream.shutdown().await.unwrap();
-        let silent = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut answer)).await;
+        let silent =
+            tokio::time::timeout(Duration::from_millis(200), stream.read(&mut answer)).await;
         assert!(silent.is_err(), "the end passed a cut link");
         link.set(Conditions::default());
         assert_eq!(stream.read(&mut answer).await.unwrap(), 0);

@@ -24,13 +24,21 @@ const CUT_BLOCKS: u64 = 66;
 /// The program, built as these tests are.
 fn starling() -> PathBuf {
     let own = std::env::current_exe().expect("this test's file");
-    let profile = own.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+    let profile = own
+        .parent()
+        .and_then(Path::parent)
+        .expect("target/PROFILE/deps");
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--bin", "starling"]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    build
+        .args(["build", "--quiet", "--bin", "starling"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     if profile.ends_with("release") {
         build.arg("--release");
     }
-    assert!(build.status().expect("cargo").success(), "the program builds");
+    assert!(
+        build.status().expect("cargo").success(),
+        "the program builds"
+    );
     profile.join("starling")
 }
 
@@ -39,9 +47,21 @@ struct Running(Child);
 
 impl Running {
     fn start(program: &Path, args: &[String], log: &Path) -> Self {
-        let out = File::options().create(true).append(true).open(log).expect("a log file");
+        let out = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .expect("a log file");
         let err = out.try_clone().expect("a log file");
-        Self(Command::new(program).args(args).stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("the program starts"))
+        Self(
+            Command::new(program)
+                .args(args)
+                .stdin(Stdio::null())
+                .stdout(out)
+                .stderr(err)
+                .spawn()
+                .expect("the program starts"),
+        )
     }
 }
 
@@ -68,12 +88,25 @@ struct Node {
 
 impl Node {
     fn read(network: &Value, role: &str) -> Self {
-        let node = network["nodes"].as_array().unwrap().iter().find(|node| node["role"] == role).unwrap();
+        let node = network["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|node| node["role"] == role)
+            .unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         Self {
             pid: node["pid"].as_i64().unwrap() as i32,
-            command: node["command"].as_array().unwrap().iter().map(text).collect(),
-            http: text(&node["http"]).trim_start_matches("http://").trim_end_matches('/').to_owned(),
+            command: node["command"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(text)
+                .collect(),
+            http: text(&node["http"])
+                .trim_start_matches("http://")
+                .trim_end_matches('/')
+                .to_owned(),
             p2p: text(&node["p2p"]),
         }
     }
@@ -84,7 +117,10 @@ impl Node {
         // A process whose first thread is dead may hold its ports still: wait until the network has buried it.
         let (begun, process) = (Instant::now(), format!("/proc/{}", self.pid));
         while Path::new(&process).exists() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{process} does not die");
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "{process} does not die"
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
         let mut args = self.command[1..].to_vec();
@@ -95,7 +131,8 @@ impl Node {
 
     /// The result of a call; `None` if there is no answer.
     async fn call(&self, method: &str, params: Value) -> Option<Value> {
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let body =
+            json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
         let (host, length) = (&self.http, body.len());
         let request = format!(
             "POST / HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -114,14 +151,24 @@ impl Node {
     }
 
     async fn hash(&self, number: u64) -> Value {
-        let block = self.call("eth_getBlockByNumber", json!([format!("{number:#x}"), false])).await.expect("an answer");
+        let block = self
+            .call(
+                "eth_getBlockByNumber",
+                json!([format!("{number:#x}"), false]),
+            )
+            .await
+            .expect("an answer");
         block["hash"].clone()
     }
 
     async fn reaches(&self, number: u64, limit: Duration) {
         let start = Instant::now();
         while self.head().await.is_none_or(|head| head < number) {
-            assert!(start.elapsed() < limit, "head {:?} and not {number} after {limit:?}", self.head().await);
+            assert!(
+                start.elapsed() < limit,
+                "head {:?} and not {number} after {limit:?}",
+                self.head().await
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -133,7 +180,11 @@ async fn description(path: &Path) -> Value {
         if let Ok(text) = std::fs::read_to_string(path) {
             return serde_json::from_str(&text).expect("it is written whole");
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "no {}", path.display());
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "no {}",
+            path.display()
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -144,10 +195,17 @@ async fn a_replica_whose_link_was_cut_catches_up() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("net");
     let args = ["--replicas=1", "--l2.block-time=1", "--l1.block-time=3"].map(String::from);
-    let args = [vec!["devnet".into(), format!("--datadir={}", dir.display())], args.to_vec()].concat();
+    let args = [
+        vec!["devnet".into(), format!("--datadir={}", dir.display())],
+        args.to_vec(),
+    ]
+    .concat();
     let _network = Running::start(&program, &args, &temp.path().join("network.log"));
     let network = description(&dir.join("devnet.json")).await;
-    let (sequencer, replica) = (Node::read(&network, "sequencer"), Node::read(&network, "replica"));
+    let (sequencer, replica) = (
+        Node::read(&network, "sequencer"),
+        Node::read(&network, "replica"),
+    );
 
     // /ip4/127.0.0.1/tcp/PORT/p2p/ID: the replica dials the link, and the sequencer dials nobody.
     let mut address: Vec<&str> = sequencer.p2p.split('/').collect();
@@ -161,19 +219,37 @@ async fn a_replica_whose_link_was_cut_catches_up() {
     let start = sequencer.head().await.unwrap_or_default() + 3;
     replica.reaches(start, Duration::from_secs(60)).await;
 
-    link.set(Conditions { cut: true, ..Default::default() });
+    link.set(Conditions {
+        cut: true,
+        ..Default::default()
+    });
     let cut = sequencer.head().await.unwrap();
-    sequencer.reaches(cut + CUT_BLOCKS, Duration::from_secs(CUT_BLOCKS + 120)).await;
+    sequencer
+        .reaches(cut + CUT_BLOCKS, Duration::from_secs(CUT_BLOCKS + 120))
+        .await;
     let behind = replica.head().await.unwrap();
-    assert!(behind <= cut + 2, "block {behind} passed a link that was cut at {cut}");
+    assert!(
+        behind <= cut + 2,
+        "block {behind} passed a link that was cut at {cut}"
+    );
 
     link.set(Conditions::default());
     let target = sequencer.head().await.unwrap() + 2;
     replica.reaches(target, Duration::from_secs(90)).await;
     for number in 0..=target {
-        assert_eq!(replica.hash(number).await, sequencer.hash(number).await, "block {number}");
+        assert_eq!(
+            replica.hash(number).await,
+            sequencer.hash(number).await,
+            "block {number}"
+        );
     }
     let log = std::fs::read_to_string(replica_log).unwrap();
-    assert!(log.contains("reason=no_answer"), "silence is noticed:\n{log}");
-    assert!(log.matches("peer connected").count() >= 2, "and the peer is dialled again:\n{log}");
+    assert!(
+        log.contains("reason=no_answer"),
+        "silence is noticed:\n{log}"
+    );
+    assert!(
+        log.matches("peer connected").count() >= 2,
+        "and the peer is dialled again:\n{log}"
+    );
 }

@@ -31,22 +31,42 @@ const RUN_UP: Duration = Duration::from_millis(300);
 
 fn main() -> ExitCode {
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
-    let blocks = std::env::var("STARLING_BENCH_BLOCKS").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
+    let blocks = std::env::var("STARLING_BENCH_BLOCKS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(24);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     // Made before anything is measured.
     bomb(LARGEST);
     let mut missed = 0;
     for bytes in BYTES {
-        println!("a block of {bytes} bytes, publish to accepted: {blocks} without and {blocks} with each attack; ms");
-        println!("{:<16} {:^23}   {:^23}   later by (bar {} ms)", "", "quiet", "attacked", BAR.as_millis());
-        let columns = ["p50", "p99", "max"].map(|name| format!("{name:>7}")).join(" ");
+        println!(
+            "a block of {bytes} bytes, publish to accepted: {blocks} without and {blocks} with each attack; ms"
+        );
+        println!(
+            "{:<16} {:^23}   {:^23}   later by (bar {} ms)",
+            "",
+            "quiet",
+            "attacked",
+            BAR.as_millis()
+        );
+        let columns = ["p50", "p99", "max"]
+            .map(|name| format!("{name:>7}"))
+            .join(" ");
         println!("{:<16} {columns}   {columns}   {columns}", "");
-        for attack in ATTACKS.iter().filter(|attack| only.as_deref().is_none_or(|only| only == attack.name)) {
+        for attack in ATTACKS
+            .iter()
+            .filter(|attack| only.as_deref().is_none_or(|only| only == attack.name))
+        {
             missed += usize::from(!runtime.block_on(measure(attack, blocks, bytes)));
         }
     }
     println!("{missed} lines missed the bar");
-    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Whether the bar is held.
@@ -66,7 +86,13 @@ async fn measure(attack: &Attack, count: usize, bytes: usize) -> bool {
     let later: [f64; 3] = std::array::from_fn(|i| attacked[i] - quiet[i]);
     let held = later[0] <= BAR.as_secs_f64() * 1e3;
     let verdict = if held { "" } else { "missed  " };
-    println!("{:<16} {}   {}   {}   {verdict}{charges}", attack.name, figures(quiet), figures(attacked), figures(later));
+    println!(
+        "{:<16} {}   {}   {}   {verdict}{charges}",
+        attack.name,
+        figures(quiet),
+        figures(attacked),
+        figures(later)
+    );
     held
 }
 

@@ -48,22 +48,35 @@ impl Behaviour {
     ) -> Result<Self, String> {
         let (mesh, snappy) = (gossip_config(config.mesh, propagation)?, Snappy::default());
         let (filter, transform) = (topics.filter(), snappy.clone());
-        let mut gossip =
-            Gossip::new_with_subscription_filter_and_transform(MessageAuthenticity::Anonymous, mesh, filter, transform)?;
+        let mut gossip = Gossip::new_with_subscription_filter_and_transform(
+            MessageAuthenticity::Anonymous,
+            mesh,
+            filter,
+            transform,
+        )?;
         for topic in topics.names() {
-            gossip.subscribe(&ident(topic)).map_err(|error| error.to_string())?;
+            gossip
+                .subscribe(&ident(topic))
+                .map_err(|error| error.to_string())?;
         }
         if config.policy.scoring == Scoring::Light {
-            gossip.with_peer_score(score::router_params(config.slot(), crowds), score::router_thresholds())?;
+            gossip.with_peer_score(
+                score::router_params(config.slot(), crowds),
+                score::router_thresholds(),
+            )?;
         }
         // The protocol version is empty like everybody's here; nobody looks at it.
-        let identify =
-            identify::Config::new(String::new(), config.identity.public()).with_agent_version(config.user_agent.clone());
+        let identify = identify::Config::new(String::new(), config.identity.public())
+            .with_agent_version(config.user_agent.clone());
         Ok(Self {
             gate: Gate::new(rules.clone(), config.tides.hi),
             gossip: Router::new(gossip, snappy, propagation.clone(), rules),
             identify: identify::Behaviour::new(identify),
-            ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
+            ping: ping::Behaviour::new(
+                ping::Config::new()
+                    .with_interval(PING_INTERVAL)
+                    .with_timeout(PING_TIMEOUT),
+            ),
             streams: streams::Behaviour::new(),
         })
     }

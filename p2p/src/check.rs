@@ -40,7 +40,9 @@ const WAITING_BYTES: usize = 32 << 20;
 
 /// The wall clock in Unix seconds.
 pub fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 /// Where a message came from.
@@ -142,7 +144,13 @@ impl Ticket {
     }
 
     fn is_of_stranger(&self) -> bool {
-        matches!(self.origin, Origin::Peer { protected: false, .. })
+        matches!(
+            self.origin,
+            Origin::Peer {
+                protected: false,
+                ..
+            }
+        )
     }
 }
 
@@ -166,7 +174,14 @@ impl Checker {
         blocks: Arc<dyn Blocks>,
     ) -> Self {
         let signers = Mutex::new(signer.map(Signers::new).unwrap_or_default());
-        let rules = Rules { chain_id, forks, threshold_secs, signers, seen: Default::default(), blocks };
+        let rules = Rules {
+            chain_id,
+            forks,
+            threshold_secs,
+            signers,
+            seen: Default::default(),
+            blocks,
+        };
         Self {
             rules: Arc::new(rules),
             running: JoinSet::new(),
@@ -198,17 +213,33 @@ impl Checker {
     /// Starts the check of a message, or lets it wait for its turn; the message that is given up for it, which may be itself.
     pub fn submit(&mut self, unchecked: Unchecked) -> Option<GivenUp> {
         let peer = unchecked.peer;
-        let waiting = self.waiting.iter().filter(|(_, other)| other.peer == peer).map(|(turn, _)| *turn);
-        let running = self.tickets.values().filter(|ticket| ticket.is_of(&peer)).map(|ticket| ticket.turn);
+        let waiting = self
+            .waiting
+            .iter()
+            .filter(|(_, other)| other.peer == peer)
+            .map(|(turn, _)| *turn);
+        let running = self
+            .tickets
+            .values()
+            .filter(|ticket| ticket.is_of(&peer))
+            .map(|ticket| ticket.turn);
         // After those that it has sent before, and not before those that others have waited with.
-        let turn = waiting.clone().chain(running).max().map_or(self.turn, |last| self.turn.max(last + 1));
+        let turn = waiting
+            .clone()
+            .chain(running)
+            .max()
+            .map_or(self.turn, |last| self.turn.max(last + 1));
         let waits = waiting.count();
         if waits == 0 && self.has_room(&unchecked) {
             self.begin(turn, unchecked);
             return None;
         }
         if waits >= WAITING_PER_PEER {
-            return Some(GivenUp { peer, message: unchecked.message, excess: Excess::OfPeer });
+            return Some(GivenUp {
+                peer,
+                message: unchecked.message,
+                excess: Excess::OfPeer,
+            });
         }
         self.waiting_bytes += unchecked.sealed.len();
         self.waiting.push((turn, unchecked));
@@ -217,31 +248,62 @@ impl Checker {
         }
         let largest = (0..self.waiting.len()).max_by_key(|i| self.waiting[*i].1.sealed.len())?;
         let Unchecked { peer, message, .. } = self.take_waiting(largest).1;
-        Some(GivenUp { peer, message, excess: Excess::OfAll })
+        Some(GivenUp {
+            peer,
+            message,
+            excess: Excess::OfAll,
+        })
     }
 
     fn has_room(&self, unchecked: &Unchecked) -> bool {
-        let count = |counts: &dyn Fn(&Ticket) -> bool| self.tickets.values().filter(|ticket| counts(ticket)).count();
-        let is_counted =
-            |ticket: &Ticket| ticket.version == unchecked.version && ticket.is_of_stranger() && ticket.place.is_none();
+        let count = |counts: &dyn Fn(&Ticket) -> bool| {
+            self.tickets
+                .values()
+                .filter(|ticket| counts(ticket))
+                .count()
+        };
+        let is_counted = |ticket: &Ticket| {
+            ticket.version == unchecked.version && ticket.is_of_stranger() && ticket.place.is_none()
+        };
         let is_free = unchecked.protected || unchecked.place.is_some();
-        count(&|ticket| ticket.is_of(&unchecked.peer)) < PER_PEER && (is_free || count(&is_counted) < PER_TOPIC)
+        count(&|ticket| ticket.is_of(&unchecked.peer)) < PER_PEER
+            && (is_free || count(&is_counted) < PER_TOPIC)
     }
 
     fn begin(&mut self, turn: u64, unchecked: Unchecked) {
         // One that waited longer than others, for an earlier one of its peer, does not put everybody before them.
         self.turn = self.turn.max(turn);
         let (rules, bloat) = (self.rules.clone(), Parts::of(&unchecked.sealed).bloat());
-        let Unchecked { peer, protected, message, version, sealed, place } = unchecked;
-        let origin = Origin::Peer { peer, protected, message };
-        let ticket = Ticket { origin, version, turn, bloat, place };
-        self.start(ticket, move || rules.check(version, Parts::of(&sealed).tagged, Some(peer)));
+        let Unchecked {
+            peer,
+            protected,
+            message,
+            version,
+            sealed,
+            place,
+        } = unchecked;
+        let origin = Origin::Peer {
+            peer,
+            protected,
+            message,
+        };
+        let ticket = Ticket {
+            origin,
+            version,
+            turn,
+            bloat,
+            place,
+        };
+        self.start(ticket, move || {
+            rules.check(version, Parts::of(&sealed).tagged, Some(peer))
+        });
     }
 
     /// A check has ended: those go on whose turn it is.
     fn begin_waiting(&mut self) {
-        while let Some(next) =
-            (0..self.waiting.len()).filter(|i| self.has_room(&self.waiting[*i].1)).min_by_key(|i| self.waiting[*i].0)
+        while let Some(next) = (0..self.waiting.len())
+            .filter(|i| self.has_room(&self.waiting[*i].1))
+            .min_by_key(|i| self.waiting[*i].0)
         {
             let (turn, unchecked) = self.take_waiting(next);
             self.begin(turn, unchecked);
@@ -256,19 +318,39 @@ impl Checker {
 
     /// Encodes a block of our own and checks it as any other; false when too many of ours are in flight.
     pub fn submit_own(&mut self, payload: Arc<Payload>, signature: [u8; 65]) -> bool {
-        if self.tickets.values().filter(|ticket| matches!(ticket.origin, Origin::Own)).count() >= PER_TOPIC {
+        if self
+            .tickets
+            .values()
+            .filter(|ticket| matches!(ticket.origin, Origin::Own))
+            .count()
+            >= PER_TOPIC
+        {
             return false;
         }
         let rules = self.rules.clone();
         let version = rules.forks.payload_version(payload.timestamp());
-        let ticket = Ticket { origin: Origin::Own, version, turn: self.turn, bloat: 0, place: None };
+        let ticket = Ticket {
+            origin: Origin::Own,
+            version,
+            turn: self.turn,
+            bloat: 0,
+            place: None,
+        };
         self.start(ticket, move || {
             let bytes = [&signature[..], &payload.to_wire(version)].concat();
-            let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
+            let tagged = Decompressed {
+                flag: Flag::Decompressed,
+                bytes,
+            }
+            .into_tagged();
             let mut outcome = rules.check(version, &tagged, None);
             if let Outcome::Accepted(accepted) = &mut outcome {
                 let packed = tagged.len();
-                accepted.sealed = Some(topics::seal(&gossip::topic(rules.chain_id, version), tagged, packed));
+                accepted.sealed = Some(topics::seal(
+                    &gossip::topic(rules.chain_id, version),
+                    tagged,
+                    packed,
+                ));
             }
             outcome
         });
@@ -283,9 +365,21 @@ impl Checker {
                 Some(Err(error)) => (error.id(), (Outcome::Panicked, Duration::ZERO)),
                 None => std::future::pending().await,
             };
-            if let Some(Ticket { origin, version, bloat, .. }) = self.tickets.remove(&id) {
+            if let Some(Ticket {
+                origin,
+                version,
+                bloat,
+                ..
+            }) = self.tickets.remove(&id)
+            {
                 self.begin_waiting();
-                return Checked { origin, version, outcome, bloat, elapsed };
+                return Checked {
+                    origin,
+                    version,
+                    outcome,
+                    bloat,
+                    elapsed,
+                };
             }
         }
     }
@@ -305,17 +399,30 @@ impl Rules {
     fn check(&self, version: PayloadVersion, tagged: &[u8], from: Option<PeerId>) -> Outcome {
         let (flag, bytes) = Decompressed::untag(tagged);
         let signers = self.signers.lock().clone();
-        let context =
-            CheckContext { chain_id: self.chain_id, signers: &signers, threshold_secs: self.threshold_secs, forks: &self.forks };
+        let context = CheckContext {
+            chain_id: self.chain_id,
+            signers: &signers,
+            threshold_secs: self.threshold_secs,
+            forks: &self.forks,
+        };
         // The lock is held only for the look-up, not while hashing.
-        let checked = gossip::check_signed(version, flag, bytes, unix_now(), &context).and_then(|(payload, signer)| {
-            self.seen[version as usize].lock().record(payload.number(), payload.hash).map(|()| (payload, signer))
-        });
+        let checked = gossip::check_signed(version, flag, bytes, unix_now(), &context).and_then(
+            |(payload, signer)| {
+                self.seen[version as usize]
+                    .lock()
+                    .record(payload.number(), payload.hash)
+                    .map(|()| (payload, signer))
+            },
+        );
         match checked {
             Ok((payload, signer)) => {
                 self.signers.lock().verified(signer, unix_now());
                 let arrival = Arrival::of(payload, from, &*self.blocks);
-                Outcome::Accepted(Accepted { arrival, signer, sealed: None })
+                Outcome::Accepted(Accepted {
+                    arrival,
+                    signer,
+                    sealed: None,
+                })
             }
             Err(reason) => Outcome::Refused(reason),
         }
@@ -340,12 +447,25 @@ mod tests {
     }
 
     fn checker() -> Checker {
-        Checker::new(901, ForkSchedule::from_genesis(Fork::Jovian), 60, None, Arc::new(Empty))
+        Checker::new(
+            901,
+            ForkSchedule::from_genesis(Fork::Jovian),
+            60,
+            None,
+            Arc::new(Empty),
+        )
     }
 
     fn junk(peer: PeerId, bytes: usize) -> Unchecked {
         let (message, sealed) = (MessageId::new(b"id"), vec![0; bytes]);
-        Unchecked { peer, protected: false, message, version: PayloadVersion::V4, sealed, place: None }
+        Unchecked {
+            peer,
+            protected: false,
+            message,
+            version: PayloadVersion::V4,
+            sealed,
+            place: None,
+        }
     }
 
     fn peers(count: usize) -> Vec<PeerId> {
@@ -358,18 +478,39 @@ mod tests {
         for stranger in peers(4).into_iter().flat_map(|peer| [peer; 3]) {
             assert!(checker.submit(junk(stranger, 1)).is_none());
         }
-        assert_eq!((checker.tickets.len(), checker.waiting.len()), (PER_TOPIC, 12 - PER_TOPIC));
+        assert_eq!(
+            (checker.tickets.len(), checker.waiting.len()),
+            (PER_TOPIC, 12 - PER_TOPIC)
+        );
         let friend = PeerId::random();
         for _ in 0..PER_PEER + 1 {
-            assert!(checker.submit(Unchecked { protected: true, ..junk(friend, 1) }).is_none());
+            assert!(
+                checker
+                    .submit(Unchecked {
+                        protected: true,
+                        ..junk(friend, 1)
+                    })
+                    .is_none()
+            );
         }
-        let of_friend = checker.tickets.values().filter(|ticket| ticket.is_of(&friend)).count();
+        let of_friend = checker
+            .tickets
+            .values()
+            .filter(|ticket| ticket.is_of(&friend))
+            .count();
         assert_eq!(of_friend, PER_PEER, "its own share is bounded too");
         // Every check ends, and nobody waits for ever.
         for _ in 0..12 + PER_PEER + 1 {
             checker.next().await;
         }
-        assert_eq!((checker.tickets.len(), checker.waiting.len(), checker.waiting_bytes), (0, 0, 0));
+        assert_eq!(
+            (
+                checker.tickets.len(),
+                checker.waiting.len(),
+                checker.waiting_bytes
+            ),
+            (0, 0, 0)
+        );
     }
 
     #[tokio::test]
@@ -377,7 +518,9 @@ mod tests {
         let mut checker = checker();
         let (flooders, honest) = (peers(5), PeerId::random());
         for flooder in &flooders {
-            let taken = (0..50).filter(|_| checker.submit(junk(*flooder, 1)).is_none()).count();
+            let taken = (0..50)
+                .filter(|_| checker.submit(junk(*flooder, 1)).is_none())
+                .count();
             assert!(taken <= PER_PEER + WAITING_PER_PEER);
         }
         assert!(checker.submit(junk(honest, 1)).is_none());
@@ -385,16 +528,30 @@ mod tests {
         while !matches!(checker.next().await.origin, Origin::Peer { peer, .. } if peer == honest) {
             before += 1;
             // Those that are done with come again at once.
-            flooders.iter().for_each(|flooder| drop(checker.submit(junk(*flooder, 1))));
+            flooders
+                .iter()
+                .for_each(|flooder| drop(checker.submit(junk(*flooder, 1))));
         }
-        assert!(before <= PER_TOPIC + flooders.len() + PER_TOPIC, "{before} messages were checked first");
+        assert!(
+            before <= PER_TOPIC + flooders.len() + PER_TOPIC,
+            "{before} messages were checked first"
+        );
     }
 
     #[tokio::test]
     async fn what_has_a_place_waits_for_nothing_without_one_nor_that_for_it() {
         let mut checker = checker();
-        let with_place = |peer| Unchecked { place: Arc::new(Semaphore::new(1)).try_acquire_owned().ok(), ..junk(peer, 1) };
-        let of = |checker: &Checker, peer| checker.tickets.values().filter(|ticket| ticket.is_of(peer)).count();
+        let with_place = |peer| Unchecked {
+            place: Arc::new(Semaphore::new(1)).try_acquire_owned().ok(),
+            ..junk(peer, 1)
+        };
+        let of = |checker: &Checker, peer| {
+            checker
+                .tickets
+                .values()
+                .filter(|ticket| ticket.is_of(peer))
+                .count()
+        };
         for bomber in peers(2 * PER_TOPIC) {
             assert!(checker.submit(with_place(bomber)).is_none());
         }
@@ -407,7 +564,14 @@ mod tests {
         for _ in 0..PER_PEER + 1 {
             assert!(checker.submit(with_place(heavy)).is_none());
         }
-        assert_eq!((of(&checker, &light), of(&checker, &heavy), checker.waiting.len()), (0, PER_PEER, 2));
+        assert_eq!(
+            (
+                of(&checker, &light),
+                of(&checker, &heavy),
+                checker.waiting.len()
+            ),
+            (0, PER_PEER, 2)
+        );
         for _ in 0..3 * PER_TOPIC + 2 + PER_PEER {
             checker.next().await;
         }
@@ -427,10 +591,17 @@ mod tests {
             assert!(checker.submit(junk(flooder, 1)).is_none());
         }
         assert!(checker.submit(junk(honest, 1)).is_none());
-        while checker.waiting.iter().any(|(_, unchecked)| unchecked.peer == late) {
+        while checker
+            .waiting
+            .iter()
+            .any(|(_, unchecked)| unchecked.peer == late)
+        {
             checker.next().await;
         }
-        assert_eq!(checker.turn, 100, "whoever comes now comes after those who wait");
+        assert_eq!(
+            checker.turn, 100,
+            "whoever comes now comes after those who wait"
+        );
     }
 
     #[tokio::test]
@@ -438,18 +609,46 @@ mod tests {
         let mut checker = checker();
         let (flooders, honest) = (peers(9), PeerId::random());
         for peer in peers(PER_TOPIC) {
-            assert!(checker.submit(junk(peer, 1)).is_none(), "those that are checked meanwhile");
+            assert!(
+                checker.submit(junk(peer, 1)).is_none(),
+                "those that are checked meanwhile"
+            );
         }
         let large = WAITING_BYTES / 4;
         for peer in &flooders[..2] {
             (0..PER_PEER).for_each(|_| assert!(checker.submit(junk(*peer, large)).is_none()));
         }
-        let given_up: Vec<GivenUp> = flooders[2..].iter().filter_map(|peer| checker.submit(junk(*peer, large))).collect();
-        assert!(given_up.len() >= 3 && given_up.iter().all(|given_up| given_up.excess == Excess::OfAll));
-        let given_up = checker.submit(junk(honest, 100_000)).expect("there are too many bytes");
-        assert!(given_up.peer != honest, "a block of usual size is not in the way");
-        let excess: Vec<Option<Excess>> =
-            (0..WAITING_PER_PEER).map(|_| checker.submit(junk(honest, 1)).map(|given_up| given_up.excess)).collect();
-        assert_eq!(excess.iter().filter(|excess| **excess == Some(Excess::OfPeer)).count(), 1, "{excess:?}");
+        let given_up: Vec<GivenUp> = flooders[2..]
+            .iter()
+            .filter_map(|peer| checker.submit(junk(*peer, large)))
+            .collect();
+        assert!(
+            given_up.len() >= 3
+                && given_up
+                    .iter()
+                    .all(|given_up| given_up.excess == Excess::OfAll)
+        );
+        let given_up = checker
+            .submit(junk(honest, 100_000))
+            .expect("there are too many bytes");
+        assert!(
+            given_up.peer != honest,
+            "a block of usual size is not in the way"
+        );
+        let excess: Vec<Option<Excess>> = (0..WAITING_PER_PEER)
+            .map(|_| {
+                checker
+                    .submit(junk(honest, 1))
+                    .map(|given_up| given_up.excess)
+            })
+            .collect();
+        assert_eq!(
+            excess
+                .iter()
+                .filter(|excess| **excess == Some(Excess::OfPeer))
+                .count(),
+            1,
+            "{excess:?}"
+        );
     }
 }

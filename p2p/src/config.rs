@@ -27,7 +27,12 @@ pub struct Mesh {
 
 impl Default for Mesh {
     fn default() -> Self {
-        Self { d: 8, lo: 6, hi: 12, lazy: 6 }
+        Self {
+            d: 8,
+            lo: 6,
+            hi: 12,
+            lazy: 6,
+        }
     }
 }
 
@@ -44,7 +49,10 @@ pub struct Genesis {
 impl Genesis {
     /// The timestamp of block `number`; `None` below genesis or past the range of time.
     pub fn time_of(&self, number: u64) -> Option<u64> {
-        number.checked_sub(self.id.number)?.checked_mul(self.block_time)?.checked_add(self.time)
+        number
+            .checked_sub(self.id.number)?
+            .checked_mul(self.block_time)?
+            .checked_add(self.time)
     }
 
     /// The number a block of the timestamp `now` would have.
@@ -138,12 +146,20 @@ impl Config {
     }
 
     pub(crate) fn quic_addr(&self, port: u16) -> Multiaddr {
-        Multiaddr::from(self.listen_ip).with(Protocol::Udp(port)).with(Protocol::QuicV1)
+        Multiaddr::from(self.listen_ip)
+            .with(Protocol::Udp(port))
+            .with(Protocol::QuicV1)
     }
 
     /// The UDP port that discovery is told to use; 0 for that of TCP, whichever this will be.
     pub(crate) fn discovery_port(&self) -> Option<u16> {
-        self.discovery.as_ref().map(|discovery| if discovery.listen_udp == 0 { self.listen_tcp } else { discovery.listen_udp })
+        self.discovery.as_ref().map(|discovery| {
+            if discovery.listen_udp == 0 {
+                self.listen_tcp
+            } else {
+                discovery.listen_udp
+            }
+        })
     }
 }
 

@@ -127,7 +127,11 @@ impl Discovery {
         let port = swarm.discovery_port().unwrap_or_default();
         let address = SocketAddr::new(swarm.listen_ip, port);
         let bound = |source| StartError::Udp { address, source };
-        let socket = if port == 0 { None } else { Some(bind(address).map_err(bound)?) };
+        let socket = if port == 0 {
+            None
+        } else {
+            Some(bind(address).map_err(bound)?)
+        };
         let (store, stored) = Peerstore::open(config.store.as_deref(), "--p2p.discovery.path")?;
         let (found, found_out) = mpsc::channel(FOUND);
         let (questions_in, questions) = mpsc::channel(QUESTIONS);
@@ -150,13 +154,24 @@ impl Discovery {
             found,
             questions,
         };
-        Ok((discovery, Ends { found: found_out, questions: questions_in, udp: udp_out }))
+        Ok((
+            discovery,
+            Ends {
+                found: found_out,
+                questions: questions_in,
+                udp: udp_out,
+            },
+        ))
     }
 }
 
 /// A socket of one family: what comes over IPv4 must not look like IPv6.
 fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -188,8 +203,18 @@ pub(crate) mod tests {
     }
 
     fn signed(identity: &Keypair, ip: [u8; 4], seq: u64) -> Contact {
-        let ports = Advertise { tcp: 9222, udp: 9222 };
-        let record = record::ours(&record::key(identity).unwrap(), 10, seq, Some(ip.into()), ports).unwrap();
+        let ports = Advertise {
+            tcp: 9222,
+            udp: 9222,
+        };
+        let record = record::ours(
+            &record::key(identity).unwrap(),
+            10,
+            seq,
+            Some(ip.into()),
+            ports,
+        )
+        .unwrap();
         Contact::of(&record, 10, Scope::Machine).unwrap()
     }
 }

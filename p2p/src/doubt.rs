@@ -39,7 +39,10 @@ impl Doubt {
             }
             return holds;
         }
-        let told = self.asker.take().is_some_and(|asker| asker.send(signer).is_ok());
+        let told = self
+            .asker
+            .take()
+            .is_some_and(|asker| asker.send(signer).is_ok());
         if told {
             self.asked = Some((signer, vec![(peer, bloat)]));
         }

@@ -24,8 +24,8 @@ use libp2p::{
         transport::{DialOpts, ListenerId, PortUse, TransportEvent},
     },
     swarm::{
-        ConnectionClosed, ConnectionDenied, ConnectionId, FromSwarm, ListenFailure, NetworkBehaviour, THandler, THandlerInEvent,
-        THandlerOutEvent, ToSwarm, dummy,
+        ConnectionClosed, ConnectionDenied, ConnectionId, FromSwarm, ListenFailure,
+        NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm, dummy,
     },
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -146,9 +146,15 @@ impl Rules {
         let address = address.to_canonical();
         match address {
             ip if self.blocked_addresses.contains(&ip) => Err(Refusal::BlockedAddress),
-            ip if self.blocked_subnets.iter().any(|net| net.contains(&ip)) => Err(Refusal::BlockedSubnet),
+            ip if self.blocked_subnets.iter().any(|net| net.contains(&ip)) => {
+                Err(Refusal::BlockedSubnet)
+            }
             ip if self.banned_addresses.contains(&site(ip)) => Err(Refusal::BannedAddress),
-            ip if !self.restrict.is_empty() && !self.restrict.iter().any(|net| net.contains(&ip)) => Err(Refusal::Restricted),
+            ip if !self.restrict.is_empty()
+                && !self.restrict.iter().any(|net| net.contains(&ip)) =>
+            {
+                Err(Refusal::Restricted)
+            }
             _ => Ok(()),
         }
     }
@@ -175,7 +181,8 @@ impl SharedRules {
 }
 
 fn count(refusal: Refusal) -> Refusal {
-    metrics::counter!("starling_p2p_refused_connections_total", "reason" => refusal.label()).increment(1);
+    metrics::counter!("starling_p2p_refused_connections_total", "reason" => refusal.label())
+        .increment(1);
     refusal
 }
 
@@ -208,13 +215,22 @@ impl Gate {
     fn may_shake_hands(&self, address: &Multiaddr) -> Result<Option<(usize, IpAddr)>, Refusal> {
         let rules = self.rules.lock();
         let place = site(rules.multiaddr(address)?);
-        let (table, per_address) = match (is_datagrams(address), rules.friendly_addresses.contains(&place)) {
+        let (table, per_address) = match (
+            is_datagrams(address),
+            rules.friendly_addresses.contains(&place),
+        ) {
             (false, true) => return Ok(None),
             (false, false) => (0, HANDSHAKES_PER_ADDRESS),
             (true, false) => (1, HANDSHAKES_PER_ADDRESS),
             (true, true) => (2, FRIENDS_PER_ADDRESS),
         };
-        has_room(&self.handshakes[table], place, HANDSHAKES, per_address, Refusal::Handshakes)?;
+        has_room(
+            &self.handshakes[table],
+            place,
+            HANDSHAKES,
+            per_address,
+            Refusal::Handshakes,
+        )?;
         Ok(Some((table, place)))
     }
 
@@ -232,10 +248,20 @@ impl Gate {
         }
         // The rules may have changed during the handshake.
         let place = site(rules.multiaddr(address)?);
-        if self.peers.get(peer).is_some_and(|connections| connections.len() >= PER_PEER) {
+        if self
+            .peers
+            .get(peer)
+            .is_some_and(|connections| connections.len() >= PER_PEER)
+        {
             return Err(Refusal::Connections);
         }
-        has_room(&self.incoming, place, self.most, INCOMING_PER_ADDRESS, Refusal::Connections)?;
+        has_room(
+            &self.incoming,
+            place,
+            self.most,
+            INCOMING_PER_ADDRESS,
+            Refusal::Connections,
+        )?;
         Ok(Some(place))
     }
 
@@ -258,7 +284,11 @@ fn has_room(
     refusal: Refusal,
 ) -> Result<(), Refusal> {
     let there = taken.values().filter(|other| **other == place).count();
-    if taken.len() < most && there < per_address { Ok(()) } else { Err(refusal) }
+    if taken.len() < most && there < per_address {
+        Ok(())
+    } else {
+        Err(refusal)
+    }
 }
 
 impl NetworkBehaviour for Gate {
@@ -292,7 +322,9 @@ impl NetworkBehaviour for Gate {
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
         self.shook_hands(id);
-        let stranger = self.may_come_in(&peer, remote).map_err(|refusal| ConnectionDenied::new(count(refusal)))?;
+        let stranger = self
+            .may_come_in(&peer, remote)
+            .map_err(|refusal| ConnectionDenied::new(count(refusal)))?;
         self.incoming.extend(stranger.map(|place| (id, place)));
         self.peers.entry(peer).or_default().push(id);
         Ok(dummy::ConnectionHandler)
@@ -309,7 +341,9 @@ impl NetworkBehaviour for Gate {
         if allowed.is_err() {
             meters::dial(false);
         }
-        allowed.map(|()| Vec::new()).map_err(|refusal| ConnectionDenied::new(count(refusal)))
+        allowed
+            .map(|()| Vec::new())
+            .map_err(|refusal| ConnectionDenied::new(count(refusal)))
     }
 
     fn handle_established_outbound_connection(
@@ -326,11 +360,19 @@ impl NetworkBehaviour for Gate {
 
     fn on_swarm_event(&mut self, event: FromSwarm) {
         match event {
-            FromSwarm::ConnectionClosed(ConnectionClosed { connection_id, peer_id, .. }) => {
+            FromSwarm::ConnectionClosed(ConnectionClosed {
+                connection_id,
+                peer_id,
+                ..
+            }) => {
                 self.forget(peer_id, connection_id);
             }
             // Also of connections that another behaviour refused after we had let them in.
-            FromSwarm::ListenFailure(ListenFailure { connection_id, peer_id, .. }) => {
+            FromSwarm::ListenFailure(ListenFailure {
+                connection_id,
+                peer_id,
+                ..
+            }) => {
                 self.shook_hands(connection_id);
                 if let Some(peer) = peer_id {
                     self.forget(peer, connection_id);
@@ -340,7 +382,12 @@ impl NetworkBehaviour for Gate {
         }
     }
 
-    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {
+    fn on_connection_handler_event(
+        &mut self,
+        _: PeerId,
+        _: ConnectionId,
+        event: THandlerOutEvent<Self>,
+    ) {
         match event {}
     }
 
@@ -367,7 +414,11 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
     type ListenerUpgrade = T::ListenerUpgrade;
     type Dial = T::Dial;
 
-    fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<io::Error>> {
+    fn listen_on(
+        &mut self,
+        id: ListenerId,
+        address: Multiaddr,
+    ) -> Result<(), TransportError<io::Error>> {
         self.inner.listen_on(id, address)
     }
 
@@ -375,7 +426,11 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
         self.inner.remove_listener(id)
     }
 
-    fn dial(&mut self, address: Multiaddr, options: DialOpts) -> Result<T::Dial, TransportError<io::Error>> {
+    fn dial(
+        &mut self,
+        address: Multiaddr,
+        options: DialOpts,
+    ) -> Result<T::Dial, TransportError<io::Error>> {
         let rules = self.rules.lock();
         let allowed = rules.multiaddr(&address);
         // Others of its address may have been banned, which says nothing of a friend; that of a named one is not known before.
@@ -391,11 +446,17 @@ impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
         match allowed {
             Ok(()) => self.inner.dial(address, options),
             Err(Refusal::NoAddress) => Err(TransportError::MultiaddrNotSupported(address)),
-            Err(refusal) => Err(TransportError::Other(io::Error::new(io::ErrorKind::PermissionDenied, count(refusal)))),
+            Err(refusal) => Err(TransportError::Other(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                count(refusal),
+            ))),
         }
     }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
         Pin::new(&mut self.inner).poll(cx)
     }
 }

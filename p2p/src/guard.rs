@@ -93,7 +93,13 @@ pub struct Guard<M> {
 
 impl<M> Guard<M> {
     pub fn new(muxer: M, meter: Meter) -> Self {
-        Self { muxer, meter, alarm: Arc::default(), inbound: Arc::default(), closing: None }
+        Self {
+            muxer,
+            meter,
+            alarm: Arc::default(),
+            inbound: Arc::default(),
+            closing: None,
+        }
     }
 }
 
@@ -106,29 +112,45 @@ where
     type Substream = GuardedStream<M::Substream>;
     type Error = GuardError;
 
-    fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, GuardError>> {
+    fn poll_inbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::Substream, GuardError>> {
         let stream = ready!(Pin::new(&mut self.muxer).poll_inbound(cx)).map_err(failed)?;
         let place = Place::take(&self.inbound);
         Poll::Ready(match self.inbound.load(Ordering::Relaxed) > INBOUND {
             true => Err(GuardError::Streams),
-            false => Ok(GuardedStream::inbound(stream, self.meter.clone(), Watch::new(self.alarm.clone(), FRAME), place)),
+            false => Ok(GuardedStream::inbound(
+                stream,
+                self.meter.clone(),
+                Watch::new(self.alarm.clone(), FRAME),
+                place,
+            )),
         })
     }
 
-    fn poll_outbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, GuardError>> {
+    fn poll_outbound(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self::Substream, GuardError>> {
         let stream = ready!(Pin::new(&mut self.muxer).poll_outbound(cx)).map_err(failed)?;
         Poll::Ready(Ok(GuardedStream::outbound(stream, self.meter.clone())))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), GuardError>> {
-        let limit = self.closing.get_or_insert_with(|| Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
+        let limit = self
+            .closing
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
         if limit.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.muxer).poll_close(cx).map_err(failed)
     }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, GuardError>> {
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<StreamMuxerEvent, GuardError>> {
         self.alarm.waker.register(cx.waker());
         if self.alarm.framing.load(Ordering::Acquire) {
             return Poll::Ready(Err(GuardError::Framing));
@@ -185,24 +207,46 @@ struct Watch {
 
 impl<S> GuardedStream<S> {
     fn inbound(stream: S, meter: Meter, watch: Watch, place: Place) -> Self {
-        Self { stream, _open: meter.stream(), meter, _place: Some(place), watch: Some(watch) }
+        Self {
+            stream,
+            _open: meter.stream(),
+            meter,
+            _place: Some(place),
+            watch: Some(watch),
+        }
     }
 
     fn outbound(stream: S, meter: Meter) -> Self {
-        Self { stream, _open: meter.stream(), meter, _place: None, watch: None }
+        Self {
+            stream,
+            _open: meter.stream(),
+            meter,
+            _place: None,
+            watch: None,
+        }
     }
 }
 
 impl Watch {
     fn new(alarm: Arc<Alarm>, limit: Duration) -> Self {
-        Self { alarm, start: Vec::new(), gossip: false, frames: Frames::default(), limit, patience: None }
+        Self {
+            alarm,
+            start: Vec::new(),
+            gossip: false,
+            frames: Frames::default(),
+            limit,
+            patience: None,
+        }
     }
 
     fn read(&mut self, bytes: &[u8]) {
         let room = PROTOCOL.saturating_sub(self.start.len());
         if room > 0 {
-            self.start.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            self.gossip |= GOSSIP.iter().any(|name| self.start.windows(name.len()).any(|part| part == *name));
+            self.start
+                .extend_from_slice(&bytes[..bytes.len().min(room)]);
+            self.gossip |= GOSSIP
+                .iter()
+                .any(|name| self.start.windows(name.len()).any(|part| part == *name));
         }
         self.frames.read(bytes);
     }
@@ -220,7 +264,9 @@ impl Watch {
         };
         let limit = self.limit;
         self.patience.take_if(|(other, _)| *other != frame);
-        let (_, patience) = self.patience.get_or_insert_with(|| (frame, Box::pin(tokio::time::sleep(limit))));
+        let (_, patience) = self
+            .patience
+            .get_or_insert_with(|| (frame, Box::pin(tokio::time::sleep(limit))));
         if patience.as_mut().poll(cx).is_ready() {
             self.alarm.raise(&self.alarm.half_frame);
         }
@@ -252,7 +298,9 @@ impl Frames {
     fn read(&mut self, mut bytes: &[u8]) {
         while let Some((first, rest)) = bytes.split_first() {
             if self.missing > 0 {
-                let part = bytes.len().min(usize::try_from(self.missing).unwrap_or(usize::MAX));
+                let part = bytes
+                    .len()
+                    .min(usize::try_from(self.missing).unwrap_or(usize::MAX));
                 self.missing -= part as u64;
                 bytes = &bytes[part..];
             } else {
@@ -276,7 +324,11 @@ impl Frames {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         match &read {
             Poll::Pending => {
@@ -298,7 +350,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
         if let Poll::Ready(Ok(n)) = &wrote {
             self.meter.wrote(*n);
@@ -332,10 +388,16 @@ mod tests {
         type Substream = Cursor<Vec<u8>>;
         type Error = io::Error;
 
-        fn poll_inbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Self::Substream>> {
+        fn poll_inbound(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<io::Result<Self::Substream>> {
             Poll::Pending
         }
-        fn poll_outbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Self::Substream>> {
+        fn poll_outbound(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<io::Result<Self::Substream>> {
             Poll::Pending
         }
         fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -353,10 +415,16 @@ mod tests {
         type Substream = Cursor<Vec<u8>>;
         type Error = io::Error;
 
-        fn poll_inbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Self::Substream>> {
+        fn poll_inbound(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<io::Result<Self::Substream>> {
             Poll::Ready(Ok(Cursor::default()))
         }
-        fn poll_outbound(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Self::Substream>> {
+        fn poll_outbound(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<io::Result<Self::Substream>> {
             Poll::Pending
         }
         fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -370,7 +438,11 @@ mod tests {
     #[test]
     fn streams_come_in_as_others_end_and_not_without_end() {
         let mut guard = Guard::new(Flood, Meter::new());
-        let mut next = || block_on(std::future::poll_fn(|cx| Pin::new(&mut guard).poll_inbound(cx)));
+        let mut next = || {
+            block_on(std::future::poll_fn(|cx| {
+                Pin::new(&mut guard).poll_inbound(cx)
+            }))
+        };
         for _ in 0..3 * INBOUND {
             next().unwrap();
         }
@@ -385,7 +457,10 @@ mod tests {
     async fn a_dead_connection_is_closed_too() {
         let mut guard = Guard::new(Dead, Meter::new());
         let closed = std::future::poll_fn(|cx| Pin::new(&mut guard).poll_close(cx));
-        tokio::time::timeout(Duration::from_secs(60), closed).await.expect("the wait is bounded").unwrap();
+        tokio::time::timeout(Duration::from_secs(60), closed)
+            .await
+            .expect("the wait is bounded")
+            .unwrap();
     }
 
     /// Reads `bytes` of a stream, the end too if it comes, and closes; says whether that is an alarm.
@@ -393,7 +468,8 @@ mod tests {
         let alarm = Arc::new(Alarm::default());
         let cursor = Cursor::new(stream.to_vec());
         let watch = Watch::new(alarm.clone(), FRAME);
-        let mut guarded = GuardedStream::inbound(cursor, Meter::new(), watch, Place::take(&Arc::default()));
+        let mut guarded =
+            GuardedStream::inbound(cursor, Meter::new(), watch, Place::take(&Arc::default()));
         let mut buffer = vec![0; bytes];
         let mut done = 0;
         while done < bytes {
@@ -423,7 +499,11 @@ mod tests {
         for step in [1, 2, 3, 50, 1000] {
             let mut frames = Frames::default();
             stream.chunks(step).for_each(|part| frames.read(part));
-            assert_eq!((frames.whole, frames.open()), (5, None), "in parts of {step}");
+            assert_eq!(
+                (frames.whole, frames.open()),
+                (5, None),
+                "in parts of {step}"
+            );
             frames.read(&[0x80]);
             assert_eq!(frames.open(), Some(5), "half a length");
             frames.read(&[0x01, 1]);
@@ -439,11 +519,19 @@ mod tests {
     struct Stuck(Vec<u8>);
 
     impl AsyncRead for Stuck {
-        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
             let part = self.0.len().min(buf.len());
             buf[..part].copy_from_slice(&self.0[..part]);
             self.0.drain(..part);
-            if part == 0 { Poll::Pending } else { Poll::Ready(Ok(part)) }
+            if part == 0 {
+                Poll::Pending
+            } else {
+                Poll::Ready(Ok(part))
+            }
         }
     }
 
@@ -452,9 +540,12 @@ mod tests {
         let alarm = Arc::new(Alarm::default());
         let stuck = Stuck([b"\x13/multistream/1.0.0\n", protocol, frames].concat());
         let watch = Watch::new(alarm.clone(), Duration::from_millis(20));
-        let mut guarded = GuardedStream::inbound(stuck, Meter::new(), watch, Place::take(&Arc::default()));
+        let mut guarded =
+            GuardedStream::inbound(stuck, Meter::new(), watch, Place::take(&Arc::default()));
         let mut buffer = [0; 1024];
-        while let Ok(Ok(n)) = tokio::time::timeout(Duration::from_millis(200), guarded.read(&mut buffer)).await {
+        while let Ok(Ok(n)) =
+            tokio::time::timeout(Duration::from_millis(200), guarded.read(&mut buffer)).await
+        {
             assert!(n > 0);
         }
         alarm.half_frame.load(Ordering::Acquire)
@@ -464,9 +555,15 @@ mod tests {
     async fn a_frame_that_does_not_end_raises_the_alarm_and_a_quiet_stream_does_not() {
         let gossip = b"\x0f/meshsub/1.1.0\n";
         assert!(is_given_up(gossip, &[3, 1, 2]).await);
-        assert!(is_given_up(gossip, &[1, 9, 0x80]).await, "a whole one, and a part of the next");
+        assert!(
+            is_given_up(gossip, &[1, 9, 0x80]).await,
+            "a whole one, and a part of the next"
+        );
         assert!(!is_given_up(gossip, &[3, 1, 2, 3]).await);
         assert!(!is_given_up(gossip, &[]).await);
-        assert!(!is_given_up(b"\x10/ipfs/ping/1.0.0\n", &[200, 1, 2]).await, "of other protocols nothing is known");
+        assert!(
+            !is_given_up(b"\x10/ipfs/ping/1.0.0\n", &[200, 1, 2]).await,
+            "of other protocols nothing is known"
+        );
     }
 }

@@ -4,7 +4,10 @@
 mod control;
 
 pub(crate) use control::Control;
-pub use control::{BanReport, ControlError, Direction, MeshReport, PeerReport, Refused, Report, Subject, SyncReport};
+pub use control::{
+    BanReport, ControlError, Direction, MeshReport, PeerReport, Refused, Report, Subject,
+    SyncReport,
+};
 
 use crate::discovery::Question;
 use alloy_primitives::{Address, B256};
@@ -81,17 +84,28 @@ pub trait Blocks: Send + Sync + 'static {
     /// block is not, or no longer, canonical.
     fn headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) {
         if self.hash(from.number) == Some(from.hash) {
-            let blocks = (0..=from.number).rev().map_while(|number| self.block(number));
-            blocks.map(|block| wire::encode_block(&block)).all(|[header, _]| take(&header));
+            let blocks = (0..=from.number)
+                .rev()
+                .map_while(|number| self.block(number));
+            blocks
+                .map(|block| wire::encode_block(&block))
+                .all(|[header, _]| take(&header));
         }
     }
     /// Hands the blocks from `first` up to `last` to `take`, lowest first, until that says `false`: the RLP of the header, and that of
     /// the list of raw transactions. Nothing if the last is not, or no longer, canonical: then it is `false`.
-    fn bodies(&self, first: u64, last: BlockId, take: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+    fn bodies(
+        &self,
+        first: u64,
+        last: BlockId,
+        take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> bool {
         let canonical = self.hash(last.number) == Some(last.hash);
         if canonical {
             let blocks = (first..=last.number).map_while(|number| self.block(number));
-            blocks.map(|block| wire::encode_block(&block)).all(|[header, list]| take(&header, &list));
+            blocks
+                .map(|block| wire::encode_block(&block))
+                .all(|[header, list]| take(&header, &list));
         }
         canonical
     }
@@ -134,8 +148,14 @@ pub struct Network {
 
 #[derive(Debug)]
 pub(crate) enum Command {
-    Publish { payload: Arc<Payload>, signature: [u8; 65] },
-    Settled { hash: B256, settled: Settled },
+    Publish {
+        payload: Arc<Payload>,
+        signature: [u8; 65],
+    },
+    Settled {
+        hash: B256,
+        settled: Settled,
+    },
     Heads(Heads),
     Driven(bool),
     FetchBelow(Arc<Payload>),
@@ -159,7 +179,10 @@ impl Network {
     /// Gossips a block that this node built and signed. Returns when the swarm has taken it, not when a peer has. The block passes
     /// the same check as any other; one that finds no subscriber is sent again when one comes.
     pub async fn publish(&self, payload: Arc<Payload>, signature: [u8; 65]) {
-        let _ = self.commands.send(Command::Publish { payload, signature }).await;
+        let _ = self
+            .commands
+            .send(Command::Publish { payload, signature })
+            .await;
     }
 
     /// The verdict on a payload handed over as an [`Event`].
@@ -202,7 +225,10 @@ impl Network {
     /// forgotten. For one receiver; a later one takes its place.
     pub async fn blocks_signed_by(&self, signer: Address) -> mpsc::Receiver<Arc<Payload>> {
         let (blocks, witnessed) = mpsc::channel(WITNESSED);
-        let _ = self.commands.send(Command::Witness(Witness { signer, blocks })).await;
+        let _ = self
+            .commands
+            .send(Command::Witness(Witness { signer, blocks }))
+            .await;
         witnessed
     }
 

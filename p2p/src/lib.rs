@@ -44,8 +44,8 @@ pub mod fuzzing {
 pub use config::{Config, Genesis, Mesh};
 pub use discovery::{DiscoveryConfig, DiscoveryReport, bootnode::Bootnode};
 pub use handle::{
-    BanReport, Blocks, ControlError, Direction, Event, Heads, MeshReport, Network, PeerInfo, PeerReport, Provenance, Refused,
-    Report, Settled, Subject, SyncReport,
+    BanReport, Blocks, ControlError, Direction, Event, Heads, MeshReport, Network, PeerInfo,
+    PeerReport, Provenance, Refused, Report, Settled, Subject, SyncReport,
 };
 pub use ipnet::IpNet;
 pub use libp2p::{Multiaddr, PeerId, identity::Keypair};

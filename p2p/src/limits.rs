@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 pub const PER_PEER: Rate = Rate { rate: 4, burst: 15 };
 /// How fast all are together. op-node has one such limit, and five peers that ask without end take it from everybody. Here strangers
 /// have one among themselves, and static and protected peers another.
-pub const TOGETHER: Rate = Rate { rate: 20, burst: 40 };
+pub const TOGETHER: Rate = Rate {
+    rate: 20,
+    burst: 40,
+};
 /// Who would wait longer for its turn is refused.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
@@ -31,7 +34,11 @@ pub struct Bucket {
 impl Bucket {
     pub fn new(Rate { rate, burst }: Rate, now: Instant) -> Self {
         let interval = Duration::from_secs(1) / rate.max(1);
-        Self { interval, depth: interval * burst, full_at: now }
+        Self {
+            interval,
+            depth: interval * burst,
+            full_at: now,
+        }
     }
 
     /// Takes one token, in advance if there is none; returns how long to wait for it.
@@ -53,7 +60,9 @@ impl Bucket {
     /// Takes so many tokens at once.
     pub fn take_many(&mut self, tokens: u32, now: Instant) -> Duration {
         self.full_at = self.full_at.max(now) + self.interval * tokens;
-        self.full_at.saturating_duration_since(now).saturating_sub(self.depth)
+        self.full_at
+            .saturating_duration_since(now)
+            .saturating_sub(self.depth)
     }
 }
 
@@ -77,10 +86,22 @@ mod tests {
     fn who_would_wait_too_long_is_refused_and_pays_nothing() {
         let start = Instant::now();
         let mut bucket = Bucket::new(PER_PEER, start);
-        let waits: Vec<_> = (0..200).map(|_| bucket.take_within(LONGEST_WAIT, start)).collect();
-        assert_eq!(waits.iter().filter(|wait| **wait == Some(Duration::ZERO)).count(), 15);
+        let waits: Vec<_> = (0..200)
+            .map(|_| bucket.take_within(LONGEST_WAIT, start))
+            .collect();
+        assert_eq!(
+            waits
+                .iter()
+                .filter(|wait| **wait == Some(Duration::ZERO))
+                .count(),
+            15
+        );
         assert_eq!(waits.iter().flatten().max(), Some(&LONGEST_WAIT));
-        assert_eq!(waits.iter().flatten().count(), 15 + 20 * 4, "what is refused takes no token");
+        assert_eq!(
+            waits.iter().flatten().count(),
+            15 + 20 * 4,
+            "what is refused takes no token"
+        );
         let later = start + Duration::from_millis(250);
         assert_eq!(bucket.take_within(LONGEST_WAIT, later), Some(LONGEST_WAIT));
     }

@@ -85,9 +85,14 @@ pub fn request(side: Side, number: u64, code: u8, elapsed: Duration) {
         2 => "2",
         _ => "3",
     };
-    let labels = [("p2p_role", role), ("p2p_method", "payload_by_number"), ("result_code", code)];
+    let labels = [
+        ("p2p_role", role),
+        ("p2p_method", "payload_by_number"),
+        ("result_code", code),
+    ];
     metrics::counter!("op_node_default_p2p_req_total", &labels).increment(1);
-    metrics::histogram!("op_node_default_p2p_req_duration_seconds", &labels).record(elapsed.as_secs_f64());
+    metrics::histogram!("op_node_default_p2p_req_duration_seconds", &labels)
+        .record(elapsed.as_secs_f64());
     metrics::gauge!("op_node_default_p2p_payload_by_number", "p2p_role" => role).set(number as f64);
 }
 
@@ -102,7 +107,11 @@ pub struct Meter {
 impl Meter {
     pub fn new() -> Self {
         let bytes = |direction| metrics::counter!("op_node_default_p2p_bandwidth_bytes_total", "direction" => direction);
-        Self { read: bytes("in"), written: bytes("out"), streams: metrics::gauge!("op_node_default_p2p_stream_count") }
+        Self {
+            read: bytes("in"),
+            written: bytes("out"),
+            streams: metrics::gauge!("op_node_default_p2p_stream_count"),
+        }
     }
 
     pub fn read(&self, bytes: usize) {

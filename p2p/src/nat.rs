@@ -96,7 +96,10 @@ enum Router {
 
 impl Router {
     async fn find(config: NatConfig) -> Result<Self, NatError> {
-        let pmp = match config.pmp.or_else(|| default_gateway().map(|ip| SocketAddr::new(ip.into(), pmp::PORT))) {
+        let pmp = match config
+            .pmp
+            .or_else(|| default_gateway().map(|ip| SocketAddr::new(ip.into(), pmp::PORT)))
+        {
             Some(address) => pmp::Client::connect(address).await,
             None => Err(NatError::NoGateway),
         };
@@ -126,7 +129,10 @@ impl Router {
 
     async fn close(&self, protocol: Protocol, port: u16, opened: u16) -> Result<(), NatError> {
         match self {
-            Router::Pmp(client) => client.open(protocol, port, 0, Duration::ZERO).await.map(drop),
+            Router::Pmp(client) => client
+                .open(protocol, port, 0, Duration::ZERO)
+                .await
+                .map(drop),
             Router::Upnp(client) => client.close(protocol, opened).await,
         }
     }
@@ -150,8 +156,13 @@ fn gateway_in(routes: &str) -> Option<Ipv4Addr> {
 
 /// When to renew: halfway, within bounds. A lease for good is looked at now and then: routers forget.
 fn renewal(leases: impl IntoIterator<Item = Duration>) -> Duration {
-    let shortest = leases.into_iter().filter(|lifetime| !lifetime.is_zero()).min();
-    shortest.map_or(MAX_RETRY, |lifetime| (lifetime / 2).clamp(Duration::from_secs(1), MAX_RETRY))
+    let shortest = leases
+        .into_iter()
+        .filter(|lifetime| !lifetime.is_zero())
+        .min();
+    shortest.map_or(MAX_RETRY, |lifetime| {
+        (lifetime / 2).clamp(Duration::from_secs(1), MAX_RETRY)
+    })
 }
 
 fn retry(failures: u32) -> Duration {
@@ -181,7 +192,10 @@ impl Nat {
                 () = token.cancelled() => break,
                 outcome = self.keep_open(&mut router, &mut opened, &ports) => outcome,
             };
-            let open = opened.iter().filter(|opened| opened.open).map(|opened| opened.lease.lifetime);
+            let open = opened
+                .iter()
+                .filter(|opened| opened.open)
+                .map(|opened| opened.lease.lifetime);
             let mut wait = renewal(open);
             match outcome {
                 Ok(()) => failures = 0,
@@ -199,7 +213,11 @@ impl Nat {
                 () = sleep(wait) => {}
             }
         }
-        if !opened.is_empty() && timeout(FAREWELL, self.close(router, &opened)).await.is_err() {
+        if !opened.is_empty()
+            && timeout(FAREWELL, self.close(router, &opened))
+                .await
+                .is_err()
+        {
             tracing::warn!("ports may be open on the router, which does not answer");
         }
     }
@@ -209,14 +227,25 @@ impl Nat {
             Some(router) => Ok(router),
             None => Router::find(self.config).await,
         };
-        for Opened { protocol, port, lease, .. } in opened {
+        for Opened {
+            protocol,
+            port,
+            lease,
+            ..
+        } in opened
+        {
             let closed = match &router {
-                Ok(router) => router.close(*protocol, *port, lease.port).await.map_err(|error| error.to_string()),
+                Ok(router) => router
+                    .close(*protocol, *port, lease.port)
+                    .await
+                    .map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             };
             match closed {
                 Ok(()) => tracing::info!(%protocol, port = lease.port, "port closed on the router"),
-                Err(error) => tracing::warn!(%protocol, port = lease.port, error, "port not closed on the router"),
+                Err(error) => {
+                    tracing::warn!(%protocol, port = lease.port, error, "port not closed on the router")
+                }
             }
         }
     }
@@ -224,10 +253,12 @@ impl Nat {
     /// Ours, once they are bound.
     async fn ports(&mut self) -> Vec<(Protocol, u16)> {
         let tcp = |all: &[Multiaddr]| {
-            all.iter().flat_map(Multiaddr::iter).find_map(|part| match part {
-                Part::Tcp(port) => Some(port),
-                _ => None,
-            })
+            all.iter()
+                .flat_map(Multiaddr::iter)
+                .find_map(|part| match part {
+                    Part::Tcp(port) => Some(port),
+                    _ => None,
+                })
         };
         let mut ports = Vec::new();
         if let Ok(all) = self.listen_addrs.wait_for(|all| tcp(all).is_some()).await {
@@ -259,7 +290,12 @@ impl Nat {
             let wanted = before.as_ref().map_or(port, |before| before.lease.port);
             match (router.open(protocol, port, wanted).await, before) {
                 (Ok(lease), Some(before)) => (before.lease, before.open) = (lease, true),
-                (Ok(lease), None) => opened.push(Opened { protocol, port, lease, open: true }),
+                (Ok(lease), None) => opened.push(Opened {
+                    protocol,
+                    port,
+                    lease,
+                    open: true,
+                }),
                 (Err(error), before) => {
                     before.into_iter().for_each(|before| before.open = false);
                     outcome = Err(error);
@@ -278,11 +314,27 @@ impl Nat {
     }
 
     fn tell(&self, ip: Option<IpAddr>, opened: &[Opened]) {
-        let port = |wanted| opened.iter().find(|opened| opened.open && opened.protocol == wanted).map(|opened| opened.lease.port);
-        let mapped = Mapped { ip, tcp: port(Protocol::Tcp), udp: port(Protocol::Udp) };
-        let is_new = self.mapped.send_if_modified(|before| std::mem::replace(before, mapped) != mapped);
+        let port = |wanted| {
+            opened
+                .iter()
+                .find(|opened| opened.open && opened.protocol == wanted)
+                .map(|opened| opened.lease.port)
+        };
+        let mapped = Mapped {
+            ip,
+            tcp: port(Protocol::Tcp),
+            udp: port(Protocol::Udp),
+        };
+        let is_new = self
+            .mapped
+            .send_if_modified(|before| std::mem::replace(before, mapped) != mapped);
         if is_new {
-            tracing::info!(?ip, tcp = mapped.tcp, udp = mapped.udp, "ports open on the router");
+            tracing::info!(
+                ?ip,
+                tcp = mapped.tcp,
+                udp = mapped.udp,
+                "ports open on the router"
+            );
         }
     }
 }
@@ -300,8 +352,13 @@ mod tests {
              eth0\t00000000\t{gateway:08X}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
         );
         assert_eq!(gateway_in(&table), Some([192, 168, 1, 1].into()));
-        for table in ["", "x", "a\nb", "a\neth0 00000000 zz 0003 0 0 0 00000000", "a\neth0 00000000 01010101 0001 0 0 0 00000000"]
-        {
+        for table in [
+            "",
+            "x",
+            "a\nb",
+            "a\neth0 00000000 zz 0003 0 0 0 00000000",
+            "a\neth0 00000000 01010101 0001 0 0 0 00000000",
+        ] {
             assert_eq!(gateway_in(table), None, "{table}");
         }
     }
@@ -313,6 +370,9 @@ mod tests {
         assert_eq!(renewal([seconds(1)]), seconds(1));
         assert_eq!(renewal([Duration::ZERO]), MAX_RETRY, "for good");
         assert_eq!(renewal([seconds(1 << 40)]), MAX_RETRY);
-        assert_eq!((retry(0), retry(1), retry(99)), (RETRY, RETRY * 2, MAX_RETRY));
+        assert_eq!(
+            (retry(0), retry(1), retry(99)),
+            (RETRY, RETRY * 2, MAX_RETRY)
+        );
     }
 }

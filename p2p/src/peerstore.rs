@@ -100,7 +100,8 @@ impl Record {
     }
 
     pub fn key(&self) -> String {
-        let peer = |book: &str, peer: &PeerId| format!("{book}{}", BASE32_NOPAD.encode(&peer.to_bytes()));
+        let peer =
+            |book: &str, peer: &PeerId| format!("{book}{}", BASE32_NOPAD.encode(&peer.to_bytes()));
         match self {
             Record::Score(id, _) => peer(SCORES, id),
             Record::PeerBan(id, _) => peer(PEER_BANS, id),
@@ -115,20 +116,25 @@ impl Record {
     /// `None` removes the row.
     pub fn value(&self) -> Option<Vec<u8>> {
         match self {
-            Record::Score(_, record) => record.as_ref().and_then(|record| serde_json::to_vec(record).ok()),
-            Record::PeerBan(_, record) | Record::AddressBan(_, record) => {
-                record.as_ref().and_then(|record| serde_json::to_vec(record).ok())
-            }
-            Record::BlockedPeer(_, blocked) | Record::BlockedAddress(_, blocked) | Record::BlockedSubnet(_, blocked) => {
-                blocked.then(Vec::new)
-            }
-            Record::Node(_, record) => record.as_ref().and_then(|record| serde_json::to_vec(record).ok()),
+            Record::Score(_, record) => record
+                .as_ref()
+                .and_then(|record| serde_json::to_vec(record).ok()),
+            Record::PeerBan(_, record) | Record::AddressBan(_, record) => record
+                .as_ref()
+                .and_then(|record| serde_json::to_vec(record).ok()),
+            Record::BlockedPeer(_, blocked)
+            | Record::BlockedAddress(_, blocked)
+            | Record::BlockedSubnet(_, blocked) => blocked.then(Vec::new),
+            Record::Node(_, record) => record
+                .as_ref()
+                .and_then(|record| serde_json::to_vec(record).ok()),
         }
     }
 
     /// `None` for what is not ours or cannot be read: the store holds nothing worth refusing to start for.
     pub fn read(key: &str, value: &[u8]) -> Option<Self> {
-        let peer = |text: &str| PeerId::from_bytes(&BASE32_NOPAD.decode(text.as_bytes()).ok()?).ok();
+        let peer =
+            |text: &str| PeerId::from_bytes(&BASE32_NOPAD.decode(text.as_bytes()).ok()?).ok();
         let (book, name) = key.split_at(key.rfind('/')? + 1);
         match book {
             SCORES => Some(Record::Score(peer(name)?, Some(json(value)?))),
@@ -138,7 +144,10 @@ impl Record {
             NODES => Some(Record::Node(name.to_owned(), Some(json(value)?))),
             BLOCKED_ADDRESSES => Some(Record::BlockedAddress(name.parse().ok()?, true)),
             // A subnet has a slash of its own.
-            _ => Some(Record::BlockedSubnet(key.strip_prefix(BLOCKED_SUBNETS)?.parse().ok()?, true)),
+            _ => Some(Record::BlockedSubnet(
+                key.strip_prefix(BLOCKED_SUBNETS)?.parse().ok()?,
+                true,
+            )),
         }
     }
 }
@@ -160,8 +169,13 @@ pub struct Peerstore {
 impl Peerstore {
     /// `flag` is the one that named the path. Opens the store, makes it if it is not there, and reads all of it. One that is damaged is put aside: nothing in it is worth
     /// not starting for. Blocks.
-    pub fn open(path: Option<&Path>, flag: &'static str) -> Result<(Self, Vec<Record>), StoreError> {
-        let Some(path) = path else { return Ok((Self::default(), Vec::new())) };
+    pub fn open(
+        path: Option<&Path>,
+        flag: &'static str,
+    ) -> Result<(Self, Vec<Record>), StoreError> {
+        let Some(path) = path else {
+            return Ok((Self::default(), Vec::new()));
+        };
         match Self::open_at(path) {
             Err(error @ (sled::Error::Corruption { .. } | sled::Error::Unsupported(_))) => {
                 let mut aside = path.as_os_str().to_owned();
@@ -175,16 +189,31 @@ impl Peerstore {
     }
 
     fn open_at(path: &Path) -> sled::Result<(Self, Vec<Record>)> {
-        let database = sled::Config::new().path(path).cache_capacity(CACHE).mode(sled::Mode::LowSpace).open()?;
+        let database = sled::Config::new()
+            .path(path)
+            .cache_capacity(CACHE)
+            .mode(sled::Mode::LowSpace)
+            .open()?;
         let mut records = Vec::new();
         for row in database.iter() {
             let (key, value) = row?;
-            match std::str::from_utf8(&key).ok().and_then(|key| Record::read(key, &value)) {
+            match std::str::from_utf8(&key)
+                .ok()
+                .and_then(|key| Record::read(key, &value))
+            {
                 Some(record) => records.push(record),
-                None => tracing::warn!(key = %String::from_utf8_lossy(&key), "row of the peerstore not understood, left alone"),
+                None => {
+                    tracing::warn!(key = %String::from_utf8_lossy(&key), "row of the peerstore not understood, left alone")
+                }
             }
         }
-        Ok((Self { database: Some(database), changes: Changes::new() }, records))
+        Ok((
+            Self {
+                database: Some(database),
+                changes: Changes::new(),
+            },
+            records,
+        ))
     }
 
     /// To be written with the next [`Peerstore::take_changes`].
@@ -228,8 +257,16 @@ mod tests {
 
     fn all(peer: PeerId) -> Vec<Record> {
         let address: IpAddr = "2001:db8::1".parse().unwrap();
-        let ban = BanRecord { expiry: 7, last_update: 5, reason: "score".into(), address: Some(address) };
-        let score = ScoreRecord { last_update: 9, peer_scores: Scores::default() };
+        let ban = BanRecord {
+            expiry: 7,
+            last_update: 5,
+            reason: "score".into(),
+            address: Some(address),
+        };
+        let score = ScoreRecord {
+            last_update: 9,
+            peer_scores: Scores::default(),
+        };
         vec![
             Record::Score(peer, Some(score)),
             Record::PeerBan(peer, Some(ban.clone())),
@@ -238,7 +275,13 @@ mod tests {
             Record::BlockedAddress(address, true),
             Record::BlockedSubnet("10.0.0.0/8".parse().unwrap(), true),
             Record::BlockedSubnet("2001:db8::/32".parse().unwrap(), true),
-            Record::Node("00ff".into(), Some(NodeRecord { enr: "enr:-x".into(), seen: 8 })),
+            Record::Node(
+                "00ff".into(),
+                Some(NodeRecord {
+                    enr: "enr:-x".into(),
+                    seen: 8,
+                }),
+            ),
         ]
     }
 
@@ -252,29 +295,63 @@ mod tests {
         records.iter().for_each(|record| store.note(record));
         store.take_changes().unwrap()();
         assert!(!store.has_changes());
-        let Err(error) = Peerstore::open(Some(&path), "--p2p.peerstore.path") else { panic!("two processes on one store") };
-        assert!(error.to_string().contains("--p2p.peerstore.path") && !error.to_string().contains('\n'), "{error}");
+        let Err(error) = Peerstore::open(Some(&path), "--p2p.peerstore.path") else {
+            panic!("two processes on one store")
+        };
+        assert!(
+            error.to_string().contains("--p2p.peerstore.path") && !error.to_string().contains('\n'),
+            "{error}"
+        );
         drop(store);
 
         let (mut store, mut read) = Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap();
         read.sort_by_key(|record| records.iter().position(|other| other == record));
         assert_eq!(read, records);
-        records.iter().for_each(|record| store.note(&record.clone().removed()));
+        records
+            .iter()
+            .for_each(|record| store.note(&record.clone().removed()));
         store.take_changes().unwrap()();
         drop(store);
-        assert!(Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap().1.is_empty());
+        assert!(
+            Peerstore::open(Some(&path), "--p2p.peerstore.path")
+                .unwrap()
+                .1
+                .is_empty()
+        );
     }
 
     #[test]
     fn keys_and_values_are_those_of_the_networks_nodes() {
-        let peer: PeerId = "16Uiu2HAm4wN4epAyuj82ix2QC1Uc2vQd833szwvsNpLqhubPz8xa".parse().unwrap();
-        let ban = Record::PeerBan(peer, Some(BanRecord { expiry: 5, last_update: 3, reason: String::new(), address: None }));
-        let name = ban.key().strip_prefix("/peers/ban_expiration/").map(str::to_owned).unwrap();
-        assert_eq!(BASE32_NOPAD.decode(name.as_bytes()).unwrap(), peer.to_bytes());
+        let peer: PeerId = "16Uiu2HAm4wN4epAyuj82ix2QC1Uc2vQd833szwvsNpLqhubPz8xa"
+            .parse()
+            .unwrap();
+        let ban = Record::PeerBan(
+            peer,
+            Some(BanRecord {
+                expiry: 5,
+                last_update: 3,
+                reason: String::new(),
+                address: None,
+            }),
+        );
+        let name = ban
+            .key()
+            .strip_prefix("/peers/ban_expiration/")
+            .map(str::to_owned)
+            .unwrap();
+        assert_eq!(
+            BASE32_NOPAD.decode(name.as_bytes()).unwrap(),
+            peer.to_bytes()
+        );
         let read = Record::read(&ban.key(), br#"{"expiry":5,"lastUpdate":3,"unknown":[1]}"#);
         assert_eq!(read, Some(ban));
-        for (key, value) in [("", "{}"), ("/peers/scores/", "{}"), ("/peers/scores/AA", "{}"), ("/ips/blocked/x", ""), ("x", "")]
-        {
+        for (key, value) in [
+            ("", "{}"),
+            ("/peers/scores/", "{}"),
+            ("/peers/scores/AA", "{}"),
+            ("/ips/blocked/x", ""),
+            ("x", ""),
+        ] {
             assert_eq!(Record::read(key, value.as_bytes()), None, "{key}");
         }
     }
@@ -284,7 +361,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("peerstore");
         drop(Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap());
-        for file in std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+        for file in std::fs::read_dir(&path)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_file())
+        {
             std::fs::write(file, [0x5a; 4096]).unwrap();
         }
         let (mut store, records) = Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap();
@@ -292,8 +373,18 @@ mod tests {
         store.note(&Record::BlockedPeer(PeerId::random(), true));
         store.take_changes().unwrap()();
         drop(store);
-        assert_eq!(Peerstore::open(Some(&path), "--p2p.peerstore.path").unwrap().1.len(), 1);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the damaged one is kept");
+        assert_eq!(
+            Peerstore::open(Some(&path), "--p2p.peerstore.path")
+                .unwrap()
+                .1
+                .len(),
+            1
+        );
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            2,
+            "the damaged one is kept"
+        );
     }
 
     #[test]

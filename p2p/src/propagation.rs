@@ -94,25 +94,48 @@ impl Propagation {
         if let Some(sender) = self.sender {
             let copies = self.senders.get_or_insert_mut((sender, id.clone()), || 0);
             *copies = copies.saturating_add(1);
-            if *copies > COPIES_PER_PEER && (self.replayers.len() < REPLAYERS || self.replayers.contains_key(&sender)) {
+            if *copies > COPIES_PER_PEER
+                && (self.replayers.len() < REPLAYERS || self.replayers.contains_key(&sender))
+            {
                 // By the work it makes.
                 *self.replayers.entry(sender).or_default() += 1 + (bytes >> 20) as u32;
             }
         }
-        if let Some(block) = self.blocks.iter_mut().rev().find(|block| block.message == *id) {
+        if let Some(block) = self
+            .blocks
+            .iter_mut()
+            .rev()
+            .find(|block| block.message == *id)
+        {
             block.copies += 1;
         } else if let Some(message) = self.messages.get_mut(id) {
             message.copies += 1;
         } else {
-            self.messages.put(id.clone(), Message { first: now, copies: 1 });
+            self.messages.put(
+                id.clone(),
+                Message {
+                    first: now,
+                    copies: 1,
+                },
+            );
             return;
         }
         metrics::gossip(GossipEvent::Duplicate);
     }
 
     /// The check accepted the block of a message.
-    pub fn on_accepted(&mut self, id: MessageId, peer: PeerId, block: &Payload, check: Duration, now: f64) {
-        let Message { first, copies } = self.messages.pop(&id).unwrap_or(Message { first: now, copies: 1 });
+    pub fn on_accepted(
+        &mut self,
+        id: MessageId,
+        peer: PeerId,
+        block: &Payload,
+        check: Duration,
+        now: f64,
+    ) {
+        let Message { first, copies } = self.messages.pop(&id).unwrap_or(Message {
+            first: now,
+            copies: 1,
+        });
         let arrived = first - block.timestamp() as f64;
         ::metrics::histogram!("starling_p2p_block_arrival_seconds").record(arrived);
         if self.blocks.len() == BLOCKS {
@@ -132,7 +155,11 @@ impl Propagation {
     }
 
     pub fn on_head(&mut self, hash: B256, now: f64) {
-        let block = self.blocks.iter_mut().rev().find(|block| block.hash == hash);
+        let block = self
+            .blocks
+            .iter_mut()
+            .rev()
+            .find(|block| block.hash == hash);
         if let Some(block) = block.filter(|block| block.head.is_none()) {
             let after = now - block.timestamp as f64;
             block.head = Some(after);
@@ -179,7 +206,9 @@ impl SharedPropagation {
 }
 
 fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -188,7 +217,14 @@ mod tests {
     use alloy_consensus::Header;
 
     fn block(number: u64) -> Payload {
-        Payload::sealed(Header { number, timestamp: 100 + number, ..Default::default() }, Vec::new())
+        Payload::sealed(
+            Header {
+                number,
+                timestamp: 100 + number,
+                ..Default::default()
+            },
+            Vec::new(),
+        )
     }
 
     fn id(number: u64) -> MessageId {
@@ -207,16 +243,28 @@ mod tests {
         all.on_head(block(1).hash, 103.0);
         all.on_head(block(1).hash, 104.0);
         all.on_head(block(2).hash, 104.0);
-        let [passage] = &all.report()[..] else { panic!("one block") };
-        assert_eq!((passage.number, passage.peer, passage.timestamp), (1, peer, 101));
-        assert_eq!((passage.arrived, passage.copies, passage.check, passage.head), (0.5, 4, 0.25, Some(2.0)));
+        let [passage] = &all.report()[..] else {
+            panic!("one block")
+        };
+        assert_eq!(
+            (passage.number, passage.peer, passage.timestamp),
+            (1, peer, 101)
+        );
+        assert_eq!(
+            (passage.arrived, passage.copies, passage.check, passage.head),
+            (0.5, 4, 0.25, Some(2.0))
+        );
     }
 
     #[test]
     fn whoever_sends_the_same_again_and_again_is_named_and_nobody_else() {
         let mut all = Propagation::default();
         let (replayer, others) = (PeerId::random(), [PeerId::random(), PeerId::random()]);
-        for sender in others.into_iter().cycle().take(2 * COPIES_PER_PEER as usize) {
+        for sender in others
+            .into_iter()
+            .cycle()
+            .take(2 * COPIES_PER_PEER as usize)
+        {
             all.sender = Some(sender);
             all.on_copy(&id(1), 100, 0.0);
         }
@@ -227,10 +275,17 @@ mod tests {
                 all.on_copy(&id(1), 100, f64::from(copy));
             }
         }
-        assert_eq!(all.replayers, HashMap::from([(replayer, 10 - COPIES_PER_PEER)]));
+        assert_eq!(
+            all.replayers,
+            HashMap::from([(replayer, 10 - COPIES_PER_PEER)])
+        );
         all.sender = Some(replayer);
         all.on_copy(&id(1), 10 << 20, 0.0);
-        assert_eq!(all.replayers[&replayer], 10 - COPIES_PER_PEER + 11, "a large copy makes more work");
+        assert_eq!(
+            all.replayers[&replayer],
+            10 - COPIES_PER_PEER + 11,
+            "a large copy makes more work"
+        );
         for sender in 0..200 {
             all.sender = Some(PeerId::random());
             (0..5).for_each(|_| all.on_copy(&id(sender), 100, 0.0));
@@ -246,9 +301,18 @@ mod tests {
         }
         assert_eq!(all.messages.len(), MESSAGES.get());
         for number in 0..200 {
-            all.on_accepted(id(number), PeerId::random(), &block(number), Duration::ZERO, 0.0);
+            all.on_accepted(
+                id(number),
+                PeerId::random(),
+                &block(number),
+                Duration::ZERO,
+                0.0,
+            );
         }
         let numbers: Vec<u64> = all.report().iter().map(|block| block.number).collect();
-        assert_eq!(numbers, (200 - BLOCKS as u64..200).rev().collect::<Vec<_>>());
+        assert_eq!(
+            numbers,
+            (200 - BLOCKS as u64..200).rev().collect::<Vec<_>>()
+        );
     }
 }

@@ -65,9 +65,19 @@ pub struct Ground {
 /// What the machine wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    Ask { id: u64, peer: PeerId, ask: Ask },
-    Cancel { id: u64 },
-    Charge { peer: PeerId, offence: Offence, evidence: String },
+    Ask {
+        id: u64,
+        peer: PeerId,
+        ask: Ask,
+    },
+    Cancel {
+        id: u64,
+    },
+    Charge {
+        peer: PeerId,
+        offence: Offence,
+        evidence: String,
+    },
 }
 
 #[derive(Debug)]
@@ -128,13 +138,27 @@ impl Range {
     pub fn on_status(&mut self, peer: PeerId, status: Status) {
         match self.peers.get_mut(&peer) {
             Some(known) => (known.status, known.elsewhere) = (status, false),
-            None => drop(self.peers.insert(peer, Peer { status, failures: 0, ready: None, elsewhere: false, liar: false })),
+            None => drop(self.peers.insert(
+                peer,
+                Peer {
+                    status,
+                    failures: 0,
+                    ready: None,
+                    elsewhere: false,
+                    liar: false,
+                },
+            )),
         }
     }
 
     pub fn on_peer_gone(&mut self, peer: &PeerId) {
         self.peers.remove(peer);
-        let theirs: Vec<u64> = self.flights.iter().filter(|(_, flight)| flight.peer == *peer).map(|(id, _)| *id).collect();
+        let theirs: Vec<u64> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| flight.peer == *peer)
+            .map(|(id, _)| *id)
+            .collect();
         theirs.into_iter().for_each(|id| self.cancel(id));
     }
 
@@ -149,11 +173,19 @@ impl Range {
     /// The skeleton was cut back: above `number` it has other hashes.
     pub fn cut(&mut self, number: u64) {
         let above = |flight: &Flight| flight.window.is_none_or(|window| window.last > number);
-        let all: Vec<u64> = self.flights.iter().filter(|(_, flight)| above(flight)).map(|(id, _)| *id).collect();
+        let all: Vec<u64> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| above(flight))
+            .map(|(id, _)| *id)
+            .collect();
         all.into_iter().for_each(|id| self.cancel(id));
         let holes = std::mem::take(&mut self.holes);
-        self.holes =
-            holes.into_iter().filter(|(first, _)| *first <= number).map(|(first, last)| (first, last.min(number))).collect();
+        self.holes = holes
+            .into_iter()
+            .filter(|(first, _)| *first <= number)
+            .map(|(first, last)| (first, last.min(number)))
+            .collect();
         self.frontier = self.frontier.min(number + 1);
     }
 
@@ -162,7 +194,10 @@ impl Range {
         let flight = self.flights.get_mut(&id)?;
         let from = flight.from;
         if let Some(hash) = links.parents.last().copied() {
-            flight.from = BlockId { number: from.number.saturating_sub(links.parents.len() as u64), hash };
+            flight.from = BlockId {
+                number: from.number.saturating_sub(links.parents.len() as u64),
+                hash,
+            };
         }
         if links.known.is_some() {
             flight.end = flight.from.number;
@@ -176,7 +211,9 @@ impl Range {
 
     /// A part of a window came: blocks up to `number`.
     pub fn on_chunk(&mut self, id: u64, number: u64) {
-        let Some(flight) = self.flights.get_mut(&id) else { return };
+        let Some(flight) = self.flights.get_mut(&id) else {
+            return;
+        };
         if let Some(window) = &mut flight.window {
             window.next = number + 1;
         }
@@ -184,16 +221,27 @@ impl Range {
 
     /// A window's answer has ended, or a question was not answered.
     pub fn on_end(&mut self, id: u64, outcome: Result<(), Trouble>, now: Instant) {
-        let Some(flight) = self.flights.remove(&id) else { return };
+        let Some(flight) = self.flights.remove(&id) else {
+            return;
+        };
         let rest = flight.window.filter(|window| window.next <= window.last);
         if let Some(window) = rest {
             self.holes.insert((window.next, window.last));
         }
-        let (peer, number) = (flight.peer, flight.window.map_or(flight.from.number, |window| window.last));
+        let (peer, number) = (
+            flight.peer,
+            flight
+                .window
+                .map_or(flight.from.number, |window| window.last),
+        );
         match outcome {
             Ok(()) if flight.window.is_some() => {
                 let took = now.saturating_duration_since(flight.asked);
-                self.usual = if self.usual.is_zero() { took } else { (self.usual * 7 + took) / 8 };
+                self.usual = if self.usual.is_zero() {
+                    took
+                } else {
+                    (self.usual * 7 + took) / 8
+                };
                 if rest.is_none() {
                     self.answered = Some(now);
                 }
@@ -212,19 +260,33 @@ impl Range {
                 self.failed(&peer, now);
                 let failures = self.peers.get(&peer).map_or(0, |peer| peer.failures);
                 if failures >= IN_A_ROW {
-                    let evidence = format!("dropped a question about block {number}; {failures} in a row came to nothing");
-                    self.orders.push(Order::Charge { peer, offence: Offence::NoResponse, evidence });
+                    let evidence = format!(
+                        "dropped a question about block {number}; {failures} in a row came to nothing"
+                    );
+                    self.orders.push(Order::Charge {
+                        peer,
+                        offence: Offence::NoResponse,
+                        evidence,
+                    });
                 }
             }
             Err(Trouble::Malformed(evidence)) => {
                 self.failed(&peer, now);
-                self.orders.push(Order::Charge { peer, offence: Offence::MalformedResponse, evidence });
+                self.orders.push(Order::Charge {
+                    peer,
+                    offence: Offence::MalformedResponse,
+                    evidence,
+                });
             }
             Err(Trouble::False(evidence)) => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.liar = true;
                 }
-                self.orders.push(Order::Charge { peer, offence: Offence::FalseBlock, evidence });
+                self.orders.push(Order::Charge {
+                    peer,
+                    offence: Offence::FalseBlock,
+                    evidence,
+                });
             }
         }
     }
@@ -264,12 +326,26 @@ impl Range {
 
     /// When [`Range::drive`] has something to do without an event.
     pub fn wakeup(&self, gap: &Gap) -> Option<Instant> {
-        let ready = self.peers.values().filter(|peer| !peer.liar && !peer.elsewhere).filter_map(|peer| peer.ready);
+        let ready = self
+            .peers
+            .values()
+            .filter(|peer| !peer.liar && !peer.elsewhere)
+            .filter_map(|peer| peer.ready);
         // A block that came by another way is waited for no more.
         let missing = Some(gap.low()).filter(|low| self.peers.len() > 1 && !gap.has_body(*low));
-        let holder = missing.and_then(|low| if gap.is_grounded() { self.holder(low) } else { self.walker(gap) });
+        let holder = missing.and_then(|low| {
+            if gap.is_grounded() {
+                self.holder(low)
+            } else {
+                self.walker(gap)
+            }
+        });
         let late = holder.map(|(_, flight)| flight.patience);
-        let overdue = self.flights.values().filter(|flight| flight.window.is_none()).map(|flight| flight.asked + LONGEST_WALK);
+        let overdue = self
+            .flights
+            .values()
+            .filter(|flight| flight.window.is_none())
+            .map(|flight| flight.asked + LONGEST_WALK);
         ready.chain(late).chain(overdue).min()
     }
 
@@ -286,13 +362,20 @@ impl Range {
         self.mend(gap);
         loop {
             // What everybody waits for may exceed the budget.
-            let urgent = self.holes.first().is_some_and(|(first, _)| *first <= gap.low());
+            let urgent = self
+                .holes
+                .first()
+                .is_some_and(|(first, _)| *first <= gap.low());
             let used = gap.bytes() + self.flights.len() * WINDOW_BYTES;
             if !urgent && used + WINDOW_BYTES > limits.bodies {
                 break;
             }
-            let Some((first, last)) = self.next_window(gap) else { break };
-            let Some(peer) = self.pick(first, last) else { break };
+            let Some((first, last)) = self.next_window(gap) else {
+                break;
+            };
+            let Some(peer) = self.pick(first, last) else {
+                break;
+            };
             self.ask_window(gap, peer, first, last, now);
         }
         self.steal(gap, now);
@@ -308,7 +391,11 @@ impl Range {
             None => self.pick(from.number, from.number),
         };
         let Some(peer) = peer else { return };
-        let count = from.number.saturating_sub(likely).max(SHORTEST).min(from.number - floor);
+        let count = from
+            .number
+            .saturating_sub(likely)
+            .max(SHORTEST)
+            .min(from.number - floor);
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(MAX_HEADERS);
         self.ask(peer, Ask::Headers { from, count }, None, from, now);
     }
@@ -316,18 +403,33 @@ impl Range {
     /// The headers on their way to the bottom of the gap.
     fn walker(&self, gap: &Gap) -> Option<(&u64, &Flight)> {
         let leads = |flight: &Flight| gap.expected(flight.from.number) == Some(flight.from.hash);
-        self.flights.iter().find(|(_, flight)| flight.window.is_none() && leads(flight))
+        self.flights
+            .iter()
+            .find(|(_, flight)| flight.window.is_none() && leads(flight))
     }
 
     /// Whoever sends headers one by one keeps a place only for so long.
     fn end_walks(&mut self, now: Instant) {
-        let overdue = |flight: &Flight| flight.window.is_none() && now >= flight.asked + LONGEST_WALK;
-        let all: Vec<(u64, PeerId)> = self.flights.iter().filter(|(_, f)| overdue(f)).map(|(id, f)| (*id, f.peer)).collect();
+        let overdue =
+            |flight: &Flight| flight.window.is_none() && now >= flight.asked + LONGEST_WALK;
+        let all: Vec<(u64, PeerId)> = self
+            .flights
+            .iter()
+            .filter(|(_, f)| overdue(f))
+            .map(|(id, f)| (*id, f.peer))
+            .collect();
         for (id, peer) in all {
             self.cancel(id);
             self.failed(&peer, now);
-            let evidence = format!("has not sent the headers it was asked for within {} s", LONGEST_WALK.as_secs());
-            self.orders.push(Order::Charge { peer, offence: Offence::NoResponse, evidence });
+            let evidence = format!(
+                "has not sent the headers it was asked for within {} s",
+                LONGEST_WALK.as_secs()
+            );
+            self.orders.push(Order::Charge {
+                peer,
+                offence: Offence::NoResponse,
+                evidence,
+            });
         }
     }
 
@@ -340,11 +442,17 @@ impl Range {
             self.holes.remove(&hole);
         }
         self.frontier = self.frontier.max(low);
-        let noted = self.frontier == low || self.holes.first().is_some_and(|(first, _)| *first <= low);
+        let noted =
+            self.frontier == low || self.holes.first().is_some_and(|(first, _)| *first <= low);
         if !noted && !gap.has_body(low) && self.holder(low).is_none() {
             let next = gap.next_body(low).unwrap_or(u64::MAX);
-            let flying =
-                self.flights.values().filter_map(|flight| flight.window).map(|window| window.next).filter(|n| *n > low).min();
+            let flying = self
+                .flights
+                .values()
+                .filter_map(|flight| flight.window)
+                .map(|window| window.next)
+                .filter(|n| *n > low)
+                .min();
             let end = next.min(flying.unwrap_or(u64::MAX)).min(self.frontier);
             self.holes.insert((low, end - 1));
         }
@@ -372,33 +480,80 @@ impl Range {
             Some(_) => {}
             None => self.frontier = last + 1,
         }
-        let hashes: Arc<[B256]> = (first..=last).map_while(|number| gap.expected(number)).collect();
-        let Some(hash) = hashes.last().copied() else { return };
-        let ask = Ask::Bodies { first, hashes, max_bytes: 2 * WINDOW_BYTES as u32 };
-        self.ask(peer, ask, Some(Window { next: first, last }), BlockId { number: last, hash }, now);
+        let hashes: Arc<[B256]> = (first..=last)
+            .map_while(|number| gap.expected(number))
+            .collect();
+        let Some(hash) = hashes.last().copied() else {
+            return;
+        };
+        let ask = Ask::Bodies {
+            first,
+            hashes,
+            max_bytes: 2 * WINDOW_BYTES as u32,
+        };
+        self.ask(
+            peer,
+            ask,
+            Some(Window { next: first, last }),
+            BlockId { number: last, hash },
+            now,
+        );
     }
 
     fn ask(&mut self, peer: PeerId, ask: Ask, window: Option<Window>, from: BlockId, now: Instant) {
         let id = self.next_id;
         self.next_id += 1;
-        let usual = if window.is_some() { self.usual * SLOWER } else { Duration::ZERO };
+        let usual = if window.is_some() {
+            self.usual * SLOWER
+        } else {
+            Duration::ZERO
+        };
         let patience = now + PATIENCE.max(usual);
-        let end = if let Ask::Headers { count, .. } = ask { from.number.saturating_sub(count.into()) } else { 0 };
-        self.flights.insert(id, Flight { peer, asked: now, patience, window, from, end });
+        let end = if let Ask::Headers { count, .. } = ask {
+            from.number.saturating_sub(count.into())
+        } else {
+            0
+        };
+        self.flights.insert(
+            id,
+            Flight {
+                peer,
+                asked: now,
+                patience,
+                window,
+                from,
+                end,
+            },
+        );
         self.orders.push(Order::Ask { id, peer, ask });
     }
 
     /// A peer with room that has these blocks: of those that failed least, the one with the least to do.
     fn pick(&self, first: u64, last: u64) -> Option<PeerId> {
-        let busy = |id: &PeerId| self.flights.values().filter(|flight| flight.peer == *id).count();
-        let able = self.peers.iter().filter(|(_, peer)| peer.ready.is_none() && peer.may_have(first));
+        let busy = |id: &PeerId| {
+            self.flights
+                .values()
+                .filter(|flight| flight.peer == *id)
+                .count()
+        };
+        let able = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.ready.is_none() && peer.may_have(first));
         let with_load = able.map(|(id, peer)| (busy(id), peer.reach() < last, peer.failures, *id));
-        with_load.filter(|(busy, ..)| *busy < WINDOWS_PER_PEER).min().map(|(.., id)| id)
+        with_load
+            .filter(|(busy, ..)| *busy < WINDOWS_PER_PEER)
+            .min()
+            .map(|(.., id)| id)
     }
 
     /// Who was asked for the block.
     fn holder(&self, number: u64) -> Option<(&u64, &Flight)> {
-        self.flights.iter().find(|(_, flight)| flight.window.is_some_and(|window| (window.next..=window.last).contains(&number)))
+        self.flights.iter().find(|(_, flight)| {
+            flight
+                .window
+                .is_some_and(|window| (window.next..=window.last).contains(&number))
+        })
     }
 
     /// Gives the window that holds up everybody to a peer that has nothing to do.
@@ -406,8 +561,12 @@ impl Range {
         if gap.has_body(gap.low()) {
             return;
         }
-        let Some(id) = self.holder(gap.low()).map(|(id, _)| *id) else { return };
-        let Some(thief) = self.take_away(id, gap.low(), now) else { return };
+        let Some(id) = self.holder(gap.low()).map(|(id, _)| *id) else {
+            return;
+        };
+        let Some(thief) = self.take_away(id, gap.low(), now) else {
+            return;
+        };
         if let Some((first, last)) = self.next_window(gap) {
             self.ask_window(gap, thief, first, last, now);
         }
@@ -415,10 +574,15 @@ impl Range {
 
     /// Ends a question that everybody waits for once it is late and another peer is free, which is given.
     fn take_away(&mut self, id: u64, number: u64, now: Instant) -> Option<PeerId> {
-        let flight = self.flights.get(&id).filter(|flight| now >= flight.patience)?;
+        let flight = self
+            .flights
+            .get(&id)
+            .filter(|flight| now >= flight.patience)?;
         let holder = flight.peer;
         let Some(thief) = self.pick(number, number).filter(|thief| *thief != holder) else {
-            self.flights.values_mut().for_each(|flight| flight.patience = flight.patience.max(now + FIRST_BACK_OFF));
+            self.flights
+                .values_mut()
+                .for_each(|flight| flight.patience = flight.patience.max(now + FIRST_BACK_OFF));
             return None;
         };
         self.cancel(id);
@@ -428,7 +592,9 @@ impl Range {
     }
 
     fn cancel(&mut self, id: u64) {
-        let Some(flight) = self.flights.remove(&id) else { return };
+        let Some(flight) = self.flights.remove(&id) else {
+            return;
+        };
         if let Some(window) = flight.window {
             self.holes.insert((window.next, window.last));
         }
@@ -442,20 +608,32 @@ impl Range {
     }
 
     fn failed(&mut self, peer: &PeerId, now: Instant) {
-        let Some(peer) = self.peers.get_mut(peer) else { return };
-        let wait = FIRST_BACK_OFF.saturating_mul(1 << peer.failures.min(16)).min(MAX_BACK_OFF);
+        let Some(peer) = self.peers.get_mut(peer) else {
+            return;
+        };
+        let wait = FIRST_BACK_OFF
+            .saturating_mul(1 << peer.failures.min(16))
+            .min(MAX_BACK_OFF);
         peer.failures = peer.failures.saturating_add(1);
         peer.ready = Some(now + wait);
     }
 
     fn refused(&mut self, id: PeerId, number: u64, now: Instant) {
         self.failed(&id, now);
-        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.claims(number)) else { return };
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.claims(number)) else {
+            return;
+        };
         // Once for what it says it has: honest peers of another branch do this too.
         if !std::mem::replace(&mut peer.elsewhere, true) {
             let (oldest, head) = (peer.status.oldest, peer.status.head);
-            let evidence = format!("says it has blocks {oldest} to {head} and refused block {number} of our branch");
-            self.orders.push(Order::Charge { peer: id, offence: Offence::FalseStatus, evidence });
+            let evidence = format!(
+                "says it has blocks {oldest} to {head} and refused block {number} of our branch"
+            );
+            self.orders.push(Order::Charge {
+                peer: id,
+                offence: Offence::FalseStatus,
+                evidence,
+            });
         }
     }
 
@@ -463,14 +641,23 @@ impl Range {
     pub fn complain(&self, number: u64, now: Instant) -> Vec<String> {
         let asked = |id: &PeerId| {
             let flights = self.flights.values().filter(|flight| flight.peer == *id);
-            flights.map(|flight| now.saturating_duration_since(flight.asked).as_secs()).max()
+            flights
+                .map(|flight| now.saturating_duration_since(flight.asked).as_secs())
+                .max()
         };
         let word = |(id, peer): (&PeerId, &Peer)| match asked(id) {
             _ if peer.liar => format!("{id} answered with false blocks"),
-            Some(seconds) => format!("{id} was asked {seconds} s ago and has not answered to the end"),
-            None if peer.elsewhere => format!("{id} is on another branch or lacks what it says it has"),
+            Some(seconds) => {
+                format!("{id} was asked {seconds} s ago and has not answered to the end")
+            }
+            None if peer.elsewhere => {
+                format!("{id} is on another branch or lacks what it says it has")
+            }
             None if !peer.may_have(number) => {
-                format!("{id} has only blocks {} to {}", peer.status.oldest, peer.status.head.number)
+                format!(
+                    "{id} has only blocks {} to {}",
+                    peer.status.oldest, peer.status.head.number
+                )
             }
             None => format!("{id} failed {} times in a row", peer.failures),
         };

@@ -25,7 +25,10 @@ const LARGE: usize = 4;
 
 /// The protocol ids of the chain: the spelling of the network first, that of the specs (with a slash at its end) second.
 pub fn protocols(chain_id: u64) -> Vec<StreamProtocol> {
-    reqresp::protocol_ids(chain_id).into_iter().filter_map(|id| StreamProtocol::try_from_owned(id).ok()).collect()
+    reqresp::protocol_ids(chain_id)
+        .into_iter()
+        .filter_map(|id| StreamProtocol::try_from_owned(id).ok())
+        .collect()
 }
 
 /// Asks peers for blocks. Clones share the permits.
@@ -39,7 +42,12 @@ pub struct Client {
 
 impl Client {
     pub fn new(control: Control, chain_id: u64, blocks: Arc<dyn Blocks>) -> Self {
-        Self { control, protocols: protocols(chain_id), blocks, large: Arc::new(Semaphore::new(LARGE)) }
+        Self {
+            control,
+            protocols: protocols(chain_id),
+            blocks,
+            large: Arc::new(Semaphore::new(LARGE)),
+        }
     }
 
     /// The block of this number as `peer` has it.
@@ -55,7 +63,8 @@ impl Client {
             Err(_) => return Err(Failure::NoAnswer),
         };
         let blocks = self.blocks;
-        let decoded = tokio::task::spawn_blocking(move || decode(&bytes, peer, number, &*blocks)).await;
+        let decoded =
+            tokio::task::spawn_blocking(move || decode(&bytes, peer, number, &*blocks)).await;
         decoded.unwrap_or(Err(Failure::Malformed))
     }
 
@@ -79,12 +88,20 @@ async fn exchange(mut stream: Stream, number: u64, large: &Semaphore) -> io::Res
     (&mut stream).take(SMALL).read_to_end(&mut bytes).await?;
     if bytes.len() as u64 == SMALL {
         let _permit = large.acquire().await.map_err(io::Error::other)?;
-        stream.take(MAX_RESPONSE_LEN as u64 + 1 - SMALL).read_to_end(&mut bytes).await?;
+        stream
+            .take(MAX_RESPONSE_LEN as u64 + 1 - SMALL)
+            .read_to_end(&mut bytes)
+            .await?;
     }
     Ok(bytes)
 }
 
-fn decode(bytes: &[u8], peer: PeerId, number: u64, blocks: &dyn Blocks) -> Result<Arrival, Failure> {
+fn decode(
+    bytes: &[u8],
+    peer: PeerId,
+    number: u64,
+    blocks: &dyn Blocks,
+) -> Result<Arrival, Failure> {
     let malformed = |error: &dyn std::fmt::Display| {
         tracing::debug!(%peer, number, %error, "response is no payload");
         Failure::Malformed
@@ -98,7 +115,10 @@ fn decode(bytes: &[u8], peer: PeerId, number: u64, blocks: &dyn Blocks) -> Resul
     })?;
     let payload = wire.into_payload().map_err(|error| malformed(&error))?;
     if payload.number() != number {
-        return Err(malformed(&format_args!("block {} was not asked for", payload.number())));
+        return Err(malformed(&format_args!(
+            "block {} was not asked for",
+            payload.number()
+        )));
     }
     Ok(Arrival::of(payload, Some(peer), blocks))
 }

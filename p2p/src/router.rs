@@ -26,8 +26,9 @@ use libp2p::{
     core::{Endpoint, transport::PortUse},
     gossipsub::{self, MessageId, RawMessage, TopicHash},
     swarm::{
-        ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm, NetworkBehaviour,
-        SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm, handler::ConnectionEvent,
+        ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm,
+        NetworkBehaviour, SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
+        handler::ConnectionEvent,
     },
 };
 use lru::LruCache;
@@ -62,9 +63,16 @@ type Heard = <RouterHandler as ConnectionHandler>::ToBehaviour;
 #[derive(Debug)]
 pub enum Event {
     /// With a message that is not light comes its place, to be kept until the message has been checked.
-    Gossip { event: gossipsub::Event, place: Option<OwnedSemaphorePermit> },
+    Gossip {
+        event: gossipsub::Event,
+        place: Option<OwnedSemaphorePermit>,
+    },
     /// Seen before any check, or without one.
-    Offence { peer: PeerId, offence: Offence, evidence: String },
+    Offence {
+        peer: PeerId,
+        offence: Offence,
+        evidence: String,
+    },
 }
 
 /// Where messages are unpacked that are not light.
@@ -77,7 +85,10 @@ struct Places {
 impl Default for Places {
     fn default() -> Self {
         let places = || Arc::new(Semaphore::new(PLACES));
-        Self { heavy: places(), huge: places() }
+        Self {
+            heavy: places(),
+            huge: places(),
+        }
     }
 }
 
@@ -101,7 +112,12 @@ pub struct Router {
 
 impl Router {
     /// `gossip` is joined to its topics, and unpacks with `snappy`.
-    pub fn new(gossip: Gossip, snappy: Snappy, propagation: SharedPropagation, rules: SharedRules) -> Self {
+    pub fn new(
+        gossip: Gossip,
+        snappy: Snappy,
+        propagation: SharedPropagation,
+        rules: SharedRules,
+    ) -> Self {
         let topics = Arc::new(gossip.topics().cloned().collect());
         Self {
             gossip,
@@ -135,11 +151,24 @@ impl Router {
     fn handler(&self, peer: PeerId, router: RouterHandler) -> Handler {
         let (rules, places) = (self.rules.clone(), self.places.clone());
         let (topics, listens) = (self.topics.clone(), self.listens.clone());
-        Handler { router, peer, rules, places, topics, listens, parts: VecDeque::new(), unpacking: None }
+        Handler {
+            router,
+            peer,
+            rules,
+            places,
+            topics,
+            listens,
+            parts: VecDeque::new(),
+            unpacking: None,
+        }
     }
 
     fn charge(&mut self, peer: PeerId, offence: Offence, evidence: String) {
-        self.offences.push_back(Event::Offence { peer, offence, evidence });
+        self.offences.push_back(Event::Offence {
+            peer,
+            offence,
+            evidence,
+        });
     }
 }
 
@@ -168,7 +197,9 @@ impl NetworkBehaviour for Router {
         local: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        let router = self.gossip.handle_established_inbound_connection(connection, peer, local, remote)?;
+        let router = self
+            .gossip
+            .handle_established_inbound_connection(connection, peer, local, remote)?;
         Ok(self.handler(peer, router))
     }
 
@@ -180,7 +211,9 @@ impl NetworkBehaviour for Router {
         role: Endpoint,
         port: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        let router = self.gossip.handle_established_outbound_connection(connection, peer, address, role, port)?;
+        let router = self
+            .gossip
+            .handle_established_outbound_connection(connection, peer, address, role, port)?;
         Ok(self.handler(peer, router))
     }
 
@@ -188,28 +221,47 @@ impl NetworkBehaviour for Router {
         self.gossip.on_swarm_event(event);
     }
 
-    fn on_connection_handler_event(&mut self, peer: PeerId, connection: ConnectionId, told: THandlerOutEvent<Self>) {
-        let Told { heard, unpacked, strays, place } = told;
+    fn on_connection_handler_event(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        told: THandlerOutEvent<Self>,
+    ) {
+        let Told {
+            heard,
+            unpacked,
+            strays,
+            place,
+        } = told;
         if strays > 0 {
-            let evidence = format!("{strays} messages in one frame with an author, or on topics of others");
+            let evidence =
+                format!("{strays} messages in one frame with an author, or on topics of others");
             self.charge(peer, Offence::Stray(strays), evidence);
         }
         if let Some(parts) = unpacked.as_deref().map(Parts::of) {
             let (id, bloat) = (MessageId::new(&parts.id), parts.bloat());
             if bloat > 0 && self.bombs.contains(&id) {
-                self.charge(peer, Offence::Bomb(bloat), "a copy of a message that was refused as one".into());
+                self.charge(
+                    peer,
+                    Offence::Bomb(bloat),
+                    "a copy of a message that was refused as one".into(),
+                );
             }
             self.looked_at.extend(place.map(|place| (id, place)));
         }
         self.propagation.looks_at(Some(peer));
         self.snappy.expect(unpacked);
-        self.gossip.on_connection_handler_event(peer, connection, heard);
+        self.gossip
+            .on_connection_handler_event(peer, connection, heard);
         // It may have refused to look.
         self.snappy.expect(None);
         self.propagation.looks_at(None);
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
         if let Some(offence) = self.offences.pop_front() {
             return Poll::Ready(ToSwarm::GenerateEvent(offence));
         }
@@ -220,10 +272,15 @@ impl NetworkBehaviour for Router {
         };
         Poll::Ready(event.map_out(|event| {
             let index = match &event {
-                gossipsub::Event::Message { message_id, .. } => self.looked_at.iter().position(|(id, _)| id == message_id),
+                gossipsub::Event::Message { message_id, .. } => {
+                    self.looked_at.iter().position(|(id, _)| id == message_id)
+                }
                 _ => None,
             };
-            Event::Gossip { event, place: index.map(|index| self.looked_at.swap_remove(index).1) }
+            Event::Gossip {
+                event,
+                place: index.map(|index| self.looked_at.swap_remove(index).1),
+            }
         }))
     }
 }
@@ -241,14 +298,21 @@ pub struct Told {
 impl fmt::Debug for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the bytes.
-        f.debug_struct("Told").field("heard", &self.heard).finish_non_exhaustive()
+        f.debug_struct("Told")
+            .field("heard", &self.heard)
+            .finish_non_exhaustive()
     }
 }
 
 impl Told {
     fn new(Part { heard, strays }: Part, place: Option<OwnedSemaphorePermit>) -> Self {
         let unpacked = message(&heard).map(unpack);
-        Self { heard, unpacked, strays, place }
+        Self {
+            heard,
+            unpacked,
+            strays,
+            place,
+        }
     }
 }
 
@@ -283,13 +347,27 @@ fn message(heard: &Heard) -> Option<&RawMessage> {
 /// A frame as several with a message each; what else it says comes first. Without messages that are on no topic of `topics`, and those
 /// that strict no-sign forbids, which the router has put aside.
 fn apart(heard: Heard, topics: &HashSet<TopicHash>) -> VecDeque<Part> {
-    let Heard::Message { mut rpc, invalid_messages } = heard else { return [Part::of(heard)].into() };
+    let Heard::Message {
+        mut rpc,
+        invalid_messages,
+    } = heard
+    else {
+        return [Part::of(heard)].into();
+    };
     let came = rpc.messages.len() + invalid_messages.len();
-    rpc.messages.retain(|message| topics.contains(&message.topic));
+    rpc.messages
+        .retain(|message| topics.contains(&message.topic));
     let strays = u32::try_from(came - rpc.messages.len()).unwrap_or(u32::MAX);
-    let whole = |rpc| Heard::Message { rpc, invalid_messages: Vec::new() };
+    let whole = |rpc| Heard::Message {
+        rpc,
+        invalid_messages: Vec::new(),
+    };
     if rpc.messages.len() < 2 {
-        return [Part { heard: whole(rpc), strays }].into();
+        return [Part {
+            heard: whole(rpc),
+            strays,
+        }]
+        .into();
     }
     let messages = std::mem::take(&mut rpc.messages);
     let mut bare = rpc.clone();
@@ -300,7 +378,12 @@ fn apart(heard: Heard, topics: &HashSet<TopicHash>) -> VecDeque<Part> {
         rpc.messages.push(message);
         Part::of(whole(rpc))
     };
-    std::iter::once(Part { heard: whole(rpc), strays }).chain(messages.into_iter().map(alone)).collect()
+    std::iter::once(Part {
+        heard: whole(rpc),
+        strays,
+    })
+    .chain(messages.into_iter().map(alone))
+    .collect()
 }
 
 /// The router's handler of a connection, behind which messages are unpacked.
@@ -333,10 +416,17 @@ impl Handler {
             return Some(Told::new(part, None));
         }
         let places = &self.places[usize::from(self.rules.lock().friends.contains(&self.peer))];
-        let places = if load == Load::Heavy { &places.heavy } else { &places.huge }.clone();
+        let places = if load == Load::Heavy {
+            &places.heavy
+        } else {
+            &places.huge
+        }
+        .clone();
         let unpacking = async move {
             let place = places.acquire_owned().await.ok();
-            tokio::task::spawn_blocking(move || Told::new(part, place)).await.ok()
+            tokio::task::spawn_blocking(move || Told::new(part, place))
+                .await
+                .ok()
         };
         self.unpacking = Some(unpacking.boxed());
         None
@@ -378,7 +468,9 @@ impl ConnectionHandler for Handler {
                 && let Some(part) = self.parts.pop_front()
             {
                 match self.tell(part) {
-                    Some(told) => return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(told)),
+                    Some(told) => {
+                        return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(told));
+                    }
                     None => continue,
                 }
             }
@@ -388,8 +480,12 @@ impl ConnectionHandler for Handler {
                 return Poll::Pending;
             }
             match ready!(self.router.poll(cx)) {
-                ConnectionHandlerEvent::NotifyBehaviour(heard) => self.parts.extend(apart(heard, &self.topics)),
-                event => return Poll::Ready(event.map_custom(|heard| Told::new(Part::of(heard), None))),
+                ConnectionHandlerEvent::NotifyBehaviour(heard) => {
+                    self.parts.extend(apart(heard, &self.topics))
+                }
+                event => {
+                    return Poll::Ready(event.map_custom(|heard| Told::new(Part::of(heard), None)));
+                }
             }
         }
     }
@@ -409,7 +505,9 @@ impl ConnectionHandler for Handler {
                 return Poll::Ready(Some(Told::new(part, None)));
             }
         }
-        self.router.poll_close(cx).map(|heard| heard.map(|heard| Told::new(Part::of(heard), None)))
+        self.router
+            .poll_close(cx)
+            .map(|heard| heard.map(|heard| Told::new(Part::of(heard), None)))
     }
 
     fn on_behaviour_event(&mut self, event: Self::FromBehaviour) {

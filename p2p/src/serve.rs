@@ -41,9 +41,17 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Streams open at once, for one peer, one address, and all strangers together or all protected peers together; a peer of our own
 /// kind asks for 16 at once.
-const STREAMS: Share = Share { peer: 32, address: 64, all: 256 };
+const STREAMS: Share = Share {
+    peer: 32,
+    address: 64,
+    all: 256,
+};
 /// Answers in memory at once: read from the chain, written to the peer.
-const ANSWERS: Share = Share { peer: 8, address: 8, all: 24 };
+const ANSWERS: Share = Share {
+    peer: 8,
+    address: 8,
+    all: 24,
+};
 /// Peers, and addresses, whose places are remembered.
 const PEERS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 
@@ -80,7 +88,10 @@ struct Places {
 
 impl Places {
     fn new(streams: usize, answers: usize) -> Self {
-        Self { streams: Arc::new(Semaphore::new(streams)), answers: Arc::new(Semaphore::new(answers)) }
+        Self {
+            streams: Arc::new(Semaphore::new(streams)),
+            answers: Arc::new(Semaphore::new(answers)),
+        }
     }
 }
 
@@ -152,11 +163,17 @@ impl Server {
         let (address, protected) = {
             let peers = self.seen.peers.borrow();
             let info = peers.iter().find(|info| info.id == id);
-            (info.and_then(|info| ip_of(&info.address)), info.is_some_and(|info| info.protected))
+            (
+                info.and_then(|info| ip_of(&info.address)),
+                info.is_some_and(|info| info.protected),
+            )
         };
         let fresh = || {
             let bucket = Mutex::new(Bucket::new(PER_PEER, Instant::now()));
-            Arc::new(Peer { places: Places::new(STREAMS.peer, ANSWERS.peer), bucket })
+            Arc::new(Peer {
+                places: Places::new(STREAMS.peer, ANSWERS.peer),
+                bucket,
+            })
         };
         let peer = self.peers.lock().get_or_insert(id, fresh).clone();
         let mut places = vec![peer.places.clone()];
@@ -166,13 +183,20 @@ impl Server {
             places.push(self.addresses.lock().get_or_insert(address, fresh).clone());
         }
         places.push(self.all[usize::from(protected)].clone());
-        Route { peer, protected, places }
+        Route {
+            peer,
+            protected,
+            places,
+        }
     }
 
     /// Waits for the peer's turn, false if that is too far away. Its own tokens first: what it asks for in excess takes none of the others'.
     async fn wait(&self, route: &Route) -> bool {
         let mut left = LONGEST_WAIT;
-        for bucket in [&route.peer.bucket, &self.tokens[usize::from(route.protected)]] {
+        for bucket in [
+            &route.peer.bucket,
+            &self.tokens[usize::from(route.protected)],
+        ] {
             // Who waits holds no lock.
             let wait = bucket.lock().take_within(left, Instant::now());
             let Some(wait) = wait else { return false };
@@ -194,7 +218,11 @@ impl Server {
             permits.push(places.answers.acquire().await.map_err(io::Error::other)?);
         }
         let number = u64::from_le_bytes(request);
-        let answer = if in_time { self.answer(number).await } else { Err(Refusal::Other(3)) };
+        let answer = if in_time {
+            self.answer(number).await
+        } else {
+            Err(Refusal::Other(3))
+        };
         let (result, code, bytes) = match answer {
             Ok(bytes) => ("ok", 0, bytes),
             Err(refusal) => (label(refusal), refusal.code(), vec![refusal.code()]),
@@ -259,16 +287,25 @@ mod tests {
             connections: 1,
         };
         let peers = watch::channel(vec![friend.clone()]).1;
-        let seen = Seen { peers, offences: mpsc::channel(1).0 };
+        let seen = Seen {
+            peers,
+            offences: mpsc::channel(1).0,
+        };
         let server = Server::new(
-            Genesis { id: BlockId::default(), time: 0, block_time: 2 },
+            Genesis {
+                id: BlockId::default(),
+                time: 0,
+                block_time: 2,
+            },
             ForkSchedule::default(),
             Arc::new(Nothing),
             seen,
         );
         let served_at_once = |id: PeerId, requests: usize| {
             let route = server.route(id);
-            (0..requests).filter(|_| server.wait(&route).now_or_never() == Some(true)).count()
+            (0..requests)
+                .filter(|_| server.wait(&route).now_or_never() == Some(true))
+                .count()
         };
         // More than these only where the machine has stopped for a second.
         let alone = served_at_once(PeerId::random(), 30);

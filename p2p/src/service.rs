@@ -62,8 +62,14 @@ const OFFENCES: usize = 256;
 /// Peers that left and are still reported.
 const KNOWN: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 /// The libraries' protocols that every peer is shown.
-const PROTOCOLS: [&str; 6] =
-    ["/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0", "/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"];
+const PROTOCOLS: [&str; 6] = [
+    "/ipfs/id/1.0.0",
+    "/ipfs/id/push/1.0.0",
+    "/ipfs/ping/1.0.0",
+    "/meshsub/1.2.0",
+    "/meshsub/1.1.0",
+    "/meshsub/1.0.0",
+];
 /// How often standings are looked at, and how often scores are written down.
 const SECOND: Duration = Duration::from_secs(1);
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -173,13 +179,17 @@ pub struct Service {
 impl Service {
     /// Binds the listening socket and prepares everything; must be called inside a tokio runtime. The receiver gets payloads for
     /// the chain, parents first; each must be answered with [`Network::settled`].
-    pub fn new(config: Config, blocks: Arc<dyn Blocks>) -> Result<(Self, Network, mpsc::Receiver<Event>), StartError> {
+    pub fn new(
+        config: Config,
+        blocks: Arc<dyn Blocks>,
+    ) -> Result<(Self, Network, mpsc::Receiver<Event>), StartError> {
         let now = Instant::now();
         let topics = Topics::new(config.chain_id);
         config.tides.check().map_err(StartError::Tides)?;
         let local = config.identity.public().to_peer_id();
         let statics = StaticPeers::new(&config.static_peers, local, now);
-        let (peerstore, records) = Peerstore::open(config.peerstore.as_deref(), "--p2p.peerstore.path")?;
+        let (peerstore, records) =
+            Peerstore::open(config.peerstore.as_deref(), "--p2p.peerstore.path")?;
         let rules = SharedRules::new(Rules {
             restrict: config.restrict.clone(),
             friends: statics.ids().copied().collect(),
@@ -187,14 +197,20 @@ impl Service {
             ..Default::default()
         });
         let propagation = SharedPropagation::default();
-        let mut swarm = transport::listening_swarm(&config, &topics, &rules, &propagation, statics.ips())?;
+        let mut swarm =
+            transport::listening_swarm(&config, &topics, &rules, &propagation, statics.ips())?;
         let slot = config.slot();
-        let mut reputation = Reputation::new(config.policy, slot, statics.ids().copied(), statics.ips());
+        let mut reputation =
+            Reputation::new(config.policy, slot, statics.ids().copied(), statics.ips());
         for record in &records {
             match record {
                 Record::BlockedPeer(peer, true) => drop(rules.lock().blocked_peers.insert(*peer)),
-                Record::BlockedAddress(address, true) => drop(rules.lock().blocked_addresses.insert(*address)),
-                Record::BlockedSubnet(subnet, true) => drop(rules.lock().blocked_subnets.insert(*subnet)),
+                Record::BlockedAddress(address, true) => {
+                    drop(rules.lock().blocked_addresses.insert(*address))
+                }
+                Record::BlockedSubnet(subnet, true) => {
+                    drop(rules.lock().blocked_subnets.insert(*subnet))
+                }
                 _ => {}
             }
         }
@@ -204,7 +220,10 @@ impl Service {
         let (peers_out, peers) = watch::channel(Vec::new());
         let (offences_in, offences) = mpsc::channel(OFFENCES);
         let server = config.sync_req_resp.then(|| {
-            let seen = Seen { peers: peers.clone(), offences: offences_in.clone() };
+            let seen = Seen {
+                peers: peers.clone(),
+                offences: offences_in.clone(),
+            };
             (
                 Server::new(config.genesis, config.forks.clone(), blocks.clone(), seen),
                 streams.accept(reqresp::protocols(config.chain_id)),
@@ -212,25 +231,62 @@ impl Service {
         });
         let (heads, heads_seen) = watch::channel(Heads::default());
         let range_server = config.sync_req_resp.then(|| {
-            let (seen, id) = (Seen { peers: peers.clone(), offences: offences_in }, config.genesis.id);
-            let server = range_serve::Server::new(config.chain_id, id, blocks.clone(), heads_seen, seen, config.serve_rate);
-            (server, streams.accept(range_client::protocol(config.chain_id)))
+            let (seen, id) = (
+                Seen {
+                    peers: peers.clone(),
+                    offences: offences_in,
+                },
+                config.genesis.id,
+            );
+            let server = range_serve::Server::new(
+                config.chain_id,
+                id,
+                blocks.clone(),
+                heads_seen,
+                seen,
+                config.serve_rate,
+            );
+            (
+                server,
+                streams.accept(range_client::protocol(config.chain_id)),
+            )
         });
         let mut protocols: Vec<String> = PROTOCOLS.map(str::to_owned).into();
         if server.is_some() {
-            protocols.extend(reqresp::protocols(config.chain_id).iter().map(ToString::to_string));
-            protocols.extend(range_client::protocol(config.chain_id).map(|protocol| protocol.to_string()));
+            protocols.extend(
+                reqresp::protocols(config.chain_id)
+                    .iter()
+                    .map(ToString::to_string),
+            );
+            protocols.extend(
+                range_client::protocol(config.chain_id).map(|protocol| protocol.to_string()),
+            );
         }
         let asking = config.sync_req_resp.then(|| control.clone());
-        let asking = asking
-            .and_then(|control| range_client::Client::new(control, config.chain_id, config.genesis.id.hash, blocks.clone()));
+        let asking = asking.and_then(|control| {
+            range_client::Client::new(
+                control,
+                config.chain_id,
+                config.genesis.id.hash,
+                blocks.clone(),
+            )
+        });
         let (commands_in, commands) = mpsc::channel(COMMANDS);
         let (events, events_out) = mpsc::channel(config.limits.unsettled.max(1));
         let (listen_out, listen_addrs) = watch::channel(Vec::new());
         let (mapped_in, mapped) = watch::channel(Mapped::default());
         let discovery = config.discovery.as_ref();
         let discovery = discovery
-            .map(|discovery| Discovery::new(&config, discovery, rules.clone(), listen_addrs.clone(), peers.clone(), mapped))
+            .map(|discovery| {
+                Discovery::new(
+                    &config,
+                    discovery,
+                    rules.clone(),
+                    listen_addrs.clone(),
+                    peers.clone(),
+                    mapped,
+                )
+            })
             .transpose()?;
         let (discovery, ends) = discovery.unzip();
         let (found, questions, udp) = match ends {
@@ -238,9 +294,20 @@ impl Service {
             None => (mpsc::channel(1).1, None, None),
         };
         let listen = listen_addrs.clone();
-        let nat = config.nat.map(|config| Nat { config, listen_addrs: listen, udp, mapped: mapped_in });
+        let nat = config.nat.map(|config| Nat {
+            config,
+            listen_addrs: listen,
+            udp,
+            mapped: mapped_in,
+        });
         let threshold = config.gossip_threshold.as_secs();
-        let checker = Checker::new(config.chain_id, config.forks, threshold, config.unsafe_block_signer, blocks.clone());
+        let checker = Checker::new(
+            config.chain_id,
+            config.forks,
+            threshold,
+            config.unsafe_block_signer,
+            blocks.clone(),
+        );
         swarm.behaviour().gossip.listen(checker.has_signer());
         let service = Self {
             swarm,
@@ -276,7 +343,11 @@ impl Service {
             user_agent: config.user_agent.clone(),
             protocols,
             slot,
-            ticks: Ticks { second: now + SECOND, slot: now + slot, save: now + SAVE_INTERVAL },
+            ticks: Ticks {
+                second: now + SECOND,
+                slot: now + slot,
+                save: now + SAVE_INTERVAL,
+            },
             peers: BTreeMap::new(),
             known: LruCache::new(KNOWN),
             closing: Vec::new(),
@@ -287,7 +358,13 @@ impl Service {
             peers_out,
             listen_out,
         };
-        let network = Network { commands: commands_in, peers, listen_addrs, questions, local };
+        let network = Network {
+            commands: commands_in,
+            peers,
+            listen_addrs,
+            questions,
+            local,
+        };
         tracing::info!(peer = %local, chain = config.chain_id, "p2p identity");
         Ok((service, network, events_out))
     }
@@ -347,21 +424,44 @@ impl Service {
 
     fn wakeup(&self) -> Option<Instant> {
         let closing = self.closing.iter().map(|(at, ..)| *at).min();
-        [self.sync.wakeup(), self.statics.next_dial(), closing, Some(self.ticks.second)].into_iter().flatten().min()
+        [
+            self.sync.wakeup(),
+            self.statics.next_dial(),
+            closing,
+            Some(self.ticks.second),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn on_swarm(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
-            SwarmEvent::Behaviour(BehaviourEvent::Gossip(router::Event::Gossip { event, place })) => self.on_gossip(event, place),
-            SwarmEvent::Behaviour(BehaviourEvent::Gossip(router::Event::Offence { peer, offence, evidence })) => {
+            SwarmEvent::Behaviour(BehaviourEvent::Gossip(router::Event::Gossip {
+                event,
+                place,
+            })) => self.on_gossip(event, place),
+            SwarmEvent::Behaviour(BehaviourEvent::Gossip(router::Event::Offence {
+                peer,
+                offence,
+                evidence,
+            })) => {
                 self.on_offence(peer, offence, &evidence);
             }
-            SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. })) => {
+            SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received {
+                peer_id,
+                info,
+                ..
+            })) => {
                 self.on_identified(peer_id, info);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Ping(event)) => self.on_ping(event),
             SwarmEvent::Behaviour(BehaviourEvent::Streams(streams::Event::Excess { peer })) => {
-                self.on_offence(peer, Offence::ExcessStreams, "streams opened faster than they are taken");
+                self.on_offence(
+                    peer,
+                    Offence::ExcessStreams,
+                    "streams opened faster than they are taken",
+                );
             }
             SwarmEvent::Behaviour(_) => {}
             event => self.on_connection(event),
@@ -391,7 +491,15 @@ impl Service {
             Command::Driven(driven) => self.sync.on_driven(driven, now),
             // The parent was unknown when this was requested. If it has arrived since, the backward walk ends at it.
             Command::FetchBelow(payload) => {
-                self.sync.on_named(Arrival { payload, from: None, known: false, parent_known: false }, now);
+                self.sync.on_named(
+                    Arrival {
+                        payload,
+                        from: None,
+                        known: false,
+                        parent_known: false,
+                    },
+                    now,
+                );
             }
             Command::Signer(signer) => self.on_signer(signer),
             Command::Doubt(asker) => self.doubt.wait(asker),
@@ -400,7 +508,10 @@ impl Service {
         }
     }
 
-    fn on_fetched(&mut self, fetched: Result<(Id, Result<Arrival, Failure>), tokio::task::JoinError>) {
+    fn on_fetched(
+        &mut self,
+        fetched: Result<(Id, Result<Arrival, Failure>), tokio::task::JoinError>,
+    ) {
         let (task, outcome) = match fetched {
             Ok((task, outcome)) => (task, outcome),
             Err(error) => (error.id(), Err(Failure::Unreachable)),
@@ -414,7 +525,15 @@ impl Service {
             Err(Failure::Malformed) => "malformed",
         };
         metrics::counter!("starling_p2p_fetch_total", "result" => result).increment(1);
-        let Some(Fetching { id, since, peer, number }) = self.fetch_ids.remove(&task) else { return };
+        let Some(Fetching {
+            id,
+            since,
+            peer,
+            number,
+        }) = self.fetch_ids.remove(&task)
+        else {
+            return;
+        };
         let code = match &outcome {
             Ok(_) => 0,
             Err(Failure::NotFound) => 1,
@@ -425,7 +544,11 @@ impl Service {
             Ok(_) => self.reputation.on_valid_response(peer, check::unix_now()),
             // That a connection was lost on the way is nobody's offence.
             Err(Failure::NoAnswer) if self.peers.contains_key(&peer) => {
-                self.on_offence(peer, Offence::NoResponse, &format!("asked for block {number}"));
+                self.on_offence(
+                    peer,
+                    Offence::NoResponse,
+                    &format!("asked for block {number}"),
+                );
             }
             Err(_) => {}
         }
@@ -436,24 +559,53 @@ impl Service {
     fn act(&mut self) -> bool {
         while let Some(action) = self.sync.poll() {
             match action {
-                Action::HandOver { payload, provenance, blame } => {
-                    match self.events.try_send(Event { payload, provenance, blame }) {
+                Action::HandOver {
+                    payload,
+                    provenance,
+                    blame,
+                } => {
+                    match self.events.try_send(Event {
+                        payload,
+                        provenance,
+                        blame,
+                    }) {
                         Ok(()) => {}
                         Err(mpsc::error::TrySendError::Closed(_)) => return false,
                         // As large as the credit: only a node that answers what it was not handed gets here.
                         Err(mpsc::error::TrySendError::Full(event)) => {
-                            tracing::error!(number = event.payload.number(), "event channel full, block dropped");
+                            tracing::error!(
+                                number = event.payload.number(),
+                                "event channel full, block dropped"
+                            );
                         }
                     }
                 }
                 Action::Fetch { id, peer, number } => {
                     let task = self.fetches.spawn(self.client.clone().fetch(peer, number));
-                    self.fetch_ids.insert(task.id(), Fetching { id, since: Instant::now(), peer, number });
+                    self.fetch_ids.insert(
+                        task.id(),
+                        Fetching {
+                            id,
+                            since: Instant::now(),
+                            peer,
+                            number,
+                        },
+                    );
                 }
-                Action::Blame { peer, fault, number } => {
+                Action::Blame {
+                    peer,
+                    fault,
+                    number,
+                } => {
                     let (offence, evidence) = match fault {
-                        Fault::WrongBlock => (Offence::WrongBlock, format!("its block {number} is not the one its child names")),
-                        Fault::Malformed => (Offence::MalformedResponse, format!("asked for block {number}")),
+                        Fault::WrongBlock => (
+                            Offence::WrongBlock,
+                            format!("its block {number} is not the one its child names"),
+                        ),
+                        Fault::Malformed => (
+                            Offence::MalformedResponse,
+                            format!("asked for block {number}"),
+                        ),
                     };
                     self.on_offence(peer, offence, &evidence);
                 }

@@ -14,9 +14,12 @@ use libp2p::{
         upgrade::{InboundUpgrade, ReadyUpgrade, UpgradeInfo},
     },
     swarm::{
-        ConnectionClosed, ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm, NetworkBehaviour,
-        StreamUpgradeError, SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
-        handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound},
+        ConnectionClosed, ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent,
+        ConnectionId, FromSwarm, NetworkBehaviour, StreamUpgradeError, SubstreamProtocol, THandler,
+        THandlerInEvent, THandlerOutEvent, ToSwarm,
+        handler::{
+            ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound,
+        },
     },
 };
 use parking_lot::Mutex;
@@ -76,11 +79,23 @@ pub struct Control(Links);
 
 impl Control {
     /// A stream to a connected peer, agreed on. The swarm gives up after ten seconds.
-    pub async fn open_stream(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
-        let link = self.0.lock().get(&peer).and_then(|links| links.first()).map(|(_, link)| link.clone());
+    pub async fn open_stream(
+        &self,
+        peer: PeerId,
+        protocol: StreamProtocol,
+    ) -> Result<Stream, OpenError> {
+        let link = self
+            .0
+            .lock()
+            .get(&peer)
+            .and_then(|links| links.first())
+            .map(|(_, link)| link.clone());
         let (answer, opened) = oneshot::channel();
         let wanted = Wanted { protocol, answer };
-        link.ok_or(OpenError::Disconnected)?.send(wanted).await.map_err(|_| OpenError::Disconnected)?;
+        link.ok_or(OpenError::Disconnected)?
+            .send(wanted)
+            .await
+            .map_err(|_| OpenError::Disconnected)?;
         opened.await.unwrap_or(Err(OpenError::Disconnected))
     }
 }
@@ -97,7 +112,11 @@ pub struct Behaviour {
 
 impl Behaviour {
     pub fn new() -> Self {
-        Self { takers: Arc::new([]), links: Links::default(), events: VecDeque::new() }
+        Self {
+            takers: Arc::new([]),
+            links: Links::default(),
+            events: VecDeque::new(),
+        }
     }
 
     pub fn control(&self) -> Control {
@@ -105,18 +124,33 @@ impl Behaviour {
     }
 
     /// The streams of these protocols that peers open on connections made from now on.
-    pub fn accept(&mut self, protocols: impl IntoIterator<Item = StreamProtocol>) -> mpsc::Receiver<Incoming> {
+    pub fn accept(
+        &mut self,
+        protocols: impl IntoIterator<Item = StreamProtocol>,
+    ) -> mpsc::Receiver<Incoming> {
         let (taker, incoming) = mpsc::channel(QUEUE);
-        let more = protocols.into_iter().map(|protocol| (protocol, taker.clone()));
+        let more = protocols
+            .into_iter()
+            .map(|protocol| (protocol, taker.clone()));
         self.takers = self.takers.iter().cloned().chain(more).collect();
         incoming
     }
 
     fn handler(&self, peer: PeerId, connection: ConnectionId) -> Handler {
         let (link, wanted) = mpsc::channel(WANTED);
-        self.links.lock().entry(peer).or_default().push((connection, link));
+        self.links
+            .lock()
+            .entry(peer)
+            .or_default()
+            .push((connection, link));
         let places = Arc::new(Semaphore::new(QUEUE_PER_CONNECTION));
-        Handler { peer, takers: self.takers.clone(), places, wanted, excess: false }
+        Handler {
+            peer,
+            takers: self.takers.clone(),
+            places,
+            wanted,
+            excess: false,
+        }
     }
 
     fn forget(&self, peer: &PeerId, connection: ConnectionId) {
@@ -157,25 +191,42 @@ impl NetworkBehaviour for Behaviour {
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
-            FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, connection_id, .. }) => self.forget(&peer_id, connection_id),
+            FromSwarm::ConnectionClosed(ConnectionClosed {
+                peer_id,
+                connection_id,
+                ..
+            }) => self.forget(&peer_id, connection_id),
             // Another behaviour may have refused a connection after this one took it.
             FromSwarm::ListenFailure(failure) => {
-                failure.peer_id.iter().for_each(|peer| self.forget(peer, failure.connection_id));
+                failure
+                    .peer_id
+                    .iter()
+                    .for_each(|peer| self.forget(peer, failure.connection_id));
             }
             FromSwarm::DialFailure(failure) => {
-                failure.peer_id.iter().for_each(|peer| self.forget(peer, failure.connection_id));
+                failure
+                    .peer_id
+                    .iter()
+                    .for_each(|peer| self.forget(peer, failure.connection_id));
             }
             _ => {}
         }
     }
 
-    fn on_connection_handler_event(&mut self, peer: PeerId, _: ConnectionId, Excess: THandlerOutEvent<Self>) {
+    fn on_connection_handler_event(
+        &mut self,
+        peer: PeerId,
+        _: ConnectionId,
+        Excess: THandlerOutEvent<Self>,
+    ) {
         self.events.push_back(Event::Excess { peer });
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, THandlerInEvent<Self>>> {
         // The swarm polls again after a handler's event.
-        self.events.pop_front().map_or(Poll::Pending, |event| Poll::Ready(ToSwarm::GenerateEvent(event)))
+        self.events.pop_front().map_or(Poll::Pending, |event| {
+            Poll::Ready(ToSwarm::GenerateEvent(event))
+        })
     }
 }
 
@@ -196,13 +247,19 @@ pub struct Excess;
 
 impl Handler {
     fn take(&mut self, stream: Stream, protocol: &StreamProtocol) {
-        let Some((_, taker)) = self.takers.iter().find(|(other, _)| other == protocol) else { return };
+        let Some((_, taker)) = self.takers.iter().find(|(other, _)| other == protocol) else {
+            return;
+        };
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             self.excess = true;
             return;
         };
         // That the others' streams fill the queue is not this peer's fault.
-        let _ = taker.try_send(Incoming { peer: self.peer, stream, _place: place });
+        let _ = taker.try_send(Incoming {
+            peer: self.peer,
+            stream,
+            _place: place,
+        });
     }
 }
 
@@ -218,7 +275,10 @@ impl ConnectionHandler for Handler {
         SubstreamProtocol::new(AnyOf(self.takers.clone()), ())
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionHandlerEvent<ReadyUpgrade<StreamProtocol>, Answer, Excess>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<ReadyUpgrade<StreamProtocol>, Answer, Excess>> {
         if std::mem::take(&mut self.excess) {
             return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(Excess));
         }
@@ -236,15 +296,27 @@ impl ConnectionHandler for Handler {
         match event {}
     }
 
-    fn on_connection_event(&mut self, event: ConnectionEvent<'_, AnyOf, ReadyUpgrade<StreamProtocol>, (), Answer>) {
+    fn on_connection_event(
+        &mut self,
+        event: ConnectionEvent<'_, AnyOf, ReadyUpgrade<StreamProtocol>, (), Answer>,
+    ) {
         match event {
-            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol: (stream, protocol), .. }) => {
+            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
+                protocol: (stream, protocol),
+                ..
+            }) => {
                 self.take(stream, &protocol);
             }
-            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol: stream, info: answer }) => {
+            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound {
+                protocol: stream,
+                info: answer,
+            }) => {
                 let _ = answer.send(Ok(stream));
             }
-            ConnectionEvent::DialUpgradeError(DialUpgradeError { error, info: answer }) => {
+            ConnectionEvent::DialUpgradeError(DialUpgradeError {
+                error,
+                info: answer,
+            }) => {
                 let _ = answer.send(Err(match error {
                     StreamUpgradeError::Timeout => io::Error::from(io::ErrorKind::TimedOut).into(),
                     StreamUpgradeError::Io(error) => error.into(),
@@ -265,7 +337,11 @@ impl UpgradeInfo for AnyOf {
     type InfoIter = std::vec::IntoIter<StreamProtocol>;
 
     fn protocol_info(&self) -> Self::InfoIter {
-        self.0.iter().map(|(protocol, _)| protocol.clone()).collect::<Vec<_>>().into_iter()
+        self.0
+            .iter()
+            .map(|(protocol, _)| protocol.clone())
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 }
 

@@ -65,7 +65,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { skeleton: 1 << 20, bodies: 16 << 20, unsettled_bytes: 32 << 20, unsettled: 1024 }
+        Self {
+            skeleton: 1 << 20,
+            bodies: 16 << 20,
+            unsettled_bytes: 32 << 20,
+            unsettled: 1024,
+        }
     }
 }
 
@@ -146,8 +151,16 @@ pub struct Arrival {
 impl Arrival {
     /// Asks the chain. Not for the swarm's task: the answer may take a disk read.
     pub fn of(payload: Payload, from: Option<PeerId>, blocks: &dyn Blocks) -> Self {
-        let (known, parent_known) = (blocks.knows(payload.hash), blocks.knows(payload.parent_hash()));
-        Self { payload: Arc::new(payload), from, known, parent_known }
+        let (known, parent_known) = (
+            blocks.knows(payload.hash),
+            blocks.knows(payload.parent_hash()),
+        );
+        Self {
+            payload: Arc::new(payload),
+            from,
+            known,
+            parent_known,
+        }
     }
 }
 
@@ -239,19 +252,42 @@ impl Sync {
 
     /// The next thing to do. Call until `None` after every event.
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.extend(self.range.take_orders().into_iter().map(Action::Range));
+        self.actions
+            .extend(self.range.take_orders().into_iter().map(Action::Range));
         self.actions.pop_front()
     }
 
     /// When [`Sync::on_timer`] should be called next, if no event comes first.
     pub fn wakeup(&self) -> Option<Instant> {
         let gap = self.gap.as_ref()?;
-        let source = if self.starved { self.sources.next_ready() } else { None };
+        let source = if self.starved {
+            self.sources.next_ready()
+        } else {
+            None
+        };
         let stall = Self::is_overtaken(gap, &self.tips).then(|| gap.progress + STALL);
-        let range = if self.ranging { self.range.wakeup(gap) } else { None };
-        let idle = if self.ranging && !self.fetching && !self.starved { self.range.idle_at() } else { None };
-        let patience = if self.fetching { self.sources.next_late(|peer| load(&self.flights, peer)) } else { None };
-        source.into_iter().chain(stall).chain(range).chain(idle).chain(patience).min()
+        let range = if self.ranging {
+            self.range.wakeup(gap)
+        } else {
+            None
+        };
+        let idle = if self.ranging && !self.fetching && !self.starved {
+            self.range.idle_at()
+        } else {
+            None
+        };
+        let patience = if self.fetching {
+            self.sources.next_late(|peer| load(&self.flights, peer))
+        } else {
+            None
+        };
+        source
+            .into_iter()
+            .chain(stall)
+            .chain(range)
+            .chain(idle)
+            .chain(patience)
+            .min()
     }
 
     pub fn on_timer(&mut self, now: Instant) {
@@ -278,12 +314,24 @@ impl Sync {
 
     /// A payload that passed the gossip check.
     pub fn on_gossip(&mut self, arrival: Arrival, signer: Address, now: Instant) {
-        self.on_tip(Body { arrival, provenance: Provenance::Signed(signer) }, now);
+        self.on_tip(
+            Body {
+                arrival,
+                provenance: Provenance::Signed(signer),
+            },
+            now,
+        );
     }
 
     /// A payload that came over the Engine API, whose parent the chain lacks.
     pub fn on_named(&mut self, arrival: Arrival, now: Instant) {
-        self.on_tip(Body { arrival, provenance: Provenance::Engine }, now);
+        self.on_tip(
+            Body {
+                arrival,
+                provenance: Provenance::Engine,
+            },
+            now,
+        );
     }
 
     /// From now on a rollup node moves the head (`driven`), or the node itself does.
@@ -305,15 +353,25 @@ impl Sync {
 
     fn on_tip(&mut self, body: Body, now: Instant) {
         let (id, parent) = (body.payload().id(), body.payload().parent_hash());
-        if let Some(why) = self.ledger.refusal(&id.hash).or_else(|| self.ledger.refusal(&parent)) {
+        if let Some(why) = self
+            .ledger
+            .refusal(&id.hash)
+            .or_else(|| self.ledger.refusal(&parent))
+        {
             self.ledger.refuse(id.hash, why);
-            self.actions.push_back(Action::Dropped { tip: id, why: why.into() });
+            self.actions.push_back(Action::Dropped {
+                tip: id,
+                why: why.into(),
+            });
             return;
         }
         if body.arrival.known {
             self.ledger.learn(id.hash);
         }
-        if self.ledger.knows(&id.hash) || id.number <= self.ledger.floor() || self.tips.iter().any(|tip| tip.hash() == id.hash) {
+        if self.ledger.knows(&id.hash)
+            || id.number <= self.ledger.floor()
+            || self.tips.iter().any(|tip| tip.hash() == id.hash)
+        {
             return;
         }
         let left = match &mut self.gap {
@@ -335,10 +393,16 @@ impl Sync {
 
     /// The outcome of [`Action::Fetch`]. A payload carries the requested number and a hash recomputed from its contents.
     pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, Failure>, now: Instant) {
-        let Some((peer, number)) = self.flights.remove(&id) else { return };
+        let Some((peer, number)) = self.flights.remove(&id) else {
+            return;
+        };
         self.arrived += u64::from(outcome.is_ok());
         match outcome {
-            Ok(arrival) => match self.gap.as_mut().map_or(Ok(()), |gap| gap.fill(number, arrival, &self.limits, now)) {
+            Ok(arrival) => match self
+                .gap
+                .as_mut()
+                .map_or(Ok(()), |gap| gap.fill(number, arrival, &self.limits, now))
+            {
                 Ok(()) => self.sources.worked(&peer, now),
                 Err(fault) => self.blame(peer, fault, number, now),
             },
@@ -346,7 +410,8 @@ impl Sync {
             // A former source's late failures say nothing new.
             Err(failure) => {
                 if self.sources.is_asked(&peer) {
-                    self.sources.failed(&peer, failure == Failure::Unsupported, now);
+                    self.sources
+                        .failed(&peer, failure == Failure::Unsupported, now);
                 }
             }
         }
@@ -364,7 +429,10 @@ impl Sync {
                 let why = ledger.refusal(&tip.payload().parent_hash());
                 if let Some(why) = why {
                     ledger.refuse(tip.hash(), why);
-                    actions.push_back(Action::Dropped { tip: tip.payload().id(), why: why.into() });
+                    actions.push_back(Action::Dropped {
+                        tip: tip.payload().id(),
+                        why: why.into(),
+                    });
                 }
                 why.is_none()
             });
@@ -401,14 +469,22 @@ impl Sync {
             waiting: self.tips.len() as u64,
             requests: (self.flights.len() + self.range.flights()) as u64,
             peers: self.range.peers() as u64,
-            source: self.sources.asked().map(PeerId::to_string).reduce(|one, other| one + ", " + &other),
+            source: self
+                .sources
+                .asked()
+                .map(PeerId::to_string)
+                .reduce(|one, other| one + ", " + &other),
             starved: self.starved,
             stalled: None,
         }
     }
 
     fn blame(&mut self, peer: PeerId, fault: Fault, number: u64, now: Instant) {
-        self.actions.push_back(Action::Blame { peer, fault, number });
+        self.actions.push_back(Action::Blame {
+            peer,
+            fault,
+            number,
+        });
         self.sources.failed(&peer, false, now);
     }
 
@@ -422,7 +498,8 @@ impl Sync {
                 self.sources.release();
                 let Some(tip) = self.next_tip() else { return };
                 let mut gap = Gap::new(tip, now);
-                self.tips.retain(|tip| gap.offer(tip.clone(), &self.limits, now).is_some());
+                self.tips
+                    .retain(|tip| gap.offer(tip.clone(), &self.limits, now).is_some());
                 self.gap = Some(gap);
                 continue;
             };
@@ -459,7 +536,10 @@ impl Sync {
 
     /// Something must come from peers; true if another gap takes its place instead.
     fn on_missing(&mut self, now: Instant) -> bool {
-        let stalled = self.gap.as_ref().is_some_and(|gap| now >= gap.progress + STALL && Self::is_overtaken(gap, &self.tips));
+        let stalled = self
+            .gap
+            .as_ref()
+            .is_some_and(|gap| now >= gap.progress + STALL && Self::is_overtaken(gap, &self.tips));
         if stalled {
             self.give_up(Dropped::Stalled);
         } else if !self.is_long() {
@@ -482,7 +562,11 @@ impl Sync {
     /// Tips that stand on known blocks need no gap.
     fn hand_over_tips(&mut self) {
         self.tips.retain(|tip| !self.ledger.knows(&tip.hash()));
-        while let Some(i) = self.tips.iter().position(|tip| tip.parent_known(&self.ledger)) {
+        while let Some(i) = self
+            .tips
+            .iter()
+            .position(|tip| tip.parent_known(&self.ledger))
+        {
             if !self.ledger.has_credit(self.tips[i].payload()) {
                 return;
             }
@@ -493,33 +577,57 @@ impl Sync {
 
     /// The tip to work toward: one on known ground (it only lacks credit), else the highest, the latest of equals.
     fn next_tip(&mut self) -> Option<Body> {
-        let known = self.tips.iter().position(|tip| tip.parent_known(&self.ledger));
+        let known = self
+            .tips
+            .iter()
+            .position(|tip| tip.parent_known(&self.ledger));
         let best = known.or_else(|| (0..self.tips.len()).max_by_key(|i| self.tips[*i].number()))?;
         Some(self.tips.remove(best))
     }
 
     fn give_up(&mut self, why: Dropped) {
         if let Some(gap) = self.gap.take() {
-            self.actions.push_back(Action::Dropped { tip: gap.top(), why });
+            self.actions.push_back(Action::Dropped {
+                tip: gap.top(),
+                why,
+            });
         }
     }
 
     /// Asks for what is missing by number, the most urgent first.
     fn fetch(&mut self, now: Instant) {
         let Some(gap) = &self.gap else { return };
-        self.sources.leave_late(|peer| load(&self.flights, peer), now);
+        self.sources
+            .leave_late(|peer| load(&self.flights, peer), now);
         // What was asked of those that were left is asked again.
-        let asked: Vec<u64> =
-            self.flights.values().filter(|(peer, _)| self.sources.is_asked(peer)).map(|(_, number)| *number).collect();
+        let asked: Vec<u64> = self
+            .flights
+            .values()
+            .filter(|(peer, _)| self.sources.is_asked(peer))
+            .map(|(_, number)| *number)
+            .collect();
         let window = (self.sources.able(now) * SHARE).clamp(WINDOW, MAX_FLIGHTS);
-        let room = window.saturating_sub(asked.len()).min(MAX_FLIGHTS.saturating_sub(self.flights.len()));
-        for number in gap.wanted(&self.ledger, &asked, window as u64, &self.limits).into_iter().take(room) {
-            let Some(peer) = self.sources.choose(gap.deliverer(), |peer| load(&self.flights, peer), now) else {
+        let room = window
+            .saturating_sub(asked.len())
+            .min(MAX_FLIGHTS.saturating_sub(self.flights.len()));
+        for number in gap
+            .wanted(&self.ledger, &asked, window as u64, &self.limits)
+            .into_iter()
+            .take(room)
+        {
+            let Some(peer) =
+                self.sources
+                    .choose(gap.deliverer(), |peer| load(&self.flights, peer), now)
+            else {
                 self.starved = self.sources.asked().next().is_none();
                 break;
             };
             // It may have been left before, and still owe this one.
-            if self.flights.values().all(|flight| *flight != (peer, number)) {
+            if self
+                .flights
+                .values()
+                .all(|flight| *flight != (peer, number))
+            {
                 let id = self.next_id;
                 self.next_id += 1;
                 self.flights.insert(id, (peer, number));

@@ -5,7 +5,8 @@
 
 use crate::{config::Mesh, propagation::SharedPropagation};
 use libp2p::gossipsub::{
-    Config, ConfigBuilder, DataTransform, Message, MessageId, RawMessage, TopicHash, ValidationMode, WhitelistSubscriptionFilter,
+    Config, ConfigBuilder, DataTransform, Message, MessageId, RawMessage, TopicHash,
+    ValidationMode, WhitelistSubscriptionFilter,
 };
 use parking_lot::Mutex;
 use starling_proto::{
@@ -61,7 +62,16 @@ pub struct Topics(HashMap<TopicHash, PayloadVersion>);
 
 impl Topics {
     pub fn new(chain_id: u64) -> Self {
-        Self(PayloadVersion::ALL.map(|version| (TopicHash::from_raw(gossip::topic(chain_id, version)), version)).into())
+        Self(
+            PayloadVersion::ALL
+                .map(|version| {
+                    (
+                        TopicHash::from_raw(gossip::topic(chain_id, version)),
+                        version,
+                    )
+                })
+                .into(),
+        )
     }
 
     pub fn version(&self, topic: &TopicHash) -> Option<PayloadVersion> {
@@ -69,7 +79,10 @@ impl Topics {
     }
 
     pub fn name(&self, version: PayloadVersion) -> Option<TopicHash> {
-        self.0.iter().find(|(_, other)| **other == version).map(|(name, _)| name.clone())
+        self.0
+            .iter()
+            .find(|(_, other)| **other == version)
+            .map(|(name, _)| name.clone())
     }
 
     pub fn names(&self) -> impl Iterator<Item = &TopicHash> {
@@ -132,12 +145,19 @@ impl<'a> Parts<'a> {
     pub fn of(sealed: &'a [u8]) -> Self {
         let (rest, packed) = sealed.split_last_chunk().unwrap_or((sealed, &[0; 4]));
         let (tagged, id) = rest.split_last_chunk().unwrap_or((rest, &[0; 20]));
-        Self { tagged, id: *id, packed: u32::from_le_bytes(*packed) }
+        Self {
+            tagged,
+            id: *id,
+            packed: u32::from_le_bytes(*packed),
+        }
     }
 
     /// MiB by which it has grown more than any block does.
     pub fn bloat(&self) -> u32 {
-        let excess = self.tagged.len().saturating_sub(GROWTH * self.packed as usize);
+        let excess = self
+            .tagged
+            .len()
+            .saturating_sub(GROWTH * self.packed as usize);
         u32::try_from(excess >> 20).unwrap_or(u32::MAX)
     }
 }
@@ -155,13 +175,21 @@ pub fn seal(topic: &str, mut tagged: Vec<u8>, packed: usize) -> Vec<u8> {
 
 /// Unpacks what came in. Never fails on what a peer sends.
 pub fn unpack(raw: &RawMessage) -> Vec<u8> {
-    seal(raw.topic.as_str(), gossip::decompress_tagged(&raw.data), raw.data.len())
+    seal(
+        raw.topic.as_str(),
+        gossip::decompress_tagged(&raw.data),
+        raw.data.len(),
+    )
 }
 
 /// Bytes that a message says it unpacks to, if they may be as many, or those that came.
 pub fn weight(raw: &RawMessage) -> usize {
     let declared = snap::raw::decompress_len(&raw.data).unwrap_or(0);
-    if declared <= MAX_MESSAGE_LEN { declared.max(raw.data.len()) } else { raw.data.len() }
+    if declared <= MAX_MESSAGE_LEN {
+        declared.max(raw.data.len())
+    } else {
+        raw.data.len()
+    }
 }
 
 /// Snappy's block format, and what has been unpacked of the message that the router looks at next.
@@ -188,7 +216,9 @@ impl DataTransform for Snappy {
 
     fn outbound_transform(&self, _: &TopicHash, data: Vec<u8>) -> Result<Vec<u8>, io::Error> {
         let (_, bytes) = Decompressed::untag(Parts::of(&data).tagged);
-        snap::raw::Encoder::new().compress_vec(bytes).map_err(io::Error::other)
+        snap::raw::Encoder::new()
+            .compress_vec(bytes)
+            .map_err(io::Error::other)
     }
 }
 
@@ -199,14 +229,32 @@ mod tests {
 
     fn raw(data: Vec<u8>) -> RawMessage {
         let topic = TopicHash::from_raw("t");
-        RawMessage { source: None, data, sequence_number: None, topic, signature: None, key: None, validated: false }
+        RawMessage {
+            source: None,
+            data,
+            sequence_number: None,
+            topic,
+            signature: None,
+            key: None,
+            validated: false,
+        }
     }
 
     #[test]
     fn what_goes_out_comes_in_with_the_same_id() {
         let bytes = b"some bytes that repeat, some bytes that repeat".to_vec();
-        let sealed = seal("t", Decompressed { flag: Flag::Decompressed, bytes }.into_tagged(), 1);
-        let wire = Snappy::default().outbound_transform(&TopicHash::from_raw("t"), sealed.clone()).unwrap();
+        let sealed = seal(
+            "t",
+            Decompressed {
+                flag: Flag::Decompressed,
+                bytes,
+            }
+            .into_tagged(),
+            1,
+        );
+        let wire = Snappy::default()
+            .outbound_transform(&TopicHash::from_raw("t"), sealed.clone())
+            .unwrap();
         let back = unpack(&raw(wire));
         let (out, back) = (Parts::of(&sealed), Parts::of(&back));
         assert_eq!((out.tagged, out.id), (back.tagged, back.id));
@@ -214,12 +262,22 @@ mod tests {
 
     #[test]
     fn garbage_passes_through_with_an_id_of_its_own() {
-        for data in [vec![], vec![0xff; 3], vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0], vec![7; 100]] {
-            let message = Snappy::default().inbound_transform(raw(data.clone())).unwrap();
+        for data in [
+            vec![],
+            vec![0xff; 3],
+            vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0],
+            vec![7; 100],
+        ] {
+            let message = Snappy::default()
+                .inbound_transform(raw(data.clone()))
+                .unwrap();
             let parts = Parts::of(&message.data);
             assert_eq!(Decompressed::untag(parts.tagged), (Flag::Raw, &data[..]));
             assert_eq!(parts.id, gossip::message_id("t", Flag::Raw, &data));
-            assert_eq!((weight(&raw(data.clone())), parts.bloat()), (data.len().max(if data == [7; 100] { 7 } else { 0 }), 0));
+            assert_eq!(
+                (weight(&raw(data.clone())), parts.bloat()),
+                (data.len().max(if data == [7; 100] { 7 } else { 0 }), 0)
+            );
         }
         assert!(Parts::of(&[]).tagged.is_empty());
     }
@@ -248,16 +306,37 @@ mod tests {
             state = state.wrapping_mul(1664525).wrapping_add(1013904223);
             (state >> 24) as u8
         };
-        let block: Vec<u8> = (0..8 << 20).map(|i| if i % 96 < 64 { 0 } else { noise() }).collect();
+        let block: Vec<u8> = (0..8 << 20)
+            .map(|i| if i % 96 < 64 { 0 } else { noise() })
+            .collect();
         assert_eq!(bloat(&packed(&block)), 0);
     }
 
     #[test]
     fn small_meshes_are_valid_too() {
         for d in 1..20 {
-            let mesh = Mesh { d, lo: d.div_ceil(2), hi: d + 4, lazy: 1 };
-            assert!(gossip_config(mesh, &SharedPropagation::default()).is_ok(), "{mesh:?}");
+            let mesh = Mesh {
+                d,
+                lo: d.div_ceil(2),
+                hi: d + 4,
+                lazy: 1,
+            };
+            assert!(
+                gossip_config(mesh, &SharedPropagation::default()).is_ok(),
+                "{mesh:?}"
+            );
         }
-        assert!(gossip_config(Mesh { d: 2, lo: 3, hi: 4, lazy: 1 }, &SharedPropagation::default()).is_err());
+        assert!(
+            gossip_config(
+                Mesh {
+                    d: 2,
+                    lo: 3,
+                    hi: 4,
+                    lazy: 1
+                },
+                &SharedPropagation::default()
+            )
+            .is_err()
+        );
     }
 }

@@ -59,8 +59,13 @@ const QUIC_CONNECTION: u32 = 4 << 20;
 pub enum StartError {
     #[error("p2p port {port} on {ip} is already in use by another process; stop it or choose another with --p2p.listen.tcp", ip = .0.ip(), port = .0.port())]
     PortInUse(SocketAddr),
-    #[error("cannot listen for p2p on {address}: {source}; check --p2p.listen.ip and --p2p.listen.tcp")]
-    Listen { address: SocketAddr, source: io::Error },
+    #[error(
+        "cannot listen for p2p on {address}: {source}; check --p2p.listen.ip and --p2p.listen.tcp"
+    )]
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
     #[error("the p2p identity cannot make a noise handshake: {0}")]
     Noise(#[from] noise::Error),
     #[error("invalid gossip mesh parameters: {0}; each needs 1 <= lo <= d <= hi")]
@@ -70,8 +75,13 @@ pub enum StartError {
     #[error(
         "cannot listen for discovery on UDP {address}: {source}; choose another port with --p2p.listen.udp, or turn it off with --p2p.no-discovery"
     )]
-    Udp { address: SocketAddr, source: io::Error },
-    #[error("cannot listen for QUIC on UDP {address}: {reason}; choose another port with --p2p.listen.quic")]
+    Udp {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error(
+        "cannot listen for QUIC on UDP {address}: {reason}; choose another port with --p2p.listen.quic"
+    )]
     Quic { address: SocketAddr, reason: String },
     #[error(
         "QUIC and discovery cannot share UDP port {0}: give QUIC another one with --p2p.listen.quic, or discovery with --p2p.listen.udp"
@@ -92,23 +102,37 @@ pub fn listening_swarm(
     crowds: impl IntoIterator<Item = IpAddr>,
 ) -> Result<Swarm<Behaviour>, StartError> {
     // Before anything is opened: what is told does not hang on who else listens where.
-    if let Some(port) = config.listen_quic.filter(|port| *port != 0 && Some(*port) == config.discovery_port()) {
+    if let Some(port) = config
+        .listen_quic
+        .filter(|port| *port != 0 && Some(*port) == config.discovery_port())
+    {
         return Err(StartError::SharedPort(port));
     }
     let transport = transport(&config.identity, rules, config.name_server)?;
-    let behaviour = Behaviour::new(config, topics, rules.clone(), propagation, crowds).map_err(StartError::Mesh)?;
+    let behaviour = Behaviour::new(config, topics, rules.clone(), propagation, crowds)
+        .map_err(StartError::Mesh)?;
     let options = swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE);
-    let mut swarm = Swarm::new(transport, behaviour, config.identity.public().to_peer_id(), options);
+    let mut swarm = Swarm::new(
+        transport,
+        behaviour,
+        config.identity.public().to_peer_id(),
+        options,
+    );
 
     let address = SocketAddr::new(config.listen_ip, config.listen_tcp);
     // The transport shares its port with anybody who also shares it, so a second node would bind without an error. Ask first.
     if config.listen_tcp != 0 {
         TcpListener::bind(address).map_err(|source| listen_error(address, source))?;
     }
-    swarm.listen_on(config.listen_addr()).map_err(|error| listen_error(address, io::Error::other(error)))?;
+    swarm
+        .listen_on(config.listen_addr())
+        .map_err(|error| listen_error(address, io::Error::other(error)))?;
     if let Some(port) = config.listen_quic {
         let address = SocketAddr::new(config.listen_ip, port);
-        let refused = |error: TransportError<io::Error>| StartError::Quic { address, reason: error.to_string() };
+        let refused = |error: TransportError<io::Error>| StartError::Quic {
+            address,
+            reason: error.to_string(),
+        };
         swarm.listen_on(config.quic_addr(port)).map_err(refused)?;
     }
     Ok(swarm)
@@ -138,25 +162,40 @@ fn transport(
     let meter = Meter::new();
     let mut muxer = yamux::Config::default();
     muxer.set_max_num_streams(STREAMS);
-    let tcp = TransportTimeout::with_outgoing_timeout(tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)), CONNECT)
-        .map_err(in_time)
-        .upgrade(Version::V1Lazy)
-        .authenticate(noise::Config::new(identity)?)
-        .multiplex(muxer);
+    let tcp = TransportTimeout::with_outgoing_timeout(
+        tcp::tokio::Transport::new(tcp::Config::new().nodelay(true)),
+        CONNECT,
+    )
+    .map_err(in_time)
+    .upgrade(Version::V1Lazy)
+    .authenticate(noise::Config::new(identity)?)
+    .multiplex(muxer);
     let mut datagrams = quic::Config::new(identity);
     datagrams.handshake_timeout = HANDSHAKE;
     datagrams.max_concurrent_stream_limit = STREAMS as u32;
     (datagrams.max_stream_data, datagrams.max_connection_data) = (QUIC_STREAM, QUIC_CONNECTION);
     let meters = meter.clone();
     // Either of two errors does not tell its cause: a refused dial would not be known for one.
-    let tcp = tcp.map(move |connected, _| guarded(connected, &meter)).map_err(|error| match error {
-        Either::Left(Either::Left(error)) => error,
-        error => io::Error::other(error),
-    });
-    let quic = TransportTimeout::with_outgoing_timeout(quic::tokio::Transport::new(datagrams), QUIC_CONNECT);
+    let tcp = tcp
+        .map(move |connected, _| guarded(connected, &meter))
+        .map_err(|error| match error {
+            Either::Left(Either::Left(error)) => error,
+            error => io::Error::other(error),
+        });
+    let quic = TransportTimeout::with_outgoing_timeout(
+        quic::tokio::Transport::new(datagrams),
+        QUIC_CONNECT,
+    );
     let quic = quic.map(move |connected, _| guarded(connected, &meters));
-    let either = tcp.or_transport(quic.map_err(in_time)).map(|connected, _| connected.into_inner()).map_err(Either::into_inner);
-    let named = dns::tokio::Transport::custom(Gated::new(either.boxed(), rules.clone()), servers, resolving);
+    let either = tcp
+        .or_transport(quic.map_err(in_time))
+        .map(|connected, _| connected.into_inner())
+        .map_err(Either::into_inner);
+    let named = dns::tokio::Transport::custom(
+        Gated::new(either.boxed(), rules.clone()),
+        servers,
+        resolving,
+    );
     Ok(TransportTimeout::new(named, HANDSHAKE).boxed())
 }
 
@@ -181,7 +220,11 @@ where
 fn only(address: SocketAddr) -> ResolverConfig {
     let mut connection = ConnectionConfig::udp();
     connection.port = address.port();
-    ResolverConfig::from_parts(None, Vec::new(), vec![NameServerConfig::new(address.ip(), true, vec![connection])])
+    ResolverConfig::from_parts(
+        None,
+        Vec::new(),
+        vec![NameServerConfig::new(address.ip(), true, vec![connection])],
+    )
 }
 
 #[cfg(test)]
@@ -202,10 +245,25 @@ mod tests {
     /// Whether a dial fails for want of an answer.
     async fn is_dialled_in_vain(address: &str) -> bool {
         let address: Multiaddr = address.parse().unwrap();
-        let mut transport = transport(&Keypair::generate_secp256k1(), &SharedRules::default(), None).unwrap();
-        let how = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
-        let error = transport.dial(address.clone(), how).unwrap().await.expect_err("nobody answers");
-        is_unanswered(&DialError::Transport(vec![(address, TransportError::Other(error))]))
+        let mut transport = transport(
+            &Keypair::generate_secp256k1(),
+            &SharedRules::default(),
+            None,
+        )
+        .unwrap();
+        let how = DialOpts {
+            role: Endpoint::Dialer,
+            port_use: PortUse::New,
+        };
+        let error = transport
+            .dial(address.clone(), how)
+            .unwrap()
+            .await
+            .expect_err("nobody answers");
+        is_unanswered(&DialError::Transport(vec![(
+            address,
+            TransportError::Other(error),
+        )]))
     }
 
     #[tokio::test]
@@ -224,16 +282,33 @@ mod tests {
         let full = socket.listen(1).unwrap();
         let address = full.local_addr().unwrap();
         let mut waiting = Vec::new();
-        while let Ok(stream) = timeout(Duration::from_millis(300), tokio::net::TcpStream::connect(address)).await {
+        while let Ok(stream) = timeout(
+            Duration::from_millis(300),
+            tokio::net::TcpStream::connect(address),
+        )
+        .await
+        {
             waiting.push(stream.unwrap());
         }
         let dark = UdpSocket::bind("127.0.0.1:0").unwrap();
         let rude = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let [tcp, udp, hung_up] = [address, dark.local_addr().unwrap(), rude.local_addr().unwrap()].map(|address| address.port());
-        let (tcp, udp) = (format!("/ip4/127.0.0.1/tcp/{tcp}"), format!("/ip4/127.0.0.1/udp/{udp}/quic-v1"));
+        let [tcp, udp, hung_up] = [
+            address,
+            dark.local_addr().unwrap(),
+            rude.local_addr().unwrap(),
+        ]
+        .map(|address| address.port());
+        let (tcp, udp) = (
+            format!("/ip4/127.0.0.1/tcp/{tcp}"),
+            format!("/ip4/127.0.0.1/udp/{udp}/quic-v1"),
+        );
         tokio::spawn(async move { drop(rude.accept().await) });
         let hung_up = format!("/ip4/127.0.0.1/tcp/{hung_up}");
-        let known = tokio::join!(is_dialled_in_vain(&tcp), is_dialled_in_vain(&udp), is_dialled_in_vain(&hung_up));
+        let known = tokio::join!(
+            is_dialled_in_vain(&tcp),
+            is_dialled_in_vain(&udp),
+            is_dialled_in_vain(&hung_up)
+        );
         assert_eq!(known, (true, true, false));
     }
 }

@@ -20,7 +20,10 @@ impl Words<'_> {
     pub fn b256(self, index: usize) -> Result<B256, AbiError> {
         let start = index.saturating_mul(32);
         let word = self.0.get(start..start.saturating_add(32));
-        word.map(B256::from_slice).ok_or(AbiError::Short { len: self.0.len(), index })
+        word.map(B256::from_slice).ok_or(AbiError::Short {
+            len: self.0.len(),
+            index,
+        })
     }
 
     pub fn u256(self, index: usize) -> Result<U256, AbiError> {
@@ -28,11 +31,15 @@ impl Words<'_> {
     }
 
     pub fn u64(self, index: usize) -> Result<u64, AbiError> {
-        self.u256(index)?.try_into().map_err(|_| AbiError::Padding { index })
+        self.u256(index)?
+            .try_into()
+            .map_err(|_| AbiError::Padding { index })
     }
 
     pub fn u16(self, index: usize) -> Result<u16, AbiError> {
-        self.u256(index)?.try_into().map_err(|_| AbiError::Padding { index })
+        self.u256(index)?
+            .try_into()
+            .map_err(|_| AbiError::Padding { index })
     }
 
     pub fn address(self, index: usize) -> Result<Address, AbiError> {
@@ -56,6 +63,12 @@ mod tests {
         assert_eq!(words.address(0), Err(AbiError::Padding { index: 0 }));
         assert_eq!(words.u256(0), Ok(U256::MAX));
         assert_eq!(words.u256(1), Err(AbiError::Short { len: 63, index: 1 }));
-        assert_eq!(words.u256(usize::MAX), Err(AbiError::Short { len: 63, index: usize::MAX }));
+        assert_eq!(
+            words.u256(usize::MAX),
+            Err(AbiError::Short {
+                len: 63,
+                index: usize::MAX
+            })
+        );
     }
 }

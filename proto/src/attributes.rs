@@ -9,7 +9,9 @@ use crate::{
     fork::{BlobSchedule, Fork, ForkSchedule},
     l1info::{L1InfoError, L1Origin, L2BlockRef, l1_info_tx},
     payload::{BlockId, Payload},
-    system_config::{ConfigUpdateError, FeeScalarError, KARST_UPGRADE_GAS, SystemConfig, SystemConfigError},
+    system_config::{
+        ConfigUpdateError, FeeScalarError, KARST_UPGRADE_GAS, SystemConfig, SystemConfigError,
+    },
     upgrades::upgrade_transactions,
 };
 use alloy_eips::eip2718::Encodable2718;
@@ -42,13 +44,25 @@ pub struct L1Block {
 
 impl L1Block {
     pub fn id(&self) -> BlockId {
-        BlockId { hash: self.hash, number: self.number }
+        BlockId {
+            hash: self.hash,
+            number: self.number,
+        }
     }
 
     /// The price of blob gas, wei; 1 before blobs. `None` if it does not fit 128 bits, which no real chain reaches.
-    pub fn blob_base_fee(&self, schedule: &BlobSchedule, pectra_blob_schedule_time: Option<u64>) -> Option<u128> {
-        let Some(excess) = self.excess_blob_gas else { return Some(1) };
-        fake_exponential(excess, schedule.fraction(self.time, pectra_blob_schedule_time))
+    pub fn blob_base_fee(
+        &self,
+        schedule: &BlobSchedule,
+        pectra_blob_schedule_time: Option<u64>,
+    ) -> Option<u128> {
+        let Some(excess) = self.excess_blob_gas else {
+            return Some(1);
+        };
+        fake_exponential(
+            excess,
+            schedule.fraction(self.time, pectra_blob_schedule_time),
+        )
     }
 }
 
@@ -69,12 +83,18 @@ pub enum AttributesError {
     Parent(#[from] L1InfoError),
     #[error("parent block: {0}")]
     SystemConfig(#[from] SystemConfigError),
-    #[error("L1 origin {origin:?} is neither the origin {parent:?} of the parent block nor its child")]
+    #[error(
+        "L1 origin {origin:?} is neither the origin {parent:?} of the parent block nor its child"
+    )]
     Origin { origin: BlockId, parent: BlockId },
     #[error("the first block of an epoch needs the receipts of its L1 origin")]
     NoReceipts,
     #[error("L2 time {l2_time} is before the time {l1_time} of L1 origin {origin:?}")]
-    Time { l2_time: u64, l1_time: u64, origin: BlockId },
+    Time {
+        l2_time: u64,
+        l1_time: u64,
+        origin: BlockId,
+    },
     #[error(transparent)]
     Deposit(#[from] BlockDepositError),
     #[error(transparent)]
@@ -97,37 +117,76 @@ pub fn attributes(
 ) -> Result<Derived, AttributesError> {
     let parent_ref = L2BlockRef::of(parent, &rollup.genesis)?;
     let mut config = SystemConfig::of(parent, rollup)?;
-    let (parent_time, time) = (parent.timestamp(), parent.timestamp().saturating_add(rollup.block_time));
+    let (parent_time, time) = (
+        parent.timestamp(),
+        parent.timestamp().saturating_add(rollup.block_time),
+    );
 
     let mut deposits = Vec::new();
     let mut ignored = Vec::new();
     let sequence_number = if origin.id() == parent_ref.origin {
         parent_ref.sequence_number.saturating_add(1)
-    } else if origin.parent_hash == parent_ref.origin.hash && origin.number == parent_ref.origin.number.saturating_add(1) {
+    } else if origin.parent_hash == parent_ref.origin.hash
+        && origin.number == parent_ref.origin.number.saturating_add(1)
+    {
         let receipts = receipts.ok_or(AttributesError::NoReceipts)?;
-        let logs = || receipts.iter().map(|(success, logs)| (*success, logs.as_slice()));
+        let logs = || {
+            receipts
+                .iter()
+                .map(|(success, logs)| (*success, logs.as_slice()))
+        };
         deposits = deposits_of_block(logs(), rollup.deposit_contract_address, origin.hash)?;
         ignored = config.apply_receipts(logs(), rollup, origin.time);
         0
     } else {
-        return Err(AttributesError::Origin { origin: origin.id(), parent: parent_ref.origin });
+        return Err(AttributesError::Origin {
+            origin: origin.id(),
+            parent: parent_ref.origin,
+        });
     };
     if time < origin.time {
-        return Err(AttributesError::Time { l2_time: time, l1_time: origin.time, origin: origin.id() });
+        return Err(AttributesError::Time {
+            l2_time: time,
+            l1_time: origin.time,
+            origin: origin.id(),
+        });
     }
 
-    let blob_base_fee =
-        origin.blob_base_fee(schedule, rollup.pectra_blob_schedule_time).ok_or(AttributesError::BlobBaseFee(origin.hash))?;
-    let l1 = L1Origin { hash: origin.hash, number: origin.number, time: origin.time, base_fee: origin.base_fee, blob_base_fee };
-    let info = l1_info_tx(&rollup.forks, &config, &l1, sequence_number, time, parent_time)?;
+    let blob_base_fee = origin
+        .blob_base_fee(schedule, rollup.pectra_blob_schedule_time)
+        .ok_or(AttributesError::BlobBaseFee(origin.hash))?;
+    let l1 = L1Origin {
+        hash: origin.hash,
+        number: origin.number,
+        time: origin.time,
+        base_fee: origin.base_fee,
+        blob_base_fee,
+    };
+    let info = l1_info_tx(
+        &rollup.forks,
+        &config,
+        &l1,
+        sequence_number,
+        time,
+        parent_time,
+    )?;
 
     let activated = activated(&rollup.forks, parent_time, time);
     let mut transactions = vec![encode(&info)];
     transactions.extend(deposits.iter().map(encode));
-    transactions.extend(activated.clone().flat_map(upgrade_transactions).map(|tx| encode(&tx)));
+    transactions.extend(
+        activated
+            .clone()
+            .flat_map(upgrade_transactions)
+            .map(|tx| encode(&tx)),
+    );
 
     // The upgrade brings its own gas (specs: karst, upgrade gas).
-    let upgrade_gas = if activated.clone().any(|fork| fork == Fork::Karst) { KARST_UPGRADE_GAS } else { 0 };
+    let upgrade_gas = if activated.clone().any(|fork| fork == Fork::Karst) {
+        KARST_UPGRADE_GAS
+    } else {
+        0
+    };
     let active = |fork| rollup.forks.is_active(fork, time);
     let attributes = OpPayloadAttributes {
         payload_attributes: PayloadAttributes {
@@ -135,7 +194,8 @@ pub fn attributes(
             prev_randao: origin.mix_hash,
             suggested_fee_recipient: FEE_RECIPIENT,
             withdrawals: active(Fork::Canyon).then(Vec::new),
-            parent_beacon_block_root: active(Fork::Ecotone).then(|| origin.parent_beacon_root.unwrap_or_default()),
+            parent_beacon_block_root: active(Fork::Ecotone)
+                .then(|| origin.parent_beacon_root.unwrap_or_default()),
             ..Default::default()
         },
         transactions: Some(transactions),
@@ -144,7 +204,10 @@ pub fn attributes(
         eip_1559_params: active(Fork::Holocene).then(|| config.eip1559.encode()),
         min_base_fee: active(Fork::Jovian).then_some(config.min_base_fee),
     };
-    Ok(Derived { attributes, ignored })
+    Ok(Derived {
+        attributes,
+        ignored,
+    })
 }
 
 /// Whether a block activates an upgrade that comes with transactions. Such a block takes none from the pool.
@@ -153,8 +216,14 @@ pub fn is_upgrade_block(forks: &ForkSchedule, parent_time: u64, time: u64) -> bo
 }
 
 /// The forks whose first block this is, oldest first.
-fn activated(forks: &ForkSchedule, parent_time: u64, time: u64) -> impl Iterator<Item = Fork> + Clone {
-    Fork::ALL.into_iter().filter(move |fork| forks.activates(*fork, parent_time, time))
+fn activated(
+    forks: &ForkSchedule,
+    parent_time: u64,
+    time: u64,
+) -> impl Iterator<Item = Fork> + Clone {
+    Fork::ALL
+        .into_iter()
+        .filter(move |fork| forks.activates(*fork, parent_time, time))
 }
 
 fn encode(deposit: &TxDeposit) -> Bytes {
@@ -169,7 +238,9 @@ fn fake_exponential(numerator: u64, denominator: u64) -> Option<u128> {
     let mut i = 1u128;
     while term > 0 {
         sum = sum.checked_add(term)?;
-        term = term.checked_mul(numerator)?.checked_div(denominator.checked_mul(i)?)?;
+        term = term
+            .checked_mul(numerator)?
+            .checked_div(denominator.checked_mul(i)?)?;
         i += 1;
     }
     sum.checked_div(denominator)

@@ -112,7 +112,12 @@ struct RollupJson {
     rest: Map<String, Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pectra_blob_schedule_time: Option<u64>,
-    #[serde(rename = "interop_time", alias = "lagoon_time", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "interop_time",
+        alias = "lagoon_time",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     lagoon_time: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     keep_karst_upgrade_gas: bool,
@@ -155,21 +160,51 @@ impl RollupConfig {
         let system = &genesis.system_config;
         let rules = [
             (self.block_time == 0, "block time cannot be 0"),
-            (self.channel_timeout == 0, "channel timeout must be set, this should cover at least a L1 block time"),
-            (self.seq_window_size < 2, "sequencing window size must at least be 2"),
+            (
+                self.channel_timeout == 0,
+                "channel timeout must be set, this should cover at least a L1 block time",
+            ),
+            (
+                self.seq_window_size < 2,
+                "sequencing window size must at least be 2",
+            ),
             (genesis.l1.hash.is_zero(), "genesis L1 hash cannot be empty"),
             (genesis.l2.hash.is_zero(), "genesis L2 hash cannot be empty"),
-            (genesis.l1.hash == genesis.l2.hash, "achievement get! rollup inception: L1 and L2 genesis cannot be the same"),
+            (
+                genesis.l1.hash == genesis.l2.hash,
+                "achievement get! rollup inception: L1 and L2 genesis cannot be the same",
+            ),
             (genesis.l2_time == 0, "missing L2 genesis time"),
-            (system.batcher_addr.is_zero(), "missing genesis system config batcher address"),
-            (system.scalar == B256::ZERO, "missing genesis system config scalar"),
-            (system.gas_limit == 0, "missing genesis system config gas limit"),
-            (self.batch_inbox_address.is_zero(), "missing batch inbox address"),
-            (self.deposit_contract_address.is_zero(), "missing deposit contract address"),
-            (self.l1_system_config_address.is_zero(), "missing L1 system config address"),
+            (
+                system.batcher_addr.is_zero(),
+                "missing genesis system config batcher address",
+            ),
+            (
+                system.scalar == B256::ZERO,
+                "missing genesis system config scalar",
+            ),
+            (
+                system.gas_limit == 0,
+                "missing genesis system config gas limit",
+            ),
+            (
+                self.batch_inbox_address.is_zero(),
+                "missing batch inbox address",
+            ),
+            (
+                self.deposit_contract_address.is_zero(),
+                "missing deposit contract address",
+            ),
+            (
+                self.l1_system_config_address.is_zero(),
+                "missing L1 system config address",
+            ),
             (self.l1_chain_id == 0, "L1 chain ID must be positive"),
             (self.l2_chain_id == 0, "L2 chain ID must be positive"),
-            (self.l1_chain_id == self.l2_chain_id, "L1 and L2 chain IDs must be different"),
+            (
+                self.l1_chain_id == self.l2_chain_id,
+                "L1 and L2 chain IDs must be different",
+            ),
         ];
         if let Some((_, rule)) = rules.into_iter().find(|(broken, _)| *broken) {
             return Err(ConfigError::Invalid(rule));
@@ -192,7 +227,12 @@ impl TryFrom<RollupJson> for RollupConfig {
                 None | Some(Value::Null) => None,
                 Some(value) => match value.as_u64() {
                     Some(time) => Some(time),
-                    None => return Err(ConfigError::ForkTime { key: key(fork), value: value.clone() }),
+                    None => {
+                        return Err(ConfigError::ForkTime {
+                            key: key(fork),
+                            value: value.clone(),
+                        });
+                    }
                 },
             };
             forks = forks.with(fork, time);
@@ -227,7 +267,9 @@ impl TryFrom<RollupJson> for RollupConfig {
 impl From<&RollupConfig> for RollupJson {
     fn from(config: &RollupConfig) -> Self {
         let times = Fork::ALL.into_iter().filter(|fork| *fork != Fork::Bedrock);
-        let rest = times.filter_map(|fork| Some((key(fork), config.forks.time(fork)?.into()))).collect();
+        let rest = times
+            .filter_map(|fork| Some((key(fork), config.forks.time(fork)?.into())))
+            .collect();
         Self {
             genesis: config.genesis.clone(),
             block_time: config.block_time,
@@ -304,7 +346,10 @@ mod tests {
     fn full() -> RollupConfig {
         let mut config = read(|_| {}).unwrap();
         config.forks = ForkSchedule::from_genesis(Fork::Karst);
-        config.genesis.system_config.eip1559 = crate::system_config::Eip1559Params { denominator: 250, elasticity: 6 };
+        config.genesis.system_config.eip1559 = crate::system_config::Eip1559Params {
+            denominator: 250,
+            elasticity: 6,
+        };
         config.genesis.system_config.operator_fee_scalar = 1;
         config.genesis.system_config.operator_fee_constant = u64::MAX;
         config.genesis.system_config.min_base_fee = 2;
@@ -318,8 +363,11 @@ mod tests {
             challenge_window: 11,
             resolve_window: 12,
         });
-        config.chain_op_config =
-            Some(ChainOpConfig { eip1559_elasticity: 6, eip1559_denominator: 50, eip1559_denominator_canyon: Some(250) });
+        config.chain_op_config = Some(ChainOpConfig {
+            eip1559_elasticity: 6,
+            eip1559_denominator: 50,
+            eip1559_denominator_canyon: Some(250),
+        });
         config
     }
 
@@ -368,15 +416,31 @@ mod tests {
                     "daFootprintGasScalar",
                 ],
             ),
-            ("/alt_da", &["da_challenge_contract_address", "da_commitment_type", "da_challenge_window", "da_resolve_window"]),
-            ("/chain_op_config", &["eip1559Elasticity", "eip1559Denominator", "eip1559DenominatorCanyon"]),
+            (
+                "/alt_da",
+                &[
+                    "da_challenge_contract_address",
+                    "da_commitment_type",
+                    "da_challenge_window",
+                    "da_resolve_window",
+                ],
+            ),
+            (
+                "/chain_op_config",
+                &[
+                    "eip1559Elasticity",
+                    "eip1559Denominator",
+                    "eip1559DenominatorCanyon",
+                ],
+            ),
         ];
         let written: Value = serde_json::from_str(&full().to_json()).unwrap();
         let forks: Vec<String> = Fork::ALL.into_iter().map(key).collect();
         for (pointer, fields) in allowed {
             let object = written.pointer(pointer).unwrap().as_object().unwrap();
             for name in object.keys() {
-                let known = fields.contains(&name.as_str()) || pointer.is_empty() && forks.contains(name);
+                let known =
+                    fields.contains(&name.as_str()) || pointer.is_empty() && forks.contains(name);
                 assert!(known, "{pointer}/{name}");
             }
         }
@@ -384,9 +448,18 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_ignored_and_both_names_of_the_last_fork_are_known() {
-        assert_eq!(read(|d| d["mystery"] = json!({ "a": 1 })).unwrap(), read(|_| {}).unwrap());
-        assert_eq!(read(|d| d["lagoon_time"] = json!(5)).unwrap().lagoon_time, Some(5));
-        assert_eq!(read(|d| d["interop_time"] = json!(5)).unwrap().lagoon_time, Some(5));
+        assert_eq!(
+            read(|d| d["mystery"] = json!({ "a": 1 })).unwrap(),
+            read(|_| {}).unwrap()
+        );
+        assert_eq!(
+            read(|d| d["lagoon_time"] = json!(5)).unwrap().lagoon_time,
+            Some(5)
+        );
+        assert_eq!(
+            read(|d| d["interop_time"] = json!(5)).unwrap().lagoon_time,
+            Some(5)
+        );
     }
 
     #[test]
@@ -396,7 +469,10 @@ mod tests {
             d["da_challenge_window"] = json!(13);
         });
         assert_eq!(config.unwrap().alt_da.unwrap().challenge_window, 13);
-        assert_eq!(read(|d| d["use_plasma"] = json!(false)).unwrap().alt_da, None);
+        assert_eq!(
+            read(|d| d["use_plasma"] = json!(false)).unwrap().alt_da,
+            None
+        );
     }
 
     #[test]
@@ -404,38 +480,100 @@ mod tests {
         type Edit = fn(&mut Value);
         let cases: [(Edit, &str); 18] = [
             (|d| d["block_time"] = json!(0), "block time cannot be 0"),
-            (|d| d["channel_timeout"] = json!(0), "channel timeout must be set"),
-            (|d| d["seq_window_size"] = json!(1), "sequencing window size must at least be 2"),
-            (|d| d["genesis"]["l1"]["hash"] = json!(B256::ZERO), "genesis L1 hash cannot be empty"),
-            (|d| d["genesis"]["l2"]["hash"] = json!(B256::ZERO), "genesis L2 hash cannot be empty"),
-            (|d| d["genesis"]["l2"]["hash"] = d["genesis"]["l1"]["hash"].clone(), "L1 and L2 genesis cannot be the same"),
-            (|d| d["genesis"]["l2_time"] = json!(0), "missing L2 genesis time"),
+            (
+                |d| d["channel_timeout"] = json!(0),
+                "channel timeout must be set",
+            ),
+            (
+                |d| d["seq_window_size"] = json!(1),
+                "sequencing window size must at least be 2",
+            ),
+            (
+                |d| d["genesis"]["l1"]["hash"] = json!(B256::ZERO),
+                "genesis L1 hash cannot be empty",
+            ),
+            (
+                |d| d["genesis"]["l2"]["hash"] = json!(B256::ZERO),
+                "genesis L2 hash cannot be empty",
+            ),
+            (
+                |d| d["genesis"]["l2"]["hash"] = d["genesis"]["l1"]["hash"].clone(),
+                "L1 and L2 genesis cannot be the same",
+            ),
+            (
+                |d| d["genesis"]["l2_time"] = json!(0),
+                "missing L2 genesis time",
+            ),
             (
                 |d| d["genesis"]["system_config"]["batcherAddr"] = json!(Address::ZERO),
                 "missing genesis system config batcher address",
             ),
-            (|d| d["genesis"]["system_config"]["scalar"] = json!(B256::ZERO), "missing genesis system config scalar"),
-            (|d| d["genesis"]["system_config"]["gasLimit"] = json!(0), "missing genesis system config gas limit"),
-            (|d| d["batch_inbox_address"] = json!(Address::ZERO), "missing batch inbox address"),
-            (|d| d["deposit_contract_address"] = json!(Address::ZERO), "missing deposit contract address"),
-            (|d| d["l1_system_config_address"] = json!(Address::ZERO), "missing L1 system config address"),
-            (|d| d["l1_chain_id"] = json!(0), "L1 chain ID must be positive"),
-            (|d| d["l2_chain_id"] = json!(0), "L2 chain ID must be positive"),
-            (|d| d["l2_chain_id"] = json!(900), "L1 and L2 chain IDs must be different"),
-            (|d| d["canyon_time"] = json!("soon"), "canyon_time is \"soon\", neither seconds nor null"),
-            (|d| d["ecotone_time"] = json!(8), "fork ecotone set (to 8), but prior fork delta missing"),
+            (
+                |d| d["genesis"]["system_config"]["scalar"] = json!(B256::ZERO),
+                "missing genesis system config scalar",
+            ),
+            (
+                |d| d["genesis"]["system_config"]["gasLimit"] = json!(0),
+                "missing genesis system config gas limit",
+            ),
+            (
+                |d| d["batch_inbox_address"] = json!(Address::ZERO),
+                "missing batch inbox address",
+            ),
+            (
+                |d| d["deposit_contract_address"] = json!(Address::ZERO),
+                "missing deposit contract address",
+            ),
+            (
+                |d| d["l1_system_config_address"] = json!(Address::ZERO),
+                "missing L1 system config address",
+            ),
+            (
+                |d| d["l1_chain_id"] = json!(0),
+                "L1 chain ID must be positive",
+            ),
+            (
+                |d| d["l2_chain_id"] = json!(0),
+                "L2 chain ID must be positive",
+            ),
+            (
+                |d| d["l2_chain_id"] = json!(900),
+                "L1 and L2 chain IDs must be different",
+            ),
+            (
+                |d| d["canyon_time"] = json!("soon"),
+                "canyon_time is \"soon\", neither seconds nor null",
+            ),
+            (
+                |d| d["ecotone_time"] = json!(8),
+                "fork ecotone set (to 8), but prior fork delta missing",
+            ),
         ];
         for (edit, sentence) in cases {
             let error = read(edit).unwrap_err().to_string();
-            assert!(error.contains(sentence), "{error:?} instead of {sentence:?}");
+            assert!(
+                error.contains(sentence),
+                "{error:?} instead of {sentence:?}"
+            );
         }
     }
 
     #[test]
     fn hostile_documents_are_errors() {
         let deep = "[".repeat(100_000);
-        for text in ["", "{}", "null", "[]", "{\"genesis\":", "\u{0}", deep.as_str()] {
-            assert!(matches!(RollupConfig::from_json(text), Err(ConfigError::Json(_))));
+        for text in [
+            "",
+            "{}",
+            "null",
+            "[]",
+            "{\"genesis\":",
+            "\u{0}",
+            deep.as_str(),
+        ] {
+            assert!(matches!(
+                RollupConfig::from_json(text),
+                Err(ConfigError::Json(_))
+            ));
         }
         assert!(read(|d| d["block_time"] = json!(-1)).is_err());
         assert!(read(|d| d["canyon_time"] = json!(-1)).is_err());

@@ -9,7 +9,8 @@ use op_alloy_consensus::{L1InfoDepositSource, TxDeposit, UpgradeDepositSource, U
 use thiserror::Error;
 
 /// `keccak("TransactionDeposited(address,address,uint256,bytes)")`.
-pub const DEPOSIT_EVENT: B256 = b256!("b3813568d9991fc951961fcb4c784893574240a28925604d09fc577c55bb7c32");
+pub const DEPOSIT_EVENT: B256 =
+    b256!("b3813568d9991fc951961fcb4c784893574240a28925604d09fc577c55bb7c32");
 
 /// mint, value, gas and the creation byte.
 const MIN_OPAQUE_LEN: usize = 32 + 32 + 8 + 1;
@@ -79,13 +80,21 @@ pub fn deposits_of_block<'a>(
         .zip(0..)
         .filter(|((success, log), _)| *success && is_deposit(log, contract))
         .map(|((_, log), log_index)| {
-            deposit_from_log(log, l1_block_hash, log_index).map_err(|cause| BlockDepositError { l1_block_hash, log_index, cause })
+            deposit_from_log(log, l1_block_hash, log_index).map_err(|cause| BlockDepositError {
+                l1_block_hash,
+                log_index,
+                cause,
+            })
         })
         .collect()
 }
 
 /// The transaction that a deposit log stands for. The address of the log is not looked at.
-pub fn deposit_from_log(log: &Log, l1_block_hash: B256, log_index: u64) -> Result<TxDeposit, DepositError> {
+pub fn deposit_from_log(
+    log: &Log,
+    l1_block_hash: B256,
+    log_index: u64,
+) -> Result<TxDeposit, DepositError> {
     let &[event, from, to, version] = log.topics() else {
         return Err(DepositError::Topics(log.topics().len()));
     };
@@ -99,12 +108,19 @@ pub fn deposit_from_log(log: &Log, l1_block_hash: B256, log_index: u64) -> Resul
     if opaque.len() < MIN_OPAQUE_LEN {
         return Err(DepositError::Short(opaque.len()));
     }
-    let (mint, value) = (U256::from_be_slice(&opaque[..32]), U256::from_be_slice(&opaque[32..64]));
+    let (mint, value) = (
+        U256::from_be_slice(&opaque[..32]),
+        U256::from_be_slice(&opaque[32..64]),
+    );
     let (gas, is_creation) = (&opaque[64..72], opaque[72] != 0);
     Ok(TxDeposit {
         source_hash: user_source_hash(l1_block_hash, log_index),
         from: Address::from_word(from),
-        to: if is_creation { TxKind::Create } else { TxKind::Call(Address::from_word(to)) },
+        to: if is_creation {
+            TxKind::Create
+        } else {
+            TxKind::Call(Address::from_word(to))
+        },
         mint: mint.try_into().map_err(|_| DepositError::Mint)?,
         value,
         gas_limit: gas.iter().fold(0, |gas, byte| gas << 8 | u64::from(*byte)),
@@ -124,8 +140,13 @@ fn opaque_data(data: &[u8]) -> Result<&[u8], DepositError> {
         return Err(DepositError::Offset(offset));
     }
     let content = &data[64..];
-    let length = usize::try_from(claimed).ok().filter(|len| *len <= content.len() && content.len() - len < 32);
-    let length = length.ok_or(DepositError::Length { claimed, field: content.len() })?;
+    let length = usize::try_from(claimed)
+        .ok()
+        .filter(|len| *len <= content.len() && content.len() - len < 32);
+    let length = length.ok_or(DepositError::Length {
+        claimed,
+        field: content.len(),
+    })?;
     Ok(&content[..length])
 }
 
@@ -144,11 +165,23 @@ pub fn deposit_to_log(contract: Address, deposit: &TxDeposit) -> Log {
         &deposit.input,
     ]
     .concat();
-    let mut data = [B256::from(U256::from(32)), B256::from(U256::from(opaque.len()))].concat();
+    let mut data = [
+        B256::from(U256::from(32)),
+        B256::from(U256::from(opaque.len())),
+    ]
+    .concat();
     data.extend_from_slice(&opaque);
     data.resize(data.len().next_multiple_of(32), 0);
-    let topics = vec![DEPOSIT_EVENT, deposit.from.into_word(), to.into_word(), B256::ZERO];
-    Log { address: contract, data: LogData::new_unchecked(topics, data.into()) }
+    let topics = vec![
+        DEPOSIT_EVENT,
+        deposit.from.into_word(),
+        to.into_word(),
+        B256::ZERO,
+    ];
+    Log {
+        address: contract,
+        data: LogData::new_unchecked(topics, data.into()),
+    }
 }
 
 #[cfg(test)]
@@ -183,40 +216,85 @@ mod tests {
 
     fn with_topics(topics: Vec<B256>) -> Result<TxDeposit, DepositError> {
         let log = deposit_to_log(CONTRACT, &deposit());
-        let log = Log { address: CONTRACT, data: LogData::new_unchecked(topics, log.data.data) };
+        let log = Log {
+            address: CONTRACT,
+            data: LogData::new_unchecked(topics, log.data.data),
+        };
         deposit_from_log(&log, L1_HASH, 0)
     }
 
     #[test]
     fn the_event_is_what_solidity_hashes() {
-        assert_eq!(DEPOSIT_EVENT, keccak256("TransactionDeposited(address,address,uint256,bytes)"));
+        assert_eq!(
+            DEPOSIT_EVENT,
+            keccak256("TransactionDeposited(address,address,uint256,bytes)")
+        );
     }
 
     #[test]
     fn every_rule_about_topics_holds() {
-        let [from, to] = [Address::repeat_byte(1).into_word(), Address::repeat_byte(2).into_word()];
-        assert_eq!(with_topics(vec![DEPOSIT_EVENT, from, to, B256::ZERO]), Ok(deposit()));
-        assert_eq!(with_topics(vec![DEPOSIT_EVENT, from, to]), Err(DepositError::Topics(3)));
-        assert_eq!(with_topics(vec![DEPOSIT_EVENT, from, to, B256::ZERO, B256::ZERO]), Err(DepositError::Topics(5)));
-        assert_eq!(with_topics(vec![L1_HASH, from, to, B256::ZERO]), Err(DepositError::Event));
+        let [from, to] = [
+            Address::repeat_byte(1).into_word(),
+            Address::repeat_byte(2).into_word(),
+        ];
+        assert_eq!(
+            with_topics(vec![DEPOSIT_EVENT, from, to, B256::ZERO]),
+            Ok(deposit())
+        );
+        assert_eq!(
+            with_topics(vec![DEPOSIT_EVENT, from, to]),
+            Err(DepositError::Topics(3))
+        );
+        assert_eq!(
+            with_topics(vec![DEPOSIT_EVENT, from, to, B256::ZERO, B256::ZERO]),
+            Err(DepositError::Topics(5))
+        );
+        assert_eq!(
+            with_topics(vec![L1_HASH, from, to, B256::ZERO]),
+            Err(DepositError::Event)
+        );
         let one = B256::with_last_byte(1);
-        assert_eq!(with_topics(vec![DEPOSIT_EVENT, from, to, one]), Err(DepositError::Version(one)));
+        assert_eq!(
+            with_topics(vec![DEPOSIT_EVENT, from, to, one]),
+            Err(DepositError::Version(one))
+        );
     }
 
     #[test]
     fn every_rule_about_data_holds() {
         assert_eq!(with_data(|_| {}), Ok(deposit()));
-        assert_eq!(with_data(|data| data.clear()), Err(AbiError::Short { len: 0, index: 0 }.into()));
-        assert_eq!(with_data(|data| data.truncate(63)), Err(AbiError::Short { len: 63, index: 1 }.into()));
-        assert_eq!(with_data(|data| data.push(0)), Err(DepositError::Unaligned(161)));
-        assert_eq!(with_data(|data| data[31] = 64), Err(DepositError::Offset(U256::from(64))));
+        assert_eq!(
+            with_data(|data| data.clear()),
+            Err(AbiError::Short { len: 0, index: 0 }.into())
+        );
+        assert_eq!(
+            with_data(|data| data.truncate(63)),
+            Err(AbiError::Short { len: 63, index: 1 }.into())
+        );
+        assert_eq!(
+            with_data(|data| data.push(0)),
+            Err(DepositError::Unaligned(161))
+        );
+        assert_eq!(
+            with_data(|data| data[31] = 64),
+            Err(DepositError::Offset(U256::from(64)))
+        );
         // 78 bytes in 96: neither more than the field nor a whole word of padding.
-        let length = |claimed: u64| DepositError::Length { claimed: U256::from(claimed), field: 96 };
+        let length = |claimed: u64| DepositError::Length {
+            claimed: U256::from(claimed),
+            field: 96,
+        };
         assert_eq!(with_data(|data| data[63] = 97), Err(length(97)));
         assert_eq!(with_data(|data| data[63] = 64), Err(length(64)));
         assert!(with_data(|data| data[63] = 96).is_ok());
         let huge = with_data(|data| data[32..64].fill(0xff));
-        assert_eq!(huge, Err(DepositError::Length { claimed: U256::MAX, field: 96 }));
+        assert_eq!(
+            huge,
+            Err(DepositError::Length {
+                claimed: U256::MAX,
+                field: 96
+            })
+        );
         let short = with_data(|data| {
             data[63] = 72;
         });
@@ -229,9 +307,18 @@ mod tests {
     #[test]
     fn a_block_counts_all_logs_and_takes_the_deposits_of_successful_receipts() {
         let log = deposit_to_log(CONTRACT, &deposit());
-        let other_contract = Log { address: Address::ZERO, ..log.clone() };
-        let other_event = Log { address: CONTRACT, data: LogData::new_unchecked(vec![L1_HASH], Bytes::new()) };
-        let no_topics = Log { address: CONTRACT, data: LogData::default() };
+        let other_contract = Log {
+            address: Address::ZERO,
+            ..log.clone()
+        };
+        let other_event = Log {
+            address: CONTRACT,
+            data: LogData::new_unchecked(vec![L1_HASH], Bytes::new()),
+        };
+        let no_topics = Log {
+            address: CONTRACT,
+            data: LogData::default(),
+        };
         let receipts: [(bool, &[Log]); 4] = [
             (true, &[other_contract, other_event]),
             (false, std::slice::from_ref(&log)),
@@ -240,13 +327,19 @@ mod tests {
         ];
         let deposits = deposits_of_block(receipts, CONTRACT, L1_HASH).unwrap();
         let sources: Vec<_> = deposits.iter().map(|deposit| deposit.source_hash).collect();
-        assert_eq!(sources, [user_source_hash(L1_HASH, 4), user_source_hash(L1_HASH, 5)]);
+        assert_eq!(
+            sources,
+            [user_source_hash(L1_HASH, 4), user_source_hash(L1_HASH, 5)]
+        );
     }
 
     #[test]
     fn one_malformed_deposit_fails_the_block_and_is_named() {
         let good = deposit_to_log(CONTRACT, &deposit());
-        let bad = Log { address: CONTRACT, data: LogData::new_unchecked(vec![DEPOSIT_EVENT], Bytes::new()) };
+        let bad = Log {
+            address: CONTRACT,
+            data: LogData::new_unchecked(vec![DEPOSIT_EVENT], Bytes::new()),
+        };
         let error = deposits_of_block([(true, &[good, bad][..])], CONTRACT, L1_HASH).unwrap_err();
         assert_eq!((error.log_index, error.cause), (1, DepositError::Topics(1)));
     }

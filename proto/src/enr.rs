@@ -22,7 +22,10 @@ pub struct OpStack {
 
 impl OpStack {
     pub fn new(chain_id: u64) -> Self {
-        Self { chain_id, version: VERSION }
+        Self {
+            chain_id,
+            version: VERSION,
+        }
     }
 
     /// The RLP of the entry's value.
@@ -38,7 +41,10 @@ impl OpStack {
     /// `None` for what is no byte string, or does not begin with two numbers of 64 bits.
     pub fn from_rlp(mut rlp: &[u8]) -> Option<Self> {
         let mut bytes = Header::decode_bytes(&mut rlp, false).ok()?;
-        Some(Self { chain_id: take_varint(&mut bytes)?, version: take_varint(&mut bytes)? })
+        Some(Self {
+            chain_id: take_varint(&mut bytes)?,
+            version: take_varint(&mut bytes)?,
+        })
     }
 }
 
@@ -56,7 +62,9 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
         let (byte, rest) = bytes.split_first()?;
         *bytes = rest;
         let low = u64::from(byte & 0x7f);
-        value |= low.checked_shl(7 * place as u32).filter(|shifted| shifted >> (7 * place) == low)?;
+        value |= low
+            .checked_shl(7 * place as u32)
+            .filter(|shifted| shifted >> (7 * place) == low)?;
         if byte & 0x80 == 0 {
             return Some(value);
         }
@@ -70,7 +78,9 @@ mod tests {
 
     #[test]
     fn values_of_the_network() {
-        let Some(text) = starling_testkit::fixture_text("p2p-wire/opstack-enr-value.json") else { return };
+        let Some(text) = starling_testkit::fixture_text("p2p-wire/opstack-enr-value.json") else {
+            return;
+        };
         let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let vectors = json["vectors"].as_array().expect("vectors");
         assert!(vectors.len() > 5);
@@ -87,10 +97,22 @@ mod tests {
 
     #[test]
     fn what_follows_is_ignored_and_what_is_short_or_too_large_refused() {
-        assert_eq!(OpStack::from_rlp(&[0x84, 0x0a, 0x00, 0xff, 0xff]), Some(OpStack::new(10)));
+        assert_eq!(
+            OpStack::from_rlp(&[0x84, 0x0a, 0x00, 0xff, 0xff]),
+            Some(OpStack::new(10))
+        );
         let too_large = [&[0x8b][..], &[0xff; 9], &[0x02, 0x00]].concat();
         let endless = [&[0x8c][..], &[0xff; 12]].concat();
-        for bad in [&[][..], &[0x0a], &[0x80], &[0x82, 0x0a], &[0x82, 0x8a, 0x80], &[0xc2, 0x0a, 0x00], &too_large, &endless] {
+        for bad in [
+            &[][..],
+            &[0x0a],
+            &[0x80],
+            &[0x82, 0x0a],
+            &[0x82, 0x8a, 0x80],
+            &[0xc2, 0x0a, 0x00],
+            &too_large,
+            &endless,
+        ] {
             assert_eq!(OpStack::from_rlp(bad), None, "{bad:02x?}");
         }
     }

@@ -65,9 +65,20 @@ impl Fork {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ForkOrderError {
     #[error("fork {later} set (to {time}), but prior fork {earlier} missing")]
-    Missing { later: &'static str, time: u64, earlier: &'static str },
-    #[error("fork {later} set to {time}, but prior fork {earlier} has higher offset {earlier_time}")]
-    Decreasing { later: &'static str, time: u64, earlier: &'static str, earlier_time: u64 },
+    Missing {
+        later: &'static str,
+        time: u64,
+        earlier: &'static str,
+    },
+    #[error(
+        "fork {later} set to {time}, but prior fork {earlier} has higher offset {earlier_time}"
+    )]
+    Decreasing {
+        later: &'static str,
+        time: u64,
+        earlier: &'static str,
+        earlier_time: u64,
+    },
 }
 
 /// When each fork of an OP chain becomes active, by L2 timestamp in Unix seconds; `None` is never.
@@ -95,18 +106,33 @@ impl ForkSchedule {
     /// The schedule with these times, and Bedrock (which has no configuration key) from genesis on. Forks not named are never.
     pub fn from_times(times: impl IntoIterator<Item = (Fork, Option<u64>)>) -> Self {
         let bedrock = Self::default().with(Fork::Bedrock, Some(0));
-        times.into_iter().fold(bedrock, |schedule, (fork, time)| schedule.with(fork, time))
+        times
+            .into_iter()
+            .fold(bedrock, |schedule, (fork, time)| schedule.with(fork, time))
     }
 
     /// Checks the order of the forks after Bedrock: every earlier one set, times not decreasing.
     pub fn validate(&self) -> Result<(), ForkOrderError> {
         for pair in Fork::ALL[Fork::Regolith as usize..].windows(2) {
             let (earlier, later) = (pair[0].name(), pair[1].name());
-            let Some(time) = self.time(pair[1]) else { continue };
+            let Some(time) = self.time(pair[1]) else {
+                continue;
+            };
             match self.time(pair[0]) {
-                None => return Err(ForkOrderError::Missing { later, time, earlier }),
+                None => {
+                    return Err(ForkOrderError::Missing {
+                        later,
+                        time,
+                        earlier,
+                    });
+                }
                 Some(earlier_time) if earlier_time > time => {
-                    return Err(ForkOrderError::Decreasing { later, time, earlier, earlier_time });
+                    return Err(ForkOrderError::Decreasing {
+                        later,
+                        time,
+                        earlier,
+                        earlier_time,
+                    });
                 }
                 Some(_) => {}
             }
@@ -126,7 +152,11 @@ impl ForkSchedule {
 
     /// The newest active fork. Bedrock when nothing else is.
     pub fn at(&self, timestamp: u64) -> Fork {
-        Fork::ALL.into_iter().rev().find(|fork| self.is_active(*fork, timestamp)).unwrap_or(Fork::Bedrock)
+        Fork::ALL
+            .into_iter()
+            .rev()
+            .find(|fork| self.is_active(*fork, timestamp))
+            .unwrap_or(Fork::Bedrock)
     }
 
     /// Whether a block at `timestamp` on a parent at `parent` is the first under `fork`. A fork active at genesis has no
@@ -138,7 +168,9 @@ impl ForkSchedule {
     /// The oldest fork on which two schedules disagree for blocks up to this time.
     pub fn conflict(&self, other: &Self, until: u64) -> Option<Fork> {
         let passed = |time: Option<u64>| time.filter(|time| *time <= until);
-        Fork::ALL.into_iter().find(|fork| passed(self.time(*fork)) != passed(other.time(*fork)))
+        Fork::ALL
+            .into_iter()
+            .find(|fork| passed(self.time(*fork)) != passed(other.time(*fork)))
     }
 
     /// Whether a block at `timestamp` is exactly at the time of `fork`. An irregular change of state (Canyon's create2deployer) goes
@@ -210,8 +242,16 @@ impl BlobSchedule {
             11_155_111 => fork.sepolia_activation_timestamp(),
             _ => None,
         };
-        let steps = [(Cancun, Self::CANCUN), (Prague, Self::PRAGUE), (Bpo1, Self::BPO1), (Bpo2, Self::BPO2)];
-        let steps: Vec<_> = steps.into_iter().filter_map(|(fork, fraction)| Some((time(fork)?, fraction))).collect();
+        let steps = [
+            (Cancun, Self::CANCUN),
+            (Prague, Self::PRAGUE),
+            (Bpo1, Self::BPO1),
+            (Bpo2, Self::BPO2),
+        ];
+        let steps: Vec<_> = steps
+            .into_iter()
+            .filter_map(|(fork, fraction)| Some((time(fork)?, fraction)))
+            .collect();
         (!steps.is_empty()).then(|| Self::new(steps))
     }
 
@@ -221,16 +261,22 @@ impl BlobSchedule {
         if pectra_blob_schedule_time.is_some_and(|time| l1_time < time) {
             return Self::CANCUN;
         }
-        self.steps.iter().rev().find(|(from, _)| l1_time >= *from).map_or(Self::CANCUN, |(_, fraction)| *fraction)
+        self.steps
+            .iter()
+            .rev()
+            .find(|(from, _)| l1_time >= *from)
+            .map_or(Self::CANCUN, |(_, fraction)| *fraction)
     }
 }
 
 /// Before the merge an Ethereum fork is a block number, and the chains here begin after all of those.
 fn before_merge(fork: EthereumHardfork) -> ForkCondition {
     match fork {
-        EthereumHardfork::Paris => {
-            ForkCondition::TTD { activation_block_number: 0, fork_block: Some(0), total_difficulty: Default::default() }
-        }
+        EthereumHardfork::Paris => ForkCondition::TTD {
+            activation_block_number: 0,
+            fork_block: Some(0),
+            total_difficulty: Default::default(),
+        },
         fork if fork < EthereumHardfork::Paris => ForkCondition::ZERO_BLOCK,
         _ => ForkCondition::Never,
     }
@@ -289,7 +335,11 @@ mod tests {
 
     /// Every fork 100 seconds after the one before it; Regolith at 100.
     fn staircase() -> ForkSchedule {
-        ForkSchedule::from_times(Fork::ALL.into_iter().map(|fork| (fork, Some(fork as u64 * 100))))
+        ForkSchedule::from_times(
+            Fork::ALL
+                .into_iter()
+                .map(|fork| (fork, Some(fork as u64 * 100))),
+        )
     }
 
     #[test]
@@ -301,13 +351,19 @@ mod tests {
         assert_eq!(forks.at(u64::MAX), Fork::Karst);
         assert!(forks.activates(Fork::Canyon, 199, 201));
         assert!(!forks.activates(Fork::Canyon, 201, 203));
-        assert!(!ForkSchedule::from_genesis(Fork::Karst).activates(Fork::Karst, 0, 2), "active at genesis never activates");
+        assert!(
+            !ForkSchedule::from_genesis(Fork::Karst).activates(Fork::Karst, 0, 2),
+            "active at genesis never activates"
+        );
     }
 
     #[test]
     fn envelopes_change_with_canyon_ecotone_and_isthmus_only() {
         let forks = staircase();
-        let versions: Vec<_> = Fork::ALL.into_iter().map(|fork| forks.payload_version(fork as u64 * 100) as u8).collect();
+        let versions: Vec<_> = Fork::ALL
+            .into_iter()
+            .map(|fork| forks.payload_version(fork as u64 * 100) as u8)
+            .collect();
         assert_eq!(versions, [0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3]);
     }
 
@@ -315,9 +371,27 @@ mod tests {
     fn public_l1_chains_have_their_blob_schedules() {
         // geth 1.17, params/config.go.
         for (chain_id, cancun, prague, bpo1, bpo2) in [
-            (1, 1_710_338_135, 1_746_612_311, 1_765_290_071, 1_767_747_671),
-            (11_155_111, 1_706_655_072, 1_741_159_776, 1_761_017_184, 1_761_607_008),
-            (17_000, 1_707_305_664, 1_740_434_112, 1_759_800_000, 1_760_389_824),
+            (
+                1,
+                1_710_338_135,
+                1_746_612_311,
+                1_765_290_071,
+                1_767_747_671,
+            ),
+            (
+                11_155_111,
+                1_706_655_072,
+                1_741_159_776,
+                1_761_017_184,
+                1_761_607_008,
+            ),
+            (
+                17_000,
+                1_707_305_664,
+                1_740_434_112,
+                1_759_800_000,
+                1_760_389_824,
+            ),
             (560_048, 0, 1_742_999_832, 1_762_365_720, 1_762_955_544),
         ] {
             let steps = vec![
@@ -326,7 +400,11 @@ mod tests {
                 (bpo1, BlobSchedule::BPO1),
                 (bpo2, BlobSchedule::BPO2),
             ];
-            assert_eq!(BlobSchedule::of_chain(chain_id), Some(BlobSchedule::new(steps)), "{chain_id}");
+            assert_eq!(
+                BlobSchedule::of_chain(chain_id),
+                Some(BlobSchedule::new(steps)),
+                "{chain_id}"
+            );
         }
         assert_eq!(BlobSchedule::of_chain(900), None);
     }
@@ -345,11 +423,26 @@ mod tests {
         assert_eq!(ForkSchedule::default().validate(), Ok(()));
         assert_eq!(ForkSchedule::from_genesis(Fork::Jovian).validate(), Ok(()));
         let gap = staircase().with(Fork::Jovian, None).validate().unwrap_err();
-        assert_eq!(gap.to_string(), "fork karst set (to 1000), but prior fork jovian missing");
-        let back = staircase().with(Fork::Karst, Some(899)).validate().unwrap_err();
-        assert_eq!(back.to_string(), "fork karst set to 899, but prior fork jovian has higher offset 900");
-        let first = ForkSchedule::default().with(Fork::Canyon, Some(0)).validate().unwrap_err();
-        assert_eq!(first.to_string(), "fork canyon set (to 0), but prior fork regolith missing");
+        assert_eq!(
+            gap.to_string(),
+            "fork karst set (to 1000), but prior fork jovian missing"
+        );
+        let back = staircase()
+            .with(Fork::Karst, Some(899))
+            .validate()
+            .unwrap_err();
+        assert_eq!(
+            back.to_string(),
+            "fork karst set to 899, but prior fork jovian has higher offset 900"
+        );
+        let first = ForkSchedule::default()
+            .with(Fork::Canyon, Some(0))
+            .validate()
+            .unwrap_err();
+        assert_eq!(
+            first.to_string(),
+            "fork canyon set (to 0), but prior fork regolith missing"
+        );
     }
 
     #[test]
@@ -361,17 +454,44 @@ mod tests {
             (EthereumHardfork::Prague, 800),
             (EthereumHardfork::Osaka, 1000),
         ] {
-            assert_eq!(forks.ethereum_fork_activation(ethereum), ForkCondition::Timestamp(time));
+            assert_eq!(
+                forks.ethereum_fork_activation(ethereum),
+                ForkCondition::Timestamp(time)
+            );
         }
-        assert_eq!(forks.ethereum_fork_activation(EthereumHardfork::Amsterdam), ForkCondition::Never);
+        assert_eq!(
+            forks.ethereum_fork_activation(EthereumHardfork::Amsterdam),
+            ForkCondition::Never
+        );
         assert!(forks.is_ethereum_fork_active_at_block(EthereumHardfork::London, 0));
         assert!(forks.is_ethereum_fork_active_at_block(EthereumHardfork::Paris, 0));
         assert!(forks.is_bedrock_active_at_block(0));
-        assert_eq!(forks.op_fork_activation(OpHardfork::Karst), ForkCondition::Timestamp(1000));
-        assert_eq!(forks.op_fork_activation(OpHardfork::Interop), ForkCondition::Never);
-        let l1 = EthereumSchedule { shanghai: Some(1), cancun: Some(2), ..Default::default() };
-        assert_eq!(l1.ethereum_fork_activation(EthereumHardfork::Cancun), ForkCondition::Timestamp(2));
-        assert_eq!(l1.ethereum_fork_activation(EthereumHardfork::Prague), ForkCondition::Never);
-        assert!(l1.is_shanghai(1) && !l1.is_cancun(1) && !l1.is_prague(u64::MAX) && !l1.is_osaka(u64::MAX));
+        assert_eq!(
+            forks.op_fork_activation(OpHardfork::Karst),
+            ForkCondition::Timestamp(1000)
+        );
+        assert_eq!(
+            forks.op_fork_activation(OpHardfork::Interop),
+            ForkCondition::Never
+        );
+        let l1 = EthereumSchedule {
+            shanghai: Some(1),
+            cancun: Some(2),
+            ..Default::default()
+        };
+        assert_eq!(
+            l1.ethereum_fork_activation(EthereumHardfork::Cancun),
+            ForkCondition::Timestamp(2)
+        );
+        assert_eq!(
+            l1.ethereum_fork_activation(EthereumHardfork::Prague),
+            ForkCondition::Never
+        );
+        assert!(
+            l1.is_shanghai(1)
+                && !l1.is_cancun(1)
+                && !l1.is_prague(u64::MAX)
+                && !l1.is_osaka(u64::MAX)
+        );
     }
 }

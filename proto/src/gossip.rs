@@ -79,7 +79,10 @@ impl Decompressed {
 pub fn decompress(data: &[u8]) -> Decompressed {
     let tagged = decompress_tagged(data);
     let (flag, bytes) = Decompressed::untag(&tagged);
-    Decompressed { flag, bytes: bytes.to_vec() }
+    Decompressed {
+        flag,
+        bytes: bytes.to_vec(),
+    }
 }
 
 /// [`decompress`] and [`into_tagged`](Decompressed::into_tagged) in one go, without another copy. The declared length is looked at
@@ -99,7 +102,11 @@ pub fn decompress_tagged(data: &[u8]) -> Vec<u8> {
 
 /// The length that snappy data declare. No data declare none.
 fn declared_len(data: &[u8]) -> Result<usize, snap::Error> {
-    if data.is_empty() { Err(snap::Error::Empty) } else { snap::raw::decompress_len(data) }
+    if data.is_empty() {
+        Err(snap::Error::Empty)
+    } else {
+        snap::raw::decompress_len(data)
+    }
 }
 
 /// Id of a message: the same for every compression of the same bytes on one topic. The specs leave the topic out; the network does
@@ -117,7 +124,10 @@ pub fn message_id(topic: &str, flag: Flag, payload: &[u8]) -> [u8; 20] {
 }
 
 /// The data of a gossip message: snappy of signature ‖ `[parent beacon block root ‖] SSZ payload`.
-pub fn encode_message(signature: &[u8; SIGNATURE_LEN], wire: &[u8]) -> Result<Vec<u8>, snap::Error> {
+pub fn encode_message(
+    signature: &[u8; SIGNATURE_LEN],
+    wire: &[u8],
+) -> Result<Vec<u8>, snap::Error> {
     snap::raw::Encoder::new().compress_vec(&[signature, wire].concat())
 }
 
@@ -139,7 +149,10 @@ pub struct Signers {
 impl Signers {
     /// Only this signer; the zero address is none.
     pub fn new(current: Address) -> Self {
-        Self { current: (!current.is_zero()).then_some(current), ..Self::default() }
+        Self {
+            current: (!current.is_zero()).then_some(current),
+            ..Self::default()
+        }
     }
 
     /// The signer of new blocks, if one is configured.
@@ -155,20 +168,30 @@ impl Signers {
         if signer == self.current {
             return false;
         }
-        self.previous = self.current.map(|previous| (previous, now.saturating_add(ROTATION_GRACE_SECS)));
+        self.previous = self
+            .current
+            .map(|previous| (previous, now.saturating_add(ROTATION_GRACE_SECS)));
         self.current = signer;
         true
     }
 
     /// Whether this address may sign at `now` (Unix seconds).
     pub fn accepts(&self, signer: Address, now: u64) -> bool {
-        self.current == Some(signer) || self.previous.is_some_and(|(previous, until)| previous == signer && now < until)
+        self.current == Some(signer)
+            || self
+                .previous
+                .is_some_and(|(previous, until)| previous == signer && now < until)
     }
 
     /// Whether blocks by this address are no longer accepted and may still be under way at `now` (Unix seconds).
     pub fn is_retired(&self, signer: Address, now: u64) -> bool {
-        let lapsed = self.previous.map(|(previous, until)| (previous, until.saturating_add(RETIRED_SECS)));
-        [lapsed, self.retired].into_iter().flatten().any(|(retired, until)| retired == signer && now < until)
+        let lapsed = self
+            .previous
+            .map(|(previous, until)| (previous, until.saturating_add(RETIRED_SECS)));
+        [lapsed, self.retired]
+            .into_iter()
+            .flatten()
+            .any(|(retired, until)| retired == signer && now < until)
     }
 
     /// A block signed by `signer` was accepted at `now` (Unix seconds): the first one by the current signer ends the grace of the
@@ -269,7 +292,9 @@ impl Reason {
 impl From<PayloadError> for Reason {
     fn from(error: PayloadError) -> Self {
         match error {
-            PayloadError::HashMismatch { claimed, computed } => Reason::BlockHash { claimed, computed },
+            PayloadError::HashMismatch { claimed, computed } => {
+                Reason::BlockHash { claimed, computed }
+            }
             PayloadError::Withdrawals(count) => Reason::Withdrawals(count),
         }
     }
@@ -277,7 +302,10 @@ impl From<PayloadError> for Reason {
 
 /// What gossip does with a message.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "moved once, from the check to whoever asked for it")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved once, from the check to whoever asked for it"
+)]
 pub enum Verdict {
     /// Pass on to the mesh and to the chain; with the address that signed.
     Accept(Payload, Address),
@@ -289,7 +317,11 @@ pub enum Verdict {
 
 impl From<Reason> for Verdict {
     fn from(reason: Reason) -> Self {
-        if reason.is_ignore() { Verdict::Ignore(reason) } else { Verdict::Reject(reason) }
+        if reason.is_ignore() {
+            Verdict::Ignore(reason)
+        } else {
+            Verdict::Reject(reason)
+        }
     }
 }
 
@@ -302,8 +334,11 @@ pub fn check(
     context: &CheckContext<'_>,
     seen: &mut Seen,
 ) -> Verdict {
-    let checked = check_signed(version, flag, bytes, now_secs, context)
-        .and_then(|(payload, signer)| seen.record(payload.number(), payload.hash).map(|()| (payload, signer)));
+    let checked =
+        check_signed(version, flag, bytes, now_secs, context).and_then(|(payload, signer)| {
+            seen.record(payload.number(), payload.hash)
+                .map(|()| (payload, signer))
+        });
     match checked {
         Ok((payload, signer)) => Verdict::Accept(payload, signer),
         Err(reason) => reason.into(),
@@ -326,15 +361,23 @@ pub fn check_signed(
     let wire = WirePayload::decode(version, signed)?;
     let timestamp = wire.timestamp();
     if timestamp < now_secs.saturating_sub(context.threshold_secs) {
-        return Err(Reason::TooOld { timestamp, now: now_secs });
+        return Err(Reason::TooOld {
+            timestamp,
+            now: now_secs,
+        });
     }
     if timestamp > now_secs.saturating_add(MAX_FUTURE_SECS) {
-        return Err(Reason::Future { timestamp, now: now_secs });
+        return Err(Reason::Future {
+            timestamp,
+            now: now_secs,
+        });
     }
     let payload = wire.into_payload()?;
     // From Jovian on this field holds the data-availability footprint.
     match payload.header.blob_gas_used {
-        Some(used) if used != 0 && !context.forks.is_active(Fork::Jovian, timestamp) => return Err(Reason::BlobGasUsed(used)),
+        Some(used) if used != 0 && !context.forks.is_active(Fork::Jovian, timestamp) => {
+            return Err(Reason::BlobGasUsed(used));
+        }
         _ => {}
     }
     match payload.header.excess_blob_gas {
@@ -373,7 +416,9 @@ fn check_signature(
     let signer = sign::recover(signature, context.chain_id, signed)?;
     match signer {
         signer if context.signers.accepts(signer, now_secs) => Ok(signer),
-        signer if context.signers.is_retired(signer, now_secs) => Err(Reason::RetiredSigner(signer)),
+        signer if context.signers.is_retired(signer, now_secs) => {
+            Err(Reason::RetiredSigner(signer))
+        }
         signer => Err(Reason::WrongSigner(signer)),
     }
 }
@@ -386,7 +431,9 @@ pub struct Seen {
 
 impl Default for Seen {
     fn default() -> Self {
-        Self { heights: LruCache::new(SEEN_HEIGHTS) }
+        Self {
+            heights: LruCache::new(SEEN_HEIGHTS),
+        }
     }
 }
 

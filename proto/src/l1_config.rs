@@ -8,7 +8,17 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 /// The L1 forks that may set a blob base fee update fraction, oldest first.
-const FORKS: [&str; 9] = ["cancun", "prague", "osaka", "bpo1", "bpo2", "amsterdam", "bpo3", "bpo4", "bpo5"];
+const FORKS: [&str; 9] = [
+    "cancun",
+    "prague",
+    "osaka",
+    "bpo1",
+    "bpo2",
+    "amsterdam",
+    "bpo3",
+    "bpo4",
+    "bpo5",
+];
 
 /// The part of an L1's chain config that L2 depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,25 +74,40 @@ impl L1ChainConfig {
 
     fn of(config: &Map<String, Value>) -> Result<Self, L1ChainConfigError> {
         let chain_id = number(config, "chainId")?.ok_or(L1ChainConfigError::NoChainId)?;
-        let schedule = match config.get("blobSchedule").filter(|schedule| !schedule.is_null()) {
+        let schedule = match config
+            .get("blobSchedule")
+            .filter(|schedule| !schedule.is_null())
+        {
             Some(schedule) => Map::deserialize(schedule)?,
             // An OP Stack chain as L1 has no blobs: its excess is always zero (op-node).
             None if config.get("optimism").is_some_and(Value::is_object) => {
-                return Ok(Self { chain_id, blobs: BlobSchedule::default() });
+                return Ok(Self {
+                    chain_id,
+                    blobs: BlobSchedule::default(),
+                });
             }
             None => return Err(L1ChainConfigError::NoSchedule),
         };
         let mut steps = Vec::new();
         for fork in FORKS {
-            let entry = schedule.get(fork).filter(|entry| !entry.is_null()).map(|entry| fraction(fork, entry)).transpose()?;
+            let entry = schedule
+                .get(fork)
+                .filter(|entry| !entry.is_null())
+                .map(|entry| fraction(fork, entry))
+                .transpose()?;
             match (number(config, &format!("{fork}Time"))?, entry) {
                 (Some(time), Some(fraction)) => steps.push((time, fraction)),
                 // A later fork without an entry changes nothing (geth); before the first one there would be no fee at all.
-                (Some(_), None) if steps.is_empty() => return Err(L1ChainConfigError::NoEntry(fork)),
+                (Some(_), None) if steps.is_empty() => {
+                    return Err(L1ChainConfigError::NoEntry(fork));
+                }
                 _ => {}
             }
         }
-        Ok(Self { chain_id, blobs: BlobSchedule::new(steps) })
+        Ok(Self {
+            chain_id,
+            blobs: BlobSchedule::new(steps),
+        })
     }
 }
 
@@ -90,7 +115,10 @@ fn number(config: &Map<String, Value>, key: &str) -> Result<Option<u64>, L1Chain
     match config.get(key).filter(|value| !value.is_null()) {
         None => Ok(None),
         Some(value) => {
-            let malformed = || L1ChainConfigError::Number { key: key.to_owned(), value: value.clone() };
+            let malformed = || L1ChainConfigError::Number {
+                key: key.to_owned(),
+                value: value.clone(),
+            };
             value.as_u64().map(Some).ok_or_else(malformed)
         }
     }
@@ -98,8 +126,13 @@ fn number(config: &Map<String, Value>, key: &str) -> Result<Option<u64>, L1Chain
 
 fn fraction(fork: &'static str, entry: &Value) -> Result<u64, L1ChainConfigError> {
     let invalid = |problem: String| L1ChainConfigError::Entry { fork, problem };
-    match BlobParams::deserialize(entry).map_err(|error| invalid(error.to_string()))?.base_fee_update_fraction {
-        0 => Err(invalid("update fraction must be defined and non-zero".into())),
+    match BlobParams::deserialize(entry)
+        .map_err(|error| invalid(error.to_string()))?
+        .base_fee_update_fraction
+    {
+        0 => Err(invalid(
+            "update fraction must be defined and non-zero".into(),
+        )),
         fraction => Ok(fraction),
     }
 }
@@ -132,10 +165,16 @@ mod tests {
     fn fractions_change_at_the_second_of_each_fork() {
         let L1ChainConfig { chain_id, blobs } = read(&config()).unwrap();
         assert_eq!(chain_id, 900);
-        let fractions = [100, 199, 200, 299, 300, 399, 400, 499, 500, u64::MAX].map(|time| blobs.fraction(time, None));
+        let fractions = [100, 199, 200, 299, 300, 399, 400, 499, 500, u64::MAX]
+            .map(|time| blobs.fraction(time, None));
         let [cancun, prague] = [BlobSchedule::CANCUN, BlobSchedule::PRAGUE];
         let [bpo1, bpo2] = [BlobSchedule::BPO1, BlobSchedule::BPO2];
-        assert_eq!(fractions, [cancun, cancun, prague, prague, prague, prague, bpo1, bpo1, bpo2, bpo2]);
+        assert_eq!(
+            fractions,
+            [
+                cancun, cancun, prague, prague, prague, prague, bpo1, bpo1, bpo2, bpo2
+            ]
+        );
     }
 
     #[test]
@@ -153,12 +192,19 @@ mod tests {
         let blobs = read(&sparse).unwrap().blobs;
         assert_eq!(
             [399, 400, 500].map(|time| blobs.fraction(time, None)),
-            [BlobSchedule::PRAGUE, BlobSchedule::PRAGUE, BlobSchedule::BPO2]
+            [
+                BlobSchedule::PRAGUE,
+                BlobSchedule::PRAGUE,
+                BlobSchedule::BPO2
+            ]
         );
         // Entries of forks that are not scheduled count for nothing.
         let mut unscheduled = config();
         unscheduled["bpo2Time"] = Value::Null;
-        assert_eq!(read(&unscheduled).unwrap().blobs.fraction(u64::MAX, None), BlobSchedule::BPO1);
+        assert_eq!(
+            read(&unscheduled).unwrap().blobs.fraction(u64::MAX, None),
+            BlobSchedule::BPO1
+        );
     }
 
     /// All active from genesis: the newest fork counts, whatever its fraction.
@@ -174,7 +220,8 @@ mod tests {
 
     #[test]
     fn an_op_stack_chain_as_l1_needs_no_schedule() {
-        let config = json!({ "chainId": 10, "cancunTime": 0, "optimism": { "eip1559Elasticity": 6 } });
+        let config =
+            json!({ "chainId": 10, "cancunTime": 0, "optimism": { "eip1559Elasticity": 6 } });
         assert_eq!(read(&config).unwrap().blobs, BlobSchedule::default());
     }
 
@@ -190,18 +237,42 @@ mod tests {
             (|c| c["chainId"] = Value::Null, "chainId is missing"),
             (|c| c["chainId"] = "0x384".into(), "chainId is \"0x384\""),
             (|c| c["pragueTime"] = (-1).into(), "pragueTime is -1"),
-            (|c| c["blobSchedule"] = Value::Null, "L1 chain config does not have a blob schedule config"),
-            (|c| c["blobSchedule"] = json!({}), "missing entry for fork \"cancun\" in blobSchedule"),
+            (
+                |c| c["blobSchedule"] = Value::Null,
+                "L1 chain config does not have a blob schedule config",
+            ),
+            (
+                |c| c["blobSchedule"] = json!({}),
+                "missing entry for fork \"cancun\" in blobSchedule",
+            ),
             (|c| c["blobSchedule"] = 7.into(), "invalid type"),
-            (|c| c["blobSchedule"]["prague"] = json!({"target": 6, "max": 9}), "for fork \"prague\": update fraction must be"),
-            (|c| c["blobSchedule"]["bpo1"]["baseFeeUpdateFraction"] = 0.into(), "for fork \"bpo1\": update fraction must be"),
-            (|c| c["blobSchedule"]["osaka"]["max"] = (-1).into(), "for fork \"osaka\": invalid value"),
+            (
+                |c| c["blobSchedule"]["prague"] = json!({"target": 6, "max": 9}),
+                "for fork \"prague\": update fraction must be",
+            ),
+            (
+                |c| c["blobSchedule"]["bpo1"]["baseFeeUpdateFraction"] = 0.into(),
+                "for fork \"bpo1\": update fraction must be",
+            ),
+            (
+                |c| c["blobSchedule"]["osaka"]["max"] = (-1).into(),
+                "for fork \"osaka\": invalid value",
+            ),
         ];
         for (change, words) in cases {
             let said = refusal(change);
             assert!(said.contains(words), "{words:?} is not in: {said}");
         }
-        for text in ["", "{", "[]", "7", "{}", "{\"config\": 7}", "{\"config\": null}", "{\"alloc\": {}}"] {
+        for text in [
+            "",
+            "{",
+            "[]",
+            "7",
+            "{}",
+            "{\"config\": 7}",
+            "{\"config\": null}",
+            "{\"alloc\": {}}",
+        ] {
             assert!(L1ChainConfig::from_json(text).is_err(), "{text}");
         }
     }

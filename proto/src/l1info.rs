@@ -62,7 +62,9 @@ impl L1InfoFormat {
     /// The format of a block at `l2_time` on a parent at `parent_l2_time`. The block that activates a fork still takes the format
     /// before it, because the new contract is only deployed later in that block.
     pub fn at(forks: &ForkSchedule, l2_time: u64, parent_l2_time: u64) -> Self {
-        let in_use = |fork| forks.is_active(fork, l2_time) && !forks.activates(fork, parent_l2_time, l2_time);
+        let in_use = |fork| {
+            forks.is_active(fork, l2_time) && !forks.activates(fork, parent_l2_time, l2_time)
+        };
         if in_use(Fork::Jovian) {
             Self::Jovian
         } else if in_use(Fork::Isthmus) {
@@ -128,10 +130,19 @@ impl L1BlockInfo {
     pub fn decode(calldata: &[u8]) -> Result<Self, L1InfoError> {
         let format = calldata
             .first_chunk()
-            .and_then(|selector| L1InfoFormat::ALL.into_iter().find(|format| format.selector() == *selector))
-            .ok_or_else(|| L1InfoError::Selector(Bytes::copy_from_slice(&calldata[..calldata.len().min(4)])))?;
+            .and_then(|selector| {
+                L1InfoFormat::ALL
+                    .into_iter()
+                    .find(|format| format.selector() == *selector)
+            })
+            .ok_or_else(|| {
+                L1InfoError::Selector(Bytes::copy_from_slice(&calldata[..calldata.len().min(4)]))
+            })?;
         if calldata.len() != format.len() {
-            return Err(L1InfoError::Length { format, len: calldata.len() });
+            return Err(L1InfoError::Length {
+                format,
+                len: calldata.len(),
+            });
         }
         match format {
             L1InfoFormat::Bedrock => Self::decode_bedrock(&calldata[4..]),
@@ -237,12 +248,18 @@ impl L1BlockInfo {
 
     /// The L1 block that this is about.
     pub fn origin(&self) -> BlockId {
-        BlockId { hash: self.hash, number: self.number }
+        BlockId {
+            hash: self.hash,
+            number: self.number,
+        }
     }
 
     /// The L1 attributes of a block, from its first transaction.
     pub fn of(payload: &Payload) -> Result<Self, L1InfoError> {
-        let first = payload.transactions.first().ok_or(L1InfoError::Empty(payload.id()))?;
+        let first = payload
+            .transactions
+            .first()
+            .ok_or(L1InfoError::Empty(payload.id()))?;
         match decode_transaction(first) {
             Ok(OpTxEnvelope::Deposit(deposit)) => Self::decode(&deposit.input),
             _ => Err(L1InfoError::NotAttributes(payload.id())),
@@ -343,14 +360,23 @@ impl L2BlockRef {
     pub fn of(payload: &Payload, genesis: &RollupGenesis) -> Result<Self, L1InfoError> {
         let (origin, sequence_number) = if payload.number() == genesis.l2.number {
             if payload.hash != genesis.l2.hash {
-                return Err(L1InfoError::WrongGenesis { got: payload.hash, expected: genesis.l2.hash });
+                return Err(L1InfoError::WrongGenesis {
+                    got: payload.hash,
+                    expected: genesis.l2.hash,
+                });
             }
             (genesis.l1, 0)
         } else {
             let info = L1BlockInfo::of(payload)?;
             (info.origin(), info.sequence_number)
         };
-        Ok(Self { id: payload.id(), parent_hash: payload.parent_hash(), time: payload.timestamp(), origin, sequence_number })
+        Ok(Self {
+            id: payload.id(),
+            parent_hash: payload.parent_hash(),
+            time: payload.timestamp(),
+            origin,
+            sequence_number,
+        })
     }
 }
 

@@ -6,7 +6,15 @@ use alloy_primitives::{B256, keccak256};
 /// (`0x4200…0016`; from Isthmus the header's withdrawals root) and its hash.
 pub fn output_root(state_root: B256, message_passer_storage_root: B256, block_hash: B256) -> B256 {
     const VERSION_0: B256 = B256::ZERO;
-    keccak256([VERSION_0, state_root, message_passer_storage_root, block_hash].concat())
+    keccak256(
+        [
+            VERSION_0,
+            state_root,
+            message_passer_storage_root,
+            block_hash,
+        ]
+        .concat(),
+    )
 }
 
 #[cfg(test)]
@@ -16,7 +24,11 @@ mod tests {
 
     #[test]
     fn hashes_version_state_storage_block_in_this_order() {
-        let root = output_root(B256::with_last_byte(1), B256::with_last_byte(2), B256::with_last_byte(3));
+        let root = output_root(
+            B256::with_last_byte(1),
+            B256::with_last_byte(2),
+            B256::with_last_byte(3),
+        );
         let mut preimage = [0u8; 128];
         (preimage[63], preimage[95], preimage[127]) = (1, 2, 3);
         assert_eq!(root, keccak256(preimage));

@@ -69,7 +69,19 @@ pub struct Payload {
 }
 
 /// Number and hash of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub struct BlockId {
     pub hash: B256,
     pub number: u64,
@@ -85,7 +97,11 @@ impl Payload {
     /// Seals a header over its transactions: the constructor for blocks built or read here. The caller vouches that
     /// `header.transactions_root` belongs to `transactions`.
     pub fn sealed(header: Header, transactions: Vec<Bytes>) -> Self {
-        Self { hash: header.hash_slow(), header, transactions }
+        Self {
+            hash: header.hash_slow(),
+            header,
+            transactions,
+        }
     }
 
     /// The oldest encoding that carries every field of the header. It is that of the block's fork: see
@@ -107,7 +123,12 @@ impl Payload {
     pub fn to_wire(&self, version: PayloadVersion) -> Vec<u8> {
         let mut out = Vec::with_capacity(version.ssz_fixed_len() + 64 + self.weight());
         if version.has_beacon_root() {
-            out.extend_from_slice(self.header.parent_beacon_block_root.unwrap_or_default().as_slice());
+            out.extend_from_slice(
+                self.header
+                    .parent_beacon_block_root
+                    .unwrap_or_default()
+                    .as_slice(),
+            );
         }
         match self.to_execution_payload(version) {
             OpExecutionPayload::V1(payload) => payload.ssz_append(&mut out),
@@ -133,11 +154,17 @@ impl Payload {
             gas_used: header.gas_used,
             timestamp: header.timestamp,
             extra_data: header.extra_data.clone(),
-            base_fee_per_gas: header.base_fee_per_gas.map(alloy_primitives::U256::from).unwrap_or_default(),
+            base_fee_per_gas: header
+                .base_fee_per_gas
+                .map(alloy_primitives::U256::from)
+                .unwrap_or_default(),
             block_hash: self.hash,
             transactions: self.transactions.clone(),
         };
-        let v2 = |v1| ExecutionPayloadV2 { payload_inner: v1, withdrawals: Vec::new() };
+        let v2 = |v1| ExecutionPayloadV2 {
+            payload_inner: v1,
+            withdrawals: Vec::new(),
+        };
         let v3 = |v1| ExecutionPayloadV3 {
             payload_inner: v2(v1),
             blob_gas_used: header.blob_gas_used.unwrap_or_default(),
@@ -159,12 +186,17 @@ impl Payload {
         self.transactions
             .iter()
             .enumerate()
-            .map(|(index, raw)| decode_transaction(raw).map_err(|cause| TransactionError { index, cause }))
+            .map(|(index, raw)| {
+                decode_transaction(raw).map_err(|cause| TransactionError { index, cause })
+            })
             .collect()
     }
 
     pub fn id(&self) -> BlockId {
-        BlockId { hash: self.hash, number: self.header.number }
+        BlockId {
+            hash: self.hash,
+            number: self.header.number,
+        }
     }
 
     pub fn number(&self) -> u64 {
@@ -181,7 +213,11 @@ impl Payload {
 
     /// Approximate bytes held in memory: what credits and budgets count.
     pub fn weight(&self) -> usize {
-        1000 + self.transactions.iter().map(|tx| tx.len() + 24).sum::<usize>()
+        1000 + self
+            .transactions
+            .iter()
+            .map(|tx| tx.len() + 24)
+            .sum::<usize>()
     }
 }
 
@@ -202,8 +238,16 @@ pub fn decode_transaction(raw: &[u8]) -> Result<OpTxEnvelope, Eip2718Error> {
         return Err(Eip2718Error::UnexpectedType(POST_EXEC_TX_TYPE_ID));
     }
     let transaction = OpTxEnvelope::decode_2718_exact(raw)?;
-    let named = raw.first().copied().filter(|first| *first < 0x80).unwrap_or_default();
-    if transaction.ty() != named { Err(Eip2718Error::UnexpectedType(named)) } else { Ok(transaction) }
+    let named = raw
+        .first()
+        .copied()
+        .filter(|first| *first < 0x80)
+        .unwrap_or_default();
+    if transaction.ty() != named {
+        Err(Eip2718Error::UnexpectedType(named))
+    } else {
+        Ok(transaction)
+    }
 }
 
 /// Why bytes are not a payload of the expected version.
@@ -247,7 +291,9 @@ impl WirePayload {
     /// without gaps, extra data at most 32 bytes, at most 2^20 transactions and 16 withdrawals.
     pub fn decode(version: PayloadVersion, bytes: &[u8]) -> Result<Self, WireError> {
         let (root, ssz) = if version.has_beacon_root() {
-            let (root, ssz) = bytes.split_at_checked(32).ok_or(WireError::NoBeaconRoot(bytes.len()))?;
+            let (root, ssz) = bytes
+                .split_at_checked(32)
+                .ok_or(WireError::NoBeaconRoot(bytes.len()))?;
             (Some(B256::from_slice(root)), ssz)
         } else {
             (None, bytes)
@@ -263,7 +309,10 @@ impl WirePayload {
 
     /// Rebuilds the header from the Engine API's form of a block: mix hash is `prevRandao`; V4 takes the withdrawals root as given
     /// and has the hash of no requests; difficulty, nonce and uncles are those of any block after the merge.
-    pub fn from_execution_payload(payload: OpExecutionPayload, beacon_root: Option<B256>) -> Result<Self, WireError> {
+    pub fn from_execution_payload(
+        payload: OpExecutionPayload,
+        beacon_root: Option<B256>,
+    ) -> Result<Self, WireError> {
         let (v1, withdrawals, blob_gas, withdrawals_root) = match payload {
             OpExecutionPayload::V1(v1) => (v1, None, None, None),
             OpExecutionPayload::V2(v2) => (v2.payload_inner, Some(v2.withdrawals), None, None),
@@ -289,15 +338,25 @@ impl WirePayload {
             timestamp: v1.timestamp,
             extra_data: v1.extra_data,
             mix_hash: v1.prev_randao,
-            base_fee_per_gas: Some(v1.base_fee_per_gas.try_into().map_err(|_| WireError::BaseFee)?),
-            withdrawals_root: withdrawals_root.or_else(|| withdrawals.as_deref().map(calculate_withdrawals_root)),
+            base_fee_per_gas: Some(
+                v1.base_fee_per_gas
+                    .try_into()
+                    .map_err(|_| WireError::BaseFee)?,
+            ),
+            withdrawals_root: withdrawals_root
+                .or_else(|| withdrawals.as_deref().map(calculate_withdrawals_root)),
             blob_gas_used: blob_gas.map(|(used, _)| used),
             excess_blob_gas: blob_gas.map(|(_, excess)| excess),
             parent_beacon_block_root: blob_gas.and(beacon_root),
             requests_hash: withdrawals_root.map(|_| EMPTY_REQUESTS_HASH),
             ..Default::default()
         };
-        Ok(Self { claimed: v1.block_hash, header, transactions: v1.transactions, withdrawals: count })
+        Ok(Self {
+            claimed: v1.block_hash,
+            header,
+            transactions: v1.transactions,
+            withdrawals: count,
+        })
     }
 
     /// The hash that the sender says this block has.
@@ -317,7 +376,12 @@ impl WirePayload {
 
     /// Recomputes the hash; on success the header and the transactions are those of the block with this hash.
     pub fn into_payload(self) -> Result<Payload, PayloadError> {
-        let Self { claimed, mut header, transactions, withdrawals } = self;
+        let Self {
+            claimed,
+            mut header,
+            transactions,
+            withdrawals,
+        } = self;
         header.transactions_root = ordered_trie_root_encoded(&transactions);
         let computed = header.hash_slow();
         if computed != claimed {
@@ -326,15 +390,29 @@ impl WirePayload {
         if withdrawals > 0 {
             return Err(PayloadError::Withdrawals(withdrawals));
         }
-        Ok(Payload { hash: claimed, header, transactions })
+        Ok(Payload {
+            hash: claimed,
+            header,
+            transactions,
+        })
     }
 }
 
-type Parts = (ExecutionPayloadV1, Option<Vec<Withdrawal>>, Option<(u64, u64)>, Option<B256>);
+type Parts = (
+    ExecutionPayloadV1,
+    Option<Vec<Withdrawal>>,
+    Option<(u64, u64)>,
+    Option<B256>,
+);
 
 fn split_v3(v3: ExecutionPayloadV3, withdrawals_root: Option<B256>) -> Parts {
     let v2 = v3.payload_inner;
-    (v2.payload_inner, Some(v2.withdrawals), Some((v3.blob_gas_used, v3.excess_blob_gas)), withdrawals_root)
+    (
+        v2.payload_inner,
+        Some(v2.withdrawals),
+        Some((v3.blob_gas_used, v3.excess_blob_gas)),
+        withdrawals_root,
+    )
 }
 
 /// Where the offset of the transactions stands in the fixed part.
@@ -342,7 +420,8 @@ const TRANSACTIONS_OFFSET: usize = 504;
 
 fn decode_ssz<T: Decode>(version: PayloadVersion, ssz: &[u8]) -> Result<T, WireError> {
     // The codec allocates one entry per transaction before it looks at any: count them first. A wrong offset is the codec's to name.
-    if let Some(start) = read_offset(ssz, TRANSACTIONS_OFFSET).filter(|start| *start >= version.ssz_fixed_len())
+    if let Some(start) =
+        read_offset(ssz, TRANSACTIONS_OFFSET).filter(|start| *start >= version.ssz_fixed_len())
         && let Some(count) = read_offset(ssz, start).map(|first| first / 4)
         && start < list_end(version, ssz)
         && count > MAX_TRANSACTIONS
@@ -354,7 +433,9 @@ fn decode_ssz<T: Decode>(version: PayloadVersion, ssz: &[u8]) -> Result<T, WireE
 
 /// Where the list of transactions ends: at the withdrawals, or without any at the end.
 fn list_end(version: PayloadVersion, ssz: &[u8]) -> usize {
-    let withdrawals = (version != PayloadVersion::V1).then(|| read_offset(ssz, TRANSACTIONS_OFFSET + 4)).flatten();
+    let withdrawals = (version != PayloadVersion::V1)
+        .then(|| read_offset(ssz, TRANSACTIONS_OFFSET + 4))
+        .flatten();
     withdrawals.unwrap_or(ssz.len())
 }
 
@@ -369,8 +450,16 @@ mod tests {
     use op_alloy_consensus::TxDeposit;
 
     fn v1() -> ExecutionPayloadV1 {
-        let payload = Payload::sealed(Header { base_fee_per_gas: Some(1), ..Default::default() }, Vec::new());
-        let OpExecutionPayload::V1(v1) = payload.to_execution_payload(PayloadVersion::V1) else { unreachable!() };
+        let payload = Payload::sealed(
+            Header {
+                base_fee_per_gas: Some(1),
+                ..Default::default()
+            },
+            Vec::new(),
+        );
+        let OpExecutionPayload::V1(v1) = payload.to_execution_payload(PayloadVersion::V1) else {
+            unreachable!()
+        };
         v1
     }
 
@@ -386,7 +475,10 @@ mod tests {
 
     #[test]
     fn more_withdrawals_than_the_type_holds_are_refused() {
-        let mut payload = ExecutionPayloadV2 { payload_inner: v1(), withdrawals: vec![Withdrawal::default(); 16] };
+        let mut payload = ExecutionPayloadV2 {
+            payload_inner: v1(),
+            withdrawals: vec![Withdrawal::default(); 16],
+        };
         assert!(WirePayload::decode(PayloadVersion::V2, &payload.as_ssz_bytes()).is_ok());
         payload.withdrawals.push(Withdrawal::default());
         let decoded = WirePayload::decode(PayloadVersion::V2, &payload.as_ssz_bytes());
@@ -397,7 +489,14 @@ mod tests {
     fn more_transactions_than_the_type_holds_are_refused_before_they_are_allocated() {
         for (version, ssz) in [
             (PayloadVersion::V1, v1().as_ssz_bytes()),
-            (PayloadVersion::V2, ExecutionPayloadV2 { payload_inner: v1(), withdrawals: Vec::new() }.as_ssz_bytes()),
+            (
+                PayloadVersion::V2,
+                ExecutionPayloadV2 {
+                    payload_inner: v1(),
+                    withdrawals: Vec::new(),
+                }
+                .as_ssz_bytes(),
+            ),
         ] {
             let with_transactions = |count: usize| {
                 let offset = u32::try_from(count * 4).unwrap().to_le_bytes();
@@ -409,7 +508,10 @@ mod tests {
                 WirePayload::decode(version, &ssz)
             };
             assert!(with_transactions(MAX_TRANSACTIONS).is_ok());
-            assert_eq!(with_transactions(MAX_TRANSACTIONS + 1), Err(WireError::Transactions(MAX_TRANSACTIONS + 1)));
+            assert_eq!(
+                with_transactions(MAX_TRANSACTIONS + 1),
+                Err(WireError::Transactions(MAX_TRANSACTIONS + 1))
+            );
         }
     }
 
@@ -417,7 +519,8 @@ mod tests {
     fn only_the_transaction_types_of_the_chain_are_decoded() {
         let deposit = OpTxEnvelope::from(TxDeposit::default());
         let raw = alloy_eips::eip2718::Encodable2718::encoded_2718(&deposit);
-        let payload = |raw: Vec<u8>| Payload::sealed(Header::default(), vec![deposit_bytes(), raw.into()]);
+        let payload =
+            |raw: Vec<u8>| Payload::sealed(Header::default(), vec![deposit_bytes(), raw.into()]);
         assert_eq!(payload(raw.clone()).decode_transactions().unwrap().len(), 2);
 
         let mut trailing = raw.clone();
@@ -426,25 +529,41 @@ mod tests {
         post_exec[0] = 0x7d;
         let mut blob = raw;
         blob[0] = 3;
-        for bad in [Vec::new(), vec![0x7e], trailing, post_exec, blob, vec![0xff]] {
+        for bad in [
+            Vec::new(),
+            vec![0x7e],
+            trailing,
+            post_exec,
+            blob,
+            vec![0xff],
+        ] {
             let error = payload(bad.clone()).decode_transactions().unwrap_err();
             assert_eq!(error.index, 1, "{bad:?}");
         }
-        assert!(matches!(decode_transaction(&[0x7d, 0xc0]), Err(Eip2718Error::UnexpectedType(0x7d))));
+        assert!(matches!(
+            decode_transaction(&[0x7d, 0xc0]),
+            Err(Eip2718Error::UnexpectedType(0x7d))
+        ));
     }
 
     #[test]
     fn a_list_without_a_type_is_a_legacy_transaction_or_none() {
         let raw = deposit_bytes();
-        assert!(matches!(decode_transaction(&raw[1..]), Err(Eip2718Error::UnexpectedType(0))));
+        assert!(matches!(
+            decode_transaction(&raw[1..]),
+            Err(Eip2718Error::UnexpectedType(0))
+        ));
         let legacy = alloy_consensus::TxLegacy::default();
         let signature = alloy_primitives::Signature::test_signature();
-        let legacy = OpTxEnvelope::from(alloy_consensus::SignableTransaction::into_signed(legacy, signature));
+        let legacy = OpTxEnvelope::from(alloy_consensus::SignableTransaction::into_signed(
+            legacy, signature,
+        ));
         let raw = alloy_eips::eip2718::Encodable2718::encoded_2718(&legacy);
         assert_eq!(decode_transaction(&raw).unwrap(), legacy);
     }
 
     fn deposit_bytes() -> Bytes {
-        alloy_eips::eip2718::Encodable2718::encoded_2718(&OpTxEnvelope::from(TxDeposit::default())).into()
+        alloy_eips::eip2718::Encodable2718::encoded_2718(&OpTxEnvelope::from(TxDeposit::default()))
+            .into()
     }
 }

@@ -108,23 +108,38 @@ pub fn decode_response(bytes: &[u8]) -> Result<WirePayload, ResponseError> {
         return Err(ResponseError::Version(version));
     }
     let wire = read_frames(frames)?;
-    Ok(WirePayload::decode(payload_version(version, &wire)?, &wire)?)
+    Ok(WirePayload::decode(
+        payload_version(version, &wire)?,
+        &wire,
+    )?)
 }
 
 /// The concatenated frames. The limit counts decompressed bytes as they come, so that a small stream cannot grow beyond it; every
 /// frame carries a checksum, and bytes after the last one are an error because they are no frame.
 fn read_frames(frames: &[u8]) -> Result<Vec<u8>, ResponseError> {
     let mut wire = Vec::new();
-    snap::read::FrameDecoder::new(frames).take(MAX_RESPONSE_LEN as u64 + 1).read_to_end(&mut wire)?;
-    if wire.len() > MAX_RESPONSE_LEN { Err(ResponseError::TooLarge) } else { Ok(wire) }
+    snap::read::FrameDecoder::new(frames)
+        .take(MAX_RESPONSE_LEN as u64 + 1)
+        .read_to_end(&mut wire)?;
+    if wire.len() > MAX_RESPONSE_LEN {
+        Err(ResponseError::TooLarge)
+    } else {
+        Ok(wire)
+    }
 }
 
 fn payload_version(response: u32, wire: &[u8]) -> Result<PayloadVersion, ResponseError> {
     const EXTRA_DATA_OFFSET: usize = 436;
-    let candidates =
-        if response == 0 { [PayloadVersion::V1, PayloadVersion::V2] } else { [PayloadVersion::V3, PayloadVersion::V4] };
+    let candidates = if response == 0 {
+        [PayloadVersion::V1, PayloadVersion::V2]
+    } else {
+        [PayloadVersion::V3, PayloadVersion::V4]
+    };
     let at = EXTRA_DATA_OFFSET + if response == 0 { 0 } else { 32 };
-    let offset = wire.get(at..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_le_bytes(*bytes));
+    let offset = wire
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .map(|bytes| u32::from_le_bytes(*bytes));
     let offset = offset.ok_or(ResponseError::Truncated(wire.len()))?;
     candidates
         .into_iter()
@@ -154,12 +169,16 @@ mod tests {
             requests_hash: (version >= PayloadVersion::V4).then_some(EMPTY_REQUESTS_HASH),
             ..Default::default()
         };
-        (Payload::sealed(header, Vec::new()), ForkSchedule::from_genesis(fork))
+        (
+            Payload::sealed(header, Vec::new()),
+            ForkSchedule::from_genesis(fork),
+        )
     }
 
     /// A response header and a frame of these bytes.
     fn response(version: u32, wire: &[u8]) -> Vec<u8> {
-        let mut encoder = snap::write::FrameEncoder::new([&[0][..], &version.to_le_bytes()].concat());
+        let mut encoder =
+            snap::write::FrameEncoder::new([&[0][..], &version.to_le_bytes()].concat());
         encoder.write_all(wire).unwrap();
         encoder.into_inner().unwrap()
     }
@@ -169,7 +188,11 @@ mod tests {
         for version in PayloadVersion::ALL {
             let (payload, forks) = block(version);
             let bytes = encode_response(&payload, &forks).unwrap();
-            assert_eq!(bytes[..5], [0, u8::from(version >= PayloadVersion::V3), 0, 0, 0], "{version:?}");
+            assert_eq!(
+                bytes[..5],
+                [0, u8::from(version >= PayloadVersion::V3), 0, 0, 0],
+                "{version:?}"
+            );
             assert_eq!(decode_response(&bytes).unwrap().into_payload(), Ok(payload));
         }
     }
@@ -178,7 +201,8 @@ mod tests {
     fn versions_one_and_two_are_read_alike() {
         let (payload, _) = block(PayloadVersion::V4);
         for version in [1, 2] {
-            let wire = decode_response(&response(version, &payload.to_wire(PayloadVersion::V4))).unwrap();
+            let wire =
+                decode_response(&response(version, &payload.to_wire(PayloadVersion::V4))).unwrap();
             assert_eq!(wire.into_payload().unwrap(), payload);
         }
         let unknown = decode_response(&response(3, &payload.to_wire(PayloadVersion::V4)));
@@ -196,7 +220,11 @@ mod tests {
         assert_eq!(refusal(&[2]), Some((Refusal::InvalidRequest, 2)));
         assert_eq!(refusal(&[3]), Some((Refusal::Other(3), 3)));
         assert_eq!(refusal(&[200]), Some((Refusal::Other(200), 200)));
-        assert_eq!(Refusal::Other(0).code(), 3, "a failure is never sent as success");
+        assert_eq!(
+            Refusal::Other(0).code(),
+            3,
+            "a failure is never sent as success"
+        );
     }
 
     #[test]
@@ -207,7 +235,10 @@ mod tests {
             assert!(decode_response(&bytes[..len]).is_err(), "cut to {len}");
         }
         for appended in 0..=0xff {
-            assert!(decode_response(&[&bytes[..], &[appended]].concat()).is_err(), "{appended} appended");
+            assert!(
+                decode_response(&[&bytes[..], &[appended]].concat()).is_err(),
+                "{appended} appended"
+            );
         }
     }
 
@@ -215,8 +246,14 @@ mod tests {
     fn a_stream_that_grows_beyond_the_limit_is_stopped() {
         let bomb = response(1, &vec![0; MAX_RESPONSE_LEN + 1]);
         assert!(bomb.len() < MAX_RESPONSE_LEN / 10);
-        assert!(matches!(decode_response(&bomb), Err(ResponseError::TooLarge)));
-        assert!(matches!(decode_response(&vec![0; MAX_RESPONSE_LEN + 1]), Err(ResponseError::TooLarge)));
+        assert!(matches!(
+            decode_response(&bomb),
+            Err(ResponseError::TooLarge)
+        ));
+        assert!(matches!(
+            decode_response(&vec![0; MAX_RESPONSE_LEN + 1]),
+            Err(ResponseError::TooLarge)
+        ));
     }
 
     #[test]
@@ -224,9 +261,15 @@ mod tests {
         for (version, wire_of) in [(0, PayloadVersion::V3), (1, PayloadVersion::V1)] {
             let (payload, _) = block(wire_of);
             let decoded = decode_response(&response(version, &payload.to_wire(wire_of)));
-            assert!(matches!(decoded, Err(ResponseError::Offset(..))), "{decoded:?}");
+            assert!(
+                matches!(decoded, Err(ResponseError::Offset(..))),
+                "{decoded:?}"
+            );
         }
-        assert!(matches!(decode_response(&response(1, &[0; 100])), Err(ResponseError::Truncated(100))));
+        assert!(matches!(
+            decode_response(&response(1, &[0; 100])),
+            Err(ResponseError::Truncated(100))
+        ));
     }
 
     #[test]
@@ -237,7 +280,10 @@ mod tests {
 
     #[test]
     fn the_protocol_is_dialled_without_and_served_with_a_slash() {
-        let ids = ["/opstack/req/payload_by_number/10/0", "/opstack/req/payload_by_number/10/0/"];
+        let ids = [
+            "/opstack/req/payload_by_number/10/0",
+            "/opstack/req/payload_by_number/10/0/",
+        ];
         assert_eq!(protocol_ids(10), ids);
     }
 

@@ -59,15 +59,29 @@ pub fn sign_hash(secret: &SecretKey, signing_hash: B256) -> [u8; SIGNATURE_LEN] 
 }
 
 /// Who signed these bytes for `chain_id`. Any recovery id in 0..=3 is accepted.
-pub fn recover(signature: &[u8; SIGNATURE_LEN], chain_id: u64, signed_bytes: &[u8]) -> Result<Address, SignError> {
-    recover_hash(signature, signing_hash(chain_id, payload_hash(signed_bytes)))
+pub fn recover(
+    signature: &[u8; SIGNATURE_LEN],
+    chain_id: u64,
+    signed_bytes: &[u8],
+) -> Result<Address, SignError> {
+    recover_hash(
+        signature,
+        signing_hash(chain_id, payload_hash(signed_bytes)),
+    )
 }
 
 /// Who signed this signing hash.
-pub fn recover_hash(signature: &[u8; SIGNATURE_LEN], signing_hash: B256) -> Result<Address, SignError> {
-    let id = RecoveryId::try_from(i32::from(signature[64])).map_err(|_| SignError::RecoveryId(signature[64]))?;
-    let signature = RecoverableSignature::from_compact(&signature[..64], id).map_err(|_| SignError::Unrecoverable)?;
-    let key = SECP256K1.recover_ecdsa(&Message::from_digest(signing_hash.0), &signature).map_err(|_| SignError::Unrecoverable)?;
+pub fn recover_hash(
+    signature: &[u8; SIGNATURE_LEN],
+    signing_hash: B256,
+) -> Result<Address, SignError> {
+    let id = RecoveryId::try_from(i32::from(signature[64]))
+        .map_err(|_| SignError::RecoveryId(signature[64]))?;
+    let signature = RecoverableSignature::from_compact(&signature[..64], id)
+        .map_err(|_| SignError::Unrecoverable)?;
+    let key = SECP256K1
+        .recover_ecdsa(&Message::from_digest(signing_hash.0), &signature)
+        .map_err(|_| SignError::Unrecoverable)?;
     Ok(public_key_address(&key))
 }
 
@@ -96,13 +110,19 @@ mod tests {
     #[test]
     fn the_known_signing_hash() {
         let hash = signing_hash(10, payload_hash(&[0x99; 32]));
-        assert_eq!(hash, b256!("44a0e2b1aba1aae1771eddae1dcd2ad18a8cdac8891517153f03253e49d3f206"));
+        assert_eq!(
+            hash,
+            b256!("44a0e2b1aba1aae1771eddae1dcd2ad18a8cdac8891517153f03253e49d3f206")
+        );
     }
 
     #[test]
     fn hostile_signatures_are_errors() {
         assert_eq!(recover(&[0; 65], 10, b"x"), Err(SignError::Unrecoverable));
-        assert_eq!(recover(&[0xff; 65], 10, b"x"), Err(SignError::RecoveryId(0xff)));
+        assert_eq!(
+            recover(&[0xff; 65], 10, b"x"),
+            Err(SignError::RecoveryId(0xff))
+        );
         let mut all_ones = [0xff; 65];
         all_ones[64] = 3;
         assert_eq!(recover(&all_ones, 10, b"x"), Err(SignError::Unrecoverable));

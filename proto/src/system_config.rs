@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// `keccak("ConfigUpdate(uint256,uint8,bytes)")`.
-pub const CONFIG_UPDATE_EVENT: B256 = b256!("1d2b0bda21d56b8bd12d4f94ebacffdfb35f5e226f84b461103bb8beab6353be");
+pub const CONFIG_UPDATE_EVENT: B256 =
+    b256!("1d2b0bda21d56b8bd12d4f94ebacffdfb35f5e226f84b461103bb8beab6353be");
 
 /// Gas of the Karst upgrade transactions, added to the gas limit of the block that activates Karst.
 pub const KARST_UPGRADE_GAS: u64 = 55_370_657;
@@ -53,12 +54,17 @@ pub struct Eip1559Params {
 impl Eip1559Params {
     /// Eight bytes: denominator ‖ elasticity, as in payload attributes.
     pub fn encode(self) -> B64 {
-        (u64::from(self.denominator) << 32 | u64::from(self.elasticity)).to_be_bytes().into()
+        (u64::from(self.denominator) << 32 | u64::from(self.elasticity))
+            .to_be_bytes()
+            .into()
     }
 
     pub fn decode(bytes: B64) -> Self {
         let both = u64::from_be_bytes(bytes.0);
-        Self { denominator: (both >> 32) as u32, elasticity: both as u32 }
+        Self {
+            denominator: (both >> 32) as u32,
+            elasticity: both as u32,
+        }
     }
 }
 
@@ -83,7 +89,8 @@ struct SystemConfigJson {
 
 impl From<SystemConfigJson> for SystemConfig {
     fn from(json: SystemConfigJson) -> Self {
-        let (operator_fee_scalar, operator_fee_constant) = decode_operator_fee(json.operator_fee_params);
+        let (operator_fee_scalar, operator_fee_constant) =
+            decode_operator_fee(json.operator_fee_params);
         Self {
             batcher_addr: json.batcher_addr,
             overhead: json.overhead,
@@ -100,7 +107,8 @@ impl From<SystemConfigJson> for SystemConfig {
 
 impl From<SystemConfig> for SystemConfigJson {
     fn from(config: SystemConfig) -> Self {
-        let operator_fee = u128::from(config.operator_fee_scalar) << 64 | u128::from(config.operator_fee_constant);
+        let operator_fee =
+            u128::from(config.operator_fee_scalar) << 64 | u128::from(config.operator_fee_constant);
         Self {
             batcher_addr: config.batcher_addr,
             overhead: config.overhead,
@@ -139,12 +147,25 @@ pub enum FeeScalarError {
 impl FeeScalars {
     /// Version 0 is the Bedrock scalar, saturated at 32 bits; version 1 holds both.
     pub fn decode(scalar: B256) -> Result<Self, FeeScalarError> {
-        let word = |at: usize| u32::from_be_bytes([scalar[at], scalar[at + 1], scalar[at + 2], scalar[at + 3]]);
+        let word = |at: usize| {
+            u32::from_be_bytes([scalar[at], scalar[at + 1], scalar[at + 2], scalar[at + 3]])
+        };
         match scalar[0] {
-            0 if scalar[1..28].iter().any(|byte| *byte != 0) => Ok(Self { base_fee: u32::MAX, blob_base_fee: 0 }),
-            0 => Ok(Self { base_fee: word(28), blob_base_fee: 0 }),
-            1 if scalar[1..24].iter().any(|byte| *byte != 0) => Err(FeeScalarError::Padding(scalar)),
-            1 => Ok(Self { base_fee: word(28), blob_base_fee: word(24) }),
+            0 if scalar[1..28].iter().any(|byte| *byte != 0) => Ok(Self {
+                base_fee: u32::MAX,
+                blob_base_fee: 0,
+            }),
+            0 => Ok(Self {
+                base_fee: word(28),
+                blob_base_fee: 0,
+            }),
+            1 if scalar[1..24].iter().any(|byte| *byte != 0) => {
+                Err(FeeScalarError::Padding(scalar))
+            }
+            1 => Ok(Self {
+                base_fee: word(28),
+                blob_base_fee: word(24),
+            }),
             _ => Err(FeeScalarError::Version(scalar)),
         }
     }
@@ -192,7 +213,10 @@ pub enum SystemConfigError {
     #[error("block at the height of genesis is {got}, not {expected}")]
     WrongGenesis { got: B256, expected: B256 },
     #[error("extra data of block {block}: {cause}")]
-    ExtraData { block: B256, cause: EIP1559ParamError },
+    ExtraData {
+        block: B256,
+        cause: EIP1559ParamError,
+    },
 }
 
 impl SystemConfig {
@@ -228,7 +252,8 @@ impl SystemConfig {
             return Err(ConfigUpdateError::Version(version));
         }
         let data = &log.data.data;
-        let kind = u8::try_from(U256::from_be_bytes(update_type.0)).map_err(|_| ConfigUpdateError::Type(update_type))?;
+        let kind = u8::try_from(U256::from_be_bytes(update_type.0))
+            .map_err(|_| ConfigUpdateError::Type(update_type))?;
         match kind {
             0 => self.batcher_addr = one_word(data)?.address(VALUE)?,
             1 => self.apply_fee_scalars(data, ecotone)?,
@@ -272,7 +297,10 @@ impl SystemConfig {
         let genesis = &rollup.genesis;
         if payload.number() == genesis.l2.number {
             if payload.hash != genesis.l2.hash {
-                return Err(SystemConfigError::WrongGenesis { got: payload.hash, expected: genesis.l2.hash });
+                return Err(SystemConfigError::WrongGenesis {
+                    got: payload.hash,
+                    expected: genesis.l2.hash,
+                });
             }
             return Ok(genesis.system_config.clone());
         }
@@ -288,22 +316,36 @@ impl SystemConfig {
             ..Self::default()
         };
         if info.format >= L1InfoFormat::Ecotone {
-            let scalars = FeeScalars { base_fee: info.base_fee_scalar, blob_base_fee: info.blob_base_fee_scalar };
+            let scalars = FeeScalars {
+                base_fee: info.base_fee_scalar,
+                blob_base_fee: info.blob_base_fee_scalar,
+            };
             config.scalar = scalars.encode();
         }
         let (time, extra) = (payload.timestamp(), &payload.header.extra_data);
-        let bad = |cause| SystemConfigError::ExtraData { block: payload.hash, cause };
+        let bad = |cause| SystemConfigError::ExtraData {
+            block: payload.hash,
+            cause,
+        };
         if rollup.forks.is_active(Fork::Jovian, time) {
-            let (elasticity, denominator, min_base_fee) = decode_jovian_extra_data(extra).map_err(bad)?;
-            config.eip1559 = Eip1559Params { denominator, elasticity };
+            let (elasticity, denominator, min_base_fee) =
+                decode_jovian_extra_data(extra).map_err(bad)?;
+            config.eip1559 = Eip1559Params {
+                denominator,
+                elasticity,
+            };
             config.min_base_fee = min_base_fee;
         } else if rollup.forks.is_active(Fork::Holocene, time) {
             let (elasticity, denominator) = decode_holocene_extra_data(extra).map_err(bad)?;
-            config.eip1559 = Eip1559Params { denominator, elasticity };
+            config.eip1559 = Eip1559Params {
+                denominator,
+                elasticity,
+            };
         }
         // The upgrade's gas belongs to its block alone, except on chains that activated Karst before this rule was found.
         let parent_time = time.saturating_sub(rollup.block_time);
-        if rollup.forks.activates(Fork::Karst, parent_time, time) && !rollup.keep_karst_upgrade_gas {
+        if rollup.forks.activates(Fork::Karst, parent_time, time) && !rollup.keep_karst_upgrade_gas
+        {
             config.gas_limit = config.gas_limit.saturating_sub(KARST_UPGRADE_GAS);
         }
         Ok(config)

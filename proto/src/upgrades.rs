@@ -28,22 +28,44 @@ pub fn upgrade_transactions(fork: Fork) -> Vec<TxDeposit> {
         Fork::Isthmus => isthmus(),
         Fork::Jovian => jovian(),
         Fork::Karst => karst(),
-        Fork::Bedrock | Fork::Regolith | Fork::Canyon | Fork::Delta | Fork::Granite | Fork::Holocene => vec![],
+        Fork::Bedrock
+        | Fork::Regolith
+        | Fork::Canyon
+        | Fork::Delta
+        | Fork::Granite
+        | Fork::Holocene => vec![],
     }
 }
 
 fn ecotone() -> Vec<TxDeposit> {
     vec![
-        deploy("Ecotone: L1 Block Deployment", deployer(0), 375_000, include_bytes!("upgrades/ecotone-l1-block.bin")),
+        deploy(
+            "Ecotone: L1 Block Deployment",
+            deployer(0),
+            375_000,
+            include_bytes!("upgrades/ecotone-l1-block.bin"),
+        ),
         deploy(
             "Ecotone: Gas Price Oracle Deployment",
             deployer(1),
             1_000_000,
             include_bytes!("upgrades/ecotone-gas-price-oracle.bin"),
         ),
-        upgrade("Ecotone: L1 Block Proxy Update", L1_BLOCK, address!("07dbe8500fc591d1852b76fee44d5a05e13097ff")),
-        upgrade("Ecotone: Gas Price Oracle Proxy Update", GAS_PRICE_ORACLE, address!("b528d11cc114e026f138fe568744c6d45ce6da7a")),
-        enable("Ecotone: Gas Price Oracle Set Ecotone", 80_000, hex!("22b90ab3")),
+        upgrade(
+            "Ecotone: L1 Block Proxy Update",
+            L1_BLOCK,
+            address!("07dbe8500fc591d1852b76fee44d5a05e13097ff"),
+        ),
+        upgrade(
+            "Ecotone: Gas Price Oracle Proxy Update",
+            GAS_PRICE_ORACLE,
+            address!("b528d11cc114e026f138fe568744c6d45ce6da7a"),
+        ),
+        enable(
+            "Ecotone: Gas Price Oracle Set Ecotone",
+            80_000,
+            hex!("22b90ab3"),
+        ),
         deploy(
             "Ecotone: beacon block roots contract deployment",
             address!("0B799C86a49DEeb90402691F1041aa3AF2d3C875"),
@@ -61,14 +83,27 @@ fn fjord() -> Vec<TxDeposit> {
             1_450_000,
             include_bytes!("upgrades/fjord-gas-price-oracle.bin"),
         ),
-        upgrade("Fjord: Gas Price Oracle Proxy Update", GAS_PRICE_ORACLE, address!("a919894851548179a0750865e7974da599c0fac7")),
-        enable("Fjord: Gas Price Oracle Set Fjord", 90_000, hex!("8e98b106")),
+        upgrade(
+            "Fjord: Gas Price Oracle Proxy Update",
+            GAS_PRICE_ORACLE,
+            address!("a919894851548179a0750865e7974da599c0fac7"),
+        ),
+        enable(
+            "Fjord: Gas Price Oracle Set Fjord",
+            90_000,
+            hex!("8e98b106"),
+        ),
     ]
 }
 
 fn isthmus() -> Vec<TxDeposit> {
     vec![
-        deploy("Isthmus: L1 Block Deployment", deployer(3), 425_000, include_bytes!("upgrades/isthmus-l1-block.bin")),
+        deploy(
+            "Isthmus: L1 Block Deployment",
+            deployer(3),
+            425_000,
+            include_bytes!("upgrades/isthmus-l1-block.bin"),
+        ),
         deploy(
             "Isthmus: Gas Price Oracle Deployment",
             deployer(4),
@@ -81,14 +116,26 @@ fn isthmus() -> Vec<TxDeposit> {
             500_000,
             include_bytes!("upgrades/isthmus-operator-fee-vault.bin"),
         ),
-        upgrade("Isthmus: L1 Block Proxy Update", L1_BLOCK, address!("ff256497d61dcd71a9e9ff43967c13fde1f72d12")),
-        upgrade("Isthmus: Gas Price Oracle Proxy Update", GAS_PRICE_ORACLE, address!("93e57a196454cb919193fa9946f14943cf733845")),
+        upgrade(
+            "Isthmus: L1 Block Proxy Update",
+            L1_BLOCK,
+            address!("ff256497d61dcd71a9e9ff43967c13fde1f72d12"),
+        ),
+        upgrade(
+            "Isthmus: Gas Price Oracle Proxy Update",
+            GAS_PRICE_ORACLE,
+            address!("93e57a196454cb919193fa9946f14943cf733845"),
+        ),
         upgrade(
             "Isthmus: Operator Fee Vault Proxy Update",
             OPERATOR_FEE_VAULT,
             address!("4fa2be8cd41504037f1838bce3bcc93bc68ff537"),
         ),
-        enable("Isthmus: Gas Price Oracle Set Isthmus", 90_000, hex!("291b0383")),
+        enable(
+            "Isthmus: Gas Price Oracle Set Isthmus",
+            90_000,
+            hex!("291b0383"),
+        ),
         deploy(
             "Isthmus: EIP-2935 Contract Deployment",
             address!("3462413Af4609098e1E27A490f554f260213D685"),
@@ -100,16 +147,33 @@ fn isthmus() -> Vec<TxDeposit> {
 
 fn jovian() -> Vec<TxDeposit> {
     vec![
-        deploy("Jovian: L1 Block Deployment", deployer(6), 447_315, include_bytes!("upgrades/jovian-l1-block.bin")),
-        upgrade("Jovian: L1 Block Proxy Update", L1_BLOCK, address!("3Ba4007f5C922FBb33C454B41ea7a1f11E83df2C")),
+        deploy(
+            "Jovian: L1 Block Deployment",
+            deployer(6),
+            447_315,
+            include_bytes!("upgrades/jovian-l1-block.bin"),
+        ),
+        upgrade(
+            "Jovian: L1 Block Proxy Update",
+            L1_BLOCK,
+            address!("3Ba4007f5C922FBb33C454B41ea7a1f11E83df2C"),
+        ),
         deploy(
             "Jovian: Gas Price Oracle Deployment",
             deployer(7),
             1_750_714,
             include_bytes!("upgrades/jovian-gas-price-oracle.bin"),
         ),
-        upgrade("Jovian: Gas Price Oracle Proxy Update", GAS_PRICE_ORACLE, address!("4f1db3c6AbD250ba86E0928471A8F7DB3AFd88F1")),
-        enable("Jovian: Gas Price Oracle Set Jovian", 90_000, hex!("b3d72079")),
+        upgrade(
+            "Jovian: Gas Price Oracle Proxy Update",
+            GAS_PRICE_ORACLE,
+            address!("4f1db3c6AbD250ba86E0928471A8F7DB3AFd88F1"),
+        ),
+        enable(
+            "Jovian: Gas Price Oracle Set Jovian",
+            90_000,
+            hex!("b3d72079"),
+        ),
     ]
 }
 
@@ -129,7 +193,11 @@ fn karst() -> Vec<TxDeposit> {
     let bundle = Vec::<Bundled>::decode(&mut file).expect("the bundle is well-formed");
     let deposit = |(i, tx): (usize, Bundled)| {
         let intent = format!("Karst {i}: {}", tx.intent);
-        TxDeposit { to: tx.to, input: tx.data, ..empty(&intent, tx.from, tx.gas) }
+        TxDeposit {
+            to: tx.to,
+            input: tx.data,
+            ..empty(&intent, tx.from, tx.gas)
+        }
     };
     bundle.into_iter().enumerate().map(deposit).collect()
 }
@@ -142,18 +210,31 @@ fn deployer(n: u8) -> Address {
 }
 
 fn deploy(intent: &str, from: Address, gas: u64, code: &'static [u8]) -> TxDeposit {
-    TxDeposit { input: Bytes::from_static(code), ..empty(intent, from, gas) }
+    TxDeposit {
+        input: Bytes::from_static(code),
+        ..empty(intent, from, gas)
+    }
 }
 
 /// Points a predeploy's proxy at a new implementation. The zero address is what a proxy takes for its admin.
 fn upgrade(intent: &str, proxy: Address, implementation: Address) -> TxDeposit {
-    let input = [&UPGRADE_TO[..], implementation.into_word().as_slice()].concat().into();
-    TxDeposit { to: TxKind::Call(proxy), input, ..empty(intent, Address::ZERO, 50_000) }
+    let input = [&UPGRADE_TO[..], implementation.into_word().as_slice()]
+        .concat()
+        .into();
+    TxDeposit {
+        to: TxKind::Call(proxy),
+        input,
+        ..empty(intent, Address::ZERO, 50_000)
+    }
 }
 
 /// Switches the gas price oracle to a fork.
 fn enable(intent: &str, gas: u64, selector: [u8; 4]) -> TxDeposit {
-    TxDeposit { to: TxKind::Call(GAS_PRICE_ORACLE), input: selector.into(), ..empty(intent, DEPOSITOR, gas) }
+    TxDeposit {
+        to: TxKind::Call(GAS_PRICE_ORACLE),
+        input: selector.into(),
+        ..empty(intent, DEPOSITOR, gas)
+    }
 }
 
 fn empty(intent: &str, from: Address, gas_limit: u64) -> TxDeposit {
@@ -177,17 +258,27 @@ mod tests {
     use alloy_primitives::{B256, b256, keccak256};
 
     fn hashes(fork: Fork) -> Vec<B256> {
-        upgrade_transactions(fork).iter().map(|tx| keccak256(tx.encoded_2718())).collect()
+        upgrade_transactions(fork)
+            .iter()
+            .map(|tx| keccak256(tx.encoded_2718()))
+            .collect()
     }
 
     #[test]
     fn ecotone_and_fjord_are_the_published_transactions() {
-        let Some(folder) = starling_testkit::fixture("upgrade-txs/kona-expected") else { return };
+        let Some(folder) = starling_testkit::fixture("upgrade-txs/kona-expected") else {
+            return;
+        };
         for (fork, name) in [(Fork::Ecotone, "ecotone"), (Fork::Fjord, "fjord")] {
             let transactions = upgrade_transactions(fork);
             for (i, tx) in transactions.iter().enumerate() {
-                let published = std::fs::read_to_string(folder.join(format!("{name}_tx_{i}.hex"))).unwrap();
-                assert_eq!(hex::encode(tx.encoded_2718()), published.trim().trim_start_matches("0x"), "{name} {i}");
+                let published =
+                    std::fs::read_to_string(folder.join(format!("{name}_tx_{i}.hex"))).unwrap();
+                assert_eq!(
+                    hex::encode(tx.encoded_2718()),
+                    published.trim().trim_start_matches("0x"),
+                    "{name} {i}"
+                );
             }
             let next = folder.join(format!("{name}_tx_{}.hex", transactions.len()));
             assert!(!next.exists(), "{name} has more transactions");
@@ -196,16 +287,31 @@ mod tests {
 
     #[test]
     fn isthmus_sources_are_the_published_ones() {
-        let sources: Vec<_> = isthmus().iter().map(|tx| hex::encode(tx.source_hash)).collect();
-        let known = ["3b2d0821", "fc70b484", "107a570d", "ebe8b5cb", "ecf2d916", "ad74e1ad", "3ddf4b13", "bfb734da"];
-        assert!(sources.iter().zip(known).all(|(source, start)| source.starts_with(start)), "{sources:?}");
+        let sources: Vec<_> = isthmus()
+            .iter()
+            .map(|tx| hex::encode(tx.source_hash))
+            .collect();
+        let known = [
+            "3b2d0821", "fc70b484", "107a570d", "ebe8b5cb", "ecf2d916", "ad74e1ad", "3ddf4b13",
+            "bfb734da",
+        ];
+        assert!(
+            sources
+                .iter()
+                .zip(known)
+                .all(|(source, start)| source.starts_with(start)),
+            "{sources:?}"
+        );
         assert_eq!(sources.len(), known.len());
         let sizes: Vec<_> = isthmus().iter().map(|tx| tx.input.len()).collect();
         assert_eq!(sizes, [1742, 7260, 2198, 36, 36, 36, 4, 92]);
         // A deployment lands where the proxy is pointed: deployers have nonce 0.
         for (deploy, upgrade) in [(0, 3), (1, 4), (2, 5)] {
             let transactions = isthmus();
-            assert_eq!(transactions[deploy].from.create(0).as_slice(), &transactions[upgrade].input[16..]);
+            assert_eq!(
+                transactions[deploy].from.create(0).as_slice(),
+                &transactions[upgrade].input[16..]
+            );
         }
     }
 
@@ -225,10 +331,19 @@ mod tests {
     fn karst_is_known_by_its_hashes_and_gas() {
         let transactions = upgrade_transactions(Fork::Karst);
         assert_eq!(transactions.len(), 31);
-        assert_eq!(transactions.iter().map(|tx| tx.gas_limit).sum::<u64>(), KARST_UPGRADE_GAS);
+        assert_eq!(
+            transactions.iter().map(|tx| tx.gas_limit).sum::<u64>(),
+            KARST_UPGRADE_GAS
+        );
         let first = transactions[0].source_hash;
-        assert_eq!(first, b256!("7e71ceb6816466ed1bbe59fce31bab86fbb815adbca6d2587fa492f6eb6eba74"));
+        assert_eq!(
+            first,
+            b256!("7e71ceb6816466ed1bbe59fce31bab86fbb815adbca6d2587fa492f6eb6eba74")
+        );
         let all = keccak256(hashes(Fork::Karst).concat());
-        assert_eq!(all, b256!("8103b19f142acec8f509c3f37cb3c2b093ff726cf471fb8a77fa163d54f3ca89"));
+        assert_eq!(
+            all,
+            b256!("8103b19f142acec8f509c3f37cb3c2b093ff726cf471fb8a77fa163d54f3ca89")
+        );
     }
 }

@@ -182,7 +182,9 @@ pub fn decode_request(bytes: &[u8]) -> Result<Ask, WireError> {
 }
 
 pub fn decode_response(bytes: Vec<u8>) -> Result<Answer, WireError> {
-    Response::decode(Buffer::from(bytes))?.answer.ok_or(WireError::Empty)
+    Response::decode(Buffer::from(bytes))?
+        .answer
+        .ok_or(WireError::Empty)
 }
 
 /// The hash in a message.
@@ -192,13 +194,19 @@ pub fn hash(bytes: &[u8]) -> Result<B256, WireError> {
 
 impl Block {
     pub fn id(&self) -> Result<BlockId, WireError> {
-        Ok(BlockId { number: self.number, hash: hash(&self.hash)? })
+        Ok(BlockId {
+            number: self.number,
+            hash: hash(&self.hash)?,
+        })
     }
 }
 
 impl From<BlockId> for Block {
     fn from(id: BlockId) -> Self {
-        Self { number: id.number, hash: id.hash.to_vec() }
+        Self {
+            number: id.number,
+            hash: id.hash.to_vec(),
+        }
     }
 }
 
@@ -212,7 +220,10 @@ pub struct ChunkBuilder {
 impl ChunkBuilder {
     /// `bytes`: of the items, about.
     pub fn with_capacity(bytes: usize) -> Self {
-        Self { plain: Vec::with_capacity(bytes), count: 0 }
+        Self {
+            plain: Vec::with_capacity(bytes),
+            count: 0,
+        }
     }
 
     /// Bytes of the items so far.
@@ -227,7 +238,8 @@ impl ChunkBuilder {
     pub fn push(&mut self, item: &[&[u8]]) {
         let length: usize = item.iter().map(|part| part.len()).sum();
         self.plain.extend_from_slice(&(length as u32).to_le_bytes());
-        item.iter().for_each(|part| self.plain.extend_from_slice(part));
+        item.iter()
+            .for_each(|part| self.plain.extend_from_slice(part));
         self.count += 1;
     }
 
@@ -236,20 +248,28 @@ impl ChunkBuilder {
         if self.plain.len() > MAX_CHUNK {
             return Err(WireError::ChunkSize(self.plain.len()));
         }
-        let data = snap::raw::Encoder::new().compress_vec(&self.plain).map_err(|error| WireError::Snappy(error.to_string()))?;
-        Ok(Chunk { count: self.count, data: data.into() })
+        let data = snap::raw::Encoder::new()
+            .compress_vec(&self.plain)
+            .map_err(|error| WireError::Snappy(error.to_string()))?;
+        Ok(Chunk {
+            count: self.count,
+            data: data.into(),
+        })
     }
 }
 
 impl Chunk {
     /// The items, unpacked. Its memory is bounded by [`MAX_CHUNK`].
     pub fn items(&self) -> Result<Vec<Bytes>, WireError> {
-        let length = snap::raw::decompress_len(&self.data).map_err(|error| WireError::Snappy(error.to_string()))?;
+        let length = snap::raw::decompress_len(&self.data)
+            .map_err(|error| WireError::Snappy(error.to_string()))?;
         // No item is empty, and none comes without its length.
         if length > MAX_CHUNK || (self.count as usize).saturating_mul(LENGTH) > length {
             return Err(WireError::ChunkSize(length));
         }
-        let plain = snap::raw::Decoder::new().decompress_vec(&self.data).map_err(|error| WireError::Snappy(error.to_string()))?;
+        let plain = snap::raw::Decoder::new()
+            .decompress_vec(&self.data)
+            .map_err(|error| WireError::Snappy(error.to_string()))?;
         let mut rest = Buffer::from(plain);
         let mut items = Vec::with_capacity(self.count as usize);
         while rest.has_remaining() {
@@ -260,7 +280,10 @@ impl Chunk {
             items.push(rest.split_to(length).into());
         }
         if items.len() != self.count as usize {
-            return Err(WireError::Count { claimed: self.count, have: items.len() });
+            return Err(WireError::Count {
+                claimed: self.count,
+                have: items.len(),
+            });
         }
         Ok(items)
     }
@@ -308,9 +331,16 @@ pub fn decode_block(item: &Bytes) -> Result<Payload, WireError> {
         transactions.push(item.slice_ref(raw));
     }
     if ordered_trie_root_encoded(&transactions) != header.transactions_root {
-        return Err(WireError::TransactionsRoot { number: header.number, hash });
+        return Err(WireError::TransactionsRoot {
+            number: header.number,
+            hash,
+        });
     }
-    Ok(Payload { hash, header, transactions })
+    Ok(Payload {
+        hash,
+        header,
+        transactions,
+    })
 }
 
 #[cfg(test)]

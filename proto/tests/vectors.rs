@@ -41,7 +41,12 @@ fn list(value: &Value) -> &[Value] {
 /// Hex with or without `0x`; uneven leading digits as in `0x123`.
 fn bytes(value: &Value) -> Vec<u8> {
     let text = value.as_str().unwrap().trim_start_matches("0x");
-    hex::decode(if text.len() % 2 == 1 { format!("0{text}") } else { text.to_owned() }).unwrap()
+    hex::decode(if text.len() % 2 == 1 {
+        format!("0{text}")
+    } else {
+        text.to_owned()
+    })
+    .unwrap()
 }
 
 fn array<const N: usize>(value: &Value) -> [u8; N] {
@@ -57,7 +62,9 @@ fn address(value: &Value) -> Address {
 }
 
 fn version(value: &Value) -> PayloadVersion {
-    let digit = value.as_str().unwrap().trim_start_matches('V')[..1].parse::<usize>().unwrap();
+    let digit = value.as_str().unwrap().trim_start_matches('V')[..1]
+        .parse::<usize>()
+        .unwrap();
     PayloadVersion::ALL[digit - 1]
 }
 
@@ -71,29 +78,56 @@ fn gossip_envelopes_decompress_hash_recover_and_decode() {
     for vector in list(&fixture["vectors"]) {
         let version = version(&vector["version"]);
         let message = gossip::decompress(&bytes(&vector["compressed"]));
-        assert_eq!((message.flag, &message.bytes), (Flag::Decompressed, &bytes(&vector["decompressed"])));
+        assert_eq!(
+            (message.flag, &message.bytes),
+            (Flag::Decompressed, &bytes(&vector["decompressed"]))
+        );
 
         let (signature, signed) = (array(&vector["signature"]), bytes(&vector["signed_bytes"]));
         assert_eq!(message.bytes, [&signature[..], &signed].concat());
-        assert_eq!(sign::payload_hash(&signed), b256(&vector["derived"]["payload_hash"]));
-        for (topic, id) in vector["derived"]["message_id_with_topic"].as_object().unwrap() {
-            assert_eq!(gossip::message_id(topic, message.flag, &message.bytes), array(id));
+        assert_eq!(
+            sign::payload_hash(&signed),
+            b256(&vector["derived"]["payload_hash"])
+        );
+        for (topic, id) in vector["derived"]["message_id_with_topic"]
+            .as_object()
+            .unwrap()
+        {
+            assert_eq!(
+                gossip::message_id(topic, message.flag, &message.bytes),
+                array(id)
+            );
             assert_eq!(*topic, gossip::topic(10, version));
         }
         for (chain, expected) in vector["derived"]["signing"].as_object().unwrap() {
             let chain = chain.parse().unwrap();
-            assert_eq!(sign::signing_hash(chain, sign::payload_hash(&signed)), b256(&expected["signing_hash"]));
-            assert_eq!(sign::recover(&signature, chain, &signed), Ok(address(&expected["recovered_address"])));
+            assert_eq!(
+                sign::signing_hash(chain, sign::payload_hash(&signed)),
+                b256(&expected["signing_hash"])
+            );
+            assert_eq!(
+                sign::recover(&signature, chain, &signed),
+                Ok(address(&expected["recovered_address"]))
+            );
         }
         let again = gossip::encode_message(&signature, &signed).unwrap();
         assert_eq!(gossip::decompress(&again), message);
 
-        let (wire, decoded) = (WirePayload::decode(version, &signed).unwrap(), &vector["decoded"]);
+        let (wire, decoded) = (
+            WirePayload::decode(version, &signed).unwrap(),
+            &vector["decoded"],
+        );
         assert_eq!(wire.claimed_hash(), b256(&decoded["blockHash"]));
-        assert_eq!((wire.number(), wire.timestamp()), (0, decoded["timestamp"].as_u64().unwrap()));
+        assert_eq!(
+            (wire.number(), wire.timestamp()),
+            (0, decoded["timestamp"].as_u64().unwrap())
+        );
         match version {
             // This block's hash was never filled in.
-            PayloadVersion::V4 => assert!(matches!(wire.into_payload(), Err(PayloadError::HashMismatch { .. }))),
+            PayloadVersion::V4 => assert!(matches!(
+                wire.into_payload(),
+                Err(PayloadError::HashMismatch { .. })
+            )),
             _ => assert_eq!(wire.into_payload().unwrap().to_wire(version), signed),
         }
     }
@@ -107,13 +141,24 @@ fn gossip_envelopes_of_the_other_collection_decode() {
         assert!(gossip::topic(10, version).ends_with(vector["topic_suffix"].as_str().unwrap()));
         let message = gossip::decompress(&bytes(&vector["snappy_block_compressed"])).bytes;
         let (signature, signed) = message.split_first_chunk::<65>().unwrap();
-        for (chain, signer) in vector["recovered_signer_by_assumed_chain_id"].as_object().unwrap() {
-            assert_eq!(sign::recover(signature, chain.parse().unwrap(), signed), Ok(address(signer)));
+        for (chain, signer) in vector["recovered_signer_by_assumed_chain_id"]
+            .as_object()
+            .unwrap()
+        {
+            assert_eq!(
+                sign::recover(signature, chain.parse().unwrap(), signed),
+                Ok(address(signer))
+            );
         }
-        let payload = WirePayload::decode(version, signed).unwrap().into_payload().unwrap();
+        let payload = WirePayload::decode(version, signed)
+            .unwrap()
+            .into_payload()
+            .unwrap();
         let decoded = &vector["decoded"];
         assert_eq!(payload.hash, b256(&decoded["block_hash"]));
-        let root = decoded["parent_beacon_block_root"].as_str().map(|_| b256(&decoded["parent_beacon_block_root"]));
+        let root = decoded["parent_beacon_block_root"]
+            .as_str()
+            .map(|_| b256(&decoded["parent_beacon_block_root"]));
         assert_eq!(payload.header.parent_beacon_block_root, root);
     }
 }
@@ -124,40 +169,79 @@ fn a_real_isthmus_block_passes_from_its_json_to_an_accepted_payload() {
     let chain = fixture["chain_id"].as_u64().unwrap();
     let signed = bytes(&fixture["signed_bytes"]);
     let root = b256(&fixture["parentBeaconBlockRoot"]);
-    let json: OpExecutionPayloadV4 = serde_json::from_value(fixture["executionPayload"].clone()).unwrap();
-    let wire = WirePayload::from_execution_payload(OpExecutionPayload::V4(json.clone()), Some(root)).unwrap();
-    assert_eq!(WirePayload::decode(PayloadVersion::V4, &signed).unwrap(), wire);
+    let json: OpExecutionPayloadV4 =
+        serde_json::from_value(fixture["executionPayload"].clone()).unwrap();
+    let wire =
+        WirePayload::from_execution_payload(OpExecutionPayload::V4(json.clone()), Some(root))
+            .unwrap();
+    assert_eq!(
+        WirePayload::decode(PayloadVersion::V4, &signed).unwrap(),
+        wire
+    );
 
     let payload = wire.into_payload().unwrap();
-    assert_eq!(payload.hash, b256(&fixture["executionPayload"]["blockHash"]));
+    assert_eq!(
+        payload.hash,
+        b256(&fixture["executionPayload"]["blockHash"])
+    );
     assert_eq!(payload.version(), PayloadVersion::V4);
     assert_eq!(payload.to_wire(PayloadVersion::V4), signed);
-    assert_eq!(payload.to_execution_payload(PayloadVersion::V4), OpExecutionPayload::V4(json));
+    assert_eq!(
+        payload.to_execution_payload(PayloadVersion::V4),
+        OpExecutionPayload::V4(json)
+    );
     assert_eq!(payload.decode_transactions().unwrap().len(), 6);
-    assert_eq!(L1BlockInfo::of(&payload).unwrap().format, L1InfoFormat::Isthmus);
+    assert_eq!(
+        L1BlockInfo::of(&payload).unwrap().format,
+        L1InfoFormat::Isthmus
+    );
 
     let secret = secret(&fixture["private_key"]);
     let signer = address(&fixture["signer_address"]);
     assert_eq!(sign::address(&secret), signer);
     let signature = sign::sign(&secret, chain, &signed);
     assert_eq!(signature, array(&fixture["signature_r_s_v"]));
-    assert_eq!(sign::signing_hash(chain, sign::payload_hash(&signed)), b256(&fixture["signing_hash"]));
+    assert_eq!(
+        sign::signing_hash(chain, sign::payload_hash(&signed)),
+        b256(&fixture["signing_hash"])
+    );
 
     let message = gossip::decompress(&bytes(&fixture["message_data"]));
     let topic = gossip::topic(chain, PayloadVersion::V4);
     assert_eq!(topic, fixture["topic"].as_str().unwrap());
-    assert_eq!(gossip::message_id(&topic, message.flag, &message.bytes), array(&fixture["message_id"]));
+    assert_eq!(
+        gossip::message_id(&topic, message.flag, &message.bytes),
+        array(&fixture["message_id"])
+    );
 
-    let (signers, forks) = (Signers::new(signer), ForkSchedule::from_genesis(Fork::Isthmus));
-    let context = CheckContext { chain_id: chain, signers: &signers, threshold_secs: 60, forks: &forks };
+    let (signers, forks) = (
+        Signers::new(signer),
+        ForkSchedule::from_genesis(Fork::Isthmus),
+    );
+    let context = CheckContext {
+        chain_id: chain,
+        signers: &signers,
+        threshold_secs: 60,
+        forks: &forks,
+    };
     let mut seen = Seen::default();
     let now = payload.timestamp();
-    let verdict = gossip::check(PayloadVersion::V4, message.flag, &message.bytes, now, &context, &mut seen);
+    let verdict = gossip::check(
+        PayloadVersion::V4,
+        message.flag,
+        &message.bytes,
+        now,
+        &context,
+        &mut seen,
+    );
     assert_eq!(verdict, Verdict::Accept(payload.clone(), signer));
 
     let response = reqresp::encode_response(&payload, &forks).unwrap();
     assert_eq!(response[..5], bytes(&fixture["reqresp_response_header"]));
-    assert_eq!(reqresp::decode_response(&response).unwrap().into_payload(), Ok(payload));
+    assert_eq!(
+        reqresp::decode_response(&response).unwrap().into_payload(),
+        Ok(payload)
+    );
 }
 
 #[test]
@@ -166,7 +250,10 @@ fn ssz_envelopes_decode_to_the_fields_they_were_made_of() {
     let wire = WirePayload::decode(PayloadVersion::V4, &bytes(&v4["ssz_envelope"])).unwrap();
     assert_eq!((wire.number(), wire.timestamp()), (222, 555));
     assert_eq!(wire.claimed_hash(), b256(&v4["decoded"]["blockHash"]));
-    assert!(matches!(wire.into_payload(), Err(PayloadError::HashMismatch { .. })));
+    assert!(matches!(
+        wire.into_payload(),
+        Err(PayloadError::HashMismatch { .. })
+    ));
 
     let v3 = fixture!("p2p/ssz/execution-payload-envelope-v3.json");
     for vector in list(&v3["vectors"]) {
@@ -187,7 +274,11 @@ fn malicious_ssz_is_an_error() {
             _ => (vec![version(&vector["decode_as"])], bytes(&vector["bytes"])),
         };
         for version in versions {
-            assert!(WirePayload::decode(version, &bytes).is_err(), "{}", vector["expect"]);
+            assert!(
+                WirePayload::decode(version, &bytes).is_err(),
+                "{}",
+                vector["expect"]
+            );
         }
     }
 }
@@ -197,8 +288,15 @@ fn message_ids_hash_flag_topic_and_payload() {
     let fixture = fixture!("p2p-wire/message-id.json");
     for vector in list(&fixture["vectors"]) {
         let message = gossip::decompress(&bytes(&vector["data"]));
-        assert_eq!(message.flag == Flag::Decompressed, vector["snappy_valid"].as_bool().unwrap());
-        let id = gossip::message_id(vector["topic"].as_str().unwrap(), message.flag, &message.bytes);
+        assert_eq!(
+            message.flag == Flag::Decompressed,
+            vector["snappy_valid"].as_bool().unwrap()
+        );
+        let id = gossip::message_id(
+            vector["topic"].as_str().unwrap(),
+            message.flag,
+            &message.bytes,
+        );
         assert_eq!(id, array(&vector["message_id"]), "{vector}");
     }
 }
@@ -210,17 +308,30 @@ fn signing_hashes_and_signatures_are_those_of_others() {
         let signing_hash = sign::signing_hash(vector["chain_id"].as_u64().unwrap(), hash);
         // Blocks are signed in the zero domain only; the hashes of other domains must not come out.
         let blocks = b256(&vector["domain"]).is_zero();
-        assert_eq!(signing_hash == b256(&vector["signing_hash"]), blocks, "{vector}");
+        assert_eq!(
+            signing_hash == b256(&vector["signing_hash"]),
+            blocks,
+            "{vector}"
+        );
     }
     for vector in list(&fixture!("p2p-wire/signatures-derived.json")["vectors"]) {
-        let (secret, chain) = (secret(&vector["private_key"]), vector["chain_id"].as_u64().unwrap());
+        let (secret, chain) = (
+            secret(&vector["private_key"]),
+            vector["chain_id"].as_u64().unwrap(),
+        );
         let signed = bytes(&vector["payload_bytes"]);
         let signature = sign::sign(&secret, chain, &signed);
         assert_eq!(signature, array(&vector["signature_r_s_v"]));
-        assert_eq!(sign::recover(&signature, chain, &signed), Ok(address(&vector["address"])));
+        assert_eq!(
+            sign::recover(&signature, chain, &signed),
+            Ok(address(&vector["address"]))
+        );
     }
     for vector in list(&fixture!("p2p-wire/keys.json")["vectors"]) {
-        assert_eq!(sign::address(&secret(&vector["private_key"])), address(&vector["eth_address"]));
+        assert_eq!(
+            sign::address(&secret(&vector["private_key"])),
+            address(&vector["eth_address"])
+        );
     }
 }
 
@@ -235,15 +346,16 @@ fn validator_block(case: &Value, now: u64) -> Vec<u8> {
         PayloadVersion::V2 if number("blobGasUsed").is_some() => PayloadVersion::V3,
         version => version,
     };
-    let withdrawals: Vec<alloy_eips::eip4895::Withdrawal> = case["withdrawals"].as_array().map_or(Vec::new(), |list| {
-        let withdrawal = |w: &Value| alloy_eips::eip4895::Withdrawal {
-            index: w["index"].as_u64().unwrap(),
-            validator_index: w["validatorIndex"].as_u64().unwrap(),
-            address: address(&w["address"]),
-            amount: w["amount"].as_u64().unwrap(),
-        };
-        list.iter().map(withdrawal).collect()
-    });
+    let withdrawals: Vec<alloy_eips::eip4895::Withdrawal> =
+        case["withdrawals"].as_array().map_or(Vec::new(), |list| {
+            let withdrawal = |w: &Value| alloy_eips::eip4895::Withdrawal {
+                index: w["index"].as_u64().unwrap(),
+                validator_index: w["validatorIndex"].as_u64().unwrap(),
+                address: address(&w["address"]),
+                amount: w["amount"].as_u64().unwrap(),
+            };
+            list.iter().map(withdrawal).collect()
+        });
     let root = case["root"].as_str().map(|_| b256(&case["root"]));
     let v3 = encoding >= PayloadVersion::V3;
     let v4 = encoding == PayloadVersion::V4;
@@ -280,25 +392,59 @@ fn the_validator_decides_the_reference_cases_as_the_reference_does() {
     let fixture = fixture!("p2p-wire/gossip-validator-cases.json");
     const CHAIN: u64 = 100;
     const NOW: u64 = 1_750_000_000;
-    let keys = ["A", "B", "C"].map(|name| (name, SecretKey::from_slice(&[name.as_bytes()[0]; 32]).unwrap()));
-    let key = |value: &Value| keys.iter().find(|(name, _)| value == name).map(|(_, key)| key);
+    let keys = ["A", "B", "C"].map(|name| {
+        (
+            name,
+            SecretKey::from_slice(&[name.as_bytes()[0]; 32]).unwrap(),
+        )
+    });
+    let key = |value: &Value| {
+        keys.iter()
+            .find(|(name, _)| value == name)
+            .map(|(_, key)| key)
+    };
     let outcome = |verdict: &Verdict| match verdict {
         Verdict::Accept(..) => "ACCEPT",
         Verdict::Ignore(_) => "IGNORE",
         Verdict::Reject(_) => "REJECT",
     };
-    let run = |case: &Value, wire: &[u8], signature: [u8; 65], signers: &Signers, threshold_secs: u64| {
-        let version = if case["topic"].is_null() { PayloadVersion::V2 } else { version(&case["topic"]) };
-        let forks = ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, case["jovian_time"].as_u64());
-        let context = CheckContext { chain_id: CHAIN, signers, threshold_secs, forks: &forks };
-        let message = gossip::decompress(&gossip::encode_message(&signature, wire).unwrap());
-        let verdict = gossip::check(version, message.flag, &message.bytes, NOW, &context, &mut Seen::default());
-        assert_eq!(outcome(&verdict), case["result"].as_str().unwrap(), "{case}: {verdict:?}");
-        verdict
-    };
+    let run =
+        |case: &Value, wire: &[u8], signature: [u8; 65], signers: &Signers, threshold_secs: u64| {
+            let version = if case["topic"].is_null() {
+                PayloadVersion::V2
+            } else {
+                version(&case["topic"])
+            };
+            let forks = ForkSchedule::from_genesis(Fork::Isthmus)
+                .with(Fork::Jovian, case["jovian_time"].as_u64());
+            let context = CheckContext {
+                chain_id: CHAIN,
+                signers,
+                threshold_secs,
+                forks: &forks,
+            };
+            let message = gossip::decompress(&gossip::encode_message(&signature, wire).unwrap());
+            let verdict = gossip::check(
+                version,
+                message.flag,
+                &message.bytes,
+                NOW,
+                &context,
+                &mut Seen::default(),
+            );
+            assert_eq!(
+                outcome(&verdict),
+                case["result"].as_str().unwrap(),
+                "{case}: {verdict:?}"
+            );
+            verdict
+        };
     let a = &keys[0].1;
     let signer = Signers::new(sign::address(a));
-    for case in list(&fixture["payload"]).iter().chain(list(&fixture["envelope"])) {
+    for case in list(&fixture["payload"])
+        .iter()
+        .chain(list(&fixture["envelope"]))
+    {
         let wire = validator_block(case, NOW);
         run(case, &wire, sign::sign(a, CHAIN, &wire), &signer, 60);
     }
@@ -318,7 +464,8 @@ fn the_validator_decides_the_reference_cases_as_the_reference_does() {
                 signers
             }
         };
-        let signature = key(&case["signed_by"]).map_or([0; 65], |key| sign::sign(key, CHAIN, &wire));
+        let signature =
+            key(&case["signed_by"]).map_or([0; 65], |key| sign::sign(key, CHAIN, &wire));
         let verdict = run(case, &wire, signature, &signers, 60);
         if let (Verdict::Accept(_, by), Some(ends)) = (verdict, case["ends_grace"].as_bool()) {
             signers.verified(by, NOW);
@@ -330,7 +477,9 @@ fn the_validator_decides_the_reference_cases_as_the_reference_does() {
         let wire = validator_block(&plain, NOW - case["age_s"].as_u64().unwrap());
         let threshold = case["threshold_s"].as_u64().unwrap();
         let verdict = run(case, &wire, sign::sign(a, CHAIN, &wire), &signer, threshold);
-        assert!(!matches!(verdict, Verdict::Reject(reason) if !matches!(reason, Reason::TooOld { .. })));
+        assert!(
+            !matches!(verdict, Verdict::Reject(reason) if !matches!(reason, Reason::TooOld { .. }))
+        );
     }
 }
 
@@ -340,7 +489,10 @@ fn requests_and_responses_are_those_of_others() {
     for vector in list(&fixture["requests"]) {
         let number = vector["block_number"].as_u64().unwrap();
         assert_eq!(reqresp::encode_request(number), array(&vector["bytes"]));
-        assert_eq!(reqresp::decode_request(&bytes(&vector["bytes"])), Some(number));
+        assert_eq!(
+            reqresp::decode_request(&bytes(&vector["bytes"])),
+            Some(number)
+        );
     }
     for (name, response) in fixture["error_responses"].as_object().unwrap() {
         let expected = match name.as_str() {
@@ -349,12 +501,17 @@ fn requests_and_responses_are_those_of_others() {
             _ => Refusal::Other(3),
         };
         let decoded = reqresp::decode_response(&bytes(response));
-        assert!(matches!(decoded, Err(ResponseError::Refused(refusal)) if refusal == expected), "{name}");
+        assert!(
+            matches!(decoded, Err(ResponseError::Refused(refusal)) if refusal == expected),
+            "{name}"
+        );
         assert_eq!(expected.code(), bytes(response)[0]);
     }
     for vector in list(&fixture["success"]) {
         let wire = reqresp::decode_response(&bytes(&vector["response"])).unwrap();
-        let expected = WirePayload::decode(version(&vector["payload"]), &bytes(&vector["unframed_ssz"])).unwrap();
+        let expected =
+            WirePayload::decode(version(&vector["payload"]), &bytes(&vector["unframed_ssz"]))
+                .unwrap();
         assert_eq!(wire, expected);
     }
 }
@@ -365,9 +522,14 @@ fn deposit_transactions_survive_decoding() {
         let raw = bytes(&vector["hex"]);
         let transaction = decode_transaction(&raw).unwrap();
         assert_eq!(transaction.encoded_2718(), raw);
-        let OpTxEnvelope::Deposit(deposit) = transaction else { panic!("{vector} is no deposit") };
+        let OpTxEnvelope::Deposit(deposit) = transaction else {
+            panic!("{vector} is no deposit")
+        };
         let info = L1BlockInfo::decode(&deposit.input).unwrap();
-        assert_eq!(deposit.source_hash, deposit::l1_info_source_hash(info.hash, info.sequence_number));
+        assert_eq!(
+            deposit.source_hash,
+            deposit::l1_info_source_hash(info.hash, info.sequence_number)
+        );
     }
 }
 
@@ -375,14 +537,20 @@ fn deposit_transactions_survive_decoding() {
 fn l1_attributes_survive_decoding() {
     let kona = fixture!("deposits-fees/l1-attributes-calldata.json");
     let magi = fixture!("deposits-fees/l1-attributes-calldata-magi.json");
-    for vector in list(&kona["literals"]).iter().chain(list(&magi["literals"])) {
+    for vector in list(&kona["literals"])
+        .iter()
+        .chain(list(&magi["literals"]))
+    {
         let calldata = bytes(&vector["hex"]);
         let info = L1BlockInfo::decode(&calldata).unwrap();
         assert_eq!(info.encode(), calldata);
         let name = vector["name"].as_str().unwrap().to_lowercase();
         let test = vector["test"].as_str().unwrap_or_default();
         let format = format!("{:?}", info.format).to_lowercase();
-        assert!(name.contains(&format) || test.contains(&format), "{name} {test} is not {format}");
+        assert!(
+            name.contains(&format) || test.contains(&format),
+            "{name} {test} is not {format}"
+        );
     }
 }
 
@@ -399,12 +567,24 @@ fn l1_attributes_of_real_blocks_have_these_fees() {
         let info = L1BlockInfo::decode(&calldata).unwrap();
         let field = |key: &str| vector[key].as_u64().unwrap_or_default();
         assert_eq!(info.base_fee, U256::from(field("l1_base_fee")));
-        assert_eq!(U256::from_be_bytes(info.overhead.0), U256::from(field("overhead")));
-        assert_eq!(U256::from_be_bytes(info.scalar.0), U256::from(field("scalar")));
+        assert_eq!(
+            U256::from_be_bytes(info.overhead.0),
+            U256::from(field("overhead"))
+        );
+        assert_eq!(
+            U256::from_be_bytes(info.scalar.0),
+            U256::from(field("scalar"))
+        );
         assert_eq!(u64::from(info.base_fee_scalar), field("base_fee_scalar"));
         assert_eq!(info.blob_base_fee, U256::from(field("blob_base_fee")));
-        assert_eq!(u64::from(info.blob_base_fee_scalar), field("blob_base_fee_scalar"));
-        assert_eq!(u64::from(info.operator_fee_scalar), field("operator_fee_scalar"));
+        assert_eq!(
+            u64::from(info.blob_base_fee_scalar),
+            field("blob_base_fee_scalar")
+        );
+        assert_eq!(
+            u64::from(info.operator_fee_scalar),
+            field("operator_fee_scalar")
+        );
         assert_eq!(info.operator_fee_constant, field("operator_fee_constant"));
     }
 }
@@ -414,7 +594,10 @@ fn source_hashes_are_those_of_the_reference() {
     for vector in list(&fixture!("deposits-fees/source-hash.json")["vectors"]) {
         let computed = match vector["kind"].as_str().unwrap() {
             "upgrade" => deposit::upgrade_source_hash(vector["intent"].as_str().unwrap()),
-            "l1_info" => deposit::l1_info_source_hash(b256(&vector["l1_block_hash"]), vector["seq"].as_u64().unwrap()),
+            "l1_info" => deposit::l1_info_source_hash(
+                b256(&vector["l1_block_hash"]),
+                vector["seq"].as_u64().unwrap(),
+            ),
             // Retired before it was used.
             "domain3" => continue,
             kind => panic!("unknown kind {kind}"),
@@ -424,7 +607,10 @@ fn source_hashes_are_those_of_the_reference() {
     // Domain 0 has no vector of its own: its definition, by hand.
     let (hash, word) = (B256::repeat_byte(7), |n: u64| B256::from(U256::from(n)));
     let inner = keccak256([hash, word(5)].concat());
-    assert_eq!(deposit::user_source_hash(hash, 5), keccak256([word(0), inner].concat()));
+    assert_eq!(
+        deposit::user_source_hash(hash, 5),
+        keccak256([word(0), inner].concat())
+    );
 }
 
 #[test]
@@ -433,13 +619,19 @@ fn gas_config_updates_are_read_and_refused_like_elsewhere() {
         let topics = vec![CONFIG_UPDATE_EVENT, B256::ZERO, B256::with_last_byte(1)];
         let data = bytes(&vector["hex"]);
         let mut config = SystemConfig::default();
-        let log = Log { address: Address::ZERO, data: LogData::new_unchecked(topics, data.clone().into()) };
+        let log = Log {
+            address: Address::ZERO,
+            data: LogData::new_unchecked(topics, data.clone().into()),
+        };
         let result = config.apply_log(&log, false);
         let test = vector["test"].as_str().unwrap();
         let good = test.ends_with("try_from") || test.contains("succeeds");
         assert_eq!(result.is_ok(), good, "{test}: {result:?}");
         if good {
-            assert_eq!((config.overhead.as_slice(), config.scalar.as_slice()), (&data[64..96], &data[96..]));
+            assert_eq!(
+                (config.overhead.as_slice(), config.scalar.as_slice()),
+                (&data[64..96], &data[96..])
+            );
         } else {
             assert_eq!(config, SystemConfig::default());
         }
@@ -450,11 +642,18 @@ fn gas_config_updates_are_read_and_refused_like_elsewhere() {
 fn assert_kept(original: &Value, written: &Value, path: &str, foreign: &[&str]) {
     match original {
         Value::Object(fields) => {
-            for (key, value) in fields.iter().filter(|(key, _)| !foreign.contains(&key.as_str())) {
+            for (key, value) in fields
+                .iter()
+                .filter(|(key, _)| !foreign.contains(&key.as_str()))
+            {
                 assert_kept(value, &written[key], &format!("{path}.{key}"), foreign);
             }
         }
-        Value::String(text) => assert_eq!(text.to_lowercase(), written.as_str().unwrap().to_lowercase(), "{path}"),
+        Value::String(text) => assert_eq!(
+            text.to_lowercase(),
+            written.as_str().unwrap().to_lowercase(),
+            "{path}"
+        ),
         value => assert_eq!(value, written, "{path}"),
     }
 }
@@ -480,7 +679,10 @@ fn rollup_configurations_survive_reading_and_writing() {
         "operatorFeeConstant",
         "unknown_field",
     ];
-    let documents = list(&kona["literals"]).iter().map(|literal| &literal["json"]).chain([&devnet]);
+    let documents = list(&kona["literals"])
+        .iter()
+        .map(|literal| &literal["json"])
+        .chain([&devnet]);
     for document in documents {
         let mut document = document.clone();
         // The same key means eight bytes elsewhere and one number here.
@@ -490,7 +692,12 @@ fn rollup_configurations_survive_reading_and_writing() {
         }
         let config = RollupConfig::from_json(&document.to_string()).unwrap();
         assert_eq!(RollupConfig::from_json(&config.to_json()).unwrap(), config);
-        assert_kept(&document, &serde_json::from_str(&config.to_json()).unwrap(), "rollup", &foreign);
+        assert_kept(
+            &document,
+            &serde_json::from_str(&config.to_json()).unwrap(),
+            "rollup",
+            &foreign,
+        );
     }
     let devnet = RollupConfig::from_json(&devnet.to_string()).unwrap();
     assert_eq!(devnet.forks, ForkSchedule::from_genesis(Fork::Jovian));
@@ -503,13 +710,23 @@ fn system_configurations_of_every_age_are_read() {
         let json = &literal["json"];
         let config: SystemConfig = serde_json::from_value(json.clone()).unwrap();
         assert_eq!(config.gas_limit, 30_000_000);
-        assert_eq!(u64::from(config.da_footprint_gas_scalar), json["daFootprintGasScalar"].as_u64().unwrap_or_default());
+        assert_eq!(
+            u64::from(config.da_footprint_gas_scalar),
+            json["daFootprintGasScalar"].as_u64().unwrap_or_default()
+        );
         if json["eip1559Params"].is_string() {
-            assert_eq!((config.eip1559.denominator, config.eip1559.elasticity), (0xab, 0xcd));
+            assert_eq!(
+                (config.eip1559.denominator, config.eip1559.elasticity),
+                (0xab, 0xcd)
+            );
         }
     }
     for literal in list(&fixture!("rpc-json/rollup-genesis-json.json")["literals"]) {
-        let genesis: starling_proto::config::RollupGenesis = serde_json::from_value(literal["json"].clone()).unwrap();
-        assert_eq!((genesis.l1.number, genesis.l2.number), (17_422_590, 105_235_063));
+        let genesis: starling_proto::config::RollupGenesis =
+            serde_json::from_value(literal["json"].clone()).unwrap();
+        assert_eq!(
+            (genesis.l1.number, genesis.l2.number),
+            (17_422_590, 105_235_063)
+        );
     }
 }

@@ -24,7 +24,13 @@ pub struct Abandoned {
 impl Abandoned {
     /// Approximate bytes held in memory.
     pub(super) fn weight(&self) -> usize {
-        self.payload.weight() + self.receipts.iter().flat_map(|receipts| receipts.iter()).map(Receipt::weight).sum::<usize>()
+        self.payload.weight()
+            + self
+                .receipts
+                .iter()
+                .flat_map(|receipts| receipts.iter())
+                .map(Receipt::weight)
+                .sum::<usize>()
     }
 }
 
@@ -38,7 +44,11 @@ pub struct Recent {
 
 impl Recent {
     pub fn get(&self, hash: &B256) -> Option<Abandoned> {
-        self.blocks.iter().rev().find(|block| block.payload.hash == *hash).cloned()
+        self.blocks
+            .iter()
+            .rev()
+            .find(|block| block.payload.hash == *hash)
+            .cloned()
     }
 
     /// Adds the blocks of a branch, from its head downward. Its lowest blocks are dropped if it exceeds [`BLOCKS`] or [`BYTES`].
@@ -49,7 +59,11 @@ impl Recent {
             weight <= BYTES
         };
         let mut branch: Vec<Abandoned> = branch.into_iter().take(BLOCKS).take_while(fits).collect();
-        self.blocks.retain(|old| branch.iter().all(|new| new.payload.hash != old.payload.hash));
+        self.blocks.retain(|old| {
+            branch
+                .iter()
+                .all(|new| new.payload.hash != old.payload.hash)
+        });
         branch.reverse();
         self.blocks.extend(branch);
         self.weight = self.blocks.iter().map(Abandoned::weight).sum();
@@ -68,15 +82,24 @@ mod tests {
 
     fn branch(salt: u64, count: u64, bytes: usize) -> Vec<Abandoned> {
         let block = |number| {
-            let header = Header { number, gas_limit: salt, ..Default::default() };
+            let header = Header {
+                number,
+                gas_limit: salt,
+                ..Default::default()
+            };
             let payload = Arc::new(Payload::sealed(header, vec![vec![0; bytes].into()]));
-            Abandoned { payload, receipts: Some(Arc::default()) }
+            Abandoned {
+                payload,
+                receipts: Some(Arc::default()),
+            }
         };
         (1..=count).rev().map(block).collect()
     }
 
     fn kept(recent: &Recent, branch: &[Abandoned]) -> Vec<u64> {
-        let known = branch.iter().filter(|block| recent.get(&block.payload.hash).is_some());
+        let known = branch
+            .iter()
+            .filter(|block| recent.get(&block.payload.hash).is_some());
         known.map(|block| block.payload.number()).collect()
     }
 
@@ -93,6 +116,10 @@ mod tests {
         let heavy = branch(3, 10, BYTES / 4);
         recent.add(heavy.clone());
         assert_eq!(kept(&recent, &heavy), [10, 9, 8]);
-        assert!(recent.weight <= BYTES && recent.blocks.len() == kept(&recent, &second).len() + kept(&recent, &first).len() + 3);
+        assert!(
+            recent.weight <= BYTES
+                && recent.blocks.len()
+                    == kept(&recent, &second).len() + kept(&recent, &first).len() + 3
+        );
     }
 }

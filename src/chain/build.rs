@@ -77,9 +77,21 @@ impl BlockBuilder {
         let parent = parent.into();
         let header = header(&spec, parent.header(), &attributes)?;
         let execution = BlockExecution::begin(&spec, &header, parent.clone())?;
-        let mut builder =
-            Self { spec, parent, header, execution, transactions: Vec::new(), senders: Vec::new(), fees: U256::ZERO };
-        for (index, raw) in attributes.transactions.unwrap_or_default().into_iter().enumerate() {
+        let mut builder = Self {
+            spec,
+            parent,
+            header,
+            execution,
+            transactions: Vec::new(),
+            senders: Vec::new(),
+            fees: U256::ZERO,
+        };
+        for (index, raw) in attributes
+            .transactions
+            .unwrap_or_default()
+            .into_iter()
+            .enumerate()
+        {
             builder.force(index, raw)?;
         }
         builder.execution.check_attributes(true)?;
@@ -96,7 +108,12 @@ impl BlockBuilder {
         })?;
         match self.execution.transact(&tx, &raw) {
             Ok(_) => {}
-            Err(TransactError::Refused(refused)) => return Err(BuildError::Forced { index, cause: refused.to_string() }),
+            Err(TransactError::Refused(refused)) => {
+                return Err(BuildError::Forced {
+                    index,
+                    cause: refused.to_string(),
+                });
+            }
             Err(TransactError::State(error)) => return Err(error.into()),
         }
         self.transactions.push(raw);
@@ -120,7 +137,9 @@ impl BlockBuilder {
         }
         let tip = tx.effective_tip_per_gas(self.base_fee()).unwrap_or(0);
         let gas_used = self.execution.gas_used() - before;
-        self.fees = self.fees.saturating_add(U256::from(tip).saturating_mul(U256::from(gas_used)));
+        self.fees = self
+            .fees
+            .saturating_add(U256::from(tip).saturating_mul(U256::from(gas_used)));
         self.transactions.push(raw.clone());
         self.senders.push(tx.signer());
         Ok(Added::Yes)
@@ -150,7 +169,15 @@ impl BlockBuilder {
 
     /// Computes the roots and seals the block.
     pub fn finish(self) -> Result<ExecutedBlock, StateError> {
-        let Self { spec, parent, mut header, execution, transactions, senders, .. } = self;
+        let Self {
+            spec,
+            parent,
+            mut header,
+            execution,
+            transactions,
+            senders,
+            ..
+        } = self;
         let execution = execution.finish();
         let (outcome, update) = execution.outcome(&spec.at(header.timestamp), &parent)?;
         header.gas_used = outcome.gas_used;
@@ -161,12 +188,21 @@ impl BlockBuilder {
         header.withdrawals_root = outcome.withdrawals_root;
         header.transactions_root = ordered_trie_root_encoded(&transactions);
         let payload = Arc::new(Payload::sealed(header, transactions));
-        Ok(ExecutedBlock::new(payload, senders, Arc::new(execution.receipts), Arc::new(update.overlay)))
+        Ok(ExecutedBlock::new(
+            payload,
+            senders,
+            Arc::new(execution.receipts),
+            Arc::new(update.overlay),
+        ))
     }
 }
 
 /// `Ok` with the value if an attribute is given exactly when its fork is active.
-fn attribute<T>(name: &'static str, value: Option<T>, active: bool) -> Result<Option<T>, BuildError> {
+fn attribute<T>(
+    name: &'static str,
+    value: Option<T>,
+    active: bool,
+) -> Result<Option<T>, BuildError> {
     match (&value, active) {
         (None, true) => Err(BuildError::Missing(name)),
         (Some(_), false) => Err(BuildError::Unexpected(name)),
@@ -175,19 +211,43 @@ fn attribute<T>(name: &'static str, value: Option<T>, active: bool) -> Result<Op
 }
 
 /// The header of a block with these attributes, before execution (specs: exec-engine, extended payload attributes).
-fn header(spec: &ChainSpec, parent: &Header, attributes: &OpPayloadAttributes) -> Result<Header, BuildError> {
+fn header(
+    spec: &ChainSpec,
+    parent: &Header,
+    attributes: &OpPayloadAttributes,
+) -> Result<Header, BuildError> {
     let standard = &attributes.payload_attributes;
     let timestamp = standard.timestamp;
     let active = spec.at(timestamp);
     if timestamp <= parent.timestamp {
-        return Err(BuildError::Timestamp { have: timestamp, parent: parent.timestamp });
+        return Err(BuildError::Timestamp {
+            have: timestamp,
+            parent: parent.timestamp,
+        });
     }
-    if let Some(count) = standard.withdrawals.as_ref().map(Vec::len).filter(|count| *count > 0) {
+    if let Some(count) = standard
+        .withdrawals
+        .as_ref()
+        .map(Vec::len)
+        .filter(|count| *count > 0)
+    {
         return Err(BuildError::Withdrawals(count));
     }
-    let beacon_root = attribute("parentBeaconBlockRoot", standard.parent_beacon_block_root, active.cancun)?;
-    let params = attribute("eip1559Params", attributes.eip_1559_params, active.is_op(Fork::Holocene))?;
-    let minimum = attribute("minBaseFee", attributes.min_base_fee, active.is_op(Fork::Jovian))?;
+    let beacon_root = attribute(
+        "parentBeaconBlockRoot",
+        standard.parent_beacon_block_root,
+        active.cancun,
+    )?;
+    let params = attribute(
+        "eip1559Params",
+        attributes.eip_1559_params,
+        active.is_op(Fork::Holocene),
+    )?;
+    let minimum = attribute(
+        "minBaseFee",
+        attributes.min_base_fee,
+        active.is_op(Fork::Jovian),
+    )?;
     // On OP the system configuration decides the gas limit of every block; on Ethereum it stays where it is.
     let gas_limit = match attributes.gas_limit {
         Some(limit) => limit,
@@ -204,7 +264,9 @@ fn header(spec: &ChainSpec, parent: &Header, attributes: &OpPayloadAttributes) -
         extra_data: ExtraData::encode(spec, timestamp, params, minimum.unwrap_or(0))?,
         mix_hash: standard.prev_randao,
         base_fee_per_gas: Some(spec.next_base_fee(parent, timestamp)?),
-        excess_blob_gas: active.cancun.then(|| spec.excess_blob_gas(parent, timestamp)),
+        excess_blob_gas: active
+            .cancun
+            .then(|| spec.excess_blob_gas(parent, timestamp)),
         parent_beacon_block_root: beacon_root,
         requests_hash: active.prague.then_some(EMPTY_REQUESTS_HASH),
         ..Default::default()

@@ -62,7 +62,12 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
     let mut job: Option<Job> = None;
     while !shared.is_stopping() {
         let mut more = false;
-        if let Some(Job { fill: Some(fill), builder, .. }) = &mut job {
+        if let Some(Job {
+            fill: Some(fill),
+            builder,
+            ..
+        }) = &mut job
+        {
             more = fill.run(builder, &shared.pool, Instant::now() + SLICE);
         }
         let wait = match &job {
@@ -71,7 +76,12 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
             Some(_) => POOL_POLL,
         };
         match requests.recv_timeout(wait) {
-            Ok(Build::Start { id, parent, mut attributes, reply }) => {
+            Ok(Build::Start {
+                id,
+                parent,
+                mut attributes,
+                reply,
+            }) => {
                 if job.as_ref().is_some_and(|open| open.id == id) {
                     let _ = reply.send(Ok(()));
                     continue;
@@ -79,12 +89,20 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
                 let settings = shared.pool.miner();
                 settings.complete(&shared.spec.rules, parent.header(), &mut attributes);
                 let extra_data = settings.extra_data.clone();
-                let fill = (!attributes.no_tx_pool.unwrap_or(false)).then(|| Fill { settings, ..Default::default() });
+                let fill = (!attributes.no_tx_pool.unwrap_or(false)).then(|| Fill {
+                    settings,
+                    ..Default::default()
+                });
                 let started = BlockBuilder::start(shared.spec.clone(), parent.state(), *attributes);
                 let _ = reply.send(match started {
                     Ok(mut builder) => {
                         builder.set_extra_data(extra_data);
-                        job = Some(Job { id, builder, fill, started: Instant::now() });
+                        job = Some(Job {
+                            id,
+                            builder,
+                            fill,
+                            started: Instant::now(),
+                        });
                         Ok(())
                     }
                     Err(BuildError::State(error)) => Err(ChainError::store(error)),
@@ -98,14 +116,26 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
                 };
                 let started = Instant::now();
                 if let Some(fill) = &mut open.fill {
-                    fill.run(&mut open.builder, &shared.pool, (started + SLICE).max(open.started + FILL_AT_LEAST));
+                    fill.run(
+                        &mut open.builder,
+                        &shared.pool,
+                        (started + SLICE).max(open.started + FILL_AT_LEAST),
+                    );
                 }
-                let block = open.builder.finish().map(Arc::new).map_err(ChainError::store);
-                metrics::histogram!("starling_seal_seconds").record(started.elapsed().as_secs_f64());
+                let block = open
+                    .builder
+                    .finish()
+                    .map(Arc::new)
+                    .map_err(ChainError::store);
+                metrics::histogram!("starling_seal_seconds")
+                    .record(started.elapsed().as_secs_f64());
                 let _ = reply.send(block);
             }
             Err(RecvTimeoutError::Timeout) => {
-                if job.as_ref().is_some_and(|open| open.started.elapsed() > JOB_LIFETIME) {
+                if job
+                    .as_ref()
+                    .is_some_and(|open| open.started.elapsed() > JOB_LIFETIME)
+                {
                     tracing::warn!("a block was started and never sealed");
                     job = None;
                 }
@@ -153,7 +183,9 @@ impl Fill {
             self.closed.clear();
         }
         while Instant::now() < deadline {
-            let Some(tx) = self.queue.next() else { return false };
+            let Some(tx) = self.queue.next() else {
+                return false;
+            };
             self.offer(builder, &tx);
             if self.done {
                 return false;
@@ -172,7 +204,11 @@ impl Fill {
             return;
         }
         let pays = tx.effective_tip(builder.base_fee()) >= self.settings.min_tip;
-        let Some(da_after) = self.settings.da_after(self.da_used, &tx.raw).filter(|_| pays) else {
+        let Some(da_after) = self
+            .settings
+            .da_after(self.da_used, &tx.raw)
+            .filter(|_| pays)
+        else {
             self.left_out.insert(tx.hash);
             self.closed.insert(sender);
             return;

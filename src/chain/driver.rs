@@ -34,7 +34,11 @@ impl Default for Driver {
 
 impl Driver {
     pub fn new(silence: Duration) -> Self {
-        Self { silence, heard: None, awaited: None }
+        Self {
+            silence,
+            heard: None,
+            awaited: None,
+        }
     }
 
     /// Whether a rollup node drives.
@@ -114,7 +118,10 @@ mod tests {
         for _ in 0..100 {
             now += SILENCE - SECOND;
             assert!(!driver.on_time(now) && driver.drives());
-            assert!(!driver.admits(hash(1), GOSSIP) && !driver.admits(hash(1), Provenance::Linked { tip: 9 }));
+            assert!(
+                !driver.admits(hash(1), GOSSIP)
+                    && !driver.admits(hash(1), Provenance::Linked { tip: 9 })
+            );
             // Payloads, too, are signs of life.
             now += SECOND / 2;
             assert!(!driver.on_payload(now));
@@ -126,27 +133,54 @@ mod tests {
         assert!(!driver.on_time(now + SILENCE - SECOND) && driver.on_time(now + SILENCE));
         assert!(!driver.drives() && driver.admits(hash(1), GOSSIP));
         assert!(!driver.on_time(now + 2 * SILENCE), "once");
-        assert!(!driver.on_payload(now + 2 * SILENCE) && !driver.drives(), "a payload alone does not take the head back");
+        assert!(
+            !driver.on_payload(now + 2 * SILENCE) && !driver.drives(),
+            "a payload alone does not take the head back"
+        );
         assert!(driver.on_forkchoice(now + 3 * SILENCE));
     }
 
     #[test]
     fn blocks_on_the_way_to_a_missing_head_may_become_the_head() {
         let (mut driver, now) = (Driver::default(), Instant::now());
-        let below = |n| Provenance::Ancestor { of: BlockId { number: 9, hash: hash(n) } };
+        let below = |n| Provenance::Ancestor {
+            of: BlockId {
+                number: 9,
+                hash: hash(n),
+            },
+        };
         assert!(!driver.on_missing(hash(7)));
         driver.on_forkchoice(now);
-        assert!(!driver.admits(hash(7), GOSSIP), "nobody drove when it was named");
+        assert!(
+            !driver.admits(hash(7), GOSSIP),
+            "nobody drove when it was named"
+        );
         driver.on_missing(hash(7));
-        assert!(driver.admits(hash(1), below(7)) && driver.admits(hash(7), Provenance::Engine) && driver.admits(hash(7), GOSSIP));
-        assert!(driver.admits(hash(1), below(8)), "its gap was opened for a head that was named before");
+        assert!(
+            driver.admits(hash(1), below(7))
+                && driver.admits(hash(7), Provenance::Engine)
+                && driver.admits(hash(7), GOSSIP)
+        );
+        assert!(
+            driver.admits(hash(1), below(8)),
+            "its gap was opened for a head that was named before"
+        );
         assert!(!driver.admits(hash(8), GOSSIP));
         driver.on_forkchoice(now);
-        assert!(driver.admits(hash(1), below(7)), "the same head is named again");
-        assert!(!driver.on_settled() && !driver.admits(hash(1), below(7)), "the head is reached");
+        assert!(
+            driver.admits(hash(1), below(7)),
+            "the same head is named again"
+        );
+        assert!(
+            !driver.on_settled() && !driver.admits(hash(1), below(7)),
+            "the head is reached"
+        );
         driver.on_missing(hash(8));
         driver.on_time(now + SILENCE);
         driver.on_forkchoice(now + SILENCE);
-        assert!(!driver.admits(hash(1), below(8)), "forgotten in the silence");
+        assert!(
+            !driver.admits(hash(1), below(8)),
+            "forgotten in the silence"
+        );
     }
 }

@@ -14,8 +14,8 @@ mod parent;
 mod text;
 
 pub use call::{
-    AccessListOutcome, Ask, CallError, CallInput, CallOutcome, CallStatus, EstimateError, Overrides, RPC_GAS_CAP, Refusal, call,
-    create_access_list, estimate_gas,
+    AccessListOutcome, Ask, CallError, CallInput, CallOutcome, CallStatus, EstimateError,
+    Overrides, RPC_GAS_CAP, Refusal, call, create_access_list, estimate_gas,
 };
 pub use deadline::{Deadline, Waiting};
 pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;
@@ -92,23 +92,44 @@ pub enum VmError {
 impl Vm {
     /// An EVM for the block with this header (its roots need not be known) on this state.
     pub fn new(spec: &ChainSpec, header: &Header, parent: ParentState) -> Self {
-        Self::with(spec, header.timestamp, block_env(spec, header), parent, None)
+        Self::with(
+            spec,
+            header.timestamp,
+            block_env(spec, header),
+            parent,
+            None,
+        )
     }
 
     /// With a deadline it is for a question, else for a block.
-    fn with(spec: &ChainSpec, timestamp: u64, block: BlockEnv, parent: ParentState, deadline: Option<Deadline>) -> Self {
+    fn with(
+        spec: &ChainSpec,
+        timestamp: u64,
+        block: BlockEnv,
+        parent: ParentState,
+        deadline: Option<Deadline>,
+    ) -> Self {
         let question = deadline.is_some();
-        let db = State::builder().with_database(Source::new(parent, deadline)).with_bundle_update().build();
+        let db = State::builder()
+            .with_database(Source::new(parent, deadline))
+            .with_bundle_update()
+            .build();
         let active = spec.at(timestamp);
         Self(match active.op {
             Some(fork) => {
                 let spec_id = op_spec_id(fork);
-                let mut cfg = CfgEnv::new().with_chain_id(spec.chain_id).with_spec_and_mainnet_gas_params(spec_id);
+                let mut cfg = CfgEnv::new()
+                    .with_chain_id(spec.chain_id)
+                    .with_spec_and_mainnet_gas_params(spec_id);
                 if question {
                     for_simulation(&mut cfg);
                 }
                 let env = EvmEnv::new(cfg, block);
-                let mut evm = OpEvmFactory::<OpTx>::default().create_evm_with_inspector(db, env, Accesses::default());
+                let mut evm = OpEvmFactory::<OpTx>::default().create_evm_with_inspector(
+                    db,
+                    env,
+                    Accesses::default(),
+                );
                 evm.set_inspector_enabled(false);
                 if fork >= Fork::Karst {
                     limit_pairing(evm.components_mut().2);
@@ -136,7 +157,11 @@ impl Vm {
                     cfg.set_max_blobs_per_tx(params.max_blobs_per_tx);
                 }
                 let env = EvmEnv::new(cfg, block);
-                let mut evm = EthEvmFactory::default().create_evm_with_inspector(db, env, Accesses::default());
+                let mut evm = EthEvmFactory::default().create_evm_with_inspector(
+                    db,
+                    env,
+                    Accesses::default(),
+                );
                 evm.set_inspector_enabled(false);
                 if question {
                     let mut inner = evm.into_inner();
@@ -149,21 +174,41 @@ impl Vm {
     }
 
     /// Runs a transaction and keeps what it changes. `raw` is its EIP-2718 form, which the L1 fee is computed from.
-    pub fn transact(&mut self, tx: &Recovered<OpTxEnvelope>, raw: &Bytes) -> Result<Executed, VmError> {
-        let (result, mut state) = self.run(OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone())).map_err(VmError::from)?;
+    pub fn transact(
+        &mut self,
+        tx: &Recovered<OpTxEnvelope>,
+        raw: &Bytes,
+    ) -> Result<Executed, VmError> {
+        let (result, mut state) = self
+            .run(OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone()))
+            .map_err(VmError::from)?;
         let mut gas_used = result.tx_gas_used();
         if let Some(deposit) = tx.as_deposit().filter(|_| self.is_before_regolith()) {
-            gas_used = if deposit.is_system_transaction { 0 } else { deposit.gas_limit };
+            gas_used = if deposit.is_system_transaction {
+                0
+            } else {
+                deposit.gas_limit
+            };
             // op-revm ends a creation that cannot pay its value before it bumps the nonce.
             if deposit.to.is_create()
-                && matches!(result, ExecutionResult::Halt { reason: OpHaltReason::Base(HaltReason::OutOfFunds), .. })
+                && matches!(
+                    result,
+                    ExecutionResult::Halt {
+                        reason: OpHaltReason::Base(HaltReason::OutOfFunds),
+                        ..
+                    }
+                )
                 && let Some(sender) = state.get_mut(&tx.signer())
             {
                 sender.info.nonce = sender.info.nonce.wrapping_add(1);
                 sender.mark_touch();
             }
         }
-        let executed = Executed { success: result.is_success(), gas_used, logs: result.into_logs() };
+        let executed = Executed {
+            success: result.is_success(),
+            gas_used,
+            logs: result.into_logs(),
+        };
         self.db().commit(state);
         Ok(executed)
     }
@@ -176,12 +221,21 @@ impl Vm {
 
     /// Runs a call of the system and keeps what it changes. Nothing happens if there is no code at `contract`.
     pub fn system_call(&mut self, contract: Address, data: Bytes) -> Result<(), StateError> {
-        if self.account(contract)?.is_none_or(|account| account.code_hash == KECCAK_EMPTY) {
+        if self
+            .account(contract)?
+            .is_none_or(|account| account.code_hash == KECCAK_EMPTY)
+        {
             return Ok(());
         }
         let called = match &mut self.0 {
-            Kind::Optimism(evm) => evm.transact_system_call(SYSTEM_ADDRESS, contract, data).map(|it| it.state).map_err(op_error),
-            Kind::Ethereum(evm) => evm.transact_system_call(SYSTEM_ADDRESS, contract, data).map(|it| it.state).map_err(eth_error),
+            Kind::Optimism(evm) => evm
+                .transact_system_call(SYSTEM_ADDRESS, contract, data)
+                .map(|it| it.state)
+                .map_err(op_error),
+            Kind::Ethereum(evm) => evm
+                .transact_system_call(SYSTEM_ADDRESS, contract, data)
+                .map(|it| it.state)
+                .map_err(eth_error),
         };
         // Nothing is asked of such a call that it could fail: an error is never the block's.
         let state = called.map_err(|error| match VmError::from(error) {
@@ -270,7 +324,8 @@ impl Vm {
                 Ok((result, state))
             }
             Kind::Ethereum(evm) => {
-                let ResultAndState { result, state } = evm.transact_raw(tx.0.base).map_err(eth_error)?;
+                let ResultAndState { result, state } =
+                    evm.transact_raw(tx.0.base).map_err(eth_error)?;
                 Ok((result.map_haltreason(OpHaltReason::Base), state))
             }
         }
@@ -306,10 +361,16 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
     let blob = match spec.blob_params(header.timestamp) {
         Some(params) => {
             let excess_blob_gas = header.excess_blob_gas.unwrap_or(0);
-            Some(BlobExcessGasAndPrice { excess_blob_gas, blob_gasprice: params.calc_blob_fee(excess_blob_gas) })
+            Some(BlobExcessGasAndPrice {
+                excess_blob_gas,
+                blob_gasprice: params.calc_blob_fee(excess_blob_gas),
+            })
         }
         // There are no blobs on OP: BLOBBASEFEE is 1.
-        None => active.cancun.then_some(BlobExcessGasAndPrice { excess_blob_gas: 0, blob_gasprice: 1 }),
+        None => active.cancun.then_some(BlobExcessGasAndPrice {
+            excess_blob_gas: 0,
+            blob_gasprice: 1,
+        }),
     };
     BlockEnv {
         number: U256::from(header.number),
@@ -327,13 +388,26 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
 /// op-revm's Karst still has Jovian's limit on the pairing precompile.
 fn limit_pairing(precompiles: &mut PrecompilesMap) {
     precompiles.apply_precompile(&bn254::pair::ADDRESS, |_| {
-        Some(DynPrecompile::new(PrecompileId::Bn254Pairing, |input: PrecompileInput<'_>| {
-            let pair = |data: &[u8], gas| match data.len() {
-                length if length > KARST_PAIRING_LIMIT => Err(PrecompileHalt::Bn254PairLength),
-                _ => bn254::run_pair(data, bn254::pair::ISTANBUL_PAIR_PER_POINT, bn254::pair::ISTANBUL_PAIR_BASE, gas),
-            };
-            Ok(call_eth_precompile(pair, input.data, input.gas, input.reservoir))
-        }))
+        Some(DynPrecompile::new(
+            PrecompileId::Bn254Pairing,
+            |input: PrecompileInput<'_>| {
+                let pair = |data: &[u8], gas| match data.len() {
+                    length if length > KARST_PAIRING_LIMIT => Err(PrecompileHalt::Bn254PairLength),
+                    _ => bn254::run_pair(
+                        data,
+                        bn254::pair::ISTANBUL_PAIR_PER_POINT,
+                        bn254::pair::ISTANBUL_PAIR_BASE,
+                        gas,
+                    ),
+                };
+                Ok(call_eth_precompile(
+                    pair,
+                    input.data,
+                    input.gas,
+                    input.reservoir,
+                ))
+            },
+        ))
     });
 }
 
@@ -357,7 +431,9 @@ impl From<RunError> for VmError {
 
 fn op_error(error: EVMError<DbError, OpTxError>) -> RunError {
     match error {
-        EVMError::Transaction(OpTxError(OpTransactionError::Base(error))) => RunError::Invalid(error),
+        EVMError::Transaction(OpTxError(OpTransactionError::Base(error))) => {
+            RunError::Invalid(error)
+        }
         EVMError::Transaction(error) => RunError::InvalidOp(error.to_string()),
         EVMError::Database(error) => RunError::State(error.into()),
         other => RunError::State(StateError::Evm(other.to_string())),
@@ -384,22 +460,42 @@ fn changes(bundle: BundleState) -> Changes {
             continue;
         };
         let wiped = account.status.was_destroyed();
-        let slots =
-            account.storage.iter().filter(|(_, slot)| if wiped { !slot.present_value.is_zero() } else { slot.is_changed() });
-        let slots: Vec<(B256, U256)> = slots.map(|(slot, value)| (keccak256(B256::from(*slot)), value.present_value)).collect();
-        let storage = StorageChange { wiped, slots: slots.into_iter().collect() };
+        let slots = account.storage.iter().filter(|(_, slot)| {
+            if wiped {
+                !slot.present_value.is_zero()
+            } else {
+                slot.is_changed()
+            }
+        });
+        let slots: Vec<(B256, U256)> = slots
+            .map(|(slot, value)| (keccak256(B256::from(*slot)), value.present_value))
+            .collect();
+        let storage = StorageChange {
+            wiped,
+            slots: slots.into_iter().collect(),
+        };
         let changed = storage.wiped || !storage.slots.is_empty();
         if !changed && !account.is_info_changed() {
             continue;
         }
         let (nonce, balance, code_hash) = (info.nonce, info.balance, info.code_hash);
-        changes.accounts.insert(hash, Some(AccountChange { nonce, balance, code_hash }));
+        changes.accounts.insert(
+            hash,
+            Some(AccountChange {
+                nonce,
+                balance,
+                code_hash,
+            }),
+        );
         if changed {
             changes.storages.insert(hash, storage);
         }
         if account.is_contract_changed()
             && code_hash != KECCAK_EMPTY
-            && let Some(code) = info.code.as_ref().or_else(|| bundle.contracts.get(&code_hash))
+            && let Some(code) = info
+                .code
+                .as_ref()
+                .or_else(|| bundle.contracts.get(&code_hash))
         {
             changes.codes.insert(code_hash, code.original_bytes());
         }

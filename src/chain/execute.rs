@@ -98,9 +98,14 @@ pub struct Execution {
 
 impl BlockExecution {
     /// Begins a block: what happens before its first transaction. Of `header` the fields that execution has yet to tell are ignored.
-    pub fn begin(spec: &ChainSpec, header: &Header, parent: ParentState) -> Result<Self, StateError> {
+    pub fn begin(
+        spec: &ChainSpec,
+        header: &Header,
+        parent: ParentState,
+    ) -> Result<Self, StateError> {
         let active = spec.at(header.timestamp);
-        let activates_jovian = active.is_op(Fork::Jovian) && !spec.at(parent.header().timestamp).is_op(Fork::Jovian);
+        let activates_jovian =
+            active.is_op(Fork::Jovian) && !spec.at(parent.header().timestamp).is_op(Fork::Jovian);
         let mut vm = Vm::new(spec, header, parent);
         if spec.deploys_create2(header.timestamp) {
             vm.set_code(CREATE2_DEPLOYER, create2_deployer())?;
@@ -124,18 +129,25 @@ impl BlockExecution {
     }
 
     /// Runs the next transaction. `raw` is its EIP-2718 form. A refused transaction has changed nothing.
-    pub fn transact(&mut self, tx: &Recovered<OpTxEnvelope>, raw: &Bytes) -> Result<&Receipt, TransactError> {
+    pub fn transact(
+        &mut self,
+        tx: &Recovered<OpTxEnvelope>,
+        raw: &Bytes,
+    ) -> Result<&Receipt, TransactError> {
         let deposit = tx.is_deposit();
         if (deposit && self.active.op.is_none()) || tx.as_post_exec().is_some() {
             return Err(Refused::Type(tx.ty()).into());
         }
         let regolith = self.active.is_op(Fork::Regolith);
         if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) {
-            self.footprint = Some(Footprint::of(tx.inner(), self.activates_jovian).map_err(Refused::from)?);
+            self.footprint =
+                Some(Footprint::of(tx.inner(), self.activates_jovian).map_err(Refused::from)?);
         }
         let (have, left) = (tx.gas_limit(), self.gas_left());
         // Before Regolith system deposits do not count towards the block's gas limit; from Regolith on there are none.
-        let system = tx.as_deposit().is_some_and(|deposit| deposit.is_system_transaction);
+        let system = tx
+            .as_deposit()
+            .is_some_and(|deposit| deposit.is_system_transaction);
         if have > left && (regolith || !system) {
             return Err(Refused::GasLeft { have, left }.into());
         }
@@ -146,9 +158,17 @@ impl BlockExecution {
         let footprint = if deposit { 0 } else { self.footprint(raw)? };
         let left = self.gas_limit.saturating_sub(self.da_footprint);
         if footprint > left {
-            return Err(Refused::DataFootprint { have: footprint, left }.into());
+            return Err(Refused::DataFootprint {
+                have: footprint,
+                left,
+            }
+            .into());
         }
-        let deposit_nonce = if deposit && regolith { Some(self.vm.nonce(tx.signer())?) } else { None };
+        let deposit_nonce = if deposit && regolith {
+            Some(self.vm.nonce(tx.signer())?)
+        } else {
+            None
+        };
 
         let executed = self.vm.transact(tx, raw)?;
         self.gas_used = self.gas_used.saturating_add(executed.gas_used);
@@ -177,8 +197,12 @@ impl BlockExecution {
     /// footprint. A block that is built here must have the scalar unless it activates Jovian.
     pub fn check_attributes(&self, building: bool) -> Result<(), AttributesError> {
         match self.footprint {
-            _ if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) => Err(AttributesError::Missing),
-            Some(Footprint::DepositsOnly) if building && !self.activates_jovian => Err(AttributesError::NoScalar),
+            _ if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) => {
+                Err(AttributesError::Missing)
+            }
+            Some(Footprint::DepositsOnly) if building && !self.activates_jovian => {
+                Err(AttributesError::NoScalar)
+            }
             _ => Ok(()),
         }
     }
@@ -194,8 +218,19 @@ impl BlockExecution {
 
     /// Ends the block. Nothing happens after its last transaction: no withdrawals, no rewards.
     pub fn finish(self) -> Execution {
-        let Self { vm, receipts, gas_used, da_footprint, .. } = self;
-        Execution { receipts, gas_used, da_footprint, changes: vm.into_changes() }
+        let Self {
+            vm,
+            receipts,
+            gas_used,
+            da_footprint,
+            ..
+        } = self;
+        Execution {
+            receipts,
+            gas_used,
+            da_footprint,
+            changes: vm.into_changes(),
+        }
     }
 }
 
@@ -214,9 +249,18 @@ pub struct Outcome {
 
 impl Execution {
     /// Computes the roots, on the state that the block was executed on.
-    pub fn outcome(&self, active: &Active, parent: &ParentState) -> Result<(Outcome, Update), StateError> {
+    pub fn outcome(
+        &self,
+        active: &Active,
+        parent: &ParentState,
+    ) -> Result<(Outcome, Update), StateError> {
         let update = || parent.update(&self.changes);
-        let receipts = || (receipts_root(&self.receipts, active.op), block_bloom(&self.receipts));
+        let receipts = || {
+            (
+                receipts_root(&self.receipts, active.op),
+                block_bloom(&self.receipts),
+            )
+        };
         let (update, (receipts_root, logs_bloom)) = match self.receipts.len() < prepare::SHARED {
             true => (update(), receipts()),
             false => rayon::join(update, receipts),
@@ -242,7 +286,9 @@ impl Execution {
 fn message_passer_root(parent: &ParentState, update: &Update) -> Result<B256, StateError> {
     match update.storage_roots.get(&keccak256(MESSAGE_PASSER)) {
         Some(root) => Ok(*root),
-        None => Ok(parent.account(MESSAGE_PASSER)?.map_or(EMPTY_ROOT_HASH, |account| account.storage_root)),
+        None => Ok(parent
+            .account(MESSAGE_PASSER)?
+            .map_or(EMPTY_ROOT_HASH, |account| account.storage_root)),
     }
 }
 
@@ -264,7 +310,10 @@ pub enum InvalidBlock {
     #[error("gas used is {have}, want {want}")]
     GasUsed { have: u64, want: u64 },
     #[error("blob gas used is {}, want {}", or_none(have), or_none(want))]
-    BlobGasUsed { have: Option<u64>, want: Option<u64> },
+    BlobGasUsed {
+        have: Option<u64>,
+        want: Option<u64>,
+    },
     #[error("receipts root is {have}, want {want}")]
     ReceiptsRoot { have: B256, want: B256 },
     #[error("logs bloom differs from that of the receipts")]
@@ -272,7 +321,10 @@ pub enum InvalidBlock {
     #[error("state root is {have}, want {want}")]
     StateRoot { have: B256, want: B256 },
     #[error("withdrawals root is {}, want {}", or_none(have), or_none(want))]
-    WithdrawalsRoot { have: Option<B256>, want: Option<B256> },
+    WithdrawalsRoot {
+        have: Option<B256>,
+        want: Option<B256>,
+    },
 }
 
 /// What may be absent, as a sentence has it.
@@ -297,7 +349,11 @@ impl From<HeaderError> for ValidateError {
 }
 
 /// Executes a payload on the state of its parent and compares everything its header says. In every error "have" is the block's value.
-pub fn validate(spec: &ChainSpec, parent: impl Into<ParentState>, payload: Arc<Payload>) -> Result<ExecutedBlock, ValidateError> {
+pub fn validate(
+    spec: &ChainSpec,
+    parent: impl Into<ParentState>,
+    payload: Arc<Payload>,
+) -> Result<ExecutedBlock, ValidateError> {
     validate_prepared(spec, parent, Preparation::later(payload))
 }
 
@@ -317,39 +373,71 @@ pub fn validate_prepared(
     for (index, (tx, raw)) in recovered.iter().zip(&payload.transactions).enumerate() {
         match execution.transact(tx, raw) {
             Ok(_) => {}
-            Err(TransactError::Refused(cause)) => return Err(InvalidBlock::Transaction { index, cause }.into()),
+            Err(TransactError::Refused(cause)) => {
+                return Err(InvalidBlock::Transaction { index, cause }.into());
+            }
             Err(TransactError::State(error)) => return Err(error.into()),
         }
     }
-    execution.check_attributes(false).map_err(InvalidBlock::from)?;
+    execution
+        .check_attributes(false)
+        .map_err(InvalidBlock::from)?;
     let execution = execution.finish();
     // Before the roots, because it is cheap and the usual sign of a difference.
     if header.gas_used != execution.gas_used {
-        return Err(InvalidBlock::GasUsed { have: header.gas_used, want: execution.gas_used }.into());
+        return Err(InvalidBlock::GasUsed {
+            have: header.gas_used,
+            want: execution.gas_used,
+        }
+        .into());
     }
     let (outcome, update) = execution.outcome(&spec.at(header.timestamp), &parent)?;
     outcome.compare(header)?;
     let senders = recovered.iter().map(|tx| tx.signer()).collect();
-    Ok(ExecutedBlock::new(payload, senders, Arc::new(execution.receipts), Arc::new(update.overlay)))
+    Ok(ExecutedBlock::new(
+        payload,
+        senders,
+        Arc::new(execution.receipts),
+        Arc::new(update.overlay),
+    ))
 }
 
 impl Outcome {
     fn compare(&self, header: &Header) -> Result<(), InvalidBlock> {
-        let Self { blob_gas_used, receipts_root, logs_bloom, state_root, withdrawals_root, .. } = *self;
+        let Self {
+            blob_gas_used,
+            receipts_root,
+            logs_bloom,
+            state_root,
+            withdrawals_root,
+            ..
+        } = *self;
         if header.blob_gas_used != blob_gas_used {
-            return Err(InvalidBlock::BlobGasUsed { have: header.blob_gas_used, want: blob_gas_used });
+            return Err(InvalidBlock::BlobGasUsed {
+                have: header.blob_gas_used,
+                want: blob_gas_used,
+            });
         }
         if header.receipts_root != receipts_root {
-            return Err(InvalidBlock::ReceiptsRoot { have: header.receipts_root, want: receipts_root });
+            return Err(InvalidBlock::ReceiptsRoot {
+                have: header.receipts_root,
+                want: receipts_root,
+            });
         }
         if header.logs_bloom != logs_bloom {
             return Err(InvalidBlock::LogsBloom);
         }
         if header.state_root != state_root {
-            return Err(InvalidBlock::StateRoot { have: header.state_root, want: state_root });
+            return Err(InvalidBlock::StateRoot {
+                have: header.state_root,
+                want: state_root,
+            });
         }
         if header.withdrawals_root != withdrawals_root {
-            return Err(InvalidBlock::WithdrawalsRoot { have: header.withdrawals_root, want: withdrawals_root });
+            return Err(InvalidBlock::WithdrawalsRoot {
+                have: header.withdrawals_root,
+                want: withdrawals_root,
+            });
         }
         Ok(())
     }

@@ -45,7 +45,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { overlays: 32_000_000, way_back: view::WAY_BACK }
+        Self {
+            overlays: 32_000_000,
+            way_back: view::WAY_BACK,
+        }
     }
 }
 
@@ -100,10 +103,7 @@ pub enum Command {
         reply: Reply<()>,
     },
     /// A view whose head is this block, to build on or to read.
-    ViewOf {
-        hash: B256,
-        reply: Reply<Arc<View>>,
-    },
+    ViewOf { hash: B256, reply: Reply<Arc<View>> },
     /// The persister is done with something.
     Wake,
 }
@@ -166,28 +166,42 @@ impl Executor {
         let (mut later, mut lost) = (0, false);
         if let Some(followed) = self.log.head().map_err(ChainError::store)? {
             // A head that does not rise is stored before it is acknowledged.
-            lost = followed.head.number > self.snapshot.head().number && !self.restore(followed.head, &mut replayed)?;
+            lost = followed.head.number > self.snapshot.head().number
+                && !self.restore(followed.head, &mut replayed)?;
             later = if lost { 0 } else { followed.next };
         }
         let head = self.heads.head;
         // The store's head may be on another branch than the log's newer blocks, which leave it below.
-        let lowest = self.snapshot.head().number.min(head.number).saturating_sub(tree::RETAINED);
+        let lowest = self
+            .snapshot
+            .head()
+            .number
+            .min(head.number)
+            .saturating_sub(tree::RETAINED);
         for (arrival, id) in self.log.arrivals(lowest).map_err(ChainError::store)? {
             let known = self.tree.get(&id.hash).is_some() || self.stored(&id)?;
             if known && arrival < later {
                 continue;
             }
-            let Some(Logged { payload, origin }) = self.logged(|log| log.at(arrival), id) else { continue };
+            let Some(Logged { payload, origin }) = self.logged(|log| log.at(arrival), id) else {
+                continue;
+            };
             let (timestamp, parent) = (payload.timestamp(), payload.parent_hash());
             if !known {
                 // A branch cut off by pruning is not an error.
-                if self.insert(Preparation::later(Arc::new(payload)), Provenance::Imported)? != Inserted::Valid {
+                if self.insert(Preparation::later(Arc::new(payload)), Provenance::Imported)?
+                    != Inserted::Valid
+                {
                     continue;
                 }
                 replayed += 1;
             }
             // In place of a head that is lost, whatever leads furthest.
-            let wanted = if origin == BUILT { self.is_last_signed(id, parent)? } else { lost };
+            let wanted = if origin == BUILT {
+                self.is_last_signed(id, parent)?
+            } else {
+                lost
+            };
             if arrival >= later
                 && wanted
                 && let Some((heads, view)) = self.preferred(id, timestamp)?
@@ -202,12 +216,19 @@ impl Executor {
 
     /// Whether this block was the last one of its height and parent to be sent to the signer.
     fn is_last_signed(&self, id: BlockId, parent: B256) -> Result<bool, ChainError> {
-        let guards = self.log.guards(id.number, parent).map_err(ChainError::store)?;
+        let guards = self
+            .log
+            .guards(id.number, parent)
+            .map_err(ChainError::store)?;
         Ok(guards.last().is_none_or(|last| last.hash == id.hash))
     }
 
     /// A payload of the log. One that cannot be read is as if it had never come: others will send it.
-    fn logged(&self, read: impl Fn(&PayloadLog) -> Result<Option<Logged>, LogError>, id: BlockId) -> Option<Logged> {
+    fn logged(
+        &self,
+        read: impl Fn(&PayloadLog) -> Result<Option<Logged>, LogError>,
+        id: BlockId,
+    ) -> Option<Logged> {
         read(&self.log).unwrap_or_else(|error| {
             tracing::warn!(number = id.number, hash = %id.hash, %error, "a payload in the log cannot be read and is passed over");
             None
@@ -230,23 +251,49 @@ impl Executor {
     /// The error is one that ends the chain.
     fn obey(&mut self, command: Command) -> Result<(), ChainError> {
         match command {
-            Command::Insert { payload, provenance, follow: false, reply } => answer(reply, self.insert(payload, provenance)),
-            Command::Insert { payload, provenance, follow: true, reply } => answer(reply, self.follow(payload, provenance)),
+            Command::Insert {
+                payload,
+                provenance,
+                follow: false,
+                reply,
+            } => answer(reply, self.insert(payload, provenance)),
+            Command::Insert {
+                payload,
+                provenance,
+                follow: true,
+                reply,
+            } => answer(reply, self.follow(payload, provenance)),
             Command::Adopt { block, reply } => answer(reply, self.adopt(block)),
-            Command::Import { payloads, stop, reply } => answer(reply, self.import(payloads, &stop)),
-            Command::Forkchoice { head, safe, finalized, reply } => answer(reply, self.forkchoice(head, safe, finalized)),
+            Command::Import {
+                payloads,
+                stop,
+                reply,
+            } => answer(reply, self.import(payloads, &stop)),
+            Command::Forkchoice {
+                head,
+                safe,
+                finalized,
+                reply,
+            } => answer(reply, self.forkchoice(head, safe, finalized)),
             Command::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
             Command::Wake => Ok(()),
         }
     }
 
-    fn insert(&mut self, preparation: Preparation, provenance: Provenance) -> Result<Inserted, ChainError> {
+    fn insert(
+        &mut self,
+        preparation: Preparation,
+        provenance: Provenance,
+    ) -> Result<Inserted, ChainError> {
         let payload = preparation.payload().clone();
         let id = payload.id();
         if self.tree.get(&id.hash).is_none() && !self.stored(&id)? {
             let parent = payload.parent_hash();
             if let Some(reason) = self.tree.known_invalid(id.hash, parent) {
-                return Ok(Inserted::Invalid { latest_valid: self.known(parent)?.then_some(parent), reason });
+                return Ok(Inserted::Invalid {
+                    latest_valid: self.known(parent)?.then_some(parent),
+                    reason,
+                });
             }
             if !self.known(parent)? {
                 return Ok(Inserted::Syncing);
@@ -256,7 +303,9 @@ impl Executor {
                 return Ok(Inserted::NoRoom);
             }
             // A block of ours on which none can stand: what has changed since is too much, or no longer kept.
-            let Some(parent_view) = self.find_view(parent)? else { return Ok(Inserted::NoRoom) };
+            let Some(parent_view) = self.find_view(parent)? else {
+                return Ok(Inserted::NoRoom);
+            };
             // A driver may reorganise as often as it likes, and a file is authority: what was built long ago makes room.
             if matches!(provenance, Provenance::Engine | Provenance::Imported) {
                 self.make_room(id.number);
@@ -266,7 +315,11 @@ impl Executor {
                 return Ok(Inserted::NoRoom);
             }
             let started = Instant::now();
-            let block = match execute::validate_prepared(&self.shared.spec, parent_view.state(), preparation) {
+            let block = match execute::validate_prepared(
+                &self.shared.spec,
+                parent_view.state(),
+                preparation,
+            ) {
                 Ok(block) => Arc::new(block),
                 Err(ValidateError::Invalid(error)) => {
                     let reason = error.to_string();
@@ -275,7 +328,10 @@ impl Executor {
                     if !matches!(error, InvalidBlock::TransactionsRoot { .. }) {
                         self.tree.mark_invalid(id.hash, reason.clone());
                     }
-                    return Ok(Inserted::Invalid { latest_valid: Some(parent), reason });
+                    return Ok(Inserted::Invalid {
+                        latest_valid: Some(parent),
+                        reason,
+                    });
                 }
                 Err(ValidateError::Read(error)) => return Err(ChainError::store(error)),
             };
@@ -283,7 +339,9 @@ impl Executor {
             match provenance {
                 Provenance::Imported => {}
                 // Peers that filled a gap fill it again.
-                Provenance::Linked { .. } | Provenance::Ancestor { .. } => drop(self.unlogged.insert(id.hash)),
+                Provenance::Linked { .. } | Provenance::Ancestor { .. } => {
+                    drop(self.unlogged.insert(id.hash))
+                }
                 _ => {
                     self.log_adopted(parent)?;
                     self.log_payload(&payload, FOLLOWED)?;
@@ -314,14 +372,22 @@ impl Executor {
         self.make_room(id.number);
         let payload = block.payload.clone();
         if !self.tree.insert(block) {
-            return Err(ChainError::Build(format!("there are {} blocks at height {} already", tree::MAX_SIBLINGS, id.number)));
+            return Err(ChainError::Build(format!(
+                "there are {} blocks at height {} already",
+                tree::MAX_SIBLINGS,
+                id.number
+            )));
         }
         self.unlogged.insert(id.hash);
         self.shared.known.write().insert(id.hash, payload);
         Ok(())
     }
 
-    fn follow(&mut self, payload: Preparation, provenance: Provenance) -> Result<Inserted, ChainError> {
+    fn follow(
+        &mut self,
+        payload: Preparation,
+        provenance: Provenance,
+    ) -> Result<Inserted, ChainError> {
         let (id, timestamp) = (payload.payload().id(), payload.payload().timestamp());
         let parent = payload.payload().parent_hash();
         let whole = payload.payload().clone();
@@ -332,7 +398,9 @@ impl Executor {
             Provenance::Ancestor { of } => of.number,
             _ => id.number,
         };
-        let highest = self.left.map_or(self.heads.head.number, |left| left.head.number);
+        let highest = self
+            .left
+            .map_or(self.heads.head.number, |left| left.head.number);
         // A branch that ends above our head may replace it.
         if admitted && inserted == Inserted::NoRoom && tip > highest {
             inserted = match self.lead(&whole, provenance) {
@@ -354,7 +422,9 @@ impl Executor {
         {
             match provenance {
                 // Gap blocks are not logged, since there may be thousands a second: after a crash they are fetched again.
-                Provenance::Linked { .. } | Provenance::Ancestor { .. } if parent == self.heads.head.hash => {
+                Provenance::Linked { .. } | Provenance::Ancestor { .. }
+                    if parent == self.heads.head.hash =>
+                {
                     self.set_heads(heads, view)?;
                 }
                 _ => self.move_heads(heads, view)?,
@@ -365,19 +435,31 @@ impl Executor {
 
     /// Whether a block of the swarm may become the head. While a rollup node drives, only blocks that lead to its missing head may.
     fn admits(&self, hash: B256, provenance: Provenance) -> bool {
-        self.shared.driver.send_if_modified(|driver| driver.on_time(Instant::now()));
+        self.shared
+            .driver
+            .send_if_modified(|driver| driver.on_time(Instant::now()));
         self.shared.driver.borrow().admits(hash, provenance)
     }
 
     /// The fork choice of unsafe blocks: at one height the first valid block stays, the head moves only to a strictly higher block, and
     /// only on a branch that contains the safe and the finalized head. Gives the heads and their view if this block is to be the head.
-    fn preferred(&self, head: BlockId, timestamp: u64) -> Result<Option<(Heads, Arc<View>)>, ChainError> {
-        let heads = Heads { head, timestamp, ..self.heads };
+    fn preferred(
+        &self,
+        head: BlockId,
+        timestamp: u64,
+    ) -> Result<Option<(Heads, Arc<View>)>, ChainError> {
+        let heads = Heads {
+            head,
+            timestamp,
+            ..self.heads
+        };
         if head.number <= self.heads.head.number {
             return Ok(None);
         }
         // What cannot be read, because it leaves our chain too deep, is not preferred.
-        let Some(view) = self.make_view(&heads)? else { return Ok(None) };
+        let Some(view) = self.make_view(&heads)? else {
+            return Ok(None);
+        };
         for id in [heads.safe, heads.finalized].into_iter().flatten() {
             if view.hash_of(id.number).map_err(ChainError::store)? != Some(id.hash) {
                 return Ok(None);
@@ -390,7 +472,11 @@ impl Executor {
     fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
         self.record_abandoned(|number| view.hash_of(number))?;
         (self.heads, self.head) = (heads, view);
-        if self.left.take_if(|left| left.head.number < heads.head.number).is_some() {
+        if self
+            .left
+            .take_if(|left| left.head.number < heads.head.number)
+            .is_some()
+        {
             self.log.set_head(heads.head).map_err(ChainError::store)?;
         }
         self.publish();
@@ -409,18 +495,24 @@ impl Executor {
             at = block.payload.parent_hash();
             way.push(block.payload.clone());
         }
-        way.iter().rev().try_for_each(|payload| self.log_payload(payload, FOLLOWED))
+        way.iter()
+            .rev()
+            .try_for_each(|payload| self.log_payload(payload, FOLLOWED))
     }
 
     /// Waits for room on a full disk.
     fn log_payload(&self, payload: &Payload, origin: u8) -> Result<(), ChainError> {
-        self.shared.when_there_is_room(LogError::is_full, || self.log.append(payload, origin)).map_err(ChainError::store)
+        self.shared
+            .when_there_is_room(LogError::is_full, || self.log.append(payload, origin))
+            .map_err(ChainError::store)
     }
 
     /// Publishes the view of the heads, then wakes who follows.
     fn publish(&self) {
         self.shared.view.store(self.head.clone());
-        self.shared.heads.send_if_modified(|heads| std::mem::replace(heads, self.heads) != self.heads);
+        self.shared
+            .heads
+            .send_if_modified(|heads| std::mem::replace(heads, self.heads) != self.heads);
         metrics::gauge!("starling_head_number").set(self.heads.head.number as f64);
     }
 
@@ -430,7 +522,12 @@ impl Executor {
     }
 
     fn known(&self, hash: B256) -> Result<bool, ChainError> {
-        Ok(self.tree.get(&hash).is_some() || self.snapshot.number_of(&hash).map_err(ChainError::store)?.is_some())
+        Ok(self.tree.get(&hash).is_some()
+            || self
+                .snapshot
+                .number_of(&hash)
+                .map_err(ChainError::store)?
+                .is_some())
     }
 
     fn branch(&self, tip: BlockId) -> Result<Branch, ChainError> {
@@ -439,12 +536,28 @@ impl Executor {
 
     /// Hands the persister the way from the store's heads to ours, if it is idle.
     fn persist(&mut self) -> Result<(), ChainError> {
-        let Heads { head, safe, finalized, .. } = self.heads;
-        if self.persisting || (self.snapshot.head(), self.snapshot.safe(), self.snapshot.finalized()) == (head, safe, finalized) {
+        let Heads {
+            head,
+            safe,
+            finalized,
+            ..
+        } = self.heads;
+        if self.persisting
+            || (
+                self.snapshot.head(),
+                self.snapshot.safe(),
+                self.snapshot.finalized(),
+            ) == (head, safe, finalized)
+        {
             return Ok(());
         }
         let Branch { base, blocks } = self.branch(head)?;
-        self.send(Work { unwind_to: base.number, blocks, safe, finalized })
+        self.send(Work {
+            unwind_to: base.number,
+            blocks,
+            safe,
+            finalized,
+        })
     }
 
     fn send(&mut self, work: Work) -> Result<(), ChainError> {
@@ -474,8 +587,13 @@ impl Executor {
         self.forget(&gone);
         let stored = self.snapshot.head().number;
         if stored >= self.log_pruned.saturating_add(LOG_PRUNE_EVERY) {
-            let lowest = self.left.map_or(base.number, |left| left.base.min(base.number)).min(stored);
-            self.log.prune(lowest.saturating_sub(LOG_RETAINED)).map_err(ChainError::store)?;
+            let lowest = self
+                .left
+                .map_or(base.number, |left| left.base.min(base.number))
+                .min(stored);
+            self.log
+                .prune(lowest.saturating_sub(LOG_RETAINED))
+                .map_err(ChainError::store)?;
             self.log.rotate().map_err(ChainError::store)?;
             self.log_pruned = stored;
         }
@@ -487,9 +605,19 @@ impl Executor {
                 let head = self.snapshot.head();
                 tracing::error!(lost = %self.heads.head, stored = %head, "the head cannot be reached any more: the stored one is the head");
                 let (safe, finalized) = (self.snapshot.safe(), self.snapshot.finalized());
-                let view = self.make_view(&Heads { head, timestamp: 0, safe, finalized })?;
+                let view = self.make_view(&Heads {
+                    head,
+                    timestamp: 0,
+                    safe,
+                    finalized,
+                })?;
                 let view = view.ok_or(ChainError::UnknownBlock(head.hash))?;
-                self.heads = Heads { head, timestamp: view.header().timestamp, safe, finalized };
+                self.heads = Heads {
+                    head,
+                    timestamp: view.header().timestamp,
+                    safe,
+                    finalized,
+                };
                 view
             }
         };
@@ -540,7 +668,8 @@ impl Executor {
 
 /// Whether this block is on the canonical chain of this snapshot.
 fn is_stored(snapshot: &Snapshot, id: &BlockId) -> Result<bool, ChainError> {
-    Ok(id.number <= snapshot.head().number && snapshot.hash_of(id.number).map_err(ChainError::store)? == Some(id.hash))
+    Ok(id.number <= snapshot.head().number
+        && snapshot.hash_of(id.number).map_err(ChainError::store)? == Some(id.hash))
 }
 
 /// Sends the reply. An error of the store is returned: it ends the chain.

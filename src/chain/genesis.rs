@@ -36,8 +36,12 @@ const DEFAULT_GAS_LIMIT: u64 = 4_712_388;
 /// Difficulty of a genesis block that names neither difficulty nor mix hash.
 const DEFAULT_DIFFICULTY: u64 = 131_072;
 /// The upgrades of Ethereum by timestamp, and the forks of OP that bring them.
-const ETHEREUM_FORKS: [(&str, Fork); 4] =
-    [("shanghaiTime", Fork::Canyon), ("cancunTime", Fork::Ecotone), ("pragueTime", Fork::Isthmus), ("osakaTime", Fork::Karst)];
+const ETHEREUM_FORKS: [(&str, Fork); 4] = [
+    ("shanghaiTime", Fork::Canyon),
+    ("cancunTime", Fork::Ecotone),
+    ("pragueTime", Fork::Isthmus),
+    ("osakaTime", Fork::Karst),
+];
 
 /// The beginning of a chain.
 #[derive(Clone, Debug)]
@@ -75,8 +79,17 @@ pub fn read_file(path: &Path) -> io::Result<String> {
     let file = BufReader::new(File::open(path)?);
     let mut text = String::new();
     let packed = path.extension().is_some_and(|extension| extension == "zst");
-    let mut reader: Box<dyn Read> = if packed { Box::new(zstd::Decoder::with_buffer(file)?) } else { Box::new(file) };
-    if reader.by_ref().take(MAX_FILE + 1).read_to_string(&mut text)? as u64 > MAX_FILE {
+    let mut reader: Box<dyn Read> = if packed {
+        Box::new(zstd::Decoder::with_buffer(file)?)
+    } else {
+        Box::new(file)
+    };
+    if reader
+        .by_ref()
+        .take(MAX_FILE + 1)
+        .read_to_string(&mut text)? as u64
+        > MAX_FILE
+    {
         return Err(io::Error::other("it is larger than 2 GiB"));
     }
     Ok(text)
@@ -98,7 +111,8 @@ pub fn parse_with_rollup(json: &str, rollup: &RollupConfig) -> Result<Genesis, G
 pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
     let missing = || GenesisError::Field {
         field: "config".to_owned(),
-        problem: "is missing, and the rollup config has no chain_op_config to make one from".to_owned(),
+        problem: "is missing, and the rollup config has no chain_op_config to make one from"
+            .to_owned(),
     };
     let mut config = serde_json::json!({
         "chainId": rollup.l2_chain_id,
@@ -107,11 +121,30 @@ pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
         "terminalTotalDifficultyPassed": true,
         "optimism": rollup.chain_op_config.ok_or_else(missing)?,
     });
-    let blocks = ["homestead", "eip150", "eip155", "eip158", "byzantium", "constantinople", "petersburg", "istanbul"];
-    for name in blocks.into_iter().chain(["muirGlacier", "berlin", "london", "arrowGlacier", "grayGlacier", "mergeNetsplit"]) {
+    let blocks = [
+        "homestead",
+        "eip150",
+        "eip155",
+        "eip158",
+        "byzantium",
+        "constantinople",
+        "petersburg",
+        "istanbul",
+    ];
+    for name in blocks.into_iter().chain([
+        "muirGlacier",
+        "berlin",
+        "london",
+        "arrowGlacier",
+        "grayGlacier",
+        "mergeNetsplit",
+    ]) {
         config[format!("{name}Block")] = 0.into();
     }
-    let op = Fork::ALL.into_iter().skip(1).map(|fork| (format!("{}Time", fork.name()), fork));
+    let op = Fork::ALL
+        .into_iter()
+        .skip(1)
+        .map(|fork| (format!("{}Time", fork.name()), fork));
     for (name, fork) in op.chain(ETHEREUM_FORKS.map(|(name, fork)| (name.to_owned(), fork))) {
         if let Some(time) = rollup.forks.time(fork) {
             config[name] = time.into();
@@ -127,14 +160,19 @@ pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
 pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     let raw: Value = serde_json::from_str(json)?;
     let file = Fields::new("", &raw)?;
-    let config = file
-        .object("config")?
-        .ok_or_else(|| file.error("config", "is missing: a rollup config, or an alloc alone, is no genesis file"))?;
+    let config = file.object("config")?.ok_or_else(|| {
+        file.error(
+            "config",
+            "is missing: a rollup config, or an alloc alone, is no genesis file",
+        )
+    })?;
     let number = file.u64("number")?.unwrap_or(0);
     let rules = rules(&config, number)?;
     let timestamp = file.u64("timestamp")?.unwrap_or(0);
     let mut spec = ChainSpec {
-        chain_id: config.u64("chainId")?.ok_or_else(|| config.error("chainId", "is missing"))?,
+        chain_id: config
+            .u64("chainId")?
+            .ok_or_else(|| config.error("chainId", "is missing"))?,
         genesis_hash: B256::ZERO,
         genesis_time: timestamp,
         rules,
@@ -149,7 +187,11 @@ pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     let active = spec.at(timestamp);
     if active.shanghai {
         header.withdrawals_root = Some(match active.is_op(Fork::Isthmus) {
-            true => update.storage_roots.get(&keccak256(MESSAGE_PASSER)).copied().unwrap_or(EMPTY_ROOT_HASH),
+            true => update
+                .storage_roots
+                .get(&keccak256(MESSAGE_PASSER))
+                .copied()
+                .unwrap_or(EMPTY_ROOT_HASH),
             false => EMPTY_ROOT_HASH,
         });
     }
@@ -168,7 +210,12 @@ pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     }
     spec.genesis_hash = header.hash_slow();
     let config = serde_json::to_string(&raw["config"])?;
-    Ok(Genesis { spec, header, config, overlay: update.overlay })
+    Ok(Genesis {
+        spec,
+        header,
+        config,
+        overlay: update.overlay,
+    })
 }
 
 /// The rules that the `config` object of a genesis file sets, for a chain whose first block is known.
@@ -176,7 +223,9 @@ pub fn spec_of_config(config: &str, genesis: &Header) -> Result<ChainSpec, Genes
     let config: Value = serde_json::from_str(config)?;
     let config = Fields::new("config.", &config)?;
     Ok(ChainSpec {
-        chain_id: config.u64("chainId")?.ok_or_else(|| config.error("chainId", "is missing"))?,
+        chain_id: config
+            .u64("chainId")?
+            .ok_or_else(|| config.error("chainId", "is missing"))?,
         genesis_hash: genesis.hash_slow(),
         genesis_time: genesis.timestamp,
         rules: rules(&config, genesis.number)?,
@@ -190,14 +239,27 @@ fn rules(config: &Fields<'_>, number: u64) -> Result<Rules, GenesisError> {
     }
 }
 
-fn optimism_rules(config: &Fields<'_>, optimism: &Fields<'_>, number: u64) -> Result<Rules, GenesisError> {
+fn optimism_rules(
+    config: &Fields<'_>,
+    optimism: &Fields<'_>,
+    number: u64,
+) -> Result<Rules, GenesisError> {
     for lagoon in ["lagoonTime", "interopTime"] {
         if config.u64(lagoon)?.is_some() {
-            return Err(config.error(lagoon, "is set, but this node does not know the rules of Lagoon (Interop)"));
+            return Err(config.error(
+                lagoon,
+                "is set, but this node does not know the rules of Lagoon (Interop)",
+            ));
         }
     }
-    if config.u64("bedrockBlock")?.is_some_and(|block| block > number) {
-        return Err(config.error("bedrockBlock", "is after the genesis block, but this node begins at Bedrock"));
+    if config
+        .u64("bedrockBlock")?
+        .is_some_and(|block| block > number)
+    {
+        return Err(config.error(
+            "bedrockBlock",
+            "is after the genesis block, but this node begins at Bedrock",
+        ));
     }
     let mut forks = ForkSchedule::from_times([]);
     for fork in Fork::ALL.into_iter().filter(|fork| *fork != Fork::Bedrock) {
@@ -207,14 +269,19 @@ fn optimism_rules(config: &Fields<'_>, optimism: &Fields<'_>, number: u64) -> Re
         if let Some(time) = config.u64(name)?
             && forks.time(fork) != Some(time)
         {
-            return Err(config.error(name, &format!("is {time} and differs from {}Time", fork.name())));
+            return Err(config.error(
+                name,
+                &format!("is {time} and differs from {}Time", fork.name()),
+            ));
         }
     }
     // Delta changed nothing in execution and execution clients' files may leave it out.
     if forks.time(Fork::Delta).is_none() {
         forks = forks.clone().with(Fork::Delta, forks.time(Fork::Ecotone));
     }
-    forks.validate().map_err(|error| config.error("fork times", &format!("are out of order: {error}")))?;
+    forks
+        .validate()
+        .map_err(|error| config.error("fork times", &format!("are out of order: {error}")))?;
     let constant = |name: &str| match optimism.u64(name)? {
         Some(0) | None => Err(optimism.error(name, "is missing or zero")),
         Some(value) => Ok(value),
@@ -225,7 +292,9 @@ fn optimism_rules(config: &Fields<'_>, optimism: &Fields<'_>, number: u64) -> Re
         denominator,
         denominator_canyon: match forks.time(Fork::Canyon) {
             Some(_) => constant("eip1559DenominatorCanyon")?,
-            None => optimism.u64("eip1559DenominatorCanyon")?.unwrap_or(denominator),
+            None => optimism
+                .u64("eip1559DenominatorCanyon")?
+                .unwrap_or(denominator),
         },
     };
     Ok(Rules::Optimism { forks, eip1559 })
@@ -245,12 +314,17 @@ fn ethereum_rules(config: &Fields<'_>) -> Result<Rules, GenesisError> {
     ];
     for block in BLOCKS {
         if config.u64(block)? != Some(0) {
-            return Err(config.error(block, "is not 0, but this node's Ethereum chains are past the merge from genesis on"));
+            return Err(config.error(
+                block,
+                "is not 0, but this node's Ethereum chains are past the merge from genesis on",
+            ));
         }
     }
     if config.u256("terminalTotalDifficulty")? != Some(U256::ZERO) {
-        return Err(config
-            .error("terminalTotalDifficulty", "is not 0, but this node's Ethereum chains are past the merge from genesis on"));
+        return Err(config.error(
+            "terminalTotalDifficulty",
+            "is not 0, but this node's Ethereum chains are past the merge from genesis on",
+        ));
     }
     let time = |name| config.u64(name);
     let forks = EthereumSchedule {
@@ -260,7 +334,10 @@ fn ethereum_rules(config: &Fields<'_>) -> Result<Rules, GenesisError> {
         osaka: time("osakaTime")?,
     };
     let times = [forks.shanghai, forks.cancun, forks.prague, forks.osaka];
-    if times.windows(2).any(|pair| pair[1].is_some_and(|later| pair[0].is_none_or(|earlier| earlier > later))) {
+    if times
+        .windows(2)
+        .any(|pair| pair[1].is_some_and(|later| pair[0].is_none_or(|earlier| earlier > later)))
+    {
         return Err(config.error("fork times", "are out of order"));
     }
     Ok(Rules::Ethereum(forks))
@@ -279,7 +356,10 @@ fn header(file: &Fields<'_>, number: u64, timestamp: u64) -> Result<Header, Gene
         beneficiary: file.address("coinbase")?.unwrap_or_default(),
         difficulty,
         number,
-        gas_limit: file.u64("gasLimit")?.filter(|limit| *limit > 0).unwrap_or(DEFAULT_GAS_LIMIT),
+        gas_limit: file
+            .u64("gasLimit")?
+            .filter(|limit| *limit > 0)
+            .unwrap_or(DEFAULT_GAS_LIMIT),
         gas_used: file.u64("gasUsed")?.unwrap_or(0),
         timestamp,
         extra_data: file.bytes("extraData")?.unwrap_or_default(),
@@ -293,13 +373,34 @@ fn header(file: &Fields<'_>, number: u64, timestamp: u64) -> Result<Header, Gene
 /// The state of the alloc. Accounts without anything are there all the same; slots of value zero are not.
 fn state(file: &Fields<'_>) -> Result<(Update, Changes), GenesisError> {
     let mut changes = Changes::default();
-    for (address, account) in file.object("alloc")?.ok_or_else(|| file.error("alloc", "is missing"))?.entries()? {
-        let hash = keccak256(fields::fixed::<20>(&address).map(Address::from).map_err(|problem| account.error("", &problem))?);
+    for (address, account) in file
+        .object("alloc")?
+        .ok_or_else(|| file.error("alloc", "is missing"))?
+        .entries()?
+    {
+        let hash = keccak256(
+            fields::fixed::<20>(&address)
+                .map(Address::from)
+                .map_err(|problem| account.error("", &problem))?,
+        );
         let code = account.bytes("code")?.unwrap_or_default();
-        let code_hash = if code.is_empty() { KECCAK256_EMPTY } else { keccak256(&code) };
+        let code_hash = if code.is_empty() {
+            KECCAK256_EMPTY
+        } else {
+            keccak256(&code)
+        };
         let nonce = account.u64("nonce")?.unwrap_or(0);
-        let balance = account.u256("balance")?.ok_or_else(|| account.error("balance", "is missing"))?;
-        changes.accounts.insert(hash, Some(AccountChange { nonce, balance, code_hash }));
+        let balance = account
+            .u256("balance")?
+            .ok_or_else(|| account.error("balance", "is missing"))?;
+        changes.accounts.insert(
+            hash,
+            Some(AccountChange {
+                nonce,
+                balance,
+                code_hash,
+            }),
+        );
         if !code.is_empty() {
             changes.codes.insert(code_hash, code);
         }

@@ -55,7 +55,10 @@ impl Cursor {
     ) -> Result<Option<Step>, StepError> {
         if view.hash_of(self.at.number)? != Some(self.at.hash) {
             let block = abandoned(self.at.hash)?.ok_or(StepError::Lost(self.at))?;
-            self.at = BlockId { number: self.at.number.saturating_sub(1), hash: block.payload.parent_hash() };
+            self.at = BlockId {
+                number: self.at.number.saturating_sub(1),
+                hash: block.payload.parent_hash(),
+            };
             return Ok(Some(Step::Removed(block)));
         }
         let number = self.at.number.saturating_add(1);

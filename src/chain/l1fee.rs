@@ -34,20 +34,32 @@ pub fn receipt_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8]) -> L1Cost {
     let (gas_used, fee) = if info.format == L1InfoFormat::Bedrock {
         let gas = calldata_gas(raw, fork).saturating_add(U256::from_be_bytes(info.overhead.0));
         let scalar = U256::from_be_bytes(info.scalar.0);
-        (gas, gas.saturating_mul(info.base_fee).saturating_mul(scalar) / U256::from(1_000_000))
+        (
+            gas,
+            gas.saturating_mul(info.base_fee).saturating_mul(scalar) / U256::from(1_000_000),
+        )
     } else {
         let price = U256::from(16 * u64::from(info.base_fee_scalar))
             .saturating_mul(info.base_fee)
-            .saturating_add(U256::from(info.blob_base_fee_scalar).saturating_mul(info.blob_base_fee));
+            .saturating_add(
+                U256::from(info.blob_base_fee_scalar).saturating_mul(info.blob_base_fee),
+            );
         if fork < Fork::Fjord {
             let gas = calldata_gas(raw, fork);
             (gas, gas.saturating_mul(price) / U256::from(16_000_000))
         } else {
             let size = U256::from(size);
-            (size * U256::from(16) / U256::from(SCALE), size.saturating_mul(price) / U256::from(1_000_000_000_000u64))
+            (
+                size * U256::from(16) / U256::from(SCALE),
+                size.saturating_mul(price) / U256::from(1_000_000_000_000u64),
+            )
         }
     };
-    L1Cost { gas_used, fee, da_footprint: footprint(size, info.da_footprint_gas_scalar) }
+    L1Cost {
+        gas_used,
+        fee,
+        da_footprint: footprint(size, info.da_footprint_gas_scalar),
+    }
 }
 
 /// Gas of the bytes as L1 calldata. Before Regolith an empty signature is counted too.
@@ -81,7 +93,8 @@ impl Footprint {
     pub fn of(first: &OpTxEnvelope, activation: bool) -> Result<Self, AttributesError> {
         let deposit = first.as_deposit().ok_or(AttributesError::Missing)?;
         let (calldata, jovian) = (&deposit.input, L1InfoFormat::Jovian);
-        let older = || L1BlockInfo::decode(calldata).is_ok_and(|info| info.format < L1InfoFormat::Isthmus);
+        let older =
+            || L1BlockInfo::decode(calldata).is_ok_and(|info| info.format < L1InfoFormat::Isthmus);
         if calldata.len() == L1InfoFormat::Isthmus.len() || (activation && older()) {
             return Ok(Self::DepositsOnly);
         }
@@ -121,7 +134,9 @@ pub fn operator_fee(info: &L1BlockInfo, fork: Fork, gas: u64) -> U256 {
 
 /// What a transaction must be able to pay besides execution and value, wei: the L1 fee and the operator fee at its gas limit.
 pub fn admission_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8], gas_limit: u64) -> U256 {
-    receipt_cost(info, fork, raw).fee.saturating_add(operator_fee(info, fork, gas_limit))
+    receipt_cost(info, fork, raw)
+        .fee
+        .saturating_add(operator_fee(info, fork, gas_limit))
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //! with the blocks of the chain until [`PayloadLog::prune`].
 
 use crate::chain::store::{
-    DamagedJournal, check_journals, check_lists, clear_begun, decode_whole, free_space, free_space_floor, is_database, words,
+    DamagedJournal, check_journals, check_lists, clear_begun, decode_whole, free_space,
+    free_space_floor, is_database, words,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, keccak256};
@@ -168,20 +169,30 @@ impl PayloadLog {
     pub fn open(dir: &Path) -> Result<Self, LogError> {
         clear_begun(dir).map_err(|error| LogError::Engine(error.to_string()))?;
         let mark = |entry: &std::fs::DirEntry| entry.file_name() == GUARDS_CUT;
-        let holds_more = dir.read_dir().is_ok_and(|entries| !entries.flatten().all(|entry| mark(&entry)));
+        let holds_more = dir
+            .read_dir()
+            .is_ok_and(|entries| !entries.flatten().all(|entry| mark(&entry)));
         if holds_more && !is_database(dir) {
             return Err(LogError::NotALog(dir.into()));
         }
         if dir.is_dir()
-            && let Some(damaged) = check_journals(dir).map_err(|error| LogError::Engine(error.to_string()))?
+            && let Some(damaged) =
+                check_journals(dir).map_err(|error| LogError::Engine(error.to_string()))?
         {
             return Err(damaged.into());
         }
-        let unreadable = |what| LogError::Unreadable { path: dir.into(), what };
+        let unreadable = |what| LogError::Unreadable {
+            path: dir.into(),
+            what,
+        };
         if is_database(dir)
-            && let Some(file) = check_lists(dir).map_err(|error| LogError::Engine(error.to_string()))?
+            && let Some(file) =
+                check_lists(dir).map_err(|error| LogError::Engine(error.to_string()))?
         {
-            return Err(unreadable(format!("{} is not what was written", file.display())));
+            return Err(unreadable(format!(
+                "{} is not what was written",
+                file.display()
+            )));
         }
         Self::start(dir).map_err(|error| match error {
             LogError::Engine(what) => unreadable(what),
@@ -191,14 +202,28 @@ impl PayloadLog {
 
     /// Opens what has been looked at.
     fn start(dir: &Path) -> Result<Self, LogError> {
-        let db = Database::builder(dir).cache_size(8 << 20).worker_threads(1).open()?;
+        let db = Database::builder(dir)
+            .cache_size(8 << 20)
+            .worker_threads(1)
+            .open()?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(8 << 20);
         let payloads = db.keyspace("payloads", options)?;
-        let (index, guard) = (db.keyspace("index", options)?, db.keyspace("guard", options)?);
+        let (index, guard) = (
+            db.keyspace("index", options)?,
+            db.keyspace("guard", options)?,
+        );
         sync_folders(dir).map_err(|error| LogError::Engine(error.to_string()))?;
         // Below the floor of the store, so that blocks already executed can be logged to the last.
         let floor = free_space_floor(dir).map_err(|error| LogError::Engine(error.to_string()))? / 2;
-        let inner = Inner { path: dir.into(), floor, db, payloads, index, guard, writer: Mutex::new(0) };
+        let inner = Inner {
+            path: dir.into(),
+            floor,
+            db,
+            payloads,
+            index,
+            guard,
+            writer: Mutex::new(0),
+        };
         let snapshot = inner.db.snapshot();
         if let Some(last) = snapshot.last_key_value(&inner.payloads) {
             let key = last.key()?;
@@ -225,14 +250,22 @@ impl PayloadLog {
 
     /// Logs a payload together with its guard row, durably. The row gets the highest turn of its height and parent. Err if the guard row of
     /// this (height, parent, L1 origin) holds another hash: that block may have been signed.
-    pub fn append_built(&self, payload: &Payload, l1_origin: B256, origin: u8) -> Result<(), LogError> {
+    pub fn append_built(
+        &self,
+        payload: &Payload,
+        l1_origin: B256,
+        origin: u8,
+    ) -> Result<(), LogError> {
         let mut next = self.0.writer.lock();
         let cut = cut_mark(&self.0.path);
         if cut.exists() {
             return Err(LogError::GuardsCut(cut));
         }
         let guards = self.guards(payload.number(), payload.parent_hash())?;
-        if let Some(other) = guards.iter().find(|guard| guard.l1_origin == l1_origin && guard.hash != payload.hash) {
+        if let Some(other) = guards
+            .iter()
+            .find(|guard| guard.l1_origin == l1_origin && guard.hash != payload.hash)
+        {
             return Err(LogError::GuardConflict { have: other.hash });
         }
         let turn = match guards.last() {
@@ -242,7 +275,11 @@ impl PayloadLog {
         let mut batch = self.0.db.batch().durability(Some(PersistMode::SyncAll));
         let added = self.0.add(&mut batch, *next, payload, origin)?;
         let key = guard_key(payload.number(), &payload.parent_hash(), &l1_origin);
-        batch.insert(&self.0.guard, key, [payload.hash.as_slice(), &turn.to_be_bytes()].concat());
+        batch.insert(
+            &self.0.guard,
+            key,
+            [payload.hash.as_slice(), &turn.to_be_bytes()].concat(),
+        );
         batch.commit()?;
         *next += u64::from(added);
         Ok(())
@@ -253,17 +290,37 @@ impl PayloadLog {
     pub fn guards(&self, height: u64, parent: B256) -> Result<Vec<Guard>, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut guards = Vec::new();
-        for row in snapshot.prefix(&self.0.guard, [&height.to_be_bytes()[..], parent.as_slice()].concat()) {
+        for row in snapshot.prefix(
+            &self.0.guard,
+            [&height.to_be_bytes()[..], parent.as_slice()].concat(),
+        ) {
             let (key, row) = row.into_inner()?;
-            let (hash, turn) = row.split_at_checked(32).ok_or_else(|| self.0.damaged(&key))?;
-            let turn = if turn.is_empty() { 0 } else { self.0.number(&key, turn)? };
-            let l1_origin = key.get(40..).and_then(|origin| B256::try_from(origin).ok()).ok_or_else(|| self.0.damaged(&key))?;
+            let (hash, turn) = row
+                .split_at_checked(32)
+                .ok_or_else(|| self.0.damaged(&key))?;
+            let turn = if turn.is_empty() {
+                0
+            } else {
+                self.0.number(&key, turn)?
+            };
+            let l1_origin = key
+                .get(40..)
+                .and_then(|origin| B256::try_from(origin).ok())
+                .ok_or_else(|| self.0.damaged(&key))?;
             let hash = B256::from_slice(hash);
             let arrival = match snapshot.get(&self.0.index, hash_key(&hash))? {
                 Some(arrival) => self.0.number(&key, &arrival)?,
                 None => 0,
             };
-            guards.push((turn, arrival, Guard { l1_origin, hash, turn }));
+            guards.push((
+                turn,
+                arrival,
+                Guard {
+                    l1_origin,
+                    hash,
+                    turn,
+                },
+            ));
         }
         guards.sort_unstable_by_key(|(turn, arrival, _)| (*turn, *arrival));
         Ok(guards.into_iter().map(|(_, _, guard)| guard).collect())
@@ -272,8 +329,12 @@ impl PayloadLog {
     pub fn by_hash(&self, hash: B256) -> Result<Option<Logged>, LogError> {
         let snapshot = self.0.db.snapshot();
         let key = hash_key(&hash);
-        let Some(number) = snapshot.get(&self.0.index, &key)? else { return Ok(None) };
-        let row = snapshot.get(&self.0.payloads, &number)?.ok_or_else(|| self.0.damaged(&key))?;
+        let Some(number) = snapshot.get(&self.0.index, &key)? else {
+            return Ok(None);
+        };
+        let row = snapshot
+            .get(&self.0.payloads, &number)?
+            .ok_or_else(|| self.0.damaged(&key))?;
         self.0.decode(&number, &row).map(Some)
     }
 
@@ -283,7 +344,9 @@ impl PayloadLog {
         let mut all = Vec::new();
         for row in snapshot.prefix(&self.0.index, height_prefix(height)) {
             let (key, number) = row.into_inner()?;
-            let row = snapshot.get(&self.0.payloads, &number)?.ok_or_else(|| self.0.damaged(&key));
+            let row = snapshot
+                .get(&self.0.payloads, &number)?
+                .ok_or_else(|| self.0.damaged(&key));
             match row.and_then(|row| self.0.decode(&number, &row)) {
                 Ok(logged) => all.push(logged),
                 Err(error @ LogError::Damaged { .. }) => {
@@ -297,14 +360,28 @@ impl PayloadLog {
 
     /// The blocks above this height with their arrival numbers, in order of arrival.
     pub fn arrivals(&self, height: u64) -> Result<Vec<(u64, BlockId)>, LogError> {
-        let Some(lowest) = height.checked_add(1) else { return Ok(vec![]) };
+        let Some(lowest) = height.checked_add(1) else {
+            return Ok(vec![]);
+        };
         let snapshot = self.0.db.snapshot();
         let mut all = Vec::new();
-        for row in snapshot.range(&self.0.index, height_prefix(lowest).as_slice()..b"o".as_slice()) {
+        for row in snapshot.range(
+            &self.0.index,
+            height_prefix(lowest).as_slice()..b"o".as_slice(),
+        ) {
             let (key, arrival) = row.into_inner()?;
-            let (number, hash) = key.get(1..).and_then(|key| key.split_at_checked(8)).ok_or_else(|| self.0.damaged(&key))?;
+            let (number, hash) = key
+                .get(1..)
+                .and_then(|key| key.split_at_checked(8))
+                .ok_or_else(|| self.0.damaged(&key))?;
             let hash = B256::try_from(hash).map_err(|_| self.0.damaged(&key))?;
-            all.push((self.0.number(&key, &arrival)?, BlockId { number: self.0.number(&key, number)?, hash }));
+            all.push((
+                self.0.number(&key, &arrival)?,
+                BlockId {
+                    number: self.0.number(&key, number)?,
+                    hash,
+                },
+            ));
         }
         all.sort_unstable_by_key(|(arrival, _)| *arrival);
         Ok(all)
@@ -323,10 +400,13 @@ impl PayloadLog {
         let snapshot = inner.db.snapshot();
         let rows = snapshot.iter(&inner.payloads);
         rows.filter_map(move |row| {
-            let decoded = row.into_inner().map_err(LogError::from).and_then(|(key, row)| {
-                let above = inner.height(&key, &row)? > height;
-                above.then(|| inner.decode(&key, &row)).transpose()
-            });
+            let decoded = row
+                .into_inner()
+                .map_err(LogError::from)
+                .and_then(|(key, row)| {
+                    let above = inner.height(&key, &row)? > height;
+                    above.then(|| inner.decode(&key, &row)).transpose()
+                });
             decoded.transpose()
         })
     }
@@ -343,7 +423,10 @@ impl PayloadLog {
             batch.remove(&self.0.index, hash_key(&hash));
             batch.remove(&self.0.index, key);
         }
-        for row in snapshot.range(&self.0.guard, ..below.saturating_sub(GUARD_WINDOW).to_be_bytes()) {
+        for row in snapshot.range(
+            &self.0.guard,
+            ..below.saturating_sub(GUARD_WINDOW).to_be_bytes(),
+        ) {
             batch.remove(&self.0.guard, row.key()?);
         }
         Ok(batch.commit()?)
@@ -360,17 +443,34 @@ impl PayloadLog {
     /// Remembers which block is the head. Survives a kill of the process, not a power cut.
     pub fn set_head(&self, head: BlockId) -> Result<(), LogError> {
         let next = self.0.writer.lock();
-        let row = [&head.number.to_be_bytes()[..], head.hash.as_slice(), &next.to_be_bytes()].concat();
+        let row = [
+            &head.number.to_be_bytes()[..],
+            head.hash.as_slice(),
+            &next.to_be_bytes(),
+        ]
+        .concat();
         Ok(self.0.index.insert(HEAD, row)?)
     }
 
     /// The head that was remembered last.
     pub fn head(&self) -> Result<Option<Followed>, LogError> {
-        let Some(row) = self.0.db.snapshot().get(&self.0.index, HEAD)? else { return Ok(None) };
-        let (number, rest) = row.split_at_checked(8).ok_or_else(|| self.0.damaged(HEAD))?;
-        let (hash, next) = rest.split_at_checked(32).ok_or_else(|| self.0.damaged(HEAD))?;
-        let head = BlockId { number: self.0.number(HEAD, number)?, hash: B256::from_slice(hash) };
-        Ok(Some(Followed { head, next: self.0.number(HEAD, next)? }))
+        let Some(row) = self.0.db.snapshot().get(&self.0.index, HEAD)? else {
+            return Ok(None);
+        };
+        let (number, rest) = row
+            .split_at_checked(8)
+            .ok_or_else(|| self.0.damaged(HEAD))?;
+        let (hash, next) = rest
+            .split_at_checked(32)
+            .ok_or_else(|| self.0.damaged(HEAD))?;
+        let head = BlockId {
+            number: self.0.number(HEAD, number)?,
+            hash: B256::from_slice(hash),
+        };
+        Ok(Some(Followed {
+            head,
+            next: self.0.number(HEAD, next)?,
+        }))
     }
 
     /// What the log holds. Reads every row.
@@ -382,7 +482,9 @@ impl PayloadLog {
             let height = self.0.height(&key, &row)?;
             size.payloads += 1;
             size.bytes += (key.len() + row.len()) as u64;
-            size.heights = Some(size.heights.map_or((height, height), |(low, high)| (low.min(height), high.max(height))));
+            size.heights = Some(size.heights.map_or((height, height), |(low, high)| {
+                (low.min(height), high.max(height))
+            }));
         }
         for row in snapshot.iter(&self.0.guard) {
             row.into_inner()?;
@@ -399,7 +501,8 @@ impl PayloadLog {
                 row.into_inner()?;
             }
         }
-        log.after(0).try_fold(0, |count, logged| logged.map(|_| count + 1))
+        log.after(0)
+            .try_fold(0, |count, logged| logged.map(|_| count + 1))
     }
 
     /// Waits until everything logged is on the disk.
@@ -410,18 +513,39 @@ impl PayloadLog {
 
 impl Inner {
     /// Adds the rows of a payload to a batch; false if it is in the log already.
-    fn add(&self, batch: &mut OwnedWriteBatch, next: u64, payload: &Payload, origin: u8) -> Result<bool, LogError> {
-        if self.db.snapshot().contains_key(&self.index, hash_key(&payload.hash))? {
+    fn add(
+        &self,
+        batch: &mut OwnedWriteBatch,
+        next: u64,
+        payload: &Payload,
+        origin: u8,
+    ) -> Result<bool, LogError> {
+        if self
+            .db
+            .snapshot()
+            .contains_key(&self.index, hash_key(&payload.hash))?
+        {
             return Ok(false);
         }
         let free = free_space(&self.path).map_err(|e| LogError::Engine(e.to_string()))?;
         if free < self.floor {
-            return Err(LogError::NoSpace { free, floor: self.floor });
+            return Err(LogError::NoSpace {
+                free,
+                floor: self.floor,
+            });
         }
         let number = next.to_be_bytes();
         batch.insert(&self.payloads, number, encode(payload, origin));
         batch.insert(&self.index, hash_key(&payload.hash), number);
-        batch.insert(&self.index, [&height_prefix(payload.number())[..], payload.hash.as_slice()].concat(), number);
+        batch.insert(
+            &self.index,
+            [
+                &height_prefix(payload.number())[..],
+                payload.hash.as_slice(),
+            ]
+            .concat(),
+            number,
+        );
         Ok(true)
     }
 
@@ -436,11 +560,17 @@ impl Inner {
     }
 
     fn number(&self, key: &[u8], bytes: &[u8]) -> Result<u64, LogError> {
-        bytes.try_into().map(u64::from_be_bytes).map_err(|_| self.damaged(key))
+        bytes
+            .try_into()
+            .map(u64::from_be_bytes)
+            .map_err(|_| self.damaged(key))
     }
 
     fn damaged(&self, key: &[u8]) -> LogError {
-        LogError::Damaged { row: alloy_primitives::hex::encode(key), path: self.path.clone() }
+        LogError::Damaged {
+            row: alloy_primitives::hex::encode(key),
+            path: self.path.clone(),
+        }
     }
 }
 
@@ -450,7 +580,10 @@ fn sync_folders(dir: &Path) -> std::io::Result<()> {
     let dir = dir.canonicalize()?;
     let keyspaces = dir.join("keyspaces");
     let folders = [Some(&*keyspaces), Some(&*dir), dir.parent()];
-    folders.into_iter().flatten().try_for_each(|folder| std::fs::File::open(folder)?.sync_all())
+    folders
+        .into_iter()
+        .flatten()
+        .try_for_each(|folder| std::fs::File::open(folder)?.sync_all())
 }
 
 fn hash_key(hash: &B256) -> Vec<u8> {
@@ -464,15 +597,28 @@ fn height_prefix(height: u64) -> [u8; 9] {
 }
 
 fn guard_key(height: u64, parent: &B256, l1_origin: &B256) -> Vec<u8> {
-    [&height.to_be_bytes()[..], parent.as_slice(), l1_origin.as_slice()].concat()
+    [
+        &height.to_be_bytes()[..],
+        parent.as_slice(),
+        l1_origin.as_slice(),
+    ]
+    .concat()
 }
 
 /// A row: height, keccak of all that follows, origin, RLP list of header and raw transactions.
 #[doc(hidden)]
 pub fn encode(payload: &Payload, origin: u8) -> Vec<u8> {
     let mut tail = vec![origin];
-    tail.extend(alloy_rlp::encode(StoredPayload { header: payload.header.clone(), transactions: payload.transactions.clone() }));
-    [&payload.number().to_be_bytes()[..], keccak256(&tail).as_slice(), &tail].concat()
+    tail.extend(alloy_rlp::encode(StoredPayload {
+        header: payload.header.clone(),
+        transactions: payload.transactions.clone(),
+    }));
+    [
+        &payload.number().to_be_bytes()[..],
+        keccak256(&tail).as_slice(),
+        &tail,
+    ]
+    .concat()
 }
 
 /// `None` for a damaged row.
@@ -484,7 +630,10 @@ pub fn decode(row: &[u8]) -> Option<(Payload, u8)> {
     if keccak256(tail) != checksum {
         return None;
     }
-    let StoredPayload { header, transactions } = decode_whole(rlp)?;
+    let StoredPayload {
+        header,
+        transactions,
+    } = decode_whole(rlp)?;
     let payload = Payload::sealed(header, transactions);
     (payload.number().to_be_bytes() == height).then_some((payload, *origin))
 }

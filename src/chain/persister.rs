@@ -103,7 +103,11 @@ pub fn run(
 
 /// Time between two writes of memtables that hold so many bytes.
 fn rest(buffered: u64) -> Duration {
-    if buffered > ROTATE_ABOVE { ROTATE_SOON } else { ROTATE_EVERY }
+    if buffered > ROTATE_ABOVE {
+        ROTATE_SOON
+    } else {
+        ROTATE_EVERY
+    }
 }
 
 fn perform(store: &Store, shared: &Shared, work: &Work) -> Done {
@@ -118,7 +122,9 @@ fn perform(store: &Store, shared: &Shared, work: &Work) -> Done {
         shared.when_there_is_room(StoreError::is_full, || store.commit(batch, None, None))?;
         rest = more;
     }
-    shared.when_there_is_room(StoreError::is_full, || store.commit(rest, work.safe, work.finalized))?;
+    shared.when_there_is_room(StoreError::is_full, || {
+        store.commit(rest, work.safe, work.finalized)
+    })?;
     metrics::histogram!("starling_persist_seconds").record(started.elapsed().as_secs_f64());
     metrics::counter!("starling_persisted_blocks_total").increment(work.blocks.len() as u64);
     store.snapshot()
@@ -143,14 +149,25 @@ mod tests {
     use starling_proto::payload::Payload;
 
     fn block(number: u64, bytes: usize) -> Arc<ExecutedBlock> {
-        let header = Header { number, ..Default::default() };
+        let header = Header {
+            number,
+            ..Default::default()
+        };
         let payload = Arc::new(Payload::sealed(header, vec![vec![0; bytes].into()]));
-        Arc::new(ExecutedBlock::new(payload, vec![], Arc::default(), Arc::new(Overlay::default())))
+        Arc::new(ExecutedBlock::new(
+            payload,
+            vec![],
+            Arc::default(),
+            Arc::new(Overlay::default()),
+        ))
     }
 
     #[test]
     fn what_would_take_long_to_replay_is_written_out_sooner() {
-        assert_eq!((rest(ROTATE_ABOVE), rest(ROTATE_ABOVE + 1)), (ROTATE_EVERY, ROTATE_SOON));
+        assert_eq!(
+            (rest(ROTATE_ABOVE), rest(ROTATE_ABOVE + 1)),
+            (ROTATE_EVERY, ROTATE_SOON)
+        );
     }
 
     #[test]
@@ -160,7 +177,11 @@ mod tests {
         assert_eq!(first_batch(&[]), None);
         let half = BATCH_WEIGHT / 2;
         let heavy: Vec<_> = (1..6).map(|number| block(number, half)).collect();
-        assert_eq!(first_batch(&heavy), Some(1), "two of them and what is around them are too much");
+        assert_eq!(
+            first_batch(&heavy),
+            Some(1),
+            "two of them and what is around them are too much"
+        );
         let giant = [block(1, 3 * half), block(2, 10)];
         assert_eq!(first_batch(&giant), Some(1), "a block is never divided");
         assert_eq!(first_batch(&giant[..1]), None);

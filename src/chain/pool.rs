@@ -43,7 +43,11 @@ impl PoolTx {
     /// A transaction whose sender is known, as blocks hold it.
     pub fn new(tx: Recovered<OpTxEnvelope>) -> Self {
         let raw = Bytes::from(tx.encoded_2718());
-        Self { hash: alloy_primitives::keccak256(&raw), raw, tx }
+        Self {
+            hash: alloy_primitives::keccak256(&raw),
+            raw,
+            tx,
+        }
     }
 
     /// Decodes and recovers a transaction as a wallet sends it.
@@ -57,7 +61,9 @@ impl PoolTx {
 
     /// The most this transaction can pay in execution gas and value, wei; saturates.
     pub fn cost(&self) -> U256 {
-        U256::from(self.tx.gas_limit()).saturating_mul(U256::from(self.tx.max_fee_per_gas())).saturating_add(self.tx.value())
+        U256::from(self.tx.gas_limit())
+            .saturating_mul(U256::from(self.tx.max_fee_per_gas()))
+            .saturating_add(self.tx.value())
     }
 
     /// What a block at this base fee pays its builder per gas; `None` if the fee cap is below the base fee.
@@ -101,11 +107,27 @@ impl TxRules {
         let (init_code_limit, prague, osaka, reserved_gas) = match &spec.rules {
             Rules::Optimism { forks, .. } => {
                 let active = |fork| forks.is_active(fork, time);
-                (active(Fork::Canyon), active(Fork::Isthmus), active(Fork::Karst), 70_000)
+                (
+                    active(Fork::Canyon),
+                    active(Fork::Isthmus),
+                    active(Fork::Karst),
+                    70_000,
+                )
             }
-            Rules::Ethereum(forks) => (forks.is_shanghai(time), forks.is_prague(time), forks.is_osaka(time), 0),
+            Rules::Ethereum(forks) => (
+                forks.is_shanghai(time),
+                forks.is_prague(time),
+                forks.is_osaka(time),
+                0,
+            ),
         };
-        Self { chain_id: spec.chain_id, init_code_limit, prague, gas_cap: osaka.then_some(1 << 24), reserved_gas }
+        Self {
+            chain_id: spec.chain_id,
+            init_code_limit,
+            prague,
+            gas_cap: osaka.then_some(1 << 24),
+            reserved_gas,
+        }
     }
 }
 
@@ -180,12 +202,20 @@ pub enum PoolError {
         "insufficient funds for gas * price + value: balance {balance}, queued cost {queued}, tx cost {cost}, overshot {}",
         queued.saturating_add(*cost).saturating_sub(*balance)
     )]
-    Overdraft { balance: U256, queued: U256, cost: U256 },
+    Overdraft {
+        balance: U256,
+        queued: U256,
+        cost: U256,
+    },
     #[error(
         "insufficient funds for gas * price + value: balance {balance}, queued cost {queued}, tx bumped {bump}, overshot {}",
         queued.saturating_add(*bump).saturating_sub(*balance)
     )]
-    BumpOverdraft { balance: U256, queued: U256, bump: U256 },
+    BumpOverdraft {
+        balance: U256,
+        queued: U256,
+        bump: U256,
+    },
     #[error("intrinsic gas too low: gas {gas}, minimum needed {minimum}")]
     IntrinsicGas { gas: u64, minimum: u64 },
     #[error("insufficient gas for floor data gas cost: gas {gas}, minimum needed {minimum}")]
@@ -242,7 +272,9 @@ impl HeadChange {
     /// All that a transaction may cost from here on, wei.
     fn cost(&self, tx: &PoolTx) -> U256 {
         let l1 = self.l1.as_ref();
-        let besides = l1.map_or(U256::ZERO, |(info, fork)| l1fee::admission_cost(info, *fork, &tx.raw, tx.tx.gas_limit()));
+        let besides = l1.map_or(U256::ZERO, |(info, fork)| {
+            l1fee::admission_cost(info, *fork, &tx.raw, tx.tx.gas_limit())
+        });
         tx.cost().saturating_add(besides)
     }
 }
@@ -282,7 +314,14 @@ impl Pool {
     pub fn with_config(spec: &ChainSpec, config: PoolConfig) -> Self {
         let book = Mutex::new(Book::new(config.clone()));
         let pending = broadcast::channel(NEW_TRANSACTIONS).0;
-        Self { spec: spec.clone(), book, config, pending, version: AtomicU64::new(0), miner: Mutex::default() }
+        Self {
+            spec: spec.clone(),
+            book,
+            config,
+            pending,
+            version: AtomicU64::new(0),
+            miner: Mutex::default(),
+        }
     }
 
     /// The settings of block building.
@@ -327,7 +366,13 @@ impl Pool {
             return Err(PoolError::AlreadyKnown);
         }
         let min_tip = self.miner.lock().min_tip.unwrap_or(self.config.min_tip);
-        admit::check(&tx, at, &TxRules::at(&self.spec, at.now), &self.config, min_tip)?;
+        admit::check(
+            &tx,
+            at,
+            &TxRules::at(&self.spec, at.now),
+            &self.config,
+            min_tip,
+        )?;
         let authorities = admit::authorities(&tx);
         let promoted = self.book.lock().add(tx, authorities, at)?;
         self.changed();
@@ -356,7 +401,10 @@ impl Pool {
 
     /// The next nonce of a sender counting its pending transactions; `state_nonce` if it has none.
     pub fn next_nonce(&self, sender: &Address, state_nonce: u64) -> u64 {
-        self.book.lock().next_nonce(sender).map_or(state_nonce, |next| next.max(state_nonce))
+        self.book
+            .lock()
+            .next_nonce(sender)
+            .map_or(state_nonce, |next| next.max(state_nonce))
     }
 
     /// Drops a transaction that the builder found impossible to execute. Later ones of its sender stay, behind the gap.
@@ -369,12 +417,19 @@ impl Pool {
     ///
     /// `account` gives nonce and balance of a sender at the new head; `None` (state not readable) leaves that sender as it is.
     /// It is called without the lock, so adding never waits for the store.
-    pub fn on_head(&self, change: HeadChange, mut account: impl FnMut(Address) -> Option<(u64, U256)>) {
+    pub fn on_head(
+        &self,
+        change: HeadChange,
+        mut account: impl FnMut(Address) -> Option<(u64, U256)>,
+    ) {
         let mut senders = self.book.lock().senders();
         senders.extend(change.abandoned.iter().map(PoolTx::sender));
         senders.sort_unstable();
         senders.dedup();
-        let accounts: BTreeMap<_, _> = senders.into_iter().filter_map(|sender| Some((sender, account(sender)?))).collect();
+        let accounts: BTreeMap<_, _> = senders
+            .into_iter()
+            .filter_map(|sender| Some((sender, account(sender)?)))
+            .collect();
         let abandoned = change.abandoned.iter().map(admit::authorities).collect();
         let promoted = self.book.lock().on_head(change, abandoned, &accounts);
         self.changed();

@@ -51,21 +51,45 @@ pub struct MinedLog {
 /// The receipt of the transaction at `index`, if the block has one.
 pub fn mined_receipt(receipts: &[Receipt], index: usize) -> Option<MinedReceipt> {
     let (before, receipt) = (receipts.get(..index)?, receipts.get(index)?.clone());
-    let gas_before = before.last().map_or(0, |receipt| receipt.cumulative_gas_used);
-    Some(MinedReceipt { receipt, gas_before, logs_before: before.iter().map(|receipt| receipt.logs.len()).sum() })
+    let gas_before = before
+        .last()
+        .map_or(0, |receipt| receipt.cumulative_gas_used);
+    Some(MinedReceipt {
+        receipt,
+        gas_before,
+        logs_before: before.iter().map(|receipt| receipt.logs.len()).sum(),
+    })
 }
 
 /// The logs of a block that `wanted` accepts by address and topics.
-pub fn mined_logs(receipts: &[Receipt], wanted: &dyn Fn(&Address, &[B256]) -> bool) -> Vec<MinedLog> {
-    let logs = receipts.iter().enumerate().flat_map(|(index, receipt)| receipt.logs.iter().map(move |log| (index, log)));
-    let wanted = logs.enumerate().filter(|(_, (_, log))| wanted(&log.address, log.topics()));
-    wanted.map(|(log_index, (index, log))| MinedLog { index, log_index, log: log.clone() }).collect()
+pub fn mined_logs(
+    receipts: &[Receipt],
+    wanted: &dyn Fn(&Address, &[B256]) -> bool,
+) -> Vec<MinedLog> {
+    let logs = receipts
+        .iter()
+        .enumerate()
+        .flat_map(|(index, receipt)| receipt.logs.iter().map(move |log| (index, log)));
+    let wanted = logs
+        .enumerate()
+        .filter(|(_, (_, log))| wanted(&log.address, log.topics()));
+    wanted
+        .map(|(log_index, (index, log))| MinedLog {
+            index,
+            log_index,
+            log: log.clone(),
+        })
+        .collect()
 }
 
 impl Receipt {
     /// Approximate bytes held in memory.
     pub fn weight(&self) -> usize {
-        150 + self.logs.iter().map(|log| 100 + 32 * log.topics().len() + log.data.data.len()).sum::<usize>()
+        150 + self
+            .logs
+            .iter()
+            .map(|log| 100 + 32 * log.topics().len() + log.data.data.len())
+            .sum::<usize>()
     }
 
     /// The bloom filter of the logs.
@@ -84,11 +108,16 @@ impl Receipt {
             out.put_u8(self.tx_type);
         }
         let bloom = self.bloom();
-        let mut fields: Vec<&dyn Encodable> = vec![&self.success, &self.cumulative_gas_used, &bloom, &self.logs];
+        let mut fields: Vec<&dyn Encodable> =
+            vec![&self.success, &self.cumulative_gas_used, &bloom, &self.logs];
         fields.extend(deposit_nonce.as_ref().map(|n| n as &dyn Encodable));
         fields.extend(self.deposit_version.as_ref().map(|n| n as &dyn Encodable));
         let payload_length = fields.iter().map(|field| field.length()).sum();
-        Header { list: true, payload_length }.encode(out);
+        Header {
+            list: true,
+            payload_length,
+        }
+        .encode(out);
         fields.into_iter().for_each(|field| field.encode(out));
     }
 
@@ -111,14 +140,29 @@ impl Receipt {
         let cumulative_gas_used = u64::decode(&mut list)?;
         let bloom = Bloom::decode(&mut list)?;
         let logs = Vec::<Log>::decode(&mut list)?;
-        let mut optional = || if list.is_empty() { Ok(None) } else { u64::decode(&mut list).map(Some) };
+        let mut optional = || {
+            if list.is_empty() {
+                Ok(None)
+            } else {
+                u64::decode(&mut list).map(Some)
+            }
+        };
         let (deposit_nonce, deposit_version) = (optional()?, optional()?);
         if !list.is_empty() || (tx_type != DEPOSIT && deposit_nonce.is_some()) {
             return Err(alloy_rlp::Error::UnexpectedLength);
         }
-        let receipt = Self { tx_type, success, cumulative_gas_used, logs, deposit_nonce, deposit_version };
+        let receipt = Self {
+            tx_type,
+            success,
+            cumulative_gas_used,
+            logs,
+            deposit_nonce,
+            deposit_version,
+        };
         if receipt.bloom() != bloom {
-            return Err(alloy_rlp::Error::Custom("the bloom is not that of the logs"));
+            return Err(alloy_rlp::Error::Custom(
+                "the bloom is not that of the logs",
+            ));
         }
         Ok(receipt)
     }
@@ -135,7 +179,9 @@ impl Receipt {
 /// receipt version of Canyon marks that it is in (specs: canyon, deposit receipt). `fork` is `None` on Ethereum.
 pub fn receipts_root(receipts: &[Receipt], fork: Option<Fork>) -> B256 {
     let canyon = fork >= Some(Fork::Canyon);
-    ordered_trie_root_with_encoder(receipts, |receipt, out| receipt.encode(receipt.deposit_nonce.filter(|_| canyon), out))
+    ordered_trie_root_with_encoder(receipts, |receipt, out| {
+        receipt.encode(receipt.deposit_nonce.filter(|_| canyon), out)
+    })
 }
 
 /// The bloom filter of a block.

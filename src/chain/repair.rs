@@ -13,7 +13,9 @@ use crate::chain::{
     receipt::receipts_root,
     rules::ChainSpec,
     store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals, keys},
-    verify::{Report, Samples, Sink, Tell, check_block, check_proofs, replay, unreachable, verify, walk},
+    verify::{
+        Report, Samples, Sink, Tell, check_block, check_proofs, replay, unreachable, verify, walk,
+    },
     view::{Account, ReadError, View},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
@@ -34,7 +36,10 @@ pub enum RepairError {
     #[error(transparent)]
     Log(#[from] LogError),
     #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: std::io::Error },
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     /// It follows from nothing else here.
     #[error("{0}")]
     Lost(String),
@@ -60,7 +65,10 @@ pub fn cut_journals(datadir: &Path) -> Result<Vec<PathBuf>, RepairError> {
     let _lock = Lock::take(datadir)?;
     let mut cut = Vec::new();
     for database in [datadir.join(DATABASE), chain::payload_log_dir(datadir)] {
-        let io = |source| RepairError::Io { path: database.clone(), source };
+        let io = |source| RepairError::Io {
+            path: database.clone(),
+            source,
+        };
         if database.is_dir()
             && let Some(damaged) = check_journals(&database).map_err(io)?
         {
@@ -95,7 +103,10 @@ pub fn replace_payload_log(datadir: &Path) -> Result<Option<PutAside>, RepairErr
     };
     let mut numbered = (1u32..).map(|number| folder.with_extension(format!("damaged-{number}")));
     let to = numbered.find(|path| !path.exists()).unwrap_or_default();
-    let io = |source| RepairError::Io { path: folder.clone(), source };
+    let io = |source| RepairError::Io {
+        path: folder.clone(),
+        source,
+    };
     mark_cut(&folder).map_err(io)?;
     move_out(&folder, &to).map_err(io)?;
     PayloadLog::check(&folder)?;
@@ -111,8 +122,15 @@ pub fn open(datadir: &Path, cache: u64) -> Result<(Store, Option<BlockId>), Repa
 pub fn repair(store: &Store, tell: &mut Tell<'_>) -> Result<Repaired, RepairError> {
     let spec = chain::spec_of(store)?;
     let snapshot = store.snapshot()?;
-    let mut repaired = Repaired { trie_rows: trie(store, &snapshot, tell)?, ..Default::default() };
-    let RepairedBlocks { index, senders, receipts } = blocks(store, &snapshot, &spec, tell)?;
+    let mut repaired = Repaired {
+        trie_rows: trie(store, &snapshot, tell)?,
+        ..Default::default()
+    };
+    let RepairedBlocks {
+        index,
+        senders,
+        receipts,
+    } = blocks(store, &snapshot, &spec, tell)?;
     (repaired.index_rows, repaired.senders) = (index, senders);
     if !receipts.is_empty() {
         repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
@@ -135,7 +153,13 @@ fn proofs(store: &Store, tell: &mut Tell<'_>) -> Result<bool, RepairError> {
     let snapshot = store.snapshot()?;
     let view = Arc::new(View::new(snapshot.clone(), vec![], None, None)?);
     let mut report = Report::default();
-    check_proofs(&snapshot, &view, Samples::default().proofs, &mut report, tell);
+    check_proofs(
+        &snapshot,
+        &view,
+        Samples::default().proofs,
+        &mut report,
+        tell,
+    );
     if !report.is_sound() {
         store.forget_proofs()?;
     }
@@ -153,7 +177,12 @@ struct RepairedBlocks {
 }
 
 /// Checks every block from the head down to the genesis block, and rewrites the index if it does not match them.
-fn blocks(store: &Store, snapshot: &Snapshot, spec: &ChainSpec, tell: &mut Tell<'_>) -> Result<RepairedBlocks, RepairError> {
+fn blocks(
+    store: &Store,
+    snapshot: &Snapshot,
+    spec: &ChainSpec,
+    tell: &mut Tell<'_>,
+) -> Result<RepairedBlocks, RepairError> {
     let genesis = store.identity().genesis_hash;
     let head = snapshot.head();
     let mut senders = store.rewrite();
@@ -161,8 +190,17 @@ fn blocks(store: &Store, snapshot: &Snapshot, spec: &ChainSpec, tell: &mut Tell<
     let first = loop {
         let checked = check_block(snapshot, spec, at.number, at.hash)?;
         let by_number = snapshot.hash_of(at.number)?;
-        if checked.damages.iter().any(|(_, remedy)| *remedy == super::verify::Remedy::Resync) {
-            let what = checked.damages.into_iter().map(|(what, _)| what).collect::<Vec<_>>().join("; ");
+        if checked
+            .damages
+            .iter()
+            .any(|(_, remedy)| *remedy == super::verify::Remedy::Resync)
+        {
+            let what = checked
+                .damages
+                .into_iter()
+                .map(|(what, _)| what)
+                .collect::<Vec<_>>()
+                .join("; ");
             return Err(RepairError::Lost(what));
         }
         wrong |= checked.index || by_number != Some(at.hash);
@@ -178,9 +216,14 @@ fn blocks(store: &Store, snapshot: &Snapshot, spec: &ChainSpec, tell: &mut Tell<
             break at.number;
         }
         let (Some(parent), Some(below)) = (checked.parent, at.number.checked_sub(1)) else {
-            return Err(RepairError::Lost(format!("block {at} does not lead to the genesis block")));
+            return Err(RepairError::Lost(format!(
+                "block {at} does not lead to the genesis block"
+            )));
         };
-        at = BlockId { number: below, hash: parent };
+        at = BlockId {
+            number: below,
+            hash: parent,
+        };
     };
     let senders = senders.finish()?;
     let all = head.number - first + 1;
@@ -198,14 +241,23 @@ fn blocks(store: &Store, snapshot: &Snapshot, spec: &ChainSpec, tell: &mut Tell<
             if at.hash == genesis {
                 break;
             }
-            let header = snapshot.header(at.number)?.ok_or_else(|| RepairError::Lost(format!("the header of block {at}")))?;
-            at = BlockId { number: at.number.saturating_sub(1), hash: header.parent_hash };
+            let header = snapshot
+                .header(at.number)?
+                .ok_or_else(|| RepairError::Lost(format!("the header of block {at}")))?;
+            at = BlockId {
+                number: at.number.saturating_sub(1),
+                hash: header.parent_hash,
+            };
             tell("index", head.number - at.number, head.number);
         }
         rows += rewrite.finish()?;
         rows += index_strays(store, head.number, first)?;
     }
-    Ok(RepairedBlocks { index: rows, senders, receipts })
+    Ok(RepairedBlocks {
+        index: rows,
+        senders,
+        receipts,
+    })
 }
 
 /// Removes rows of the index that lead to no canonical block. Those of canonical blocks are right.
@@ -218,13 +270,21 @@ fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError
             let (key, value) = row?;
             let number = |bytes: &[u8]| bytes.first_chunk().copied().map(u64::from_be_bytes);
             let right = match tag {
-                b'n' => key.len() == 9 && number(&key[1..]).is_some_and(|number| (first..=head).contains(&number)),
+                b'n' => {
+                    key.len() == 9
+                        && number(&key[1..]).is_some_and(|number| (first..=head).contains(&number))
+                }
                 b'N' => match number(&value) {
-                    Some(number) => snapshot.hash_of(number)?.is_some_and(|hash| *hash == key[1..]),
+                    Some(number) => snapshot
+                        .hash_of(number)?
+                        .is_some_and(|hash| *hash == key[1..]),
                     None => false,
                 },
                 _ => {
-                    let (block, index) = (number(&value), value.last_chunk().copied().map(u32::from_be_bytes));
+                    let (block, index) = (
+                        number(&value),
+                        value.last_chunk().copied().map(u32::from_be_bytes),
+                    );
                     match (block, index) {
                         (Some(block), Some(index)) => {
                             if body.as_ref().is_none_or(|(number, _)| *number != block) {
@@ -252,7 +312,8 @@ fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairE
     for row in snapshot.rows(Space::Blocks, &[]) {
         let (key, _) = row?;
         let canonical = |(number, _)| (first..=head.number).contains(&number);
-        if Space::Blocks.kind(&key).is_none() || !keys::block_row_parts(&key).is_some_and(canonical) {
+        if Space::Blocks.kind(&key).is_none() || !keys::block_row_parts(&key).is_some_and(canonical)
+        {
             rewrite.set(Space::Blocks, &key, None)?;
         }
     }
@@ -260,21 +321,33 @@ fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairE
 }
 
 /// Executes blocks again for their receipts.
-fn make_receipts(store: &Store, spec: &ChainSpec, blocks: &[(u64, B256)], tell: &mut Tell<'_>) -> Result<u64, RepairError> {
+fn make_receipts(
+    store: &Store,
+    spec: &ChainSpec,
+    blocks: &[(u64, B256)],
+    tell: &mut Tell<'_>,
+) -> Result<u64, RepairError> {
     // The index is right now.
     let view = Arc::new(View::new(store.snapshot()?, vec![], None, None)?);
     let mut rewrite = store.rewrite();
     let mut done = 0;
     for (number, hash) in blocks {
-        let lost =
-            |why: String| RepairError::Lost(format!("the receipts of block {number} ({hash}) cannot be made again: {why}"));
-        let header = view.header_of(*number)?.ok_or_else(|| lost("its header is missing".into()))?;
+        let lost = |why: String| {
+            RepairError::Lost(format!(
+                "the receipts of block {number} ({hash}) cannot be made again: {why}"
+            ))
+        };
+        let header = view
+            .header_of(*number)?
+            .ok_or_else(|| lost("its header is missing".into()))?;
         let receipts = match *hash == store.identity().genesis_hash {
             true => vec![],
             false => match replay(&view, spec, *number) {
                 Ok(Ok(execution)) => execution.receipts,
                 Ok(Err(reason)) => return Err(lost(reason)),
-                Err(ReadError::Pruned(_)) => return Err(lost("the state before it is no longer kept".into())),
+                Err(ReadError::Pruned(_)) => {
+                    return Err(lost("the state before it is no longer kept".into()));
+                }
                 Err(error) => return Err(error.into()),
             },
         };
@@ -292,23 +365,45 @@ fn make_receipts(store: &Store, spec: &ChainSpec, blocks: &[(u64, B256)], tell: 
 /// Makes the rows of the tries anew where they are not what the flat state gives.
 fn trie(store: &Store, snapshot: &Snapshot, tell: &mut Tell<'_>) -> Result<u64, RepairError> {
     let head = snapshot.head();
-    let header = snapshot.header(head.number)?.filter(|header| header.hash_slow() == head.hash);
+    let header = snapshot
+        .header(head.number)?
+        .filter(|header| header.hash_slow() == head.hash);
     let root = header
-        .ok_or_else(|| RepairError::Lost(format!("the header of the head, block {head}, is missing or another's")))?
+        .ok_or_else(|| {
+            RepairError::Lost(format!(
+                "the header of the head, block {head}, is missing or another's"
+            ))
+        })?
         .state_root;
     // Nothing is written before the flat state is proven.
-    let mut proof = Rebuild { snapshot, rewrite: None, tell, accounts: 0, codes: HashSet::default() };
+    let mut proof = Rebuild {
+        snapshot,
+        rewrite: None,
+        tell,
+        accounts: 0,
+        codes: HashSet::default(),
+    };
     let made = walk(snapshot, &mut proof)?;
     if made != root {
-        return Err(RepairError::Lost(format!("the flat state has the root {made}, and the head's header says {root}")));
+        return Err(RepairError::Lost(format!(
+            "the flat state has the root {made}, and the head's header says {root}"
+        )));
     }
-    let mut rebuild = Rebuild { snapshot, rewrite: Some(store.rewrite()), tell, accounts: 0, codes: HashSet::default() };
+    let mut rebuild = Rebuild {
+        snapshot,
+        rewrite: Some(store.rewrite()),
+        tell,
+        accounts: 0,
+        codes: HashSet::default(),
+    };
     walk(snapshot, &mut rebuild)?;
     let rows = rebuild.rewrite.map_or(Ok(0), Rewrite::finish)?;
     let snapshot = store.snapshot()?;
     let mut rewrite = store.rewrite();
     for tag in [keys::STATE_NODE, keys::STORAGE_NODE] {
-        unreachable(&snapshot, tag, root, |key| Ok::<_, RepairError>(rewrite.set(Space::State, key, None)?))?;
+        unreachable(&snapshot, tag, root, |key| {
+            Ok::<_, RepairError>(rewrite.set(Space::State, key, None)?)
+        })?;
     }
     Ok(rows + rewrite.finish()?)
 }
@@ -334,26 +429,40 @@ impl Sink for Rebuild<'_, '_> {
         Ok(())
     }
 
-    fn account(&mut self, hash: B256, account: &Account, storage_root: B256) -> Result<(), RepairError> {
+    fn account(
+        &mut self,
+        hash: B256,
+        account: &Account,
+        storage_root: B256,
+    ) -> Result<(), RepairError> {
         self.accounts += 1;
         if self.accounts.is_multiple_of(4096) {
             (self.tell)("accounts", self.accounts, 0);
         }
         if storage_root != account.storage_root {
-            return Err(RepairError::Lost(format!("the slots of account {hash} do not make its storage root")));
+            return Err(RepairError::Lost(format!(
+                "the slots of account {hash} do not make its storage root"
+            )));
         }
         let code = account.code_hash;
         if code != KECCAK256_EMPTY
             && self.codes.insert(code)
-            && self.snapshot.code(&code)?.is_none_or(|bytes| keccak256(bytes) != code)
+            && self
+                .snapshot
+                .code(&code)?
+                .is_none_or(|bytes| keccak256(bytes) != code)
         {
-            return Err(RepairError::Lost(format!("the code {code} of account {hash} is missing or another's")));
+            return Err(RepairError::Lost(format!(
+                "the code {code} of account {hash} is missing or another's"
+            )));
         }
         Ok(())
     }
 
     fn stray(&mut self, key: &Bytes) -> Result<(), RepairError> {
-        Err(RepairError::Lost(format!("the flat row {key} is no account's, or has no right form")))
+        Err(RepairError::Lost(format!(
+            "the flat row {key} is no account's, or has no right form"
+        )))
     }
 }
 

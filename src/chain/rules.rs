@@ -34,7 +34,10 @@ pub struct ChainSpec {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rules {
-    Optimism { forks: ForkSchedule, eip1559: Eip1559Constants },
+    Optimism {
+        forks: ForkSchedule,
+        eip1559: Eip1559Constants,
+    },
     Ethereum(EthereumSchedule),
 }
 
@@ -134,14 +137,19 @@ impl ChainSpec {
                 },
                 elasticity: eip1559.elasticity,
             },
-            Rules::Ethereum(_) => BaseFeeParams { denominator: 8, elasticity: 2 },
+            Rules::Ethereum(_) => BaseFeeParams {
+                denominator: 8,
+                elasticity: 2,
+            },
         }
     }
 
     /// The base fee of a block at `timestamp` on `parent`, wei (specs: holocene and jovian exec-engine). Err if the parent's extra
     /// data should carry parameters and does not, which no validated parent does.
     pub fn next_base_fee(&self, parent: &Header, timestamp: u64) -> Result<u64, ExtraDataError> {
-        let Some(base_fee) = parent.base_fee_per_gas else { return Ok(INITIAL_BASE_FEE) };
+        let Some(base_fee) = parent.base_fee_per_gas else {
+            return Ok(INITIAL_BASE_FEE);
+        };
         let at_parent = self.at(parent.timestamp);
         let mut params = self.base_fee_constants(timestamp);
         let mut gas_used = parent.gas_used;
@@ -171,5 +179,9 @@ fn update_base_fee(base_fee: u64, gas_used: u64, gas_limit: u64, params: BaseFee
         / u128::from(target.max(1))
         / u128::from(params.denominator.max(1));
     let change = u64::try_from(change).unwrap_or(u64::MAX);
-    if gas_used > target { base_fee.saturating_add(change.max(1)) } else { base_fee.saturating_sub(change) }
+    if gas_used > target {
+        base_fee.saturating_add(change.max(1))
+    } else {
+        base_fee.saturating_sub(change)
+    }
 }

@@ -48,10 +48,20 @@ pub fn stats(store: &Store, datadir: &Path, tell: &mut Tell<'_>) -> Result<Stats
     let snapshot = store.snapshot().map_err(ChainError::store)?;
     let mut rows = Vec::new();
     for (space, kinds) in KINDS {
-        let mut counts: Vec<Rows> =
-            kinds.iter().map(|(_, kind)| Rows { keyspace: space.name(), kind, ..Default::default() }).collect();
+        let mut counts: Vec<Rows> = kinds
+            .iter()
+            .map(|(_, kind)| Rows {
+                keyspace: space.name(),
+                kind,
+                ..Default::default()
+            })
+            .collect();
         let rest = if kinds.is_empty() { "rows" } else { "other" };
-        counts.push(Rows { keyspace: space.name(), kind: rest, ..Default::default() });
+        counts.push(Rows {
+            keyspace: space.name(),
+            kind: rest,
+            ..Default::default()
+        });
         let mut seen = 0u64;
         for row in snapshot.rows(space, &[]) {
             let (key, value) = row.map_err(ChainError::store)?;
@@ -94,7 +104,9 @@ pub fn stats(store: &Store, datadir: &Path, tell: &mut Tell<'_>) -> Result<Stats
 /// Bytes that a folder takes on the disk. What cannot be looked at is left out.
 pub fn folder(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let Ok(entries) = path.read_dir() else { return 0 };
+    let Ok(entries) = path.read_dir() else {
+        return 0;
+    };
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => folder(&entry.path()),
         // Journals are longer than what they hold: blocks of 512 bytes are what is taken.

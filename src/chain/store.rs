@@ -137,15 +137,27 @@ struct Inner {
 impl Store {
     /// Creates a store in `dir` that holds a genesis block and its state. An interrupted creation can be repeated.
     /// `overlay` is the genesis state as [`trie::genesis`](crate::chain::trie::genesis) gives it.
-    pub fn create(dir: &Path, cache: u64, identity: Identity, genesis: &Payload, overlay: &Overlay) -> Result<Self, StoreError> {
+    pub fn create(
+        dir: &Path,
+        cache: u64,
+        identity: Identity,
+        genesis: &Payload,
+        overlay: &Overlay,
+    ) -> Result<Self, StoreError> {
         refuse_other_clients(dir)?;
         let path = dir.join(DATABASE);
         if holds_something(&path) && !is_database(&path) && !begun::is_begun(&path) {
             return Err(StoreError::NotStarling(path));
         }
-        std::fs::create_dir_all(dir).map_err(|source| StoreError::Io { path: dir.into(), source })?;
+        std::fs::create_dir_all(dir).map_err(|source| StoreError::Io {
+            path: dir.into(),
+            source,
+        })?;
         let lock = Lock::take(dir)?;
-        clear_begun(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
+        clear_begun(&path).map_err(|source| StoreError::Io {
+            path: path.clone(),
+            source,
+        })?;
         let history = History::default();
         let db = database(&path, cache, &history)?;
         let spaces = open_spaces(&db)?;
@@ -153,17 +165,41 @@ impl Store {
             return Err(StoreError::Exists(have));
         }
         let head = genesis.id();
-        let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
+        let floor = free_space_floor(&path).map_err(|source| StoreError::Io {
+            path: path.clone(),
+            source,
+        })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(reads(cache) / 2));
         let (buffers, retired) = (Buffers::default(), Retired::default());
         let schema = AtomicU32::new(SCHEMA);
-        let inner = Inner { db, spaces, rows, buffers, retired, path, identity, schema, history, floor, writer, _lock: lock };
+        let inner = Inner {
+            db,
+            spaces,
+            rows,
+            buffers,
+            retired,
+            path,
+            identity,
+            schema,
+            history,
+            floor,
+            writer,
+            _lock: lock,
+        };
         let store = Self(Arc::new(inner));
         store.0.check_space()?;
         let mut batch = Batch::new(&store.0);
         batch.genesis(genesis, overlay);
         batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
-        batch.put(Space::Meta, IDENTITY_ROW, [&identity.chain_id.to_be_bytes()[..], identity.genesis_hash.as_slice()].concat());
+        batch.put(
+            Space::Meta,
+            IDENTITY_ROW,
+            [
+                &identity.chain_id.to_be_bytes()[..],
+                identity.genesis_hash.as_slice(),
+            ]
+            .concat(),
+        );
         batch.put(Space::Meta, SENDERS_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
@@ -182,7 +218,12 @@ impl Store {
     }
 
     /// And the head that each keyspace has.
-    fn open_as(dir: &Path, cache: u64, want: Option<Identity>, how: Open) -> Result<(Self, Heads), StoreError> {
+    fn open_as(
+        dir: &Path,
+        cache: u64,
+        want: Option<Identity>,
+        how: Open,
+    ) -> Result<(Self, Heads), StoreError> {
         refuse_other_clients(dir)?;
         let path = dir.join(DATABASE);
         if !holds_something(&path) {
@@ -201,46 +242,95 @@ impl Store {
             });
         }
         let lock = Lock::take(dir)?;
-        if let Some(damaged) = journal::check(&path).map_err(|source| StoreError::Io { path: path.clone(), source })? {
+        if let Some(damaged) = journal::check(&path).map_err(|source| StoreError::Io {
+            path: path.clone(),
+            source,
+        })? {
             return Err(damaged.into());
         }
-        if let Some(file) = check_lists(&path).map_err(|source| StoreError::Io { path: path.clone(), source })? {
-            return Err(StoreError::Damaged { dir: dir.into(), what: format!("{} is not what was written", file.display()) });
+        if let Some(file) = check_lists(&path).map_err(|source| StoreError::Io {
+            path: path.clone(),
+            source,
+        })? {
+            return Err(StoreError::Damaged {
+                dir: dir.into(),
+                what: format!("{} is not what was written", file.display()),
+            });
         }
         let history = History::default();
         let (db, spaces, (identity, schema)) = opened(dir, || {
             let db = database(&path, cache, &history)?;
-            if db.list_keyspace_names().iter().any(|name| Space::ALL.iter().all(|space| space.name() != &**name)) {
+            if db
+                .list_keyspace_names()
+                .iter()
+                .any(|name| Space::ALL.iter().all(|space| space.name() != &**name))
+            {
                 return Err(StoreError::NotStarling(path.clone()));
             }
-            if !Space::ALL.iter().all(|space| db.keyspace_exists(space.name())) {
+            if !Space::ALL
+                .iter()
+                .all(|space| db.keyspace_exists(space.name()))
+            {
                 return Err(StoreError::Uninitialised(dir.into()));
             }
             let spaces = open_spaces(&db)?;
-            let identity = read_identity(&db, &spaces)?.ok_or_else(|| StoreError::Uninitialised(dir.into()))?;
+            let identity = read_identity(&db, &spaces)?
+                .ok_or_else(|| StoreError::Uninitialised(dir.into()))?;
             Ok((db, spaces, identity))
         })?;
         if let Some(want) = want.filter(|want| *want != identity) {
-            return Err(StoreError::OtherChain { have: identity, want });
+            return Err(StoreError::OtherChain {
+                have: identity,
+                want,
+            });
         }
         let heads = opened(dir, || torn::read_heads(&db, &spaces))?;
         let head = match (torn::lowest(&heads), how) {
             (Some(head), Open::Whole) if heads.iter().any(|other| *other != Some(head)) => None,
             (head, _) => head,
         };
-        let head = head.ok_or_else(|| StoreError::Torn { dir: dir.into(), heads: torn::words(&heads) })?;
+        let head = head.ok_or_else(|| StoreError::Torn {
+            dir: dir.into(),
+            heads: torn::words(&heads),
+        })?;
         if how == Open::Whole
-            && opened(dir, || Ok(get(&db.snapshot(), &spaces[Space::Meta as usize], torn::UNPROVEN)?))?.is_some()
+            && opened(dir, || {
+                Ok(get(
+                    &db.snapshot(),
+                    &spaces[Space::Meta as usize],
+                    torn::UNPROVEN,
+                )?)
+            })?
+            .is_some()
         {
             return Err(StoreError::Unproven(dir.into()));
         }
-        let floor = free_space_floor(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
+        let floor = free_space_floor(&path).map_err(|source| StoreError::Io {
+            path: path.clone(),
+            source,
+        })?;
         let (writer, rows) = (Mutex::new(head), RowCache::new(reads(cache) / 2));
         let (buffers, retired) = (Buffers::default(), Retired::default());
         let schema = AtomicU32::new(schema);
-        let inner = Inner { db, spaces, rows, buffers, retired, path, identity, schema, history, floor, writer, _lock: lock };
+        let inner = Inner {
+            db,
+            spaces,
+            rows,
+            buffers,
+            retired,
+            path,
+            identity,
+            schema,
+            history,
+            floor,
+            writer,
+            _lock: lock,
+        };
         let store = Self(Arc::new(inner));
-        store.0.history.committed(opened(dir, || store.0.kept(&store.0.db.snapshot()))?);
+        store
+            .0
+            .history
+            .committed(opened(dir, || store.0.kept(&store.0.db.snapshot()))?);
         Ok((store, heads))
     }
 
@@ -258,15 +348,28 @@ impl Store {
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let pin = self.0.history.pin();
         let (snapshot, generation) = self.0.rows.at_generation(|| self.0.db.snapshot());
-        let get = |key| -> Result<Option<Bytes>, StoreError> { Ok(get(&snapshot, &self.0.spaces[Space::Meta as usize], key)?) };
+        let get = |key| -> Result<Option<Bytes>, StoreError> {
+            Ok(get(&snapshot, &self.0.spaces[Space::Meta as usize], key)?)
+        };
         let id = |key: &'static [u8]| -> Result<Option<BlockId>, StoreError> {
-            get(key)?.map(|row| codec::decode_id(&row).ok_or_else(|| damaged_meta(key))).transpose()
+            get(key)?
+                .map(|row| codec::decode_id(&row).ok_or_else(|| damaged_meta(key)))
+                .transpose()
         };
         let head = id(HEAD)?.ok_or_else(|| damaged_meta(HEAD))?;
         let kept = self.0.kept(&snapshot)?;
         let (safe, finalized) = (id(SAFE_ROW)?, id(FINALIZED_ROW)?);
         let inner = self.0.clone();
-        Ok(Snapshot(Arc::new(SnapshotInner { snapshot, generation, head, safe, finalized, kept, _pin: pin, inner })))
+        Ok(Snapshot(Arc::new(SnapshotInner {
+            snapshot,
+            generation,
+            head,
+            safe,
+            finalized,
+            kept,
+            _pin: pin,
+            inner,
+        })))
     }
 
     /// Writes a group of blocks that stand on the stored head, oldest first, as one atomic batch, together with the heads.
@@ -284,7 +387,10 @@ impl Store {
         for block in blocks {
             let id = block.payload.id();
             if block.payload.parent_hash() != new_head.hash || id.number != new_head.number + 1 {
-                return Err(StoreError::Unlinked { block: id, head: new_head });
+                return Err(StoreError::Unlinked {
+                    block: id,
+                    head: new_head,
+                });
             }
             new_head = id;
         }
@@ -301,7 +407,9 @@ impl Store {
                 batch.put(Space::Meta, key, codec::encode_id(id));
             }
         }
-        let kept = self.0.advance(&mut batch, new_head.number, finalized, written)?;
+        let kept = self
+            .0
+            .advance(&mut batch, new_head.number, finalized, written)?;
         batch.commit(new_head)?;
         *head = new_head;
         if upgrades {
@@ -321,35 +429,55 @@ impl Store {
         if gone.hash == self.0.identity.genesis_hash {
             return Err(StoreError::Genesis);
         }
-        let record = snapshot.unwind_record(gone.number)?.ok_or(StoreError::NoUnwindRecord(gone.number))?;
+        let record = snapshot
+            .unwind_record(gone.number)?
+            .ok_or(StoreError::NoUnwindRecord(gone.number))?;
         let lacks = |what: &str| ReadError::Damaged(format!("block {} has no {what}", gone.hash));
-        let header = snapshot.header(gone.number)?.ok_or_else(|| lacks("header"))?;
+        let header = snapshot
+            .header(gone.number)?
+            .ok_or_else(|| lacks("header"))?;
         let body = snapshot.body(gone.number)?.ok_or_else(|| lacks("body"))?;
-        let parent = BlockId { hash: header.parent_hash, number: gone.number.saturating_sub(1) };
+        let parent = BlockId {
+            hash: header.parent_hash,
+            number: gone.number.saturating_sub(1),
+        };
 
         let mut batch = Batch::new(&self.0);
         let mut overlay = Overlay::default();
         for (key, before) in record {
             let after = snapshot.state_row(&key)?;
-            let before = before.row(after.as_ref()).ok_or_else(|| unwind::misfit(gone.number, &key))?;
+            let before = before
+                .row(after.as_ref())
+                .ok_or_else(|| unwind::misfit(gone.number, &key))?;
             batch.state(&key, before.as_ref());
             match keys::is_flat(&key) {
                 true => batch.set(Space::History, &keys::history(&key, gone.number), None),
                 false => drop(overlay.rows.insert(key, RowChange { before, after })),
             }
         }
-        proofs::rows(&overlay, gone.number, |key, _| batch.set(Space::History, key, None));
+        proofs::rows(&overlay, gone.number, |key, _| {
+            batch.set(Space::History, key, None)
+        });
         batch.set(Space::History, &keys::trie_history_bytes(gone.number), None);
         batch.set(Space::History, &keys::unwind(gone.number), None);
-        for key in [keys::header, keys::body, keys::receipts, keys::senders].map(|key| key(gone.number)) {
+        for key in
+            [keys::header, keys::body, keys::receipts, keys::senders].map(|key| key(gone.number))
+        {
             batch.set(Space::Blocks, &key, None);
         }
         batch.set(Space::Index, &keys::hash_of(gone.number), None);
         batch.set(Space::Index, &keys::number_of(&gone.hash), None);
         for transaction in &body {
-            batch.set(Space::Index, &keys::transaction(&alloy_primitives::keccak256(transaction)), None);
+            batch.set(
+                Space::Index,
+                &keys::transaction(&alloy_primitives::keccak256(transaction)),
+                None,
+            );
         }
-        for (key, id) in [(SAFE_ROW, snapshot.safe()), (FINALIZED_ROW, snapshot.finalized())] {
+        for (key, id) in [
+            (SAFE_ROW, snapshot.safe()),
+            (FINALIZED_ROW, snapshot.finalized()),
+        ] {
             if id.is_some_and(|id| id.number > parent.number) {
                 batch.put(Space::Meta, key, codec::encode_id(parent));
             }
@@ -379,7 +507,13 @@ impl Store {
         self.0.check_space()?;
         self.rotate()?;
         let started = Instant::now();
-        while started.elapsed() < limit && self.0.spaces.iter().any(|space| space.sealed_memtable_count() > 0) {
+        while started.elapsed() < limit
+            && self
+                .0
+                .spaces
+                .iter()
+                .any(|space| space.sealed_memtable_count() > 0)
+        {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
@@ -387,12 +521,20 @@ impl Store {
 
     /// Bytes in memtables that are not being written out: what an open after a kill has to replay.
     pub fn buffered(&self) -> u64 {
-        self.0.spaces.iter().map(|space| space.tree.active_memtable().size()).sum()
+        self.0
+            .spaces
+            .iter()
+            .map(|space| space.tree.active_memtable().size())
+            .sum()
     }
 
     /// A named value that lives with the chain, for example the genesis file it was made from.
     pub fn setting(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
-        Ok(get(&self.0.db.snapshot(), &self.0.spaces[Space::Meta as usize], setting_key(name).as_bytes())?)
+        Ok(get(
+            &self.0.db.snapshot(),
+            &self.0.spaces[Space::Meta as usize],
+            setting_key(name).as_bytes(),
+        )?)
     }
 
     /// Writes a named value, durably.
@@ -412,14 +554,22 @@ fn reads(cache: u64) -> u64 {
 }
 
 fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjall::Error> {
-    let builder = Database::builder(path).cache_size(reads(cache) / 2).journal_compression(CompressionType::None);
+    let builder = Database::builder(path)
+        .cache_size(reads(cache) / 2)
+        .journal_compression(CompressionType::None);
     // With more threads than one, one of them would turn in circles while another compacts.
-    builder.worker_threads(1).with_compaction_filter_factories(history.filters()).open()
+    builder
+        .worker_threads(1)
+        .with_compaction_filter_factories(history.filters())
+        .open()
 }
 
 /// What cannot be read while a store is opened is a damaged database.
 fn opened<T>(dir: &Path, open: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    let damaged = |what| StoreError::Damaged { dir: dir.into(), what };
+    let damaged = |what| StoreError::Damaged {
+        dir: dir.into(),
+        what,
+    };
     open().map_err(|error| match error {
         StoreError::Engine(what) => damaged(what),
         StoreError::Read(error) => damaged(error.cause()),
@@ -431,38 +581,67 @@ fn opened<T>(dir: &Path, open: impl FnOnce() -> Result<T, StoreError>) -> Result
 pub(in crate::chain) const DATABASE: &str = "chain";
 
 /// Where other execution clients keep their databases.
-const OTHER_CLIENTS: [(&str, &str); 3] = [("geth/chaindata", "geth"), ("db/mdbx.dat", "reth"), ("chaindata/mdbx.dat", "erigon")];
+const OTHER_CLIENTS: [(&str, &str); 3] = [
+    ("geth/chaindata", "geth"),
+    ("db/mdbx.dat", "reth"),
+    ("chaindata/mdbx.dat", "erigon"),
+];
 
 fn refuse_other_clients(dir: &Path) -> Result<(), StoreError> {
-    match OTHER_CLIENTS.iter().find(|(sign, _)| dir.join(sign).exists()) {
-        Some((_, client)) => Err(StoreError::OtherClient { path: dir.into(), client }),
+    match OTHER_CLIENTS
+        .iter()
+        .find(|(sign, _)| dir.join(sign).exists())
+    {
+        Some((_, client)) => Err(StoreError::OtherClient {
+            path: dir.into(),
+            client,
+        }),
         None => Ok(()),
     }
 }
 
 fn holds_something(path: &Path) -> bool {
-    path.read_dir().is_ok_and(|mut entries| entries.next().is_some())
+    path.read_dir()
+        .is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn open_spaces(db: &Database) -> Result<[Keyspace; 6], StoreError> {
-    let [state, history, blocks, index, code, meta] = Space::ALL.map(|space| db.keyspace(space.name(), || space.options()));
+    let [state, history, blocks, index, code, meta] =
+        Space::ALL.map(|space| db.keyspace(space.name(), || space.options()));
     Ok([state?, history?, blocks?, index?, code?, meta?])
 }
 
 /// The chain and the version of the row layout. `None`: nothing was ever committed.
-fn read_identity(db: &Database, spaces: &[Keyspace; 6]) -> Result<Option<(Identity, u32)>, StoreError> {
+fn read_identity(
+    db: &Database,
+    spaces: &[Keyspace; 6],
+) -> Result<Option<(Identity, u32)>, StoreError> {
     let snapshot = db.snapshot();
     let meta = &spaces[Space::Meta as usize];
-    let Some(schema) = get(&snapshot, meta, SCHEMA_ROW)? else { return Ok(None) };
-    let have = schema.as_ref().try_into().map(u32::from_be_bytes).map_err(|_| damaged_meta(SCHEMA_ROW))?;
+    let Some(schema) = get(&snapshot, meta, SCHEMA_ROW)? else {
+        return Ok(None);
+    };
+    let have = schema
+        .as_ref()
+        .try_into()
+        .map(u32::from_be_bytes)
+        .map_err(|_| damaged_meta(SCHEMA_ROW))?;
     if !(OLDEST_SCHEMA..=SCHEMA).contains(&have) {
         return Err(StoreError::Schema { have, want: SCHEMA });
     }
     let row = get(&snapshot, meta, IDENTITY_ROW)?.ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
-    let (chain_id, hash) = row.split_at_checked(8).ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
+    let (chain_id, hash) = row
+        .split_at_checked(8)
+        .ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let chain_id = codec::decode_number(chain_id).ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let genesis_hash = hash.try_into().map_err(|_| damaged_meta(IDENTITY_ROW))?;
-    Ok(Some((Identity { chain_id, genesis_hash }, have)))
+    Ok(Some((
+        Identity {
+            chain_id,
+            genesis_hash,
+        },
+        have,
+    )))
 }
 
 fn damaged_meta(key: &[u8]) -> StoreError {
@@ -475,13 +654,25 @@ fn setting_key(name: &str) -> String {
 
 impl Inner {
     fn check_space(&self) -> Result<(), StoreError> {
-        let free = || free_space(&self.path).map_err(|source| StoreError::Io { path: self.path.clone(), source });
+        let free = || {
+            free_space(&self.path).map_err(|source| StoreError::Io {
+                path: self.path.clone(),
+                source,
+            })
+        };
         if free()? >= self.floor {
             return Ok(());
         }
         self.remove_retired();
         let free = free()?;
-        if free < self.floor { Err(StoreError::NoSpace { free, floor: self.floor }) } else { Ok(()) }
+        if free < self.floor {
+            Err(StoreError::NoSpace {
+                free,
+                floor: self.floor,
+            })
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -543,20 +734,37 @@ impl Snapshot {
         get(&self.0.snapshot, &self.0.inner.spaces[space as usize], key)
     }
 
-    fn scan(&self, space: Space, prefix: &[u8], from: &[u8]) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
+    fn scan(
+        &self,
+        space: Space,
+        prefix: &[u8],
+        from: &[u8],
+    ) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
         let prefix = Bytes::copy_from_slice(prefix);
-        let rows = self.0.snapshot.range(&self.0.inner.spaces[space as usize], from.max(&prefix)..);
+        let rows = self
+            .0
+            .snapshot
+            .range(&self.0.inner.spaces[space as usize], from.max(&prefix)..);
         let mut rows = rows.map(move |row| match row.into_inner() {
             Ok((key, value)) => Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))),
             Err(error) => Err(unreadable(space.name(), &error)),
         });
         // After the last row with the prefix nothing more is read.
-        std::iter::from_fn(move || rows.next().filter(|row| row.as_ref().map_or(true, |(key, _)| key.starts_with(&prefix))))
-            .fuse()
+        std::iter::from_fn(move || {
+            rows.next().filter(|row| {
+                row.as_ref()
+                    .map_or(true, |(key, _)| key.starts_with(&prefix))
+            })
+        })
+        .fuse()
     }
 }
 
-fn get(snapshot: &fjall::Snapshot, space: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+fn get(
+    snapshot: &fjall::Snapshot,
+    space: &Keyspace,
+    key: &[u8],
+) -> Result<Option<Bytes>, ReadError> {
     match snapshot.get(space, key) {
         Ok(row) => Ok(row.map(|row| Bytes::copy_from_slice(&row))),
         Err(error) => Err(unreadable(space.name(), &error)),

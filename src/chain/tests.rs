@@ -32,7 +32,12 @@ fn test_genesis() -> Genesis {
     for fork in &Fork::ALL[1..Fork::Karst as usize] {
         config[format!("{}Time", fork.name())] = 0.into();
     }
-    let funds = |key| (address_of(key).to_string(), json!({ "balance": "0x56bc75e2d63100000" }));
+    let funds = |key| {
+        (
+            address_of(key).to_string(),
+            json!({ "balance": "0x56bc75e2d63100000" }),
+        )
+    };
     let genesis = json!({
         "config": config,
         "timestamp": GENESIS_TIME,
@@ -54,13 +59,22 @@ pub fn datadir() -> TempDir {
 
 pub fn open(datadir: &Path) -> (Chain, Threads) {
     let commit_interval = Duration::from_millis(50);
-    Chain::open(&Options { datadir: datadir.to_owned(), cache: 4 << 20, commit_interval }).unwrap()
+    Chain::open(&Options {
+        datadir: datadir.to_owned(),
+        cache: 4 << 20,
+        commit_interval,
+    })
+    .unwrap()
 }
 
 /// With another budget of memory.
 pub fn open_within(datadir: &Path, limits: Limits) -> (Chain, Threads) {
     let commit_interval = Duration::from_millis(50);
-    let options = Options { datadir: datadir.to_owned(), cache: 4 << 20, commit_interval };
+    let options = Options {
+        datadir: datadir.to_owned(),
+        cache: 4 << 20,
+        commit_interval,
+    };
     Chain::open_within(&options, PoolConfig::default(), limits).unwrap()
 }
 
@@ -105,8 +119,15 @@ pub fn killed(datadir: &Path) -> TempDir {
 }
 
 /// Attributes of a block two seconds after its parent: a deposit, then these transactions. `salt` tells siblings apart.
-pub fn attributes(parent: &Header, salt: u64, transactions: impl IntoIterator<Item = Bytes>) -> OpPayloadAttributes {
-    let forced = [deposited(l1_attributes(0)).1].into_iter().chain(transactions).collect();
+pub fn attributes(
+    parent: &Header,
+    salt: u64,
+    transactions: impl IntoIterator<Item = Bytes>,
+) -> OpPayloadAttributes {
+    let forced = [deposited(l1_attributes(0)).1]
+        .into_iter()
+        .chain(transactions)
+        .collect();
     OpPayloadAttributes {
         payload_attributes: PayloadAttributes {
             timestamp: parent.timestamp + 2,
@@ -125,9 +146,23 @@ pub fn attributes(parent: &Header, salt: u64, transactions: impl IntoIterator<It
 }
 
 /// Builds a block on a block the chain knows. No head moves.
-pub async fn build(chain: &Chain, parent: B256, salt: u64, transactions: impl IntoIterator<Item = Bytes>) -> Arc<ExecutedBlock> {
-    let view = chain.ask(|reply| Command::ViewOf { hash: parent, reply }).await.unwrap();
-    let id = chain.start(parent, attributes(view.header(), salt, transactions)).await.unwrap();
+pub async fn build(
+    chain: &Chain,
+    parent: B256,
+    salt: u64,
+    transactions: impl IntoIterator<Item = Bytes>,
+) -> Arc<ExecutedBlock> {
+    let view = chain
+        .ask(|reply| Command::ViewOf {
+            hash: parent,
+            reply,
+        })
+        .await
+        .unwrap();
+    let id = chain
+        .start(parent, attributes(view.header(), salt, transactions))
+        .await
+        .unwrap();
     chain.seal(id).await.unwrap()
 }
 
@@ -154,7 +189,10 @@ impl World {
         let datadir = datadir();
         let (chain, _threads) = open(datadir.path());
         let genesis = chain.view().payload(0).unwrap().unwrap();
-        let mut tree = vec![Made { payload: genesis, parent: 0 }];
+        let mut tree = vec![Made {
+            payload: genesis,
+            parent: 0,
+        }];
         while tree.len() < count {
             let parent = match rng.random_range(0..10) {
                 0..7 => tree.len() - 1,
@@ -163,9 +201,20 @@ impl World {
             };
             let on = &tree[parent].payload;
             let (value, to) = (U256::from(tree.len()), recipient(tree.len()).into());
-            let pay = sign(1, TxEip1559 { value, to, ..transfer(on.number()) }).1;
+            let pay = sign(
+                1,
+                TxEip1559 {
+                    value,
+                    to,
+                    ..transfer(on.number())
+                },
+            )
+            .1;
             let block = build(&chain, on.hash, tree.len() as u64, [pay]).await;
-            tree.push(Made { payload: block.payload.clone(), parent });
+            tree.push(Made {
+                payload: block.payload.clone(),
+                parent,
+            });
         }
         Self { tree }
     }
@@ -183,7 +232,10 @@ impl World {
     }
 
     fn index(&self, hash: B256) -> usize {
-        self.tree.iter().position(|made| made.payload.hash == hash).expect("a block of the tree")
+        self.tree
+            .iter()
+            .position(|made| made.payload.hash == hash)
+            .expect("a block of the tree")
     }
 
     /// From the block down to genesis.
@@ -206,13 +258,23 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        Self { known: vec![0], invalid: vec![], head: 0, safe: None, finalized: None, stored: vec![] }
+        Self {
+            known: vec![0],
+            invalid: vec![],
+            head: 0,
+            safe: None,
+            finalized: None,
+            stored: vec![],
+        }
     }
 
     /// The fork choice of unsafe blocks.
     fn prefers(&self, world: &World, block: usize) -> bool {
         let branch = world.branch(block);
-        let contained = [self.safe, self.finalized].into_iter().flatten().all(|block| branch.contains(&block));
+        let contained = [self.safe, self.finalized]
+            .into_iter()
+            .flatten()
+            .all(|block| branch.contains(&block));
         world.number(block) > world.number(self.head) && contained
     }
 
@@ -225,9 +287,15 @@ impl Model {
     /// What only the store had and has unwound is forgotten with all that stands on it. Gives what the chain will forget.
     fn forget(&mut self, world: &World) -> Vec<usize> {
         let branch = world.branch(self.head);
-        let (kept, gone): (Vec<usize>, Vec<usize>) = self.stored.iter().partition(|block| branch.contains(block));
+        let (kept, gone): (Vec<usize>, Vec<usize>) =
+            self.stored.iter().partition(|block| branch.contains(block));
         self.stored = kept;
-        let attached = |block: &usize| world.branch(*block).iter().all(|ancestor| !gone.contains(ancestor));
+        let attached = |block: &usize| {
+            world
+                .branch(*block)
+                .iter()
+                .all(|ancestor| !gone.contains(ancestor))
+        };
         let (known, forgotten) = self.known.iter().partition(|block| attached(block));
         self.known = known;
         forgotten
@@ -238,23 +306,46 @@ impl Model {
 fn compare(world: &World, model: &Model, chain: &Chain) {
     let heads = *chain.heads().borrow();
     let id = |block: Option<usize>| block.map(|block| world.id(block));
-    assert_eq!((heads.head, heads.safe, heads.finalized), (world.id(model.head), id(model.safe), id(model.finalized)));
+    assert_eq!(
+        (heads.head, heads.safe, heads.finalized),
+        (world.id(model.head), id(model.safe), id(model.finalized))
+    );
     let view = chain.view();
-    assert_eq!((view.head(), view.safe(), view.finalized()), (heads.head, heads.safe, heads.finalized));
+    assert_eq!(
+        (view.head(), view.safe(), view.finalized()),
+        (heads.head, heads.safe, heads.finalized)
+    );
     assert_eq!(view.header().timestamp, heads.timestamp);
     assert_eq!(view.header(), &world.tree[model.head].payload.header);
     let branch = world.branch(model.head);
     for block in 0..world.tree.len() {
-        let paid = view.state().account(recipient(block)).unwrap().map_or(U256::ZERO, |account| account.balance);
+        let paid = view
+            .state()
+            .account(recipient(block))
+            .unwrap()
+            .map_or(U256::ZERO, |account| account.balance);
         let canonical = branch.contains(&block);
-        assert_eq!(paid, U256::from(if canonical { block } else { 0 }), "paid by block {block}");
-        assert_eq!(view.number_of(world.hash(block)).unwrap(), canonical.then(|| world.number(block)));
+        assert_eq!(
+            paid,
+            U256::from(if canonical { block } else { 0 }),
+            "paid by block {block}"
+        );
+        assert_eq!(
+            view.number_of(world.hash(block)).unwrap(),
+            canonical.then(|| world.number(block))
+        );
     }
     let nonce = view.state().account(address_of(1)).unwrap().unwrap().nonce;
     assert_eq!(nonce, world.number(model.head));
     for at in branch {
-        assert_eq!(view.payload(world.number(at)).unwrap().unwrap(), world.tree[at].payload);
-        assert_eq!(view.receipts(world.number(at)).unwrap().unwrap().len(), world.tree[at].payload.transactions.len());
+        assert_eq!(
+            view.payload(world.number(at)).unwrap().unwrap(),
+            world.tree[at].payload
+        );
+        assert_eq!(
+            view.receipts(world.number(at)).unwrap().unwrap().len(),
+            world.tree[at].payload.transactions.len()
+        );
     }
 }
 
@@ -287,7 +378,10 @@ async fn reopen(datadir: &Path) -> (Chain, Threads) {
     let (chain, threads) = open(datadir);
     let head = chain.view().head();
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     let (chain, threads) = open(datadir);
     assert_eq!(chain.view().head(), head);
     (chain, threads)
@@ -313,7 +407,9 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
             0..60 => {
                 // Mostly something whose parent is known; duplicates and gaps too.
                 let fresh: Vec<usize> = (1..world.tree.len())
-                    .filter(|at| !model.known.contains(at) && model.known.contains(&world.tree[*at].parent))
+                    .filter(|at| {
+                        !model.known.contains(at) && model.known.contains(&world.tree[*at].parent)
+                    })
                     .collect();
                 let block = match fresh.choose(rng) {
                     Some(block) if rng.random_ratio(4, 5) => *block,
@@ -321,7 +417,11 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
                 };
                 let payload = world.tree[block].payload.clone();
                 let known = model.known.contains(&world.tree[block].parent);
-                let want = if known || model.known.contains(&block) { Inserted::Valid } else { Inserted::Syncing };
+                let want = if known || model.known.contains(&block) {
+                    Inserted::Valid
+                } else {
+                    Inserted::Syncing
+                };
                 let follow = rng.random_ratio(3, 4);
                 let got = match follow {
                     true => chain.follow(payload, GOSSIP).await.unwrap(),
@@ -343,12 +443,31 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
                     assert_eq!(got, Inserted::Syncing);
                     continue;
                 }
-                assert!(matches!(&got, Inserted::Invalid { reason, .. } if !reason.is_empty()), "{got:?}");
+                assert!(
+                    matches!(&got, Inserted::Invalid { reason, .. } if !reason.is_empty()),
+                    "{got:?}"
+                );
                 model.invalid.push(bad.hash);
                 assert!(!chain.knows(bad.hash));
-                let header = Header { parent_hash: bad.hash, number: bad.number() + 1, ..bad.header };
-                let child = chain.follow(Arc::new(Payload::sealed(header, vec![])), GOSSIP).await.unwrap();
-                assert!(matches!(child, Inserted::Invalid { latest_valid: None, .. }), "{child:?}");
+                let header = Header {
+                    parent_hash: bad.hash,
+                    number: bad.number() + 1,
+                    ..bad.header
+                };
+                let child = chain
+                    .follow(Arc::new(Payload::sealed(header, vec![])), GOSSIP)
+                    .await
+                    .unwrap();
+                assert!(
+                    matches!(
+                        child,
+                        Inserted::Invalid {
+                            latest_valid: None,
+                            ..
+                        }
+                    ),
+                    "{child:?}"
+                );
             }
             75..92 => {
                 let mut any = |odds| match rng.random_range(0..10) {
@@ -360,15 +479,30 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
                 let (safe, finalized) = (any(3), any(2));
                 // Mostly on the branch, which by chance they rarely are.
                 let branch = world.branch(head);
-                let tame =
-                    |block: Option<usize>, at: usize| block.filter(|_| head % 3 != 0).map(|_| branch[at.min(branch.len() - 1)]);
-                let (safe, finalized) = if head % 7 == 0 { (safe, finalized) } else { (tame(safe, 2), tame(finalized, 4)) };
+                let tame = |block: Option<usize>, at: usize| {
+                    block
+                        .filter(|_| head % 3 != 0)
+                        .map(|_| branch[at.min(branch.len() - 1)])
+                };
+                let (safe, finalized) = if head % 7 == 0 {
+                    (safe, finalized)
+                } else {
+                    (tame(safe, 2), tame(finalized, 4))
+                };
                 let hash = |block: Option<usize>| block.map(|block| world.hash(block));
-                let got = chain.forkchoice(world.hash(head), hash(safe), hash(finalized)).await;
+                let got = chain
+                    .forkchoice(world.hash(head), hash(safe), hash(finalized))
+                    .await;
                 let (safe, finalized) = (safe.or(model.safe), finalized.or(model.finalized));
-                let on_branch = |block: Option<usize>| block.is_none_or(|block| branch.contains(&block));
-                let ordered = safe.zip(finalized).is_none_or(|(safe, finalized)| world.number(finalized) <= world.number(safe));
-                let fine = model.known.contains(&head) && on_branch(safe) && on_branch(finalized) && ordered;
+                let on_branch =
+                    |block: Option<usize>| block.is_none_or(|block| branch.contains(&block));
+                let ordered = safe
+                    .zip(finalized)
+                    .is_none_or(|(safe, finalized)| world.number(finalized) <= world.number(safe));
+                let fine = model.known.contains(&head)
+                    && on_branch(safe)
+                    && on_branch(finalized)
+                    && ordered;
                 assert_eq!(got.is_ok(), fine, "step {step}: {got:?}");
                 if fine {
                     model.head = head;
@@ -376,43 +510,79 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
                 }
             }
             92..94 => {
-                let unknown = if rng.random() { B256::ZERO } else { *model.invalid.last().unwrap_or(&B256::ZERO) };
+                let unknown = if rng.random() {
+                    B256::ZERO
+                } else {
+                    *model.invalid.last().unwrap_or(&B256::ZERO)
+                };
                 let known = world.hash(model.head);
-                assert!(matches!(chain.forkchoice(unknown, None, None).await, Err(ChainError::UnknownBlock(_))));
+                assert!(matches!(
+                    chain.forkchoice(unknown, None, None).await,
+                    Err(ChainError::UnknownBlock(_))
+                ));
                 let safe = chain.forkchoice(known, Some(unknown), None).await;
                 assert!(matches!(safe, Err(ChainError::NotOnBranch { .. })));
             }
             94..97 => {
                 drop(chain);
-                tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+                tokio::task::spawn_blocking(|| threads.stop())
+                    .await
+                    .unwrap()
+                    .unwrap();
                 (chain, threads) = reopen(dir.path()).await;
                 model.stored = world.branch(model.head);
-                model.known = (0..world.tree.len()).filter(|block| chain.knows(world.hash(*block))).collect();
-                assert!(world.branch(model.head).iter().all(|block| model.known.contains(block)));
+                model.known = (0..world.tree.len())
+                    .filter(|block| chain.knows(world.hash(*block)))
+                    .collect();
+                assert!(
+                    world
+                        .branch(model.head)
+                        .iter()
+                        .all(|block| model.known.contains(block))
+                );
             }
             _ => {
                 // The old chain goes on in its directory until its handles are gone.
                 let copied = killed(dir.path());
                 drop(chain);
-                tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+                tokio::task::spawn_blocking(|| threads.stop())
+                    .await
+                    .unwrap()
+                    .unwrap();
                 dir = copied;
                 (chain, threads) = reopen(dir.path()).await;
                 let heads = *chain.heads().borrow();
-                assert_eq!(heads.head, world.id(model.head), "step {step}: what was not chosen is not the head");
+                assert_eq!(
+                    heads.head,
+                    world.id(model.head),
+                    "step {step}: what was not chosen is not the head"
+                );
                 model.safe = heads.safe.map(|id| world.index(id.hash));
                 model.finalized = heads.finalized.map(|id| world.index(id.hash));
-                model.known = (0..world.tree.len()).filter(|block| chain.knows(world.hash(*block))).collect();
+                model.known = (0..world.tree.len())
+                    .filter(|block| chain.knows(world.hash(*block)))
+                    .collect();
                 model.stored = world.branch(model.head);
                 let branch = &model.stored;
                 assert!(branch.iter().all(|block| model.known.contains(block)));
-                assert!([model.safe, model.finalized].into_iter().flatten().all(|block| branch.contains(&block)));
+                assert!(
+                    [model.safe, model.finalized]
+                        .into_iter()
+                        .flatten()
+                        .all(|block| branch.contains(&block))
+                );
             }
         }
         if !model.forget(world).is_empty() {
-            until("the store has unwound", || chain.view().stored() == chain.view().head()).await;
+            until("the store has unwound", || {
+                chain.view().stored() == chain.view().head()
+            })
+            .await;
         }
         compare(world, &model, &chain);
-        let known: Vec<usize> = (0..world.tree.len()).filter(|block| chain.knows(world.hash(*block))).collect();
+        let known: Vec<usize> = (0..world.tree.len())
+            .filter(|block| chain.knows(world.hash(*block)))
+            .collect();
         let mut want = model.known.clone();
         want.sort_unstable();
         assert_eq!(known, want, "step {step}");
@@ -421,7 +591,10 @@ async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_chain_is_what_the_model_says() {
-    let scenarios = std::env::var("STARLING_SCENARIOS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let scenarios = std::env::var("STARLING_SCENARIOS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(4);
     for seed in 0..scenarios {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
@@ -451,11 +624,17 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
                 killed_dir = Some(killed(dir.path()));
             }
         };
-        let id = chain.start(base.hash, attributes(&base.header, 1, [])).await.unwrap();
+        let id = chain
+            .start(base.hash, attributes(&base.header, 1, []))
+            .await
+            .unwrap();
         reach("started");
         let block = chain.seal(id).await.unwrap();
         reach("sealed");
-        chain.log_before_sign(block.payload.clone(), origin).await.unwrap();
+        chain
+            .log_before_sign(block.payload.clone(), origin)
+            .await
+            .unwrap();
         reach("logged");
         if CRASH_POINTS.iter().position(|step| *step == point) >= Some(3) {
             signed = Some(block.payload.hash);
@@ -463,13 +642,22 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
         reach("signed");
         // The swarm gives it back as a block like any other, or the sequencer moves the head.
         if point == "followed" {
-            chain.follow(block.payload.clone(), Provenance::Signed(Address::ZERO)).await.unwrap();
+            chain
+                .follow(block.payload.clone(), Provenance::Signed(Address::ZERO))
+                .await
+                .unwrap();
         }
         reach("followed");
-        chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+        chain
+            .forkchoice(block.payload.hash, None, None)
+            .await
+            .unwrap();
         reach("moved");
         drop(chain);
-        tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(|| threads.stop())
+            .await
+            .unwrap()
+            .unwrap();
 
         // Again, with another block for the same place: other transactions have come.
         let killed_dir = killed_dir.expect(point);
@@ -477,16 +665,28 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
         let logged = chain.logged(block.payload.hash).unwrap().is_some();
         assert_eq!(logged, !["started", "sealed"].contains(&point), "{point}");
         // What may have been signed is the head again.
-        let head = if logged { block.payload.hash } else { base.hash };
+        let head = if logged {
+            block.payload.hash
+        } else {
+            base.hash
+        };
         assert_eq!(chain.view().head().hash, head, "{point}");
         let other = build(&chain, base.hash, 2, []).await.payload.clone();
         match chain.log_before_sign(other.clone(), origin).await {
-            Ok(()) => assert!(!logged && signed.is_none(), "{point}: two blocks for one place"),
-            Err(ChainError::AlreadySigned { have }) => assert!(logged && have == block.payload.hash, "{point}"),
+            Ok(()) => assert!(
+                !logged && signed.is_none(),
+                "{point}: two blocks for one place"
+            ),
+            Err(ChainError::AlreadySigned { have }) => {
+                assert!(logged && have == block.payload.hash, "{point}")
+            }
             Err(error) => panic!("{point}: {error}"),
         }
         // On another L1 origin the height may be filled again.
-        chain.log_before_sign(other, B256::repeat_byte(0x22)).await.unwrap_or_else(|error| panic!("{point}: {error}"));
+        chain
+            .log_before_sign(other, B256::repeat_byte(0x22))
+            .await
+            .unwrap_or_else(|error| panic!("{point}: {error}"));
     }
 }
 
@@ -496,7 +696,10 @@ async fn after_a_kill_the_block_that_was_sent_to_the_signer_last_is_the_head() {
     let [origin, next] = [0x11, 0x22].map(B256::repeat_byte);
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
-    let base = build(&chain, chain.view().head().hash, 0, []).await.payload.clone();
+    let base = build(&chain, chain.view().head().hash, 0, [])
+        .await
+        .payload
+        .clone();
     chain.log_before_sign(base.clone(), origin).await.unwrap();
     chain.forkchoice(base.hash, None, None).await.unwrap();
     let first = build(&chain, base.hash, 1, []).await.payload.clone();
@@ -520,7 +723,10 @@ async fn a_head_that_nobody_logged_survives_a_kill() {
     // Built, and made the head, as a driver without a sequencer does; then a block from elsewhere on it.
     let first = build(&chain, chain.view().head().hash, 0, []).await;
     let second = build(&chain, first.payload.hash, 0, []).await;
-    chain.forkchoice(second.payload.hash, Some(first.payload.hash), None).await.unwrap();
+    chain
+        .forkchoice(second.payload.hash, Some(first.payload.hash), None)
+        .await
+        .unwrap();
     let copied = killed(dir.path());
     let (reopened, _others) = open(copied.path());
     assert_eq!(reopened.view().head(), second.payload.id());
@@ -541,12 +747,18 @@ async fn a_head_that_went_down_stays_down() {
     let copied = killed(dir.path());
     assert_eq!(open(copied.path()).0.view().head(), blocks[1].id());
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     let (chain, _threads) = open(dir.path());
     assert_eq!(chain.view().head(), blocks[1].id());
     // Followed, a block that is known can be the head again.
     for block in &blocks[2..] {
-        assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+        assert_eq!(
+            chain.follow(block.clone(), GOSSIP).await.unwrap(),
+            Inserted::Valid
+        );
     }
     assert_eq!(chain.view().head(), blocks[4].id());
 }

@@ -48,7 +48,12 @@ pub struct Branch {
 
 impl Default for Tree {
     fn default() -> Self {
-        Self { blocks: HashMap::new(), heights: BTreeMap::new(), weight: 0, invalid: LruCache::new(INVALID) }
+        Self {
+            blocks: HashMap::new(),
+            heights: BTreeMap::new(),
+            weight: 0,
+            invalid: LruCache::new(INVALID),
+        }
     }
 }
 
@@ -59,7 +64,9 @@ impl Tree {
 
     /// Whether one more block can be kept at this height.
     pub fn has_room(&self, number: u64) -> bool {
-        self.heights.get(&number).is_none_or(|height| height.blocks.len() < MAX_SIBLINGS)
+        self.heights
+            .get(&number)
+            .is_none_or(|height| height.blocks.len() < MAX_SIBLINGS)
     }
 
     /// Adds an executed block, whose parent is in the tree or in the store. `false` when this height is full.
@@ -83,16 +90,26 @@ impl Tree {
     /// Bytes of all blocks above this height.
     pub fn weight_above(&self, number: u64) -> usize {
         // Those below are no more than `RETAINED`, however many there are above.
-        let below: usize = self.heights.range(..=number).map(|(_, height)| height.weight).sum();
+        let below: usize = self
+            .heights
+            .range(..=number)
+            .map(|(_, height)| height.weight)
+            .sum();
         self.weight.saturating_sub(below)
     }
 
     /// Walks from `tip` to the first block that is stored or that the tree does not have.
-    pub fn branch<E>(&self, tip: BlockId, is_stored: impl Fn(&BlockId) -> Result<bool, E>) -> Result<Branch, E> {
+    pub fn branch<E>(
+        &self,
+        tip: BlockId,
+        is_stored: impl Fn(&BlockId) -> Result<bool, E>,
+    ) -> Result<Branch, E> {
         let mut blocks = Vec::new();
         let mut at = tip;
         while !is_stored(&at)? {
-            let Some(block) = self.blocks.get(&at.hash) else { break };
+            let Some(block) = self.blocks.get(&at.hash) else {
+                break;
+            };
             at = parent_of(block);
             blocks.push(block.clone());
         }
@@ -118,7 +135,11 @@ impl Tree {
 
     /// Drops what is more than [`RETAINED`] blocks or [`RETAINED_WEIGHT`] bytes behind the stored block `base`, and what no longer
     /// leads down to the store then. Returns what is gone.
-    pub fn prune<E>(&mut self, base: u64, is_stored: impl Fn(&BlockId) -> Result<bool, E>) -> Result<Vec<B256>, E> {
+    pub fn prune<E>(
+        &mut self,
+        base: u64,
+        is_stored: impl Fn(&BlockId) -> Result<bool, E>,
+    ) -> Result<Vec<B256>, E> {
         let mut weight = 0;
         let lowest = base.saturating_sub(RETAINED);
         let too_much = self.heights.range(lowest..=base).rev().find(|(_, height)| {
@@ -141,9 +162,17 @@ impl Tree {
             Ok(!tree.blocks.contains_key(&parent.hash) && !is_stored(&parent)?)
         };
         // Parents first, so that descendants of what goes follow it.
-        let kept: Vec<B256> = self.heights.values().flat_map(|height| height.blocks.iter().copied()).collect();
+        let kept: Vec<B256> = self
+            .heights
+            .values()
+            .flat_map(|height| height.blocks.iter().copied())
+            .collect();
         for hash in kept {
-            if self.blocks.get(&hash).map_or(Ok(false), |block| cut_off(self, block))? {
+            if self
+                .blocks
+                .get(&hash)
+                .map_or(Ok(false), |block| cut_off(self, block))?
+            {
                 self.remove(hash);
                 gone.push(hash);
             }
@@ -159,7 +188,10 @@ impl Tree {
             branch.push(at);
             at = block.payload.parent_hash();
         }
-        let above = self.heights.range(base.saturating_add(1)..).flat_map(|(_, height)| height.blocks.iter().copied());
+        let above = self
+            .heights
+            .range(base.saturating_add(1)..)
+            .flat_map(|(_, height)| height.blocks.iter().copied());
         let gone: Vec<B256> = above.filter(|hash| !branch.contains(hash)).collect();
         for hash in &gone {
             self.remove(*hash);
@@ -174,14 +206,28 @@ impl Tree {
             return vec![];
         }
         let mut kept = tip;
-        while let Some(block) = self.blocks.get(&kept).filter(|block| block.payload.number() > number) {
+        while let Some(block) = self
+            .blocks
+            .get(&kept)
+            .filter(|block| block.payload.number() > number)
+        {
             kept = block.payload.parent_hash();
         }
-        let oldest = self.heights.get(&number).and_then(|height| height.blocks.iter().find(|hash| **hash != kept));
+        let oldest = self
+            .heights
+            .get(&number)
+            .and_then(|height| height.blocks.iter().find(|hash| **hash != kept));
         let mut gone = Vec::from_iter(oldest.copied());
-        let above = self.heights.range(number.saturating_add(1)..).flat_map(|(_, height)| height.blocks.iter().copied());
+        let above = self
+            .heights
+            .range(number.saturating_add(1)..)
+            .flat_map(|(_, height)| height.blocks.iter().copied());
         for hash in above {
-            if self.blocks.get(&hash).is_some_and(|block| gone.contains(&block.payload.parent_hash())) {
+            if self
+                .blocks
+                .get(&hash)
+                .is_some_and(|block| gone.contains(&block.payload.parent_hash()))
+            {
                 gone.push(hash);
             }
         }
@@ -192,7 +238,9 @@ impl Tree {
     }
 
     fn remove(&mut self, hash: B256) {
-        let Some(block) = self.blocks.remove(&hash) else { return };
+        let Some(block) = self.blocks.remove(&hash) else {
+            return;
+        };
         let number = block.payload.number();
         if let Some(height) = self.heights.get_mut(&number) {
             height.blocks.retain(|other| *other != hash);
@@ -207,7 +255,10 @@ impl Tree {
 }
 
 fn parent_of(block: &ExecutedBlock) -> BlockId {
-    BlockId { number: block.payload.number().saturating_sub(1), hash: block.payload.parent_hash() }
+    BlockId {
+        number: block.payload.number().saturating_sub(1),
+        hash: block.payload.parent_hash(),
+    }
 }
 
 #[cfg(test)]
@@ -218,9 +269,19 @@ mod tests {
     use starling_proto::payload::Payload;
 
     fn block(number: u64, parent: B256, salt: u64) -> Arc<ExecutedBlock> {
-        let header = Header { number, parent_hash: parent, gas_limit: salt, ..Default::default() };
+        let header = Header {
+            number,
+            parent_hash: parent,
+            gas_limit: salt,
+            ..Default::default()
+        };
         let payload = Arc::new(Payload::sealed(header, vec![]));
-        Arc::new(ExecutedBlock::new(payload, vec![], Arc::new(vec![]), Arc::new(Overlay::default())))
+        Arc::new(ExecutedBlock::new(
+            payload,
+            vec![],
+            Arc::new(vec![]),
+            Arc::new(Overlay::default()),
+        ))
     }
 
     #[test]
@@ -232,12 +293,17 @@ mod tests {
         for x in [&a, &b, &c] {
             assert!(tree.insert(x.clone()));
         }
-        let branch = tree.branch(c.payload.id(), |id| Ok::<_, ()>(id.hash == a.payload.hash)).unwrap();
+        let branch = tree
+            .branch(c.payload.id(), |id| Ok::<_, ()>(id.hash == a.payload.hash))
+            .unwrap();
         assert_eq!(branch.base, a.payload.id());
         assert_eq!(branch.blocks.len(), 1);
         assert_eq!(branch.blocks[0].payload.hash, c.payload.hash);
         let whole = tree.branch(b.payload.id(), |_| Ok::<_, ()>(false)).unwrap();
-        assert_eq!((whole.base.hash, whole.base.number, whole.blocks.len()), (B256::ZERO, 0, 2));
+        assert_eq!(
+            (whole.base.hash, whole.base.number, whole.blocks.len()),
+            (B256::ZERO, 0, 2)
+        );
     }
 
     #[test]
@@ -245,10 +311,16 @@ mod tests {
         let mut tree = Tree::default();
         let [bad, child, grandchild] = [1u8, 2, 3].map(B256::repeat_byte);
         tree.mark_invalid(bad, "wrong root".into());
-        assert_eq!(tree.known_invalid(bad, B256::ZERO).as_deref(), Some("wrong root"));
+        assert_eq!(
+            tree.known_invalid(bad, B256::ZERO).as_deref(),
+            Some("wrong root")
+        );
         assert!(tree.known_invalid(child, bad).is_some());
         assert!(tree.known_invalid(grandchild, child).is_some());
-        assert!(tree.known_invalid(B256::repeat_byte(9), B256::repeat_byte(8)).is_none());
+        assert!(
+            tree.known_invalid(B256::repeat_byte(9), B256::repeat_byte(8))
+                .is_none()
+        );
     }
 
     #[test]
@@ -278,31 +350,69 @@ mod tests {
         let mut tree = Tree::default();
         let canonical = chain(B256::ZERO, 1, RETAINED + 10, 0);
         // Leaves below the floor, at the floor, and above it.
-        let [cut, edge, kept] = [3, 4, 5].map(|at: u64| chain(canonical[at as usize].payload.hash, at + 2, 20, at));
+        let [cut, edge, kept] =
+            [3, 4, 5].map(|at: u64| chain(canonical[at as usize].payload.hash, at + 2, 20, at));
         for block in [&canonical, &cut, &edge, &kept].into_iter().flatten() {
             assert!(tree.insert(block.clone()));
         }
-        let is_stored = |id: &BlockId| Ok::<_, ()>(canonical.iter().any(|block| block.payload.id() == *id));
+        let is_stored =
+            |id: &BlockId| Ok::<_, ()>(canonical.iter().any(|block| block.payload.id() == *id));
         let floor = 6;
         let gone = tree.prune(RETAINED + floor, is_stored).unwrap();
         for block in &cut {
-            assert!(gone.contains(&block.payload.hash), "block {}", block.payload.number());
+            assert!(
+                gone.contains(&block.payload.hash),
+                "block {}",
+                block.payload.number()
+            );
         }
-        for block in edge.iter().chain(&kept).chain(&canonical[floor as usize - 1..]) {
-            assert!(tree.get(&block.payload.hash).is_some(), "block {}", block.payload.number());
+        for block in edge
+            .iter()
+            .chain(&kept)
+            .chain(&canonical[floor as usize - 1..])
+        {
+            assert!(
+                tree.get(&block.payload.hash).is_some(),
+                "block {}",
+                block.payload.number()
+            );
         }
         assert_eq!(gone.len(), cut.len() + floor as usize - 1);
-        assert_eq!(tree.blocks.len(), tree.heights.values().map(|height| height.blocks.len()).sum::<usize>());
-        assert_eq!(tree.weight_above(0), tree.blocks.values().map(|block| block.weight()).sum::<usize>());
+        assert_eq!(
+            tree.blocks.len(),
+            tree.heights
+                .values()
+                .map(|height| height.blocks.len())
+                .sum::<usize>()
+        );
+        assert_eq!(
+            tree.weight_above(0),
+            tree.blocks
+                .values()
+                .map(|block| block.weight())
+                .sum::<usize>()
+        );
     }
 
     #[test]
     fn weight_is_bounded_behind_the_stored_head() {
         let mut tree = Tree::default();
         let heavy = |number, parent| {
-            let header = Header { number, parent_hash: parent, ..Default::default() };
-            let payload = Arc::new(Payload::sealed(header, vec![vec![0; RETAINED_WEIGHT / 3].into()]));
-            Arc::new(ExecutedBlock::new(payload, vec![], Arc::new(vec![]), Arc::new(Overlay::default())))
+            let header = Header {
+                number,
+                parent_hash: parent,
+                ..Default::default()
+            };
+            let payload = Arc::new(Payload::sealed(
+                header,
+                vec![vec![0; RETAINED_WEIGHT / 3].into()],
+            ));
+            Arc::new(ExecutedBlock::new(
+                payload,
+                vec![],
+                Arc::new(vec![]),
+                Arc::new(Overlay::default()),
+            ))
         };
         let mut parent = B256::ZERO;
         for number in 1..=6 {
@@ -327,9 +437,26 @@ mod tests {
         for salt in 2..MAX_SIBLINGS as u64 {
             tree.insert(block(1, B256::ZERO, salt));
         }
-        assert_eq!(tree.make_room(1, tip), oldest.iter().map(|block| block.payload.hash).collect::<Vec<_>>());
-        assert!(tree.has_room(1) && ours.iter().all(|block| tree.get(&block.payload.hash).is_some()));
-        assert_eq!(tree.blocks.len(), tree.heights.values().map(|height| height.blocks.len()).sum::<usize>());
+        assert_eq!(
+            tree.make_room(1, tip),
+            oldest
+                .iter()
+                .map(|block| block.payload.hash)
+                .collect::<Vec<_>>()
+        );
+        assert!(
+            tree.has_room(1)
+                && ours
+                    .iter()
+                    .all(|block| tree.get(&block.payload.hash).is_some())
+        );
+        assert_eq!(
+            tree.blocks.len(),
+            tree.heights
+                .values()
+                .map(|height| height.blocks.len())
+                .sum::<usize>()
+        );
     }
 
     #[test]
@@ -340,7 +467,11 @@ mod tests {
             tree.insert(block.clone());
         }
         assert_eq!(tree.keep_branch(2, ours[4].payload.hash).len(), 7);
-        assert!(ours.iter().chain(&theirs[..2]).all(|block| tree.get(&block.payload.hash).is_some()));
+        assert!(
+            ours.iter()
+                .chain(&theirs[..2])
+                .all(|block| tree.get(&block.payload.hash).is_some())
+        );
         assert_eq!(tree.blocks.len(), 7);
     }
 }

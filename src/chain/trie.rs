@@ -92,7 +92,11 @@ pub fn genesis(changes: &Changes) -> Result<Update, TrieError> {
 
 fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Update, TrieError> {
     let touched = touched(changes);
-    let slots: usize = changes.storages.values().map(|storage| 1 + storage.slots.len()).sum();
+    let slots: usize = changes
+        .storages
+        .values()
+        .map(|storage| 1 + storage.slots.len())
+        .sum();
     let account = |(hash, account, storage)| account_update(parent, hash, account, storage);
     let accounts: Result<Vec<_>, TrieError> = match touched.len() + slots < SHARED {
         true => touched.into_iter().map(account).collect(),
@@ -108,7 +112,11 @@ fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Updat
         storage_roots.extend(update.storage_root.map(|root| (update.hash, root)));
         let (before, after) = (update.before, update.after);
         if before != after {
-            leaves.push(Change { key: update.hash, value: after.clone(), exists: before.is_some() });
+            leaves.push(Change {
+                key: update.hash,
+                value: after.clone(),
+                exists: before.is_some(),
+            });
             rows.insert(keys::account(&update.hash), RowChange { before, after });
         }
     }
@@ -116,17 +124,32 @@ fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Updat
     let (state_root, nodes) = seal(&apply(&source, root, &leaves)?);
     source.finish(nodes, &mut rows);
     rows.retain(|_, row| row.before != row.after);
-    let codes = changes.codes.iter().map(|(hash, code)| (*hash, code.clone())).collect();
-    Ok(Update { state_root, storage_roots, overlay: Overlay { rows, codes } })
+    let codes = changes
+        .codes
+        .iter()
+        .map(|(hash, code)| (*hash, code.clone()))
+        .collect();
+    Ok(Update {
+        state_root,
+        storage_roots,
+        overlay: Overlay { rows, codes },
+    })
 }
 
 /// What changes at one account: `None` if the account itself is not listed, and its storage.
-type Touched<'a> = (B256, Option<Option<AccountChange>>, Option<&'a StorageChange>);
+type Touched<'a> = (
+    B256,
+    Option<Option<AccountChange>>,
+    Option<&'a StorageChange>,
+);
 
 /// Every account with a change, by hash, ascending.
 fn touched(changes: &Changes) -> Vec<Touched<'_>> {
-    let mut all: BTreeMap<B256, Touched<'_>> =
-        changes.accounts.iter().map(|(hash, account)| (*hash, (*hash, Some(*account), changes.storages.get(hash)))).collect();
+    let mut all: BTreeMap<B256, Touched<'_>> = changes
+        .accounts
+        .iter()
+        .map(|(hash, account)| (*hash, (*hash, Some(*account), changes.storages.get(hash))))
+        .collect();
     for (hash, storage) in &changes.storages {
         all.entry(*hash).or_insert((*hash, None, Some(storage)));
     }
@@ -151,7 +174,10 @@ fn account_update(
     let before = row(parent, &keys::account(&hash))?;
     let old = before.as_ref().map(|row| decode_account(row)).transpose()?;
     let old_root = old.map_or(EMPTY_ROOT_HASH, |a| a.storage_root);
-    let destroyed = StorageChange { wiped: true, slots: BTreeMap::new() };
+    let destroyed = StorageChange {
+        wiped: true,
+        slots: BTreeMap::new(),
+    };
     let storage = match account {
         Some(None) => (old_root != EMPTY_ROOT_HASH || storage.is_some()).then_some(&destroyed),
         _ => storage,
@@ -166,12 +192,22 @@ fn account_update(
     let after = match account {
         Some(account) => account,
         None => Some(
-            old.map(|a| AccountChange { nonce: a.nonce, balance: a.balance, code_hash: a.code_hash })
-                .ok_or(TrieError::Orphan(hash))?,
+            old.map(|a| AccountChange {
+                nonce: a.nonce,
+                balance: a.balance,
+                code_hash: a.code_hash,
+            })
+            .ok_or(TrieError::Orphan(hash))?,
         ),
     };
     let after = after.map(|account| encode_account(&account, storage_root.unwrap_or(old_root)));
-    Ok(AccountUpdate { hash, before, after, storage_root, rows })
+    Ok(AccountUpdate {
+        hash,
+        before,
+        after,
+        storage_root,
+        rows,
+    })
 }
 
 /// The storage trie of one account: its new root and the changed rows.
@@ -185,10 +221,19 @@ fn storage_update(
     if change.wiped
         && let Some(parent) = parent
     {
-        for prefix in [keys::storage_prefix(account), keys::storage_node_prefix(account)] {
+        for prefix in [
+            keys::storage_prefix(account),
+            keys::storage_node_prefix(account),
+        ] {
             for row in parent.scan(&prefix, &prefix)? {
                 let (key, value) = row?;
-                rows.insert(key, RowChange { before: Some(value), after: None });
+                rows.insert(
+                    key,
+                    RowChange {
+                        before: Some(value),
+                        after: None,
+                    },
+                );
             }
         }
     }
@@ -204,13 +249,21 @@ fn storage_update(
     };
     let befores: Result<Vec<_>, TrieError> = match change.slots.len() < SHARED {
         true => change.slots.keys().map(before).collect(),
-        false => change.slots.par_iter().map(|(slot, _)| before(slot)).collect(),
+        false => change
+            .slots
+            .par_iter()
+            .map(|(slot, _)| before(slot))
+            .collect(),
     };
     for ((slot, value), (key, before)) in change.slots.iter().zip(befores?) {
         let after = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
         if before != after || change.wiped {
             let value = after.as_ref().map(|value| slot_leaf(value));
-            leaves.push(Change { key: *slot, value, exists: before.is_some() && !change.wiped });
+            leaves.push(Change {
+                key: *slot,
+                value,
+                exists: before.is_some() && !change.wiped,
+            });
             rows.insert(key, RowChange { before, after });
         }
     }
@@ -227,7 +280,8 @@ fn row(parent: Option<&dyn Rows>, key: &[u8]) -> Result<Option<Bytes>, TrieError
 
 /// An account as its row and its leaf hold it.
 pub(super) fn decode_account(mut row: &[u8]) -> Result<Account, ReadError> {
-    let account = TrieAccount::decode(&mut row).map_err(|e| ReadError::Damaged(format!("an account cannot be read: {e}")))?;
+    let account = TrieAccount::decode(&mut row)
+        .map_err(|e| ReadError::Damaged(format!("an account cannot be read: {e}")))?;
     Ok(Account {
         nonce: account.nonce,
         balance: account.balance,
@@ -237,19 +291,42 @@ pub(super) fn decode_account(mut row: &[u8]) -> Result<Account, ReadError> {
 }
 
 fn encode_account(account: &AccountChange, storage_root: B256) -> Bytes {
-    let AccountChange { nonce, balance, code_hash } = *account;
-    alloy_rlp::encode(TrieAccount { nonce, balance, storage_root, code_hash }).into()
+    let AccountChange {
+        nonce,
+        balance,
+        code_hash,
+    } = *account;
+    alloy_rlp::encode(TrieAccount {
+        nonce,
+        balance,
+        storage_root,
+        code_hash,
+    })
+    .into()
 }
 
 /// The row of an account.
 pub(super) fn encode_account_row(account: &Account) -> Bytes {
-    let Account { nonce, balance, storage_root, code_hash } = *account;
-    encode_account(&AccountChange { nonce, balance, code_hash }, storage_root)
+    let Account {
+        nonce,
+        balance,
+        storage_root,
+        code_hash,
+    } = *account;
+    encode_account(
+        &AccountChange {
+            nonce,
+            balance,
+            code_hash,
+        },
+        storage_root,
+    )
 }
 
 /// A slot's value as its row holds it.
 pub(super) fn decode_slot(row: &[u8]) -> Result<U256, ReadError> {
-    U256::try_from_be_slice(row).ok_or_else(|| ReadError::Damaged("a storage value is longer than 32 bytes".into()))
+    U256::try_from_be_slice(row)
+        .ok_or_else(|| ReadError::Damaged("a storage value is longer than 32 bytes".into()))
 }
 
 /// The leaf of a slot: the RLP of the row.
@@ -269,7 +346,11 @@ struct StateSource<'a> {
 
 impl<'a> StateSource<'a> {
     fn new(state: Option<&'a dyn Rows>, account: Option<B256>) -> Self {
-        Self { state, account, loaded: Mutex::default() }
+        Self {
+            state,
+            account,
+            loaded: Mutex::default(),
+        }
     }
 
     fn row_key(&self, path: &Nibbles) -> Bytes {
@@ -290,44 +371,81 @@ impl<'a> StateSource<'a> {
         let mut from = trie.to_vec();
         from.extend_from_slice(&path.pack());
         let prefix = &from[..trie.len() + whole_bytes];
-        let Some((key, value)) = state.scan(prefix, &from)?.next().transpose()? else { return Ok(None) };
-        let Ok(key) = B256::try_from(&key[trie.len()..]) else {
-            return Err(TrieError::Damaged(format!("the flat row {key} has a key of wrong length")));
+        let Some((key, value)) = state.scan(prefix, &from)?.next().transpose()? else {
+            return Ok(None);
         };
-        let value = if self.account.is_some() { slot_leaf(&value) } else { value };
-        Ok(Nibbles::unpack(key).starts_with(path).then_some(Node::Leaf { key, value }))
+        let Ok(key) = B256::try_from(&key[trie.len()..]) else {
+            return Err(TrieError::Damaged(format!(
+                "the flat row {key} has a key of wrong length"
+            )));
+        };
+        let value = if self.account.is_some() {
+            slot_leaf(&value)
+        } else {
+            value
+        };
+        Ok(Nibbles::unpack(key)
+            .starts_with(path)
+            .then_some(Node::Leaf { key, value }))
     }
 
     /// Adds the trie's rows to the changed rows: what was loaded is before, what the new trie holds is after.
     fn finish(self, nodes: Vec<(Nibbles, Bytes)>, rows: &mut BTreeMap<Bytes, RowChange>) {
-        let nodes: Vec<_> = nodes.into_iter().map(|(path, row)| (self.row_key(&path), row)).collect();
+        let nodes: Vec<_> = nodes
+            .into_iter()
+            .map(|(path, row)| (self.row_key(&path), row))
+            .collect();
         for (key, row) in self.loaded.into_inner() {
-            rows.insert(key, RowChange { before: Some(row), after: None });
+            rows.insert(
+                key,
+                RowChange {
+                    before: Some(row),
+                    after: None,
+                },
+            );
         }
         for (key, row) in nodes {
-            rows.entry(key).or_insert(RowChange { before: None, after: None }).after = Some(row);
+            rows.entry(key)
+                .or_insert(RowChange {
+                    before: None,
+                    after: None,
+                })
+                .after = Some(row);
         }
     }
 }
 
 impl Source for StateSource<'_> {
     fn load(&self, path: &Nibbles, reference: &RlpNode, kind: Kind) -> Result<Node, TrieError> {
-        let missing = || TrieError::Missing { path: format!("{path:?}"), hash: reference.as_hash() };
+        let missing = || TrieError::Missing {
+            path: format!("{path:?}"),
+            hash: reference.as_hash(),
+        };
         let state = self.state.ok_or_else(missing)?;
         if kind != Kind::Leaf {
             let key = self.row_key(path);
             if let Some(row) = state.row(&key)? {
                 let node = decode_row(&row, path)?;
                 if kind == Kind::Branch && !matches!(node, Node::Branch(_)) {
-                    return Err(TrieError::Damaged(format!("the node at path {path:?} is no branch")));
+                    return Err(TrieError::Damaged(format!(
+                        "the node at path {path:?} is no branch"
+                    )));
                 }
                 self.loaded.lock().push((key, row));
                 return Ok(node);
             }
             // Only the root may be a leaf without its parent knowing it. It must be the whole trie, not what is left of one.
-            let leaf = if path.is_empty() { self.leaf(state, path)? } else { None };
-            let whole = |key: &B256, value: &[u8]| RlpNode::word_rlp(&keccak256(rlp_leaf(key, 0, value))) == *reference;
-            return leaf.filter(|leaf| matches!(leaf, Node::Leaf { key, value } if whole(key, value))).ok_or_else(missing);
+            let leaf = if path.is_empty() {
+                self.leaf(state, path)?
+            } else {
+                None
+            };
+            let whole = |key: &B256, value: &[u8]| {
+                RlpNode::word_rlp(&keccak256(rlp_leaf(key, 0, value))) == *reference
+            };
+            return leaf
+                .filter(|leaf| matches!(leaf, Node::Leaf { key, value } if whole(key, value)))
+                .ok_or_else(missing);
         }
         self.leaf(state, path)?.ok_or_else(missing)
     }

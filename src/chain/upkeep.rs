@@ -18,7 +18,10 @@ const MAX_STEPS: usize = 1000;
 
 /// Follows the head from the present one on, until the token is cancelled. The position is taken at the call, so no head between the call
 /// and the first poll is missed.
-pub fn run(chain: Chain, token: CancellationToken) -> impl Future<Output = anyhow::Result<()>> + Send {
+pub fn run(
+    chain: Chain,
+    token: CancellationToken,
+) -> impl Future<Output = anyhow::Result<()>> + Send {
     let mut heads = chain.heads();
     let mut cursor = Cursor::new(chain.view().head());
     async move {
@@ -62,21 +65,36 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
                 *cursor = Cursor::new(view.head());
             }
         }
-        chain.pool().on_head(change, |sender| account(&view, sender));
+        chain
+            .pool()
+            .on_head(change, |sender| account(&view, sender));
     }
     Ok(())
 }
 
 /// Takes up to [`MAX_STEPS`] steps and collects their effects on the pool.
-fn walk(chain: &Chain, view: &View, cursor: &mut Cursor, change: &mut HeadChange) -> Result<(), StepError> {
+fn walk(
+    chain: &Chain,
+    view: &View,
+    cursor: &mut Cursor,
+    change: &mut HeadChange,
+) -> Result<(), StepError> {
     for _ in 0..MAX_STEPS {
         match cursor.step(view, |hash| chain.abandoned(hash))? {
             Some(Step::Removed(block)) => {
-                change.abandoned.extend(block.payload.transactions.iter().filter_map(|raw| PoolTx::decode(raw.clone()).ok()));
+                change.abandoned.extend(
+                    block
+                        .payload
+                        .transactions
+                        .iter()
+                        .filter_map(|raw| PoolTx::decode(raw.clone()).ok()),
+                );
             }
             Some(Step::Added(id)) => {
                 if let Some(payload) = view.payload(id.number)? {
-                    change.mined.extend(payload.transactions.iter().map(alloy_primitives::keccak256));
+                    change
+                        .mined
+                        .extend(payload.transactions.iter().map(alloy_primitives::keccak256));
                 }
             }
             None => break,
@@ -87,14 +105,22 @@ fn walk(chain: &Chain, view: &View, cursor: &mut Cursor, change: &mut HeadChange
 
 /// What the head's first transaction tells of L1; nothing on Ethereum.
 fn l1_info(spec: &ChainSpec, view: &View) -> Result<Option<(L1BlockInfo, Fork)>, ReadError> {
-    let Rules::Optimism { forks, .. } = &spec.rules else { return Ok(None) };
-    let Some(payload) = view.payload(view.head().number)? else { return Ok(None) };
-    Ok(L1BlockInfo::of(&payload).ok().map(|info| (info, forks.at(payload.timestamp()))))
+    let Rules::Optimism { forks, .. } = &spec.rules else {
+        return Ok(None);
+    };
+    let Some(payload) = view.payload(view.head().number)? else {
+        return Ok(None);
+    };
+    Ok(L1BlockInfo::of(&payload)
+        .ok()
+        .map(|info| (info, forks.at(payload.timestamp()))))
 }
 
 fn account(view: &Arc<View>, sender: Address) -> Option<(u64, U256)> {
     match view.state().account(sender) {
-        Ok(account) => Some(account.map_or((0, U256::ZERO), |account| (account.nonce, account.balance))),
+        Ok(account) => {
+            Some(account.map_or((0, U256::ZERO), |account| (account.nonce, account.balance)))
+        }
         Err(error) => {
             tracing::error!(%sender, %error, "an account could not be read for the pool");
             None

@@ -43,7 +43,11 @@ pub struct Samples {
 
 impl Default for Samples {
     fn default() -> Self {
-        Self { unwinds: 2048, replays: 64, proofs: 64 }
+        Self {
+            unwinds: 2048,
+            replays: 64,
+            proofs: 64,
+        }
     }
 }
 
@@ -57,7 +61,10 @@ pub fn verify(store: &Store, samples: Samples, tell: &mut Tell<'_>) -> Result<Re
     let root = match snapshot.header(head.number) {
         Ok(Some(header)) if header.hash_slow() == head.hash => Some(header.state_root),
         Ok(_) => {
-            report.add(format!("the header of the head, block {head}, is missing or another's"), Remedy::Resync);
+            report.add(
+                format!("the header of the head, block {head}, is missing or another's"),
+                Remedy::Resync,
+            );
             None
         }
         Err(error) => {
@@ -87,7 +94,13 @@ pub fn verify_payload_log(dir: &Path, report: &mut Report) {
     match PayloadLog::check(dir) {
         Ok(payloads) => report.count("logged payloads", payloads),
         // A repair puts it aside: what it has above the store is with the peers, too.
-        Err(error) => report.add(format!("the payload log in {} cannot be read: {error}", dir.display()), Remedy::Repair),
+        Err(error) => report.add(
+            format!(
+                "the payload log in {} cannot be read: {error}",
+                dir.display()
+            ),
+            Remedy::Repair,
+        ),
     }
 }
 

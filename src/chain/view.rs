@@ -54,9 +54,16 @@ impl Overlay {
     /// Approximate bytes held in memory: what budgets count.
     pub fn weight(&self) -> usize {
         let value = |value: &Option<Bytes>| value.as_ref().map_or(0, |v| v.len());
-        let rows: usize =
-            self.rows.iter().map(|(key, row)| ROW_OVERHEAD + key.len() + value(&row.before) + value(&row.after)).sum();
-        rows + self.codes.iter().map(|(_, code)| 64 + code.len()).sum::<usize>()
+        let rows: usize = self
+            .rows
+            .iter()
+            .map(|(key, row)| ROW_OVERHEAD + key.len() + value(&row.before) + value(&row.after))
+            .sum();
+        rows + self
+            .codes
+            .iter()
+            .map(|(_, code)| 64 + code.len())
+            .sum::<usize>()
     }
 }
 
@@ -80,18 +87,32 @@ pub struct ExecutedBlock {
 }
 
 impl ExecutedBlock {
-    pub fn new(payload: Arc<Payload>, senders: Vec<Address>, receipts: Arc<Vec<Receipt>>, overlay: Arc<Overlay>) -> Self {
-        Self { payload, senders, receipts, overlay, transaction_hashes: OnceLock::new() }
+    pub fn new(
+        payload: Arc<Payload>,
+        senders: Vec<Address>,
+        receipts: Arc<Vec<Receipt>>,
+        overlay: Arc<Overlay>,
+    ) -> Self {
+        Self {
+            payload,
+            senders,
+            receipts,
+            overlay,
+            transaction_hashes: OnceLock::new(),
+        }
     }
 
     /// Hashes of the transactions, in block order; computed once.
     pub fn transaction_hashes(&self) -> &[B256] {
-        self.transaction_hashes.get_or_init(|| self.payload.transactions.iter().map(keccak256).collect())
+        self.transaction_hashes
+            .get_or_init(|| self.payload.transactions.iter().map(keccak256).collect())
     }
 
     /// Approximate bytes held in memory: what budgets count.
     pub fn weight(&self) -> usize {
-        self.payload.weight() + self.overlay.weight() + self.receipts.iter().map(Receipt::weight).sum::<usize>()
+        self.payload.weight()
+            + self.overlay.weight()
+            + self.receipts.iter().map(Receipt::weight).sum::<usize>()
     }
 }
 
@@ -101,7 +122,9 @@ pub enum ReadError {
         "the database cannot be read ({0}): stop the node and run `starling db verify`, which says what is damaged and what helps"
     )]
     Store(String),
-    #[error("a stored row is damaged ({0}): stop the node and run `starling db verify`, which says what else is, and what helps")]
+    #[error(
+        "a stored row is damaged ({0}): stop the node and run `starling db verify`, which says what else is, and what helps"
+    )]
     Damaged(String),
     #[error("the records of block {0} are no longer kept")]
     Pruned(u64),
@@ -185,9 +208,13 @@ impl View {
             return Err(ReadError::Unlinked(fork));
         }
         let hash = snapshot.hash_of(fork)?.ok_or(ReadError::Pruned(fork))?;
-        let lowest = near.iter().filter(|near| near.snapshot.is_same(&snapshot) && near.base.number >= fork);
+        let lowest = near
+            .iter()
+            .filter(|near| near.snapshot.is_same(&snapshot) && near.base.number >= fork);
         let lowest = lowest.min_by_key(|near| near.base.number);
-        let (from, mut back) = lowest.map_or((stored.number, Arc::default()), |near| (near.base.number, near.back.clone()));
+        let (from, mut back) = lowest.map_or((stored.number, Arc::default()), |near| {
+            (near.base.number, near.back.clone())
+        });
         if fork < from {
             let back = Arc::make_mut(&mut back);
             for number in (fork + 1..=from).rev() {
@@ -197,7 +224,15 @@ impl View {
                 }
             }
         }
-        Self::assemble(snapshot, BlockId { hash, number: fork }, back, near, blocks, safe, finalized)
+        Self::assemble(
+            snapshot,
+            BlockId { hash, number: fork },
+            back,
+            near,
+            blocks,
+            safe,
+            finalized,
+        )
     }
 
     /// The view one block further. Costs little, and less if nobody else holds this one.
@@ -215,7 +250,11 @@ impl View {
         view.header = Arc::new(block.payload.header.clone());
         view.blocks.push(block);
         view.rows = Rows::of([&view.rows], view.base.number, &view.blocks);
-        Ok(Self { safe, finalized, ..view })
+        Ok(Self {
+            safe,
+            finalized,
+            ..view
+        })
     }
 
     /// The executor no longer makes views that stand below this one's newest stored block: what only they would need can go.
@@ -239,24 +278,39 @@ impl View {
             }
         }
         let mut recent = blocks;
-        let blocks = recent.split_off(recent.partition_point(|block| block.payload.number() <= base.number));
+        let blocks =
+            recent.split_off(recent.partition_point(|block| block.payload.number() <= base.number));
         let on_base = recent.last().is_none_or(|block| block.payload.id() == base)
-            && blocks.first().is_none_or(|b| b.payload.parent_hash() == base.hash && b.payload.number() == base.number + 1);
+            && blocks.first().is_none_or(|b| {
+                b.payload.parent_hash() == base.hash && b.payload.number() == base.number + 1
+            });
         if !on_base {
             return Err(ReadError::Unlinked(base.number));
         }
         let header = match blocks.last().or(recent.last()) {
             Some(block) => block.payload.header.clone(),
-            None => {
-                snapshot.header(base.number)?.ok_or_else(|| ReadError::Damaged(format!("block {} has no header", base.hash)))?
-            }
+            None => snapshot
+                .header(base.number)?
+                .ok_or_else(|| ReadError::Damaged(format!("block {} has no header", base.hash)))?,
         };
         let rows = Rows::of(near.iter().map(|near| &near.rows), base.number, &blocks);
-        Ok(Self { snapshot, base, back, blocks, rows, recent, header: Arc::new(header), safe, finalized })
+        Ok(Self {
+            snapshot,
+            base,
+            back,
+            blocks,
+            rows,
+            recent,
+            header: Arc::new(header),
+            safe,
+            finalized,
+        })
     }
 
     pub fn head(&self) -> BlockId {
-        self.blocks.last().map_or(self.base, |block| block.payload.id())
+        self.blocks
+            .last()
+            .map_or(self.base, |block| block.payload.id())
     }
 
     pub fn header(&self) -> &Header {
@@ -289,7 +343,11 @@ impl View {
 
     /// The state at the head.
     pub fn state(self: &Arc<Self>) -> State {
-        State::new(self.clone(), self.header.clone(), At::Tip(self.blocks.len()))
+        State::new(
+            self.clone(),
+            self.header.clone(),
+            At::Tip(self.blocks.len()),
+        )
     }
 
     /// The state after an earlier block of this branch; `None` above the head or below the retained history. Below
@@ -301,7 +359,9 @@ impl View {
         if number > self.header.number || number < self.snapshot.oldest_state() {
             return Ok(None);
         }
-        let header = self.header_of(number)?.ok_or_else(|| ReadError::Damaged(format!("block {number} has no header")))?;
+        let header = self
+            .header_of(number)?
+            .ok_or_else(|| ReadError::Damaged(format!("block {number} has no header")))?;
         let at = match number.checked_sub(self.base.number) {
             Some(above) => At::Tip(above as usize),
             None => At::Stored(number),
@@ -310,7 +370,11 @@ impl View {
     }
 
     /// The state after a block of this branch in which this account can be proven; `None` above the head or below the proof window.
-    pub fn provable_state(self: &Arc<Self>, number: u64, address: Address) -> Result<Option<State>, ReadError> {
+    pub fn provable_state(
+        self: &Arc<Self>,
+        number: u64,
+        address: Address,
+    ) -> Result<Option<State>, ReadError> {
         if number >= self.base.number {
             return self.state_at(number);
         }
@@ -341,10 +405,16 @@ impl View {
 
     /// The number of a block if it is on this branch.
     pub fn number_of(&self, hash: B256) -> Result<Option<u64>, ReadError> {
-        if let Some(block) = self.all_in_memory().find(|block| block.payload.hash == hash) {
+        if let Some(block) = self
+            .all_in_memory()
+            .find(|block| block.payload.hash == hash)
+        {
             return Ok(Some(block.payload.number()));
         }
-        Ok(self.snapshot.number_of(&hash)?.filter(|number| *number <= self.base.number))
+        Ok(self
+            .snapshot
+            .number_of(&hash)?
+            .filter(|number| *number <= self.base.number))
     }
 
     pub fn header_of(&self, number: u64) -> Result<Option<Header>, ReadError> {
@@ -360,9 +430,16 @@ impl View {
     }
 
     fn in_memory(&self, number: u64) -> Option<&Arc<ExecutedBlock>> {
-        let oldest = self.recent.first().or(self.blocks.first())?.payload.number();
+        let oldest = self
+            .recent
+            .first()
+            .or(self.blocks.first())?
+            .payload
+            .number();
         let index = usize::try_from(number.checked_sub(oldest)?).ok()?;
-        self.recent.get(index).or_else(|| self.blocks.get(index.checked_sub(self.recent.len())?))
+        self.recent
+            .get(index)
+            .or_else(|| self.blocks.get(index.checked_sub(self.recent.len())?))
     }
 
     /// Part of a stored block of this branch.
@@ -371,7 +448,11 @@ impl View {
         number: u64,
         read: impl FnOnce(&Snapshot, u64) -> Result<Option<T>, ReadError>,
     ) -> Result<Option<T>, ReadError> {
-        if number <= self.base.number { read(&self.snapshot, number) } else { Ok(None) }
+        if number <= self.base.number {
+            read(&self.snapshot, number)
+        } else {
+            Ok(None)
+        }
     }
 }
 

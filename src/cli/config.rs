@@ -218,9 +218,10 @@ impl NodeConfig {
             history: HistoryConfig::read(values)?,
             log: LogConfig::of_node(values)?,
             metrics: match values.bool("metrics.enabled")? {
-                true => {
-                    Some(MetricsConfig { addr: host(values.required_text("metrics.addr")?), port: values.port("metrics.port")? })
-                }
+                true => Some(MetricsConfig {
+                    addr: host(values.required_text("metrics.addr")?),
+                    port: values.port("metrics.port")?,
+                }),
                 false => None,
             },
         })
@@ -236,7 +237,9 @@ impl ExecutionConfig {
             rpc: RpcConfig::read(values)?,
             engine: EngineConfig::read(values)?,
             pool: limits::pool(values)?,
-            dev_period: values.optional_uint("dev.period")?.filter(|seconds| *seconds > 0),
+            dev_period: values
+                .optional_uint("dev.period")?
+                .filter(|seconds| *seconds > 0),
             cache: cache(values)?,
             commit_interval: commit_interval(values)?,
             history: HistoryConfig::read(values)?,
@@ -259,23 +262,40 @@ impl ExecutionConfig {
 
 impl FollowingConfig {
     /// Only what stands on the command line makes a core join: the environment may be a rollup node's.
-    fn read(values: &Values, datadir: &Path, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
-        let mut of_swarm = flags::of_role(Role::Execution).into_iter().filter(|flag| flag.name.starts_with("p2p."));
+    fn read(
+        values: &Values,
+        datadir: &Path,
+        notices: &mut Vec<String>,
+    ) -> Result<Option<Self>, CliError> {
+        let mut of_swarm = flags::of_role(Role::Execution)
+            .into_iter()
+            .filter(|flag| flag.name.starts_with("p2p."));
         if !of_swarm.any(|flag| values.source(&flag.name) == Some(&Source::CommandLine)) {
             return Ok(None);
         }
-        let Some(p2p) = P2pConfig::read(values, datadir, notices)? else { return Ok(None) };
+        let Some(p2p) = P2pConfig::read(values, datadir, notices)? else {
+            return Ok(None);
+        };
         let rollup_config = values.text("rollup.config")?.ok_or(CliError::Missing {
             name: "--rollup.config",
             next: "--p2p.* options make this core join the swarm of its chain: give the chain's rollup.json",
         })?;
         let signer = values.text("p2p.unsafe.block.signer")?;
-        let invalid = || CliError::Invalid { name: "p2p.unsafe.block.signer", reason: "an address is 20 bytes in hex".into() };
-        let signer = signer.map(|text| text.trim().parse().map_err(|_| invalid())).transpose()?;
+        let invalid = || CliError::Invalid {
+            name: "p2p.unsafe.block.signer",
+            reason: "an address is 20 bytes in hex".into(),
+        };
+        let signer = signer
+            .map(|text| text.trim().parse().map_err(|_| invalid()))
+            .transpose()?;
         if signer.is_none() {
             notices.push("blocks from gossip are ignored: --p2p.unsafe.block.signer does not say whose blocks to follow".into());
         }
-        Ok(Some(Self { rollup_config: expand_home(&rollup_config), p2p, signer }))
+        Ok(Some(Self {
+            rollup_config: expand_home(&rollup_config),
+            p2p,
+            signer,
+        }))
     }
 }
 
@@ -292,7 +312,10 @@ impl DevnetConfig {
             });
         }
         let block_time = |name| match (values.source(name), values.uint(name)?) {
-            (_, 0) => Err(CliError::Invalid { name, reason: "a block time is at least 1 second".into() }),
+            (_, 0) => Err(CliError::Invalid {
+                name,
+                reason: "a block time is at least 1 second".into(),
+            }),
             (None, _) => Ok(None),
             (Some(_), seconds) => Ok(Some(seconds)),
         };
@@ -306,7 +329,9 @@ impl DevnetConfig {
                 None => None,
             },
             files: DevnetFiles::read(values)?,
-            sequencer_key: values.text("p2p.sequencer.key.path")?.map(|path| expand_home(&path)),
+            sequencer_key: values
+                .text("p2p.sequencer.key.path")?
+                .map(|path| expand_home(&path)),
             log_level: values.required_text("log.level")?,
         })
     }
@@ -315,7 +340,11 @@ impl DevnetConfig {
 impl DevnetFiles {
     fn read(values: &Values) -> Result<Option<Self>, CliError> {
         let path = |name| Ok::<_, CliError>(values.text(name)?.map(|path| expand_home(&path)));
-        match (path("l1.genesis")?, path("l2.genesis")?, path("rollup.config")?) {
+        match (
+            path("l1.genesis")?,
+            path("l2.genesis")?,
+            path("rollup.config")?,
+        ) {
             (None, None, None) => Ok(None),
             (Some(l1), Some(l2), Some(rollup)) => Ok(Some(Self { l1, l2, rollup })),
             (l1, l2, _) => Err(CliError::Missing {
@@ -337,17 +366,24 @@ impl L1Config {
     fn read(values: &Values) -> Result<Self, CliError> {
         let within = |name, least: u64, most: u64| match values.uint(name)? {
             value if (least..=most).contains(&value) => Ok(value as usize),
-            value => Err(CliError::Invalid { name, reason: format!("{value} is not between {least} and {most}") }),
+            value => Err(CliError::Invalid {
+                name,
+                reason: format!("{value} is not between {least} and {most}"),
+            }),
         };
         Ok(Self {
             url: values.required_text("l1")?,
             trust_rpc: values.bool("l1.trustrpc")?,
-            poll_interval: values.duration("l1.http-poll-interval")?.max(Self::LEAST_INTERVAL),
+            poll_interval: values
+                .duration("l1.http-poll-interval")?
+                .max(Self::LEAST_INTERVAL),
             max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
             max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
             reload_interval: values.duration("l1.runtime-config-reload-interval")?,
             confs: values.uint("verifier.l1-confs")?,
-            chain_config: values.text("rollup.l1-chain-config")?.map(|path| expand_home(&path)),
+            chain_config: values
+                .text("rollup.l1-chain-config")?
+                .map(|path| expand_home(&path)),
         })
     }
 }
@@ -356,7 +392,11 @@ impl RpcConfig {
     fn read(values: &Values) -> Result<Self, CliError> {
         let namespaces = |name| {
             let given = values.list(name)?;
-            Ok::<_, CliError>(if given.is_empty() { ["eth", "net", "web3"].map(str::to_string).to_vec() } else { given })
+            Ok::<_, CliError>(if given.is_empty() {
+                ["eth", "net", "web3"].map(str::to_string).to_vec()
+            } else {
+                given
+            })
         };
         let http = HttpConfig {
             addr: host(values.required_text("http.addr")?),
@@ -422,15 +462,24 @@ impl LogFormat {
 impl InitConfig {
     pub fn read(values: &Values, genesis: PathBuf) -> Result<Self, CliError> {
         let rollup_config = values.text("rollup.config")?.map(|path| expand_home(&path));
-        Ok(Self { datadir: datadir(values)?, genesis, rollup_config })
+        Ok(Self {
+            datadir: datadir(values)?,
+            genesis,
+            rollup_config,
+        })
     }
 }
 
 /// Adds a notice unless `--l2` names this machine, where this process replaces the execution client. The operator of an engine on another
 /// host may expect it to be driven. It is no error, because every command line of op-node has the option.
 fn notice_foreign_engine(values: &Values, notices: &mut Vec<String>) -> Result<(), CliError> {
-    let Some(url) = values.text("l2")? else { return Ok(()) };
-    let host = url.parse::<http::Uri>().ok().and_then(|url| Some(url.host()?.trim_matches(['[', ']']).to_owned()));
+    let Some(url) = values.text("l2")? else {
+        return Ok(());
+    };
+    let host = url
+        .parse::<http::Uri>()
+        .ok()
+        .and_then(|url| Some(url.host()?.trim_matches(['[', ']']).to_owned()));
     let is_here = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
     if !host.is_some_and(|host| host == "localhost" || host.parse().is_ok_and(is_here)) {
         notices.push("--l2 names an engine on another host: nothing drives it, the execution core runs in this process".into());
@@ -444,7 +493,9 @@ pub fn datadir(values: &Values) -> Result<PathBuf, CliError> {
 }
 
 fn cache(values: &Values) -> Result<CacheConfig, CliError> {
-    Ok(CacheConfig { bytes: values.uint("cache")?.saturating_mul(1 << 20) })
+    Ok(CacheConfig {
+        bytes: values.uint("cache")?.saturating_mul(1 << 20),
+    })
 }
 
 /// Between syncing without a pause and not at all.
@@ -454,14 +505,21 @@ fn commit_interval(values: &Values) -> Result<Duration, CliError> {
     let name = "commit.interval";
     match values.duration(name)? {
         interval if (LEAST..=MOST).contains(&interval) => Ok(interval),
-        interval => Err(CliError::Invalid { name, reason: format!("{interval:?} is not between {LEAST:?} and {MOST:?}") }),
+        interval => Err(CliError::Invalid {
+            name,
+            reason: format!("{interval:?} is not between {LEAST:?} and {MOST:?}"),
+        }),
     }
 }
 
 /// Where to listen: this machine only, if nothing is said. A machine may know `localhost` by its IPv6 address first, and clients mean
 /// 127.0.0.1 by it.
 fn host(addr: String) -> String {
-    if addr.is_empty() || addr == "localhost" { "127.0.0.1".into() } else { addr }
+    if addr.is_empty() || addr == "localhost" {
+        "127.0.0.1".into()
+    } else {
+        addr
+    }
 }
 
 /// `~/x` in the user's home, as a shell would have it; unit files and environment variables see no shell.
@@ -481,5 +539,10 @@ fn warn_of_key(values: &Values, name: &'static str, better: &str, notices: &mut 
 }
 
 fn env_name(name: &str) -> Option<String> {
-    flags::of_role(Role::Node).into_iter().find(|flag| flag.name == name)?.env_names().into_iter().next()
+    flags::of_role(Role::Node)
+        .into_iter()
+        .find(|flag| flag.name == name)?
+        .env_names()
+        .into_iter()
+        .next()
 }

@@ -36,7 +36,15 @@ pub enum Role {
 }
 
 impl Role {
-    pub const ALL: [Role; 7] = [Role::Node, Role::Execution, Role::Devnet, Role::Init, Role::Import, Role::Export, Role::Db];
+    pub const ALL: [Role; 7] = [
+        Role::Node,
+        Role::Execution,
+        Role::Devnet,
+        Role::Init,
+        Role::Import,
+        Role::Export,
+        Role::Db,
+    ];
 
     /// The subcommand.
     pub const fn name(self) -> &'static str {
@@ -53,12 +61,22 @@ impl Role {
 
     pub const fn about(self) -> &'static str {
         match self {
-            Role::Node => "Run a rollup node and its execution core in one process: a replica, or the sequencer",
-            Role::Execution => "Run an execution core alone; its genesis decides whether it is an OP Stack or an Ethereum chain",
-            Role::Devnet => "Run a private network on this machine: an L1, a sequencer and replicas",
+            Role::Node => {
+                "Run a rollup node and its execution core in one process: a replica, or the sequencer"
+            }
+            Role::Execution => {
+                "Run an execution core alone; its genesis decides whether it is an OP Stack or an Ethereum chain"
+            }
+            Role::Devnet => {
+                "Run a private network on this machine: an L1, a sequencer and replicas"
+            }
             Role::Init => "Write a genesis block into a data directory",
-            Role::Import => "Execute the blocks of files (RLP as geth exports it; .gz and .zst are unpacked)",
-            Role::Export => "Write blocks to a file (RLP as geth imports it; .gz and .zst are packed); a range is appended",
+            Role::Import => {
+                "Execute the blocks of files (RLP as geth exports it; .gz and .zst are unpacked)"
+            }
+            Role::Export => {
+                "Write blocks to a file (RLP as geth imports it; .gz and .zst are packed); a range is appended"
+            }
             Role::Db => "Look after the database of a data directory that no node is using",
         }
     }
@@ -136,8 +154,22 @@ pub struct Flag {
     pub hidden: bool,
 }
 
-pub(super) const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
-    Flag { name, aliases: &[], env: None, kind, default, help, effect: Effect::Works, hidden: false }
+pub(super) const fn flag(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    help: &'static str,
+) -> Flag {
+    Flag {
+        name,
+        aliases: &[],
+        env: None,
+        kind,
+        default,
+        help,
+        effect: Effect::Works,
+        hidden: false,
+    }
 }
 
 impl Flag {
@@ -170,7 +202,11 @@ impl Flag {
     pub fn env_names(&self, program: Program) -> Vec<String> {
         match self.env {
             Some(names) => names.iter().map(|name| name.to_string()).collect(),
-            None => vec![format!("{}{}", program.env_prefix(), self.name.to_uppercase().replace(['.', '-'], "_"))],
+            None => vec![format!(
+                "{}{}",
+                program.env_prefix(),
+                self.name.to_uppercase().replace(['.', '-'], "_")
+            )],
         }
     }
 }
@@ -186,7 +222,9 @@ pub struct Section {
 
 /// The whole table.
 pub fn sections() -> impl Iterator<Item = &'static Section> {
-    [op_node::SECTIONS, op_geth::SECTIONS, own::SECTIONS].into_iter().flatten()
+    [op_node::SECTIONS, op_geth::SECTIONS, own::SECTIONS]
+        .into_iter()
+        .flatten()
 }
 
 /// A flag as one role knows it.
@@ -211,8 +249,16 @@ pub fn of_role(role: Role) -> Vec<RoleFlag> {
     for section in sections().filter(|section| section.roles.contains(&role)) {
         for flag in section.flags {
             let taken = flags.iter().any(|other| other.name == flag.name);
-            let name = if taken { format!("execution.{}", flag.name) } else { flag.name.to_string() };
-            flags.push(RoleFlag { flag, section, name });
+            let name = if taken {
+                format!("execution.{}", flag.name)
+            } else {
+                flag.name.to_string()
+            };
+            flags.push(RoleFlag {
+                flag,
+                section,
+                name,
+            });
         }
     }
     flags

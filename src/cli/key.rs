@@ -22,8 +22,14 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(Command::new("genkey").about("Print a new network key in hex"))
-        .subcommand(Command::new("priv2id").about("Read a network key in hex from standard input, print its peer id"))
-        .subcommand(Command::new("pub2id").about("Read a public key in hex from standard input, print its peer id"))
+        .subcommand(
+            Command::new("priv2id")
+                .about("Read a network key in hex from standard input, print its peer id"),
+        )
+        .subcommand(
+            Command::new("pub2id")
+                .about("Read a public key in hex from standard input, print its peer id"),
+        )
 }
 
 impl Tool {
@@ -32,7 +38,9 @@ impl Tool {
             Some("genkey") => Ok(Tool::Generate),
             Some("priv2id") => Ok(Tool::PrivateToId),
             Some("pub2id") => Ok(Tool::PublicToId),
-            _ => Err(CliError::Usage("p2p takes one of genkey, priv2id, pub2id".into())),
+            _ => Err(CliError::Usage(
+                "p2p takes one of genkey, priv2id, pub2id".into(),
+            )),
         }
     }
 
@@ -44,10 +52,13 @@ impl Tool {
     /// The line to print.
     pub fn run(self, input: &str) -> Result<String, CliError> {
         match self {
-            Tool::Generate => Ok(hex::encode(secp256k1::Keypair::generate().secret().to_bytes())),
+            Tool::Generate => Ok(hex::encode(
+                secp256k1::Keypair::generate().secret().to_bytes(),
+            )),
             Tool::PrivateToId => peer_id(&bytes(input)?).map(|id| id.to_string()),
             Tool::PublicToId => {
-                let key = secp256k1::PublicKey::try_from_bytes(&bytes(input)?).map_err(|_| not_a_key("public key, 33 bytes"))?;
+                let key = secp256k1::PublicKey::try_from_bytes(&bytes(input)?)
+                    .map_err(|_| not_a_key("public key, 33 bytes"))?;
                 Ok(PeerId::from_public_key(&PublicKey::from(key)).to_string())
             }
         }
@@ -56,9 +67,12 @@ impl Tool {
 
 /// The peer id of a network key of 32 bytes.
 pub fn peer_id(key: &[u8]) -> Result<PeerId, CliError> {
-    let secret = secp256k1::SecretKey::try_from_bytes(key.to_vec()).map_err(|_| not_a_key("private key, 32 bytes"))?;
+    let secret = secp256k1::SecretKey::try_from_bytes(key.to_vec())
+        .map_err(|_| not_a_key("private key, 32 bytes"))?;
     let keypair = secp256k1::Keypair::from(secret);
-    Ok(PeerId::from_public_key(&PublicKey::from(keypair.public().clone())))
+    Ok(PeerId::from_public_key(&PublicKey::from(
+        keypair.public().clone(),
+    )))
 }
 
 fn bytes(input: &str) -> Result<Vec<u8>, CliError> {
@@ -77,9 +91,13 @@ mod tests {
     #[test]
     fn a_new_key_has_the_peer_id_of_its_public_key() -> Result<(), CliError> {
         let key = Tool::Generate.run("")?;
-        let secret = ::secp256k1::SecretKey::from_slice(&hex::decode(&key).unwrap_or_default()).expect("a key");
+        let secret = ::secp256k1::SecretKey::from_slice(&hex::decode(&key).unwrap_or_default())
+            .expect("a key");
         let public = hex::encode(secret.public_key(::secp256k1::SECP256K1).serialize());
-        assert_eq!(Tool::PrivateToId.run(&format!("0x{key}\n"))?, Tool::PublicToId.run(&public)?);
+        assert_eq!(
+            Tool::PrivateToId.run(&format!("0x{key}\n"))?,
+            Tool::PublicToId.run(&public)?
+        );
         assert!(Tool::PrivateToId.run(&key)?.starts_with("16Uiu2HA"));
         Ok(())
     }

@@ -28,19 +28,37 @@ pub struct Values {
 
 impl Values {
     /// Reads every flag of the role.
-    pub fn read(role: Role, matches: &ArgMatches, environment: Environment) -> Result<Self, CliError> {
-        let mut read = Self { role, values: BTreeMap::new(), sources: BTreeMap::new() };
+    pub fn read(
+        role: Role,
+        matches: &ArgMatches,
+        environment: Environment,
+    ) -> Result<Self, CliError> {
+        let mut read = Self {
+            role,
+            values: BTreeMap::new(),
+            sources: BTreeMap::new(),
+        };
         for flag in of_role(role) {
-            let Some((given, source)) = find(&flag, matches, environment) else { continue };
-            let value = value::read(flag.flag.kind, &given).map_err(|expected| CliError::Value {
-                name: describe(&flag, source.as_ref()),
-                expected,
-                given: if flag.flag.kind == Kind::Secret { "a secret".into() } else { format!("\"{}\"", given.join(",")) },
-            })?;
+            let Some((given, source)) = find(&flag, matches, environment) else {
+                continue;
+            };
+            let value =
+                value::read(flag.flag.kind, &given).map_err(|expected| CliError::Value {
+                    name: describe(&flag, source.as_ref()),
+                    expected,
+                    given: if flag.flag.kind == Kind::Secret {
+                        "a secret".into()
+                    } else {
+                        format!("\"{}\"", given.join(","))
+                    },
+                })?;
             if let (Effect::Refused(reason), Some(_)) = (flag.flag.effect, &source)
                 && !is_default(&flag, &value)
             {
-                return Err(CliError::Refused { name: describe(&flag, source.as_ref()), reason });
+                return Err(CliError::Refused {
+                    name: describe(&flag, source.as_ref()),
+                    reason,
+                });
             }
             if let Some(source) = source {
                 read.sources.insert(flag.name.clone(), source);
@@ -54,8 +72,13 @@ impl Values {
     pub fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
         for flag in of_role(self.role) {
-            if let (Effect::NoEffect(reason), Some(source)) = (flag.flag.effect, self.sources.get(&flag.name)) {
-                notices.push(format!("{} has no effect: {reason}", describe(&flag, Some(source))));
+            if let (Effect::NoEffect(reason), Some(source)) =
+                (flag.flag.effect, self.sources.get(&flag.name))
+            {
+                notices.push(format!(
+                    "{} has no effect: {reason}",
+                    describe(&flag, Some(source))
+                ));
             }
         }
         notices
@@ -103,7 +126,10 @@ impl Values {
     }
 
     pub fn optional_port(&self, name: &'static str) -> Result<Option<u16>, CliError> {
-        self.optional_uint(name)?.map(u16::try_from).transpose().map_err(|_| CliError::Table(name))
+        self.optional_uint(name)?
+            .map(u16::try_from)
+            .transpose()
+            .map_err(|_| CliError::Table(name))
     }
 
     pub fn duration(&self, name: &'static str) -> Result<Duration, CliError> {
@@ -139,8 +165,17 @@ impl Values {
 
 /// The texts given for a flag and their source; `None` as source is the default. What is set to nothing is not set: templates, compose
 /// files and unit files leave `--x=` and `X=` behind.
-fn find(flag: &RoleFlag, matches: &ArgMatches, environment: Environment) -> Option<(Vec<String>, Option<Source>)> {
-    let given: Vec<String> = matches.get_many(&flag.name).into_iter().flatten().cloned().collect();
+fn find(
+    flag: &RoleFlag,
+    matches: &ArgMatches,
+    environment: Environment,
+) -> Option<(Vec<String>, Option<Source>)> {
+    let given: Vec<String> = matches
+        .get_many(&flag.name)
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
     if given.iter().any(|text| !text.is_empty()) {
         return Some((given, Some(Source::CommandLine)));
     }
@@ -167,10 +202,15 @@ fn describe(flag: &RoleFlag, source: Option<&Source>) -> String {
 /// The role's subcommand as clap sees it; its help is `brief` for `-h`. Every value is text to clap: types, defaults and environment
 /// are read from the table.
 pub fn command(role: Role, brief: bool) -> Command {
-    let mut command = Command::new(role.name()).about(role.about()).args_override_self(true);
+    let mut command = Command::new(role.name())
+        .about(role.about())
+        .args_override_self(true);
     let brief = brief && super::help::is_long(role);
     if brief {
-        let all = format!("`starling {} --help` shows all, and their environment variables.", role.name());
+        let all = format!(
+            "`starling {} --help` shows all, and their environment variables.",
+            role.name()
+        );
         command = command.after_help(format!("These are the common options; {all}"));
     }
     let mut flags = of_role(role);
@@ -182,11 +222,23 @@ pub fn command(role: Role, brief: bool) -> Command {
     });
     for flag in flags {
         let hidden = flag.flag.hidden || (brief && !super::help::is_common(&flag));
-        let mut arg = Arg::new(flag.name.clone()).long(flag.name.clone()).help(super::help::line(&flag, brief)).hide(hidden);
-        arg = arg.value_name(flag.flag.kind.placeholder()).help_heading(super::help::heading(&flag)).aliases(flag.flag.aliases);
+        let mut arg = Arg::new(flag.name.clone())
+            .long(flag.name.clone())
+            .help(super::help::line(&flag, brief))
+            .hide(hidden);
+        arg = arg
+            .value_name(flag.flag.kind.placeholder())
+            .help_heading(super::help::heading(&flag))
+            .aliases(flag.flag.aliases);
         arg = match flag.flag.kind {
-            Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-            Kind::List => arg.num_args(1).action(ArgAction::Append).allow_hyphen_values(true),
+            Kind::Bool => arg
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true"),
+            Kind::List => arg
+                .num_args(1)
+                .action(ArgAction::Append)
+                .allow_hyphen_values(true),
             _ => arg.num_args(1).allow_hyphen_values(true),
         };
         command = command.arg(arg);
@@ -198,7 +250,14 @@ pub fn command(role: Role, brief: bool) -> Command {
 pub fn with_double_dashes(role: Role, argv: impl IntoIterator<Item = String>) -> Vec<String> {
     let names: Vec<String> = of_role(role)
         .into_iter()
-        .flat_map(|flag| flag.flag.aliases.iter().map(|alias| alias.to_string()).chain([flag.name]).collect::<Vec<_>>())
+        .flat_map(|flag| {
+            flag.flag
+                .aliases
+                .iter()
+                .map(|alias| alias.to_string())
+                .chain([flag.name])
+                .collect::<Vec<_>>()
+        })
         .collect();
     let known = |name: &str| names.iter().any(|other| other == name);
     argv.into_iter()
@@ -211,7 +270,12 @@ pub fn with_double_dashes(role: Role, argv: impl IntoIterator<Item = String>) ->
 
 /// The flag whose name is nearest to an unknown one, if any is near.
 pub fn nearest(role: Role, unknown: &str) -> Option<String> {
-    let unknown = unknown.trim_start_matches('-').split('=').next().unwrap_or_default().to_lowercase();
+    let unknown = unknown
+        .trim_start_matches('-')
+        .split('=')
+        .next()
+        .unwrap_or_default()
+        .to_lowercase();
     of_role(role)
         .into_iter()
         .filter(|flag| !flag.flag.hidden)

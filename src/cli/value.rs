@@ -20,7 +20,10 @@ impl Secret {
     /// The 32 bytes of the key, with or without 0x; `None` if it is anything else.
     pub fn bytes(&self) -> Option<[u8; 32]> {
         let text = self.0.trim();
-        hex::decode(text.strip_prefix("0x").unwrap_or(text)).ok()?.try_into().ok()
+        hex::decode(text.strip_prefix("0x").unwrap_or(text))
+            .ok()?
+            .try_into()
+            .ok()
     }
 }
 
@@ -47,28 +50,51 @@ pub enum Value {
 pub fn read(kind: Kind, given: &[String]) -> Result<Value, String> {
     let last = given.last().map(String::as_str).unwrap_or_default();
     match kind {
-        Kind::Bool => parse_bool(last).map(Value::Bool).ok_or_else(|| "true or false".into()),
+        Kind::Bool => parse_bool(last)
+            .map(Value::Bool)
+            .ok_or_else(|| "true or false".into()),
         Kind::Text | Kind::Path => Ok(Value::Text(last.to_string())),
-        Kind::Url => match ["http://", "https://", "ws://", "wss://"].iter().any(|scheme| last.starts_with(scheme)) {
+        Kind::Url => match ["http://", "https://", "ws://", "wss://"]
+            .iter()
+            .any(|scheme| last.starts_with(scheme))
+        {
             true => Ok(Value::Text(last.to_string())),
             false => Err("a URL that begins with http://, https://, ws:// or wss://".into()),
         },
-        Kind::Ip => last.parse::<std::net::IpAddr>().map(|ip| Value::Text(ip.to_string())).map_err(|_| "an IP address".into()),
-        Kind::Port => last.parse::<u16>().map(|port| Value::Uint(port.into())).map_err(|_| "a port from 0 to 65535".into()),
-        Kind::Uint => last.parse().map(Value::Uint).map_err(|_| "a whole number that is not negative".into()),
+        Kind::Ip => last
+            .parse::<std::net::IpAddr>()
+            .map(|ip| Value::Text(ip.to_string()))
+            .map_err(|_| "an IP address".into()),
+        Kind::Port => last
+            .parse::<u16>()
+            .map(|port| Value::Uint(port.into()))
+            .map_err(|_| "a port from 0 to 65535".into()),
+        Kind::Uint => last
+            .parse()
+            .map(Value::Uint)
+            .map_err(|_| "a whole number that is not negative".into()),
         Kind::Float => match last.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Value::Float(number)),
             _ => Err("a number".into()),
         },
-        Kind::Duration => {
-            parse_duration(last).map(Value::Duration).ok_or_else(|| "a duration such as 300ms, 1.5s or 1h0m0s".into())
-        }
-        Kind::Size => parse_size(last).map(Value::Uint).ok_or_else(|| "a size such as 20GB, 512MB or 1GiB".into()),
+        Kind::Duration => parse_duration(last)
+            .map(Value::Duration)
+            .ok_or_else(|| "a duration such as 300ms, 1.5s or 1h0m0s".into()),
+        Kind::Size => parse_size(last)
+            .map(Value::Uint)
+            .ok_or_else(|| "a size such as 20GB, 512MB or 1GiB".into()),
         Kind::List => {
-            let items = given.iter().flat_map(|text| text.split(',')).map(str::trim).filter(|item| !item.is_empty());
+            let items = given
+                .iter()
+                .flat_map(|text| text.split(','))
+                .map(str::trim)
+                .filter(|item| !item.is_empty());
             Ok(Value::List(items.map(str::to_string).collect()))
         }
-        Kind::Choice(choices) => match choices.iter().find(|choice| choice.eq_ignore_ascii_case(last)) {
+        Kind::Choice(choices) => match choices
+            .iter()
+            .find(|choice| choice.eq_ignore_ascii_case(last))
+        {
             Some(choice) => Ok(Value::Text(choice.to_string())),
             None => Err(format!("one of {}", choices.join(", "))),
         },
@@ -101,19 +127,29 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     while !rest.is_empty() {
         let number_len = rest.find(|c: char| c != '.' && !c.is_ascii_digit())?;
         let (number, tail) = rest.split_at(number_len);
-        let unit_len = tail.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(tail.len());
+        let unit_len = tail
+            .find(|c: char| c == '.' || c.is_ascii_digit())
+            .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_len);
         nanos = nanos.checked_add(in_nanos(number, unit)?)?;
         rest = tail;
     }
     // Go's durations are 64-bit nanoseconds.
-    let nanos = u64::try_from(nanos).ok().filter(|nanos| *nanos <= i64::MAX as u64)?;
-    Some(if negative { Duration::ZERO } else { Duration::from_nanos(nanos) })
+    let nanos = u64::try_from(nanos)
+        .ok()
+        .filter(|nanos| *nanos <= i64::MAX as u64)?;
+    Some(if negative {
+        Duration::ZERO
+    } else {
+        Duration::from_nanos(nanos)
+    })
 }
 
 /// Bytes: a whole number, and a unit if it is not bytes.
 fn parse_size(text: &str) -> Option<u64> {
-    let unit = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(unit);
     let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -144,10 +180,18 @@ fn in_nanos(number: &str, unit: &str) -> Option<u128> {
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
         return None;
     }
-    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let whole: u128 = if whole.is_empty() {
+        0
+    } else {
+        whole.parse().ok()?
+    };
     // Digits beyond the 18th are below a nanosecond whatever the unit.
     let fraction = &fraction[..fraction.len().min(18)];
-    let part = if fraction.is_empty() { 0 } else { fraction.parse::<u128>().ok()? * scale / 10u128.pow(fraction.len() as u32) };
+    let part = if fraction.is_empty() {
+        0
+    } else {
+        fraction.parse::<u128>().ok()? * scale / 10u128.pow(fraction.len() as u32)
+    };
     whole.checked_mul(scale)?.checked_add(part)
 }
 
@@ -158,31 +202,69 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in
-            [("0", 0), ("20GB", 20_000_000_000), ("512 mb", 512_000_000), ("1GiB", 1 << 30), ("3tib", 3 << 40), ("7B", 7)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("20GB", 20_000_000_000),
+            ("512 mb", 512_000_000),
+            ("1GiB", 1 << 30),
+            ("3tib", 3 << 40),
+            ("7B", 7),
+        ] {
             assert_eq!(parse_size(text), Some(bytes), "{text}");
         }
-        for wrong in ["", "GB", "-1", "1.5GB", "20G B", "20 furlongs", "99999999999TB"] {
+        for wrong in [
+            "",
+            "GB",
+            "-1",
+            "1.5GB",
+            "20G B",
+            "20 furlongs",
+            "99999999999TB",
+        ] {
             assert_eq!(parse_size(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn go_durations() {
-        for (text, millis) in [("300ms", 300), ("1.5s", 1_500), ("1h0m0s", 3_600_000), ("6m24s", 384_000), ("0", 0), ("-5s", 0)] {
-            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
+        for (text, millis) in [
+            ("300ms", 300),
+            ("1.5s", 1_500),
+            ("1h0m0s", 3_600_000),
+            ("6m24s", 384_000),
+            ("0", 0),
+            ("-5s", 0),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Some(Duration::from_millis(millis)),
+                "{text}"
+            );
         }
         assert_eq!(parse_duration("1.5us"), Some(Duration::from_nanos(1_500)));
-        for text in ["", "5", "s", "1x", "1.2.3s", ".s", "1s ", "--1s", "9999999999h"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            "1x",
+            "1.2.3s",
+            ".s",
+            "1s ",
+            "--1s",
+            "9999999999h",
+        ] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 
     #[test]
     fn a_secret_is_not_shown() {
-        let secret = Secret::new("0x59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d");
-        assert_eq!(format!("{:?}", Value::Secret(secret.clone())), "Secret(Secret(…))");
+        let secret =
+            Secret::new("0x59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d");
+        assert_eq!(
+            format!("{:?}", Value::Secret(secret.clone())),
+            "Secret(Secret(…))"
+        );
         assert_eq!(secret.bytes().map(|bytes| bytes[0]), Some(0x59));
         assert_eq!(Secret::new("0x12").bytes(), None);
     }
@@ -190,7 +272,10 @@ mod tests {
     #[test]
     fn lists_are_repeated_or_comma_separated() {
         let given = ["a, b".to_string(), "c,".to_string()];
-        assert_eq!(read(Kind::List, &given), Ok(Value::List(vec!["a".into(), "b".into(), "c".into()])));
+        assert_eq!(
+            read(Kind::List, &given),
+            Ok(Value::List(vec!["a".into(), "b".into(), "c".into()]))
+        );
     }
 
     proptest! {

@@ -29,7 +29,10 @@ pub struct Account {
 }
 
 pub fn all() -> Vec<Account> {
-    let account = |key: &str| Account { address: address_of(key).unwrap_or_default(), private_key: format!("0x{key}") };
+    let account = |key: &str| Account {
+        address: address_of(key).unwrap_or_default(),
+        private_key: format!("0x{key}"),
+    };
     KEYS.into_iter().map(account).collect()
 }
 
@@ -46,7 +49,10 @@ pub fn batcher() -> Address {
 /// The address of a private key in hex, with or without 0x; `None` if it is no key.
 pub fn address_of(key: &str) -> Option<Address> {
     let bytes = hex::decode(key.trim().trim_start_matches("0x")).ok()?;
-    let public = SecretKey::from_slice(&bytes).ok()?.public_key(SECP256K1).serialize_uncompressed();
+    let public = SecretKey::from_slice(&bytes)
+        .ok()?
+        .public_key(SECP256K1)
+        .serialize_uncompressed();
     Some(Address::from_slice(&keccak256(&public[1..])[12..]))
 }
 
@@ -58,12 +64,28 @@ mod tests {
     #[test]
     fn the_accounts_are_the_ones_everybody_knows() {
         let accounts = all();
-        assert_eq!(accounts[0].address, address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266"));
-        assert_eq!(accounts[1].address, address!("70997970C51812dc3A010C7d01b50e0d17dc79C8"));
-        assert_eq!(accounts[2].address, address!("3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"));
-        assert_eq!(accounts[5].address, address!("9965507D1a55bcC2695C58ba16FB37d819B0A4dc"));
-        assert_eq!(accounts[9].address, address!("a0Ee7A142d267C1f36714E4a8F75612F20a79720"));
-        let unique: std::collections::HashSet<_> = accounts.iter().map(|account| account.address).collect();
+        assert_eq!(
+            accounts[0].address,
+            address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266")
+        );
+        assert_eq!(
+            accounts[1].address,
+            address!("70997970C51812dc3A010C7d01b50e0d17dc79C8")
+        );
+        assert_eq!(
+            accounts[2].address,
+            address!("3C44CdDdB6a900fa2b585dd299e03d12FA4293BC")
+        );
+        assert_eq!(
+            accounts[5].address,
+            address!("9965507D1a55bcC2695C58ba16FB37d819B0A4dc")
+        );
+        assert_eq!(
+            accounts[9].address,
+            address!("a0Ee7A142d267C1f36714E4a8F75612F20a79720")
+        );
+        let unique: std::collections::HashSet<_> =
+            accounts.iter().map(|account| account.address).collect();
         assert!(unique.len() == 10 && !unique.contains(&Address::ZERO));
     }
 }

@@ -61,7 +61,9 @@ pub enum DirectoryError {
     Genesis(#[from] BuildError),
     #[error(transparent)]
     Given(#[from] GivenError),
-    #[error("no key of {0}, who signs blocks by the L1's SystemConfig, is known; give --p2p.sequencer.key.path")]
+    #[error(
+        "no key of {0}, who signs blocks by the L1's SystemConfig, is known; give --p2p.sequencer.key.path"
+    )]
     NoSequencerKey(Address),
     #[error("--p2p.sequencer.key.path: {reason}")]
     SequencerKey { reason: String },
@@ -125,15 +127,33 @@ pub struct Directory {
 
 impl Directory {
     /// Makes a new network, or finds the one that is there. `program` is the first word of every command line.
-    pub fn open(config: &DevnetConfig, program: &str, verbosity: u8) -> Result<Self, DirectoryError> {
+    pub fn open(
+        config: &DevnetConfig,
+        program: &str,
+        verbosity: u8,
+    ) -> Result<Self, DirectoryError> {
         let (path, temporary) = match &config.datadir {
             Some(path) => {
-                fs::create_dir_all(path).map_err(|error| DirectoryError::Io { path: path.clone(), error })?;
-                (fs::canonicalize(path).map_err(|error| DirectoryError::Io { path: path.clone(), error })?, None)
+                fs::create_dir_all(path).map_err(|error| DirectoryError::Io {
+                    path: path.clone(),
+                    error,
+                })?;
+                (
+                    fs::canonicalize(path).map_err(|error| DirectoryError::Io {
+                        path: path.clone(),
+                        error,
+                    })?,
+                    None,
+                )
             }
             None => {
-                let made = tempfile::Builder::new().prefix("starling-devnet-").tempdir();
-                let made = made.map_err(|error| DirectoryError::Io { path: std::env::temp_dir(), error })?;
+                let made = tempfile::Builder::new()
+                    .prefix("starling-devnet-")
+                    .tempdir();
+                let made = made.map_err(|error| DirectoryError::Io {
+                    path: std::env::temp_dir(),
+                    error,
+                })?;
                 (made.path().to_path_buf(), Some(made))
             }
         };
@@ -146,24 +166,57 @@ impl Directory {
         // Written at every start: networks made by an earlier version lack it.
         write_l1_config(&path)?;
         let earlier = earlier(&path);
-        let ports =
-            |name: &str, ports: &mut Ports| ports.of_node(earlier.iter().find(|node| node.name == name).map(NodePorts::of));
-        let l1_block_time = config.l1_block_time.or_else(|| kept_period(&earlier)).unwrap_or(DEFAULT_L1_BLOCK_TIME);
+        let ports = |name: &str, ports: &mut Ports| {
+            ports.of_node(
+                earlier
+                    .iter()
+                    .find(|node| node.name == name)
+                    .map(NodePorts::of),
+            )
+        };
+        let l1_block_time = config
+            .l1_block_time
+            .or_else(|| kept_period(&earlier))
+            .unwrap_or(DEFAULT_L1_BLOCK_TIME);
 
         let mut taken = Ports::new(config.base_port);
-        let builder = Builder { path: &path, program, log_level: &config.log_level, verbosity, l1_block_time };
+        let builder = Builder {
+            path: &path,
+            program,
+            log_level: &config.log_level,
+            verbosity,
+            l1_block_time,
+        };
         let l1_ports = ports("l1", &mut taken)?;
-        let names = std::iter::once((Role::Sequencer, "sequencer".to_string()))
-            .chain((1..=config.replicas).map(|number| (Role::Replica, format!("replica-{number}"))));
+        let names = std::iter::once((Role::Sequencer, "sequencer".to_string())).chain(
+            (1..=config.replicas).map(|number| (Role::Replica, format!("replica-{number}"))),
+        );
         let mut members = Vec::new();
         for (role, name) in names {
-            members.push(Member { peer: builder.peer(&name)?, ports: ports(&name, &mut taken)?, role, name });
+            members.push(Member {
+                peer: builder.peer(&name)?,
+                ports: ports(&name, &mut taken)?,
+                role,
+                name,
+            });
         }
         let mut nodes = vec![builder.l1(&l1_ports)];
-        nodes.extend(members.iter().map(|member| builder.l2(member, &members, &l1_ports)));
+        nodes.extend(
+            members
+                .iter()
+                .map(|member| builder.l2(member, &members, &l1_ports)),
+        );
         let rollup = read_rollup(&path)?;
         let given = config.files.is_some();
-        Ok(Self { path, _lock: lock, temporary, resumed, given, rollup, nodes })
+        Ok(Self {
+            path,
+            _lock: lock,
+            temporary,
+            resumed,
+            given,
+            rollup,
+            nodes,
+        })
     }
 
     /// Says where the network lives, and with which command lines it is started.
@@ -179,7 +232,9 @@ impl Directory {
                 "both chains begin now: {L1_GENESIS}, {L2_GENESIS} and {ROLLUP} there hold the new times and hashes (L2 {})",
                 self.rollup.genesis.l2.hash
             ),
-            (true, true) => println!("it goes on with the genesis files and the {ROLLUP} that are there, not with those given"),
+            (true, true) => println!(
+                "it goes on with the genesis files and the {ROLLUP} that are there, not with those given"
+            ),
             (false, _) => {}
         }
         println!();
@@ -204,14 +259,41 @@ impl Directory {
     }
 
     /// Writes `devnet.json`, whole or not at all. Takes the nodes that run and their process ids.
-    pub fn write_description<'a>(&self, running: impl IntoIterator<Item = (&'a NodePlan, u32)>) -> Result<(), DirectoryError> {
+    pub fn write_description<'a>(
+        &self,
+        running: impl IntoIterator<Item = (&'a NodePlan, u32)>,
+    ) -> Result<(), DirectoryError> {
         let entry = |(node, pid): (&NodePlan, u32)| {
-            let NodePlan { name, role, command, http, ws, metrics, p2p, .. } = node.clone();
-            NodeEntry { name, role, pid, command, http, ws, metrics, p2p }
+            let NodePlan {
+                name,
+                role,
+                command,
+                http,
+                ws,
+                metrics,
+                p2p,
+                ..
+            } = node.clone();
+            NodeEntry {
+                name,
+                role,
+                pid,
+                command,
+                http,
+                ws,
+                metrics,
+                p2p,
+            }
         };
-        let account = |account: accounts::Account| AccountEntry { address: account.address, private_key: account.private_key };
+        let account = |account: accounts::Account| AccountEntry {
+            address: account.address,
+            private_key: account.private_key,
+        };
         let description = Description {
-            chain_ids: ChainIds { l1: self.rollup.l1_chain_id, l2: self.rollup.l2_chain_id },
+            chain_ids: ChainIds {
+                l1: self.rollup.l1_chain_id,
+                l2: self.rollup.l2_chain_id,
+            },
             contracts: Contracts {
                 portal: self.rollup.deposit_contract_address,
                 system_config: self.rollup.l1_system_config_address,
@@ -219,7 +301,8 @@ impl Directory {
             nodes: running.into_iter().map(entry).collect(),
             accounts: accounts::all().into_iter().map(account).collect(),
         };
-        let text = serde_json::to_string_pretty(&description).map_err(|error| self.damaged(DESCRIPTION, error))?;
+        let text = serde_json::to_string_pretty(&description)
+            .map_err(|error| self.damaged(DESCRIPTION, error))?;
         write(&self.path, DESCRIPTION, &text, 0o644)
     }
 
@@ -233,7 +316,10 @@ impl Directory {
     }
 
     fn damaged(&self, file: &str, reason: impl ToString) -> DirectoryError {
-        DirectoryError::Damaged { path: self.path.join(file), reason: reason.to_string() }
+        DirectoryError::Damaged {
+            path: self.path.join(file),
+            reason: reason.to_string(),
+        }
     }
 }
 
@@ -243,14 +329,20 @@ fn lock(path: &Path) -> Result<Lock, DirectoryError> {
         check_empty(path)?;
     }
     Lock::take(path).map_err(|error| match error {
-        StoreError::Locked { pid } => DirectoryError::Running { path: path.to_path_buf(), pid },
+        StoreError::Locked { pid } => DirectoryError::Running {
+            path: path.to_path_buf(),
+            pid,
+        },
         error => DirectoryError::Lock(error),
     })
 }
 
 /// Nothing is there but perhaps the lock.
 fn check_empty(path: &Path) -> Result<(), DirectoryError> {
-    let mut entries = fs::read_dir(path).map_err(|error| DirectoryError::Io { path: path.to_path_buf(), error })?;
+    let mut entries = fs::read_dir(path).map_err(|error| DirectoryError::Io {
+        path: path.to_path_buf(),
+        error,
+    })?;
     match entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == Lock::NAME)) {
         true => Ok(()),
         false => Err(DirectoryError::Foreign(path.to_path_buf())),
@@ -263,14 +355,23 @@ fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     // Read before anything is written: a directory that is left behind half-made helps nobody.
     let given = config.files.as_ref().map(Given::read).transpose()?;
     let signer = given.as_ref().map(Given::signer).transpose()?;
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| DirectoryError::Clock)?.as_secs();
-    let given = given.map(|given| given.files(time, config.l2_block_time)).transpose()?;
+    let time = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_err(|_| DirectoryError::Clock)?
+        .as_secs();
+    let given = given
+        .map(|given| given.files(time, config.l2_block_time))
+        .transpose()?;
     let sequencer = sequencer_key(path, config.sequencer_key.as_deref(), signer)?;
     let files = match given {
         Some(files) => files,
         None => {
             let l2_block_time = config.l2_block_time.unwrap_or(DEFAULT_L2_BLOCK_TIME);
-            genesis::build(&Plan { time, l2_block_time, sequencer })?
+            genesis::build(&Plan {
+                time,
+                l2_block_time,
+                sequencer,
+            })?
         }
     };
     write(path, L1_GENESIS, &format!("{:#}", files.l1_genesis), 0o644)?;
@@ -280,28 +381,45 @@ fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
 
 /// Puts the sequencer's key into its file and gives its address: the key that was given, that of the development account which the
 /// L1 names, or a new one.
-fn sequencer_key(path: &Path, given: Option<&Path>, signer: Option<Address>) -> Result<Address, DirectoryError> {
+fn sequencer_key(
+    path: &Path,
+    given: Option<&Path>,
+    signer: Option<Address>,
+) -> Result<Address, DirectoryError> {
     const FILE: &str = "sequencer.key";
     let key = match (given, signer) {
         (Some(file), _) => {
-            let text = fs::read_to_string(file).map_err(|error| DirectoryError::Io { path: file.to_path_buf(), error })?;
+            let text = fs::read_to_string(file).map_err(|error| DirectoryError::Io {
+                path: file.to_path_buf(),
+                error,
+            })?;
             Some(text.trim().trim_start_matches("0x").to_owned())
         }
         (None, Some(signer)) => {
-            let account = accounts::all().into_iter().find(|account| account.address == signer);
-            let key = account.ok_or(DirectoryError::NoSequencerKey(signer))?.private_key;
+            let account = accounts::all()
+                .into_iter()
+                .find(|account| account.address == signer);
+            let key = account
+                .ok_or(DirectoryError::NoSequencerKey(signer))?
+                .private_key;
             Some(key.trim_start_matches("0x").to_owned())
         }
         (None, None) => None,
     };
     let refused = |reason: String| DirectoryError::SequencerKey { reason };
     let Some(key) = key else {
-        let damaged = || DirectoryError::Damaged { path: path.join(FILE), reason: "it is no key".into() };
+        let damaged = || DirectoryError::Damaged {
+            path: path.join(FILE),
+            reason: "it is no key".into(),
+        };
         return accounts::address_of(&new_key(path, FILE)?).ok_or_else(damaged);
     };
-    let address = accounts::address_of(&key).ok_or_else(|| refused("the file holds no key of 32 bytes in hex".into()))?;
+    let address = accounts::address_of(&key)
+        .ok_or_else(|| refused("the file holds no key of 32 bytes in hex".into()))?;
     if let Some(signer) = signer.filter(|signer| *signer != address) {
-        return Err(refused(format!("the key is that of {address}, and the L1's SystemConfig names {signer}")));
+        return Err(refused(format!(
+            "the key is that of {address}, and the L1's SystemConfig names {signer}"
+        )));
     }
     write(path, FILE, &key, 0o600)?;
     Ok(address)
@@ -310,15 +428,26 @@ fn sequencer_key(path: &Path, given: Option<&Path>, signer: Option<Address>) -> 
 /// Writes the L1's chain config beside its genesis.
 fn write_l1_config(path: &Path) -> Result<(), DirectoryError> {
     let file = path.join(L1_GENESIS);
-    let damaged = |reason: String| DirectoryError::Damaged { path: file.clone(), reason };
+    let damaged = |reason: String| DirectoryError::Damaged {
+        path: file.clone(),
+        reason,
+    };
     let text = fs::read_to_string(&file).map_err(|error| damaged(error.to_string()))?;
     let genesis = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-    write(path, L1_CHAIN_CONFIG, &format!("{:#}", l1_config::of_genesis(&genesis)), 0o644)
+    write(
+        path,
+        L1_CHAIN_CONFIG,
+        &format!("{:#}", l1_config::of_genesis(&genesis)),
+        0o644,
+    )
 }
 
 fn read_rollup(path: &Path) -> Result<RollupConfig, DirectoryError> {
     let file = path.join(ROLLUP);
-    let damaged = |reason: String| DirectoryError::Damaged { path: file.clone(), reason };
+    let damaged = |reason: String| DirectoryError::Damaged {
+        path: file.clone(),
+        reason,
+    };
     let text = fs::read_to_string(&file).map_err(|error| damaged(error.to_string()))?;
     RollupConfig::from_json(&text).map_err(|error| damaged(error.to_string()))
 }
@@ -327,7 +456,10 @@ fn read_rollup(path: &Path) -> Result<RollupConfig, DirectoryError> {
 fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     let kept = read_rollup(path)?.block_time;
     match config.l2_block_time {
-        Some(wanted) if wanted != kept => Err(DirectoryError::BlockTime { path: path.to_path_buf(), kept }),
+        Some(wanted) if wanted != kept => Err(DirectoryError::BlockTime {
+            path: path.to_path_buf(),
+            kept,
+        }),
         _ => Ok(()),
     }
 }
@@ -335,26 +467,38 @@ fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> 
 /// The nodes as the last run described them; none if it described none.
 fn earlier(path: &Path) -> Vec<NodeEntry> {
     let text = fs::read_to_string(path.join(DESCRIPTION)).unwrap_or_default();
-    serde_json::from_str::<Description>(&text).map(|description| description.nodes).unwrap_or_default()
+    serde_json::from_str::<Description>(&text)
+        .map(|description| description.nodes)
+        .unwrap_or_default()
 }
 
 /// The L1's block time in the last run.
 fn kept_period(earlier: &[NodeEntry]) -> Option<u64> {
     let command = &earlier.iter().find(|node| node.role == Role::L1)?.command;
-    command.iter().find_map(|word| word.strip_prefix("--dev.period=")?.parse().ok())
+    command
+        .iter()
+        .find_map(|word| word.strip_prefix("--dev.period=")?.parse().ok())
 }
 
 impl NodePlan {
     /// What runs it, as a shell takes it.
     pub fn command_line(&self) -> String {
-        self.command.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
+        self.command
+            .iter()
+            .map(|word| shell_word(word))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
 /// A word as a shell reads it back.
 fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
-    if word.chars().all(plain) { word.to_string() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    if word.chars().all(plain) {
+        word.to_string()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 /// A key in a file that only its owner reads; the one that is there, if there is one.
@@ -363,8 +507,12 @@ fn new_key(path: &Path, name: &str) -> Result<String, DirectoryError> {
     match fs::read_to_string(&file) {
         Ok(key) => Ok(key.trim().to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let key =
-                key::Tool::Generate.run("").map_err(|error| DirectoryError::Damaged { path: file, reason: error.to_string() })?;
+            let key = key::Tool::Generate
+                .run("")
+                .map_err(|error| DirectoryError::Damaged {
+                    path: file,
+                    reason: error.to_string(),
+                })?;
             write(path, name, &key, 0o600)?;
             Ok(key)
         }
@@ -377,13 +525,21 @@ fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), Dire
     let path = directory.join(name);
     let beside = directory.join(format!(".{name}.new"));
     let written = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&beside)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode)
+            .open(&beside)?;
         file.write_all(text.as_bytes())?;
         file.write_all(b"\n")?;
         file.sync_all()?;
         fs::rename(&beside, &path)
     };
-    written().map_err(|error| DirectoryError::Io { path: path.clone(), error })
+    written().map_err(|error| DirectoryError::Io {
+        path: path.clone(),
+        error,
+    })
 }
 
 /// An L2 node before its command line is written.
@@ -414,9 +570,14 @@ impl Builder<'_> {
     fn peer(&self, name: &str) -> Result<String, DirectoryError> {
         let file = format!("{name}.p2p-key");
         let key = new_key(self.path, &file)?;
-        let damaged = |reason: String| DirectoryError::Damaged { path: self.path.join(&file), reason };
+        let damaged = |reason: String| DirectoryError::Damaged {
+            path: self.path.join(&file),
+            reason,
+        };
         let bytes = hex::decode(&key).map_err(|error| damaged(error.to_string()))?;
-        key::peer_id(&bytes).map(|id| id.to_string()).map_err(|error| damaged(error.to_string()))
+        key::peer_id(&bytes)
+            .map(|id| id.to_string())
+            .map_err(|error| damaged(error.to_string()))
     }
 
     fn l1(&self, ports: &NodePorts) -> NodePlan {
@@ -445,18 +606,28 @@ impl Builder<'_> {
         command.extend(self.rpc(ports));
         // Everything there is: nobody else reaches these ports.
         command.extend(["http", "ws"].map(|end| format!("--{end}.api=eth,net,web3,txpool,opp2p")));
-        let others = members.iter().filter(|other| other.name != member.name).map(Member::multiaddr).collect::<Vec<_>>();
+        let others = members
+            .iter()
+            .filter(|other| other.name != member.name)
+            .map(Member::multiaddr)
+            .collect::<Vec<_>>();
         command.extend([
             "--p2p.listen.ip=127.0.0.1".into(),
             format!("--p2p.listen.tcp={}", ports.p2p),
             // Everybody is told of everybody.
             "--p2p.no-discovery".into(),
-            format!("--p2p.priv.path={}", self.file(&format!("{}.p2p-key", member.name))),
+            format!(
+                "--p2p.priv.path={}",
+                self.file(&format!("{}.p2p-key", member.name))
+            ),
         ]);
         if !others.is_empty() {
             command.push(format!("--p2p.static={}", others.join(",")));
         }
-        match (member.role, members.iter().find(|other| other.role == Role::Sequencer)) {
+        match (
+            member.role,
+            members.iter().find(|other| other.role == Role::Sequencer),
+        ) {
             (Role::Replica, Some(sequencer)) => command.extend([
                 format!("--rollup.sequencerhttp={}", sequencer.ports.http_url()),
                 // Wallets that send several transactions here ask here for the next nonce.
@@ -475,7 +646,14 @@ impl Builder<'_> {
             format!("--metrics.port={}", ports.metrics),
             format!("--log.level={}", self.log_level),
         ]);
-        self.plan(&member.name, member.role, L2_GENESIS, command, ports, Some(member.multiaddr()))
+        self.plan(
+            &member.name,
+            member.role,
+            L2_GENESIS,
+            command,
+            ports,
+            Some(member.multiaddr()),
+        )
     }
 
     fn plan(
@@ -503,7 +681,11 @@ impl Builder<'_> {
     }
 
     fn command(&self, role: &str, name: &str) -> Vec<String> {
-        vec![self.program.to_string(), role.to_string(), format!("--datadir={}", self.file(name))]
+        vec![
+            self.program.to_string(),
+            role.to_string(),
+            format!("--datadir={}", self.file(name)),
+        ]
     }
 
     fn rpc(&self, ports: &NodePorts) -> [String; 6] {

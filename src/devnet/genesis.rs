@@ -34,17 +34,27 @@ const BEACON_ROOTS: Address = address!("000F3df6D732807Ef1319fB7B8bB8522d0Beac02
 const BLOCK_HASHES: Address = address!("0000F90827F1C53a10cb7A02335B175320002935");
 
 /// Storage slot of a proxy's admin (EIP-1967).
-const PROXY_ADMIN_SLOT: B256 = b256!("b53127684a568b3173ae13b9f8a6016e243e63b6e8ee1178d6a717850b5d6103");
+const PROXY_ADMIN_SLOT: B256 =
+    b256!("b53127684a568b3173ae13b9f8a6016e243e63b6e8ee1178d6a717850b5d6103");
 
 /// Who sends L1 attributes, and may switch the gas price oracle on (specs: deposits).
 pub const DEPOSITOR: Address = address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001");
 
 const GAS_LIMIT: u64 = 60_000_000;
 const L1_GAS_LIMIT: u64 = 30_000_000;
-const FEE_SCALARS: FeeScalars = FeeScalars { base_fee: 1_368, blob_base_fee: 810_949 };
-const EIP1559: Eip1559Params = Eip1559Params { denominator: 250, elasticity: 6 };
-const CONSTANTS: ChainOpConfig =
-    ChainOpConfig { eip1559_elasticity: 6, eip1559_denominator: 50, eip1559_denominator_canyon: Some(250) };
+const FEE_SCALARS: FeeScalars = FeeScalars {
+    base_fee: 1_368,
+    blob_base_fee: 810_949,
+};
+const EIP1559: Eip1559Params = Eip1559Params {
+    denominator: 250,
+    elasticity: 6,
+};
+const CONSTANTS: ChainOpConfig = ChainOpConfig {
+    eip1559_elasticity: 6,
+    eip1559_denominator: 50,
+    eip1559_denominator_canyon: Some(250),
+};
 const INITIAL_BASE_FEE: &str = "0x3b9aca00";
 
 #[derive(Debug, thiserror::Error)]
@@ -82,8 +92,12 @@ pub struct Files {
 pub fn build(plan: &Plan) -> Result<Files, BuildError> {
     let l1_genesis = l1_genesis(plan)?;
     let l2_genesis = l2_genesis(plan)?;
-    let block =
-        |file: &Value| Ok::<_, BuildError>(BlockId { number: 0, hash: genesis::parse(&file.to_string())?.header.hash_slow() });
+    let block = |file: &Value| {
+        Ok::<_, BuildError>(BlockId {
+            number: 0,
+            hash: genesis::parse(&file.to_string())?.header.hash_slow(),
+        })
+    };
     let rollup = RollupConfig {
         genesis: RollupGenesis {
             l1: block(&l1_genesis)?,
@@ -111,13 +125,20 @@ pub fn build(plan: &Plan) -> Result<Files, BuildError> {
         chain_op_config: Some(CONSTANTS),
         ..Default::default()
     };
-    Ok(Files { l1_genesis, l2_genesis, rollup })
+    Ok(Files {
+        l1_genesis,
+        l2_genesis,
+        rollup,
+    })
 }
 
 /// The contracts of the L1, as they stand in its genesis.
 pub fn l1_contracts(sequencer: Address) -> Result<Scratch, BuildError> {
     let mut scratch = Scratch::default();
-    scratch.deploy(PORTAL, code(include_str!("../../contracts/DepositPortal.hex"))?)?;
+    scratch.deploy(
+        PORTAL,
+        code(include_str!("../../contracts/DepositPortal.hex"))?,
+    )?;
     let words = [
         accounts::owner().into_word(),
         accounts::batcher().into_word(),
@@ -139,20 +160,37 @@ pub fn l1_contracts(sequencer: Address) -> Result<Scratch, BuildError> {
 pub fn l2_contracts() -> Result<Scratch, BuildError> {
     let mut scratch = Scratch::default();
     scratch.deploy(L1_BLOCK, code(include_str!("data/jovian-l1-block.hex"))?)?;
-    scratch.deploy(GAS_PRICE_ORACLE, code(include_str!("data/jovian-gas-price-oracle.hex"))?)?;
-    scratch.deploy(OPERATOR_FEE_VAULT, code(include_str!("data/isthmus-operator-fee-vault.hex"))?)?;
-    scratch.deploy(MESSAGE_PASSER, code(include_str!("../../contracts/MessagePasser.hex"))?)?;
+    scratch.deploy(
+        GAS_PRICE_ORACLE,
+        code(include_str!("data/jovian-gas-price-oracle.hex"))?,
+    )?;
+    scratch.deploy(
+        OPERATOR_FEE_VAULT,
+        code(include_str!("data/isthmus-operator-fee-vault.hex"))?,
+    )?;
+    scratch.deploy(
+        MESSAGE_PASSER,
+        code(include_str!("../../contracts/MessagePasser.hex"))?,
+    )?;
     scratch.deploy(BEACON_ROOTS, code(include_str!("data/eip4788.hex"))?)?;
     scratch.deploy(BLOCK_HASHES, code(include_str!("data/eip2935.hex"))?)?;
     // The oracle goes through its forks one by one, as the upgrade transactions of a living chain would take it.
     for fork in ["setEcotone()", "setFjord()", "setIsthmus()", "setJovian()"] {
-        scratch.call(DEPOSITOR, GAS_PRICE_ORACLE, U256::ZERO, Bytes::copy_from_slice(&keccak256(fork)[..4]))?;
+        scratch.call(
+            DEPOSITOR,
+            GAS_PRICE_ORACLE,
+            U256::ZERO,
+            Bytes::copy_from_slice(&keccak256(fork)[..4]),
+        )?;
     }
     Ok(scratch)
 }
 
 fn l1_genesis(plan: &Plan) -> Result<Value, BuildError> {
-    let alloc = alloc(&l1_contracts(plan.sequencer)?, &[PORTAL, SYSTEM_CONFIG, BEACON_ROOTS])?;
+    let alloc = alloc(
+        &l1_contracts(plan.sequencer)?,
+        &[PORTAL, SYSTEM_CONFIG, BEACON_ROOTS],
+    )?;
     let mut file = l1_genesis_of(L1_CHAIN_ID, alloc);
     file["timestamp"] = format!("{:#x}", plan.time).into();
     Ok(file)
@@ -163,7 +201,10 @@ pub fn l1_genesis_of(chain_id: u64, alloc: Map<String, Value>) -> Value {
     let mut config = ethereum_config(chain_id);
     config.insert("shanghaiTime".into(), 0.into());
     config.insert("cancunTime".into(), 0.into());
-    config.insert("blobSchedule".into(), json!({"cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477}}));
+    config.insert(
+        "blobSchedule".into(),
+        json!({"cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477}}),
+    );
     genesis_file(config, 0, L1_GAS_LIMIT, &Bytes::new(), alloc)
 }
 
@@ -173,7 +214,10 @@ fn l2_genesis(plan: &Plan) -> Result<Value, BuildError> {
     for key in ["shanghaiTime", "cancunTime", "pragueTime"] {
         config.insert(key.into(), 0.into());
     }
-    for fork in Fork::ALL.into_iter().filter(|fork| (Fork::Regolith..=Fork::Jovian).contains(fork) && *fork != Fork::Delta) {
+    for fork in Fork::ALL
+        .into_iter()
+        .filter(|fork| (Fork::Regolith..=Fork::Jovian).contains(fork) && *fork != Fork::Delta)
+    {
         config.insert(format!("{}Time", fork.name()), 0.into());
     }
     config.insert("optimism".into(), json!(CONSTANTS));
@@ -182,13 +226,26 @@ fn l2_genesis(plan: &Plan) -> Result<Value, BuildError> {
     extra_data.extend(EIP1559.denominator.to_be_bytes());
     extra_data.extend(EIP1559.elasticity.to_be_bytes());
     extra_data.extend(0u64.to_be_bytes());
-    let contracts = [L1_BLOCK, GAS_PRICE_ORACLE, OPERATOR_FEE_VAULT, MESSAGE_PASSER, BEACON_ROOTS, BLOCK_HASHES];
+    let contracts = [
+        L1_BLOCK,
+        GAS_PRICE_ORACLE,
+        OPERATOR_FEE_VAULT,
+        MESSAGE_PASSER,
+        BEACON_ROOTS,
+        BLOCK_HASHES,
+    ];
     let mut alloc = alloc(&l2_contracts()?, &contracts)?;
     // The published message passer is a proxy, so its storage is never empty. op-node relies on that: it encodes a block whose
     // withdrawals root is the empty one as a block before Isthmus, and its own gossip validation then refuses the block.
     let admin = accounts::owner().into_word().to_string();
     alloc[&MESSAGE_PASSER.to_string()]["storage"][PROXY_ADMIN_SLOT.to_string()] = admin.into();
-    Ok(genesis_file(config, plan.time, GAS_LIMIT, &extra_data.into(), alloc))
+    Ok(genesis_file(
+        config,
+        plan.time,
+        GAS_LIMIT,
+        &extra_data.into(),
+        alloc,
+    ))
 }
 
 /// A chain that has passed every block-numbered fork and the merge.
@@ -218,7 +275,13 @@ fn ethereum_config(chain_id: u64) -> Map<String, Value> {
     config
 }
 
-fn genesis_file(config: Map<String, Value>, time: u64, gas_limit: u64, extra_data: &Bytes, alloc: Map<String, Value>) -> Value {
+fn genesis_file(
+    config: Map<String, Value>,
+    time: u64,
+    gas_limit: u64,
+    extra_data: &Bytes,
+    alloc: Map<String, Value>,
+) -> Value {
     json!({
         "config": config,
         "nonce": "0x0",
@@ -242,11 +305,18 @@ fn genesis_file(config: Map<String, Value>, time: u64, gas_limit: u64, extra_dat
 fn alloc(scratch: &Scratch, contracts: &[Address]) -> Result<Map<String, Value>, BuildError> {
     let mut alloc = Map::new();
     for address in contracts {
-        let contract = scratch.contract(*address).ok_or(BuildError::NoCode(*address))?;
+        let contract = scratch
+            .contract(*address)
+            .ok_or(BuildError::NoCode(*address))?;
         let storage: Map<String, Value> = contract
             .storage
             .iter()
-            .map(|(slot, value)| (B256::from(*slot).to_string(), B256::from(*value).to_string().into()))
+            .map(|(slot, value)| {
+                (
+                    B256::from(*slot).to_string(),
+                    B256::from(*value).to_string().into(),
+                )
+            })
             .collect();
         let entry = json!({
             "balance": "0x0",
@@ -257,7 +327,10 @@ fn alloc(scratch: &Scratch, contracts: &[Address]) -> Result<Map<String, Value>,
         alloc.insert(address.to_string(), entry);
     }
     for account in accounts::all() {
-        alloc.insert(account.address.to_string(), json!({"balance": format!("{:#x}", accounts::BALANCE)}));
+        alloc.insert(
+            account.address.to_string(),
+            json!({"balance": format!("{:#x}", accounts::BALANCE)}),
+        );
     }
     Ok(alloc)
 }

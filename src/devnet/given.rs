@@ -26,16 +26,31 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum GivenError {
     #[error("--{option}: {} cannot be read: {error}; check the path and its permissions", path.display())]
-    Read { option: &'static str, path: PathBuf, error: io::Error },
+    Read {
+        option: &'static str,
+        path: PathBuf,
+        error: io::Error,
+    },
     #[error("--{option}: the file is no JSON: {error}")]
-    Json { option: &'static str, error: serde_json::Error },
+    Json {
+        option: &'static str,
+        error: serde_json::Error,
+    },
     #[error("--{option}: {error}")]
-    Genesis { option: &'static str, error: GenesisError },
+    Genesis {
+        option: &'static str,
+        error: GenesisError,
+    },
     #[error("--rollup.config: {0}")]
     Rollup(#[from] ConfigError),
     #[error("--{option}: {reason}")]
-    Unfit { option: &'static str, reason: String },
-    #[error("--l1.genesis: {0} has no signer of unsafe blocks in its storage; is it the l1_system_config_address of this L1?")]
+    Unfit {
+        option: &'static str,
+        reason: String,
+    },
+    #[error(
+        "--l1.genesis: {0} has no signer of unsafe blocks in its storage; is it the l1_system_config_address of this L1?"
+    )]
     NoSigner(Address),
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -56,11 +71,22 @@ pub struct Given {
 impl Given {
     pub fn read(files: &DevnetFiles) -> Result<Self, GivenError> {
         let text = |option, path: &PathBuf| {
-            chain_genesis::read_file(path).map_err(|error| GivenError::Read { option, path: path.clone(), error })
+            chain_genesis::read_file(path).map_err(|error| GivenError::Read {
+                option,
+                path: path.clone(),
+                error,
+            })
         };
-        let json = |option, path| serde_json::from_str(&text(option, path)?).map_err(|error| GivenError::Json { option, error });
+        let json = |option, path| {
+            serde_json::from_str(&text(option, path)?)
+                .map_err(|error| GivenError::Json { option, error })
+        };
         let rollup = RollupConfig::from_json(&text("rollup.config", &files.rollup)?)?;
-        Ok(Self { l1: json(L1, &files.l1)?, l2: json(L2, &files.l2)?, rollup })
+        Ok(Self {
+            l1: json(L1, &files.l1)?,
+            l2: json(L2, &files.l2)?,
+            rollup,
+        })
     }
 
     /// Who signs blocks, by the SystemConfig contract of the L1.
@@ -78,31 +104,55 @@ impl Given {
 
     /// The files of a network whose chains begin at `time`, Unix seconds. Seconds between L2 blocks are the files' if not given.
     pub fn files(self, time: u64, l2_block_time: Option<u64>) -> Result<Files, GivenError> {
-        let Self { mut l1, mut l2, mut rollup } = self;
+        let Self {
+            mut l1,
+            mut l2,
+            mut rollup,
+        } = self;
         if l1.get("alloc").is_none() {
-            let unfit = || GivenError::Unfit { option: L1, reason: "the file is neither a genesis nor an alloc".into() };
-            l1 = genesis::l1_genesis_of(rollup.l1_chain_id, l1.as_object().cloned().ok_or_else(unfit)?);
+            let unfit = || GivenError::Unfit {
+                option: L1,
+                reason: "the file is neither a genesis nor an alloc".into(),
+            };
+            l1 = genesis::l1_genesis_of(
+                rollup.l1_chain_id,
+                l1.as_object().cloned().ok_or_else(unfit)?,
+            );
         }
         if l2.get("config").is_none_or(Value::is_null) && l2.is_object() {
-            l2["config"] = chain_genesis::config_of_rollup(&rollup).map_err(|error| GivenError::Genesis { option: L2, error })?;
+            l2["config"] = chain_genesis::config_of_rollup(&rollup)
+                .map_err(|error| GivenError::Genesis { option: L2, error })?;
         }
         let old = begin(L2, &mut l2, time)?;
         begin(L1, &mut l1, time)?;
         for fork in Fork::ALL {
-            let later = rollup.forks.time(fork).filter(|at| *at > old.header.timestamp);
+            let later = rollup
+                .forks
+                .time(fork)
+                .filter(|at| *at > old.header.timestamp);
             if let Some(at) = later {
-                rollup.forks = rollup.forks.clone().with(fork, Some(moved(at, old.header.timestamp, time)));
+                rollup.forks = rollup
+                    .forks
+                    .clone()
+                    .with(fork, Some(moved(at, old.header.timestamp, time)));
             }
         }
         let [l1_genesis, l2_genesis] = [parse(L1, &l1)?, parse(L2, &l2)?];
         fits(&rollup, &l1_genesis, &l2_genesis)?;
-        let block = |genesis: &Genesis| BlockId { number: genesis.header.number, hash: genesis.spec.genesis_hash };
+        let block = |genesis: &Genesis| BlockId {
+            number: genesis.header.number,
+            hash: genesis.spec.genesis_hash,
+        };
         rollup.genesis.l1 = block(&l1_genesis);
         rollup.genesis.l2 = block(&l2_genesis);
         rollup.genesis.l2_time = time;
         rollup.block_time = l2_block_time.unwrap_or(rollup.block_time);
         rollup.validate()?;
-        Ok(Files { l1_genesis: l1, l2_genesis: l2, rollup })
+        Ok(Files {
+            l1_genesis: l1,
+            l2_genesis: l2,
+            rollup,
+        })
     }
 }
 
@@ -135,10 +185,14 @@ fn moved(at: u64, old: u64, new: u64) -> u64 {
 /// Accounts that the file gives nothing get what they have in every development network.
 fn fund(alloc: &mut Map<String, Value>) {
     for account in accounts::all() {
-        let key = alloc.keys().find(|key| padded(key, 20).is_some_and(|it| it == account.address.as_slice()));
+        let key = alloc
+            .keys()
+            .find(|key| padded(key, 20).is_some_and(|it| it == account.address.as_slice()));
         let key = key.cloned().unwrap_or_else(|| account.address.to_string());
         let entry = alloc.entry(key).or_insert_with(|| json!({}));
-        let poor = entry["balance"].as_str().is_none_or(|balance| balance.trim_start_matches("0x").chars().all(|c| c == '0'));
+        let poor = entry["balance"]
+            .as_str()
+            .is_none_or(|balance| balance.trim_start_matches("0x").chars().all(|c| c == '0'));
         if poor && entry["balance"].as_u64().unwrap_or(0) == 0 {
             entry["balance"] = format!("{:#x}", accounts::BALANCE).into();
         }
@@ -151,17 +205,29 @@ fn fits(rollup: &RollupConfig, l1: &Genesis, l2: &Genesis) -> Result<(), GivenEr
     for (option, genesis, id) in [(L1, l1, rollup.l1_chain_id), (L2, l2, rollup.l2_chain_id)] {
         let have = genesis.spec.chain_id;
         if have != id {
-            return unfit(option, format!("the chain id is {have}, and the rollup config says {id}"));
+            return unfit(
+                option,
+                format!("the chain id is {have}, and the rollup config says {id}"),
+            );
         }
     }
     if l1.spec.is_optimism() {
         return unfit(L1, "this is the genesis of an L2".into());
     }
-    let Rules::Optimism { forks, .. } = &l2.spec.rules else { return unfit(L2, "this is the genesis of an L1".into()) };
+    let Rules::Optimism { forks, .. } = &l2.spec.rules else {
+        return unfit(L2, "this is the genesis of an L1".into());
+    };
     // Delta is no matter of a genesis file.
-    let differs = |fork: &Fork| *fork != Fork::Delta && forks.time(*fork) != rollup.forks.time(*fork);
+    let differs =
+        |fork: &Fork| *fork != Fork::Delta && forks.time(*fork) != rollup.forks.time(*fork);
     match Fork::ALL.into_iter().find(differs) {
-        Some(fork) => unfit(L2, format!("the time of {} is not that of the rollup config", fork.name())),
+        Some(fork) => unfit(
+            L2,
+            format!(
+                "the time of {} is not that of the rollup config",
+                fork.name()
+            ),
+        ),
         None => Ok(()),
     }
 }
@@ -169,12 +235,18 @@ fn fits(rollup: &RollupConfig, l1: &Genesis, l2: &Genesis) -> Result<(), GivenEr
 /// The value under a key that is written with or without 0x and leading zeros, in either case.
 fn entry<'a>(object: &'a Value, key: &[u8]) -> Option<&'a Value> {
     let same = |text: &String| padded(text, key.len()).is_some_and(|it| it == key);
-    object.as_object()?.iter().find(|(text, _)| same(text)).map(|(_, value)| value)
+    object
+        .as_object()?
+        .iter()
+        .find(|(text, _)| same(text))
+        .map(|(_, value)| value)
 }
 
 fn padded(text: &str, length: usize) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    hex::decode(format!("{digits:0>width$}", width = 2 * length)).ok().filter(|bytes| bytes.len() == length)
+    hex::decode(format!("{digits:0>width$}", width = 2 * length))
+        .ok()
+        .filter(|bytes| bytes.len() == length)
 }
 
 #[cfg(test)]

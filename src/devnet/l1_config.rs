@@ -22,9 +22,27 @@ const BLOCKS: [&str; 15] = [
     "mergeNetsplit",
 ];
 /// The timestamped forks, oldest first.
-const TIMES: [&str; 10] = ["shanghai", "cancun", "prague", "osaka", "bpo1", "bpo2", "bpo3", "bpo4", "bpo5", "amsterdam"];
-const OTHERS: [&str; 7] =
-    ["chainId", "daoForkSupport", "terminalTotalDifficulty", "depositContractAddress", "ethash", "clique", "blobSchedule"];
+const TIMES: [&str; 10] = [
+    "shanghai",
+    "cancun",
+    "prague",
+    "osaka",
+    "bpo1",
+    "bpo2",
+    "bpo3",
+    "bpo4",
+    "bpo5",
+    "amsterdam",
+];
+const OTHERS: [&str; 7] = [
+    "chainId",
+    "daoForkSupport",
+    "terminalTotalDifficulty",
+    "depositContractAddress",
+    "ethash",
+    "clique",
+    "blobSchedule",
+];
 
 /// The chain config of an L1 genesis file. Missing blob schedule entries of forks that our own L1 has are added.
 pub fn of_genesis(genesis: &Value) -> Value {
@@ -35,9 +53,14 @@ pub fn of_genesis(genesis: &Value) -> Value {
         _ => Map::new(),
     };
     schedule.retain(|fork, entry| TIMES.contains(&fork.as_str()) && !entry.is_null());
-    for (fork, target, max, fraction) in [("cancun", 3, 6, 3_338_477), ("prague", 6, 9, 5_007_716), ("osaka", 6, 9, 5_007_716)] {
+    for (fork, target, max, fraction) in [
+        ("cancun", 3, 6, 3_338_477),
+        ("prague", 6, 9, 5_007_716),
+        ("osaka", 6, 9, 5_007_716),
+    ] {
         if config.contains_key(&format!("{fork}Time")) {
-            let entry = || json!({ "target": target, "max": max, "baseFeeUpdateFraction": fraction });
+            let entry =
+                || json!({ "target": target, "max": max, "baseFeeUpdateFraction": fraction });
             schedule.entry(fork).or_insert_with(entry);
         }
     }
@@ -46,7 +69,10 @@ pub fn of_genesis(genesis: &Value) -> Value {
 }
 
 fn is_known(key: &str) -> bool {
-    let is_one = |names: &[&str], suffix| key.strip_suffix(suffix).is_some_and(|name| names.contains(&name));
+    let is_one = |names: &[&str], suffix| {
+        key.strip_suffix(suffix)
+            .is_some_and(|name| names.contains(&name))
+    };
     is_one(&BLOCKS, "Block") || is_one(&TIMES, "Time") || OTHERS.contains(&key)
 }
 
@@ -59,15 +85,25 @@ mod tests {
 
     #[test]
     fn the_l1_chain_config_has_geths_present_fields_only() {
-        let plan = Plan { time: 1_000, l2_block_time: 2, sequencer: Address::repeat_byte(0x5e) };
+        let plan = Plan {
+            time: 1_000,
+            l2_block_time: 2,
+            sequencer: Address::repeat_byte(0x5e),
+        };
         let genesis = build(&plan).expect("files").l1_genesis;
         let config = of_genesis(&genesis);
         let fields = config.as_object().expect("an object");
         assert!(fields.keys().all(|key| is_known(key)), "{config}");
-        assert!(!fields.contains_key("terminalTotalDifficultyPassed") && fields.len() > 17, "{config}");
+        assert!(
+            !fields.contains_key("terminalTotalDifficultyPassed") && fields.len() > 17,
+            "{config}"
+        );
         let read = L1ChainConfig::from_json(&config.to_string()).expect("a chain config");
         assert_eq!(read.chain_id, L1_CHAIN_ID);
-        assert_eq!(read.blobs, BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]));
+        assert_eq!(
+            read.blobs,
+            BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)])
+        );
     }
 
     #[test]
@@ -79,6 +115,9 @@ mod tests {
         } });
         let schedule = &of_genesis(&genesis)["blobSchedule"];
         let cancun = json!({ "target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477 });
-        assert_eq!(*schedule, json!({ "cancun": cancun, "prague": bpo, "bpo1": bpo }));
+        assert_eq!(
+            *schedule,
+            json!({ "cancun": cancun, "prague": bpo, "bpo1": bpo })
+        );
     }
 }

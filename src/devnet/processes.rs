@@ -33,9 +33,18 @@ pub enum ProcessError {
     #[error("the log {} cannot be written: {error}", path.display())]
     Log { path: PathBuf, error: io::Error },
     #[error("{name} ended with {status}; its log {} says:\n{tail}", log.display())]
-    Ended { name: String, status: ExitStatus, log: PathBuf, tail: String },
+    Ended {
+        name: String,
+        status: ExitStatus,
+        log: PathBuf,
+        tail: String,
+    },
     #[error("{name} did not answer within {} s; see its log {}", limit.as_secs(), log.display())]
-    Silent { name: String, limit: Duration, log: PathBuf },
+    Silent {
+        name: String,
+        limit: Duration,
+        log: PathBuf,
+    },
 }
 
 /// A running node.
@@ -50,26 +59,45 @@ pub struct Process {
 /// Makes a node's data directory.
 pub async fn initialise(node: &NodePlan) -> Result<(), ProcessError> {
     let status = command(node, &node.init)?.status().await;
-    let status = status.map_err(|error| ProcessError::Start { name: node.name.clone(), error })?;
-    if status.success() { Ok(()) } else { Err(ended(node, status)) }
+    let status = status.map_err(|error| ProcessError::Start {
+        name: node.name.clone(),
+        error,
+    })?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(ended(node, status))
+    }
 }
 
 impl Process {
     /// Starts a node and returns when it answers.
     pub async fn start(node: &NodePlan, limit: Duration) -> Result<Self, ProcessError> {
         let child = command(node, &node.command)?.spawn();
-        let mut child = child.map_err(|error| ProcessError::Start { name: node.name.clone(), error })?;
+        let mut child = child.map_err(|error| ProcessError::Start {
+            name: node.name.clone(),
+            error,
+        })?;
         let deadline = Instant::now() + limit;
         while super::status::head(&node.http).await.is_none() {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(ended(node, status));
             }
             if Instant::now() > deadline {
-                return Err(ProcessError::Silent { name: node.name.clone(), limit, log: node.log.clone() });
+                return Err(ProcessError::Silent {
+                    name: node.name.clone(),
+                    limit,
+                    log: node.log.clone(),
+                });
             }
             sleep(RETRY).await;
         }
-        Ok(Self { node: node.clone(), pid: child.id().unwrap_or_default(), child, ended: None })
+        Ok(Self {
+            node: node.clone(),
+            pid: child.id().unwrap_or_default(),
+            child,
+            ended: None,
+        })
     }
 
     /// How the process ended, told once.
@@ -97,7 +125,10 @@ pub async fn stop(mut processes: Vec<Process>, limit: Duration) {
     }
     let stopping = processes.iter_mut().map(|process| async move {
         if timeout(limit, process.child.wait()).await.is_err() {
-            super::status::say(&format!("{} does not stop: it is killed", process.node.name));
+            super::status::say(&format!(
+                "{} does not stop: it is killed",
+                process.node.name
+            ));
             let _ = process.child.kill().await;
         }
     });
@@ -106,7 +137,12 @@ pub async fn stop(mut processes: Vec<Process>, limit: Duration) {
 
 /// In a node that a devnet started: asks the process to end when the devnet is gone, however that went. Anywhere else it does nothing.
 pub fn end_with_parent() {
-    let Some(parent) = std::env::var(PARENT).ok().and_then(|pid| pid.parse::<i32>().ok()) else { return };
+    let Some(parent) = std::env::var(PARENT)
+        .ok()
+        .and_then(|pid| pid.parse::<i32>().ok())
+    else {
+        return;
+    };
     let watch = move || {
         while getppid() == Pid::from_raw(parent) {
             std::thread::sleep(PARENT_CHECK);
@@ -114,7 +150,10 @@ pub fn end_with_parent() {
         // The same way out as for Ctrl-C.
         let _ = raise(Signal::SIGINT);
     };
-    if let Err(error) = std::thread::Builder::new().name("parent-watch".into()).spawn(watch) {
+    if let Err(error) = std::thread::Builder::new()
+        .name("parent-watch".into())
+        .spawn(watch)
+    {
         tracing::warn!(%error, "this node will not notice when its devnet ends");
     }
 }
@@ -122,14 +161,28 @@ pub fn end_with_parent() {
 /// A child that writes to the node's log, hears no Ctrl-C of our terminal, and is killed when we let go of it.
 fn command(node: &NodePlan, argv: &[String]) -> Result<Command, ProcessError> {
     let open = || OpenOptions::new().create(true).append(true).open(&node.log);
-    let failed = |error| ProcessError::Log { path: node.log.clone(), error };
+    let failed = |error| ProcessError::Log {
+        path: node.log.clone(),
+        error,
+    };
     let (out, err) = (open().map_err(failed)?, open().map_err(failed)?);
-    let (program, arguments) = argv.split_first().map_or(("", argv), |(program, rest)| (program.as_str(), rest));
+    let (program, arguments) = argv
+        .split_first()
+        .map_or(("", argv), |(program, rest)| (program.as_str(), rest));
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(out).stderr(err).process_group(0).kill_on_drop(true);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err)
+        .process_group(0)
+        .kill_on_drop(true);
     // The command line says it all: what our own environment says is meant for somebody else.
     for (name, _) in std::env::vars_os() {
-        if ["OP_NODE_", "GETH_", "STARLING_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+        if ["OP_NODE_", "GETH_", "STARLING_"]
+            .iter()
+            .any(|prefix| name.to_string_lossy().starts_with(prefix))
+        {
             command.env_remove(name);
         }
     }
@@ -139,7 +192,12 @@ fn command(node: &NodePlan, argv: &[String]) -> Result<Command, ProcessError> {
 
 fn ended(node: &NodePlan, status: ExitStatus) -> ProcessError {
     let tail = tail(&node.log).unwrap_or_default();
-    ProcessError::Ended { name: node.name.clone(), status, log: node.log.clone(), tail }
+    ProcessError::Ended {
+        name: node.name.clone(),
+        status,
+        log: node.log.clone(),
+        tail,
+    }
 }
 
 /// The end of a file, from a whole line on.
@@ -181,12 +239,22 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_dies_is_reported_with_its_last_words() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
-        let node = node(&["sh", "-c", "echo port 1 is in use >&2; exit 3"], dir.path().join("log"));
+        let node = node(
+            &["sh", "-c", "echo port 1 is in use >&2; exit 3"],
+            dir.path().join("log"),
+        );
         for error in [
             initialise(&node).await.expect_err("it fails").to_string(),
-            Process::start(&node, Duration::from_secs(10)).await.expect_err("it fails").to_string(),
+            Process::start(&node, Duration::from_secs(10))
+                .await
+                .expect_err("it fails")
+                .to_string(),
         ] {
-            assert!(error.starts_with("a node ended with exit status: 3") && error.ends_with("port 1 is in use"), "{error}");
+            assert!(
+                error.starts_with("a node ended with exit status: 3")
+                    && error.ends_with("port 1 is in use"),
+                "{error}"
+            );
         }
         Ok(())
     }
@@ -200,7 +268,9 @@ mod tests {
         assert!(String::from_utf8_lossy(&question[..length]).contains("eth_blockNumber"));
         let body = r#"{"jsonrpc":"2.0","id":0,"result":"0x2a"}"#;
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
-        stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await
+        stream
+            .write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+            .await
     }
 
     #[tokio::test]
@@ -208,8 +278,14 @@ mod tests {
         let dir = tempfile::tempdir()?;
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
         let http = format!("http://{}", listener.local_addr()?);
-        let node = NodePlan { http, ..node(&["sleep", "60"], dir.path().join("log")) };
-        let (answered, process) = tokio::join!(answer_once(listener), Process::start(&node, Duration::from_secs(10)));
+        let node = NodePlan {
+            http,
+            ..node(&["sleep", "60"], dir.path().join("log"))
+        };
+        let (answered, process) = tokio::join!(
+            answer_once(listener),
+            Process::start(&node, Duration::from_secs(10))
+        );
         answered?;
         let mut process = process?;
         assert_eq!(process.just_ended(), None);
@@ -229,7 +305,9 @@ mod tests {
     async fn a_node_that_does_not_answer_is_given_up() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
         let node = node(&["sleep", "60"], dir.path().join("log"));
-        let error = Process::start(&node, Duration::from_millis(50)).await.expect_err("it is silent");
+        let error = Process::start(&node, Duration::from_millis(50))
+            .await
+            .expect_err("it is silent");
         assert!(matches!(error, ProcessError::Silent { .. }), "{error}");
         Ok(())
     }
@@ -240,12 +318,24 @@ mod tests {
         let start = |argv: &[&str], log: &str| -> anyhow::Result<Process> {
             let node = node(argv, dir.path().join(log));
             let child = command(&node, &node.command)?.spawn()?;
-            Ok(Process { pid: child.id().unwrap_or_default(), node, child, ended: None })
+            Ok(Process {
+                pid: child.id().unwrap_or_default(),
+                node,
+                child,
+                ended: None,
+            })
         };
         // A shell cannot trap what it was started to ignore, as it is when these tests run in the background; perl can.
         let polite = "$| = 1; $SIG{INT} = sub { print qq(bye\\n); exit 0 }; print qq(ready\\n); sleep 1 while 1;";
         let polite = start(&["perl", "-e", polite], "polite")?;
-        let stubborn = start(&["sh", "-c", "trap '' INT; echo ready; while :; do sleep 0.02; done"], "stubborn")?;
+        let stubborn = start(
+            &[
+                "sh",
+                "-c",
+                "trap '' INT; echo ready; while :; do sleep 0.02; done",
+            ],
+            "stubborn",
+        )?;
         for process in [&polite, &stubborn] {
             while !process.log_tail().contains("ready") {
                 sleep(Duration::from_millis(5)).await;
@@ -254,7 +344,10 @@ mod tests {
         let (log, pid) = (polite.node.log.clone(), stubborn.pid);
         stop(vec![polite, stubborn], Duration::from_millis(500)).await;
         assert!(tail(&log)?.ends_with("bye"));
-        assert!(kill(Pid::from_raw(pid.try_into()?), None).is_err(), "the stubborn one lives");
+        assert!(
+            kill(Pid::from_raw(pid.try_into()?), None).is_err(),
+            "the stubborn one lives"
+        );
         Ok(())
     }
 }

@@ -13,8 +13,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The newest block of a node; `None` if it does not answer.
 pub async fn head(http: &str) -> Option<u64> {
-    let client = HttpClient::builder().request_timeout(ANSWER_LIMIT).build(http).ok()?;
-    let number: String = client.request("eth_blockNumber", rpc_params![]).await.ok()?;
+    let client = HttpClient::builder()
+        .request_timeout(ANSWER_LIMIT)
+        .build(http)
+        .ok()?;
+    let number: String = client
+        .request("eth_blockNumber", rpc_params![])
+        .await
+        .ok()?;
     u64::from_str_radix(number.strip_prefix("0x")?, 16).ok()
 }
 
@@ -26,15 +32,38 @@ pub fn say(sentence: &str) {
 /// Where everything is.
 pub fn print_table(directory: &Directory) {
     let nodes = directory.nodes();
-    let width = nodes.iter().map(|node| node.name.len()).max().unwrap_or_default();
-    println!("\n{:width$}  {:24}{:24}peer-to-peer", "node", "HTTP", "WebSocket");
+    let width = nodes
+        .iter()
+        .map(|node| node.name.len())
+        .max()
+        .unwrap_or_default();
+    println!(
+        "\n{:width$}  {:24}{:24}peer-to-peer",
+        "node", "HTTP", "WebSocket"
+    );
     for node in nodes {
-        println!("{:width$}  {:24}{:24}{}", node.name, node.http, node.ws, node.p2p.as_deref().unwrap_or("-"));
+        println!(
+            "{:width$}  {:24}{:24}{}",
+            node.name,
+            node.http,
+            node.ws,
+            node.p2p.as_deref().unwrap_or("-")
+        );
     }
-    println!("\ndeposits go to {} on L1 (chain {})", directory.rollup().deposit_contract_address, directory.rollup().l1_chain_id);
+    println!(
+        "\ndeposits go to {} on L1 (chain {})",
+        directory.rollup().deposit_contract_address,
+        directory.rollup().l1_chain_id
+    );
     if let Some(account) = accounts::all().first() {
-        println!("10 accounts have 10000 ether on L1 and on L2 (chain {}), the first:", directory.rollup().l2_chain_id);
-        println!("  address {}\n  key     {}", account.address, account.private_key);
+        println!(
+            "10 accounts have 10000 ether on L1 and on L2 (chain {}), the first:",
+            directory.rollup().l2_chain_id
+        );
+        println!(
+            "  address {}\n  key     {}",
+            account.address, account.private_key
+        );
     }
     println!(
         "\nall of it is in {}; Ctrl-C ends the network
@@ -50,7 +79,8 @@ pub async fn follow(directory: &Directory, processes: &mut [Process], token: &Ca
         line.set_style(style);
     }
     while !token.is_cancelled() {
-        let heads = futures::future::join_all(directory.nodes().iter().map(|node| head(&node.http)));
+        let heads =
+            futures::future::join_all(directory.nodes().iter().map(|node| head(&node.http)));
         let heads = tokio::select! {
             heads = heads => heads,
             _ = token.cancelled() => break,
@@ -69,7 +99,13 @@ pub async fn follow(directory: &Directory, processes: &mut [Process], token: &Ca
             .nodes()
             .iter()
             .zip(heads)
-            .map(|(node, head)| format!("{} {}", node.name, head.map_or("does not answer".into(), |number| format!("#{number}"))))
+            .map(|(node, head)| {
+                format!(
+                    "{} {}",
+                    node.name,
+                    head.map_or("does not answer".into(), |number| format!("#{number}"))
+                )
+            })
             .collect();
         line.set_message(words.join("  "));
         line.tick();

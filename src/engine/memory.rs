@@ -65,7 +65,12 @@ impl Memory {
     }
 
     pub fn waiting_for(&self, parent: B256) -> Vec<Arc<Payload>> {
-        self.waiting.iter().map(|(_, payload)| payload).filter(|payload| payload.parent_hash() == parent).cloned().collect()
+        self.waiting
+            .iter()
+            .map(|(_, payload)| payload)
+            .filter(|payload| payload.parent_hash() == parent)
+            .cloned()
+            .collect()
     }
 
     /// This one waits no longer.
@@ -87,7 +92,13 @@ impl Memory {
 
     pub fn reject(&mut self, hash: B256, latest_valid: Option<B256>, reason: &str) {
         self.arrived(&hash);
-        self.rejected.put(hash, Rejected { latest_valid, reason: reason.to_owned() });
+        self.rejected.put(
+            hash,
+            Rejected {
+                latest_valid,
+                reason: reason.to_owned(),
+            },
+        );
     }
 
     pub fn rejected(&mut self, hash: B256) -> Option<&Rejected> {
@@ -101,7 +112,11 @@ mod tests {
     use alloy_consensus::Header;
 
     fn payload(number: u64, parent: B256, bytes: usize) -> Arc<Payload> {
-        let header = Header { number, parent_hash: parent, ..Default::default() };
+        let header = Header {
+            number,
+            parent_hash: parent,
+            ..Default::default()
+        };
         Arc::new(Payload::sealed(header, vec![vec![0; bytes].into()]))
     }
 
@@ -133,14 +148,24 @@ mod tests {
     fn children_are_found_and_the_refused_wait_no_longer() {
         let mut memory = Memory::default();
         let parent = B256::repeat_byte(1);
-        let (a, b, other) = (payload(1, parent, 1), payload(2, parent, 1), payload(1, B256::ZERO, 1));
+        let (a, b, other) = (
+            payload(1, parent, 1),
+            payload(2, parent, 1),
+            payload(1, B256::ZERO, 1),
+        );
         for payload in [&a, &b, &other] {
             memory.wait(payload.clone());
         }
         assert_eq!(memory.waiting_for(parent).len(), 2);
         memory.reject(a.hash, Some(parent), "wrong");
         assert_eq!(memory.waiting_for(parent), [b]);
-        assert_eq!(memory.rejected(a.hash), Some(&Rejected { latest_valid: Some(parent), reason: "wrong".into() }));
+        assert_eq!(
+            memory.rejected(a.hash),
+            Some(&Rejected {
+                latest_valid: Some(parent),
+                reason: "wrong".into()
+            })
+        );
         assert_eq!(memory.rejected(other.hash), None);
     }
 }

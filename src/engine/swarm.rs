@@ -12,7 +12,11 @@ use std::sync::Arc;
 
 impl Engine {
     /// Remembers a fork choice whose head is missing, and has the swarm fetch the missing ancestors.
-    pub(super) async fn want(&self, memory: &mut Memory, state: ForkchoiceState) -> Result<(), ChainError> {
+    pub(super) async fn want(
+        &self,
+        memory: &mut Memory,
+        state: ForkchoiceState,
+    ) -> Result<(), ChainError> {
         let head = state.head_block_hash;
         let lowest = self.lowest(memory, head).await?;
         memory.wanted = Some(state);
@@ -26,13 +30,19 @@ impl Engine {
     }
 
     /// The lowest known ancestor of `tip`, or `tip` itself, if its parent is missing.
-    async fn lowest(&self, memory: &mut Memory, tip: B256) -> Result<Option<Arc<Payload>>, ChainError> {
+    async fn lowest(
+        &self,
+        memory: &mut Memory,
+        tip: B256,
+    ) -> Result<Option<Arc<Payload>>, ChainError> {
         let (mut lowest, mut at) = (None, tip);
         for _ in 0..super::MAX_WAY {
             if self.chain.knows(at) {
                 return Ok(None);
             }
-            let Some(payload) = self.find(memory, at).await? else { break };
+            let Some(payload) = self.find(memory, at).await? else {
+                break;
+            };
             at = payload.parent_hash();
             lowest = Some(payload);
         }
@@ -41,17 +51,26 @@ impl Engine {
 
     /// The chain has executed a block of the swarm or found it invalid. Payloads that waited for it are executed, and a missing head may
     /// now become the head.
-    pub async fn on_swarm_block(&self, hash: B256, provenance: Provenance, inserted: &Inserted) -> Result<(), ChainError> {
+    pub async fn on_swarm_block(
+        &self,
+        hash: B256,
+        provenance: Provenance,
+        inserted: &Inserted,
+    ) -> Result<(), ChainError> {
         let mut memory = self.memory.lock().await;
         match inserted {
             Inserted::Valid => {
                 self.connect(&mut memory, hash).await?;
                 self.reach_wanted(&mut memory).await
             }
-            Inserted::Invalid { latest_valid, reason } => {
+            Inserted::Invalid {
+                latest_valid,
+                reason,
+            } => {
                 memory.reject(hash, *latest_valid, reason);
                 if let Provenance::Ancestor { of } = provenance {
-                    self.reject_wanted(&mut memory, of.hash, *latest_valid).await?;
+                    self.reject_wanted(&mut memory, of.hash, *latest_valid)
+                        .await?;
                 }
                 Ok(())
             }
@@ -65,7 +84,9 @@ impl Engine {
         if !self.chain.driver().borrow().drives() {
             memory.wanted = None;
         }
-        let Some(state) = memory.wanted.take_if(ready) else { return Ok(()) };
+        let Some(state) = memory.wanted.take_if(ready) else {
+            return Ok(());
+        };
         match self.reach(memory, &state).await? {
             Ok(place) => {
                 self.chain.drive(Driver::on_settled);
@@ -85,12 +106,19 @@ impl Engine {
     }
 
     /// Every block between `lowest`, which has an invalid ancestor, and the missing head is invalid.
-    async fn reject_wanted(&self, memory: &mut Memory, lowest: B256, latest_valid: Option<B256>) -> Result<(), ChainError> {
+    async fn reject_wanted(
+        &self,
+        memory: &mut Memory,
+        lowest: B256,
+        latest_valid: Option<B256>,
+    ) -> Result<(), ChainError> {
         let mut at = memory.wanted.map_or(lowest, |state| state.head_block_hash);
         let mut branch = vec![];
         while at != lowest && branch.len() < super::MAX_WAY {
             branch.push(at);
-            let Some(payload) = self.find(memory, at).await? else { return Ok(()) };
+            let Some(payload) = self.find(memory, at).await? else {
+                return Ok(());
+            };
             at = payload.parent_hash();
         }
         memory.wanted = None;

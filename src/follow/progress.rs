@@ -29,8 +29,16 @@ struct Moment {
 
 impl Moment {
     fn is_behind(&self) -> bool {
-        let old = if matches!(self.swarm, Some((0, _))) { OLD_ALONE } else { OLD };
-        self.age > old || self.swarm.as_ref().is_some_and(|(_, sync)| sync.missing > MISSING)
+        let old = if matches!(self.swarm, Some((0, _))) {
+            OLD_ALONE
+        } else {
+            OLD
+        };
+        self.age > old
+            || self
+                .swarm
+                .as_ref()
+                .is_some_and(|(_, sync)| sync.missing > MISSING)
     }
 }
 
@@ -57,7 +65,12 @@ struct Said {
 
 impl Progress {
     fn new(at: Instant, head: u64) -> Self {
-        Self { at, head, behind: false, said: None }
+        Self {
+            at,
+            head,
+            behind: false,
+            said: None,
+        }
     }
 
     fn look(&mut self, moment: &Moment) -> Option<Line> {
@@ -83,7 +96,11 @@ impl Progress {
             Some(said) if is_same(&said.reason, &reason) => LONGEST_PAUSE.min(said.pause * 2),
             _ => EVERY,
         };
-        self.said = Some(Said { reason: reason.clone(), pause, again: moment.now + pause });
+        self.said = Some(Said {
+            reason: reason.clone(),
+            pause,
+            again: moment.now + pause,
+        });
         Some(Line::Waiting { reason })
     }
 }
@@ -91,26 +108,45 @@ impl Progress {
 /// Whether two reasons differ at most in their figures: those of a block that does not come say since when.
 fn is_same(one: &str, other: &str) -> bool {
     fn words(reason: &str) -> impl Iterator<Item = &str> {
-        reason.split(' ').filter(|word| word.parse::<u64>().is_err())
+        reason
+            .split(' ')
+            .filter(|word| word.parse::<u64>().is_err())
     }
     words(one).eq(words(other))
 }
 
 fn reason(moment: &Moment) -> String {
-    let Some((peers, sync)) = &moment.swarm else { return "the rollup node has sent no newer block".into() };
+    let Some((peers, sync)) = &moment.swarm else {
+        return "the rollup node has sent no newer block".into();
+    };
     match sync {
         _ if *peers == 0 => "no peer is connected".into(),
-        SyncReport { stalled: Some(stalled), .. } => stalled.clone(),
+        SyncReport {
+            stalled: Some(stalled),
+            ..
+        } => stalled.clone(),
         SyncReport { target: None, .. } => "no peer has sent or announced a newer block".into(),
-        SyncReport { starved: true, .. } => "every peer that was asked for the missing blocks has failed lately".into(),
-        SyncReport { peers: 0, source: None, .. } => "no peer serves blocks".into(),
-        SyncReport { linked: false, .. } => "the way from the newest block down to a known one is being fetched".into(),
+        SyncReport { starved: true, .. } => {
+            "every peer that was asked for the missing blocks has failed lately".into()
+        }
+        SyncReport {
+            peers: 0,
+            source: None,
+            ..
+        } => "no peer serves blocks".into(),
+        SyncReport { linked: false, .. } => {
+            "the way from the newest block down to a known one is being fetched".into()
+        }
         _ => "the missing blocks are being fetched".into(),
     }
 }
 
 /// Looks until the token is cancelled. `network` is that of a follower.
-pub async fn run(chain: Chain, network: Option<Network>, token: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(
+    chain: Chain,
+    network: Option<Network>,
+    token: CancellationToken,
+) -> anyhow::Result<()> {
     // Peers need a moment to connect.
     let mut looks = tokio::time::interval_at(tokio::time::Instant::now() + EVERY, EVERY);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -123,26 +159,51 @@ pub async fn run(chain: Chain, network: Option<Network>, token: CancellationToke
                 None => Ok(None),
             }
         };
-        let Some(report) = token.run_until_cancelled(report).await else { return Ok(()) };
+        let Some(report) = token.run_until_cancelled(report).await else {
+            return Ok(());
+        };
         let report = match report {
             Ok(report) => report,
             Err(_) if token.is_cancelled() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let swarm = report.map(|report| (report.peers.iter().filter(|peer| peer.connected).count(), report.sync));
+        let swarm = report.map(|report| {
+            (
+                report.peers.iter().filter(|peer| peer.connected).count(),
+                report.sync,
+            )
+        });
         let view = chain.view();
-        let (head, age) = (view.head(), unix_now().saturating_sub(view.header().timestamp));
+        let (head, age) = (
+            view.head(),
+            unix_now().saturating_sub(view.header().timestamp),
+        );
         let peers = swarm.as_ref().map(|(peers, _)| *peers);
-        let missing = swarm.as_ref().map(|(_, sync)| sync.missing).filter(|missing| *missing > 0);
+        let missing = swarm
+            .as_ref()
+            .map(|(_, sync)| sync.missing)
+            .filter(|missing| *missing > 0);
         // While a rollup node drives, it sets the pace of the head, except during a gap that is filled from peers.
         let driven = chain.driver().borrow().drives();
         let swarm = swarm.filter(|(_, sync)| !driven || sync.target.is_some());
-        match progress.look(&Moment { now: Instant::now(), head: head.number, age, swarm }) {
+        match progress.look(&Moment {
+            now: Instant::now(),
+            head: head.number,
+            age,
+            swarm,
+        }) {
             Some(Line::Imported { blocks, rate }) => {
                 tracing::info!(blocks, number = head.number, hash = %head.hash, age, rate, missing, peers, "imported blocks");
             }
             Some(Line::Waiting { reason }) => {
-                tracing::info!(reason, number = head.number, age, missing, peers, "waiting for blocks");
+                tracing::info!(
+                    reason,
+                    number = head.number,
+                    age,
+                    missing,
+                    peers,
+                    "waiting for blocks"
+                );
             }
             None => {}
         }
@@ -173,7 +234,15 @@ mod tests {
                 starved: false,
                 stalled: None,
             };
-            Self { progress: Progress::new(now, 0), moment: Moment { now, head: 0, age: 0, swarm: Some((2, sync)) } }
+            Self {
+                progress: Progress::new(now, 0),
+                moment: Moment {
+                    now,
+                    head: 0,
+                    age: 0,
+                    swarm: Some((2, sync)),
+                },
+            }
         }
 
         fn peers(&mut self) -> &mut usize {
@@ -196,7 +265,9 @@ mod tests {
     }
 
     fn waiting(reason: &str) -> Option<Line> {
-        Some(Line::Waiting { reason: reason.into() })
+        Some(Line::Waiting {
+            reason: reason.into(),
+        })
     }
 
     #[test]
@@ -214,12 +285,28 @@ mod tests {
         let mut replica = Replica::new();
         replica.moment.age = 9_000;
         (replica.sync().target, replica.sync().missing) = (Some(4_500), 4_500);
-        assert_eq!(replica.after(0), waiting("the missing blocks are being fetched"));
+        assert_eq!(
+            replica.after(0),
+            waiting("the missing blocks are being fetched")
+        );
         replica.sync().missing = 500;
-        assert_eq!(replica.after(4_000), Some(Line::Imported { blocks: 4_000, rate: 500.0 }));
+        assert_eq!(
+            replica.after(4_000),
+            Some(Line::Imported {
+                blocks: 4_000,
+                rate: 500.0
+            })
+        );
         replica.moment.age = 1;
         (replica.sync().target, replica.sync().missing) = (None, 0);
-        assert_eq!(replica.after(501), Some(Line::Imported { blocks: 501, rate: 62.6 }), "its last blocks");
+        assert_eq!(
+            replica.after(501),
+            Some(Line::Imported {
+                blocks: 501,
+                rate: 62.6
+            }),
+            "its last blocks"
+        );
         assert_eq!(replica.after(4), None);
     }
 
@@ -233,27 +320,54 @@ mod tests {
         *replica.peers() = 1;
         assert_eq!(replica.after(0), None, "with peers such a head is not old");
         replica.moment.age = 100;
-        assert_eq!(replica.after(0), waiting("no peer has sent or announced a newer block"));
-        (replica.sync().target, replica.sync().missing, replica.sync().starved) = (Some(9), 9, true);
-        assert_eq!(replica.after(0), waiting("every peer that was asked for the missing blocks has failed lately"));
+        assert_eq!(
+            replica.after(0),
+            waiting("no peer has sent or announced a newer block")
+        );
+        (
+            replica.sync().target,
+            replica.sync().missing,
+            replica.sync().starved,
+        ) = (Some(9), 9, true);
+        assert_eq!(
+            replica.after(0),
+            waiting("every peer that was asked for the missing blocks has failed lately")
+        );
         replica.sync().stalled = Some("block 9 from nobody".into());
         assert_eq!(replica.after(0), waiting("block 9 from nobody"));
         assert_eq!(replica.said_in(2), 1);
         for seconds in [15, 23, 31, 39] {
-            replica.sync().stalled =
-                Some(format!("block 9 has not come for {seconds} s: no peer that serves blocks is connected"));
-            assert_eq!(replica.after(0).is_some(), [15, 23, 39].contains(&seconds), "{seconds}");
+            replica.sync().stalled = Some(format!(
+                "block 9 has not come for {seconds} s: no peer that serves blocks is connected"
+            ));
+            assert_eq!(
+                replica.after(0).is_some(),
+                [15, 23, 39].contains(&seconds),
+                "{seconds}"
+            );
         }
-        assert!(matches!(replica.after(1), Some(Line::Imported { blocks: 1, .. })));
+        assert!(matches!(
+            replica.after(1),
+            Some(Line::Imported { blocks: 1, .. })
+        ));
     }
 
     #[test]
     fn without_a_follower_every_block_counts() {
         let mut core = Replica::new();
         core.moment.swarm = None;
-        assert_eq!(core.after(4), Some(Line::Imported { blocks: 4, rate: 0.5 }));
+        assert_eq!(
+            core.after(4),
+            Some(Line::Imported {
+                blocks: 4,
+                rate: 0.5
+            })
+        );
         assert_eq!(core.after(0), None);
         core.moment.age = 61;
-        assert_eq!(core.after(0), waiting("the rollup node has sent no newer block"));
+        assert_eq!(
+            core.after(0),
+            waiting("the rollup node has sent no newer block")
+        );
     }
 }

@@ -5,7 +5,11 @@ pub fn endpoint_of(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
-    if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
+    if scheme.is_empty() {
+        host.to_owned()
+    } else {
+        format!("{scheme}://{host}")
+    }
 }
 
 /// An error with its causes: connection refused, an untrusted certificate and the like stand at the end of the chain.

@@ -33,7 +33,8 @@ use std::{
 use tokio::sync::Semaphore;
 
 /// `keccak256("systemconfig.unsafeblocksigner")`, without the usual minus one (specs: system-config).
-pub const UNSAFE_BLOCK_SIGNER_SLOT: B256 = b256!("0x65a7ed542fb37fe237fdfbdd70b31598523fe5b32879e307bae27a0bd9581c08");
+pub const UNSAFE_BLOCK_SIGNER_SLOT: B256 =
+    b256!("0x65a7ed542fb37fe237fdfbdd70b31598523fe5b32879e307bae27a0bd9581c08");
 
 /// `gasLimit()` of the SystemConfig contract.
 const GAS_LIMIT_SELECTOR: [u8; 4] = [0xf6, 0x80, 0x16, 0xb7];
@@ -163,10 +164,23 @@ impl L1Client {
             .request_timeout(config.timeout)
             .max_response_size(config.max_answer)
             .build(&config.url)
-            .map_err(|e| L1Error { endpoint: endpoint.clone(), method: "connect", cause: L1Cause::Transport(e.to_string()) })?;
+            .map_err(|e| L1Error {
+                endpoint: endpoint.clone(),
+                method: "connect",
+                cause: L1Cause::Transport(e.to_string()),
+            })?;
         let permits = Semaphore::new(config.max_concurrency.max(1));
         let (trust, max_batch) = (config.trust, config.max_batch.max(1));
-        Ok(Self { inner: Arc::new(Inner { http, endpoint, trust, max_batch, permits, no_block_receipts: Mutex::new(None) }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                http,
+                endpoint,
+                trust,
+                max_batch,
+                permits,
+                no_block_receipts: Mutex::new(None),
+            }),
+        })
     }
 
     /// The endpoint without credentials, for messages.
@@ -180,9 +194,15 @@ impl L1Client {
 
     /// The block under a tag; `None` if L1 has none yet (`safe` and `finalized` of a young chain).
     pub async fn block(&self, tag: Tag) -> Result<Option<L1Block>, L1Error> {
-        match self.header("eth_getBlockByNumber", rpc_params![tag.name(), false]).await {
+        match self
+            .header("eth_getBlockByNumber", rpc_params![tag.name(), false])
+            .await
+        {
             // geth: "safe block not found", "finalized block not found".
-            Err(L1Error { cause: L1Cause::Refused { message, .. }, .. }) if message.contains("not found") => Ok(None),
+            Err(L1Error {
+                cause: L1Cause::Refused { message, .. },
+                ..
+            }) if message.contains("not found") => Ok(None),
             other => other,
         }
     }
@@ -190,11 +210,14 @@ impl L1Client {
     /// The canonical block of this height, `None` above the head.
     pub async fn block_by_number(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
         const METHOD: &str = "eth_getBlockByNumber";
-        let block = self.header(METHOD, rpc_params![U64::from(number), false]).await?;
+        let block = self
+            .header(METHOD, rpc_params![U64::from(number), false])
+            .await?;
         match block {
-            Some(block) if block.number != number => {
-                Err(self.untrue(METHOD, format!("asked for block {number}, got {}", block.number)))
-            }
+            Some(block) if block.number != number => Err(self.untrue(
+                METHOD,
+                format!("asked for block {number}, got {}", block.number),
+            )),
             block => Ok(block),
         }
     }
@@ -204,7 +227,10 @@ impl L1Client {
         const METHOD: &str = "eth_getBlockByHash";
         let block = self.header(METHOD, rpc_params![hash, false]).await?;
         match block {
-            Some(block) if block.hash != hash => Err(self.untrue(METHOD, format!("asked for block {hash}, got {}", block.hash))),
+            Some(block) if block.hash != hash => Err(self.untrue(
+                METHOD,
+                format!("asked for block {hash}, got {}", block.hash),
+            )),
             block => Ok(block),
         }
     }
@@ -216,7 +242,10 @@ impl L1Client {
         }
         if !self.lacks_block_receipts() {
             const METHOD: &str = "eth_getBlockReceipts";
-            match self.call::<Option<Vec<answer::Receipt>>>(METHOD, rpc_params![block.hash]).await {
+            match self
+                .call::<Option<Vec<answer::Receipt>>>(METHOD, rpc_params![block.hash])
+                .await
+            {
                 Ok(Some(receipts)) => return self.checked(METHOD, receipts, block),
                 Ok(None) => return Err(self.error(METHOD, L1Cause::Missing(block.hash))),
                 Err(error) if !error.is_unsupported() => return Err(error),
@@ -230,15 +259,29 @@ impl L1Client {
 
     /// A storage slot of a contract after a block, proven against the block's state root unless the endpoint is trusted. Zero if the
     /// slot is empty.
-    pub async fn storage_at(&self, contract: Address, slot: B256, at: &L1Block) -> Result<B256, L1Error> {
+    pub async fn storage_at(
+        &self,
+        contract: Address,
+        slot: B256,
+        at: &L1Block,
+    ) -> Result<B256, L1Error> {
         if self.inner.trust {
-            let value: U256 = self.call("eth_getStorageAt", rpc_params![contract, slot, at_block(at.id())]).await?;
+            let value: U256 = self
+                .call(
+                    "eth_getStorageAt",
+                    rpc_params![contract, slot, at_block(at.id())],
+                )
+                .await?;
             return Ok(value.into());
         }
         const METHOD: &str = "eth_getProof";
-        let answer = self.call::<EIP1186AccountProofResponse>(METHOD, rpc_params![contract, [slot], at.hash]).await;
+        let answer = self
+            .call::<EIP1186AccountProofResponse>(METHOD, rpc_params![contract, [slot], at.hash])
+            .await;
         let proof = answer.map_err(|error| match error.cause {
-            L1Cause::Refused { code, message } => self.error(METHOD, L1Cause::NoProof { code, message }),
+            L1Cause::Refused { code, message } => {
+                self.error(METHOD, L1Cause::NoProof { code, message })
+            }
             cause => self.error(METHOD, cause),
         })?;
         proof::storage(&proof, contract, slot, at).map_err(|cause| self.error(METHOD, cause))
@@ -247,20 +290,35 @@ impl L1Client {
     /// The result of a call on the state after a block.
     pub async fn eth_call(&self, to: Address, data: &[u8], at: BlockId) -> Result<Bytes, L1Error> {
         let request = serde_json::json!({ "to": to, "data": Bytes::copy_from_slice(data) });
-        self.call("eth_call", rpc_params![request, at_block(at)]).await
+        self.call("eth_call", rpc_params![request, at_block(at)])
+            .await
     }
 
     /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is no signer.
-    pub async fn unsafe_block_signer(&self, contract: Address, at: &L1Block) -> Result<Address, L1Error> {
-        Ok(Address::from_word(self.storage_at(contract, UNSAFE_BLOCK_SIGNER_SLOT, at).await?))
+    pub async fn unsafe_block_signer(
+        &self,
+        contract: Address,
+        at: &L1Block,
+    ) -> Result<Address, L1Error> {
+        Ok(Address::from_word(
+            self.storage_at(contract, UNSAFE_BLOCK_SIGNER_SLOT, at)
+                .await?,
+        ))
     }
 
     /// Reads the SystemConfig contract after a block.
-    pub async fn system_contract(&self, address: Address, at: &L1Block) -> Result<SystemContract, L1Error> {
+    pub async fn system_contract(
+        &self,
+        address: Address,
+        at: &L1Block,
+    ) -> Result<SystemContract, L1Error> {
         let word = async |selector: [u8; 4]| {
             let answer = self.eth_call(address, &selector, at.id()).await?;
             B256::try_from(&answer[..]).map_err(|_| {
-                let cause = format!("no SystemConfig contract at {address}: {} bytes where 32 were expected", answer.len());
+                let cause = format!(
+                    "no SystemConfig contract at {address}: {} bytes where 32 were expected",
+                    answer.len()
+                );
                 self.error("eth_call", L1Cause::Malformed(cause))
             })
         };
@@ -269,34 +327,62 @@ impl L1Client {
         Ok(SystemContract {
             unsafe_block_signer,
             batcher: Address::from_word(word(BATCHER_HASH_SELECTOR).await?),
-            gas_limit: gas_limit.try_into().map_err(|_| self.untrue("eth_call", format!("gas limit {gas_limit}")))?,
+            gas_limit: gas_limit
+                .try_into()
+                .map_err(|_| self.untrue("eth_call", format!("gas limit {gas_limit}")))?,
         })
     }
 
-    async fn header<P: ToRpcParams + Send>(&self, method: &'static str, params: P) -> Result<Option<L1Block>, L1Error> {
+    async fn header<P: ToRpcParams + Send>(
+        &self,
+        method: &'static str,
+        params: P,
+    ) -> Result<Option<L1Block>, L1Error> {
         // Checked by hand below: serde would report the first missing field of a flattened header without its name.
-        let Some(value) = self.call::<Option<serde_json::Value>>(method, params).await? else { return Ok(None) };
-        answer::block(value, self.inner.trust).map(Some).map_err(|cause| self.error(method, cause))
+        let Some(value) = self
+            .call::<Option<serde_json::Value>>(method, params)
+            .await?
+        else {
+            return Ok(None);
+        };
+        answer::block(value, self.inner.trust)
+            .map(Some)
+            .map_err(|cause| self.error(method, cause))
     }
 
-    async fn receipts_one_by_one(&self, method: &'static str, block: &L1Block) -> Result<Vec<answer::Receipt>, L1Error> {
+    async fn receipts_one_by_one(
+        &self,
+        method: &'static str,
+        block: &L1Block,
+    ) -> Result<Vec<answer::Receipt>, L1Error> {
         const BLOCK: &str = "eth_getBlockByHash";
-        let hashes: Option<answer::TransactionHashes> = self.call(BLOCK, rpc_params![block.hash, false]).await?;
-        let hashes = hashes.ok_or_else(|| self.error(BLOCK, L1Cause::Missing(block.hash)))?.transactions;
+        let hashes: Option<answer::TransactionHashes> =
+            self.call(BLOCK, rpc_params![block.hash, false]).await?;
+        let hashes = hashes
+            .ok_or_else(|| self.error(BLOCK, L1Cause::Missing(block.hash)))?
+            .transactions;
         let mut receipts = Vec::with_capacity(hashes.len());
         for chunk in hashes.chunks(self.inner.max_batch) {
             let mut batch = BatchRequestBuilder::new();
             for hash in chunk {
-                batch.insert(method, rpc_params![hash]).map_err(|e| self.error(method, L1Cause::Malformed(e.to_string())))?;
+                batch
+                    .insert(method, rpc_params![hash])
+                    .map_err(|e| self.error(method, L1Cause::Malformed(e.to_string())))?;
             }
             let _permit = self.permit(method).await?;
-            let answers = self.inner.http.batch_request::<Option<answer::Receipt>>(batch).await;
+            let answers = self
+                .inner
+                .http
+                .batch_request::<Option<answer::Receipt>>(batch)
+                .await;
             for answer in answers.map_err(|e| self.failure(method, e))?.into_iter() {
                 let receipt = answer.map_err(|e| self.refused(method, &e))?;
-                receipts.push(
-                    receipt
-                        .ok_or_else(|| self.untrue(method, format!("a transaction of block {} has no receipt", block.hash)))?,
-                );
+                receipts.push(receipt.ok_or_else(|| {
+                    self.untrue(
+                        method,
+                        format!("a transaction of block {} has no receipt", block.hash),
+                    )
+                })?);
             }
         }
         Ok(receipts)
@@ -311,34 +397,68 @@ impl L1Client {
         answer::receipts(receipts, block).map_err(|cause| self.error(method, cause))
     }
 
-    async fn call<T: DeserializeOwned>(&self, method: &'static str, params: impl ToRpcParams + Send) -> Result<T, L1Error> {
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: impl ToRpcParams + Send,
+    ) -> Result<T, L1Error> {
         let _permit = self.permit(method).await?;
-        self.inner.http.request(method, params).await.map_err(|e| self.failure(method, e))
+        self.inner
+            .http
+            .request(method, params)
+            .await
+            .map_err(|e| self.failure(method, e))
     }
 
-    async fn permit(&self, method: &'static str) -> Result<tokio::sync::SemaphorePermit<'_>, L1Error> {
-        self.inner.permits.acquire().await.map_err(|e| self.error(method, L1Cause::Transport(e.to_string())))
+    async fn permit(
+        &self,
+        method: &'static str,
+    ) -> Result<tokio::sync::SemaphorePermit<'_>, L1Error> {
+        self.inner
+            .permits
+            .acquire()
+            .await
+            .map_err(|e| self.error(method, L1Cause::Transport(e.to_string())))
     }
 
     fn lacks_block_receipts(&self) -> bool {
-        self.inner.no_block_receipts.lock().is_some_and(|since| since.elapsed() < METHOD_RETRY)
+        self.inner
+            .no_block_receipts
+            .lock()
+            .is_some_and(|since| since.elapsed() < METHOD_RETRY)
     }
 
     fn failure(&self, method: &'static str, error: jsonrpsee::core::ClientError) -> L1Error {
         use jsonrpsee::core::ClientError;
         match error {
             ClientError::Call(refusal) => self.refused(method, &refusal),
-            ClientError::ParseError(error) => self.error(method, L1Cause::Malformed(error.to_string())),
-            ClientError::RequestTimeout => self.error(method, L1Cause::Transport("no answer in time".into())),
-            ClientError::Transport(error) => self.error(method, L1Cause::Transport(causes(&*error))),
+            ClientError::ParseError(error) => {
+                self.error(method, L1Cause::Malformed(error.to_string()))
+            }
+            ClientError::RequestTimeout => {
+                self.error(method, L1Cause::Transport("no answer in time".into()))
+            }
+            ClientError::Transport(error) => {
+                self.error(method, L1Cause::Transport(causes(&*error)))
+            }
             error => self.error(method, L1Cause::Transport(error.to_string())),
         }
     }
 
-    fn refused(&self, method: &'static str, refusal: &jsonrpsee::types::ErrorObject<'_>) -> L1Error {
+    fn refused(
+        &self,
+        method: &'static str,
+        refusal: &jsonrpsee::types::ErrorObject<'_>,
+    ) -> L1Error {
         // The message goes into logs, and the endpoint chooses its length.
         let message = refusal.message().chars().take(MAX_MESSAGE).collect();
-        self.error(method, L1Cause::Refused { code: refusal.code(), message })
+        self.error(
+            method,
+            L1Cause::Refused {
+                code: refusal.code(),
+                message,
+            },
+        )
     }
 
     fn untrue(&self, method: &'static str, what: String) -> L1Error {
@@ -346,19 +466,31 @@ impl L1Client {
     }
 
     fn error(&self, method: &'static str, cause: L1Cause) -> L1Error {
-        L1Error { endpoint: self.inner.endpoint.clone(), method, cause }
+        L1Error {
+            endpoint: self.inner.endpoint.clone(),
+            method,
+            cause,
+        }
     }
 }
 
 impl L1Error {
     /// Whether the endpoint does not know the method (facts: receipt methods).
     fn is_unsupported(&self) -> bool {
-        let L1Cause::Refused { code, message } = &self.cause else { return false };
+        let L1Cause::Refused { code, message } = &self.cause else {
+            return false;
+        };
         let message = message.to_lowercase();
         matches!(code, -32601 | -32004)
-            || ["not found", "not supported", "unsupported", "does not exist", "not available"]
-                .iter()
-                .any(|text| message.contains("method") && message.contains(text))
+            || [
+                "not found",
+                "not supported",
+                "unsupported",
+                "does not exist",
+                "not available",
+            ]
+            .iter()
+            .any(|text| message.contains("method") && message.contains(text))
     }
 }
 

@@ -23,28 +23,51 @@ pub enum L1ConfigError {
     #[error("--rollup.l1-chain-config: failed to read chain spec: {}: {error}; check the path and its permissions", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
     #[error("--rollup.l1-chain-config: {}: {error}", path.display())]
-    Malformed { path: PathBuf, error: L1ChainConfigError },
+    Malformed {
+        path: PathBuf,
+        error: L1ChainConfigError,
+    },
     #[error(
         "--rollup.l1-chain-config: {}: l1 chain config chain ID mismatch: {given} != {expected}; give the file of the L1 that rollup.json names",
         path.display()
     )]
-    OtherChain { path: PathBuf, given: u64, expected: u64 },
+    OtherChain {
+        path: PathBuf,
+        given: u64,
+        expected: u64,
+    },
 }
 
 /// The schedule of this L1; `None` if it is not built in and no file is given. A file for a public L1 is not read (op-node).
-pub fn blob_schedule(l1_chain_id: u64, file: Option<&Path>) -> Result<Option<BlobSchedule>, L1ConfigError> {
+pub fn blob_schedule(
+    l1_chain_id: u64,
+    file: Option<&Path>,
+) -> Result<Option<BlobSchedule>, L1ConfigError> {
     let built_in = BlobSchedule::of_chain(l1_chain_id);
     let Some(path) = file.filter(|_| built_in.is_none()) else {
         if file.is_some() {
-            tracing::warn!(l1_chain_id, "--rollup.l1-chain-config is not read: the blob schedule of this L1 is built in");
+            tracing::warn!(
+                l1_chain_id,
+                "--rollup.l1-chain-config is not read: the blob schedule of this L1 is built in"
+            );
         }
         return Ok(built_in);
     };
-    let text = read_file(path).map_err(|error| L1ConfigError::Unreadable { path: path.to_path_buf(), error })?;
-    let config = L1ChainConfig::from_json(&text).map_err(|error| L1ConfigError::Malformed { path: path.to_path_buf(), error })?;
+    let text = read_file(path).map_err(|error| L1ConfigError::Unreadable {
+        path: path.to_path_buf(),
+        error,
+    })?;
+    let config = L1ChainConfig::from_json(&text).map_err(|error| L1ConfigError::Malformed {
+        path: path.to_path_buf(),
+        error,
+    })?;
     if config.chain_id != l1_chain_id {
         let path = path.to_path_buf();
-        return Err(L1ConfigError::OtherChain { path, given: config.chain_id, expected: l1_chain_id });
+        return Err(L1ConfigError::OtherChain {
+            path,
+            given: config.chain_id,
+            expected: l1_chain_id,
+        });
     }
     Ok(Some(config.blobs))
 }
@@ -66,12 +89,16 @@ mod tests {
 
     #[test]
     fn the_file_counts_where_nothing_is_built_in() {
-        let expected = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN), (0, BlobSchedule::PRAGUE)]);
+        let expected =
+            BlobSchedule::new(vec![(0, BlobSchedule::CANCUN), (0, BlobSchedule::PRAGUE)]);
         assert_eq!(read(900, CONFIG), Ok(Some(expected)));
         assert_eq!(blob_schedule(900, None).unwrap(), None);
         // On a public L1 the file is not even opened.
         let sepolia = BlobSchedule::of_chain(11_155_111);
-        assert_eq!(blob_schedule(11_155_111, Some(Path::new("/nowhere/l1.json"))).unwrap(), sepolia);
+        assert_eq!(
+            blob_schedule(11_155_111, Some(Path::new("/nowhere/l1.json"))).unwrap(),
+            sepolia
+        );
     }
 
     #[test]
@@ -79,12 +106,26 @@ mod tests {
         for (chain_id, text, words) in [
             (901, CONFIG, "l1 chain config chain ID mismatch: 900 != 901"),
             (900, "{", "is not readable"),
-            (900, r#"{"chainId": 900}"#, "L1 chain config does not have a blob schedule config"),
+            (
+                900,
+                r#"{"chainId": 900}"#,
+                "L1 chain config does not have a blob schedule config",
+            ),
         ] {
             let said = read(chain_id, text).unwrap_err();
-            assert!(said.starts_with("--rollup.l1-chain-config: ") && said.contains("l1.json") && said.contains(words), "{said}");
+            assert!(
+                said.starts_with("--rollup.l1-chain-config: ")
+                    && said.contains("l1.json")
+                    && said.contains(words),
+                "{said}"
+            );
         }
-        let said = blob_schedule(900, Some(Path::new("/nowhere/l1.json"))).unwrap_err().to_string();
-        assert!(said.contains("failed to read chain spec: /nowhere/l1.json"), "{said}");
+        let said = blob_schedule(900, Some(Path::new("/nowhere/l1.json")))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            said.contains("failed to read chain spec: /nowhere/l1.json"),
+            "{said}"
+        );
     }
 }

@@ -9,7 +9,10 @@ use thiserror::Error;
 const FJORD_MAX_DRIFT: u64 = 1800;
 
 /// What is known of the L1 block after the current origin.
-#[expect(clippy::large_enum_variant, reason = "one lives at a time, and it is Copy")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, and it is Copy"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextOrigin {
     /// Nobody has asked yet, or the answer is not there yet.
@@ -20,7 +23,10 @@ pub enum NextOrigin {
 }
 
 /// The origin of the next block.
-#[expect(clippy::large_enum_variant, reason = "one lives at a time, and it is Copy")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, and it is Copy"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Origin(L1Block),
@@ -33,13 +39,21 @@ pub enum Choice {
 pub enum OriginError {
     /// The L1 block after the origin does not build on it: L1 was reorganised below the head.
     #[error("L1 origin {number} {hash} has left the L1 chain: block {next} there builds on {parent}", number = .current.number, hash = .current.hash, next = .next.hash, parent = .next.parent_hash)]
-    Reorganised { current: Box<L1Block>, next: Box<L1Block> },
+    Reorganised {
+        current: Box<L1Block>,
+        next: Box<L1Block>,
+    },
     /// To be tried again when L1 has moved on.
     #[error(
         "the next block (time {time}) would be {ahead} s ahead of L1 origin {number}, more than the {drift} s that are allowed, and L1 block {next} is not available yet",
         next = .number + 1
     )]
-    DriftLimit { time: u64, number: u64, ahead: u64, drift: u64 },
+    DriftLimit {
+        time: u64,
+        number: u64,
+        ahead: u64,
+        drift: u64,
+    },
 }
 
 /// Chooses the origin of a block at `time` whose parent stands on `current`. `recover` takes every next origin as soon as it can,
@@ -53,7 +67,10 @@ pub fn select(
 ) -> Result<Choice, OriginError> {
     if let NextOrigin::Known(next) = &next {
         if next.parent_hash != current.hash {
-            return Err(OriginError::Reorganised { current: Box::new(*current), next: Box::new(*next) });
+            return Err(OriginError::Reorganised {
+                current: Box::new(*current),
+                next: Box::new(*next),
+            });
         }
         // A block is never older than its origin.
         if time >= next.time {
@@ -67,7 +84,12 @@ pub fn select(
         // Past the drift and the next origin still in the future: the block stays, and stays empty.
         NextOrigin::Known(_) => Ok(Choice::Origin(*current)),
         _ if ahead <= drift => Ok(Choice::Origin(*current)),
-        _ => Err(OriginError::DriftLimit { time, number: current.number, ahead, drift }),
+        _ => Err(OriginError::DriftLimit {
+            time,
+            number: current.number,
+            ahead,
+            drift,
+        }),
     }
 }
 
@@ -77,7 +99,11 @@ pub fn past_drift(rollup: &RollupConfig, time: u64, origin: &L1Block) -> bool {
 }
 
 fn max_drift(rollup: &RollupConfig, origin_time: u64) -> u64 {
-    if rollup.forks.is_active(Fork::Fjord, origin_time) { FJORD_MAX_DRIFT } else { rollup.max_sequencer_drift }
+    if rollup.forks.is_active(Fork::Fjord, origin_time) {
+        FJORD_MAX_DRIFT
+    } else {
+        rollup.max_sequencer_drift
+    }
 }
 
 #[cfg(test)]
@@ -87,12 +113,23 @@ mod tests {
     use starling_proto::fork::ForkSchedule;
 
     fn rollup(last: Fork) -> RollupConfig {
-        RollupConfig { block_time: 2, max_sequencer_drift: 600, forks: ForkSchedule::from_genesis(last), ..Default::default() }
+        RollupConfig {
+            block_time: 2,
+            max_sequencer_drift: 600,
+            forks: ForkSchedule::from_genesis(last),
+            ..Default::default()
+        }
     }
 
     fn block(number: u8, time: u64) -> L1Block {
         let hash = B256::with_last_byte(number);
-        L1Block { number: number.into(), hash, parent_hash: B256::with_last_byte(number - 1), time, ..Default::default() }
+        L1Block {
+            number: number.into(),
+            hash,
+            parent_hash: B256::with_last_byte(number - 1),
+            time,
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -108,7 +145,10 @@ mod tests {
     fn inside_the_drift_an_unknown_next_origin_does_not_matter() {
         let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
         for next in [NextOrigin::Unknown, NextOrigin::NotYet] {
-            assert_eq!(select(&rollup, 1900, &current, next, false), Ok(Choice::Origin(current)));
+            assert_eq!(
+                select(&rollup, 1900, &current, next, false),
+                Ok(Choice::Origin(current))
+            );
         }
         assert!(!past_drift(&rollup, 1900, &current));
         assert!(past_drift(&rollup, 1901, &current));
@@ -117,36 +157,75 @@ mod tests {
     #[test]
     fn past_the_drift_the_next_origin_must_be_known() {
         let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
-        assert_eq!(select(&rollup, 1902, &current, NextOrigin::Unknown, false), Ok(Choice::AskNext));
+        assert_eq!(
+            select(&rollup, 1902, &current, NextOrigin::Unknown, false),
+            Ok(Choice::AskNext)
+        );
         let error = select(&rollup, 1902, &current, NextOrigin::NotYet, false).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the next block (time 1902) would be 1802 s ahead of L1 origin 5, more than the 1800 s that are allowed, and L1 block 6 is not available yet"
         );
         // L1 itself made no block for so long: an empty block on the old origin.
-        assert_eq!(select(&rollup, 1902, &current, NextOrigin::Known(block(6, 1903)), false), Ok(Choice::Origin(current)));
+        assert_eq!(
+            select(
+                &rollup,
+                1902,
+                &current,
+                NextOrigin::Known(block(6, 1903)),
+                false
+            ),
+            Ok(Choice::Origin(current))
+        );
     }
 
     #[test]
     fn before_fjord_the_drift_is_configured() {
         let (rollup, current) = (rollup(Fork::Ecotone), block(5, 100));
-        assert_eq!(select(&rollup, 700, &current, NextOrigin::NotYet, false), Ok(Choice::Origin(current)));
-        assert!(matches!(select(&rollup, 701, &current, NextOrigin::NotYet, false), Err(OriginError::DriftLimit { .. })));
+        assert_eq!(
+            select(&rollup, 700, &current, NextOrigin::NotYet, false),
+            Ok(Choice::Origin(current))
+        );
+        assert!(matches!(
+            select(&rollup, 701, &current, NextOrigin::NotYet, false),
+            Err(OriginError::DriftLimit { .. })
+        ));
     }
 
     #[test]
     fn recovering_asks_for_every_next_origin_first() {
         let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
-        assert_eq!(select(&rollup, 102, &current, NextOrigin::Unknown, true), Ok(Choice::AskNext));
-        assert_eq!(select(&rollup, 102, &current, NextOrigin::NotYet, true), Ok(Choice::Origin(current)));
-        assert_eq!(select(&rollup, 102, &current, NextOrigin::Known(block(6, 104)), true), Ok(Choice::Origin(current)));
+        assert_eq!(
+            select(&rollup, 102, &current, NextOrigin::Unknown, true),
+            Ok(Choice::AskNext)
+        );
+        assert_eq!(
+            select(&rollup, 102, &current, NextOrigin::NotYet, true),
+            Ok(Choice::Origin(current))
+        );
+        assert_eq!(
+            select(
+                &rollup,
+                102,
+                &current,
+                NextOrigin::Known(block(6, 104)),
+                true
+            ),
+            Ok(Choice::Origin(current))
+        );
     }
 
     #[test]
     fn a_next_origin_on_another_parent_is_a_reorganisation() {
         let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
-        let next = L1Block { parent_hash: B256::repeat_byte(9), ..block(6, 112) };
+        let next = L1Block {
+            parent_hash: B256::repeat_byte(9),
+            ..block(6, 112)
+        };
         let error = select(&rollup, 102, &current, NextOrigin::Known(next), false).unwrap_err();
-        assert!(error.to_string().contains("has left the L1 chain"), "{error}");
+        assert!(
+            error.to_string().contains("has left the L1 chain"),
+            "{error}"
+        );
     }
 }

@@ -70,7 +70,13 @@ pub struct SequencerConfig {
 
 impl Default for SequencerConfig {
     fn default() -> Self {
-        Self { l1_confs: 4, max_safe_lag: 0, sealing: Duration::from_millis(50), stopped: false, recover: false }
+        Self {
+            l1_confs: 4,
+            max_safe_lag: 0,
+            sealing: Duration::from_millis(50),
+            stopped: false,
+            recover: false,
+        }
     }
 }
 
@@ -124,7 +130,11 @@ impl Sequencer {
         network: Option<Network>,
     ) -> (Self, SequencerHandle) {
         let block_time = Duration::from_secs(rollup.block_time);
-        let schedule = ScheduleConfig { block_time, sealing: config.sealing, max_safe_lag: config.max_safe_lag };
+        let schedule = ScheduleConfig {
+            block_time,
+            sealing: config.sealing,
+            max_safe_lag: config.max_safe_lag,
+        };
         let schedule = Schedule::new(schedule, !config.stopped);
         let (handle, commands, status) = control::channel(!config.stopped);
         let origins = Origins::new(l1.client, l1.heads, config.l1_confs);
@@ -174,7 +184,11 @@ impl Sequencer {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
             }
-            while let Some(block) = self.witnessed.as_mut().and_then(|witnessed| witnessed.try_recv().ok()) {
+            while let Some(block) = self
+                .witnessed
+                .as_mut()
+                .and_then(|witnessed| witnessed.try_recv().ok())
+            {
                 self.on_witnessed(&block)?;
             }
             heads.mark_unchanged();
@@ -215,8 +229,14 @@ impl Sequencer {
 
     fn head(&self) -> Head {
         let view = self.chain.view();
-        let safe = view.safe().map_or(self.rollup.genesis.l2.number, |safe| safe.number);
-        Head { id: view.head(), time: view.header().timestamp, safe }
+        let safe = view
+            .safe()
+            .map_or(self.rollup.genesis.l2.number, |safe| safe.number);
+        Head {
+            id: view.head(),
+            time: view.header().timestamp,
+            safe,
+        }
     }
 
     /// Begins a block on the head.
@@ -231,7 +251,10 @@ impl Sequencer {
             self.schedule.started(parent.id(), time);
             return Ok(());
         }
-        let origin = self.origins.choose(&self.rollup, time, parent_ref.origin, recover).await?;
+        let origin = self
+            .origins
+            .choose(&self.rollup, time, parent_ref.origin, recover)
+            .await?;
         let receipts = match origin.id() == parent_ref.origin {
             true => None,
             false => Some(self.origins.receipts(&origin).await?),
@@ -241,8 +264,9 @@ impl Sequencer {
         for error in derived.ignored {
             tracing::warn!(l1_block = %origin.hash, %error, "a configuration log on L1 has no effect");
         }
-        let no_pool =
-            recover || past_drift(&self.rollup, time, &origin) || is_upgrade_block(&self.rollup.forks, parent.timestamp(), time);
+        let no_pool = recover
+            || past_drift(&self.rollup, time, &origin)
+            || is_upgrade_block(&self.rollup.forks, parent.timestamp(), time);
         derived.attributes.no_tx_pool = Some(no_pool);
         let id = self.chain.start(parent.hash, derived.attributes).await?;
         self.job = Some(Job::Build(id));
@@ -252,7 +276,11 @@ impl Sequencer {
 
     /// The child of `parent` that must be used because it was sent to the signer before, or came from peers and was abandoned: blocks from
     /// peers carry our key's signature. `epoch` is the parent's L1 origin, which is canonical.
-    async fn sent_before(&mut self, parent: &Payload, epoch: BlockId) -> Result<Option<B256>, SequencerError> {
+    async fn sent_before(
+        &mut self,
+        parent: &Payload,
+        epoch: BlockId,
+    ) -> Result<Option<B256>, SequencerError> {
         let number = parent.number() + 1;
         let sent = self.chain.signed(number, parent.hash)?;
         let mut guards = Vec::new();
@@ -260,7 +288,11 @@ impl Sequencer {
             if let Ok(L2BlockRef { origin, .. }) = L2BlockRef::of(&payload, &self.rollup.genesis)
                 && sent.iter().all(|guard| guard.hash != payload.hash)
             {
-                guards.push(Guard { l1_origin: origin.hash, hash: payload.hash, turn: 0 });
+                guards.push(Guard {
+                    l1_origin: origin.hash,
+                    hash: payload.hash,
+                    turn: 0,
+                });
             }
         }
         guards.extend(sent);
@@ -277,8 +309,19 @@ impl Sequencer {
                     self.reorganised = None;
                     return Ok(Some(hash));
                 }
-                Turn::AskNext => next = self.origins.after(epoch).await?.map_or(NextL1::Missing, NextL1::Known),
-                Turn::Unknown(hash) => return Err(SequencerError::OriginAhead(BlockId { number: epoch.number + 1, hash })),
+                Turn::AskNext => {
+                    next = self
+                        .origins
+                        .after(epoch)
+                        .await?
+                        .map_or(NextL1::Missing, NextL1::Known)
+                }
+                Turn::Unknown(hash) => {
+                    return Err(SequencerError::OriginAhead(BlockId {
+                        number: epoch.number + 1,
+                        hash,
+                    }));
+                }
             }
         }
     }
@@ -286,7 +329,10 @@ impl Sequencer {
     /// Fails until L1 has contradicted the origins of all blocks on `parent` that may be signed [`CONFIRMATIONS`] times in a row: one
     /// stale answer must not lead to a second signed block.
     fn confirm_reorg(&mut self, parent: B256, last: B256) -> Result<(), SequencerError> {
-        let times = 1 + self.reorganised.take_if(|(on, _)| *on == parent).map_or(0, |(_, times)| times);
+        let times = 1 + self
+            .reorganised
+            .take_if(|(on, _)| *on == parent)
+            .map_or(0, |(_, times)| times);
         if times < CONFIRMATIONS {
             self.reorganised = Some((parent, times));
             return Err(SequencerError::SignedBlockReorganised(last));
@@ -324,7 +370,9 @@ impl Sequencer {
             }
         };
         let origin = L2BlockRef::of(&payload, &self.rollup.genesis)?.origin;
-        self.chain.log_before_sign(payload.clone(), origin.hash).await?;
+        self.chain
+            .log_before_sign(payload.clone(), origin.hash)
+            .await?;
         self.waiting = Some(payload.hash);
         self.publish(payload.clone()).await?;
         self.term.made(payload.hash);
@@ -345,11 +393,23 @@ impl Sequencer {
     /// Executes a block that was sent to the signer before, unless the chain has it.
     async fn insert_sent(&self, payload: &Arc<Payload>) -> Result<(), SequencerError> {
         let hash = payload.hash;
-        match self.chain.insert(payload.clone(), Provenance::Imported).await? {
+        match self
+            .chain
+            .insert(payload.clone(), Provenance::Imported)
+            .await?
+        {
             Inserted::Valid => Ok(()),
-            Inserted::Invalid { reason, .. } => Err(SequencerError::SignedBlockInvalid { hash, reason }),
-            Inserted::Syncing => Err(SequencerError::SignedBlockWaits { hash, reason: "its parent is not known" }),
-            Inserted::NoRoom => Err(SequencerError::SignedBlockWaits { hash, reason: "there is no room for it" }),
+            Inserted::Invalid { reason, .. } => {
+                Err(SequencerError::SignedBlockInvalid { hash, reason })
+            }
+            Inserted::Syncing => Err(SequencerError::SignedBlockWaits {
+                hash,
+                reason: "its parent is not known",
+            }),
+            Inserted::NoRoom => Err(SequencerError::SignedBlockWaits {
+                hash,
+                reason: "there is no room for it",
+            }),
         }
     }
 
@@ -363,16 +423,29 @@ impl Sequencer {
             return Ok(());
         }
         let (number, hash) = (newest.number(), newest.hash);
-        let Ok(L2BlockRef { origin, .. }) = L2BlockRef::of(&newest, &self.rollup.genesis) else { return Ok(()) };
-        if let Some(other) = self.chain.signed(number, newest.parent_hash())?.last().filter(|last| last.hash != hash) {
+        let Ok(L2BlockRef { origin, .. }) = L2BlockRef::of(&newest, &self.rollup.genesis) else {
+            return Ok(());
+        };
+        if let Some(other) = self
+            .chain
+            .signed(number, newest.parent_hash())?
+            .last()
+            .filter(|last| last.hash != hash)
+        {
             tracing::warn!(number, %hash, signed = %other.hash, "another block of the head's height was signed here: the head is not published again");
             return Ok(());
         }
-        if let Ok(Ok(Standing::Gone { canonical })) = timeout(origins::OPTIONAL, self.origins.standing(origin)).await {
+        if let Ok(Ok(Standing::Gone { canonical })) =
+            timeout(origins::OPTIONAL, self.origins.standing(origin)).await
+        {
             tracing::warn!(number, %hash, %origin, %canonical, "the head's L1 origin is no longer canonical: the head is not published again");
             return Ok(());
         }
-        match self.chain.log_before_sign(newest.clone(), origin.hash).await {
+        match self
+            .chain
+            .log_before_sign(newest.clone(), origin.hash)
+            .await
+        {
             // Another block of this parent and L1 origin has been logged since the check above.
             Err(error @ ChainError::AlreadySigned { .. }) => {
                 tracing::warn!(number, %error, "the head is not published again");
@@ -388,9 +461,14 @@ impl Sequencer {
     }
 
     async fn publish(&self, payload: Arc<Payload>) -> Result<(), SequencerError> {
-        let Some(network) = &self.network else { return Ok(()) };
+        let Some(network) = &self.network else {
+            return Ok(());
+        };
         let signature = self.signer.sign(self.rollup.l2_chain_id, &payload).await;
-        let signature = signature.map_err(|cause| SequencerError::Unsigned { number: payload.number(), cause })?;
+        let signature = signature.map_err(|cause| SequencerError::Unsigned {
+            number: payload.number(),
+            cause,
+        })?;
         network.publish(payload, signature).await;
         Ok(())
     }
@@ -398,7 +476,14 @@ impl Sequencer {
     /// A peer has sent a block that our key has signed. If it was not made here, another sequencer has, or had, the key.
     fn on_witnessed(&mut self, block: &Payload) -> Result<(), SequencerError> {
         let (number, hash) = (block.number(), block.hash);
-        let is_ours = || Ok::<_, ChainError>(self.chain.signed(number, block.parent_hash())?.iter().any(|own| own.hash == hash));
+        let is_ours = || {
+            Ok::<_, ChainError>(
+                self.chain
+                    .signed(number, block.parent_hash())?
+                    .iter()
+                    .any(|own| own.hash == hash),
+            )
+        };
         if !self.schedule.active() || is_ours()? {
             return Ok(());
         }
@@ -424,7 +509,8 @@ impl Sequencer {
     fn newest(&self) -> Result<Arc<Payload>, SequencerError> {
         let view = self.chain.view();
         let head = view.head();
-        view.payload(head.number)?.ok_or(SequencerError::NoHead(head))
+        view.payload(head.number)?
+            .ok_or(SequencerError::NoHead(head))
     }
 
     fn close(&mut self) {
@@ -475,7 +561,11 @@ impl Sequencer {
                 let _ = reply.send(result);
             }
             Command::Stop { reply } => {
-                let result = if self.schedule.active() { Ok(head.hash) } else { Err(ControlError::NotRunning) };
+                let result = if self.schedule.active() {
+                    Ok(head.hash)
+                } else {
+                    Err(ControlError::NotRunning)
+                };
                 if result.is_ok() {
                     tracing::info!(%head, "the sequencer is stopped");
                     self.activate(false, None);
@@ -500,7 +590,9 @@ impl Sequencer {
 
 /// Since the Unix epoch.
 fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 /// The next block of the channel; pends where there is none.

@@ -38,14 +38,21 @@ pub enum SignerError {
 impl Signer {
     /// A key as it comes by flag or environment (`--p2p.sequencer.key`).
     pub fn from_hex(hex: &str) -> Result<Self, SignerError> {
-        sign::secret_from_hex(hex).map(Self::Key).map_err(|_| SignerError::Hex)
+        sign::secret_from_hex(hex)
+            .map(Self::Key)
+            .map_err(|_| SignerError::Hex)
     }
 
     /// A key from a file that holds its hex and nothing else but white space (`--p2p.sequencer.key.path`).
     pub fn from_file(path: &Path) -> Result<Self, SignerError> {
         let name = || path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|cause| SignerError::File { path: name(), cause })?;
-        sign::secret_from_hex(&text).map(Self::Key).map_err(|_| SignerError::FileHex { path: name() })
+        let text = std::fs::read_to_string(path).map_err(|cause| SignerError::File {
+            path: name(),
+            cause,
+        })?;
+        sign::secret_from_hex(&text)
+            .map(Self::Key)
+            .map_err(|_| SignerError::FileHex { path: name() })
     }
 
     /// The address that peers must expect (the unsafe block signer on L1).
@@ -58,11 +65,17 @@ impl Signer {
 
     /// Signs a block for the swarm (specs: rollup-node-p2p, block signatures): r ‖ s ‖ recovery id. A signature that is returned is
     /// by [`Signer::address`].
-    pub async fn sign(&self, chain_id: u64, payload: &Payload) -> Result<[u8; SIGNATURE_LEN], SignerError> {
+    pub async fn sign(
+        &self,
+        chain_id: u64,
+        payload: &Payload,
+    ) -> Result<[u8; SIGNATURE_LEN], SignerError> {
         let signed_bytes = payload.to_wire(payload.version());
         match self {
             Self::Key(secret) => Ok(sign::sign(secret, chain_id, &signed_bytes)),
-            Self::Remote(remote) => Ok(remote.sign(chain_id, sign::payload_hash(&signed_bytes)).await?),
+            Self::Remote(remote) => Ok(remote
+                .sign(chain_id, sign::payload_hash(&signed_bytes))
+                .await?),
         }
     }
 }
@@ -88,7 +101,10 @@ mod tests {
         let expected = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
         let mut file = tempfile::NamedTempFile::new().unwrap();
         writeln!(file, "0x{KEY}").unwrap();
-        for signer in [Signer::from_hex(KEY).unwrap(), Signer::from_file(file.path()).unwrap()] {
+        for signer in [
+            Signer::from_hex(KEY).unwrap(),
+            Signer::from_file(file.path()).unwrap(),
+        ] {
             assert_eq!(signer.address(), expected);
             assert_eq!(format!("{signer:?}"), format!("Signer({expected})"));
         }
@@ -101,9 +117,17 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         write!(file, "{bad}").unwrap();
         let error = Signer::from_file(file.path()).unwrap_err().to_string();
-        assert!(error.contains(&file.path().display().to_string()) && !error.contains(bad), "{error}");
-        let error = Signer::from_file(Path::new("/nowhere/key")).unwrap_err().to_string();
-        assert!(error.starts_with("the sequencer key file /nowhere/key cannot be read"), "{error}");
+        assert!(
+            error.contains(&file.path().display().to_string()) && !error.contains(bad),
+            "{error}"
+        );
+        let error = Signer::from_file(Path::new("/nowhere/key"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("the sequencer key file /nowhere/key cannot be read"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -111,7 +135,8 @@ mod tests {
         let signer = Signer::from_hex(KEY).unwrap();
         let payload = Payload::sealed(alloy_consensus::Header::default(), vec![]);
         let signature = signer.sign(901, &payload).await.unwrap();
-        let recovered = sign::recover(&signature, 901, &payload.to_wire(payload.version())).unwrap();
+        let recovered =
+            sign::recover(&signature, 901, &payload.to_wire(payload.version())).unwrap();
         assert_eq!(recovered, signer.address());
     }
 }

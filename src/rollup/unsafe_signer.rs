@@ -29,7 +29,11 @@ pub enum UnsafeSignerError {
     #[error(
         "{endpoint} serves chain {chain_id}, and rollup.json is on chain {expected}: give the endpoint of that chain with --l1"
     )]
-    WrongL1 { endpoint: String, chain_id: u64, expected: u64 },
+    WrongL1 {
+        endpoint: String,
+        chain_id: u64,
+        expected: u64,
+    },
     #[error("{0} has no latest block")]
     NoHead(String),
     #[error(transparent)]
@@ -62,7 +66,9 @@ impl UnsafeSigner {
             let error = match self.first().await {
                 Ok(signer) => {
                     if signer.is_zero() {
-                        tracing::warn!("SystemConfig on L1 names no block signer: blocks from gossip are ignored");
+                        tracing::warn!(
+                            "SystemConfig on L1 names no block signer: blocks from gossip are ignored"
+                        );
                     }
                     self.chain.remember(SETTING, signer.to_vec()).await?;
                     return Ok(signer);
@@ -72,7 +78,11 @@ impl UnsafeSigner {
                 Err(error) => error,
             };
             tracing::warn!(attempt, %error, "L1 does not say who signs blocks");
-            if let Some(known) = self.chain.remembered(SETTING)?.and_then(|bytes| Address::try_from(&bytes[..]).ok()) {
+            if let Some(known) = self
+                .chain
+                .remembered(SETTING)?
+                .and_then(|bytes| Address::try_from(&bytes[..]).ok())
+            {
                 tracing::warn!(signer = %known, "the signer that L1 named last is used");
                 return Ok(known);
             }
@@ -115,7 +125,8 @@ impl UnsafeSigner {
                             away = false;
                             if now != named {
                                 network.set_signer(now).await;
-                                self.changed(std::mem::replace(&mut named, now), now, ours).await?;
+                                self.changed(std::mem::replace(&mut named, now), now, ours)
+                                    .await?;
                                 break;
                             }
                         }
@@ -139,11 +150,18 @@ impl UnsafeSigner {
         token.run_until_cancelled(follow).await.unwrap_or(Ok(()))
     }
 
-    async fn changed(&self, before: Address, now: Address, ours: Option<Address>) -> Result<(), UnsafeSignerError> {
+    async fn changed(
+        &self,
+        before: Address,
+        now: Address,
+        ours: Option<Address>,
+    ) -> Result<(), UnsafeSignerError> {
         metrics::counter!("starling_unsafe_signer_changes_total").increment(1);
         tracing::warn!(%before, %now, "L1 names another block signer; the one before is accepted until the first block of the new one, or for three hours");
         if now.is_zero() {
-            tracing::warn!("SystemConfig on L1 names no block signer: blocks from gossip are ignored");
+            tracing::warn!(
+                "SystemConfig on L1 names no block signer: blocks from gossip are ignored"
+            );
         }
         if let Some(ours) = ours.filter(|ours| *ours != now) {
             tracing::error!(%ours, named = %now, "this sequencer signs with a key that L1 does not name any more: give it the new key before peers refuse its blocks");
@@ -155,15 +173,26 @@ impl UnsafeSigner {
     async fn first(&self) -> Result<Address, UnsafeSignerError> {
         let (chain_id, expected) = (self.l1.chain_id().await?, self.rollup.l1_chain_id);
         if chain_id != expected {
-            return Err(UnsafeSignerError::WrongL1 { endpoint: self.l1.endpoint().to_owned(), chain_id, expected });
+            return Err(UnsafeSignerError::WrongL1 {
+                endpoint: self.l1.endpoint().to_owned(),
+                chain_id,
+                expected,
+            });
         }
         let at = self.confirmed().await?;
-        Ok(self.l1.system_contract(self.rollup.l1_system_config_address, &at).await?.unsafe_block_signer)
+        Ok(self
+            .l1
+            .system_contract(self.rollup.l1_system_config_address, &at)
+            .await?
+            .unsafe_block_signer)
     }
 
     async fn read(&self) -> Result<Address, UnsafeSignerError> {
         let at = self.confirmed().await?;
-        Ok(self.l1.unsafe_block_signer(self.rollup.l1_system_config_address, &at).await?)
+        Ok(self
+            .l1
+            .unsafe_block_signer(self.rollup.l1_system_config_address, &at)
+            .await?)
     }
 
     /// The block to read at.
@@ -172,7 +201,11 @@ impl UnsafeSigner {
         let head = self.l1.block(Tag::Latest).await?.ok_or_else(none)?;
         match self.confs {
             0 => Ok(head),
-            confs => Ok(self.l1.block_by_number(head.number.saturating_sub(confs)).await?.ok_or_else(none)?),
+            confs => Ok(self
+                .l1
+                .block_by_number(head.number.saturating_sub(confs))
+                .await?
+                .ok_or_else(none)?),
         }
     }
 }

@@ -16,7 +16,10 @@ use std::sync::Arc;
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "admin",
-    methods: &[("admin_setUnsafeBlockSigner", Method::Async(set_signer)), ("admin_unsafeBlockSigner", Method::Async(signer))],
+    methods: &[
+        ("admin_setUnsafeBlockSigner", Method::Async(set_signer)),
+        ("admin_unsafeBlockSigner", Method::Async(signer)),
+    ],
     subscriptions: &[],
 };
 

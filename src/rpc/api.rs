@@ -69,16 +69,26 @@ pub struct Api {
 
 impl Api {
     /// The methods of the namespaces named, and `rpc_modules`. Names that nobody knows are logged and left out, as geth does.
-    pub fn new(names: &[String], known: &'static [Namespace], context: &Arc<RpcContext>, flag: &str) -> Self {
+    pub fn new(
+        names: &[String],
+        known: &'static [Namespace],
+        context: &Arc<RpcContext>,
+        flag: &str,
+    ) -> Self {
         let mut api = Self::default();
-        for name in names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
+        for name in names
+            .iter()
+            .map(|name| name.trim())
+            .filter(|name| !name.is_empty())
+        {
             match known.iter().find(|namespace| namespace.name == name) {
                 Some(namespace) => api.add(namespace, context),
                 None => tracing::warn!(name, flag, "unknown API namespace left out"),
             }
         }
         api.namespaces.insert("rpc");
-        let modules: BTreeMap<&str, &str> = api.namespaces.iter().map(|name| (*name, "1.0")).collect();
+        let modules: BTreeMap<&str, &str> =
+            api.namespaces.iter().map(|name| (*name, "1.0")).collect();
         api.insert("rpc_modules", move |args| {
             let modules = modules.clone();
             async move {
@@ -93,7 +103,8 @@ impl Api {
     fn add(&mut self, namespace: &'static Namespace, context: &Arc<RpcContext>) {
         self.namespaces.insert(namespace.name);
         for (name, method) in namespace.methods {
-            self.methods.insert(name, bind(name, *method, context.clone()));
+            self.methods
+                .insert(name, bind(name, *method, context.clone()));
         }
         for (kind, subscribe) in namespace.subscriptions {
             let (subscribe, context) = (*subscribe, context.clone());
@@ -108,12 +119,18 @@ impl Api {
         kind: &'static str,
         subscribe: impl Fn(Args) -> Result<EventStream, RpcError> + Send + Sync + 'static,
     ) {
-        self.subscriptions.insert((namespace, kind), Box::new(subscribe));
+        self.subscriptions
+            .insert((namespace, kind), Box::new(subscribe));
     }
 
     /// Adds or replaces one method.
-    pub fn insert(&mut self, name: &'static str, method: impl Fn(Args) -> BoxFuture<'static, Reply> + Send + Sync + 'static) {
-        self.methods.insert(name, Box::new(move |args, _| method(args)));
+    pub fn insert(
+        &mut self,
+        name: &'static str,
+        method: impl Fn(Args) -> BoxFuture<'static, Reply> + Send + Sync + 'static,
+    ) {
+        self.methods
+            .insert(name, Box::new(move |args, _| method(args)));
     }
 
     pub fn method(&self, name: &str) -> Option<&BoundMethod> {
@@ -122,11 +139,20 @@ impl Api {
 
     /// Whether `<namespace>_subscribe` exists.
     pub fn has_subscriptions(&self, namespace: &str) -> bool {
-        self.subscriptions.keys().any(|(known, _)| *known == namespace)
+        self.subscriptions
+            .keys()
+            .any(|(known, _)| *known == namespace)
     }
 
-    pub fn subscription(&self, namespace: &str, kind: &str) -> Option<&Bound<Result<EventStream, RpcError>>> {
-        let key = self.subscriptions.keys().find(|(n, k)| *n == namespace && *k == kind)?;
+    pub fn subscription(
+        &self,
+        namespace: &str,
+        kind: &str,
+    ) -> Option<&Bound<Result<EventStream, RpcError>>> {
+        let key = self
+            .subscriptions
+            .keys()
+            .find(|(n, k)| *n == namespace && *k == kind)?;
         self.subscriptions.get(key)
     }
 }
@@ -194,7 +220,9 @@ pub async fn blocking<T: Send + 'static>(
     places: Arc<Semaphore>,
     function: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
 ) -> Result<T, RpcError> {
-    let Ok(place) = places.acquire_owned().await else { return Err(RpcError::server("the server is stopping")) };
+    let Ok(place) = places.acquire_owned().await else {
+        return Err(RpcError::server("the server is stopping"));
+    };
     let work = tokio::task::spawn_blocking(move || {
         let _place = place;
         function()
@@ -210,9 +238,17 @@ mod tests {
     #[tokio::test]
     async fn a_crash_on_the_blocking_pool_is_an_error() {
         let places = Arc::new(Semaphore::new(1));
-        let error = blocking::<()>("toy", places.clone(), || panic!("a toy that breaks")).await.unwrap_err();
-        assert_eq!((error.code, error.message.as_str()), (-32603, "method handler crashed"));
+        let error = blocking::<()>("toy", places.clone(), || panic!("a toy that breaks"))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            (-32603, "method handler crashed")
+        );
         assert_eq!(places.available_permits(), 1);
-        assert_eq!(blocking("toy", places, || reply(2)).await.unwrap().get(), "2");
+        assert_eq!(
+            blocking("toy", places, || reply(2)).await.unwrap().get(),
+            "2"
+        );
     }
 }

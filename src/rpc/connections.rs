@@ -39,7 +39,12 @@ struct Idle {
 impl Connections {
     pub fn new(limit: usize) -> Arc<Self> {
         let permits = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        Arc::new(Self { permits, numbers: AtomicU64::new(0), idle: Mutex::default(), became_idle: Notify::new() })
+        Arc::new(Self {
+            permits,
+            numbers: AtomicU64::new(0),
+            idle: Mutex::default(),
+            became_idle: Notify::new(),
+        })
     }
 
     /// Waits for a permit, and closes idle connections to get one. The new connection is idle until its first request.
@@ -57,13 +62,20 @@ impl Connections {
                     () = self.became_idle.notified(), if !closes => None,
                 }
             };
-            if let Ok(Some(permit)) = timeout(if closes { CLOSING } else { Duration::MAX }, freed).await {
+            if let Ok(Some(permit)) =
+                timeout(if closes { CLOSING } else { Duration::MAX }, freed).await
+            {
                 break permit;
             }
         };
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let admitted =
-            Admitted { all: self.clone(), number, close: stop.child_token(), state: Mutex::default(), _permit: permit };
+        let admitted = Admitted {
+            all: self.clone(),
+            number,
+            close: stop.child_token(),
+            state: Mutex::default(),
+            _permit: permit,
+        };
         admitted.set_idle(&mut admitted.state.lock());
         Arc::new(admitted)
     }
@@ -156,13 +168,21 @@ mod tests {
     async fn the_connection_that_has_been_idle_for_longest_is_closed_for_a_new_one() {
         let all = Connections::new(3);
         let stop = CancellationToken::new();
-        let [first, second, third] = [all.admit(&stop).await, all.admit(&stop).await, all.admit(&stop).await];
+        let [first, second, third] = [
+            all.admit(&stop).await,
+            all.admit(&stop).await,
+            all.admit(&stop).await,
+        ];
         // The first one served a request since the second one was idle, and the third one is busy.
         drop(first.busy());
         let busy = third.busy();
         let mut fourth = Box::pin(all.admit(&stop));
         assert!((&mut fourth).now_or_never().is_none());
-        assert!(second.close.is_cancelled() && !first.close.is_cancelled() && !third.close.is_cancelled());
+        assert!(
+            second.close.is_cancelled()
+                && !first.close.is_cancelled()
+                && !third.close.is_cancelled()
+        );
         drop(second);
         let fourth = fourth.await;
         let fourth_busy = fourth.busy();
@@ -174,7 +194,11 @@ mod tests {
         // Nobody is idle: the next one waits for whoever is first.
         let mut sixth = Box::pin(all.admit(&stop));
         assert!((&mut sixth).now_or_never().is_none());
-        assert!([&third, &fourth, &fifth].iter().all(|busy| !busy.close.is_cancelled()));
+        assert!(
+            [&third, &fourth, &fifth]
+                .iter()
+                .all(|busy| !busy.close.is_cancelled())
+        );
         drop(busy);
         assert!((&mut sixth).now_or_never().is_none() && third.close.is_cancelled());
         drop(third);

@@ -35,22 +35,61 @@ use types::{AttributesJson, ForkchoiceJson, PayloadIdJson, PayloadJson, status_j
 pub const NAMESPACE: Namespace = Namespace {
     name: "engine",
     methods: &[
-        ("engine_newPayloadV1", Async(|context, args| new_payload(context, args, 1))),
-        ("engine_newPayloadV2", Async(|context, args| new_payload(context, args, 2))),
-        ("engine_newPayloadV3", Async(|context, args| new_payload(context, args, 3))),
-        ("engine_newPayloadV4", Async(|context, args| new_payload(context, args, 4))),
-        ("engine_forkchoiceUpdatedV1", Async(|context, args| forkchoice_updated(context, args, 1))),
-        ("engine_forkchoiceUpdatedV2", Async(|context, args| forkchoice_updated(context, args, 2))),
-        ("engine_forkchoiceUpdatedV3", Async(|context, args| forkchoice_updated(context, args, 3))),
-        ("engine_getPayloadV1", Async(|context, args| get_payload(context, args, 1))),
-        ("engine_getPayloadV2", Async(|context, args| get_payload(context, args, 2))),
-        ("engine_getPayloadV3", Async(|context, args| get_payload(context, args, 3))),
-        ("engine_getPayloadV4", Async(|context, args| get_payload(context, args, 4))),
-        ("engine_getPayloadV5", Async(|context, args| get_payload(context, args, 5))),
+        (
+            "engine_newPayloadV1",
+            Async(|context, args| new_payload(context, args, 1)),
+        ),
+        (
+            "engine_newPayloadV2",
+            Async(|context, args| new_payload(context, args, 2)),
+        ),
+        (
+            "engine_newPayloadV3",
+            Async(|context, args| new_payload(context, args, 3)),
+        ),
+        (
+            "engine_newPayloadV4",
+            Async(|context, args| new_payload(context, args, 4)),
+        ),
+        (
+            "engine_forkchoiceUpdatedV1",
+            Async(|context, args| forkchoice_updated(context, args, 1)),
+        ),
+        (
+            "engine_forkchoiceUpdatedV2",
+            Async(|context, args| forkchoice_updated(context, args, 2)),
+        ),
+        (
+            "engine_forkchoiceUpdatedV3",
+            Async(|context, args| forkchoice_updated(context, args, 3)),
+        ),
+        (
+            "engine_getPayloadV1",
+            Async(|context, args| get_payload(context, args, 1)),
+        ),
+        (
+            "engine_getPayloadV2",
+            Async(|context, args| get_payload(context, args, 2)),
+        ),
+        (
+            "engine_getPayloadV3",
+            Async(|context, args| get_payload(context, args, 3)),
+        ),
+        (
+            "engine_getPayloadV4",
+            Async(|context, args| get_payload(context, args, 4)),
+        ),
+        (
+            "engine_getPayloadV5",
+            Async(|context, args| get_payload(context, args, 5)),
+        ),
         ("engine_getPayloadBodiesByHashV1", Read(bodies::by_hash)),
         ("engine_getPayloadBodiesByRangeV1", Read(bodies::by_range)),
         (EXCHANGE_CAPABILITIES, Quick(exchange_capabilities)),
-        ("engine_exchangeTransitionConfigurationV1", Quick(superchain::exchange_transition_configuration)),
+        (
+            "engine_exchangeTransitionConfigurationV1",
+            Quick(superchain::exchange_transition_configuration),
+        ),
         ("engine_getClientVersionV1", Quick(client_version)),
         ("engine_signalSuperchainV1", Quick(superchain::signal)),
     ],
@@ -81,7 +120,10 @@ pub fn error(code: i32, err: impl Into<String>) -> RpcError {
         UNSUPPORTED_FORK => "Unsupported fork",
         _ => "Invalid parameters",
     };
-    RpcError { data: reply(json!({ "err": err.into() })).ok(), ..RpcError::new(code, message) }
+    RpcError {
+        data: reply(json!({ "err": err.into() })).ok(),
+        ..RpcError::new(code, message)
+    }
 }
 
 fn params(err: &str) -> RpcError {
@@ -92,7 +134,10 @@ impl From<EngineError> for RpcError {
     fn from(failed: EngineError) -> Self {
         match failed {
             EngineError::UnknownPayload => Self::new(UNKNOWN_PAYLOAD, "Unknown payload"),
-            EngineError::UnsupportedFork => error(UNSUPPORTED_FORK, "the payload is of another fork than this method serves"),
+            EngineError::UnsupportedFork => error(
+                UNSUPPORTED_FORK,
+                "the payload is of another fork than this method serves",
+            ),
             EngineError::Forkchoice(err) => error(INVALID_FORKCHOICE, err),
             EngineError::Attributes(err) => error(INVALID_ATTRIBUTES, err),
             EngineError::Chain(failed) => failed.into(),
@@ -108,7 +153,10 @@ impl From<ChainError> for RpcError {
 
 /// The endpoint is only served with an engine behind it.
 fn engine(context: &RpcContext) -> Result<&EngineContext, RpcError> {
-    context.engine.as_ref().ok_or_else(|| RpcError::server("there is no engine"))
+    context
+        .engine
+        .as_ref()
+        .ok_or_else(|| RpcError::server("there is no engine"))
 }
 
 fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFuture<'static, Reply> {
@@ -120,7 +168,9 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
         args.at_most(if version < 3 { 1 } else { version.into() })?;
         check_payload(&context.chain.spec, &payload, version)?;
         if version >= 3 {
-            let blobs = blobs.ok_or_else(|| params("nil versionedHashes post-cancun"))?.0;
+            let blobs = blobs
+                .ok_or_else(|| params("nil versionedHashes post-cancun"))?
+                .0;
             if beacon_root.is_none() {
                 return Err(params("nil beaconRoot post-cancun"));
             }
@@ -129,16 +179,29 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
             }
             payload.check_fork(&context.chain.spec, version)?;
             if !blobs.is_empty() {
-                return reply(status_json(&types::refused("there are no blobs in a block of this chain")));
+                return reply(status_json(&types::refused(
+                    "there are no blobs in a block of this chain",
+                )));
             }
             if requests.is_some_and(|requests| !requests.0.is_empty()) {
-                return reply(status_json(&types::refused("there are no execution requests in a block of this chain")));
+                return reply(status_json(&types::refused(
+                    "there are no execution requests in a block of this chain",
+                )));
             }
         }
         // The hash is that of all the transactions: not on a worker of the runtime.
-        let rebuilt = tokio::task::spawn_blocking(move || payload.into_payload(version, beacon_root));
-        let status = match rebuilt.await.map_err(|_| super::frame::crashed("engine_newPayload"))? {
-            Ok(payload) => engine(&context)?.engine.new_payload(Arc::new(payload)).await?,
+        let rebuilt =
+            tokio::task::spawn_blocking(move || payload.into_payload(version, beacon_root));
+        let status = match rebuilt
+            .await
+            .map_err(|_| super::frame::crashed("engine_newPayload"))?
+        {
+            Ok(payload) => {
+                engine(&context)?
+                    .engine
+                    .new_payload(Arc::new(payload))
+                    .await?
+            }
             Err(reason) => types::refused(&reason),
         };
         reply(status_json(&status))
@@ -152,32 +215,47 @@ fn check_payload(spec: &ChainSpec, payload: &PayloadJson, version: u8) -> Result
     match version {
         1 if payload.withdrawals.is_some() => Err(params("withdrawals not supported in V1")),
         2 if active.cancun => Err(params("can't use newPayloadV2 post-cancun")),
-        2 if active.shanghai && payload.withdrawals.is_none() => Err(params("nil withdrawals post-shanghai")),
-        2 if !active.shanghai && payload.withdrawals.is_some() => Err(params("non-nil withdrawals pre-shanghai")),
+        2 if active.shanghai && payload.withdrawals.is_none() => {
+            Err(params("nil withdrawals post-shanghai"))
+        }
+        2 if !active.shanghai && payload.withdrawals.is_some() => {
+            Err(params("non-nil withdrawals pre-shanghai"))
+        }
         2 if payload.excess_blob_gas.is_some() => Err(params("non-nil excessBlobGas pre-cancun")),
         2 if payload.blob_gas_used.is_some() => Err(params("non-nil blobGasUsed pre-cancun")),
         3.. if payload.withdrawals.is_none() => Err(params("nil withdrawals post-shanghai")),
         3.. if payload.excess_blob_gas.is_none() => Err(params("nil excessBlobGas post-cancun")),
         3.. if payload.blob_gas_used.is_none() => Err(params("nil blobGasUsed post-cancun")),
-        4.. if payload.withdrawals_root.is_none() => Err(params("nil withdrawalsRoot post-isthmus")),
+        4.. if payload.withdrawals_root.is_none() => {
+            Err(params("nil withdrawalsRoot post-isthmus"))
+        }
         _ => Ok(()),
     }
 }
 
-fn forkchoice_updated(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFuture<'static, Reply> {
+fn forkchoice_updated(
+    context: Arc<RpcContext>,
+    mut args: Args,
+    version: u8,
+) -> BoxFuture<'static, Reply> {
     async move {
         let Json(state): Json<ForkchoiceJson> = args.required()?;
         let attributes: Option<Json<AttributesJson>> = args.optional()?;
         args.at_most(2)?;
         let spec = context.chain.spec.clone();
-        let attributes = attributes.map(|Json(attributes)| check_attributes(&spec, attributes, version)).transpose()?;
+        let attributes = attributes
+            .map(|Json(attributes)| check_attributes(&spec, attributes, version))
+            .transpose()?;
         let state = ForkchoiceState::from(state);
         let (attributes, problem) = match attributes {
             Some(Ok(attributes)) => (Some(attributes), None),
             Some(Err(problem)) => (None, Some(problem)),
             None => (None, None),
         };
-        let (status, id) = engine(&context)?.engine.forkchoice(state, attributes, version).await?;
+        let (status, id) = engine(&context)?
+            .engine
+            .forkchoice(state, attributes, version)
+            .await?;
         // As what is wrong with their execution.
         match problem {
             Some(problem) if status.is_valid() => Err(error(INVALID_ATTRIBUTES, problem)),
@@ -194,21 +272,36 @@ fn forkchoice_json(status: &PayloadStatus, id: Option<PayloadId>) -> serde_json:
 type Attributes = op_alloy_rpc_types_engine::OpPayloadAttributes;
 
 /// Which members attributes must have in this version. Inside, what is wrong with their values, which is said once the heads have moved.
-fn check_attributes(spec: &ChainSpec, json: AttributesJson, version: u8) -> Result<Result<Attributes, String>, RpcError> {
+fn check_attributes(
+    spec: &ChainSpec,
+    json: AttributesJson,
+    version: u8,
+) -> Result<Result<Attributes, String>, RpcError> {
     let active = spec.at(json.timestamp());
     let wrong = |err: &str| Err(error(INVALID_ATTRIBUTES, err));
     let fork = |err: &str| Err(error(UNSUPPORTED_FORK, err));
-    let (withdrawals, beacon_root) = (json.withdrawals.is_some(), json.parent_beacon_block_root.is_some());
+    let (withdrawals, beacon_root) = (
+        json.withdrawals.is_some(),
+        json.parent_beacon_block_root.is_some(),
+    );
     match version {
-        1 if withdrawals || beacon_root => return Err(params("withdrawals and beacon root not supported in V1")),
+        1 if withdrawals || beacon_root => {
+            return Err(params("withdrawals and beacon root not supported in V1"));
+        }
         1 if active.shanghai => return Err(params("fcuV1 called post-shanghai")),
         2 if beacon_root => return wrong("unexpected beacon root"),
         2 if withdrawals && !active.shanghai => return wrong("withdrawals before shanghai"),
-        2 if !withdrawals && active.shanghai && !active.cancun => return wrong("missing withdrawals"),
-        2 if active.cancun => return fork("fcuV2 must only be called with paris and shanghai payloads"),
+        2 if !withdrawals && active.shanghai && !active.cancun => {
+            return wrong("missing withdrawals");
+        }
+        2 if active.cancun => {
+            return fork("fcuV2 must only be called with paris and shanghai payloads");
+        }
         3 if !withdrawals => return wrong("missing withdrawals"),
         3 if !beacon_root => return wrong("missing beacon root"),
-        3 if !active.cancun => return fork("fcuV3 must only be called for cancun or later payloads"),
+        3 if !active.cancun => {
+            return fork("fcuV3 must only be called for cancun or later payloads");
+        }
         _ => {}
     }
     let attributes = match json.into_attributes() {
@@ -239,7 +332,10 @@ fn get_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
     async move {
         let PayloadIdJson(id) = args.required()?;
         args.at_most(1)?;
-        let block = engine(&context)?.engine.payload(id, |active| serves(version, active)).await?;
+        let block = engine(&context)?
+            .engine
+            .payload(id, |active| serves(version, active))
+            .await?;
         let payload = block.payload.to_execution_payload(block.payload.version());
         if version == 1 {
             return reply(payload);
@@ -251,7 +347,8 @@ fn get_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
         if version >= 3 {
             envelope["blobsBundle"] = json!({ "commitments": [], "proofs": [], "blobs": [] });
             envelope["shouldOverrideBuilder"] = false.into();
-            envelope["parentBeaconBlockRoot"] = json!(block.payload.header.parent_beacon_block_root);
+            envelope["parentBeaconBlockRoot"] =
+                json!(block.payload.header.parent_beacon_block_root);
         }
         if version >= 4 {
             envelope["executionRequests"] = json!([]);
@@ -265,7 +362,14 @@ fn get_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
 fn exchange_capabilities(_: &RpcContext, mut args: Args) -> Reply {
     let Json(_): Json<Vec<String>> = args.required()?;
     args.at_most(1)?;
-    reply(NAMESPACE.methods.iter().map(|(name, _)| *name).filter(|name| *name != EXCHANGE_CAPABILITIES).collect::<Vec<_>>())
+    reply(
+        NAMESPACE
+            .methods
+            .iter()
+            .map(|(name, _)| *name)
+            .filter(|name| *name != EXCHANGE_CAPABILITIES)
+            .collect::<Vec<_>>(),
+    )
 }
 
 fn client_version(_: &RpcContext, mut args: Args) -> Reply {

@@ -31,7 +31,11 @@ pub struct RpcError {
 
 impl RpcError {
     pub fn new(code: i32, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None }
+        Self {
+            code,
+            message: message.into(),
+            data: None,
+        }
     }
 
     pub fn server(message: impl Into<String>) -> Self {
@@ -44,19 +48,30 @@ impl RpcError {
 
     pub fn method_not_found(method: &str) -> Self {
         let method = cut(method);
-        Self::new(METHOD_NOT_FOUND, format!("the method {method} does not exist/is not available"))
+        Self::new(
+            METHOD_NOT_FOUND,
+            format!("the method {method} does not exist/is not available"),
+        )
     }
 
     /// A call that reverted with `output`; the message tells the reason.
     pub fn reverted(message: String, output: &Bytes) -> Self {
-        Self { code: REVERTED, message, data: serde_json::value::to_raw_value(output).ok() }
+        Self {
+            code: REVERTED,
+            message,
+            data: serde_json::value::to_raw_value(output).ok(),
+        }
     }
 
     /// The value of the `error` member, in geth's order of keys.
     pub fn to_json(&self) -> String {
         let message = serde_json::Value::from(self.message.as_str());
         match &self.data {
-            Some(data) => format!(r#"{{"code":{},"message":{message},"data":{}}}"#, self.code, data.get()),
+            Some(data) => format!(
+                r#"{{"code":{},"message":{message},"data":{}}}"#,
+                self.code,
+                data.get()
+            ),
             None => format!(r#"{{"code":{},"message":{message}}}"#, self.code),
         }
     }
@@ -87,5 +102,6 @@ pub fn cut(text: &str) -> &str {
 
 /// The JSON of a result.
 pub fn reply<T: serde::Serialize>(result: T) -> Reply {
-    serde_json::value::to_raw_value(&result).map_err(|error| RpcError::new(INTERNAL, error.to_string()))
+    serde_json::value::to_raw_value(&result)
+        .map_err(|error| RpcError::new(INTERNAL, error.to_string()))
 }

@@ -36,7 +36,10 @@ pub const NAMESPACE: Namespace = Namespace {
         ("eth_pendingTransactions", Quick(accounts)),
         ("eth_capabilities", Read(capabilities)),
         ("eth_getBalance", Read(state::get_balance)),
-        ("eth_getTransactionCount", Read(state::get_transaction_count)),
+        (
+            "eth_getTransactionCount",
+            Read(state::get_transaction_count),
+        ),
         ("eth_getCode", Read(state::get_code)),
         ("eth_getStorageAt", Read(state::get_storage_at)),
         ("eth_getStorageValues", Read(state::get_storage_values)),
@@ -45,24 +48,66 @@ pub const NAMESPACE: Namespace = Namespace {
         ("eth_getBlockByHash", Read(blocks::get_block_by_hash)),
         ("eth_getHeaderByNumber", Read(blocks::get_header_by_number)),
         ("eth_getHeaderByHash", Read(blocks::get_header_by_hash)),
-        ("eth_getBlockTransactionCountByNumber", Read(blocks::get_transaction_count_by_number)),
-        ("eth_getBlockTransactionCountByHash", Read(blocks::get_transaction_count_by_hash)),
-        ("eth_getTransactionByHash", Read(blocks::get_transaction_by_hash)),
-        ("eth_getTransactionByBlockNumberAndIndex", Read(blocks::get_transaction_by_number_and_index)),
-        ("eth_getTransactionByBlockHashAndIndex", Read(blocks::get_transaction_by_hash_and_index)),
-        ("eth_getRawTransactionByHash", Read(blocks::get_raw_transaction_by_hash)),
-        ("eth_getRawTransactionByBlockNumberAndIndex", Read(blocks::get_raw_transaction_by_number_and_index)),
-        ("eth_getRawTransactionByBlockHashAndIndex", Read(blocks::get_raw_transaction_by_hash_and_index)),
-        ("eth_getUncleCountByBlockNumber", Read(blocks::get_uncle_count_by_number)),
-        ("eth_getUncleCountByBlockHash", Read(blocks::get_uncle_count_by_hash)),
-        ("eth_getUncleByBlockNumberAndIndex", Read(blocks::get_uncle_by_number_and_index)),
-        ("eth_getUncleByBlockHashAndIndex", Read(blocks::get_uncle_by_hash_and_index)),
-        ("eth_getTransactionReceipt", Read(receipt::get_transaction_receipt)),
+        (
+            "eth_getBlockTransactionCountByNumber",
+            Read(blocks::get_transaction_count_by_number),
+        ),
+        (
+            "eth_getBlockTransactionCountByHash",
+            Read(blocks::get_transaction_count_by_hash),
+        ),
+        (
+            "eth_getTransactionByHash",
+            Read(blocks::get_transaction_by_hash),
+        ),
+        (
+            "eth_getTransactionByBlockNumberAndIndex",
+            Read(blocks::get_transaction_by_number_and_index),
+        ),
+        (
+            "eth_getTransactionByBlockHashAndIndex",
+            Read(blocks::get_transaction_by_hash_and_index),
+        ),
+        (
+            "eth_getRawTransactionByHash",
+            Read(blocks::get_raw_transaction_by_hash),
+        ),
+        (
+            "eth_getRawTransactionByBlockNumberAndIndex",
+            Read(blocks::get_raw_transaction_by_number_and_index),
+        ),
+        (
+            "eth_getRawTransactionByBlockHashAndIndex",
+            Read(blocks::get_raw_transaction_by_hash_and_index),
+        ),
+        (
+            "eth_getUncleCountByBlockNumber",
+            Read(blocks::get_uncle_count_by_number),
+        ),
+        (
+            "eth_getUncleCountByBlockHash",
+            Read(blocks::get_uncle_count_by_hash),
+        ),
+        (
+            "eth_getUncleByBlockNumberAndIndex",
+            Read(blocks::get_uncle_by_number_and_index),
+        ),
+        (
+            "eth_getUncleByBlockHashAndIndex",
+            Read(blocks::get_uncle_by_hash_and_index),
+        ),
+        (
+            "eth_getTransactionReceipt",
+            Read(receipt::get_transaction_receipt),
+        ),
         ("eth_getBlockReceipts", Read(receipt::get_block_receipts)),
         ("eth_getLogs", Heavy(logs::get_logs)),
         ("eth_newFilter", Quick(filters::new_filter)),
         ("eth_newBlockFilter", Quick(filters::new_block_filter)),
-        ("eth_newPendingTransactionFilter", Quick(filters::new_pending_transaction_filter)),
+        (
+            "eth_newPendingTransactionFilter",
+            Quick(filters::new_pending_transaction_filter),
+        ),
         ("eth_getFilterChanges", Read(filters::get_filter_changes)),
         ("eth_getFilterLogs", Heavy(filters::get_filter_logs)),
         ("eth_uninstallFilter", Quick(filters::uninstall_filter)),
@@ -70,7 +115,10 @@ pub const NAMESPACE: Namespace = Namespace {
         ("eth_estimateGas", Heavy(call::estimate_gas)),
         ("eth_createAccessList", Heavy(call::create_access_list)),
         ("eth_gasPrice", Read(fees::gas_price)),
-        ("eth_maxPriorityFeePerGas", Read(fees::max_priority_fee_per_gas)),
+        (
+            "eth_maxPriorityFeePerGas",
+            Read(fees::max_priority_fee_per_gas),
+        ),
         ("eth_baseFee", Read(fees::base_fee)),
         ("eth_blobBaseFee", Read(fees::blob_base_fee)),
         ("eth_feeHistory", Heavy(fees::fee_history)),
@@ -101,27 +149,33 @@ fn block_number(context: &RpcContext, args: Args) -> Reply {
 /// `false` at the head, else how far there is to go.
 fn syncing(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
-    let progress = context.syncing.as_ref().and_then(|progress| *progress.borrow());
+    let progress = context
+        .syncing
+        .as_ref()
+        .and_then(|progress| *progress.borrow());
     progress_json(progress, context).map_or_else(|| reply(false), reply)
 }
 
 /// `None` at the head.
 fn progress_json(progress: Option<Progress>, context: &RpcContext) -> Option<serde_json::Value> {
     let current = context.view().head().number;
-    progress.filter(|progress| progress.highest > current).map(|progress| {
-        serde_json::json!({
-            "startingBlock": U64::from(progress.starting),
-            "currentBlock": U64::from(current),
-            "highestBlock": U64::from(progress.highest),
+    progress
+        .filter(|progress| progress.highest > current)
+        .map(|progress| {
+            serde_json::json!({
+                "startingBlock": U64::from(progress.starting),
+                "currentBlock": U64::from(current),
+                "highestBlock": U64::from(progress.highest),
+            })
         })
-    })
 }
 
 /// Which data the node has, from which block on.
 fn capabilities(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
-    let since = |number: u64| serde_json::json!({ "disabled": false, "oldestBlock": U64::from(number) });
+    let since =
+        |number: u64| serde_json::json!({ "disabled": false, "oldestBlock": U64::from(number) });
     let genesis = block_arg::BlockTag::Earliest.number(context, &view)?;
     reply(serde_json::json!({
         "head": { "number": U64::from(view.head().number), "hash": view.head().hash },

@@ -78,12 +78,25 @@ impl Allowance {
         let subscriptions = Arc::new(Semaphore::new(ALL_SUBSCRIPTIONS));
         let (requests, answers) = (memory(requests), memory(answers));
         let client = Client::Connection(0);
-        Self { batch, batch_response, requests, most_requests, answers, share: None, subscriptions, client }
+        Self {
+            batch,
+            batch_response,
+            requests,
+            most_requests,
+            answers,
+            share: None,
+            subscriptions,
+            client,
+        }
     }
 
     /// The same for a client whose answers may take no more than `share`, in KiB.
     pub fn of(&self, client: Client, share: Option<Arc<Semaphore>>) -> Self {
-        Self { client, share, ..self.clone() }
+        Self {
+            client,
+            share,
+            ..self.clone()
+        }
     }
 
     /// The memory of requests, in KiB.
@@ -93,7 +106,11 @@ impl Allowance {
 
     /// How many KiB more a request of this many bytes needs than it has.
     pub fn missing(&self, bytes: usize, room: Option<&Room>) -> u32 {
-        let size = if bytes <= SMALL { 0 } else { bytes.div_ceil(KIB).min(self.most_requests) };
+        let size = if bytes <= SMALL {
+            0
+        } else {
+            bytes.div_ceil(KIB).min(self.most_requests)
+        };
         u32::try_from(size.saturating_sub(room.map_or(0, Room::num_permits))).unwrap_or(u32::MAX)
     }
 
@@ -109,12 +126,15 @@ impl Allowance {
 
     /// Makes room for an answer of this many bytes in all, or refuses it: who reads slowly must not cost others their memory.
     fn cover(&self, bytes: usize, held: &mut Option<Held>) -> Result<(), RpcError> {
-        let missing = (bytes / KIB).saturating_sub(held.as_ref().map_or(0, |held| held.room.num_permits()));
+        let missing =
+            (bytes / KIB).saturating_sub(held.as_ref().map_or(0, |held| held.room.num_permits()));
         if missing == 0 {
             return Ok(());
         }
         let take = |from: &Arc<Semaphore>| {
-            let room = u32::try_from(missing).ok().and_then(|missing| from.clone().try_acquire_many_owned(missing).ok());
+            let room = u32::try_from(missing)
+                .ok()
+                .and_then(|missing| from.clone().try_acquire_many_owned(missing).ok());
             let refused = "response too large: too many answers wait for their readers";
             room.ok_or_else(|| RpcError::new(error::RESPONSE_TOO_LARGE, refused))
         };
@@ -134,7 +154,9 @@ impl Allowance {
 
     /// Makes room for one more result.
     fn hold(&self, reply: Reply, held: &mut Option<Held>) -> Reply {
-        let before = held.as_ref().map_or(0, |held| held.room.num_permits() * KIB);
+        let before = held
+            .as_ref()
+            .map_or(0, |held| held.room.num_permits() * KIB);
         self.cover(before + weight(&reply), held)?;
         reply
     }
@@ -193,8 +215,12 @@ struct Message<'a> {
 
 impl<'a> Message<'a> {
     fn parse(json: &'a RawValue) -> Self {
-        let Ok(members) = serde_json::from_str::<Members<'a>>(json.get()) else { return Self::default() };
-        let text = |value: Option<&RawValue>| value.and_then(|v| serde_json::from_str::<String>(v.get()).ok());
+        let Ok(members) = serde_json::from_str::<Members<'a>>(json.get()) else {
+            return Self::default();
+        };
+        let text = |value: Option<&RawValue>| {
+            value.and_then(|v| serde_json::from_str::<String>(v.get()).ok())
+        };
         Self {
             version: text(members.jsonrpc).as_deref() == Some("2.0"),
             id: members.id,
@@ -205,7 +231,8 @@ impl<'a> Message<'a> {
 
     /// The id if it is a string, a number or null, and short; objects and lists are no ids.
     fn valid_id(&self) -> Option<&'a RawValue> {
-        self.id.filter(|id| id.get().len() <= MAX_ID && !id.get().starts_with(['{', '[']))
+        self.id
+            .filter(|id| id.get().len() <= MAX_ID && !id.get().starts_with(['{', '[']))
     }
 
     fn is_call(&self) -> bool {
@@ -222,7 +249,10 @@ fn response(id: Option<&RawValue>, reply: &Reply) -> String {
     let id = id.map_or("null", RawValue::get);
     match reply {
         Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{}}}"#, result.get()),
-        Err(error) => format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{}}}"#, error.to_json()),
+        Err(error) => format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"error":{}}}"#,
+            error.to_json()
+        ),
     }
 }
 
@@ -240,9 +270,13 @@ impl Session<'_> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Answer::default();
         }
-        let failed =
-            |code, message: &str| Answer { text: Some(response(None, &Err(RpcError::new(code, message)))), ..Answer::default() };
-        let Ok(json) = serde_json::from_slice::<&RawValue>(body) else { return failed(error::PARSE, "parse error") };
+        let failed = |code, message: &str| Answer {
+            text: Some(response(None, &Err(RpcError::new(code, message)))),
+            ..Answer::default()
+        };
+        let Ok(json) = serde_json::from_slice::<&RawValue>(body) else {
+            return failed(error::PARSE, "parse error");
+        };
         let mut answer = Answer::default();
         if !json.get().starts_with('[') {
             let message = Message::parse(json);
@@ -252,15 +286,23 @@ impl Session<'_> {
             return self.paid(answer);
         }
         let most = self.allowance.batch;
-        let Ok(batch) = firsts(json.get(), most.saturating_add(1)) else { return failed(error::PARSE, "parse error") };
+        let Ok(batch) = firsts(json.get(), most.saturating_add(1)) else {
+            return failed(error::PARSE, "parse error");
+        };
         if batch.is_empty() {
             return failed(error::INVALID_REQUEST, "empty batch");
         }
         let messages = batch.iter().map(|json| Message::parse(json));
         if batch.len() > most {
-            let id = messages.into_iter().find(Message::is_call).and_then(|call| call.id);
+            let id = messages
+                .into_iter()
+                .find(Message::is_call)
+                .and_then(|call| call.id);
             let error = Err(RpcError::new(error::INVALID_REQUEST, "batch too large"));
-            return Answer { text: Some(format!("[{}]", response(id, &error))), ..Answer::default() };
+            return Answer {
+                text: Some(format!("[{}]", response(id, &error))),
+                ..Answer::default()
+            };
         }
         let mut text = String::new();
         let mut results = 0;
@@ -276,11 +318,16 @@ impl Session<'_> {
             results += weight(&reply);
             match &reply {
                 Ok(_) => {}
-                Err(error) if [error::TIMEOUT, error::RESPONSE_TOO_LARGE].contains(&error.code) => stop = Some(error.clone()),
+                Err(error) if [error::TIMEOUT, error::RESPONSE_TOO_LARGE].contains(&error.code) => {
+                    stop = Some(error.clone())
+                }
                 Err(_) => {}
             }
             if results > self.allowance.batch_response && stop.is_none() {
-                stop = Some(RpcError::new(error::RESPONSE_TOO_LARGE, "response too large"));
+                stop = Some(RpcError::new(
+                    error::RESPONSE_TOO_LARGE,
+                    "response too large",
+                ));
             }
             let separator = if text.is_empty() { '[' } else { ',' };
             let _ = write!(text, "{separator}{}", response(message.valid_id(), &reply));
@@ -315,7 +362,10 @@ impl Session<'_> {
             return None;
         }
         if !message.is_call() {
-            return Some(Err(RpcError::new(error::INVALID_REQUEST, "invalid request")));
+            return Some(Err(RpcError::new(
+                error::INVALID_REQUEST,
+                "invalid request",
+            )));
         }
         Some(self.call(message, answer).await)
     }
@@ -325,39 +375,62 @@ impl Session<'_> {
             return self.subscribe(namespace, message.params, answer);
         }
         let args = Args::parse(message.params);
-        if let (Some(namespace), Some(live)) = (message.method.strip_suffix("_unsubscribe"), self.subscriptions)
-            && self.api.has_subscriptions(namespace)
+        if let (Some(namespace), Some(live)) = (
+            message.method.strip_suffix("_unsubscribe"),
+            self.subscriptions,
+        ) && self.api.has_subscriptions(namespace)
         {
             let id: String = args?.at_most(1)?.required()?;
-            let token = live.lock().remove(&id).ok_or_else(|| RpcError::server("subscription not found"))?;
+            let token = live
+                .lock()
+                .remove(&id)
+                .ok_or_else(|| RpcError::server("subscription not found"))?;
             token.cancel();
             return error::reply(true);
         }
-        let Some(method) = self.api.method(&message.method) else { return Err(RpcError::method_not_found(&message.method)) };
+        let Some(method) = self.api.method(&message.method) else {
+            return Err(RpcError::method_not_found(&message.method));
+        };
         let call = AssertUnwindSafe(method(args?, self.allowance.client)).catch_unwind();
         let outcome = match self.deadline {
-            Some(deadline) => timeout_at(deadline, call).await.map_err(|_| RpcError::new(error::TIMEOUT, "request timed out"))?,
+            Some(deadline) => timeout_at(deadline, call)
+                .await
+                .map_err(|_| RpcError::new(error::TIMEOUT, "request timed out"))?,
             None => call.await,
         };
-        self.allowance.hold(outcome.unwrap_or_else(|_| Err(crashed(&message.method))), &mut answer.held)
+        self.allowance.hold(
+            outcome.unwrap_or_else(|_| Err(crashed(&message.method))),
+            &mut answer.held,
+        )
     }
 
     fn subscribe(&self, namespace: &str, params: Option<&RawValue>, answer: &mut Answer) -> Reply {
         let Some(live) = self.subscriptions else {
-            return Err(RpcError::new(error::METHOD_NOT_FOUND, "notifications not supported"));
+            return Err(RpcError::new(
+                error::METHOD_NOT_FOUND,
+                "notifications not supported",
+            ));
         };
         if !self.api.has_subscriptions(namespace) {
-            return Err(RpcError::method_not_found(&format!("{namespace}_subscribe")));
+            return Err(RpcError::method_not_found(&format!(
+                "{namespace}_subscribe"
+            )));
         }
         let mut args = Args::parse(Some(params.unwrap_or(RawValue::NULL)))?;
-        let name: String =
-            args.required().map_err(|_| RpcError::invalid_params("expected subscription name as first argument"))?;
+        let name: String = args.required().map_err(|_| {
+            RpcError::invalid_params("expected subscription name as first argument")
+        })?;
         let Some(subscription) = self.api.subscription(namespace, &name) else {
-            let text = format!("no {:?} subscription in {namespace} namespace", error::cut(&name));
+            let text = format!(
+                "no {:?} subscription in {namespace} namespace",
+                error::cut(&name)
+            );
             return Err(RpcError::new(error::METHOD_NOT_FOUND, text));
         };
         if live.lock().len() >= MAX_SUBSCRIPTIONS {
-            return Err(RpcError::server("too many subscriptions on this connection"));
+            return Err(RpcError::server(
+                "too many subscriptions on this connection",
+            ));
         }
         let Ok(place) = self.allowance.subscriptions.clone().try_acquire_owned() else {
             return Err(RpcError::server("too many subscriptions on this server"));
@@ -366,7 +439,13 @@ impl Session<'_> {
         let (id, token) = (random_id(), CancellationToken::new());
         let reply = error::reply(&id);
         live.lock().insert(id.clone(), token.clone());
-        answer.subscriptions.push(Subscription { id, namespace: namespace.to_owned(), events, token, place });
+        answer.subscriptions.push(Subscription {
+            id,
+            namespace: namespace.to_owned(),
+            events,
+            token,
+            place,
+        });
         reply
     }
 }

@@ -34,8 +34,16 @@ pub struct Heavy {
 impl Heavy {
     /// As many permits as `permits` for the public ports, and as many for the Engine API port.
     pub fn new(permits: usize) -> Self {
-        let turns = || Arc::new(Turns::new(Capacity { permits, started: STARTED }));
-        Self { public: turns(), engine: turns() }
+        let turns = || {
+            Arc::new(Turns::new(Capacity {
+                permits,
+                started: STARTED,
+            }))
+        };
+        Self {
+            public: turns(),
+            engine: turns(),
+        }
     }
 
     pub(super) fn turns(&self, client: Client) -> &Arc<Turns> {
@@ -47,7 +55,13 @@ impl Heavy {
 
     /// Runs `work`, which may be restarted. When `deadline` passes, the caller gets an error. The work sees the deadline pass then, and
     /// also when the caller is gone.
-    pub async fn run<W>(&self, name: &'static str, client: Client, deadline: Deadline, work: W) -> Reply
+    pub async fn run<W>(
+        &self,
+        name: &'static str,
+        client: Client,
+        deadline: Deadline,
+        work: W,
+    ) -> Reply
     where
         W: Fn(&Deadline) -> Reply + Send + 'static,
     {
@@ -57,7 +71,9 @@ impl Heavy {
         let _waiting = deadline.waiting();
         let limit = deadline.limit();
         let late = |_| Err(StateError::Aborted(limit).into());
-        timeout(limit, attempts(name, call, deadline, work)).await.unwrap_or_else(late)
+        timeout(limit, attempts(name, call, deadline, work))
+            .await
+            .unwrap_or_else(late)
     }
 }
 
@@ -67,14 +83,20 @@ where
 {
     loop {
         call.slot.granted().await;
-        let attempt =
-            Arc::new(Attempt { id: call.id, turns: call.turns.clone(), slot: call.slot.clone(), over: AtomicBool::new(false) });
+        let attempt = Arc::new(Attempt {
+            id: call.id,
+            turns: call.turns.clone(),
+            slot: call.slot.clone(),
+            over: AtomicBool::new(false),
+        });
         let turns = deadline.clone().in_slices({
             let attempt = attempt.clone();
             Arc::new(move |deadline, now| attempt.look(deadline, now))
         });
         let running = tokio::task::spawn_blocking(move || (work(&turns), call, work));
-        let Ok((reply, same_call, same_work)) = running.await else { return Err(crashed(name)) };
+        let Ok((reply, same_call, same_work)) = running.await else {
+            return Err(crashed(name));
+        };
         (call, work) = (same_call, same_work);
         if reply.is_ok() || !attempt.over.load(Ordering::Relaxed) {
             return reply;
@@ -94,7 +116,12 @@ struct State {
 
 impl Turns {
     fn new(capacity: Capacity) -> Self {
-        Self { state: Mutex::new(State { scheduler: Scheduler::new(capacity), slots: HashMap::new() }) }
+        Self {
+            state: Mutex::new(State {
+                scheduler: Scheduler::new(capacity),
+                slots: HashMap::new(),
+            }),
+        }
     }
 
     /// Permits that are free.
@@ -175,7 +202,11 @@ struct Call {
 
 impl Call {
     fn enter(turns: Arc<Turns>, client: Client) -> Self {
-        let slot = Arc::new(Slot { turn: Mutex::new(CallState::Waiting), changed: Condvar::new(), task: Notify::new() });
+        let slot = Arc::new(Slot {
+            turn: Mutex::new(CallState::Waiting),
+            changed: Condvar::new(),
+            task: Notify::new(),
+        });
         let mut state = turns.state.lock();
         let id = state.scheduler.enter(client);
         state.slots.insert(id, slot.clone());

@@ -23,11 +23,20 @@ pub struct WriteTimeout {
 
 impl WriteTimeout {
     pub fn new(socket: TcpStream, limit: Duration) -> Self {
-        Self { socket, limit, late: Box::pin(tokio::time::sleep(limit)), writing: false }
+        Self {
+            socket,
+            limit,
+            late: Box::pin(tokio::time::sleep(limit)),
+            writing: false,
+        }
     }
 
     /// Passes on the outcome of a write unless it is too late for it.
-    fn watch<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if !self.writing {
             self.writing = true;
             self.late.as_mut().reset(Instant::now() + self.limit);
@@ -40,18 +49,30 @@ impl WriteTimeout {
 }
 
 impl AsyncRead for WriteTimeout {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_read(cx, buffer)
     }
 }
 
 impl AsyncWrite for WriteTimeout {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.socket).poll_write(cx, data);
         self.watch(cx, outcome)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.socket).poll_write_vectored(cx, data);
         self.watch(cx, outcome)
     }

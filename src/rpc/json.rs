@@ -80,7 +80,10 @@ mod tests {
     #[test]
     fn only_the_first_elements_are_kept() {
         let kept = firsts("[1, [2], {\"a\": 3}]", 2).unwrap();
-        assert_eq!(kept.iter().map(|raw| raw.get()).collect::<Vec<_>>(), ["1", "[2]"]);
+        assert_eq!(
+            kept.iter().map(|raw| raw.get()).collect::<Vec<_>>(),
+            ["1", "[2]"]
+        );
         for bad in ["[1, 2, 3", "{}", "[1] 2"] {
             assert!(firsts(bad, 2).is_err(), "{bad}");
         }
@@ -88,7 +91,8 @@ mod tests {
 
     #[test]
     fn of_a_repeated_member_the_last_counts() {
-        let members: Members<'_> = serde_json::from_str(r#"{"id":1,"other":[{}],"id":2,"i\u0064":3}"#).unwrap();
+        let members: Members<'_> =
+            serde_json::from_str(r#"{"id":1,"other":[{}],"id":2,"i\u0064":3}"#).unwrap();
         assert_eq!(members.id.unwrap().get(), "3");
         assert!(members.method.is_none());
     }

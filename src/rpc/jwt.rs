@@ -21,7 +21,10 @@ pub enum SecretError {
     #[error("{} holds no JWT secret: it must be 32 bytes in hex; remove the file to have one made", .0.display())]
     Invalid(PathBuf),
     #[error("the JWT secret in {} cannot be used: {error}", path.display())]
-    Io { path: PathBuf, error: std::io::Error },
+    Io {
+        path: PathBuf,
+        error: std::io::Error,
+    },
 }
 
 /// The shared secret.
@@ -50,40 +53,66 @@ impl JwtSecret {
     /// 32 bytes of hex, with or without `0x`, white space around it or not.
     pub fn from_hex(text: &str) -> Option<Self> {
         let text = text.trim();
-        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+        let digits = text
+            .strip_prefix("0x")
+            .or_else(|| text.strip_prefix("0X"))
+            .unwrap_or(text);
         hex::decode(digits).ok()?.try_into().ok().map(Self)
     }
 
     /// Reads the secret of this file. Without the file one is made that only its owner can read.
     pub fn load_or_create(path: &Path) -> Result<Self, SecretError> {
-        let failed = |error| SecretError::Io { path: path.to_owned(), error };
+        let failed = |error| SecretError::Io {
+            path: path.to_owned(),
+            error,
+        };
         match std::fs::read_to_string(path) {
-            Ok(text) => return Self::from_hex(&text).ok_or_else(|| SecretError::Invalid(path.to_owned())),
+            Ok(text) => {
+                return Self::from_hex(&text).ok_or_else(|| SecretError::Invalid(path.to_owned()));
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => return Err(SecretError::Invalid(path.to_owned())),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                return Err(SecretError::Invalid(path.to_owned()));
+            }
             Err(error) => return Err(failed(error)),
         }
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
         let secret = Self(rand::random());
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-        write!(file, "0x{}", hex::encode(secret.0)).and_then(|()| file.sync_all()).map_err(failed)?;
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        write!(file, "0x{}", hex::encode(secret.0))
+            .and_then(|()| file.sync_all())
+            .map_err(failed)?;
         Ok(secret)
     }
 
     /// The value of an `Authorization` header, issued at `now` (Unix seconds).
     pub fn authorization(&self, now: u64) -> String {
-        let signed =
-            [r#"{"alg":"HS256","typ":"JWT"}"#, &format!(r#"{{"iat":{now}}}"#)].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
+        let signed = [
+            r#"{"alg":"HS256","typ":"JWT"}"#,
+            &format!(r#"{{"iat":{now}}}"#),
+        ]
+        .map(|part| URL_SAFE_NO_PAD.encode(part))
+        .join(".");
         let signature = URL_SAFE_NO_PAD.encode(self.hmac(signed.as_bytes()));
         format!("Bearer {signed}.{signature}")
     }
 
     /// Lets a request in, or says why not.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), String> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
+        let bearer = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         match bearer.filter(|token| !token.is_empty()) {
             Some(token) => self.check_token(token, now),
             None => Err("missing token".into()),
@@ -92,9 +121,14 @@ impl JwtSecret {
 
     /// `now` in Unix seconds.
     fn check_token(&self, token: &str, now: f64) -> Result<(), String> {
-        let [head, claims, signature] = <[&str; 3]>::try_from(token.split('.').take(4).collect::<Vec<_>>())
-            .map_err(|_| "token contains an invalid number of segments")?;
-        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| "illegal base64 data".to_owned());
+        let [head, claims, signature] =
+            <[&str; 3]>::try_from(token.split('.').take(4).collect::<Vec<_>>())
+                .map_err(|_| "token contains an invalid number of segments")?;
+        let decode = |part: &str| {
+            URL_SAFE_NO_PAD
+                .decode(part)
+                .map_err(|_| "illegal base64 data".to_owned())
+        };
         let malformed = |error: serde_json::Error| error.to_string();
         let Head { alg } = serde_json::from_slice(&decode(head)?).map_err(malformed)?;
         let Claims { iat, exp } = serde_json::from_slice(&decode(claims)?).map_err(malformed)?;
@@ -107,7 +141,10 @@ impl JwtSecret {
         let wanted = self.hmac(&token.as_bytes()[..head.len() + 1 + claims.len()]);
         let given = decode(signature)?;
         // Every byte is looked at, so that the time it takes tells nothing.
-        let differs = wanted.iter().zip(&given).fold(0, |differs, (a, b)| differs | (a ^ b));
+        let differs = wanted
+            .iter()
+            .zip(&given)
+            .fold(0, |differs, (a, b)| differs | (a ^ b));
         if given.len() != wanted.len() || differs != 0 {
             return Err("signature is invalid".into());
         }
@@ -126,11 +163,21 @@ impl JwtSecret {
     fn hmac(&self, message: &[u8]) -> [u8; 32] {
         let pad = |with: u8| {
             let mut block = [with; 64];
-            block.iter_mut().zip(&self.0).for_each(|(byte, key)| *byte ^= key);
+            block
+                .iter_mut()
+                .zip(&self.0)
+                .for_each(|(byte, key)| *byte ^= key);
             block
         };
-        let inner = Sha256::new().chain_update(pad(0x36)).chain_update(message).finalize();
-        Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize().into()
+        let inner = Sha256::new()
+            .chain_update(pad(0x36))
+            .chain_update(message)
+            .finalize();
+        Sha256::new()
+            .chain_update(pad(0x5c))
+            .chain_update(inner)
+            .finalize()
+            .into()
     }
 }
 
@@ -148,20 +195,35 @@ mod tests {
     }
 
     fn token(head: Value, claims: Value) -> String {
-        let signed = [head, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
-        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(secret().hmac(signed.as_bytes())))
+        let signed = [head, claims]
+            .map(|part| URL_SAFE_NO_PAD.encode(part.to_string()))
+            .join(".");
+        format!(
+            "{signed}.{}",
+            URL_SAFE_NO_PAD.encode(secret().hmac(signed.as_bytes()))
+        )
     }
 
     #[test]
     fn the_cases_of_the_fixtures() {
-        let Some(text) = starling_testkit::fixture_text("jwt/cases.json") else { return };
+        let Some(text) = starling_testkit::fixture_text("jwt/cases.json") else {
+            return;
+        };
         let file: Value = serde_json::from_str(&text).unwrap();
         let secret = JwtSecret::from_hex(file["secret"].as_str().unwrap()).unwrap();
         let cases = file["cases"].as_array().unwrap();
         assert!(cases.len() >= 7);
         for case in cases {
-            let answer = secret.check_token(case["token"].as_str().unwrap(), case["clock"].as_f64().unwrap());
-            assert_eq!(answer.is_ok(), case["accept"].as_bool().unwrap(), "{}: {answer:?}", case["name"]);
+            let answer = secret.check_token(
+                case["token"].as_str().unwrap(),
+                case["clock"].as_f64().unwrap(),
+            );
+            assert_eq!(
+                answer.is_ok(),
+                case["accept"].as_bool().unwrap(),
+                "{}: {answer:?}",
+                case["name"]
+            );
         }
     }
 
@@ -171,16 +233,43 @@ mod tests {
         let now = NOW as u64;
         let check = |token: &str| secret().check_token(token, NOW);
         assert_eq!(check(&token(hs256(), json!({ "iat": now }))), Ok(()));
-        assert_eq!(check(&token(hs256(), json!({ "iat": now, "exp": now + 1, "id": "x" }))), Ok(()));
+        assert_eq!(
+            check(&token(
+                hs256(),
+                json!({ "iat": now, "exp": now + 1, "id": "x" })
+            )),
+            Ok(())
+        );
         for (token, reason) in [
-            ("".to_owned(), "token contains an invalid number of segments"),
-            ("a.b".to_owned(), "token contains an invalid number of segments"),
-            ("a.b.c.d".to_owned(), "token contains an invalid number of segments"),
+            (
+                "".to_owned(),
+                "token contains an invalid number of segments",
+            ),
+            (
+                "a.b".to_owned(),
+                "token contains an invalid number of segments",
+            ),
+            (
+                "a.b.c.d".to_owned(),
+                "token contains an invalid number of segments",
+            ),
             ("?.?.?".to_owned(), "illegal base64 data"),
-            (token(json!({}), json!({ "iat": now })), "signing method (alg) is unspecified."),
-            (token(json!({ "alg": "HS512" }), json!({ "iat": now })), "signing method HS512 is invalid"),
-            (token(hs256(), json!({ "iat": now })) + "AAAA", "signature is invalid"),
-            (token(hs256(), json!({ "iat": now, "exp": now })), "token is expired"),
+            (
+                token(json!({}), json!({ "iat": now })),
+                "signing method (alg) is unspecified.",
+            ),
+            (
+                token(json!({ "alg": "HS512" }), json!({ "iat": now })),
+                "signing method HS512 is invalid",
+            ),
+            (
+                token(hs256(), json!({ "iat": now })) + "AAAA",
+                "signature is invalid",
+            ),
+            (
+                token(hs256(), json!({ "iat": now, "exp": now })),
+                "token is expired",
+            ),
             (token(hs256(), json!({})), "missing issued-at"),
             (token(hs256(), json!({ "iat": null })), "missing issued-at"),
             (token(hs256(), json!({ "iat": now - 61 })), "stale token"),
@@ -192,7 +281,12 @@ mod tests {
         assert!(check(&token(hs256(), json!({ "iat": "now" }))).is_err());
         assert!(check(&token(hs256(), json!([]))).is_err());
         let other = JwtSecret([9; 32]);
-        assert_eq!(other.check_token(&token(hs256(), json!({ "iat": now })), NOW).unwrap_err(), "signature is invalid");
+        assert_eq!(
+            other
+                .check_token(&token(hs256(), json!({ "iat": now })), NOW)
+                .unwrap_err(),
+            "signature is invalid"
+        );
         // A signature that is cut off at any place.
         let whole = token(hs256(), json!({ "iat": now }));
         for end in 0..whole.len() {
@@ -202,13 +296,26 @@ mod tests {
 
     #[test]
     fn what_it_issues_it_accepts() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let headers = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-        assert_eq!(secret().check(&headers(&secret().authorization(now))), Ok(()));
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs();
+        let headers =
+            |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+        assert_eq!(
+            secret().check(&headers(&secret().authorization(now))),
+            Ok(())
+        );
         for value in ["", "Bearer ", "Basic abc"] {
-            assert_eq!(secret().check(&headers(value)).unwrap_err(), "missing token");
+            assert_eq!(
+                secret().check(&headers(value)).unwrap_err(),
+                "missing token"
+            );
         }
-        assert_eq!(secret().check(&HeaderMap::new()).unwrap_err(), "missing token");
+        assert_eq!(
+            secret().check(&HeaderMap::new()).unwrap_err(),
+            "missing token"
+        );
         assert_eq!(format!("{:?}", secret()), "JwtSecret(..)");
     }
 
@@ -217,18 +324,35 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("geth/jwtsecret");
         let made = JwtSecret::load_or_create(&path).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert_eq!(JwtSecret::load_or_create(&path).unwrap().0, made.0);
         let plain = SECRET.trim_start_matches("0x");
-        for text in [SECRET, plain, &format!("  {plain}\n"), &SECRET.to_uppercase()] {
+        for text in [
+            SECRET,
+            plain,
+            &format!("  {plain}\n"),
+            &SECRET.to_uppercase(),
+        ] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(JwtSecret::load_or_create(&path).unwrap().0, secret().0);
         }
         for text in ["", "0x", "0x00", &plain[1..], &"g".repeat(64), "\u{fffd}"] {
             std::fs::write(&path, text).unwrap();
-            assert!(matches!(JwtSecret::load_or_create(&path), Err(SecretError::Invalid(_))), "{text}");
+            assert!(
+                matches!(
+                    JwtSecret::load_or_create(&path),
+                    Err(SecretError::Invalid(_))
+                ),
+                "{text}"
+            );
         }
         std::fs::write(&path, [0xff; 32]).unwrap();
-        assert!(matches!(JwtSecret::load_or_create(&path), Err(SecretError::Invalid(_))));
+        assert!(matches!(
+            JwtSecret::load_or_create(&path),
+            Err(SecretError::Invalid(_))
+        ));
     }
 }

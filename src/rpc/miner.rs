@@ -27,20 +27,28 @@ fn set_max_da_size(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (Big(tx), Big(block)): (Big, Big) = (args.required()?, args.required()?);
     let limit = |bytes: alloy_primitives::U256| (!bytes.is_zero()).then(|| bytes.saturating_to());
-    context.chain.pool.set_miner(|settings| (settings.max_tx_da, settings.max_block_da) = (limit(tx), limit(block)));
+    context.chain.pool.set_miner(|settings| {
+        (settings.max_tx_da, settings.max_block_da) = (limit(tx), limit(block))
+    });
     reply(true)
 }
 
 /// `miner_setGasPrice`: minimum tip in wei per gas.
 fn set_gas_price(context: &RpcContext, args: Args) -> Reply {
     let Big(tip) = args.at_most(1)?.required()?;
-    context.chain.pool.set_miner(|settings| settings.min_tip = Some(tip.saturating_to()));
+    context
+        .chain
+        .pool
+        .set_miner(|settings| settings.min_tip = Some(tip.saturating_to()));
     reply(true)
 }
 
 fn set_gas_limit(context: &RpcContext, args: Args) -> Reply {
     let Quantity(gas) = args.at_most(1)?.required()?;
-    context.chain.pool.set_miner(|settings| settings.gas_limit = Some(gas));
+    context
+        .chain
+        .pool
+        .set_miner(|settings| settings.gas_limit = Some(gas));
     reply(true)
 }
 
@@ -48,8 +56,14 @@ fn set_gas_limit(context: &RpcContext, args: Args) -> Reply {
 fn set_extra(context: &RpcContext, args: Args) -> Reply {
     let extra: String = args.at_most(1)?.required()?;
     if extra.len() > MAX_EXTRA_DATA {
-        return Err(RpcError::server(format!("extra exceeds max length. {} > {MAX_EXTRA_DATA}", extra.len())));
+        return Err(RpcError::server(format!(
+            "extra exceeds max length. {} > {MAX_EXTRA_DATA}",
+            extra.len()
+        )));
     }
-    context.chain.pool.set_miner(|settings| settings.extra_data = extra.into_bytes().into());
+    context
+        .chain
+        .pool
+        .set_miner(|settings| settings.extra_data = extra.into_bytes().into());
     reply(true)
 }

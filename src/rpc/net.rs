@@ -31,5 +31,10 @@ fn listening(context: &RpcContext, args: Args) -> Reply {
 
 fn peer_count(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
-    reply(U64::from(context.network.as_ref().map_or(0, |network| network.peer_count())))
+    reply(U64::from(
+        context
+            .network
+            .as_ref()
+            .map_or(0, |network| network.peer_count()),
+    ))
 }

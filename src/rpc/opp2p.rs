@@ -18,7 +18,8 @@ use libp2p::identity::PublicKey;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use starling_p2p::{
-    ControlError, Direction, DiscoveryReport, IpNet, Multiaddr, Network, PeerId, PeerReport, Report, Scores, Subject,
+    ControlError, Direction, DiscoveryReport, IpNet, Multiaddr, Network, PeerId, PeerReport,
+    Report, Scores, Subject,
 };
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -29,17 +30,47 @@ pub const NAMESPACE: Namespace = Namespace {
         ("opp2p_peers", Method::Async(peers)),
         ("opp2p_peerStats", Method::Async(peer_stats)),
         ("opp2p_discoveryTable", Method::Async(discovery_table)),
-        ("opp2p_blockPeer", Method::Async(|context, args| block::<PeerArg>(context, args, true))),
-        ("opp2p_unblockPeer", Method::Async(|context, args| block::<PeerArg>(context, args, false))),
+        (
+            "opp2p_blockPeer",
+            Method::Async(|context, args| block::<PeerArg>(context, args, true)),
+        ),
+        (
+            "opp2p_unblockPeer",
+            Method::Async(|context, args| block::<PeerArg>(context, args, false)),
+        ),
         ("opp2p_listBlockedPeers", Method::Async(list_blocked_peers)),
-        ("opp2p_blockAddr", Method::Async(|context, args| block::<AddressArg>(context, args, true))),
-        ("opp2p_unblockAddr", Method::Async(|context, args| block::<AddressArg>(context, args, false))),
-        ("opp2p_listBlockedAddrs", Method::Async(list_blocked_addresses)),
-        ("opp2p_blockSubnet", Method::Async(|context, args| block::<SubnetArg>(context, args, true))),
-        ("opp2p_unblockSubnet", Method::Async(|context, args| block::<SubnetArg>(context, args, false))),
-        ("opp2p_listBlockedSubnets", Method::Async(list_blocked_subnets)),
-        ("opp2p_protectPeer", Method::Async(|context, args| protect(context, args, true))),
-        ("opp2p_unprotectPeer", Method::Async(|context, args| protect(context, args, false))),
+        (
+            "opp2p_blockAddr",
+            Method::Async(|context, args| block::<AddressArg>(context, args, true)),
+        ),
+        (
+            "opp2p_unblockAddr",
+            Method::Async(|context, args| block::<AddressArg>(context, args, false)),
+        ),
+        (
+            "opp2p_listBlockedAddrs",
+            Method::Async(list_blocked_addresses),
+        ),
+        (
+            "opp2p_blockSubnet",
+            Method::Async(|context, args| block::<SubnetArg>(context, args, true)),
+        ),
+        (
+            "opp2p_unblockSubnet",
+            Method::Async(|context, args| block::<SubnetArg>(context, args, false)),
+        ),
+        (
+            "opp2p_listBlockedSubnets",
+            Method::Async(list_blocked_subnets),
+        ),
+        (
+            "opp2p_protectPeer",
+            Method::Async(|context, args| protect(context, args, true)),
+        ),
+        (
+            "opp2p_unprotectPeer",
+            Method::Async(|context, args| protect(context, args, false)),
+        ),
         ("opp2p_connectPeer", Method::Async(connect_peer)),
         ("opp2p_disconnectPeer", Method::Async(disconnect_peer)),
         ("starling_p2pLedger", Method::Async(ledger)),
@@ -107,15 +138,25 @@ impl PeerInfo {
             latency: u64::try_from(peer.latency.as_nanos()).unwrap_or(u64::MAX),
             gossip_blocks: peer.subscribed,
             // op-node's two groups; the counters behind them are shown by the ledger.
-            scores: Scores { offences: BTreeMap::new(), ..peer.scores },
+            scores: Scores {
+                offences: BTreeMap::new(),
+                ..peer.scores
+            },
         }
     }
 }
 
 /// The discovery node id: the hash of the public key, which a secp256k1 peer id holds whole.
 fn node_id(peer: &PeerId) -> String {
-    let key = PublicKey::try_decode_protobuf(peer.as_ref().digest()).ok().and_then(|key| key.try_into_secp256k1().ok());
-    key.map(|key| hex::encode(alloy_primitives::keccak256(&key.to_bytes_uncompressed()[1..]))).unwrap_or_default()
+    let key = PublicKey::try_decode_protobuf(peer.as_ref().digest())
+        .ok()
+        .and_then(|key| key.try_into_secp256k1().ok());
+    key.map(|key| {
+        hex::encode(alloy_primitives::keccak256(
+            &key.to_bytes_uncompressed()[1..],
+        ))
+    })
+    .unwrap_or_default()
 }
 
 #[derive(Serialize)]
@@ -158,7 +199,10 @@ impl From<IpNet> for Subnet {
             IpAddr::V4(mask) => BASE64.encode(&mask.octets()),
             IpAddr::V6(mask) => BASE64.encode(&mask.octets()),
         };
-        Self { ip: net.network(), mask }
+        Self {
+            ip: net.network(),
+            mask,
+        }
     }
 }
 
@@ -189,14 +233,21 @@ impl Arg for SubnetArg {
         if let Some(text) = string(json) {
             return Ok(Self(text.parse::<IpNet>().ok().map(|net| net.trunc())));
         }
-        let object: serde_json::Value = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let ip = object["IP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
-        let mask = object["Mask"].as_str().and_then(|mask| BASE64.decode(mask.as_bytes()).ok());
+        let object: serde_json::Value =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let ip = object["IP"]
+            .as_str()
+            .and_then(|ip| ip.parse::<IpAddr>().ok());
+        let mask = object["Mask"]
+            .as_str()
+            .and_then(|mask| BASE64.decode(mask.as_bytes()).ok());
         let mask = mask.and_then(|mask| match mask.len() {
             4 => <[u8; 4]>::try_from(mask).ok().map(IpAddr::from),
             _ => <[u8; 16]>::try_from(mask).ok().map(IpAddr::from),
         });
-        let net = ip.zip(mask).and_then(|(ip, mask)| IpNet::with_netmask(ip, mask).ok());
+        let net = ip
+            .zip(mask)
+            .and_then(|(ip, mask)| IpNet::with_netmask(ip, mask).ok());
         Ok(Self(net.map(|net| net.trunc())))
     }
 }
@@ -234,7 +285,10 @@ fn invalid() -> RpcError {
 }
 
 pub(super) fn network(context: &RpcContext) -> Result<Network, RpcError> {
-    context.network.clone().ok_or_else(|| RpcError::server("p2p is disabled"))
+    context
+        .network
+        .clone()
+        .ok_or_else(|| RpcError::server("p2p is disabled"))
 }
 
 async fn report(context: &RpcContext) -> Result<Report, RpcError> {
@@ -245,7 +299,10 @@ fn ourselves(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> 
     async move {
         args.at_most(0)?;
         let mut local = report(&context).await?.local;
-        local.record = network(&context)?.discovery().await.map(|discovery| discovery.enr);
+        local.record = network(&context)?
+            .discovery()
+            .await
+            .map(|discovery| discovery.enr);
         reply(PeerInfo::of(local, context.chain.spec.chain_id))
     }
     .boxed()
@@ -257,14 +314,27 @@ fn peers(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> 
         args.at_most(1)?;
         let report = report(&context).await?;
         let chain_id = context.chain.spec.chain_id;
-        let shown = report.peers.into_iter().filter(|peer| peer.connected || !connected_only);
-        let peers: BTreeMap<String, PeerInfo> = shown.map(|peer| (peer.id.to_string(), PeerInfo::of(peer, chain_id))).collect();
+        let shown = report
+            .peers
+            .into_iter()
+            .filter(|peer| peer.connected || !connected_only);
+        let peers: BTreeMap<String, PeerInfo> = shown
+            .map(|peer| (peer.id.to_string(), PeerInfo::of(peer, chain_id)))
+            .collect();
         reply(PeerDump {
-            total_connected: peers.values().filter(|peer| peer.connectedness == 1).count(),
+            total_connected: peers
+                .values()
+                .filter(|peer| peer.connectedness == 1)
+                .count(),
             peers,
             banned_peers: report.refused.peers,
             banned_ips: report.refused.addresses,
-            banned_subnets: report.refused.subnets.into_iter().map(Subnet::from).collect(),
+            banned_subnets: report
+                .refused
+                .subnets
+                .into_iter()
+                .map(Subnet::from)
+                .collect(),
         })
     }
     .boxed()
@@ -275,10 +345,18 @@ fn peer_stats(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply>
         args.at_most(0)?;
         let report = report(&context).await?;
         // Topics are sorted by name, which is by version.
-        let topic = |version: usize| report.mesh.get(version).map_or(0, |topic| topic.subscribers.len());
+        let topic = |version: usize| {
+            report
+                .mesh
+                .get(version)
+                .map_or(0, |topic| topic.subscribers.len())
+        };
         reply(PeerStats {
             connected: report.peers.iter().filter(|peer| peer.connected).count(),
-            table: network(&context)?.discovery().await.map_or(0, |discovery| discovery.table.len()),
+            table: network(&context)?
+                .discovery()
+                .await
+                .map_or(0, |discovery| discovery.table.len()),
             blocks_topic: topic(0),
             blocks_topic_v2: topic(1),
             blocks_topic_v3: topic(2),
@@ -300,7 +378,10 @@ fn discovery_table(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, R
 }
 
 async fn discovery_report(context: &RpcContext) -> Result<DiscoveryReport, RpcError> {
-    network(context)?.discovery().await.ok_or_else(|| RpcError::server("discovery disabled"))
+    network(context)?
+        .discovery()
+        .await
+        .ok_or_else(|| RpcError::server("discovery disabled"))
 }
 
 /// `starling_p2pDiscovery()`: our record, the table, and why records were not used.
@@ -312,7 +393,11 @@ fn discovery(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> 
     .boxed()
 }
 
-fn block<T: SubjectArg>(context: Arc<RpcContext>, mut args: Args, blocked: bool) -> BoxFuture<'static, Reply> {
+fn block<T: SubjectArg>(
+    context: Arc<RpcContext>,
+    mut args: Args,
+    blocked: bool,
+) -> BoxFuture<'static, Reply> {
     async move {
         let subject = args.required::<T>()?.subject().ok_or_else(invalid)?;
         args.at_most(1)?;
@@ -362,7 +447,9 @@ fn connect_peer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, 
     async move {
         let text: String = args.required()?;
         args.at_most(1)?;
-        let address: Multiaddr = text.parse().map_err(|error| RpcError::server(format!("bad peer address: {error}")))?;
+        let address: Multiaddr = text
+            .parse()
+            .map_err(|error| RpcError::server(format!("bad peer address: {error}")))?;
         network(&context)?.connect(&address).await?;
         reply(())
     }
@@ -382,8 +469,13 @@ fn disconnect_peer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'stati
 /// `starling_p2pLedger(peerID or null, limit)`: the newest decisions first.
 fn ledger(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
-        let peer = args.optional::<PeerArg>()?.map(|peer| peer.0.ok_or_else(invalid)).transpose()?;
-        let limit = args.optional::<Number>()?.map_or(LEDGER, |limit| limit.0.min(LEDGER));
+        let peer = args
+            .optional::<PeerArg>()?
+            .map(|peer| peer.0.ok_or_else(invalid))
+            .transpose()?;
+        let limit = args
+            .optional::<Number>()?
+            .map_or(LEDGER, |limit| limit.0.min(LEDGER));
         args.at_most(2)?;
         reply(network(&context)?.ledger(peer, limit as usize).await?)
     }
@@ -395,7 +487,9 @@ struct Number(u64);
 
 impl Arg for Number {
     fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str(json).map(Self).map_err(|error| error.to_string())
+        serde_json::from_str(json)
+            .map(Self)
+            .map_err(|error| error.to_string())
     }
 }
 

@@ -24,15 +24,23 @@ pub trait Arg: Sized {
 impl Args {
     /// `params` of a request: an array, null or nothing.
     pub fn parse(params: Option<&RawValue>) -> Result<Self, RpcError> {
-        let Some(params) = params.filter(|params| params.get() != "null") else { return Ok(Self::default()) };
-        let values = firsts(params.get(), MAX_PARAMS).map_err(|_| RpcError::invalid_params("non-array args"))?;
-        Ok(Self { values: values.into_iter().map(ToOwned::to_owned).collect(), next: 0 })
+        let Some(params) = params.filter(|params| params.get() != "null") else {
+            return Ok(Self::default());
+        };
+        let values = firsts(params.get(), MAX_PARAMS)
+            .map_err(|_| RpcError::invalid_params("non-array args"))?;
+        Ok(Self {
+            values: values.into_iter().map(ToOwned::to_owned).collect(),
+            next: 0,
+        })
     }
 
     /// Refuses more than `most` parameters in all.
     pub fn at_most(self, most: usize) -> Result<Self, RpcError> {
         if self.values.len() > most {
-            return Err(RpcError::invalid_params(format!("too many arguments, want at most {most}")));
+            return Err(RpcError::invalid_params(format!(
+                "too many arguments, want at most {most}"
+            )));
         }
         Ok(self)
     }
@@ -41,8 +49,11 @@ impl Args {
         let number = self.next;
         let value = self.values.get(number);
         self.next += 1;
-        let value = value.ok_or_else(|| RpcError::invalid_params(format!("missing value for required argument {number}")))?;
-        T::from_json(value.get()).map_err(|text| RpcError::invalid_params(format!("invalid argument {number}: {text}")))
+        let value = value.ok_or_else(|| {
+            RpcError::invalid_params(format!("missing value for required argument {number}"))
+        })?;
+        T::from_json(value.get())
+            .map_err(|text| RpcError::invalid_params(format!("invalid argument {number}: {text}")))
     }
 
     /// `None` if the parameter is absent or null.
@@ -100,7 +111,9 @@ fn hex_digits(text: &str) -> Result<&str, &'static str> {
     if text.is_empty() {
         return Err("empty hex string");
     }
-    text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).ok_or("hex string without 0x prefix")
+    text.strip_prefix("0x")
+        .or_else(|| text.strip_prefix("0X"))
+        .ok_or("hex string without 0x prefix")
 }
 
 /// The bytes of a `0x` string.
@@ -121,7 +134,12 @@ fn fixed<const N: usize>(json: &str, go_type: &str) -> Result<[u8; N], String> {
     let text = string(json).ok_or_else(|| unfit("non-string", go_type))?;
     let bytes = bytes(&text).map_err(|problem| unfit(problem, go_type))?;
     let digits = bytes.len() * 2;
-    bytes.try_into().map_err(|_| format!("hex string has length {digits}, want {} for {go_type}", N * 2))
+    bytes.try_into().map_err(|_| {
+        format!(
+            "hex string has length {digits}, want {} for {go_type}",
+            N * 2
+        )
+    })
 }
 
 impl Arg for B256 {
@@ -139,7 +157,9 @@ impl Arg for Address {
 impl Arg for Bytes {
     fn from_json(json: &str) -> Result<Self, String> {
         let text = string(json).ok_or_else(|| unfit("non-string", "hexutil.Bytes"))?;
-        bytes(&text).map(Bytes::from).map_err(|problem| unfit(problem, "hexutil.Bytes"))
+        bytes(&text)
+            .map(Bytes::from)
+            .map_err(|problem| unfit(problem, "hexutil.Bytes"))
     }
 }
 
@@ -162,7 +182,9 @@ pub struct Quantity(pub u64);
 impl Arg for Quantity {
     fn from_json(json: &str) -> Result<Self, String> {
         let text = string(json).ok_or_else(|| unfit("non-string", "hexutil.Uint64"))?;
-        quantity(&text).map(Quantity).map_err(|problem| unfit(problem, "hexutil.Uint64"))
+        quantity(&text)
+            .map(Quantity)
+            .map_err(|problem| unfit(problem, "hexutil.Uint64"))
     }
 }
 
@@ -173,7 +195,9 @@ pub struct Big(pub U256);
 impl Arg for Big {
     fn from_json(json: &str) -> Result<Self, String> {
         let text = string(json).ok_or_else(|| unfit("non-string", "*hexutil.Big"))?;
-        big_quantity(&text).map(Big).map_err(|problem| unfit(problem, "*hexutil.Big"))
+        big_quantity(&text)
+            .map(Big)
+            .map_err(|problem| unfit(problem, "*hexutil.Big"))
     }
 }
 
@@ -196,7 +220,9 @@ pub struct Json<T>(pub T);
 
 impl<T: serde::de::DeserializeOwned> Arg for Json<T> {
     fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str(json).map(Json).map_err(|error| error.to_string())
+        serde_json::from_str(json)
+            .map(Json)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -223,9 +249,15 @@ impl<T: Element> Arg for List<T> {
             return Err(unfit(kind(json), &format!("[]{}", T::GO_TYPE)));
         }
         let unfit_element = |json: &str| unfit(kind(json), T::GO_TYPE);
-        let elements: Vec<&RawValue> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let element = |one: &RawValue| serde_json::from_str(one.get()).map_err(|_| unfit_element(one.get()));
-        elements.into_iter().map(element).collect::<Result<_, _>>().map(Self)
+        let elements: Vec<&RawValue> =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let element =
+            |one: &RawValue| serde_json::from_str(one.get()).map_err(|_| unfit_element(one.get()));
+        elements
+            .into_iter()
+            .map(element)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 }
 
@@ -256,7 +288,10 @@ mod tests {
 
     #[test]
     fn refusals_are_in_geths_words() {
-        assert_eq!(refusal::<Address>("[]"), "missing value for required argument 0");
+        assert_eq!(
+            refusal::<Address>("[]"),
+            "missing value for required argument 0"
+        );
         assert_eq!(
             refusal::<B256>(r#"["12"]"#),
             "invalid argument 0: json: cannot unmarshal hex string without 0x prefix into Go value of type common.Hash"
@@ -265,24 +300,42 @@ mod tests {
             refusal::<B256>("[12]"),
             "invalid argument 0: json: cannot unmarshal non-string into Go value of type common.Hash"
         );
-        assert_eq!(refusal::<Address>(r#"["0x12"]"#), "invalid argument 0: hex string has length 2, want 40 for common.Address");
+        assert_eq!(
+            refusal::<Address>(r#"["0x12"]"#),
+            "invalid argument 0: hex string has length 2, want 40 for common.Address"
+        );
         assert_eq!(
             refusal::<Quantity>(r#"["0x01"]"#),
             "invalid argument 0: json: cannot unmarshal hex number with leading zero digits into Go value of type hexutil.Uint64"
         );
-        assert_eq!(refusal::<bool>(r#"["x"]"#), "invalid argument 0: json: cannot unmarshal string into Go value of type bool");
+        assert_eq!(
+            refusal::<bool>(r#"["x"]"#),
+            "invalid argument 0: json: cannot unmarshal string into Go value of type bool"
+        );
         let list = refusal::<List<String>>(r#"["0x0"]"#);
-        assert_eq!(list, "invalid argument 0: json: cannot unmarshal string into Go value of type []string");
+        assert_eq!(
+            list,
+            "invalid argument 0: json: cannot unmarshal string into Go value of type []string"
+        );
         let element = refusal::<List<f64>>(r#"[[1,"2"]]"#);
-        assert_eq!(element, "invalid argument 0: json: cannot unmarshal string into Go value of type float64");
+        assert_eq!(
+            element,
+            "invalid argument 0: json: cannot unmarshal string into Go value of type float64"
+        );
         let value = refusal::<Big>(r#"["10"]"#);
         assert_eq!(
             value,
             "invalid argument 0: json: cannot unmarshal hex string without 0x prefix into Go value of type *hexutil.Big"
         );
-        assert_eq!(args("[1,2]").at_most(1).unwrap_err().message, "too many arguments, want at most 1");
+        assert_eq!(
+            args("[1,2]").at_most(1).unwrap_err().message,
+            "too many arguments, want at most 1"
+        );
         let object = RawValue::from_string("{}".into()).unwrap();
-        assert_eq!(Args::parse(Some(&object)).unwrap_err().message, "non-array args");
+        assert_eq!(
+            Args::parse(Some(&object)).unwrap_err().message,
+            "non-array args"
+        );
     }
 
     #[test]

@@ -38,9 +38,21 @@ pub enum Client {
 /// a reverse proxy or a container network may stand there, with many clients behind one address.
 pub fn network(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
-        IpAddr::V4(address) if address.is_loopback() || address.is_private() || address.is_link_local() => None,
-        IpAddr::V6(address) if address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local() => None,
-        IpAddr::V6(address) => Some(IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64))),
+        IpAddr::V4(address)
+            if address.is_loopback() || address.is_private() || address.is_link_local() =>
+        {
+            None
+        }
+        IpAddr::V6(address)
+            if address.is_loopback()
+                || address.is_unique_local()
+                || address.is_unicast_link_local() =>
+        {
+            None
+        }
+        IpAddr::V6(address) => Some(IpAddr::V6(Ipv6Addr::from_bits(
+            address.to_bits() >> 64 << 64,
+        ))),
         address => Some(address),
     }
 }
@@ -126,9 +138,13 @@ impl Account {
 
     /// The next call of a class, if the client may run one more.
     fn next(&self, class: Class, capacity: &Capacity) -> Option<CallId> {
-        let full =
-            self.running >= capacity.permits_each() || (class == Class::Deferred && self.started >= capacity.started_each());
-        if full { None } else { self.waiting[class as usize].first().copied() }
+        let full = self.running >= capacity.permits_each()
+            || (class == Class::Deferred && self.started >= capacity.started_each());
+        if full {
+            None
+        } else {
+            self.waiting[class as usize].first().copied()
+        }
     }
 }
 
@@ -182,7 +198,14 @@ impl Scheduler {
     pub fn enter(&mut self, client: Client) -> CallId {
         let id = self.next_id;
         self.next_id += 1;
-        self.calls.insert(id, Call { client, class: Class::New, running_since: None });
+        self.calls.insert(
+            id,
+            Call {
+                client,
+                class: Class::New,
+                running_since: None,
+            },
+        );
         let floor = self.floor;
         self.change(client, |account| {
             account.used = account.used.max(floor);
@@ -194,7 +217,9 @@ impl Scheduler {
     /// Removes a call that ended, running or not.
     pub fn leave(&mut self, id: CallId, now: Instant) {
         self.charge(id, now);
-        let Some(call) = self.calls.remove(&id) else { return };
+        let Some(call) = self.calls.remove(&id) else {
+            return;
+        };
         let ran = usize::from(call.running_since.is_some());
         let started = usize::from(call.class == Class::Long);
         self.running -= ran;
@@ -227,19 +252,37 @@ impl Scheduler {
             account.started += usize::from(started);
             account.waiting[class as usize].remove(&id);
         });
-        Some((id, if class == Class::New { FIRST_SLICE } else { SLICE }))
+        Some((
+            id,
+            if class == Class::New {
+                FIRST_SLICE
+            } else {
+                SLICE
+            },
+        ))
     }
 
     /// Ends the slice of a running call. Permits may be free afterwards: see [`Scheduler::grant`].
     pub fn end_slice(&mut self, id: CallId, now: Instant) -> Verdict {
         self.charge(id, now);
-        let Some(call) = self.calls.get_mut(&id).filter(|call| call.running_since.is_some()) else {
+        let Some(call) = self
+            .calls
+            .get_mut(&id)
+            .filter(|call| call.running_since.is_some())
+        else {
             return Verdict::Continue(SLICE);
         };
         let (client, was) = (call.client, call.class);
         let room = self.started < self.capacity.started
-            && self.accounts.get(&client).is_some_and(|account| account.started < self.capacity.started_each());
-        let class = if was == Class::Long || room { Class::Long } else { Class::Deferred };
+            && self
+                .accounts
+                .get(&client)
+                .is_some_and(|account| account.started < self.capacity.started_each());
+        let class = if was == Class::Long || room {
+            Class::Long
+        } else {
+            Class::Deferred
+        };
         (call.class, call.running_since) = (class, None);
         let started = usize::from(class == Class::Long && was == Class::New);
         self.running -= 1;
@@ -263,7 +306,9 @@ impl Scheduler {
 
     /// Continues a call whose slice ended while no other call can run.
     fn resume(&mut self, id: CallId, now: Instant) -> Verdict {
-        let Some(call) = self.calls.get_mut(&id) else { return Verdict::Continue(SLICE) };
+        let Some(call) = self.calls.get_mut(&id) else {
+            return Verdict::Continue(SLICE);
+        };
         let waits = call.class;
         // A deferred call that no other displaces is not aborted: its next slice ends as its first did.
         if waits == Class::Deferred {
@@ -276,36 +321,57 @@ impl Scheduler {
             account.running += 1;
             account.waiting[waits as usize].remove(&id);
         });
-        Verdict::Continue(if waits == Class::Deferred { FIRST_SLICE } else { SLICE })
+        Verdict::Continue(if waits == Class::Deferred {
+            FIRST_SLICE
+        } else {
+            SLICE
+        })
     }
 
     /// The call to run next, by its class.
     fn next(&self) -> Option<(CallId, Class)> {
-        let first = |class: Class| self.ready[class as usize].first().map(|rank| (*rank, class));
+        let first = |class: Class| {
+            self.ready[class as usize]
+                .first()
+                .map(|rank| (*rank, class))
+        };
         let deferred = first(Class::Deferred).filter(|_| self.started < self.capacity.started);
-        let long = first(Class::Long).into_iter().chain(deferred).min_by_key(|(rank, _)| *rank);
+        let long = first(Class::Long)
+            .into_iter()
+            .chain(deferred)
+            .min_by_key(|(rank, _)| *rank);
         let new = first(Class::New);
-        let due = if self.due >= SLICE { long.or(new) } else { new.or(long) };
+        let due = if self.due >= SLICE {
+            long.or(new)
+        } else {
+            new.or(long)
+        };
         due.map(|((_, id, _), class)| (id, class))
     }
 
     /// Charges a running call's client with the time since the last charge.
     fn charge(&mut self, id: CallId, now: Instant) {
-        let Some(call) = self.calls.get_mut(&id) else { return };
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
         let Some(since) = call.running_since.replace(now) else {
             call.running_since = None;
             return;
         };
         let time = now.saturating_duration_since(since);
         let (client, class) = (call.client, call.class);
-        let long_waits = [Class::Long, Class::Deferred].iter().any(|class| !self.ready[*class as usize].is_empty());
+        let long_waits = [Class::Long, Class::Deferred]
+            .iter()
+            .any(|class| !self.ready[*class as usize].is_empty());
         self.due = match class {
             _ if !long_waits => Duration::ZERO,
             Class::New => self.due + time / NEW_SHARE,
             Class::Long | Class::Deferred => self.due.saturating_sub(time),
         };
         let most = self.floor + MOST_AHEAD;
-        self.change(client, |account| account.used = (account.used + time).min(most).max(account.used));
+        self.change(client, |account| {
+            account.used = (account.used + time).min(most).max(account.used)
+        });
     }
 
     /// Changes an account and updates its ranks.
@@ -337,7 +403,8 @@ impl Scheduler {
             return;
         }
         let floor = self.floor;
-        self.accounts.retain(|_, account| !account.is_idle() || account.used > floor);
+        self.accounts
+            .retain(|_, account| !account.is_idle() || account.used > floor);
         if self.accounts.len() > self.active.len() + IDLE_ACCOUNTS / 2 {
             self.accounts.retain(|_, account| !account.is_idle());
         }

@@ -136,17 +136,47 @@ const AUTH_HEAD: Duration = Duration::from_secs(5);
 const STOP: Duration = Duration::from_secs(5);
 
 impl Site {
-    pub fn new(http: Option<Http>, ws: Option<Ws>, limits: Limits, connections: Arc<Connections>) -> Self {
+    pub fn new(
+        http: Option<Http>,
+        ws: Option<Ws>,
+        limits: Limits,
+        connections: Arc<Connections>,
+    ) -> Self {
         let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
-        let allowance = Allowance::new(limits.batch, limits.batch_response, limits.body_memory, limits.answer_memory);
+        let allowance = Allowance::new(
+            limits.batch,
+            limits.batch_response,
+            limits.body_memory,
+            limits.answer_memory,
+        );
         let places = Shares::new(limits.connections.div_ceil(2));
         let ws_shares = Shares::new(limits.ws_connections.div_ceil(2));
-        let answers = Shares::new(limits.answer_memory.div_ceil(4).max(limits.batch_response).div_ceil(KIB));
-        Self { http, ws, limits, secret: None, connections, ws_places, allowance, places, ws_shares, answers }
+        let answers = Shares::new(
+            limits
+                .answer_memory
+                .div_ceil(4)
+                .max(limits.batch_response)
+                .div_ceil(KIB),
+        );
+        Self {
+            http,
+            ws,
+            limits,
+            secret: None,
+            connections,
+            ws_places,
+            allowance,
+            places,
+            ws_shares,
+            answers,
+        }
     }
 
     pub fn with_secret(self, secret: JwtSecret) -> Self {
-        Self { secret: Some(secret), ..self }
+        Self {
+            secret: Some(secret),
+            ..self
+        }
     }
 }
 
@@ -163,7 +193,13 @@ impl Listener {
             match accepted {
                 Ok((socket, peer)) => {
                     // Checked before an idle connection is closed: an address at its limit must not close those of others.
-                    let Ok(share) = self.site.places.of(peer.ip()).map(Semaphore::try_acquire_owned).transpose() else {
+                    let Ok(share) = self
+                        .site
+                        .places
+                        .of(peer.ip())
+                        .map(Semaphore::try_acquire_owned)
+                        .transpose()
+                    else {
                         tracing::debug!(%peer, "refused an RPC connection: too many from this address");
                         continue;
                     };
@@ -173,9 +209,18 @@ impl Listener {
                     };
                     let site = self.site.clone();
                     let client = Client::of(peer.ip(), admitted.number);
-                    let client = if site.secret.is_some() { Client::RollupNode(admitted.number) } else { client };
+                    let client = if site.secret.is_some() {
+                        Client::RollupNode(admitted.number)
+                    } else {
+                        client
+                    };
                     let allowance = site.allowance.of(client, site.answers.of(peer.ip()));
-                    let peer = Arc::new(Peer { address: peer, allowance, admitted, _share: share });
+                    let peer = Arc::new(Peer {
+                        address: peer,
+                        allowance,
+                        admitted,
+                        _share: share,
+                    });
                     tasks.spawn(connection(socket, peer, site, tasks.clone()));
                 }
                 Err(error) => {
@@ -210,11 +255,16 @@ async fn connection(socket: TcpStream, peer: Arc<Peer>, site: Arc<Site>, tasks: 
         async move { Ok::<_, Infallible>(site.respond(request, &tasks, peer).await) }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(site.limits.idle);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(site.limits.idle);
     let connection = http.serve_connection(socket, service).with_upgrades();
     tokio::pin!(connection);
     // hyper has one clock for idleness and for the head of a request: the first head gets its own.
-    let first = sleep(if site.secret.is_some() { site.limits.read.min(AUTH_HEAD) } else { site.limits.read });
+    let first = sleep(if site.secret.is_some() {
+        site.limits.read.min(AUTH_HEAD)
+    } else {
+        site.limits.read
+    });
     tokio::pin!(first);
     let (mut waiting, mut stopping) = (true, false);
     loop {
@@ -263,7 +313,10 @@ impl AsRef<[u8]> for Sent {
 fn refused(status: StatusCode, text: &str) -> Answer {
     let mut response = Response::new(Full::from(format!("{text}\n")));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     response
 }
 
@@ -275,24 +328,39 @@ fn empty(status: StatusCode) -> Answer {
 
 impl Site {
     /// The response to any request. A refused client is disconnected, which frees its permit at once.
-    async fn respond(self: Arc<Self>, request: Request<Incoming>, tasks: &TaskTracker, peer: Arc<Peer>) -> Answer {
+    async fn respond(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        tasks: &TaskTracker,
+        peer: Arc<Peer>,
+    ) -> Answer {
         let closing = |mut answer: Answer| {
-            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            answer
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
             answer
         };
-        if let Some(Err(reason)) = self.secret.as_ref().map(|secret| secret.check(request.headers())) {
+        if let Some(Err(reason)) = self
+            .secret
+            .as_ref()
+            .map(|secret| secret.check(request.headers()))
+        {
             return closing(refused(StatusCode::UNAUTHORIZED, &reason));
         }
         let busy = peer.admitted.busy();
         if self.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
-            return self.upgrade(request, tasks, peer, busy).unwrap_or_else(|refusal| closing(*refusal));
+            return self
+                .upgrade(request, tasks, peer, busy)
+                .unwrap_or_else(|refusal| closing(*refusal));
         }
         self.http(request, &peer.allowance, busy).await
     }
 
     /// A request that is not a WebSocket upgrade.
     async fn http(&self, request: Request<Incoming>, allowance: &Allowance, busy: Busy) -> Answer {
-        let Some(http) = &self.http else { return empty(StatusCode::NOT_FOUND) };
+        let Some(http) = &self.http else {
+            return empty(StatusCode::NOT_FOUND);
+        };
         if request.uri().path() != "/" {
             return empty(StatusCode::NOT_FOUND);
         }
@@ -309,18 +377,31 @@ impl Site {
     }
 
     /// The rules of geth's `rpc/http.go`, in its order.
-    async fn post(&self, http: &Http, request: Request<Incoming>, allowance: &Allowance, busy: Busy) -> Answer {
+    async fn post(
+        &self,
+        http: &Http,
+        request: Request<Incoming>,
+        allowance: &Allowance,
+        busy: Busy,
+    ) -> Answer {
         let limit = self.limits.body;
         let length = content_length(request.headers());
         let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-        if request.method() == Method::GET && length.unwrap_or(0) == 0 && !chunked && request.uri().query().is_none() {
+        if request.method() == Method::GET
+            && length.unwrap_or(0) == 0
+            && !chunked
+            && request.uri().query().is_none()
+        {
             return empty(StatusCode::OK);
         }
         if request.method() != Method::POST && request.method() != Method::OPTIONS {
             return refused(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
         }
         if let Some(length) = length.filter(|length| *length > limit as u64) {
-            return refused(StatusCode::PAYLOAD_TOO_LARGE, &format!("content length too large ({length}>{limit})"));
+            return refused(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &format!("content length too large ({length}>{limit})"),
+            );
         }
         if request.method() == Method::OPTIONS {
             return empty(StatusCode::OK);
@@ -336,16 +417,32 @@ impl Site {
             Ok(Err(refusal)) => return *refusal,
             Ok(Ok(body)) => body,
         };
-        let session = Session { api: &http.api, allowance, deadline: Some(deadline), subscriptions: None };
+        let session = Session {
+            api: &http.api,
+            allowance,
+            deadline: Some(deadline),
+            subscriptions: None,
+        };
         let answer = session.answer(&body).await;
-        let text = Sent { text: answer.text.unwrap_or_default(), _held: answer.held, _busy: busy };
+        let text = Sent {
+            text: answer.text.unwrap_or_default(),
+            _held: answer.held,
+            _busy: busy,
+        };
         let mut response = Response::new(Full::from(Bytes::from_owner(text)));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         response
     }
 
     /// A body, with the memory that it was given as it came.
-    async fn body(&self, body: Incoming, allowance: &Allowance) -> Result<(Vec<u8>, Option<Room>), Box<Answer>> {
+    async fn body(
+        &self,
+        body: Incoming,
+        allowance: &Allowance,
+    ) -> Result<(Vec<u8>, Option<Room>), Box<Answer>> {
         let limit = self.limits.body;
         let (mut body, mut whole, mut room) = (Limited::new(body, limit), Vec::new(), None);
         while let Some(frame) = body.frame().await {
@@ -374,28 +471,54 @@ impl Site {
         peer: Arc<Peer>,
         busy: Busy,
     ) -> Result<Answer, Box<Answer>> {
-        let Some(ws) = &self.ws else { return Err(Box::new(empty(StatusCode::NOT_FOUND))) };
+        let Some(ws) = &self.ws else {
+            return Err(Box::new(empty(StatusCode::NOT_FOUND)));
+        };
         if request.uri().path() != "/" {
             return Err(Box::new(empty(StatusCode::NOT_FOUND)));
         }
         if !origin_allowed(&ws.origins, request.headers()) {
-            return Err(Box::new(refused(StatusCode::FORBIDDEN, "origin not allowed")));
+            return Err(Box::new(refused(
+                StatusCode::FORBIDDEN,
+                "origin not allowed",
+            )));
         }
-        let share = self.ws_shares.of(peer.address.ip()).map(Semaphore::try_acquire_owned).transpose();
+        let share = self
+            .ws_shares
+            .of(peer.address.ip())
+            .map(Semaphore::try_acquire_owned)
+            .transpose();
         let (Ok(share), Ok(permit)) = (share, self.ws_places.clone().try_acquire_owned()) else {
-            return Err(Box::new(refused(StatusCode::SERVICE_UNAVAILABLE, "too many WebSocket connections")));
+            return Err(Box::new(refused(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many WebSocket connections",
+            )));
         };
         let mut handshake = soketto::handshake::http::Server::new();
         let response = match handshake.receive_request(&request) {
             Ok(response) => response.map(|()| Full::default()),
-            Err(error) => return Err(Box::new(refused(StatusCode::BAD_REQUEST, &error.to_string()))),
+            Err(error) => {
+                return Err(Box::new(refused(
+                    StatusCode::BAD_REQUEST,
+                    &error.to_string(),
+                )));
+            }
         };
         let upgraded = hyper::upgrade::on(&mut request);
         tasks.spawn(async move {
             let _permits = (share, permit, busy);
-            let (Ok(socket), Some(ws)) = (upgraded.await, &self.ws) else { return };
+            let (Ok(socket), Some(ws)) = (upgraded.await, &self.ws) else {
+                return;
+            };
             let token = peer.admitted.close.clone();
-            ws::session(TokioIo::new(socket), ws.api.clone(), &self.limits, &peer.allowance, token).await;
+            ws::session(
+                TokioIo::new(socket),
+                ws.api.clone(),
+                &self.limits,
+                &peer.allowance,
+                token,
+            )
+            .await;
         });
         Ok(response)
     }
@@ -410,10 +533,19 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let media_type = text(headers, header::CONTENT_TYPE).unwrap_or_default().split(';').next().unwrap_or_default().trim();
-    ["application/json", "application/json-rpc", "application/jsonrequest"]
-        .iter()
-        .any(|accepted| media_type.eq_ignore_ascii_case(accepted))
+    let media_type = text(headers, header::CONTENT_TYPE)
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    [
+        "application/json",
+        "application/json-rpc",
+        "application/jsonrequest",
+    ]
+    .iter()
+    .any(|accepted| media_type.eq_ignore_ascii_case(accepted))
 }
 
 /// The name in a `Host` header: without its port, IPv6 without brackets.
@@ -433,11 +565,16 @@ fn host_allowed(vhosts: &[String], headers: &HeaderMap) -> bool {
     let name = host_name(host);
     name.is_empty()
         || name.parse::<std::net::IpAddr>().is_ok()
-        || vhosts.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(name))
+        || vhosts
+            .iter()
+            .any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(name))
 }
 
 fn is_preflight<B>(request: &Request<B>) -> bool {
-    request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+    request.method() == Method::OPTIONS
+        && request
+            .headers()
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// The CORS headers for a browser's request from an allowed origin; `None` means that CORS has no say in it.
@@ -450,13 +587,29 @@ fn cors_headers<B>(allowed: &[String], request: &Request<B>) -> Option<HeaderMap
     }
     let mut headers = HeaderMap::new();
     headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-    let origin = if any { HeaderValue::from_static("*") } else { origin.clone() };
+    let origin = if any {
+        HeaderValue::from_static("*")
+    } else {
+        origin.clone()
+    };
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     if is_preflight(request) {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST, GET"));
-        let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.unwrap_or(HeaderValue::from_static("*")));
-        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static("POST, GET"),
+        );
+        let wanted = request
+            .headers()
+            .get(header::ACCESS_CONTROL_REQUEST_HEADERS)
+            .cloned();
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            wanted.unwrap_or(HeaderValue::from_static("*")),
+        );
+        headers.insert(
+            header::ACCESS_CONTROL_MAX_AGE,
+            HeaderValue::from_static("600"),
+        );
     }
     Some(headers)
 }
@@ -465,21 +618,34 @@ fn cors_headers<B>(allowed: &[String], request: &Request<B>) -> Option<HeaderMap
 fn matches_pattern(pattern: &str, origin: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern.eq_ignore_ascii_case(origin),
-        Some((start, end)) => origin.len() >= start.len() + end.len() && origin.starts_with(start) && origin.ends_with(end),
+        Some((start, end)) => {
+            origin.len() >= start.len() + end.len()
+                && origin.starts_with(start)
+                && origin.ends_with(end)
+        }
     }
 }
 
 /// `--ws.origins`: a rule may name a scheme, a host and a port; what it leaves out matches anything. Programs that are not
 /// browsers send no origin and are let in.
 fn origin_allowed(rules: &[String], headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(header::ORIGIN) else { return true };
-    let Some(origin) = origin.to_str().ok().map(split_origin) else { return false };
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return true;
+    };
+    let Some(origin) = origin.to_str().ok().map(split_origin) else {
+        return false;
+    };
     let allowed = |rule: &str| {
         let (scheme, host, port) = split_origin(rule);
         let same = |rule: &str, value: &str| rule.is_empty() || rule.eq_ignore_ascii_case(value);
         rule == "*" || (same(scheme, origin.0) && same(host, origin.1) && same(port, origin.2))
     };
-    match rules.iter().map(|rule| rule.trim()).filter(|rule| !rule.is_empty()).collect::<Vec<_>>() {
+    match rules
+        .iter()
+        .map(|rule| rule.trim())
+        .filter(|rule| !rule.is_empty())
+        .collect::<Vec<_>>()
+    {
         rules if rules.is_empty() => allowed("http://localhost"),
         rules => rules.into_iter().any(allowed),
     }
@@ -490,6 +656,8 @@ fn split_origin(origin: &str) -> (&str, &str, &str) {
     let (scheme, rest) = origin.split_once("://").unwrap_or(("", origin));
     let rest = rest.trim_end_matches('/');
     let host = host_name(rest);
-    let port = rest.rsplit_once(':').map_or("", |(_, port)| if port.contains(']') { "" } else { port });
+    let port = rest
+        .rsplit_once(':')
+        .map_or("", |(_, port)| if port.contains(']') { "" } else { port });
     (scheme, host, port)
 }

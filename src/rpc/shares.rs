@@ -19,7 +19,10 @@ pub struct Shares {
 
 impl Shares {
     pub fn new(each: usize) -> Self {
-        Self { each: each.min(Semaphore::MAX_PERMITS), live: Mutex::default() }
+        Self {
+            each: each.min(Semaphore::MAX_PERMITS),
+            live: Mutex::default(),
+        }
     }
 
     /// The share of an address, or of the IPv6 network of 64 bits that one owner has at least. It lasts while somebody holds it. `None`
@@ -45,12 +48,18 @@ mod tests {
     fn an_address_has_one_share_and_this_machine_or_a_private_network_none() {
         let shares = Shares::new(2);
         let of = |text: &str| shares.of(text.parse().unwrap());
-        let (first, second) = (of("203.0.113.1").unwrap(), of("::ffff:203.0.113.1").unwrap());
+        let (first, second) = (
+            of("203.0.113.1").unwrap(),
+            of("::ffff:203.0.113.1").unwrap(),
+        );
         let _held = first.try_acquire_many_owned(2).unwrap();
         assert!(second.try_acquire().is_err(), "it is the same");
         assert!(of("203.0.113.2").unwrap().try_acquire().is_ok());
         let network = of("2001:db8::1").unwrap();
-        assert!(Arc::ptr_eq(&network, &of("2001:db8::2").unwrap()), "one owner");
+        assert!(
+            Arc::ptr_eq(&network, &of("2001:db8::2").unwrap()),
+            "one owner"
+        );
         assert!(of("127.0.0.1").is_none() && of("::1").is_none());
         assert!(of("10.0.0.1").is_none() && of("fd00::1").is_none());
     }

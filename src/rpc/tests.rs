@@ -49,7 +49,12 @@ struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { vhosts: vec!["localhost".into()], cors: vec![], origins: vec![], limits: Limits::default() }
+        Self {
+            vhosts: vec!["localhost".into()],
+            cors: vec![],
+            origins: vec![],
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -63,19 +68,37 @@ fn toys() -> Api {
         .boxed()
     });
     api.insert("toy_fail", |_| {
-        async { Err(RpcError { data: Some(reply("0x12")?), ..RpcError::new(3, "execution reverted \"so\"") }) }.boxed()
+        async {
+            Err(RpcError {
+                data: Some(reply("0x12")?),
+                ..RpcError::new(3, "execution reverted \"so\"")
+            })
+        }
+        .boxed()
     });
-    api.insert("toy_crash", |_| async { panic!("a toy that breaks") }.boxed());
-    api.insert("toy_sleep", |_| async { std::future::pending::<Reply>().await }.boxed());
+    api.insert("toy_crash", |_| {
+        async { panic!("a toy that breaks") }.boxed()
+    });
+    api.insert("toy_sleep", |_| {
+        async { std::future::pending::<Reply>().await }.boxed()
+    });
     api.insert("toy_big", |mut args| {
-        async move { reply("x".repeat(args.required::<super::params::Count>()?.0 as usize)) }.boxed()
+        async move { reply("x".repeat(args.required::<super::params::Count>()?.0 as usize)) }
+            .boxed()
     });
     api.insert_subscription("toy", "count", |_| {
-        Ok(stream::iter(0..3).map(|n| reply(n).unwrap()).chain(stream::pending()).boxed())
+        Ok(stream::iter(0..3)
+            .map(|n| reply(n).unwrap())
+            .chain(stream::pending())
+            .boxed())
     });
-    api.insert_subscription("toy", "flood", |_| Ok(stream::repeat_with(|| reply("x".repeat(100_000)).unwrap()).boxed()));
+    api.insert_subscription("toy", "flood", |_| {
+        Ok(stream::repeat_with(|| reply("x".repeat(100_000)).unwrap()).boxed())
+    });
     api.insert_subscription("toy", "never", |_| Ok(stream::pending().boxed()));
-    api.insert_subscription("toy", "brief", |_| Ok(stream::iter([reply(7).unwrap()]).boxed()));
+    api.insert_subscription("toy", "brief", |_| {
+        Ok(stream::iter([reply(7).unwrap()]).boxed())
+    });
     api
 }
 
@@ -87,15 +110,34 @@ impl Server {
     async fn of(api: Api, setup: Setup) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let api = Arc::new(api);
-        let http = Http { api: api.clone(), vhosts: setup.vhosts, cors: setup.cors };
-        let ws = Ws { api, origins: setup.origins };
+        let http = Http {
+            api: api.clone(),
+            vhosts: setup.vhosts,
+            cors: setup.cors,
+        };
+        let ws = Ws {
+            api,
+            origins: setup.origins,
+        };
         let (server, addrs) = {
             let connections = Connections::new(setup.limits.connections);
-            RpcServer::bind_sites(Some((any, http)), Some((any, ws)), setup.limits, &connections).await.unwrap()
+            RpcServer::bind_sites(
+                Some((any, http)),
+                Some((any, ws)),
+                setup.limits,
+                &connections,
+            )
+            .await
+            .unwrap()
         };
         let token = CancellationToken::new();
         let running = tokio::spawn(server.run(token.clone()));
-        Self { addrs, running, _guard: token.clone().drop_guard(), token }
+        Self {
+            addrs,
+            running,
+            _guard: token.clone().drop_guard(),
+            token,
+        }
     }
 
     async fn plain() -> Self {
@@ -111,11 +153,17 @@ impl Server {
 
     /// One HTTP request with a body; the answer's status and all of its text.
     async fn http(&self, head: &str, body: &str) -> (u16, String) {
-        let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+        let length = if body.is_empty() {
+            String::new()
+        } else {
+            format!("content-length: {}\r\n", body.len())
+        };
         let request = format!("{head}\r\nconnection: close\r\n{length}\r\n{body}");
         let answer = self.raw(request.as_bytes(), Duration::from_secs(10)).await;
-        let status =
-            answer.get(9..12).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status in {answer:?}"));
+        let status = answer
+            .get(9..12)
+            .and_then(|status| status.parse().ok())
+            .unwrap_or_else(|| panic!("no status in {answer:?}"));
         (status, answer)
     }
 

@@ -39,7 +39,10 @@ type BySender<T> = BTreeMap<String, ByNonce<T>>;
 fn status(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let stats = context.chain.pool.stats();
-    reply(Split { pending: U64::from(stats.pending), queued: U64::from(stats.queued) })
+    reply(Split {
+        pending: U64::from(stats.pending),
+        queued: U64::from(stats.queued),
+    })
 }
 
 fn content(context: &RpcContext, args: Args) -> Reply {
@@ -54,33 +57,64 @@ fn content_from(context: &RpcContext, args: Args) -> Reply {
     let content = context.chain.pool.content_of(&sender);
     check_size(context, [&content])?;
     let (pending, queued) = content;
-    reply(Split { pending: by_nonce(&pending, TransactionJson::pooled), queued: by_nonce(&queued, TransactionJson::pooled) })
+    reply(Split {
+        pending: by_nonce(&pending, TransactionJson::pooled),
+        queued: by_nonce(&queued, TransactionJson::pooled),
+    })
 }
 
 /// A line of text for each transaction.
 fn inspect(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
-    reply(by_sender(context.chain.pool.content(), |PoolTx { tx, .. }| {
-        let to = tx.to().map_or("contract creation".to_owned(), |to| to.to_checksum(None));
-        format!("{to}: {} wei + {} gas × {} wei", tx.value(), tx.gas_limit(), tx.max_fee_per_gas())
-    }))
+    reply(by_sender(
+        context.chain.pool.content(),
+        |PoolTx { tx, .. }| {
+            let to = tx
+                .to()
+                .map_or("contract creation".to_owned(), |to| to.to_checksum(None));
+            format!(
+                "{to}: {} wei + {} gas × {} wei",
+                tx.value(),
+                tx.gas_limit(),
+                tx.max_fee_per_gas()
+            )
+        },
+    ))
 }
 
-fn check_size<'a>(context: &RpcContext, content: impl IntoIterator<Item = &'a Content>) -> Result<(), RpcError> {
-    let bytes: usize =
-        content.into_iter().flat_map(|(pending, queued)| pending.iter().chain(queued)).map(|tx| tx.raw.len()).sum();
+fn check_size<'a>(
+    context: &RpcContext,
+    content: impl IntoIterator<Item = &'a Content>,
+) -> Result<(), RpcError> {
+    let bytes: usize = content
+        .into_iter()
+        .flat_map(|(pending, queued)| pending.iter().chain(queued))
+        .map(|tx| tx.raw.len())
+        .sum();
     match bytes > context.bounds.transactions {
-        true => Err(RpcError::new(RESPONSE_TOO_LARGE, format!("response too large: {bytes} bytes of transactions"))),
+        true => Err(RpcError::new(
+            RESPONSE_TOO_LARGE,
+            format!("response too large: {bytes} bytes of transactions"),
+        )),
         false => Ok(()),
     }
 }
 
 fn by_nonce<T>(transactions: &[Arc<PoolTx>], show: impl Fn(&PoolTx) -> T) -> ByNonce<T> {
-    transactions.iter().map(|tx| (tx.tx.nonce().to_string(), show(tx))).collect()
+    transactions
+        .iter()
+        .map(|tx| (tx.tx.nonce().to_string(), show(tx)))
+        .collect()
 }
 
-fn by_sender<T>(all: BTreeMap<Address, Content>, show: impl Fn(&PoolTx) -> T) -> Split<BySender<T>> {
-    let mut split = Split { pending: BTreeMap::new(), queued: BTreeMap::new() };
+fn by_sender<T>(
+    all: BTreeMap<Address, Content>,
+    show: impl Fn(&PoolTx) -> T,
+) -> Split<BySender<T>> {
+    let mut split = Split {
+        pending: BTreeMap::new(),
+        queued: BTreeMap::new(),
+    };
     for (sender, (pending, queued)) in all {
         let sender = sender.to_checksum(None);
         for (part, transactions) in [(&mut split.pending, pending), (&mut split.queued, queued)] {

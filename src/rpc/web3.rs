@@ -10,7 +10,10 @@ use alloy_primitives::{Bytes, keccak256};
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "web3",
-    methods: &[("web3_clientVersion", Method::Quick(client_version)), ("web3_sha3", Method::Quick(sha3))],
+    methods: &[
+        ("web3_clientVersion", Method::Quick(client_version)),
+        ("web3_sha3", Method::Quick(sha3)),
+    ],
     subscriptions: &[],
 };
 

@@ -50,7 +50,13 @@ type Message = (String, Option<Held>);
 type Queue = mpsc::Sender<Message>;
 
 /// Serves a connection until either side ends it.
-pub async fn session(socket: TokioIo<Upgraded>, api: Arc<Api>, limits: &Limits, allowance: &Allowance, token: CancellationToken) {
+pub async fn session(
+    socket: TokioIo<Upgraded>,
+    api: Arc<Api>,
+    limits: &Limits,
+    allowance: &Allowance,
+    token: CancellationToken,
+) {
     let fragments = Fragments::new(socket, limits.ws_message, limits.read, allowance);
     let room = fragments.incoming();
     let mut builder = Builder::new(fragments.compat(), Mode::Server);
@@ -129,7 +135,14 @@ async fn answer(
     queue: &Queue,
     live: &Live,
 ) -> Vec<Subscription> {
-    let answer = Session { api, allowance, deadline: None, subscriptions: Some(live) }.answer(&message).await;
+    let answer = Session {
+        api,
+        allowance,
+        deadline: None,
+        subscriptions: Some(live),
+    }
+    .answer(&message)
+    .await;
     // A large request is not kept for as long as its answer.
     drop((message, room));
     if let Some(text) = answer.text {
@@ -140,7 +153,13 @@ async fn answer(
 
 /// Passes on the events of a subscription. False when it ended by itself, which it does when events would be left out.
 async fn feed(subscription: Subscription, queue: &Queue, live: &Live) -> bool {
-    let Subscription { id, namespace, mut events, token, place: _place } = subscription;
+    let Subscription {
+        id,
+        namespace,
+        mut events,
+        token,
+        place: _place,
+    } = subscription;
     loop {
         let event = tokio::select! {
             () = token.cancelled() => return true,
@@ -150,7 +169,11 @@ async fn feed(subscription: Subscription, queue: &Queue, live: &Live) -> bool {
             live.lock().remove(&id);
             return false;
         };
-        if queue.send((frame::notification(&namespace, &id, &event), None)).await.is_err() {
+        if queue
+            .send((frame::notification(&namespace, &id, &event), None))
+            .await
+            .is_err()
+        {
             return false;
         }
     }

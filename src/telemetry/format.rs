@@ -33,7 +33,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let (message, fields) = read(event);
         SystemTime.format_time(&mut writer)?;
         let level = *event.metadata().level();
@@ -53,13 +58,21 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let (message, fields) = read(event);
         let mut record = Map::new();
         record.insert("t".into(), time.into());
-        record.insert("lvl".into(), event.metadata().level().to_string().to_lowercase().into());
+        record.insert(
+            "lvl".into(),
+            event.metadata().level().to_string().to_lowercase().into(),
+        );
         record.insert("msg".into(), message.into());
         record.extend(with_pid(fields, self.pid));
         writeln!(writer, "{}", write_record(self.form, &record))
@@ -70,9 +83,11 @@ fn write_record(form: LogFormat, record: &Map<String, Value>) -> String {
     match form {
         LogFormat::Json => serde_json::to_string(record).unwrap_or_default(),
         LogFormat::JsonPretty => serde_json::to_string_pretty(record).unwrap_or_default(),
-        LogFormat::Text | LogFormat::Logfmt => {
-            record.iter().map(|(key, value)| format!("{key}={}", logfmt(value))).collect::<Vec<_>>().join(" ")
-        }
+        LogFormat::Text | LogFormat::Logfmt => record
+            .iter()
+            .map(|(key, value)| format!("{key}={}", logfmt(value)))
+            .collect::<Vec<_>>()
+            .join(" "),
     }
 }
 
@@ -80,7 +95,10 @@ fn write_record(form: LogFormat, record: &Map<String, Value>) -> String {
 fn logfmt(value: &Value) -> String {
     match value {
         Value::String(text)
-            if !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '=' | '\\')) =>
+            if !text.is_empty()
+                && text
+                    .chars()
+                    .all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '=' | '\\')) =>
         {
             text.clone()
         }
@@ -165,13 +183,17 @@ mod tests {
 
     #[test]
     fn a_logfmt_record_is_one_line() {
-        assert_eq!(write_record(LogFormat::Logfmt, &record()), r#"msg="two words\nand a line" number=7 peer=16Uiu2"#);
+        assert_eq!(
+            write_record(LogFormat::Logfmt, &record()),
+            r#"msg="two words\nand a line" number=7 peer=16Uiu2"#
+        );
     }
 
     #[test]
     fn json_reads_back() {
         for form in [LogFormat::Json, LogFormat::JsonPretty] {
-            let read: Map<String, Value> = serde_json::from_str(&write_record(form, &record())).expect("JSON");
+            let read: Map<String, Value> =
+                serde_json::from_str(&write_record(form, &record())).expect("JSON");
             assert_eq!(read, record());
         }
         assert!(!write_record(LogFormat::Json, &record()).contains('\n'));

@@ -19,24 +19,37 @@ const UPKEEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    #[error("the metrics server cannot listen on {address}: {error}; choose another --metrics.port")]
+    #[error(
+        "the metrics server cannot listen on {address}: {error}; choose another --metrics.port"
+    )]
     Listen { address: String, error: io::Error },
     #[error("metrics are recorded already in this process")]
     Twice,
 }
 
 /// Bounds of durations, in seconds: of what a processor does in moments and of what blocks wait for.
-const SECONDS: [f64; 15] = [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const SECONDS: [f64; 15] = [
+    0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 /// Bounds of peers' scores: those of the network's reference node.
-const SCORES: [f64; 18] =
-    [-100.0, -40.0, -20.0, -10.0, -5.0, -2.0, -1.0, -0.5, -0.05, 0.0, 0.05, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0];
+const SCORES: [f64; 18] = [
+    -100.0, -40.0, -20.0, -10.0, -5.0, -2.0, -1.0, -0.5, -0.05, 0.0, 0.05, 0.5, 1.0, 2.0, 5.0,
+    10.0, 20.0, 40.0,
+];
 
 /// Histograms, which can be added up over nodes.
 fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
-    let bounds = [(Matcher::Suffix("_seconds".into()), &SECONDS[..]), (Matcher::Suffix("_peer_scores".into()), &SCORES[..])];
+    let bounds = [
+        (Matcher::Suffix("_seconds".into()), &SECONDS[..]),
+        (Matcher::Suffix("_peer_scores".into()), &SCORES[..]),
+    ];
     bounds
         .into_iter()
-        .fold(builder, |builder, (names, bounds)| builder.set_buckets_for_metric(names, bounds).expect("there are bounds"))
+        .fold(builder, |builder, (names, bounds)| {
+            builder
+                .set_buckets_for_metric(names, bounds)
+                .expect("there are bounds")
+        })
 }
 
 /// A bound metrics server. Metrics are recorded from its creation on.
@@ -48,11 +61,22 @@ pub struct MetricsServer {
 
 impl MetricsServer {
     pub async fn bind(config: &MetricsConfig) -> Result<Self, MetricsError> {
-        let failed = |error| MetricsError::Listen { address: format!("{}:{}", config.addr, config.port), error };
-        let listener = TcpListener::bind((config.addr.as_str(), config.port)).await.map_err(failed)?;
+        let failed = |error| MetricsError::Listen {
+            address: format!("{}:{}", config.addr, config.port),
+            error,
+        };
+        let listener = TcpListener::bind((config.addr.as_str(), config.port))
+            .await
+            .map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let handle = with_buckets(PrometheusBuilder::new()).install_recorder().map_err(|_| MetricsError::Twice)?;
-        Ok(Self { listener, address, handle })
+        let handle = with_buckets(PrometheusBuilder::new())
+            .install_recorder()
+            .map_err(|_| MetricsError::Twice)?;
+        Ok(Self {
+            listener,
+            address,
+            handle,
+        })
     }
 
     /// Where it listens.
@@ -90,7 +114,10 @@ impl MetricsServer {
     }
 }
 
-async fn answer(request: Request<Incoming>, handle: PrometheusHandle) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    handle: PrometheusHandle,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, body) = match request.uri().path() {
         "/metrics" => (StatusCode::OK, handle.render()),
         _ => (StatusCode::NOT_FOUND, "see /metrics\n".to_string()),
@@ -98,7 +125,9 @@ async fn answer(request: Request<Incoming>, handle: PrometheusHandle) -> Result<
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     let text = http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(http::header::CONTENT_TYPE, text);
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, text);
     Ok(response)
 }
 
@@ -109,7 +138,9 @@ mod tests {
 
     async fn get(address: SocketAddr, path: &str) -> io::Result<String> {
         let mut stream = tokio::net::TcpStream::connect(address).await?;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await?;
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes())
+            .await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         Ok(answer)
@@ -117,7 +148,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_recorded_is_served() -> anyhow::Result<()> {
-        let config = MetricsConfig { addr: "127.0.0.1".into(), port: 0 };
+        let config = MetricsConfig {
+            addr: "127.0.0.1".into(),
+            port: 0,
+        };
         let server = MetricsServer::bind(&config).await?;
         let address = server.address();
         metrics::counter!("starling_test_total").increment(3);
@@ -130,13 +164,25 @@ mod tests {
         };
         let (_, answers) = tokio::join!(serve, ask);
         let (metrics, other) = answers?;
-        assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains("starling_test_total 3"), "{metrics}");
+        assert!(
+            metrics.starts_with("HTTP/1.1 200") && metrics.contains("starling_test_total 3"),
+            "{metrics}"
+        );
         assert!(other.starts_with("HTTP/1.1 404"), "{other}");
 
-        let taken = MetricsConfig { addr: "127.0.0.1".into(), port: 0 };
+        let taken = MetricsConfig {
+            addr: "127.0.0.1".into(),
+            port: 0,
+        };
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let taken = MetricsConfig { port: listener.local_addr()?.port(), ..taken };
-        assert!(matches!(MetricsServer::bind(&taken).await, Err(MetricsError::Listen { .. })));
+        let taken = MetricsConfig {
+            port: listener.local_addr()?.port(),
+            ..taken
+        };
+        assert!(matches!(
+            MetricsServer::bind(&taken).await,
+            Err(MetricsError::Listen { .. })
+        ));
         Ok(())
     }
 }

@@ -45,7 +45,10 @@ pub enum Cause {
     #[error("the header cannot be decoded: {0}")]
     Header(alloy_rlp::Error),
     #[error("the transactions of block {number} cannot be decoded: {error}")]
-    Transactions { number: u64, error: alloy_rlp::Error },
+    Transactions {
+        number: u64,
+        error: alloy_rlp::Error,
+    },
     #[error("block {number} has {what}, which no block of this chain has")]
     Foreign { number: u64, what: &'static str },
     #[error("it cannot be read: {0}")]
@@ -105,14 +108,30 @@ impl BlockReader {
     pub fn open(path: &Path) -> io::Result<Self> {
         let read = Arc::<AtomicU64>::default();
         let packing = Packing::of(path);
-        let file = BufReader::with_capacity(1 << 20, Counted { file: File::open(path)?, read: read.clone() });
+        let file = BufReader::with_capacity(
+            1 << 20,
+            Counted {
+                file: File::open(path)?,
+                read: read.clone(),
+            },
+        );
         let input: Box<dyn Read + Send> = match packing {
             Packing::None => Box::new(file),
             // An export that was appended to has several members.
             Packing::Gzip => Box::new(BufReader::with_capacity(1 << 20, MultiGzDecoder::new(file))),
-            Packing::Zstd => Box::new(BufReader::with_capacity(1 << 20, zstd::Decoder::with_buffer(file)?)),
+            Packing::Zstd => Box::new(BufReader::with_capacity(
+                1 << 20,
+                zstd::Decoder::with_buffer(file)?,
+            )),
         };
-        Ok(Self { path: path.to_owned(), packing, input, offset: 0, read, failed: false })
+        Ok(Self {
+            path: path.to_owned(),
+            packing,
+            input,
+            offset: 0,
+            read,
+            failed: false,
+        })
     }
 
     /// The bytes read from the disk so far, kept up to date by the reader.
@@ -132,7 +151,14 @@ impl BlockReader {
 
     fn read_block(&mut self) -> Result<Option<(u64, Payload)>, Cause> {
         let mut first = [0; 1];
-        if self.input.by_ref().take(1).read(&mut first).map_err(io_cause)? == 0 {
+        if self
+            .input
+            .by_ref()
+            .take(1)
+            .read(&mut first)
+            .map_err(io_cause)?
+            == 0
+        {
             return Ok(None);
         }
         let mut rlp = first.to_vec();
@@ -150,7 +176,12 @@ impl BlockReader {
         if length > MAX_BLOCK {
             return Err(Cause::TooLarge(length));
         }
-        let read = self.input.by_ref().take(length).read_to_end(&mut rlp).map_err(io_cause)?;
+        let read = self
+            .input
+            .by_ref()
+            .take(length)
+            .read_to_end(&mut rlp)
+            .map_err(io_cause)?;
         if (read as u64) < length {
             return Err(Cause::Truncated);
         }
@@ -176,7 +207,12 @@ impl Iterator for BlockReader {
             Err(cause) => {
                 self.failed = true;
                 let (path, compressed) = (self.path.clone(), self.packing != Packing::None);
-                Some(Err(BlockFileError { path, offset: self.offset, compressed, cause }))
+                Some(Err(BlockFileError {
+                    path,
+                    offset: self.offset,
+                    compressed,
+                    cause,
+                }))
             }
         }
     }
@@ -191,22 +227,28 @@ fn io_cause(error: io::Error) -> Cause {
 
 fn decode(rlp: Bytes) -> Result<Payload, Cause> {
     let mut whole = rlp.as_ref();
-    let mut items =
-        alloy_rlp::Header::decode_bytes(&mut whole, true).map_err(|_| Cause::NoBlock("its length is not canonical"))?;
+    let mut items = alloy_rlp::Header::decode_bytes(&mut whole, true)
+        .map_err(|_| Cause::NoBlock("its length is not canonical"))?;
     let header = Header::decode(&mut items).map_err(Cause::Header)?;
     let number = header.number;
     let failed = |error| Cause::Transactions { number, error };
     let mut list = alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?;
     let mut transactions = Vec::new();
     while !list.is_empty() {
-        transactions.push(Bytes(rlp.0.slice_ref(raw_transaction(&mut list).map_err(failed)?)));
+        transactions.push(Bytes(
+            rlp.0.slice_ref(raw_transaction(&mut list).map_err(failed)?),
+        ));
     }
     let foreign = |what| Cause::Foreign { number, what };
     let uncles = alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?;
     if !uncles.is_empty() || header.ommers_hash != EMPTY_OMMER_ROOT_HASH {
         return Err(foreign("uncles"));
     }
-    if !items.is_empty() && !alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?.is_empty() {
+    if !items.is_empty()
+        && !alloy_rlp::Header::decode_bytes(&mut items, true)
+            .map_err(failed)?
+            .is_empty()
+    {
         return Err(foreign("withdrawals"));
     }
     if !items.is_empty() {
@@ -219,13 +261,19 @@ fn decode(rlp: Bytes) -> Result<Payload, Cause> {
 fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error> {
     let start = *list;
     let header = alloy_rlp::Header::decode(list)?;
-    let (body, rest) = list.split_at_checked(header.payload_length).ok_or(alloy_rlp::Error::InputTooShort)?;
+    let (body, rest) = list
+        .split_at_checked(header.payload_length)
+        .ok_or(alloy_rlp::Error::InputTooShort)?;
     *list = rest;
     // EIP-2718: a type is below 0x80. A string that holds a list would be written as that list, and be another block then.
     if !header.list && body.first().is_none_or(|kind| *kind >= 0x80) {
         return Err(alloy_rlp::Error::Custom("a transaction without a type"));
     }
-    Ok(if header.list { &start[..start.len() - rest.remaining()] } else { body })
+    Ok(if header.list {
+        &start[..start.len() - rest.remaining()]
+    } else {
+        body
+    })
 }
 
 /// A block as [`BlockReader`] reads it.
@@ -233,8 +281,18 @@ pub fn encode(payload: &Payload) -> Vec<u8> {
     let mut items = Vec::with_capacity(1024 + payload.weight());
     payload.header.encode(&mut items);
     let is_list = |raw: &Bytes| raw.first().is_some_and(|byte| *byte >= 0xc0);
-    let length = |raw: &Bytes| if is_list(raw) { raw.len() } else { raw.as_ref().length() };
-    alloy_rlp::Header { list: true, payload_length: payload.transactions.iter().map(length).sum() }.encode(&mut items);
+    let length = |raw: &Bytes| {
+        if is_list(raw) {
+            raw.len()
+        } else {
+            raw.as_ref().length()
+        }
+    };
+    alloy_rlp::Header {
+        list: true,
+        payload_length: payload.transactions.iter().map(length).sum(),
+    }
+    .encode(&mut items);
     for raw in &payload.transactions {
         match is_list(raw) {
             true => items.extend_from_slice(raw),
@@ -246,7 +304,11 @@ pub fn encode(payload: &Payload) -> Vec<u8> {
         items.push(alloy_rlp::EMPTY_LIST_CODE);
     }
     let mut block = Vec::with_capacity(items.len() + 9);
-    alloy_rlp::Header { list: true, payload_length: items.len() }.encode(&mut block);
+    alloy_rlp::Header {
+        list: true,
+        payload_length: items.len(),
+    }
+    .encode(&mut block);
     block.extend_from_slice(&items);
     block
 }
@@ -261,7 +323,12 @@ pub enum BlockWriter {
 impl BlockWriter {
     /// With `append`, what the file holds stays before what is written.
     pub fn create(path: &Path, append: bool) -> io::Result<Self> {
-        let file = File::options().create(true).write(true).append(append).truncate(!append).open(path)?;
+        let file = File::options()
+            .create(true)
+            .write(true)
+            .append(append)
+            .truncate(!append)
+            .open(path)?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(match Packing::of(path) {
             Packing::None => Self::Plain(file),
@@ -286,7 +353,9 @@ impl BlockWriter {
             Self::Gzip(file) => file.finish()?,
             Self::Zstd(file) => file.finish()?,
         };
-        file.into_inner().map_err(|error| error.into_error())?.sync_all()
+        file.into_inner()
+            .map_err(|error| error.into_error())?
+            .sync_all()
     }
 }
 

@@ -20,7 +20,10 @@ const BLOCKS_PER_VIEW: u64 = 1000;
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     #[error("{} cannot be written: {source}", path.display())]
-    File { path: PathBuf, source: std::io::Error },
+    File {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("Export error: block number {last} larger than head block {head}")]
     AboveHead { last: u64, head: u64 },
     #[error("Export error: the first block {first} is after the last, {last}")]
@@ -42,7 +45,9 @@ pub enum ExportError {
 
 /// Opens the chain on a thread that may wait.
 pub(super) async fn open(options: Options) -> Result<(Chain, Threads), ChainError> {
-    tokio::task::spawn_blocking(move || Chain::open(&options)).await.map_err(|_| ChainError::Stopped)?
+    tokio::task::spawn_blocking(move || Chain::open(&options))
+        .await
+        .map_err(|_| ChainError::Stopped)?
 }
 
 /// Writes the blocks from `range.0` to `range.1`, both included, to a file, and appends if a range is given; else all blocks from
@@ -62,7 +67,12 @@ pub async fn export(
     result
 }
 
-fn write(chain: &Chain, path: &Path, range: Option<(u64, u64)>, token: &CancellationToken) -> Result<u64, ExportError> {
+fn write(
+    chain: &Chain,
+    path: &Path,
+    range: Option<(u64, u64)>,
+    token: &CancellationToken,
+) -> Result<u64, ExportError> {
     let head = chain.view().head().number;
     let (first, last) = range.unwrap_or((genesis(chain)?, head));
     if last > head {
@@ -71,7 +81,10 @@ fn write(chain: &Chain, path: &Path, range: Option<(u64, u64)>, token: &Cancella
     if first > last {
         return Err(ExportError::Order { first, last });
     }
-    let failed = |source| ExportError::File { path: path.to_owned(), source };
+    let failed = |source| ExportError::File {
+        path: path.to_owned(),
+        source,
+    };
     let Place { next, append } = place(chain, path, first, range.is_some())?;
     if next > last {
         tracing::info!(first, last, file = %path.display(), "the file holds these blocks already");
@@ -114,11 +127,20 @@ struct Place {
 /// Looks at what a file holds. The end of a block that was being written is cut off. With `append`, blocks of any other kind stay before
 /// what is written.
 fn place(chain: &Chain, path: &Path, first: u64, append: bool) -> Result<Place, ExportError> {
-    let anew = Place { next: first, append };
-    if !path.metadata().is_ok_and(|file| file.is_file() && file.len() > 0) {
+    let anew = Place {
+        next: first,
+        append,
+    };
+    if !path
+        .metadata()
+        .is_ok_and(|file| file.is_file() && file.len() > 0)
+    {
         return Ok(anew);
     }
-    let failed = |source| ExportError::File { path: path.to_owned(), source };
+    let failed = |source| ExportError::File {
+        path: path.to_owned(),
+        source,
+    };
     let mut reader = BlockReader::open(path).map_err(failed)?;
     let view = chain.view();
     let (mut held, mut torn) = (None::<(u64, u64)>, false);
@@ -136,14 +158,26 @@ fn place(chain: &Chain, path: &Path, first: u64, append: bool) -> Result<Place, 
     }
     let last = held.map(|(_, last)| last);
     if torn && append && (held.is_none() || reader.is_packed()) {
-        return Err(ExportError::Torn { path: path.to_owned(), last });
+        return Err(ExportError::Torn {
+            path: path.to_owned(),
+            last,
+        });
     }
-    let (Some((begin, last)), false) = (held, torn && reader.is_packed()) else { return Ok(anew) };
+    let (Some((begin, last)), false) = (held, torn && reader.is_packed()) else {
+        return Ok(anew);
+    };
     if torn {
-        File::options().write(true).open(path).and_then(|file| file.set_len(reader.end())).map_err(failed)?;
+        File::options()
+            .write(true)
+            .open(path)
+            .and_then(|file| file.set_len(reader.end()))
+            .map_err(failed)?;
     }
     match (begin..=last + 1).contains(&first) {
-        true if append || begin == first => Ok(Place { next: last + 1, append: true }),
+        true if append || begin == first => Ok(Place {
+            next: last + 1,
+            append: true,
+        }),
         _ => Ok(anew),
     }
 }

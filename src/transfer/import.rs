@@ -38,16 +38,34 @@ const RUNNING: usize = 3;
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     #[error("{} cannot be opened: {source}", path.display())]
-    Open { path: PathBuf, source: std::io::Error },
+    Open {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("the import stops after block {head}: {error}")]
-    File { head: BlockId, error: BlockFileError },
+    File {
+        head: BlockId,
+        error: BlockFileError,
+    },
     #[error("the import stops after block {head}: {}, byte {offset}, block {block}: {reason}", path.display())]
-    Block { head: BlockId, path: PathBuf, offset: u64, block: BlockId, reason: String },
+    Block {
+        head: BlockId,
+        path: PathBuf,
+        offset: u64,
+        block: BlockId,
+        reason: String,
+    },
     #[error(
         "{} begins with block {block}: {reason}. The chain here has genesis {genesis} and head {head}: the file is of another chain{}",
         path.display(), if block.number > head.number + 1 { ", or blocks before it are missing" } else { "" }
     )]
-    Foreign { path: PathBuf, block: BlockId, reason: String, genesis: B256, head: BlockId },
+    Foreign {
+        path: PathBuf,
+        block: BlockId,
+        reason: String,
+        genesis: B256,
+        head: BlockId,
+    },
     #[error("the import was interrupted after block {0}: the same command goes on from there")]
     Interrupted(BlockId),
     #[error(transparent)]
@@ -99,24 +117,38 @@ pub async fn import(
 }
 
 pub(super) async fn stop(threads: Threads) -> Result<(), ChainError> {
-    tokio::task::spawn_blocking(move || threads.stop()).await.map_err(|_| ChainError::Stopped)?
+    tokio::task::spawn_blocking(move || threads.stop())
+        .await
+        .map_err(|_| ChainError::Stopped)?
 }
 
 /// Blocks in the order of the file, then perhaps why there are no more.
 type Group = (Vec<FileBlock>, Option<BlockFileError>);
 
-async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &CancellationToken) -> Result<(), ImportError> {
-    let open = |source| ImportError::Open { path: path.to_owned(), source };
+async fn import_file(
+    chain: &Chain,
+    path: &Path,
+    counts: &mut Counts,
+    token: &CancellationToken,
+) -> Result<(), ImportError> {
+    let open = |source| ImportError::Open {
+        path: path.to_owned(),
+        source,
+    };
     let reader = BlockReader::open(path).map_err(open)?;
     let position = reader.position();
     let mut progress = Progress::new("import", std::fs::metadata(path).map_err(open)?.len(), true);
     let (sender, groups) = mpsc::channel(GROUPS);
-    let thread = std::thread::Builder::new().name("block reader".into()).spawn(move || read(reader, &sender));
+    let thread = std::thread::Builder::new()
+        .name("block reader".into())
+        .spawn(move || read(reader, &sender));
     thread.map_err(ImportError::Thread)?;
     // Set by whoever ends the import: then what is on its way is passed over, and nothing more is sent.
     let stop = Arc::<AtomicBool>::default();
     let goes_on = |_: &Group| ready(!stop.load(Ordering::Relaxed));
-    let sent = ReceiverStream::new(groups).take_while(goes_on).then(|group| send(chain, group, stop.clone()));
+    let sent = ReceiverStream::new(groups)
+        .take_while(goes_on)
+        .then(|group| send(chain, group, stop.clone()));
     let mut answers = pin!(sent.buffered(RUNNING));
     let (mut refused, mut ended) = (None, None);
     loop {
@@ -130,10 +162,16 @@ async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &Ca
             answer = answers.next() => answer,
         };
         let Some(answer) = answer else { break };
-        let Answer { places, imported, error } = answer?;
+        let Answer {
+            places,
+            imported,
+            error,
+        } = answer?;
         counts.executed += imported.executed;
         counts.known += imported.known;
-        progress.set(position.load(Ordering::Relaxed), || format!("block {}", chain.view().head().number));
+        progress.set(position.load(Ordering::Relaxed), || {
+            format!("block {}", chain.view().head().number)
+        });
         if let Some((index, reason)) = imported.refused {
             refused = places.get(index).copied().map(|place| (place, reason));
         }
@@ -141,13 +179,33 @@ async fn import_file(chain: &Chain, path: &Path, counts: &mut Counts, token: &Ca
     }
     let head = chain.view().head();
     match (refused, ended) {
-        (Some((Place { offset: 0, block, parent }, reason)), _) if !chain.knows(parent) => {
+        (
+            Some((
+                Place {
+                    offset: 0,
+                    block,
+                    parent,
+                },
+                reason,
+            )),
+            _,
+        ) if !chain.knows(parent) => {
             let genesis = chain.spec().genesis_hash;
-            Err(ImportError::Foreign { path: path.to_owned(), block, reason, genesis, head })
+            Err(ImportError::Foreign {
+                path: path.to_owned(),
+                block,
+                reason,
+                genesis,
+                head,
+            })
         }
-        (Some((Place { offset, block, .. }, reason)), _) => {
-            Err(ImportError::Block { head, path: path.to_owned(), offset, block, reason })
-        }
+        (Some((Place { offset, block, .. }, reason)), _) => Err(ImportError::Block {
+            head,
+            path: path.to_owned(),
+            offset,
+            block,
+            reason,
+        }),
         (None, Some(error)) => Err(ImportError::File { head, error }),
         (None, None) => {
             progress.end();
@@ -178,12 +236,24 @@ async fn send(
     (blocks, error): Group,
     stop: Arc<AtomicBool>,
 ) -> impl Future<Output = Result<Answer, ChainError>> + use<> {
-    let place =
-        |FileBlock { offset, payload }: &FileBlock| Place { offset: *offset, block: payload.id(), parent: payload.parent_hash() };
+    let place = |FileBlock { offset, payload }: &FileBlock| Place {
+        offset: *offset,
+        block: payload.id(),
+        parent: payload.parent_hash(),
+    };
     let places = blocks.iter().map(place).collect();
-    let payloads = blocks.into_iter().map(|block| Arc::new(block.payload)).collect();
+    let payloads = blocks
+        .into_iter()
+        .map(|block| Arc::new(block.payload))
+        .collect();
     let sent = chain.import(payloads, stop).await;
-    async { Ok(Answer { places, imported: sent?.await?, error }) }
+    async {
+        Ok(Answer {
+            places,
+            imported: sent?.await?,
+            error,
+        })
+    }
 }
 
 /// Reads ahead until the file ends, an error, or nobody takes the blocks.
@@ -197,7 +267,10 @@ fn read(reader: BlockReader, groups: &mpsc::Sender<Group>) {
                 group.push(block);
                 if group.len() >= GROUP_BLOCKS || weight >= GROUP_BYTES {
                     weight = 0;
-                    if groups.blocking_send((std::mem::take(&mut group), None)).is_err() {
+                    if groups
+                        .blocking_send((std::mem::take(&mut group), None))
+                        .is_err()
+                    {
                         return;
                     }
                 }

@@ -14,15 +14,26 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 fn options_of(dir: &TempDir) -> Options {
-    Options { datadir: dir.path().to_owned(), cache: 4 << 20, commit_interval: Duration::from_millis(50) }
+    Options {
+        datadir: dir.path().to_owned(),
+        cache: 4 << 20,
+        commit_interval: Duration::from_millis(50),
+    }
 }
 
 async fn import_to(dir: &TempDir, files: &[PathBuf]) -> Result<Counts, ImportError> {
-    let history = HistoryConfig { states: None, proofs: 0 };
+    let history = HistoryConfig {
+        states: None,
+        proofs: 0,
+    };
     import(options_of(dir), history, files, CancellationToken::new()).await
 }
 
-async fn export_from(dir: &TempDir, file: &Path, range: Option<(u64, u64)>) -> Result<u64, ExportError> {
+async fn export_from(
+    dir: &TempDir,
+    file: &Path,
+    range: Option<(u64, u64)>,
+) -> Result<u64, ExportError> {
     export(options_of(dir), file, range, CancellationToken::new()).await
 }
 
@@ -30,7 +41,10 @@ async fn with<T>(dir: &TempDir, read: impl FnOnce(&Chain) -> T) -> T {
     let (chain, threads) = open(dir.path());
     let value = read(&chain);
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     value
 }
 
@@ -40,7 +54,10 @@ async fn head(dir: &TempDir) -> BlockId {
 
 /// Blocks of a file and where each begins.
 fn blocks(file: &Path) -> Vec<(u64, Payload)> {
-    BlockReader::open(file).unwrap().map(|block| block.map(|block| (block.offset, block.payload)).unwrap()).collect()
+    BlockReader::open(file)
+        .unwrap()
+        .map(|block| block.map(|block| (block.offset, block.payload)).unwrap())
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,13 +68,32 @@ async fn what_is_exported_can_be_imported() {
         let file = files.path().join(name);
         assert_eq!(export_from(&source, &file, None).await.unwrap(), 91);
         let target = datadir();
-        let counts = import_to(&target, std::slice::from_ref(&file)).await.unwrap();
-        assert_eq!((counts, head(&target).await), (Counts { executed: 90, known: 1 }, want), "{name}");
+        let counts = import_to(&target, std::slice::from_ref(&file))
+            .await
+            .unwrap();
+        assert_eq!(
+            (counts, head(&target).await),
+            (
+                Counts {
+                    executed: 90,
+                    known: 1
+                },
+                want
+            ),
+            "{name}"
+        );
         assert!(check(target.path()).is_sound());
         // Again: everything is known.
-        assert_eq!(import_to(&target, &[file]).await.unwrap(), Counts { executed: 0, known: 91 });
+        assert_eq!(
+            import_to(&target, &[file]).await.unwrap(),
+            Counts {
+                executed: 0,
+                known: 91
+            }
+        );
     }
-    let sizes = ["blocks.rlp", "blocks.rlp.gz", "blocks.rlp.zst"].map(|name| files.path().join(name).metadata().unwrap().len());
+    let sizes = ["blocks.rlp", "blocks.rlp.gz", "blocks.rlp.zst"]
+        .map(|name| files.path().join(name).metadata().unwrap().len());
     assert!(sizes[1] < sizes[0] && sizes[2] < sizes[0], "{sizes:?}");
 }
 
@@ -78,12 +114,34 @@ async fn ranges_are_appended_and_files_follow_each_other() {
     export_from(&source, &second, Some((15, 40))).await.unwrap();
     let target = datadir();
     let counts = import_to(&target, &[first, second]).await.unwrap();
-    assert_eq!((counts, head(&target).await), (Counts { executed: 40, known: 6 }, want));
+    assert_eq!(
+        (counts, head(&target).await),
+        (
+            Counts {
+                executed: 40,
+                known: 6
+            },
+            want
+        )
+    );
 
-    let error = export_from(&source, &whole, Some((3, 41))).await.unwrap_err().to_string();
-    assert_eq!(error, "Export error: block number 41 larger than head block 40");
-    assert!(matches!(export_from(&source, &whole, Some((3, 2))).await, Err(ExportError::Order { .. })));
-    assert_eq!(blocks(&whole).len(), 41, "what cannot be exported changes nothing");
+    let error = export_from(&source, &whole, Some((3, 41)))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "Export error: block number 41 larger than head block 40"
+    );
+    assert!(matches!(
+        export_from(&source, &whole, Some((3, 2))).await,
+        Err(ExportError::Order { .. })
+    ));
+    assert_eq!(
+        blocks(&whole).len(),
+        41,
+        "what cannot be exported changes nothing"
+    );
 }
 
 /// Killed anywhere, and interrupted: the same command goes on, and the file is the same in the end.
@@ -98,23 +156,35 @@ async fn an_export_goes_on_where_it_ended() {
         let file = files.path().join(name);
         let cancelled = CancellationToken::new();
         cancelled.cancel();
-        let error = export(options_of(&source), &file, None, cancelled).await.unwrap_err();
+        let error = export(options_of(&source), &file, None, cancelled)
+            .await
+            .unwrap_err();
         assert!(matches!(error, ExportError::Interrupted(0)), "{error}");
         assert_eq!(export_from(&source, &file, None).await.unwrap(), 41);
         assert_eq!(blocks(&file), all);
-        assert_eq!(export_from(&source, &file, None).await.unwrap(), 0, "all is there");
+        assert_eq!(
+            export_from(&source, &file, None).await.unwrap(),
+            0,
+            "all is there"
+        );
 
         let whole = std::fs::read(&file).unwrap();
         for _ in 0..3 {
             let cut = rng.random_range(1..whole.len());
             std::fs::write(&file, &whole[..cut]).unwrap();
-            let held = BlockReader::open(&file).unwrap().take_while(Result::is_ok).count() as u64;
+            let held = BlockReader::open(&file)
+                .unwrap()
+                .take_while(Result::is_ok)
+                .count() as u64;
             let range = export_from(&source, &file, Some((0, 40))).await;
             match range {
                 Ok(written) => assert_eq!((name, written), ("blocks", 41 - held)),
                 // What is packed has no places where it can be cut.
                 Err(ExportError::Torn { last, .. }) => {
-                    assert!(last.map_or(0, |last| last + 1) == held && (held == 0 || name != "blocks"), "{name} {last:?}");
+                    assert!(
+                        last.map_or(0, |last| last + 1) == held && (held == 0 || name != "blocks"),
+                        "{name} {last:?}"
+                    );
                 }
                 Err(error) => panic!("{error}"),
             }
@@ -125,12 +195,28 @@ async fn an_export_goes_on_where_it_ended() {
     // What is there of a range is passed over; blocks of any other kind stay before it.
     let parts = files.path().join("parts");
     export_from(&source, &parts, Some((3, 9))).await.unwrap();
-    assert_eq!(export_from(&source, &parts, Some((5, 12))).await.unwrap(), 3);
-    assert_eq!(export_from(&source, &parts, Some((20, 21))).await.unwrap(), 2);
+    assert_eq!(
+        export_from(&source, &parts, Some((5, 12))).await.unwrap(),
+        3
+    );
+    assert_eq!(
+        export_from(&source, &parts, Some((20, 21))).await.unwrap(),
+        2
+    );
     assert_eq!(export_from(&source, &parts, Some((0, 1))).await.unwrap(), 2);
-    let numbers: Vec<_> = blocks(&parts).iter().map(|(_, block)| block.number()).collect();
-    assert_eq!(numbers, [(3..=12).collect::<Vec<_>>(), vec![20, 21, 0, 1]].concat());
-    assert_eq!(export_from(&source, &parts, None).await.unwrap(), 41, "all blocks stand in place of what was there");
+    let numbers: Vec<_> = blocks(&parts)
+        .iter()
+        .map(|(_, block)| block.number())
+        .collect();
+    assert_eq!(
+        numbers,
+        [(3..=12).collect::<Vec<_>>(), vec![20, 21, 0, 1]].concat()
+    );
+    assert_eq!(
+        export_from(&source, &parts, None).await.unwrap(),
+        41,
+        "all blocks stand in place of what was there"
+    );
     assert_eq!(blocks(&parts), all);
 }
 
@@ -141,19 +227,40 @@ async fn an_interrupted_import_says_so_and_goes_on() {
     export_from(&source, &file, None).await.unwrap();
     let (target, cancelled) = (datadir(), CancellationToken::new());
     cancelled.cancel();
-    let history = HistoryConfig { states: None, proofs: 0 };
-    let error = import(options_of(&target), history, std::slice::from_ref(&file), cancelled).await.unwrap_err();
+    let history = HistoryConfig {
+        states: None,
+        proofs: 0,
+    };
+    let error = import(
+        options_of(&target),
+        history,
+        std::slice::from_ref(&file),
+        cancelled,
+    )
+    .await
+    .unwrap_err();
     let reached = head(&target).await;
-    assert!(matches!(error, ImportError::Interrupted(at) if at == reached), "{error}");
+    assert!(
+        matches!(error, ImportError::Interrupted(at) if at == reached),
+        "{error}"
+    );
     assert!(reached.number < 30, "{reached}");
     let counts = import_to(&target, &[file]).await.unwrap();
-    assert_eq!(counts, Counts { executed: 30 - reached.number, known: 1 + reached.number });
+    assert_eq!(
+        counts,
+        Counts {
+            executed: 30 - reached.number,
+            known: 1 + reached.number
+        }
+    );
 }
 
 /// One signal is enough, also while the import waits for room.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_on_a_full_disk_can_be_interrupted() {
-    let Some((disk, target)) = Disk::mount() else { return };
+    let Some((disk, target)) = Disk::mount() else {
+        return;
+    };
     let (source, files) = (grown(25, 8).await, tempfile::tempdir().unwrap());
     let file = files.path().join("blocks");
     export_from(&source, &file, None).await.unwrap();
@@ -161,17 +268,37 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
     grow(&chain, 26, 20).await;
     let ours = chain.view().head();
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
 
     // To begin another branch the store has to go back, and has no room for that.
     let filler = disk.fill_below_the_floor(&target);
-    let options = Options { datadir: target.clone(), cache: 4 << 20, commit_interval: Duration::from_millis(50) };
-    let (token, history) = (CancellationToken::new(), HistoryConfig { states: None, proofs: 0 });
+    let options = Options {
+        datadir: target.clone(),
+        cache: 4 << 20,
+        commit_interval: Duration::from_millis(50),
+    };
+    let (token, history) = (
+        CancellationToken::new(),
+        HistoryConfig {
+            states: None,
+            proofs: 0,
+        },
+    );
     let only = [file.clone()];
     let mut importing = Box::pin(import(options.clone(), history, &only, token.clone()));
-    assert!(tokio::time::timeout(Duration::from_secs(1), &mut importing).await.is_err(), "it waits for room");
+    assert!(
+        tokio::time::timeout(Duration::from_secs(1), &mut importing)
+            .await
+            .is_err(),
+        "it waits for room"
+    );
     token.cancel();
-    let ended = tokio::time::timeout(Duration::from_secs(300), importing).await.expect("it ends");
+    let ended = tokio::time::timeout(Duration::from_secs(300), importing)
+        .await
+        .expect("it ends");
     assert!(
         matches!(ended, Err(ImportError::Interrupted(at)) if at.number == 0 || at == ours),
         "no block of the file is stored: {ended:?}"
@@ -181,12 +308,20 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
     let (chain, threads) = open(&target);
     assert_eq!(chain.view().head(), ours);
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
-    import(options, history, &only, CancellationToken::new()).await.unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
+    import(options, history, &only, CancellationToken::new())
+        .await
+        .unwrap();
     let (chain, threads) = open(&target);
     assert_eq!(chain.view().head(), blocks(&file).last().unwrap().1.id());
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 /// Cut anywhere: the last whole block is the head, and the error says where the next begins.
@@ -213,19 +348,28 @@ async fn a_cut_file_is_imported_to_its_last_whole_block() {
                     let text = error.to_string();
                     // Not even the genesis block, which is passed over, need come out.
                     let places = [Some(all[next].0), (next == 1).then_some(0)];
-                    let begins = all
-                        .iter()
-                        .map(|(offset, _)| *offset)
-                        .find(|offset| [":", " of"].iter().any(|after| text.contains(&format!("byte {offset}{after}"))));
+                    let begins = all.iter().map(|(offset, _)| *offset).find(|offset| {
+                        [":", " of"]
+                            .iter()
+                            .any(|after| text.contains(&format!("byte {offset}{after}")))
+                    });
                     assert!(begins.is_some() && places.contains(&begins), "{text}");
-                    assert!(text.contains(name) && text.contains(&format!("after block {reached}")), "{text}");
+                    assert!(
+                        text.contains(name) && text.contains(&format!("after block {reached}")),
+                        "{text}"
+                    );
                     assert!(matches!(error, ImportError::File { .. }), "{text}");
                 }
             }
             // With the whole file the same command goes on.
             std::fs::write(&file, &whole).unwrap();
-            let counts = import_to(&target, std::slice::from_ref(&file)).await.unwrap();
-            assert_eq!((counts.known, counts.executed), (reached.number + 1, 30 - reached.number));
+            let counts = import_to(&target, std::slice::from_ref(&file))
+                .await
+                .unwrap();
+            assert_eq!(
+                (counts.known, counts.executed),
+                (reached.number + 1, 30 - reached.number)
+            );
         }
     }
 }
@@ -235,22 +379,32 @@ async fn a_bad_block_stops_an_import_and_is_named() {
     let (source, files) = (grown(14, 20).await, tempfile::tempdir().unwrap());
     let file = files.path().join("blocks");
     export_from(&source, &file, None).await.unwrap();
-    let all: Vec<Payload> = blocks(&file).into_iter().map(|(_, payload)| payload).collect();
+    let all: Vec<Payload> = blocks(&file)
+        .into_iter()
+        .map(|(_, payload)| payload)
+        .collect();
     type Spoil = fn(&mut Payload);
     let spoiled: [(&str, Spoil); 6] = [
-        ("state root", |block| block.header.state_root = B256::repeat_byte(1)),
+        ("state root", |block| {
+            block.header.state_root = B256::repeat_byte(1)
+        }),
         ("gas used", |block| block.header.gas_used += 1),
-        ("parent", |block| block.header.parent_hash = B256::repeat_byte(1)),
+        ("parent", |block| {
+            block.header.parent_hash = B256::repeat_byte(1)
+        }),
         ("transactions root", |block| drop(block.transactions.pop())),
         ("timestamp", |block| block.header.timestamp = 1),
-        ("transaction", |block| block.transactions[0] = vec![0x7e, 1, 2].into()),
+        ("transaction", |block| {
+            block.transactions[0] = vec![0x7e, 1, 2].into()
+        }),
     ];
     for (reason, spoil) in spoiled {
         let mut writer = BlockWriter::create(&file, false).unwrap();
         let mut bad = Payload::clone(&all[12]);
         spoil(&mut bad);
         if reason == "transaction" {
-            bad.header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&bad.transactions);
+            bad.header.transactions_root =
+                alloy_trie::root::ordered_trie_root_encoded(&bad.transactions);
         }
         let offset: usize = all[..12].iter().map(|block| encode(block).len()).sum();
         for block in all[..12].iter().chain([&bad]).chain(&all[13..]) {
@@ -258,10 +412,17 @@ async fn a_bad_block_stops_an_import_and_is_named() {
         }
         writer.finish().unwrap();
         let target = datadir();
-        let error = import_to(&target, std::slice::from_ref(&file)).await.unwrap_err();
+        let error = import_to(&target, std::slice::from_ref(&file))
+            .await
+            .unwrap_err();
         let text = error.to_string();
         assert_eq!(head(&target).await, all[11].id(), "{text}");
-        for part in [file.to_str().unwrap(), &format!("byte {offset}"), "block 12", reason] {
+        for part in [
+            file.to_str().unwrap(),
+            &format!("byte {offset}"),
+            "block 12",
+            reason,
+        ] {
             assert!(text.contains(part), "no {part} in: {text}");
         }
         assert!(check(target.path()).is_sound());
@@ -271,11 +432,18 @@ async fn a_bad_block_stops_an_import_and_is_named() {
 /// What was on its way behind a bad block is not imported, wherever it stands.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_after_a_bad_block_is_imported() {
-    let (source, other, files) = (grown(21, 63).await, grown(22, 5).await, tempfile::tempdir().unwrap());
+    let (source, other, files) = (
+        grown(21, 63).await,
+        grown(22, 5).await,
+        tempfile::tempdir().unwrap(),
+    );
     let [file, side] = ["blocks", "side"].map(|name| files.path().join(name));
     export_from(&source, &file, None).await.unwrap();
     export_from(&other, &side, Some((1, 5))).await.unwrap();
-    let mut all: Vec<Payload> = blocks(&file).into_iter().map(|(_, payload)| payload).collect();
+    let mut all: Vec<Payload> = blocks(&file)
+        .into_iter()
+        .map(|(_, payload)| payload)
+        .collect();
     let last_valid = all[9].id();
     all[10].header.state_root = B256::repeat_byte(1);
     // The blocks of the file make one group, those of the other branch, which would be the head, the next.
@@ -285,7 +453,10 @@ async fn nothing_after_a_bad_block_is_imported() {
     writer.finish().unwrap();
     let target = datadir();
     let error = import_to(&target, &[file]).await.unwrap_err().to_string();
-    assert!(error.contains(&format!("after block {last_valid}")) && error.contains("state root"), "{error}");
+    assert!(
+        error.contains(&format!("after block {last_valid}")) && error.contains("state root"),
+        "{error}"
+    );
     assert_eq!(head(&target).await, last_valid);
 }
 
@@ -318,30 +489,47 @@ async fn another_chains_file_is_refused() {
     let mut all = blocks(&file);
     all[0].1.header.extra_data = vec![0; 17].into();
     let mut writer = BlockWriter::create(&file, false).unwrap();
-    all.iter().for_each(|(_, block)| writer.write(block).unwrap());
+    all.iter()
+        .for_each(|(_, block)| writer.write(block).unwrap());
     writer.finish().unwrap();
     let target = datadir();
-    let error = import_to(&target, std::slice::from_ref(&file)).await.unwrap_err().to_string();
+    let error = import_to(&target, std::slice::from_ref(&file))
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("genesis block of another chain"), "{error}");
     let (genesis, own) = (blocks(&file)[0].1.id(), head(&target).await);
     assert!(
-        error.contains(&format!("begins with block {genesis}")) && error.contains(&format!("has genesis {}", own.hash)),
+        error.contains(&format!("begins with block {genesis}"))
+            && error.contains(&format!("has genesis {}", own.hash)),
         "{error}"
     );
     assert!(error.ends_with("the file is of another chain"), "{error}");
     // Without its genesis block too, if that is not ours; and one that begins later may only lack blocks.
-    for (first, end) in [(1, "the file is of another chain"), (2, "or blocks before it are missing")] {
+    for (first, end) in [
+        (1, "the file is of another chain"),
+        (2, "or blocks before it are missing"),
+    ] {
         let mut writer = BlockWriter::create(&file, false).unwrap();
         for (_, block) in &mut all[first..] {
             block.header.parent_hash = B256::repeat_byte(first as u8);
             writer.write(block).unwrap();
         }
         writer.finish().unwrap();
-        let error = import_to(&target, std::slice::from_ref(&file)).await.unwrap_err().to_string();
+        let error = import_to(&target, std::slice::from_ref(&file))
+            .await
+            .unwrap_err()
+            .to_string();
         let block = blocks(&file)[0].1.id();
-        assert!(error.contains(&format!("begins with block {block}: its parent 0x")) && error.ends_with(end), "{error}");
+        assert!(
+            error.contains(&format!("begins with block {block}: its parent 0x"))
+                && error.ends_with(end),
+            "{error}"
+        );
     }
-    let missing = import_to(&target, &[files.path().join("none")]).await.unwrap_err();
+    let missing = import_to(&target, &[files.path().join("none")])
+        .await
+        .unwrap_err();
     assert!(matches!(missing, ImportError::Open { .. }), "{missing}");
 }
 
@@ -355,8 +543,13 @@ async fn another_branch_becomes_the_chain() {
     let (chain, threads) = open(target.path());
     grow(&chain, 18, 20).await;
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
-    import_to(&target, std::slice::from_ref(&file)).await.unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
+    import_to(&target, std::slice::from_ref(&file))
+        .await
+        .unwrap();
     assert_eq!(head(&target).await, want);
     assert!(check(target.path()).is_sound());
 
@@ -364,11 +557,20 @@ async fn another_branch_becomes_the_chain() {
     let (chain, threads) = open(finalized.path());
     grow(&chain, 18, 20).await;
     let three = chain.view().hash_of(3).unwrap();
-    chain.forkchoice(chain.view().head().hash, three, three).await.unwrap();
+    chain
+        .forkchoice(chain.view().head().hash, three, three)
+        .await
+        .unwrap();
     let ours = chain.view().head();
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
-    let error = import_to(&finalized, &[file]).await.unwrap_err().to_string();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
+    let error = import_to(&finalized, &[file])
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("contradicts the safe block 3"), "{error}");
     assert_eq!(head(&finalized).await, ours);
 }

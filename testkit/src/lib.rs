@@ -18,7 +18,10 @@ const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared");
 
 /// A file or folder of the protocol vectors. `None`, recorded, where `../shared/fixtures` is absent.
 pub fn fixture(path: &str) -> Option<PathBuf> {
-    require(existing("fixtures").map(|folder| folder.join(path)), "../shared/fixtures")
+    require(
+        existing("fixtures").map(|folder| folder.join(path)),
+        "../shared/fixtures",
+    )
 }
 
 /// The text of a file of the protocol vectors; `None` as with [`fixture`].
@@ -33,8 +36,12 @@ pub fn shared_text(path: &str) -> Option<String> {
 
 /// Records that the running test is skipped if `found` is `None`, or fails it where requirements must be met. `what` follows "without".
 pub fn require<T>(found: Option<T>, what: &str) -> Option<T> {
-    let is_required = std::env::var_os("STARLING_FIXTURES").is_some_and(|value| value == "required");
-    assert!(found.is_some() || !is_required, "STARLING_FIXTURES=required, and this test finds no {what}");
+    let is_required =
+        std::env::var_os("STARLING_FIXTURES").is_some_and(|value| value == "required");
+    assert!(
+        found.is_some() || !is_required,
+        "STARLING_FIXTURES=required, and this test finds no {what}"
+    );
     optional(found, what)
 }
 
@@ -49,13 +56,22 @@ pub fn optional<T>(found: Option<T>, what: &str) -> Option<T> {
 
 /// The program that this environment variable names. `None`, recorded, where it is unset: no run requires these programs.
 pub fn program(variable: &str) -> Option<PathBuf> {
-    optional(std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from), variable)
+    optional(
+        std::env::var_os(variable)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from),
+        variable,
+    )
 }
 
 /// The line that closes a run: how many tests of it were skipped, and why.
 pub fn summary() -> String {
     let text = fs::read_to_string(record_file()).unwrap_or_default();
-    let records: Vec<Record> = text.lines().filter_map(Record::parse).filter(|record| record.run == run()).collect();
+    let records: Vec<Record> = text
+        .lines()
+        .filter_map(Record::parse)
+        .filter(|record| record.run == run())
+        .collect();
     // Records of earlier runs go, those of this run stay for whoever wants the names.
     let kept: String = records.iter().map(Record::line).collect();
     let _ = fs::write(record_file(), kept);
@@ -84,29 +100,49 @@ struct Record {
 
 impl Record {
     fn of_this_test(what: &str) -> Self {
-        let binary = std::env::current_exe().ok().and_then(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
+        let binary = std::env::current_exe()
+            .ok()
+            .and_then(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
         // libtest names the thread of a test after it, unless --test-threads=1 runs all of them on the main thread.
         let test = match std::thread::current().name() {
             None | Some("main") => format!("unnamed {}", UNNAMED.fetch_add(1, Ordering::Relaxed)),
             Some(name) => name.to_owned(),
         };
-        Self { run: run(), binary: binary.unwrap_or_default(), test, what: what.to_owned() }
+        Self {
+            run: run(),
+            binary: binary.unwrap_or_default(),
+            test,
+            what: what.to_owned(),
+        }
     }
 
     fn line(&self) -> String {
-        format!("{}\t{}\t{}\t{}\n", self.run, self.binary, self.test, self.what)
+        format!(
+            "{}\t{}\t{}\t{}\n",
+            self.run, self.binary, self.test, self.what
+        )
     }
 
     fn parse(line: &str) -> Option<Self> {
         let mut cells = line.split('\t').map(str::to_owned);
-        Some(Self { run: cells.next()?, binary: cells.next()?, test: cells.next()?, what: cells.next()? })
+        Some(Self {
+            run: cells.next()?,
+            binary: cells.next()?,
+            test: cells.next()?,
+            what: cells.next()?,
+        })
     }
 
     /// Appends the record in one write, which other processes cannot interleave with.
     fn append(&self, path: &Path) {
         let file = fs::File::options().create(true).append(true).open(path);
         let written = file.and_then(|mut file| file.write_all(self.line().as_bytes()));
-        written.unwrap_or_else(|error| panic!("a skipped test cannot be recorded in {}: {error}", path.display()));
+        written.unwrap_or_else(|error| {
+            panic!(
+                "a skipped test cannot be recorded in {}: {error}",
+                path.display()
+            )
+        });
     }
 }
 
@@ -114,7 +150,10 @@ impl Record {
 fn count(records: &[Record]) -> String {
     let mut seen = BTreeSet::new();
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    for record in records.iter().filter(|record| seen.insert((&record.binary, &record.test))) {
+    for record in records
+        .iter()
+        .filter(|record| seen.insert((&record.binary, &record.test)))
+    {
         *reasons.entry(&record.what).or_default() += 1;
     }
     let mut line = match seen.len() {
@@ -125,7 +164,11 @@ fn count(records: &[Record]) -> String {
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
     for (n, (what, number)) in reasons.into_iter().enumerate() {
-        let _ = write!(line, "{} {number} without {what}", if n == 0 { ":" } else { "," });
+        let _ = write!(
+            line,
+            "{} {number} without {what}",
+            if n == 0 { ":" } else { "," }
+        );
     }
     line
 }
@@ -133,7 +176,11 @@ fn count(records: &[Record]) -> String {
 /// Records of the test binaries that are built beside this one: `target/debug/skipped.tsv`.
 fn record_file() -> PathBuf {
     let binary = std::env::current_exe().expect("a test binary knows its path");
-    binary.ancestors().nth(2).expect("a test binary is in target/*/deps").join("skipped.tsv")
+    binary
+        .ancestors()
+        .nth(2)
+        .expect("a test binary is in target/*/deps")
+        .join("skipped.tsv")
 }
 
 /// The `cargo test` that started this process, by its id and start time: all test binaries of one run have the same.
@@ -141,7 +188,11 @@ fn run() -> String {
     let parent = std::os::unix::process::parent_id();
     let stat = fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();
     // Field 22 of proc_pid_stat(5); the name in brackets, field 2, may hold spaces.
-    let started = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).unwrap_or_default();
+    let started = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(19))
+        .unwrap_or_default();
     format!("{parent}-{started}")
 }
 

@@ -2,20 +2,31 @@ use super::*;
 use std::process::{Command, Output};
 
 fn record(binary: &str, test: &str, what: &str) -> Record {
-    Record { run: "7-9".into(), binary: binary.into(), test: test.into(), what: what.into() }
+    Record {
+        run: "7-9".into(),
+        binary: binary.into(),
+        test: test.into(),
+        what: what.into(),
+    }
 }
 
 #[test]
 fn the_closing_line_counts_each_skipped_test_once_by_its_first_reason() {
     assert_eq!(count(&[]), "no test was skipped");
     let mut records = vec![record("it", "a", "cast (npm install)")];
-    assert_eq!(count(&records), "1 test skipped: 1 without cast (npm install)");
+    assert_eq!(
+        count(&records),
+        "1 test skipped: 1 without cast (npm install)"
+    );
     records.extend([
         record("it", "b", "../shared/fixtures"),
         record("it", "b", "cast (npm install)"),
         record("lib", "b", "../shared/fixtures"),
     ]);
-    assert_eq!(count(&records), "3 tests skipped: 2 without ../shared/fixtures, 1 without cast (npm install)");
+    assert_eq!(
+        count(&records),
+        "3 tests skipped: 2 without ../shared/fixtures, 1 without cast (npm install)"
+    );
 }
 
 #[test]
@@ -40,7 +51,14 @@ fn without_a_phoenix() {
 
 fn child(test: &str, fixtures: Option<&str>) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([&format!("tests::{test}"), "--exact", "--ignored", "--test-threads=2"]).env_remove("STARLING_FIXTURES");
+    command
+        .args([
+            &format!("tests::{test}"),
+            "--exact",
+            "--ignored",
+            "--test-threads=2",
+        ])
+        .env_remove("STARLING_FIXTURES");
     command.envs(fixtures.map(|value| ("STARLING_FIXTURES", value)));
     command.output().unwrap()
 }
@@ -51,12 +69,18 @@ fn a_missing_requirement_skips_the_test_or_fails_it_where_it_must_be_met() {
     let own = format!("{}-", std::process::id());
     let skipped = |test: &str| {
         let text = fs::read_to_string(record_file()).unwrap_or_default();
-        let of_test = |record: &Record| record.run.starts_with(&own) && record.test == format!("tests::{test}");
-        text.lines().filter_map(Record::parse).filter(of_test).count()
+        let of_test = |record: &Record| {
+            record.run.starts_with(&own) && record.test == format!("tests::{test}")
+        };
+        text.lines()
+            .filter_map(Record::parse)
+            .filter(of_test)
+            .count()
     };
-    for (test, what, status_where_required) in
-        [("without_a_unicorn", "a unicorn", false), ("without_a_phoenix", "a phoenix", true)]
-    {
+    for (test, what, status_where_required) in [
+        ("without_a_unicorn", "a unicorn", false),
+        ("without_a_phoenix", "a phoenix", true),
+    ] {
         let before = skipped(test);
         let output = child(test, None);
         assert!(output.status.success(), "{output:?}");
@@ -65,7 +89,13 @@ fn a_missing_requirement_skips_the_test_or_fails_it_where_it_must_be_met() {
         let output = child(test, Some("required"));
         assert_eq!(output.status.success(), status_where_required, "{output:?}");
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains(&format!("finds no {what}")) != status_where_required, "{said}");
-        assert_eq!(skipped(test), before + 1 + usize::from(status_where_required));
+        assert!(
+            said.contains(&format!("finds no {what}")) != status_where_required,
+            "{said}"
+        );
+        assert_eq!(
+            skipped(test),
+            before + 1 + usize::from(status_where_required)
+        );
     }
 }

@@ -27,14 +27,22 @@ fn write(path: &Path, text: &str) {
 }
 
 fn run(args: &[&str]) -> Output {
-    starling().args(args).stdin(Stdio::null()).output().expect("starling starts")
+    starling()
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("starling starts")
 }
 
 /// Fails with one sentence that holds every one of `words`, and no backtrace or debug output.
 fn fails_with(output: &Output, words: &[&str]) {
-    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
     assert_ne!(output.status.code(), Some(0), "it must fail: {text}");
-    assert!(output.status.code().is_some(), "it must exit, not be killed: {text}");
+    assert!(
+        output.status.code().is_some(),
+        "it must exit, not be killed: {text}"
+    );
     for word in words {
         assert!(text.contains(word), "{word:?} is not in: {text}");
     }
@@ -50,8 +58,14 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
             let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if !path.file_name().is_some_and(|name| name.eq_ignore_ascii_case("lock")) {
-                out.push((path.display().to_string(), fs::read(&path).unwrap_or_default()));
+            } else if !path
+                .file_name()
+                .is_some_and(|name| name.eq_ignore_ascii_case("lock"))
+            {
+                out.push((
+                    path.display().to_string(),
+                    fs::read(&path).unwrap_or_default(),
+                ));
             }
         }
     }
@@ -67,7 +81,10 @@ fn a_bad_genesis_is_refused_and_nothing_is_written() {
     let cases: [(&str, &[&str]); 4] = [
         ("{", &["genesis"]),
         ("{}", &["genesis"]),
-        (r#"{"config": {"chainId": "many"}, "alloc": {}}"#, &["genesis"]),
+        (
+            r#"{"config": {"chainId": "many"}, "alloc": {}}"#,
+            &["genesis"],
+        ),
         (
             r#"{"config": {"chainId": 1, "optimism": {}, "canyonTime": 0}, "gasLimit": "0x1", "difficulty": "0x0", "alloc": {}}"#,
             &["genesis"],
@@ -79,10 +96,17 @@ fn a_bad_genesis_is_refused_and_nothing_is_written() {
         fails_with(&output, words);
         fails_with(&output, &[file.to_str().unwrap()]);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(said.matches("EOF").count(), usize::from(text == "{"), "a cause is said once: {said}");
+        assert_eq!(
+            said.matches("EOF").count(),
+            usize::from(text == "{"),
+            "a cause is said once: {said}"
+        );
         assert!(contents(&data).is_empty(), "{text} left files behind");
     }
-    fails_with(&run(&["init", &datadir, "/nowhere/genesis.json"]), &["/nowhere/genesis.json"]);
+    fails_with(
+        &run(&["init", &datadir, "/nowhere/genesis.json"]),
+        &["/nowhere/genesis.json"],
+    );
     fails_with(&run(&["init", &datadir]), &["genesis"]);
 }
 
@@ -99,11 +123,19 @@ fn another_chains_data_directory_stays_as_it_is() {
         other.to_string()
     });
     let first = run(&["init", &datadir, one.to_str().unwrap()]);
-    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
-    fails_with(&run(&["init", &datadir, two.to_str().unwrap()]), &["incompatible genesis", "--datadir"]);
+    assert!(
+        first.status.success(),
+        "{}",
+        String::from_utf8_lossy(&first.stderr)
+    );
+    fails_with(
+        &run(&["init", &datadir, two.to_str().unwrap()]),
+        &["incompatible genesis", "--datadir"],
+    );
     // The first chain is still there, and its genesis again is no error.
     let again = run(&["init", &datadir, one.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&again.stderr).into_owned() + &String::from_utf8_lossy(&again.stdout);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned()
+        + &String::from_utf8_lossy(&again.stdout);
     assert!(again.status.success(), "{said}");
     assert!(said.contains("there already"), "{said}");
 }
@@ -118,7 +150,10 @@ fn another_clients_data_directory_is_refused() {
     write(&file, &genesis(1001).to_string());
     let datadir = format!("--datadir={}", data.display());
     let before = contents(&data);
-    fails_with(&run(&["init", &datadir, file.to_str().unwrap()]), &["geth", data.to_str().unwrap()]);
+    fails_with(
+        &run(&["init", &datadir, file.to_str().unwrap()]),
+        &["geth", data.to_str().unwrap()],
+    );
     fails_with(&run(&["execution", &datadir]), &[data.to_str().unwrap()]);
     assert_eq!(before, contents(&data));
 }
@@ -137,22 +172,43 @@ fn a_port_in_use_and_a_second_process_are_named() {
     let datadir = format!("--datadir={}", data.display());
     let file = temp.path().join("genesis.json");
     write(&file, &genesis(1001).to_string());
-    assert!(run(&["init", &datadir, file.to_str().unwrap()]).status.success());
+    assert!(
+        run(&["init", &datadir, file.to_str().unwrap()])
+            .status
+            .success()
+    );
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    fails_with(&run(&["execution", &datadir, "--http", "--http.port", &port]), &[&port, "--http.port"]);
+    fails_with(
+        &run(&["execution", &datadir, "--http", "--http.port", &port]),
+        &[&port, "--http.port"],
+    );
 
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let mut child = starling()
-        .args(["execution", &datadir, "--http", &format!("--http.port={free}")])
+        .args([
+            "execution",
+            &datadir,
+            "--http",
+            &format!("--http.port={free}"),
+        ])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait("the first process", Duration::from_secs(20), || head(&format!("http://127.0.0.1:{free}")));
-    fails_with(&run(&["execution", &datadir, "--http"]), &["in use by process", &child.id().to_string()]);
+    wait("the first process", Duration::from_secs(20), || {
+        head(&format!("http://127.0.0.1:{free}"))
+    });
+    fails_with(
+        &run(&["execution", &datadir, "--http"]),
+        &["in use by process", &child.id().to_string()],
+    );
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -161,15 +217,23 @@ fn a_port_in_use_and_a_second_process_are_named() {
 fn rollup(temp: &Path) -> (String, String) {
     let mut genesis = genesis(901);
     let config = genesis["config"].as_object_mut().unwrap();
-    config.insert("optimism".into(), json!({"eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250}));
+    config.insert(
+        "optimism".into(),
+        json!({"eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250}),
+    );
     for fork in ["regolith", "canyon", "ecotone", "fjord", "granite"] {
         config.insert(format!("{fork}Time"), json!(0));
     }
-    let (file, data, rollup) = (temp.join("l2.json"), temp.join("l2"), temp.join("rollup.json"));
+    let (file, data, rollup) = (
+        temp.join("l2.json"),
+        temp.join("l2"),
+        temp.join("rollup.json"),
+    );
     write(&file, &genesis.to_string());
     let datadir = format!("--datadir={}", data.display());
     let output = run(&["init", &datadir, file.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
     let hash = &said[said.find("hash=0x").expect("init names the hash") + 5..][..66];
     let zero = format!("0x{}", "0".repeat(64));
@@ -193,14 +257,34 @@ fn an_unreadable_key_is_named_and_never_overwritten() {
     let temp = tempfile::tempdir().unwrap();
     let (datadir, config) = rollup(temp.path());
     let key = temp.path().join("key.txt");
-    for bad in ["", "0x12", "not a key at all", &"f".repeat(64), &"0".repeat(64)] {
+    for bad in [
+        "",
+        "0x12",
+        "not a key at all",
+        &"f".repeat(64),
+        &"0".repeat(64),
+    ] {
         write(&key, bad);
         let path = key.to_str().unwrap();
-        let output = run(&["node", &datadir, &config, "--p2p.listen.tcp=0", &format!("--p2p.priv.path={path}")]);
+        let output = run(&[
+            "node",
+            &datadir,
+            &config,
+            "--p2p.listen.tcp=0",
+            &format!("--p2p.priv.path={path}"),
+        ]);
         fails_with(&output, &[path]);
-        let sequencer =
-            ["--sequencer.enabled".to_owned(), format!("--p2p.sequencer.key.path={path}"), "--p2p.disable".to_owned()];
-        let output = starling().args(["node", &datadir, &config]).args(sequencer).stdin(Stdio::null()).output().unwrap();
+        let sequencer = [
+            "--sequencer.enabled".to_owned(),
+            format!("--p2p.sequencer.key.path={path}"),
+            "--p2p.disable".to_owned(),
+        ];
+        let output = starling()
+            .args(["node", &datadir, &config])
+            .args(sequencer)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
         fails_with(&output, &["key"]);
         assert_eq!(fs::read_to_string(&key).unwrap(), bad);
     }
@@ -215,17 +299,42 @@ fn a_sequencer_on_an_unknown_l1_needs_its_chain_config() {
     write(&key, &"1".repeat(64));
     let option = format!("--rollup.l1-chain-config={}", l1.display());
     let sequencer = format!("--p2p.sequencer.key.path={}", key.display());
-    let mut line = vec!["node", datadir.as_str(), &config, "--p2p.disable", "--sequencer.enabled", &sequencer];
-    fails_with(&run(&line), &["failed to read chain spec: L1 chain 900 ", "--rollup.l1-chain-config"]);
+    let mut line = vec![
+        "node",
+        datadir.as_str(),
+        &config,
+        "--p2p.disable",
+        "--sequencer.enabled",
+        &sequencer,
+    ];
+    fails_with(
+        &run(&line),
+        &[
+            "failed to read chain spec: L1 chain 900 ",
+            "--rollup.l1-chain-config",
+        ],
+    );
     line.push(&option);
-    fails_with(&run(&line), &["failed to read chain spec: ", l1.to_str().unwrap()]);
+    fails_with(
+        &run(&line),
+        &["failed to read chain spec: ", l1.to_str().unwrap()],
+    );
     for (text, words) in [
         ("{", "not readable"),
-        (r#"{"chainId": 900, "cancunTime": 0}"#, "L1 chain config does not have a blob schedule config"),
-        (r#"{"config": {"chainId": 1, "blobSchedule": {}}}"#, "l1 chain config chain ID mismatch: 1 != 900"),
+        (
+            r#"{"chainId": 900, "cancunTime": 0}"#,
+            "L1 chain config does not have a blob schedule config",
+        ),
+        (
+            r#"{"config": {"chainId": 1, "blobSchedule": {}}}"#,
+            "l1 chain config chain ID mismatch: 1 != 900",
+        ),
     ] {
         write(&l1, text);
-        fails_with(&run(&["node", &datadir, &config, "--p2p.disable", &option]), &[words, l1.to_str().unwrap()]);
+        fails_with(
+            &run(&["node", &datadir, &config, "--p2p.disable", &option]),
+            &[words, l1.to_str().unwrap()],
+        );
     }
 }
 

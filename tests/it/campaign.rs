@@ -24,7 +24,10 @@ const WINDOW: &str = "STARLING_CAMPAIGN_WINDOW";
 const LIVES: usize = 50;
 
 pub fn size(name: &str, default: usize) -> usize {
-    std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    std::env::var(name).ok().map_or(default, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is no number"))
+    })
 }
 
 pub fn seed() -> u64 {
@@ -45,10 +48,23 @@ pub enum Verdict {
 }
 
 pub fn verify(dir: &Path) -> Verdict {
-    let out = starling().args(["db", "verify", "--datadir"]).arg(dir).env("RUST_BACKTRACE", "0").output().expect("it runs");
-    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr).into_owned());
-    let head = text.lines().find_map(|line| line.strip_prefix("head ")?.trim().parse().ok());
-    let wrong: Vec<_> = text.lines().filter(|line| line.starts_with("damaged: ") && !line.contains("cannot be read")).collect();
+    let out = starling()
+        .args(["db", "verify", "--datadir"])
+        .arg(dir)
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .expect("it runs");
+    let (text, errors) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr).into_owned(),
+    );
+    let head = text
+        .lines()
+        .find_map(|line| line.strip_prefix("head ")?.trim().parse().ok());
+    let wrong: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("damaged: ") && !line.contains("cannot be read"))
+        .collect();
     match (out.status.success(), head, wrong.is_empty()) {
         (true, Some(head), true) => Verdict::Sound { head },
         (false, _, true) => Verdict::Refused(errors),
@@ -59,7 +75,9 @@ pub fn verify(dir: &Path) -> Verdict {
 /// Not a test of its own: the process that is killed.
 #[test]
 fn child_that_imports_until_it_is_killed() {
-    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let Some(dir) = std::env::var_os(CHILD) else {
+        return;
+    };
     let window = Some(size(WINDOW, 0) as u64).filter(|blocks| *blocks > 0);
     World::open(Path::new(&dir), window).run(&mut StdRng::from_os_rng(), usize::MAX);
 }
@@ -77,28 +95,49 @@ struct Life {
 /// Runs a chain in a child process until it has said so many lines, and kills it. `floor` is that of the life before.
 fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "campaign::child_that_imports_until_it_is_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "campaign::child_that_imports_until_it_is_killed",
+            "--nocapture",
+        ])
         .env(CHILD, dir)
         .env(WINDOW, window.to_string())
         .stdout(Stdio::piped())
         .spawn()
         .expect("the child");
     let mut told = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let mut life = Life { floor, reorgs: 0, signed: vec![] };
+    let mut life = Life {
+        floor,
+        reorgs: 0,
+        signed: vec![],
+    };
     let mut hear = |line: &str, alive: bool| {
-        let word = |name: &str| line.split_once(name).and_then(|(_, number)| number.parse::<u64>().ok());
+        let word = |name: &str| {
+            line.split_once(name)
+                .and_then(|(_, number)| number.parse::<u64>().ok())
+        };
         match (word("stored "), word("reorg ")) {
             (Some(stored), _) if alive => life.floor = stored,
             (_, Some(fork)) => (life.floor, life.reorgs) = (life.floor.min(fork), life.reorgs + 1),
-            _ => life.signed.extend(line.split_once("signed ").map(|(_, block)| block[..66].parse::<B256>().expect("a hash"))),
+            _ => life.signed.extend(
+                line.split_once("signed ")
+                    .map(|(_, block)| block[..66].parse::<B256>().expect("a hash")),
+            ),
         }
     };
     for _ in 0..lines {
-        hear(&told.next().expect("the child stopped by itself").expect("a line"), true);
+        hear(
+            &told
+                .next()
+                .expect("the child stopped by itself")
+                .expect("a line"),
+            true,
+        );
     }
     child.kill().expect("a child to kill");
     // Of what it had said before it died, what it had stored cannot be held against it: it may have changed its mind since.
-    told.map_while(Result::ok).for_each(|line| hear(&line, false));
+    told.map_while(Result::ok)
+        .for_each(|line| hear(&line, false));
     child.wait().expect("it is dead");
     life
 }
@@ -106,10 +145,18 @@ fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
 /// Which of these blocks are neither stored nor in the payload log.
 fn lost(dir: &Path, blocks: &[B256]) -> Vec<B256> {
     let log = PayloadLog::open(&payload_log_dir(dir)).expect("the payload log");
-    let snapshot = Store::open(dir, 4 << 20, None).and_then(|store| store.snapshot()).expect("the store");
-    let is_there =
-        |hash: &B256| log.by_hash(*hash).expect("a read").is_some() || snapshot.number_of(hash).expect("a read").is_some();
-    blocks.iter().filter(|hash| !is_there(hash)).copied().collect()
+    let snapshot = Store::open(dir, 4 << 20, None)
+        .and_then(|store| store.snapshot())
+        .expect("the store");
+    let is_there = |hash: &B256| {
+        log.by_hash(*hash).expect("a read").is_some()
+            || snapshot.number_of(hash).expect("a read").is_some()
+    };
+    blocks
+        .iter()
+        .filter(|hash| !is_there(hash))
+        .copied()
+        .collect()
 }
 
 #[test]
@@ -130,12 +177,20 @@ fn killed_under_import_and_reorgs_nothing_is_inconsistent() {
         (reorgs, signatures) = (reorgs + life.reorgs, signatures + life.signed.len());
         match verify(dir.path()) {
             Verdict::Sound { head } => {
-                assert!(head >= life.floor, "kill {kill}: the head is {head}, and {} had been stored", life.floor);
+                assert!(
+                    head >= life.floor,
+                    "kill {kill}: the head is {head}, and {} had been stored",
+                    life.floor
+                );
                 (*reached, highest) = (head, highest.max(head));
             }
             other => panic!("kill {kill}: {other:?}"),
         }
-        assert_eq!(lost(dir.path(), &life.signed), [B256::ZERO; 0], "kill {kill}: blocks that peers may have are gone");
+        assert_eq!(
+            lost(dir.path(), &life.signed),
+            [B256::ZERO; 0],
+            "kill {kill}: blocks that peers may have are gone"
+        );
     }
     println!(
         "{kills} kills, {reorgs} reorgs, highest head {highest}: 0 inconsistencies; {signatures} blocks logged to be signed: 0 missing"
@@ -145,7 +200,10 @@ fn killed_under_import_and_reorgs_nothing_is_inconsistent() {
 /// Everything in a folder, by path inside it.
 fn files(dir: &Path) -> Vec<PathBuf> {
     fn walk(root: &Path, dir: &Path, out: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        for entry in fs::read_dir(dir)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").path())
+        {
             match entry.is_dir() {
                 true => walk(root, &entry, out),
                 false => out.push(entry.strip_prefix(root).expect("inside").to_owned()),
@@ -164,7 +222,10 @@ pub fn copy(from: &Path, to: &Path) {
         fs::create_dir_all(to.join(&file).parent().expect("a folder")).expect("a folder");
         let mut bytes = fs::read(from.join(&file)).expect("a file");
         if file.extension().is_some_and(|extension| extension == "jnl") {
-            let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            let used = bytes
+                .iter()
+                .rposition(|byte| *byte != 0)
+                .map_or(0, |last| last + 1);
             bytes.truncate(used + 64);
         }
         fs::write(to.join(&file), bytes).expect("a file");
@@ -176,7 +237,11 @@ fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
     let path = dir.join(file);
     let mut bytes = fs::read(&path).expect("a file");
     let name = file.display();
-    let at = if bytes.is_empty() { 0 } else { rng.random_range(0..bytes.len()) };
+    let at = if bytes.is_empty() {
+        0
+    } else {
+        rng.random_range(0..bytes.len())
+    };
     let told = match rng.random_range(0..6) {
         0 => {
             bytes.truncate(at);
@@ -184,13 +249,21 @@ fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
         }
         1 => {
             let bit = rng.random_range(0..8);
-            bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << bit);
+            bytes
+                .iter_mut()
+                .skip(at)
+                .take(1)
+                .for_each(|byte| *byte ^= 1 << bit);
             format!("bit {bit} of byte {at} of {name} flipped")
         }
         2 => {
             // A page that never reached the disk.
             let page = at / 512 * 512;
-            bytes.iter_mut().skip(page).take(512).for_each(|byte| *byte = 0);
+            bytes
+                .iter_mut()
+                .skip(page)
+                .take(512)
+                .for_each(|byte| *byte = 0);
             format!("{name}: 512 bytes from {page} are zeros")
         }
         3 => {
@@ -221,10 +294,22 @@ fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
 
 /// A sync that did nothing: a group of files, or all but a group, are as they were earlier.
 fn lose_syncs(dir: &Path, earlier: &Path, all: &[PathBuf], rng: &mut StdRng) -> String {
-    let group: &str = ["jnl", "keyspaces/1/", "keyspaces/2/", "keyspaces/", "chain/", "wal/", ""].choose(rng).expect("one");
+    let group: &str = [
+        "jnl",
+        "keyspaces/1/",
+        "keyspaces/2/",
+        "keyspaces/",
+        "chain/",
+        "wal/",
+        "",
+    ]
+    .choose(rng)
+    .expect("one");
     let inverse = rng.random_bool(0.3);
     let mut count = 0;
-    let chosen = |file: &Path| (file.to_string_lossy().contains(group) != inverse) && !file.ends_with("LOCK");
+    let chosen = |file: &Path| {
+        (file.to_string_lossy().contains(group) != inverse) && !file.ends_with("LOCK")
+    };
     for file in all.iter().filter(|file| chosen(file)) {
         match fs::read(earlier.join(file)) {
             Ok(old) => fs::write(dir.join(file), old).expect("a file"),
@@ -232,12 +317,18 @@ fn lose_syncs(dir: &Path, earlier: &Path, all: &[PathBuf], rng: &mut StdRng) -> 
         }
         count += 1;
     }
-    for file in files(earlier).into_iter().filter(|file| !all.contains(file) && chosen(file)) {
+    for file in files(earlier)
+        .into_iter()
+        .filter(|file| !all.contains(file) && chosen(file))
+    {
         fs::create_dir_all(dir.join(&file).parent().expect("a folder")).expect("a folder");
         fs::copy(earlier.join(&file), dir.join(&file)).expect("a file");
         count += 1;
     }
-    format!("{count} files as they were earlier ({}\"{group}\")", if inverse { "not " } else { "" })
+    format!(
+        "{count} files as they were earlier ({}\"{group}\")",
+        if inverse { "not " } else { "" }
+    )
 }
 
 #[test]
@@ -248,7 +339,11 @@ fn damaged_files_never_give_wrong_answers() {
     let mut done = 0;
     while done < cases {
         // A chain with tables and journals, at two moments.
-        let (dir, earlier, later) = (world::datadir(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (dir, earlier, later) = (
+            world::datadir(),
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+        );
         for _ in 0..2 {
             World::open(dir.path(), Some(40)).extend(&mut rng, 40);
             flush(dir.path());
@@ -257,26 +352,47 @@ fn damaged_files_never_give_wrong_answers() {
             live_and_die(dir.path(), 40, 0, lines);
             copy(dir.path(), to.path());
         }
-        assert!(matches!(verify(later.path()), Verdict::Sound { .. }), "the copy is sound");
-        let all: Vec<_> = files(later.path()).into_iter().filter(|file| !file.ends_with("LOCK")).collect();
+        assert!(
+            matches!(verify(later.path()), Verdict::Sound { .. }),
+            "the copy is sound"
+        );
+        let all: Vec<_> = files(later.path())
+            .into_iter()
+            .filter(|file| !file.ends_with("LOCK"))
+            .collect();
         for _ in 0..(cases - done).min(250) {
             let case = tempfile::tempdir().unwrap();
             copy(later.path(), case.path());
             let told = match rng.random_range(0..5) {
                 0 => lose_syncs(case.path(), earlier.path(), &all, &mut rng),
-                _ => damage(case.path(), earlier.path(), all.choose(&mut rng).expect("files"), &mut rng),
+                _ => damage(
+                    case.path(),
+                    earlier.path(),
+                    all.choose(&mut rng).expect("files"),
+                    &mut rng,
+                ),
             };
             match verify(case.path()) {
                 Verdict::Sound { .. } => counts[0] += 1,
                 Verdict::Refused(why) => {
                     counts[1] += 1;
-                    let refused = if why.contains("panicked at") { "by a panic" } else { "with a reason" };
+                    let refused = if why.contains("panicked at") {
+                        "by a panic"
+                    } else {
+                        "with a reason"
+                    };
                     // Whatever the repair can do, it makes no wrong answer of a refused one, and it does what it says.
-                    let repair = starling().args(["db", "repair", "--datadir"]).arg(case.path()).output().expect("it runs");
+                    let repair = starling()
+                        .args(["db", "repair", "--datadir"])
+                        .arg(case.path())
+                        .output()
+                        .expect("it runs");
                     let said = String::from_utf8_lossy(&repair.stderr);
                     let then = match (verify(case.path()), repair.status.success()) {
                         (Verdict::Sound { .. }, true) => "sound after db repair",
-                        (Verdict::Refused(_), false) if said.contains("starling init") && !said.contains("panicked at") => {
+                        (Verdict::Refused(_), false)
+                            if said.contains("starling init") && !said.contains("panicked at") =>
+                        {
                             "not for db repair"
                         }
                         (Verdict::Wrong(what), _) => {
@@ -306,7 +422,11 @@ fn damaged_files_never_give_wrong_answers() {
     println!(
         "{cases} damages: {sound} harmless, {refused} refused {kinds:?}, {wrong} wrong answers, {broken} repairs not as they said"
     );
-    assert_eq!((wrong, broken), (0, 0), "wrong answers, and repairs that were not what they said");
+    assert_eq!(
+        (wrong, broken),
+        (0, 0),
+        "wrong answers, and repairs that were not what they said"
+    );
 }
 
 /// Makes tables of what is in memory.

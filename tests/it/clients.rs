@@ -15,25 +15,46 @@ fn network() -> Devnet {
 
 /// The sequencer and a replica, each with an account that nobody has used.
 fn targets(net: &Devnet) -> [(Node, Account); 2] {
-    [(net.sequencer(), net.accounts[3].clone()), (net.replicas().remove(0), net.accounts[4].clone())]
+    [
+        (net.sequencer(), net.accounts[3].clone()),
+        (net.replicas().remove(0), net.accounts[4].clone()),
+    ]
 }
 
 /// Runs a script against a node and panics with what it printed unless every answer was right.
 pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u64) {
     // At genesis nobody has said yet what L1 costs.
-    wait("the first block", Duration::from_secs(60), || head(&node.http).filter(|number| *number > 0));
-    let target = json!({ "http": node.http, "ws": node.ws, "key": account.key_hex(), "chainId": chain_id });
-    let mut child =
-        command.arg(target.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the script starts");
+    wait("the first block", Duration::from_secs(60), || {
+        head(&node.http).filter(|number| *number > 0)
+    });
+    let target =
+        json!({ "http": node.http, "ws": node.ws, "key": account.key_hex(), "chainId": chain_id });
+    let mut child = command
+        .arg(target.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the script starts");
     // A subscription that tells nothing would wait for ever.
     let began = Instant::now();
-    while child.try_wait().expect("a child").is_none() && began.elapsed() < Duration::from_secs(120) {
+    while child.try_wait().expect("a child").is_none() && began.elapsed() < Duration::from_secs(120)
+    {
         std::thread::sleep(Duration::from_millis(100));
     }
     let _ = child.kill();
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("its output");
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child.wait_with_output().expect("its output");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(status.success(), "{command:?} against the {}: {status}\n{}{}", node.role, text(&stdout), text(&stderr));
+    assert!(
+        status.success(),
+        "{command:?} against the {}: {status}\n{}{}",
+        node.role,
+        text(&stdout),
+        text(&stderr)
+    );
 }
 
 #[test]
@@ -43,7 +64,9 @@ fn ethers_against_sequencer_and_replica() {
     }
     let net = network();
     for (node, account) in targets(&net) {
-        let Some(command) = script("ethers") else { return };
+        let Some(command) = script("ethers") else {
+            return;
+        };
         passes(command, &node, &account, net.l2_chain_id);
     }
 }
@@ -55,7 +78,9 @@ fn viem_and_its_op_stack_actions_against_sequencer_and_replica() {
     }
     let net = network();
     for (node, account) in targets(&net) {
-        let Some(command) = script("viem") else { return };
+        let Some(command) = script("viem") else {
+            return;
+        };
         passes(command, &node, &account, net.l2_chain_id);
     }
 }
@@ -63,68 +88,154 @@ fn viem_and_its_op_stack_actions_against_sequencer_and_replica() {
 #[test]
 fn web3_py_against_sequencer_and_replica() {
     let python = std::env::var("PYTHON").unwrap_or("python3".into());
-    let there = Command::new(&python).args(["-c", "import web3"]).output().is_ok_and(|output| output.status.success());
-    if !installed(there, "web3.py (run pip install -r tests/clients/requirements.txt)") {
+    let there = Command::new(&python)
+        .args(["-c", "import web3"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !installed(
+        there,
+        "web3.py (run pip install -r tests/clients/requirements.txt)",
+    ) {
         return;
     }
     let net = network();
     for (node, account) in targets(&net) {
         let mut command = Command::new(&python);
-        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/web3_py.py"));
+        command.arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/clients/web3_py.py"
+        ));
         passes(command, &node, &account, net.l2_chain_id);
     }
 }
 
 /// Runs cast; `Err` holds what it said when it failed.
 fn cast(program: &Path, node: &Node, args: &[&str]) -> Result<String, String> {
-    let output =
-        Command::new(program).arg(args[0]).args(["--rpc-url", &node.http]).args(&args[1..]).output().expect("cast starts");
+    let output = Command::new(program)
+        .arg(args[0])
+        .args(["--rpc-url", &node.http])
+        .args(&args[1..])
+        .output()
+        .expect("cast starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     // Where npm starts it, its exit status is lost.
     let failed = !output.status.success() || text(&output.stderr).contains("Error: ");
-    if failed { Err(text(&output.stderr)) } else { Ok(text(&output.stdout)) }
+    if failed {
+        Err(text(&output.stderr))
+    } else {
+        Ok(text(&output.stdout))
+    }
 }
 
 #[test]
 fn cast_reads_estimates_and_decodes() {
-    let Some(program) = client("cast") else { return };
+    let Some(program) = client("cast") else {
+        return;
+    };
     let net = network();
-    let artifact: Value = serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");
+    let artifact: Value =
+        serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");
     let bytecode = artifact["bytecode"].as_str().expect("bytecode");
     for (node, account) in targets(&net) {
         let cast = |args: &[&str]| cast(&program, &node, args);
         let key = account.key_hex();
         let own = account.address.to_string();
         let friend = "0x00000000000000000000000000000000000000bb";
-        let created =
-            cast(&["send", "--json", "--private-key", &key, "--create", bytecode, "constructor(string,uint256)", "T", "9"]);
-        let created: Value = serde_json::from_str(&created.expect("a deployment")).expect("a receipt");
-        let token = created["contractAddress"].as_str().expect("an address").to_owned();
-        let balance = |of: &str| cast(&["call", &token, "balanceOf(address)(uint256)", of]).expect("a balance");
+        let created = cast(&[
+            "send",
+            "--json",
+            "--private-key",
+            &key,
+            "--create",
+            bytecode,
+            "constructor(string,uint256)",
+            "T",
+            "9",
+        ]);
+        let created: Value =
+            serde_json::from_str(&created.expect("a deployment")).expect("a receipt");
+        let token = created["contractAddress"]
+            .as_str()
+            .expect("an address")
+            .to_owned();
+        let balance = |of: &str| {
+            cast(&["call", &token, "balanceOf(address)(uint256)", of]).expect("a balance")
+        };
         assert_eq!(balance(&own), "9");
-        let gas: u64 = cast(&["estimate", "--from", &own, &token, "transfer(address,uint256)", friend, "4"])
-            .expect("an estimate")
-            .parse()
-            .expect("a number");
+        let gas: u64 = cast(&[
+            "estimate",
+            "--from",
+            &own,
+            &token,
+            "transfer(address,uint256)",
+            friend,
+            "4",
+        ])
+        .expect("an estimate")
+        .parse()
+        .expect("a number");
         assert!((40_000..80_000).contains(&gas), "{gas}");
-        cast(&["send", "--private-key", &key, &token, "transfer(address,uint256)", friend, "4"]).expect("a transfer");
+        cast(&[
+            "send",
+            "--private-key",
+            &key,
+            &token,
+            "transfer(address,uint256)",
+            friend,
+            "4",
+        ])
+        .expect("a transfer");
         assert_eq!(balance(friend), "4");
-        let logs = cast(&["logs", "--json", "--from-block", "0", "--address", &token, "Transfer(address,address,uint256)"]);
+        let logs = cast(&[
+            "logs",
+            "--json",
+            "--from-block",
+            "0",
+            "--address",
+            &token,
+            "Transfer(address,address,uint256)",
+        ]);
         let logs: Value = serde_json::from_str(&logs.expect("logs")).expect("a list");
         assert_eq!(logs.as_array().map(Vec::len), Some(2), "{logs}");
-        let refused = cast(&["call", "--from", friend, &token, "transfer(address,uint256)", &own, "5"]).unwrap_err();
+        let refused = cast(&[
+            "call",
+            "--from",
+            friend,
+            &token,
+            "transfer(address,uint256)",
+            &own,
+            "5",
+        ])
+        .unwrap_err();
         // InsufficientBalance(4, 5)
-        assert!(refused.contains("cf479181") || refused.contains("InsufficientBalance"), "{refused}");
+        assert!(
+            refused.contains("cf479181") || refused.contains("InsufficientBalance"),
+            "{refused}"
+        );
         let refused = cast(&["call", &token, "failWithReason()"]).unwrap_err();
         assert!(refused.contains("not today"), "{refused}");
-        let list = cast(&["access-list", "--from", &own, &token, "totalSupply()"]).expect("an access list");
-        assert!(list.to_lowercase().contains(&token.to_lowercase()), "{list}");
-        let proof: Value = serde_json::from_str(&cast(&["proof", &token, "0x1"]).expect("a proof")).expect("JSON");
+        let list = cast(&["access-list", "--from", &own, &token, "totalSupply()"])
+            .expect("an access list");
+        assert!(
+            list.to_lowercase().contains(&token.to_lowercase()),
+            "{list}"
+        );
+        let proof: Value =
+            serde_json::from_str(&cast(&["proof", &token, "0x1"]).expect("a proof")).expect("JSON");
         assert_eq!(proof["storageProof"][0]["value"], "0x9", "{proof}");
         let hash = cast(&["block", "latest", "--field", "hash"]).expect("a block");
-        let name = wait("the block", Duration::from_secs(5), || cast(&["block", &hash, "--field", "number"]).ok());
+        let name = wait("the block", Duration::from_secs(5), || {
+            cast(&["block", &hash, "--field", "number"]).ok()
+        });
         assert!(name.parse::<u64>().is_ok(), "{name}");
-        assert_eq!(cast(&["chain-id"]).as_deref(), Ok(net.l2_chain_id.to_string().as_str()));
-        assert!(cast(&["rpc", "eth_nothing"]).unwrap_err().contains("does not exist/is not available"));
+        assert_eq!(
+            cast(&["chain-id"]).as_deref(),
+            Ok(net.l2_chain_id.to_string().as_str())
+        );
+        assert!(
+            cast(&["rpc", "eth_nothing"])
+                .unwrap_err()
+                .contains("does not exist/is not available")
+        );
     }
 }

@@ -22,25 +22,50 @@ fn a_transfer_and_a_contract_through_a_replica() {
     let to = Address::repeat_byte(0x42);
     let value = U256::from(12_345);
 
-    let raw = account.sign(net.l2_chain_id, 0, TxKind::Call(to), value, Bytes::new(), 21_000);
+    let raw = account.sign(
+        net.l2_chain_id,
+        0,
+        TxKind::Call(to),
+        value,
+        Bytes::new(),
+        21_000,
+    );
     let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
     // Two block times, and one for the machine.
     let seen: Vec<Value> = net
         .role("sequencer")
         .iter()
         .chain(&net.replicas())
-        .map(|node| wait("the receipt", Duration::from_secs(5), || receipt(&node.http, &hash)))
+        .map(|node| {
+            wait("the receipt", Duration::from_secs(5), || {
+                receipt(&node.http, &hash)
+            })
+        })
         .collect();
     assert_eq!(seen.len(), 3);
-    assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "the nodes disagree: {seen:#?}");
+    assert!(
+        seen.windows(2).all(|pair| pair[0] == pair[1]),
+        "the nodes disagree: {seen:#?}"
+    );
     let first = &seen[0];
     assert_eq!(first["status"], "0x1");
     for field in ["l1Fee", "l1GasUsed", "l1GasPrice"] {
         assert!(first[field].is_string(), "{field} is missing: {first}");
     }
-    assert!(first["l1FeeScalar"].as_str().is_some_and(|s| s.parse::<f64>().is_ok()), "l1FeeScalar: {first}");
-    assert!(number(&first["l1Fee"]) > 0, "the L1 fee is charged: {first}");
-    assert_eq!(ask(&replica.http, "eth_getBalance", json!([to, "latest"])), json!("0x3039"));
+    assert!(
+        first["l1FeeScalar"]
+            .as_str()
+            .is_some_and(|s| s.parse::<f64>().is_ok()),
+        "l1FeeScalar: {first}"
+    );
+    assert!(
+        number(&first["l1Fee"]) > 0,
+        "the L1 fee is charged: {first}"
+    );
+    assert_eq!(
+        ask(&replica.http, "eth_getBalance", json!([to, "latest"])),
+        json!("0x3039")
+    );
 
     // The oracle contract at that block says what the receipt says.
     let oracle = "0x420000000000000000000000000000000000000F";
@@ -50,24 +75,62 @@ fn a_transfer_and_a_contract_through_a_replica() {
         ("0xf8206140", "l1BlobBaseFee"),
         ("0x68d5dca6", "l1BlobBaseFeeScalar"),
     ] {
-        let answer = ask(&replica.http, "eth_call", json!([{"to": oracle, "data": signature}, first["blockNumber"]]));
+        let answer = ask(
+            &replica.http,
+            "eth_call",
+            json!([{"to": oracle, "data": signature}, first["blockNumber"]]),
+        );
         let answer: U256 = answer.as_str().expect("data").parse().expect("a word");
-        assert_eq!(answer, U256::from(number(&first[field])), "{field} at that block");
+        assert_eq!(
+            answer,
+            U256::from(number(&first[field])),
+            "{field} at that block"
+        );
     }
 
-    let raw = account.sign(net.l2_chain_id, 1, TxKind::Create, U256::ZERO, hex::decode(COUNTER).unwrap().into(), 200_000);
+    let raw = account.sign(
+        net.l2_chain_id,
+        1,
+        TxKind::Create,
+        U256::ZERO,
+        hex::decode(COUNTER).unwrap().into(),
+        200_000,
+    );
     let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
-    let created = wait("the contract", Duration::from_secs(5), || receipt(&replica.http, &hash));
-    let contract: Address = created["contractAddress"].as_str().expect("contractAddress").parse().unwrap();
+    let created = wait("the contract", Duration::from_secs(5), || {
+        receipt(&replica.http, &hash)
+    });
+    let contract: Address = created["contractAddress"]
+        .as_str()
+        .expect("contractAddress")
+        .parse()
+        .unwrap();
     let input = U256::from(77).to_be_bytes_vec().into();
-    let raw = account.sign(net.l2_chain_id, 2, TxKind::Call(contract), U256::ZERO, input, 100_000);
+    let raw = account.sign(
+        net.l2_chain_id,
+        2,
+        TxKind::Call(contract),
+        U256::ZERO,
+        input,
+        100_000,
+    );
     let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
-    let called = wait("the call", Duration::from_secs(5), || receipt(&replica.http, &hash));
+    let called = wait("the call", Duration::from_secs(5), || {
+        receipt(&replica.http, &hash)
+    });
     assert_eq!(called["status"], "0x1");
-    let answer = ask(&replica.http, "eth_call", json!([{"to": contract}, "latest"]));
+    let answer = ask(
+        &replica.http,
+        "eth_call",
+        json!([{"to": contract}, "latest"]),
+    );
     assert_eq!(answer, json!(format!("0x{:064x}", 77)));
     // Before the call it was zero: state of an earlier block.
-    let answer = ask(&replica.http, "eth_call", json!([{"to": contract}, created["blockNumber"]]));
+    let answer = ask(
+        &replica.http,
+        "eth_call",
+        json!([{"to": contract}, created["blockNumber"]]),
+    );
     assert_eq!(answer, json!(format!("0x{:064x}", 0)));
 }
 
@@ -86,33 +149,64 @@ fn a_deposit_arrives_in_the_block_of_its_origin() {
     for n in [5_000, 100_000, 0, 0xa0, 0] {
         input.extend_from_slice(&word(n));
     }
-    let raw = account.sign(l1_chain, 0, TxKind::Call(net.portal), U256::from(5_000), input.into(), 300_000);
+    let raw = account.sign(
+        l1_chain,
+        0,
+        TxKind::Call(net.portal),
+        U256::from(5_000),
+        input.into(),
+        300_000,
+    );
     let hash = ask(&l1.http, "eth_sendRawTransaction", json!([raw]));
-    let on_l1 = wait("the deposit on L1", Duration::from_secs(15), || receipt(&l1.http, &hash));
+    let on_l1 = wait("the deposit on L1", Duration::from_secs(15), || {
+        receipt(&l1.http, &hash)
+    });
     assert_eq!(on_l1["status"], "0x1", "{on_l1}");
 
     let balance = || ask(&replica.http, "eth_getBalance", json!([to, "latest"]));
-    wait("the deposit on L2", Duration::from_secs(60), || (balance() == json!("0x1388")).then_some(()));
+    wait("the deposit on L2", Duration::from_secs(60), || {
+        (balance() == json!("0x1388")).then_some(())
+    });
     // Its block is the first of its origin: sequence number 0, origin hash that of the L1 block.
     let mut at = head(&replica.http).unwrap();
     let deposit = loop {
-        let block = ask(&replica.http, "eth_getBlockByNumber", json!([format!("{at:#x}"), true]));
-        let txs = block["transactions"].as_array().expect("transactions").clone();
+        let block = ask(
+            &replica.http,
+            "eth_getBlockByNumber",
+            json!([format!("{at:#x}"), true]),
+        );
+        let txs = block["transactions"]
+            .as_array()
+            .expect("transactions")
+            .clone();
         if txs.len() > 1 {
             break txs;
         }
         at = at.checked_sub(1).expect("the deposit is in some block");
     };
     assert_eq!(deposit[1]["type"], "0x7e");
-    assert_eq!(deposit[1]["to"].as_str().unwrap().parse::<Address>().unwrap(), to);
+    assert_eq!(
+        deposit[1]["to"]
+            .as_str()
+            .unwrap()
+            .parse::<Address>()
+            .unwrap(),
+        to
+    );
     let attributes = hex::decode(deposit[0]["input"].as_str().unwrap()).unwrap();
     assert_eq!(attributes[12..20], [0; 8], "sequence number 0");
-    assert_eq!(hex::encode_prefixed(&attributes[100..132]), on_l1["blockHash"].as_str().unwrap());
+    assert_eq!(
+        hex::encode_prefixed(&attributes[100..132]),
+        on_l1["blockHash"].as_str().unwrap()
+    );
 }
 
 /// Runs a foreign command and returns what it printed.
 fn run(program: &Path, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().expect("the client starts");
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .expect("the client starts");
     assert!(
         output.status.success(),
         "{} {args:?}: {}{}",
@@ -131,21 +225,65 @@ fn cast_sends_deploys_and_calls_through_a_replica() {
     let key = net.accounts[2].key_hex();
     let to = "0x00000000000000000000000000000000000000aa";
 
-    let sent = run(&cast, &["send", "--json", "--rpc-url", &replica, "--private-key", &key, "--value", "1ether", to]);
+    let sent = run(
+        &cast,
+        &[
+            "send",
+            "--json",
+            "--rpc-url",
+            &replica,
+            "--private-key",
+            &key,
+            "--value",
+            "1ether",
+            to,
+        ],
+    );
     let sent: Value = serde_json::from_str(&sent).expect("cast prints a receipt");
     assert_eq!(sent["status"], "0x1");
-    assert_eq!(run(&cast, &["balance", "--rpc-url", &replica, to]), "1000000000000000000");
+    assert_eq!(
+        run(&cast, &["balance", "--rpc-url", &replica, to]),
+        "1000000000000000000"
+    );
 
-    let created =
-        run(&cast, &["send", "--json", "--rpc-url", &replica, "--private-key", &key, "--create", &format!("0x{COUNTER}")]);
+    let created = run(
+        &cast,
+        &[
+            "send",
+            "--json",
+            "--rpc-url",
+            &replica,
+            "--private-key",
+            &key,
+            "--create",
+            &format!("0x{COUNTER}"),
+        ],
+    );
     let created: Value = serde_json::from_str(&created).expect("cast prints a receipt");
     let contract = created["contractAddress"].as_str().expect("an address");
     let word = format!("0x{:064x}", 99);
-    let called = run(&cast, &["send", "--json", "--rpc-url", &replica, "--private-key", &key, contract, &word]);
-    assert_eq!(serde_json::from_str::<Value>(&called).expect("cast prints a receipt")["status"], "0x1");
+    let called = run(
+        &cast,
+        &[
+            "send",
+            "--json",
+            "--rpc-url",
+            &replica,
+            "--private-key",
+            &key,
+            contract,
+            &word,
+        ],
+    );
+    assert_eq!(
+        serde_json::from_str::<Value>(&called).expect("cast prints a receipt")["status"],
+        "0x1"
+    );
     assert_eq!(run(&cast, &["call", "--rpc-url", &replica, contract]), word);
     for node in net.role("sequencer").iter().chain(&net.replicas()) {
-        let there = wait("the receipt", Duration::from_secs(5), || receipt(&node.http, &created["transactionHash"]));
+        let there = wait("the receipt", Duration::from_secs(5), || {
+            receipt(&node.http, &created["transactionHash"])
+        });
         assert_eq!(there["blockHash"], created["blockHash"]);
     }
 }

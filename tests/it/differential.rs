@@ -33,12 +33,19 @@ struct Report {
 impl Report {
     fn note(&mut self, method: &str, params: &Value, differences: Vec<Difference>) {
         for difference in differences {
-            let seen = Seen { method, params, difference: &difference };
+            let seen = Seen {
+                method,
+                params,
+                difference: &difference,
+            };
             match KINDS.iter().find(|(_, explains)| explains(&seen)) {
                 Some((name, _)) => *self.explained.entry(name).or_default() += 1,
                 None => {
                     let first = || (0, params.to_string().chars().take(400).collect());
-                    self.unexplained.entry(format!("{method} {difference}")).or_insert_with(first).0 += 1;
+                    self.unexplained
+                        .entry(format!("{method} {difference}"))
+                        .or_insert_with(first)
+                        .0 += 1;
                 }
             }
         }
@@ -47,24 +54,38 @@ impl Report {
     fn lines(&self) -> String {
         let lines = self.unexplained.iter().take(100);
         lines
-            .map(|(line, (count, params))| format!("{count:5} {}   <- {params}\n", line.chars().take(2400).collect::<String>()))
+            .map(|(line, (count, params))| {
+                format!(
+                    "{count:5} {}   <- {params}\n",
+                    line.chars().take(2400).collect::<String>()
+                )
+            })
             .collect()
     }
 
     fn counts(&self) -> String {
-        self.explained.iter().map(|(name, count)| format!("{count:5} {name}\n")).collect()
+        self.explained
+            .iter()
+            .map(|(name, count)| format!("{count:5} {name}\n"))
+            .collect()
     }
 }
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is no number: {value}")))
+    std::env::var(name).map_or(default, |value| {
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {value}"))
+    })
 }
 
 #[test]
 fn answers_differ_from_anvils_only_as_explained() {
     let seed = setting("STARLING_SEED", SEED);
     let cases = setting("STARLING_DIFFERENTIAL_CASES", CASES);
-    let Some(mut pair) = Pair::start(&contracts::alloc(&authorities())) else { return };
+    let Some(mut pair) = Pair::start(&contracts::alloc(&authorities())) else {
+        return;
+    };
     let mut generator = Generator::new(seed, pair.chain_id);
     let mut answers = Answers::default();
     let mut report = Report::default();
@@ -72,7 +93,11 @@ fn answers_differ_from_anvils_only_as_explained() {
     while done < cases {
         let mut block = Vec::new();
         for n in 0..16 {
-            let case = if n % 4 == 3 { generator.refused() } else { generator.transaction() };
+            let case = if n % 4 == 3 {
+                generator.refused()
+            } else {
+                generator.transaction()
+            };
             let (raw, wanted) = match case {
                 Case::Send(raw) => (raw.to_string(), Some(raw)),
                 Case::Refused(raw) => (raw, None),
@@ -88,29 +113,58 @@ fn answers_differ_from_anvils_only_as_explained() {
         }
         pair.mine(&block);
         for _ in 0..40 {
-            let Case::Ask(method, params) = generator.question(&pair.blocks) else { continue };
+            let Case::Ask(method, params) = generator.question(&pair.blocks) else {
+                continue;
+            };
             let [for_us, for_them] = answers.translate(&pair.blocks, &params);
-            let (ours, theirs) = (call(&pair.ours, method, for_us), call(&pair.theirs, method, for_them));
+            let (ours, theirs) = (
+                call(&pair.ours, method, for_us),
+                call(&pair.theirs, method, for_them),
+            );
             let found = answers.compare(&pair.blocks, method, &params, ours, theirs);
             report.note(method, &answers.describe(&params), found);
             done += 1;
         }
     }
-    println!("{done} cases of seed {seed}, with differences:\n{}", report.counts());
-    assert!(report.unexplained.is_empty(), "not in docs/differences.md, seed {seed}:\n{}", report.lines());
+    println!(
+        "{done} cases of seed {seed}, with differences:\n{}",
+        report.counts()
+    );
+    assert!(
+        report.unexplained.is_empty(),
+        "not in docs/differences.md, seed {seed}:\n{}",
+        report.lines()
+    );
     if (seed, cases) == (SEED, CASES) {
-        let never: Vec<_> = KINDS.iter().map(|(name, _)| name).filter(|name| !report.explained.contains_key(*name)).collect();
-        assert!(never.is_empty(), "no longer so, remove it from docs/differences.md: {never:?}");
+        let never: Vec<_> = KINDS
+            .iter()
+            .map(|(name, _)| name)
+            .filter(|name| !report.explained.contains_key(*name))
+            .collect();
+        assert!(
+            never.is_empty(),
+            "no longer so, remove it from docs/differences.md: {never:?}"
+        );
     }
 }
 
 #[test]
 fn every_kind_of_difference_is_documented() {
     let document = include_str!("../../docs/differences.md");
-    let rows = document.lines().filter(|line| line.starts_with("| ")).skip(1);
-    let documented: Vec<&str> = rows.filter_map(|row| row.split('|').nth(1)).map(str::trim).collect();
+    let rows = document
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip(1);
+    let documented: Vec<&str> = rows
+        .filter_map(|row| row.split('|').nth(1))
+        .map(str::trim)
+        .collect();
     for (name, _) in KINDS {
-        assert_eq!(documented.iter().filter(|row| *row == name).count(), 1, "{name}");
+        assert_eq!(
+            documented.iter().filter(|row| *row == name).count(),
+            1,
+            "{name}"
+        );
     }
     assert_eq!(documented.len(), KINDS.len(), "{documented:?}");
 }

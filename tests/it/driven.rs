@@ -28,10 +28,29 @@ impl World {
         let (source, core) = (Store::new(&genesis), Store::new(&genesis));
         source.extend_to(blocks).await;
         let keypair = Keypair::generate_secp256k1;
-        let peer = Swarm::start(&source.chain, Arc::new(source.chain.clone()), keypair(), Scoring::Light, &[]).await;
-        let swarm = Swarm::start(&core.chain, Arc::new(core.chain.clone()), keypair(), Scoring::Light, &[&peer]).await;
+        let peer = Swarm::start(
+            &source.chain,
+            Arc::new(source.chain.clone()),
+            keypair(),
+            Scoring::Light,
+            &[],
+        )
+        .await;
+        let swarm = Swarm::start(
+            &core.chain,
+            Arc::new(core.chain.clone()),
+            keypair(),
+            Scoring::Light,
+            &[&peer],
+        )
+        .await;
         swarm.reports("greeted", |sync| sync.peers == 1).await;
-        Self { source, peer, core, swarm }
+        Self {
+            source,
+            peer,
+            core,
+            swarm,
+        }
     }
 
     /// The next block, gossiped.
@@ -43,20 +62,30 @@ impl World {
 
     async fn gossip_and_execute(&self) -> Arc<Payload> {
         let block = self.gossip().await;
-        self.until("it is executed", || self.core.chain.knows(block.hash)).await;
+        self.until("it is executed", || self.core.chain.knows(block.hash))
+            .await;
         block
     }
 
     async fn until(&self, what: &str, done: impl Fn() -> bool) {
         let start = Instant::now();
         while !done() {
-            assert!(start.elapsed() < LIMIT, "not in {LIMIT:?}: {what}; the head is {}", self.head());
+            assert!(
+                start.elapsed() < LIMIT,
+                "not in {LIMIT:?}: {what}; the head is {}",
+                self.head()
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     fn hash(&self, number: u64) -> B256 {
-        self.source.chain.view().hash_of(number).expect("a read").expect("a block")
+        self.source
+            .chain
+            .view()
+            .hash_of(number)
+            .expect("a read")
+            .expect("a block")
     }
 
     fn head(&self) -> u64 {
@@ -64,12 +93,25 @@ impl World {
     }
 
     async fn new_payload(&self, block: &Arc<Payload>) -> PayloadStatus {
-        self.swarm.engine.new_payload(block.clone()).await.expect("the chain runs")
+        self.swarm
+            .engine
+            .new_payload(block.clone())
+            .await
+            .expect("the chain runs")
     }
 
     async fn choose(&self, head: B256, safe: B256) -> PayloadStatus {
-        let state = ForkchoiceState { head_block_hash: head, safe_block_hash: safe, finalized_block_hash: safe };
-        self.swarm.engine.forkchoice(state, None, 3).await.expect("the chain runs").0
+        let state = ForkchoiceState {
+            head_block_hash: head,
+            safe_block_hash: safe,
+            finalized_block_hash: safe,
+        };
+        self.swarm
+            .engine
+            .forkchoice(state, None, 3)
+            .await
+            .expect("the chain runs")
+            .0
     }
 
     async fn make_head(&self, number: u64) {
@@ -124,12 +166,20 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
         driver.on_forkchoice(Instant::now());
         true
     });
-    world.until("the rollup node counts as silent", || !world.core.chain.driver().borrow().drives()).await;
+    world
+        .until("the rollup node counts as silent", || {
+            !world.core.chain.driver().borrow().drives()
+        })
+        .await;
     world.source.extend_to(last + 10).await;
     // The change is reported to the swarm a moment later.
     let start = Instant::now();
     while world.head() < world.source.chain.view().head().number {
-        assert!(start.elapsed() < LIMIT, "the head stays at {}", world.head());
+        assert!(
+            start.elapsed() < LIMIT,
+            "the head stays at {}",
+            world.head()
+        );
         world.gossip().await;
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
@@ -147,7 +197,12 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings() {
     let world = World::new(300).await;
-    let syncing = |status: &PayloadStatus| matches!(status.status, PayloadStatusEnum::Syncing | PayloadStatusEnum::Accepted);
+    let syncing = |status: &PayloadStatus| {
+        matches!(
+            status.status,
+            PayloadStatusEnum::Syncing | PayloadStatusEnum::Accepted
+        )
+    };
     // As op-node does it: each new block is sent and named; what is not VALID is to be tried with the next.
     let (mut named, mut rounds) = (world.source.extend().await, 0);
     loop {
@@ -160,7 +215,11 @@ async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings
         assert!(syncing(&sent), "{sent:?}");
         assert!(chosen.is_valid() || syncing(&chosen), "{chosen:?}");
         rounds += 1;
-        assert!(rounds < 600, "it is never reached: the head is {}", world.head());
+        assert!(
+            rounds < 600,
+            "it is never reached: the head is {}",
+            world.head()
+        );
         tokio::time::sleep(Duration::from_millis(300)).await;
         named = world.source.extend().await;
     }
@@ -168,13 +227,19 @@ async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings
     // Then the block is safe and finalized.
     assert!(world.choose(named.hash, named.hash).await.is_valid());
     let heads = *world.core.chain.heads().borrow();
-    assert_eq!((heads.safe, heads.finalized), (Some(named.id()), Some(named.id())));
+    assert_eq!(
+        (heads.safe, heads.finalized),
+        (Some(named.id()), Some(named.id()))
+    );
 
     // One call for a gap is enough, long or short.
     for missing in [40, 3] {
         world.source.extend_to(world.head() + missing).await;
         let tip = world.source.extend().await;
-        assert!(syncing(&world.new_payload(&tip).await) && syncing(&world.choose(tip.hash, B256::ZERO).await));
+        assert!(
+            syncing(&world.new_payload(&tip).await)
+                && syncing(&world.choose(tip.hash, B256::ZERO).await)
+        );
         world.core.reaches(tip.number(), LIMIT).await;
         assert_eq!(world.core.chain.view().head(), tip.id());
     }

@@ -29,7 +29,9 @@ fn genesis() -> Value {
         "londonBlock": 0,
         "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
     });
-    for fork in ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian"] {
+    for fork in [
+        "regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian",
+    ] {
         config[format!("{fork}Time")] = 0.into();
     }
     json!({
@@ -44,7 +46,10 @@ fn genesis() -> Value {
 }
 
 fn seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
 }
 
 /// A core alone, and a rollup node's connection to it.
@@ -61,7 +66,10 @@ fn read_answer(connection: &mut BufReader<TcpStream>) -> (u16, String) {
     let (mut line, mut status, mut length) = (String::new(), 0, 0);
     loop {
         line.clear();
-        assert!(connection.read_line(&mut line).expect("an answer") > 0, "the connection ended");
+        assert!(
+            connection.read_line(&mut line).expect("an answer") > 0,
+            "the connection ended"
+        );
         let text = line.trim().to_ascii_lowercase();
         if let Some(rest) = text.strip_prefix("http/1.1 ") {
             status = rest[..3].parse().unwrap();
@@ -93,24 +101,43 @@ impl Core {
         let (datadir, genesis_path) = (dir.path().join("data"), dir.path().join("genesis.json"));
         std::fs::write(&genesis_path, genesis().to_string()).unwrap();
         let datadir_arg = format!("--datadir={}", datadir.display());
-        let init = starling().arg("init").arg(&datadir_arg).arg(&genesis_path).output().unwrap();
-        assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
+        let init = starling()
+            .arg("init")
+            .arg(&datadir_arg)
+            .arg(&genesis_path)
+            .output()
+            .unwrap();
+        assert!(
+            init.status.success(),
+            "{}",
+            String::from_utf8_lossy(&init.stderr)
+        );
         let log_path = dir.path().join("log");
         let args = [&[datadir_arg.as_str(), "--authrpc.port=0"], options].concat();
         let (process, address) = execution(&args, &log_path);
         let secret = JwtSecret::load_or_create(&datadir.join("geth/jwtsecret")).unwrap();
         let connection = connect(&address);
-        Self { _process: process, address, secret, connection, dir }
+        Self {
+            _process: process,
+            address,
+            secret,
+            connection,
+            dir,
+        }
     }
 
     fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        let body =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
         let head = format!(
             "POST / HTTP/1.1\r\nhost: localhost\r\nauthorization: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             self.secret.authorization(seconds()),
             body.len()
         );
-        self.connection.get_mut().write_all((head + &body).as_bytes()).unwrap();
+        self.connection
+            .get_mut()
+            .write_all((head + &body).as_bytes())
+            .unwrap();
         let (status, text) = read_answer(&mut self.connection);
         assert_eq!(status, 200, "{text}");
         let mut answer: Value = serde_json::from_str(&text).unwrap();
@@ -121,7 +148,8 @@ impl Core {
     }
 
     fn ask(&mut self, method: &str, params: Value) -> Value {
-        self.call(method, params.clone()).unwrap_or_else(|error| panic!("{method}{params}: {error}"))
+        self.call(method, params.clone())
+            .unwrap_or_else(|error| panic!("{method}{params}: {error}"))
     }
 
     fn log(&self) -> String {
@@ -129,7 +157,11 @@ impl Core {
     }
 
     fn latest(&mut self) -> B256 {
-        self.block("latest")["hash"].as_str().unwrap().parse().unwrap()
+        self.block("latest")["hash"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     fn block(&mut self, number: &str) -> Value {
@@ -142,7 +174,12 @@ impl Core {
 
     fn genesis(&mut self) -> Made {
         let hash = self.block("0x0")["hash"].as_str().unwrap().parse().unwrap();
-        Made { payload: Value::Null, hash, number: 0, time: GENESIS_TIME }
+        Made {
+            payload: Value::Null,
+            hash,
+            number: 0,
+            time: GENESIS_TIME,
+        }
     }
 
     /// The status of a fork choice without attributes.
@@ -155,7 +192,10 @@ impl Core {
 
     fn make_head(&mut self, made: &Made) {
         let status = self.forkchoice(made.hash);
-        assert_eq!(status, json!({ "status": "VALID", "latestValidHash": made.hash, "validationError": null }));
+        assert_eq!(
+            status,
+            json!({ "status": "VALID", "latestValidHash": made.hash, "validationError": null })
+        );
     }
 
     fn insert(&mut self, payload: &Value) -> Value {
@@ -165,7 +205,10 @@ impl Core {
     /// What a sequencer does: build on a block, and give what was built back to the core. The head is `on`.
     fn build(&mut self, on: &Made, salt: u64) -> Made {
         let state = json!({ "headBlockHash": on.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
-        let begun = self.ask("engine_forkchoiceUpdatedV3", json!([state, attributes(on, salt)]));
+        let begun = self.ask(
+            "engine_forkchoiceUpdatedV3",
+            json!([state, attributes(on, salt)]),
+        );
         assert_eq!(begun["payloadStatus"]["status"], "VALID", "{begun}");
         let envelope = self.ask("engine_getPayloadV4", json!([begun["payloadId"]]));
         let payload = envelope["executionPayload"].clone();
@@ -194,8 +237,15 @@ impl Core {
 pub fn execution(args: &[&str], log_path: &Path) -> (Running, String) {
     let log = std::fs::File::create(log_path).unwrap();
     let mut command: Command = starling();
-    command.arg("execution").args(args).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-    let mut process = Running { child: command.spawn().unwrap() };
+    command
+        .arg("execution")
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log);
+    let mut process = Running {
+        child: command.spawn().unwrap(),
+    };
     let address = wait("the Engine API", DEADLINE, || {
         let log = std::fs::read_to_string(log_path).unwrap_or_default();
         if let Ok(Some(status)) = process.child.try_wait() {
@@ -219,7 +269,9 @@ struct Made {
 
 /// Who gets one wei in the block at this height of the branch of this salt.
 fn depositor(height: u64, salt: u64) -> Address {
-    Address::from_word(keccak256([height.to_be_bytes(), salt.to_be_bytes()].concat()))
+    Address::from_word(keccak256(
+        [height.to_be_bytes(), salt.to_be_bytes()].concat(),
+    ))
 }
 
 fn attributes(on: &Made, salt: u64) -> Value {
@@ -250,10 +302,12 @@ fn attributes(on: &Made, salt: u64) -> Value {
 /// A payload with something else in its header or its body, its hash made right.
 fn changed(payload: &Value, change: impl FnOnce(&mut Payload)) -> Value {
     let v4: OpExecutionPayloadV4 = serde_json::from_value(payload.clone()).unwrap();
-    let wire = WirePayload::from_execution_payload(OpExecutionPayload::V4(v4), Some(B256::ZERO)).unwrap();
+    let wire =
+        WirePayload::from_execution_payload(OpExecutionPayload::V4(v4), Some(B256::ZERO)).unwrap();
     let mut payload = wire.into_payload().unwrap();
     change(&mut payload);
-    payload.header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&payload.transactions);
+    payload.header.transactions_root =
+        alloy_trie::root::ordered_trie_root_encoded(&payload.transactions);
     let payload = Payload::sealed(payload.header, payload.transactions);
     serde_json::to_value(payload.to_execution_payload(PayloadVersion::V4)).unwrap()
 }
@@ -272,13 +326,28 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     // Building on an ancestor of the head is how a rollup node replaces its own unsafe blocks.
     let theirs = core.extend(&fork, 4, 1);
     let told = core.ask("eth_getFilterChanges", json!([filter]));
-    let told: Vec<_> = told.as_array().unwrap().iter().map(|log| (number(&log["blockNumber"]), log["removed"] == true)).collect();
+    let told: Vec<_> = told
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|log| (number(&log["blockNumber"]), log["removed"] == true))
+        .collect();
     let (gone, come): (Vec<_>, Vec<_>) = told.iter().partition(|(_, removed)| *removed);
-    assert_eq!(gone.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [10, 9, 8, 7, 6]);
-    assert_eq!(come.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [6, 7, 8, 9]);
+    assert_eq!(
+        gone.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+        [10, 9, 8, 7, 6]
+    );
+    assert_eq!(
+        come.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+        [6, 7, 8, 9]
+    );
 
     for round in 0..1000 {
-        let (tip, other) = if round % 2 == 0 { (&ours[4], 1) } else { (&theirs[3], 0) };
+        let (tip, other) = if round % 2 == 0 {
+            (&ours[4], 1)
+        } else {
+            (&theirs[3], 0)
+        };
         core.make_head(tip);
         if round % 100 < 2 {
             assert_eq!(core.latest(), tip.hash);
@@ -298,7 +367,13 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     let long = core.extend(&fork, 520, 2);
     let base = &long[19];
     core.make_head(base);
-    assert_eq!((core.latest(), number(&core.ask("eth_blockNumber", json!([])))), (base.hash, base.number));
+    assert_eq!(
+        (
+            core.latest(),
+            number(&core.ask("eth_blockNumber", json!([])))
+        ),
+        (base.hash, base.number)
+    );
     assert_eq!(core.balance(depositor(long[20].number, 2)), "0x0");
     let on = core.extend(base, 10, 3);
     core.make_head(&long[519]);
@@ -317,19 +392,31 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     for height in heights {
         assert_eq!(core.block(&height), fresh.block(&height));
     }
-    for (height, salt) in (1..560).flat_map(|height| (0..4).map(move |salt| (height, salt))).step_by(7) {
+    for (height, salt) in (1..560)
+        .flat_map(|height| (0..4).map(move |salt| (height, salt)))
+        .step_by(7)
+    {
         let of = depositor(height, salt);
-        assert_eq!(core.balance(of), fresh.balance(of), "block {height} of branch {salt}");
+        assert_eq!(
+            core.balance(of),
+            fresh.balance(of),
+            "block {height} of branch {salt}"
+        );
     }
     let proof = json!([LOGGER, [], "latest"]);
-    assert_eq!(core.ask("eth_getProof", proof.clone()), fresh.ask("eth_getProof", proof));
+    assert_eq!(
+        core.ask("eth_getProof", proof.clone()),
+        fresh.ask("eth_getProof", proof)
+    );
 }
 
 #[test]
 fn old_states_are_kept_as_far_as_the_options_say() {
-    for (options, oldest) in
-        [(&["--history.state=10"][..], 20), (&["--history.state=10", "--gcmode=archive"], 0), (&["--history.state=0"], 0)]
-    {
+    for (options, oldest) in [
+        (&["--history.state=10"][..], 20),
+        (&["--history.state=10", "--gcmode=archive"], 0),
+        (&["--history.state=0"], 0),
+    ] {
         let mut core = Core::start_with(options);
         let genesis = core.genesis();
         let made = core.extend(&genesis, 30, 0);
@@ -340,10 +427,19 @@ fn old_states_are_kept_as_far_as_the_options_say() {
         for block in [0, 2, 19, 20, 28] {
             let params = json!([depositor(block.max(1), 0), format!("{block:#x}")]);
             match core.call("eth_getBalance", params) {
-                Ok(balance) => assert_eq!((balance, block >= oldest), (json!(if block > 0 { "0x1" } else { "0x0" }), true)),
+                Ok(balance) => assert_eq!(
+                    (balance, block >= oldest),
+                    (json!(if block > 0 { "0x1" } else { "0x0" }), true)
+                ),
                 Err(error) => {
-                    let said = format!("state at block #{block} is pruned, the oldest state is at block #{oldest}");
-                    assert_eq!((&error["message"], block < oldest), (&json!(said), true), "{options:?}");
+                    let said = format!(
+                        "state at block #{block} is pruned, the oldest state is at block #{oldest}"
+                    );
+                    assert_eq!(
+                        (&error["message"], block < oldest),
+                        (&json!(said), true),
+                        "{options:?}"
+                    );
                 }
             }
         }
@@ -356,10 +452,18 @@ fn a_core_says_what_it_imports_and_what_it_waits_for() {
     let says = |core: &Core, words: &[&str]| {
         wait(words[0], DEADLINE, || {
             let log = core.log();
-            log.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
+            log.lines()
+                .any(|line| words.iter().all(|word| line.contains(word)))
+                .then_some(())
         });
     };
-    says(&core, &["waiting for blocks", "the rollup node has sent no newer block"]);
+    says(
+        &core,
+        &[
+            "waiting for blocks",
+            "the rollup node has sent no newer block",
+        ],
+    );
     // A connection that was silent for so long is closed.
     core.connection = connect(&core.address);
     let genesis = core.genesis();

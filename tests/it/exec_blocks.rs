@@ -47,7 +47,10 @@ const CELO_BASE_FEE_FLOOR: u64 = 25_000_000_000;
 /// The files of a folder; `None`, recorded as a skip, where the fixtures are absent.
 fn files(folder: &str) -> Option<Vec<PathBuf>> {
     let folder = starling_testkit::fixture(&format!("exec-blocks/{folder}"))?;
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     files.sort();
     Some(files)
 }
@@ -67,18 +70,33 @@ impl Fixture {
         let mut json: Value = serde_json::from_slice(&json).unwrap();
         // Files of another program: of its configuration only what execution needs is read.
         let rollup = &json["rollup_config"];
-        let times = Fork::ALL.into_iter().map(|fork| (fork, rollup[format!("{}_time", fork.name())].as_u64()));
+        let times = Fork::ALL
+            .into_iter()
+            .map(|fork| (fork, rollup[format!("{}_time", fork.name())].as_u64()));
         // A chain that begins after Regolith need not name it.
-        let forks = ForkSchedule::from_times(times.filter(|(_, time)| time.is_some())).with(Fork::Regolith, Some(0));
+        let forks = ForkSchedule::from_times(times.filter(|(_, time)| time.is_some()))
+            .with(Fork::Regolith, Some(0));
         // The older files write the same constants in another form.
-        let constant = |name: &str, (params, field): (&str, &str)| match &rollup["chain_op_config"][name] {
-            Value::Null => serde_json::from_value::<U256>(rollup[params][field].clone()).unwrap().to(),
-            value => value.as_u64().unwrap(),
-        };
+        let constant =
+            |name: &str, (params, field): (&str, &str)| match &rollup["chain_op_config"][name] {
+                Value::Null => serde_json::from_value::<U256>(rollup[params][field].clone())
+                    .unwrap()
+                    .to(),
+                value => value.as_u64().unwrap(),
+            };
         let eip1559 = Eip1559Constants {
-            elasticity: constant("eip1559Elasticity", ("base_fee_params", "elasticity_multiplier")),
-            denominator: constant("eip1559Denominator", ("base_fee_params", "max_change_denominator")),
-            denominator_canyon: constant("eip1559DenominatorCanyon", ("canyon_base_fee_params", "max_change_denominator")),
+            elasticity: constant(
+                "eip1559Elasticity",
+                ("base_fee_params", "elasticity_multiplier"),
+            ),
+            denominator: constant(
+                "eip1559Denominator",
+                ("base_fee_params", "max_change_denominator"),
+            ),
+            denominator_canyon: constant(
+                "eip1559DenominatorCanyon",
+                ("canyon_base_fee_params", "max_change_denominator"),
+            ),
         };
         let spec = ChainSpec {
             // Celo's files name the chain instead.
@@ -91,7 +109,9 @@ impl Fixture {
         // The files leave out the empty list that every block since Canyon has.
         attributes["withdrawals"] = Value::Array(Vec::new());
         let preimages = json["witness"].as_object().unwrap().values();
-        let preimages = preimages.map(|bytes| hex::decode(bytes.as_str().unwrap()).unwrap().into()).collect();
+        let preimages = preimages
+            .map(|bytes| hex::decode(bytes.as_str().unwrap()).unwrap().into())
+            .collect();
         Self {
             spec: Arc::new(spec),
             parent: serde_json::from_value(json["parent_header"].take()).unwrap(),
@@ -103,11 +123,18 @@ impl Fixture {
 
     fn state(&self) -> ParentState {
         let witness = Witness::new(self.preimages.iter().cloned());
-        WitnessState { witness, header: self.parent.clone() }.into()
+        WitnessState {
+            witness,
+            header: self.parent.clone(),
+        }
+        .into()
     }
 
     fn build(&self) -> Result<ExecutedBlock, BuildError> {
-        Ok(BlockBuilder::start(self.spec.clone(), self.state(), self.attributes.clone())?.finish()?)
+        Ok(
+            BlockBuilder::start(self.spec.clone(), self.state(), self.attributes.clone())?
+                .finish()?,
+        )
     }
 
     fn validate(&self, payload: &Payload) -> Result<ExecutedBlock, ValidateError> {
@@ -117,12 +144,22 @@ impl Fixture {
 
 #[test]
 fn op_sepolia_blocks_have_their_hashes() {
-    let Some(files) = files("op-sepolia") else { return };
+    let Some(files) = files("op-sepolia") else {
+        return;
+    };
     assert_eq!(files.len(), 10);
     for path in files {
         let fixture = Fixture::read(&path);
-        let built = fixture.build().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert_eq!(built.payload.hash, fixture.expected, "{}: {:#?}", path.display(), built.payload.header);
+        let built = fixture
+            .build()
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(
+            built.payload.hash,
+            fixture.expected,
+            "{}: {:#?}",
+            path.display(),
+            built.payload.header
+        );
         let judged = fixture.validate(&built.payload).unwrap();
         assert_eq!(judged.payload.hash, fixture.expected);
         assert_eq!(judged.receipts, built.receipts);
@@ -132,7 +169,9 @@ fn op_sepolia_blocks_have_their_hashes() {
 
 #[test]
 fn a_flipped_transaction_byte_is_noticed() {
-    let Some(files) = files("op-sepolia") else { return };
+    let Some(files) = files("op-sepolia") else {
+        return;
+    };
     let mut fixture = Fixture::read(&files[0]);
     let good = fixture.build().unwrap().payload;
     for index in 0..good.transactions.len() {
@@ -160,7 +199,9 @@ fn a_flipped_transaction_byte_is_noticed() {
 
 #[test]
 fn a_changed_balance_is_noticed() {
-    let Some(files) = files("op-sepolia") else { return };
+    let Some(files) = files("op-sepolia") else {
+        return;
+    };
     let mut fixture = Fixture::read(&files[0]);
     let good = fixture.build().unwrap();
     let (state_root, changed) = richer(&fixture, good.senders[1]);
@@ -176,13 +217,17 @@ fn a_changed_balance_is_noticed() {
 /// The witness with one wei more at an account, and its root: every node on the way is replaced.
 fn richer(fixture: &Fixture, address: alloy_primitives::Address) -> (B256, Vec<Bytes>) {
     let account = |rlp: &[u8]| -> Option<TrieAccount> {
-        let list = Vec::<Bytes>::decode(&mut &*rlp).ok().filter(|list| list.len() == 2)?;
+        let list = Vec::<Bytes>::decode(&mut &*rlp)
+            .ok()
+            .filter(|list| list.len() == 2)?;
         TrieAccount::decode(&mut list[1].as_ref()).ok()
     };
     let known = fixture.state().account(address).unwrap().unwrap();
     let mut preimages = fixture.preimages.clone();
     let leaf = preimages.iter().position(|rlp| {
-        account(rlp).is_some_and(|a| (a.nonce, a.balance, a.storage_root) == (known.nonce, known.balance, known.storage_root))
+        account(rlp).is_some_and(|a| {
+            (a.nonce, a.balance, a.storage_root) == (known.nonce, known.balance, known.storage_root)
+        })
     });
     let mut at = leaf.unwrap();
     let mut list = Vec::<Bytes>::decode(&mut preimages[at].as_ref()).unwrap();
@@ -197,8 +242,14 @@ fn richer(fixture: &Fixture, address: alloy_primitives::Address) -> (B256, Vec<B
         if old == fixture.parent.state_root {
             return (new, preimages);
         }
-        at = preimages.iter().position(|rlp| rlp.windows(32).any(|window| window == old.as_slice())).unwrap();
-        let start = preimages[at].windows(32).position(|window| window == old.as_slice()).unwrap();
+        at = preimages
+            .iter()
+            .position(|rlp| rlp.windows(32).any(|window| window == old.as_slice()))
+            .unwrap();
+        let start = preimages[at]
+            .windows(32)
+            .position(|window| window == old.as_slice())
+            .unwrap();
         node = preimages[at].to_vec();
         node[start..start + 32].copy_from_slice(new.as_slice());
     }
@@ -206,7 +257,9 @@ fn richer(fixture: &Fixture, address: alloy_primitives::Address) -> (B256, Vec<B
 
 #[test]
 fn celo_sepolia_blocks_of_deposits_have_their_hashes() {
-    let Some(files) = files("celo-sepolia") else { return };
+    let Some(files) = files("celo-sepolia") else {
+        return;
+    };
     for path in files {
         let fixture = Fixture::read(&path);
         let built = fixture.build().unwrap();
@@ -216,13 +269,20 @@ fn celo_sepolia_blocks_of_deposits_have_their_hashes() {
         if header.base_fee_per_gas < Some(CELO_BASE_FEE_FLOOR) && header.extra_data.len() == 9 {
             header.base_fee_per_gas = Some(CELO_BASE_FEE_FLOOR);
         }
-        assert_eq!(header.hash_slow(), fixture.expected, "{}: {header:#?}", path.display());
+        assert_eq!(
+            header.hash_slow(),
+            fixture.expected,
+            "{}: {header:#?}",
+            path.display()
+        );
     }
 }
 
 #[test]
 fn op_mainnet_headers_hash_and_carry_jovian_parameters() {
-    let Some(files) = files("op-mainnet-headers") else { return };
+    let Some(files) = files("op-mainnet-headers") else {
+        return;
+    };
     let read = |name: &str| -> Value {
         let path = files.iter().find(|path| path.ends_with(name)).unwrap();
         serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
@@ -230,12 +290,21 @@ fn op_mainnet_headers_hash_and_carry_jovian_parameters() {
     let bytes = |hex: &Value| -> Bytes { hex::decode(hex.as_str().unwrap()).unwrap().into() };
     let header = |rlp: &Value| Header::decode(&mut bytes(rlp).as_ref()).unwrap();
     let bedrock = read("bedrock-105235063.json");
-    assert_eq!(header(&bedrock["rlp"]).hash_slow().to_string(), bedrock["hash"].as_str().unwrap());
+    assert_eq!(
+        header(&bedrock["rlp"]).hash_slow().to_string(),
+        bedrock["hash"].as_str().unwrap()
+    );
 
     let proof = read("eip2935_header_by_number.json");
     let step = &proof["steps"][0];
-    let (head, target) = (header(&proof["safe_head_header_rlp"]), header(&step["resolved_block_header_rlp"]));
-    assert_eq!(target.hash_slow().to_string(), proof["target_block_hash"].as_str().unwrap());
+    let (head, target) = (
+        header(&proof["safe_head_header_rlp"]),
+        header(&step["resolved_block_header_rlp"]),
+    );
+    assert_eq!(
+        target.hash_slow().to_string(),
+        proof["target_block_hash"].as_str().unwrap()
+    );
     for header in [&head, &target] {
         let spec = spec_of_jovian();
         let extra = ExtraData::decode(&header.extra_data, &spec.at(header.timestamp)).unwrap();
@@ -247,24 +316,49 @@ fn op_mainnet_headers_hash_and_carry_jovian_parameters() {
         assert_eq!(again, header.extra_data);
     }
     // The history contract holds the target's hash: the proof reads like any state.
-    let nodes =
-        ["account_proof", "storage_proof"].map(|name| step[name].as_array().unwrap().iter().map(bytes).collect::<Vec<_>>());
+    let nodes = ["account_proof", "storage_proof"].map(|name| {
+        step[name]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(bytes)
+            .collect::<Vec<_>>()
+    });
     let witness = Witness::new(nodes.concat());
     let slot = U256::from(target.number % 8191);
-    let stored = witness.storage(head.state_root, HISTORY_STORAGE_ADDRESS, slot).unwrap();
+    let stored = witness
+        .storage(head.state_root, HISTORY_STORAGE_ADDRESS, slot)
+        .unwrap();
     assert_eq!(B256::from(stored), target.hash_slow());
 }
 
 fn spec_of_jovian() -> ChainSpec {
-    let eip1559 = Eip1559Constants { elasticity: 6, denominator: 50, denominator_canyon: 250 };
-    let rules = Rules::Optimism { forks: ForkSchedule::from_genesis(Fork::Jovian), eip1559 };
-    ChainSpec { chain_id: 10, genesis_hash: B256::ZERO, genesis_time: 0, rules }
+    let eip1559 = Eip1559Constants {
+        elasticity: 6,
+        denominator: 50,
+        denominator_canyon: 250,
+    };
+    let rules = Rules::Optimism {
+        forks: ForkSchedule::from_genesis(Fork::Jovian),
+        eip1559,
+    };
+    ChainSpec {
+        chain_id: 10,
+        genesis_hash: B256::ZERO,
+        genesis_time: 0,
+        rules,
+    }
 }
 
 #[test]
 fn a_t8n_transaction_has_its_receipt() {
-    let Some(files) = files("op-test-vectors-t8n") else { return };
-    for path in files.iter().filter(|path| path.ends_with("GovernanceTokenPrecompile.json")) {
+    let Some(files) = files("op-test-vectors-t8n") else {
+        return;
+    };
+    for path in files
+        .iter()
+        .filter(|path| path.ends_with("GovernanceTokenPrecompile.json"))
+    {
         let vector: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         let genesis = serde_json::json!({
             "config": {
@@ -276,13 +370,28 @@ fn a_t8n_transaction_has_its_receipt() {
         });
         let genesis = genesis::parse(&genesis.to_string()).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let identity = Identity { chain_id: 10, genesis_hash: genesis.spec.genesis_hash };
-        let store = Store::create(dir.path(), 1 << 20, identity, &genesis.payload(), &genesis.overlay).unwrap();
-        let state = Arc::new(View::new(store.snapshot().unwrap(), Vec::new(), None, None).unwrap()).state();
+        let identity = Identity {
+            chain_id: 10,
+            genesis_hash: genesis.spec.genesis_hash,
+        };
+        let store = Store::create(
+            dir.path(),
+            1 << 20,
+            identity,
+            &genesis.payload(),
+            &genesis.overlay,
+        )
+        .unwrap();
+        let state =
+            Arc::new(View::new(store.snapshot().unwrap(), Vec::new(), None, None).unwrap()).state();
         let env = &vector["env"];
         let header = Header {
-            number: serde_json::from_value::<U256>(env["currentNumber"].clone()).unwrap().to(),
-            timestamp: serde_json::from_value::<U256>(env["currentTimestamp"].clone()).unwrap().to(),
+            number: serde_json::from_value::<U256>(env["currentNumber"].clone())
+                .unwrap()
+                .to(),
+            timestamp: serde_json::from_value::<U256>(env["currentTimestamp"].clone())
+                .unwrap()
+                .to(),
             gas_limit: genesis.header.gas_limit,
             base_fee_per_gas: Some(0),
             ..Default::default()
@@ -293,10 +402,18 @@ fn a_t8n_transaction_has_its_receipt() {
             tx["type"] = "0x2".into();
             let tx: OpTxEnvelope = serde_json::from_value(tx).unwrap();
             let raw = Bytes::from(tx.encoded_2718());
-            execution.transact(&recover(index, &raw).unwrap(), &raw).unwrap();
+            execution
+                .transact(&recover(index, &raw).unwrap(), &raw)
+                .unwrap();
         }
         let execution = execution.finish();
         let root: B256 = serde_json::from_value(vector["result"]["receiptRoot"].clone()).unwrap();
-        assert_eq!(receipts_root(&execution.receipts, Some(Fork::Fjord)), root, "{}: {:?}", path.display(), execution.receipts);
+        assert_eq!(
+            receipts_root(&execution.receipts, Some(Fork::Fjord)),
+            root,
+            "{}: {:?}",
+            path.display(),
+            execution.receipts
+        );
     }
 }

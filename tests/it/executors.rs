@@ -29,7 +29,11 @@ const BLOCKS: u64 = 12;
 const SEED: u64 = 1;
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is no number: {value}")))
+    std::env::var(name).map_or(default, |value| {
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {value}"))
+    })
 }
 
 /// A block that both clients have executed.
@@ -77,11 +81,19 @@ fn equal(what: &str, ours: &Value, theirs: &Value) -> Result<(), String> {
         match (a, b) {
             (Value::Object(x), Value::Object(y)) => {
                 for key in x.keys().chain(y.keys().filter(|key| !x.contains_key(*key))) {
-                    walk(&format!("{place}.{key}"), a.get(key).unwrap_or(&Value::Null), b.get(key).unwrap_or(&Value::Null), out);
+                    walk(
+                        &format!("{place}.{key}"),
+                        a.get(key).unwrap_or(&Value::Null),
+                        b.get(key).unwrap_or(&Value::Null),
+                        out,
+                    );
                 }
             }
             (Value::Array(x), Value::Array(y)) if x.len() == y.len() => {
-                x.iter().zip(y).enumerate().for_each(|(index, (a, b))| walk(&format!("{place}[{index}]"), a, b, out));
+                x.iter()
+                    .zip(y)
+                    .enumerate()
+                    .for_each(|(index, (a, b))| walk(&format!("{place}[{index}]"), a, b, out));
             }
             _ if a == b => {}
             _ => out.push(format!("{place}: {a} and {b}")),
@@ -89,7 +101,11 @@ fn equal(what: &str, ours: &Value, theirs: &Value) -> Result<(), String> {
     }
     let mut differences = Vec::new();
     walk(what, ours, theirs, &mut differences);
-    if differences.is_empty() { Ok(()) } else { Err(differences.join("\n")) }
+    if differences.is_empty() {
+        Ok(())
+    } else {
+        Err(differences.join("\n"))
+    }
 }
 
 /// The comparable part of a refusal: the code of the error, if there is one.
@@ -97,7 +113,13 @@ fn code(answer: &Answer) -> Value {
     match answer {
         Ok(_) => "accepted".into(),
         // op-geth gave undecodable transactions no code of their own until 2026.
-        Err(error) if error["message"].as_str().is_some_and(|text| text.starts_with("transaction ")) => (-38_003).into(),
+        Err(error)
+            if error["message"]
+                .as_str()
+                .is_some_and(|text| text.starts_with("transaction ")) =>
+        {
+            (-38_003).into()
+        }
         Err(error) => error["code"].clone(),
     }
 }
@@ -113,36 +135,70 @@ fn status(answer: &Answer) -> Value {
 impl Pair {
     fn start(programs: [Program; 2], forks: &ForkSchedule, seed: u64) -> Self {
         let genesis = world::genesis(forks);
-        let oversized = programs.iter().all(|program| matches!(program, Program::Starling(_)));
+        let oversized = programs
+            .iter()
+            .all(|program| matches!(program, Program::Starling(_)));
         let mut clients = programs.map(|program| Client::start(program, &genesis));
-        let firsts =
-            clients.each_mut().map(|client| client.call("eth_getBlockByNumber", json!(["0x0", false])).expect("genesis"));
-        assert_eq!(firsts[0]["hash"], firsts[1]["hash"], "the genesis blocks differ: {firsts:?}");
+        let firsts = clients.each_mut().map(|client| {
+            client
+                .call("eth_getBlockByNumber", json!(["0x0", false]))
+                .expect("genesis")
+        });
+        assert_eq!(
+            firsts[0]["hash"], firsts[1]["hash"],
+            "the genesis blocks differ: {firsts:?}"
+        );
         let head = Head {
             hash: serde_json::from_value(firsts[0]["hash"].clone()).expect("a hash"),
             number: 0,
             time: GENESIS_TIME,
             base_fee: number(&firsts[0]["baseFeePerGas"]),
         };
-        let chain = Fork::ALL.into_iter().filter(|fork| forks.time(*fork) == Some(0)).count() as u64;
+        let chain = Fork::ALL
+            .into_iter()
+            .filter(|fork| forks.time(*fork) == Some(0))
+            .count() as u64;
         let generator = Generator::new(seed.wrapping_mul(100) + chain, forks.clone(), oversized);
         let context = json!({ "seed": seed, "genesis": genesis });
-        Self { clients, generator, head, made: vec![], unchecked: vec![], context, counts: Counts::default() }
+        Self {
+            clients,
+            generator,
+            head,
+            made: vec![],
+            unchecked: vec![],
+            context,
+            counts: Counts::default(),
+        }
     }
 
     /// Makes this many blocks. At a difference it keeps the block and fails.
     fn run(mut self, name: &str, seed: u64, blocks: u64) {
         println!("{name}: {blocks} blocks of seed {seed}");
         for step in 0..=blocks {
-            let done =
-                if step < blocks { self.step(step == blocks / 2) } else { self.catch_up(0).and_then(|()| self.catch_up(1)) };
-            let done = done.and_then(|()| if step < blocks { Ok(()) } else { self.compare_receipts() });
+            let done = if step < blocks {
+                self.step(step == blocks / 2)
+            } else {
+                self.catch_up(0).and_then(|()| self.catch_up(1))
+            };
+            let done = done.and_then(|()| {
+                if step < blocks {
+                    Ok(())
+                } else {
+                    self.compare_receipts()
+                }
+            });
             if let Err(difference) = done {
-                let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-                    .join(format!("executors-{name}-{seed}-{}.json", self.head.number + 1));
+                let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!(
+                    "executors-{name}-{seed}-{}.json",
+                    self.head.number + 1
+                ));
                 self.context["difference"] = difference.clone().into();
                 std::fs::write(&file, format!("{:#}", self.context)).expect("a file");
-                let logs: Vec<String> = self.clients.iter().map(|client| last_lines(&client.log(), 12)).collect();
+                let logs: Vec<String> = self
+                    .clients
+                    .iter()
+                    .map(|client| last_lines(&client.log(), 12))
+                    .collect();
                 panic!(
                     "{name}, seed {seed}, block {}: {difference}\nkept in {}\n{}",
                     self.head.number + 1,
@@ -152,7 +208,12 @@ impl Pair {
             }
         }
         println!("{name}: no difference, {:?}", self.counts);
-        let Counts { blocks, transactions, failed, .. } = self.counts;
+        let Counts {
+            blocks,
+            transactions,
+            failed,
+            ..
+        } = self.counts;
         assert!(
             blocks == 0 || (transactions > blocks && failed < transactions / 2),
             "the generator has gone astray: {:?}",
@@ -164,7 +225,11 @@ impl Pair {
         let builder = usize::from(self.generator.one_in(2));
         let other = 1 - builder;
         if restart {
-            self.restart(if self.clients[other].is_starling() { other } else { builder })?;
+            self.restart(if self.clients[other].is_starling() {
+                other
+            } else {
+                builder
+            })?;
         }
         self.catch_up(builder)?;
         let nonces = self.nonces(builder)?;
@@ -177,11 +242,16 @@ impl Pair {
         self.context["built"] = built.clone();
 
         let payload = built["executionPayload"].clone();
-        let beacon_root = serde_json::from_value(attributes["parentBeaconBlockRoot"].clone()).unwrap_or_default();
+        let beacon_root =
+            serde_json::from_value(attributes["parentBeaconBlockRoot"].clone()).unwrap_or_default();
         self.refuse_payload(new, &payload, beacon_root)?;
         let answer = self.clients[other].new_payload(new, &payload, beacon_root);
-        equal("status", &json!(["VALID", payload["blockHash"]]), &status(&answer))
-            .map_err(|text| format!("{text}: {answer:?}"))?;
+        equal(
+            "status",
+            &json!(["VALID", payload["blockHash"]]),
+            &status(&answer),
+        )
+        .map_err(|text| format!("{text}: {answer:?}"))?;
         // The other client's head lags by at least one block, sometimes by several.
         if !self.generator.one_in(4) {
             self.catch_up(other)?;
@@ -192,31 +262,49 @@ impl Pair {
             self.compare_receipts()?;
         }
         let answer = self.clients[builder].new_payload(new, &payload, beacon_root);
-        equal("status", &json!(["VALID", payload["blockHash"]]), &status(&answer))
-            .map_err(|text| format!("{text}: {answer:?}"))?;
+        equal(
+            "status",
+            &json!(["VALID", payload["blockHash"]]),
+            &status(&answer),
+        )
+        .map_err(|text| format!("{text}: {answer:?}"))?;
         self.keep(payload, beacon_root);
         Ok(())
     }
 
     /// Builds a block on the head and gives its envelope, as far as every version has it, with the payload's id.
-    fn build(&mut self, by: usize, forkchoice: u8, get: u8, attributes: &Value) -> Result<Value, String> {
+    fn build(
+        &mut self,
+        by: usize,
+        forkchoice: u8,
+        get: u8,
+        attributes: &Value,
+    ) -> Result<Value, String> {
         let client = &mut self.clients[by];
-        let begun =
-            client.forkchoice(forkchoice, self.head.hash, attributes.clone()).map_err(|error| format!("client {by}: {error}"))?;
+        let begun = client
+            .forkchoice(forkchoice, self.head.hash, attributes.clone())
+            .map_err(|error| format!("client {by}: {error}"))?;
         let id = begun["payloadId"].clone();
         if id.is_null() {
             return Err(format!("client {by} builds nothing: {begun}"));
         }
         let envelope = client.ask(&format!("engine_getPayloadV{get}"), json!([id]))?;
         let member = |name: &str| envelope[name].clone();
-        Ok(json!({ "id": id, "executionPayload": member("executionPayload"), "blockValue": member("blockValue") }))
+        Ok(
+            json!({ "id": id, "executionPayload": member("executionPayload"), "blockValue": member("blockValue") }),
+        )
     }
 
     /// Makes the head of this client that of the chain.
     fn catch_up(&mut self, which: usize) -> Result<(), String> {
-        let answer = self.clients[which].forkchoice(versions(self.fork())[0], self.head.hash, Value::Null);
+        let answer =
+            self.clients[which].forkchoice(versions(self.fork())[0], self.head.hash, Value::Null);
         let answer = answer.map_err(|error| format!("client {which}: {error}"))?;
-        equal("fork choice", &"VALID".into(), &answer["payloadStatus"]["status"])
+        equal(
+            "fork choice",
+            &"VALID".into(),
+            &answer["payloadStatus"]["status"],
+        )
     }
 
     /// The fork of the head.
@@ -225,7 +313,10 @@ impl Pair {
     }
 
     fn nonces(&mut self, of: usize) -> Result<HashMap<Address, u64>, String> {
-        accounts::funded().into_iter().map(|address| Ok((address, self.clients[of].nonce(address)?))).collect()
+        accounts::funded()
+            .into_iter()
+            .map(|address| Ok((address, self.clients[of].nonce(address)?)))
+            .collect()
     }
 
     /// Attributes with something wrong, whose errors must have the same code. Both clients have the head.
@@ -235,43 +326,65 @@ impl Pair {
         }
         let (what, bad) = wrong::attributes(&mut self.generator.rng, good, &self.head);
         self.context["wrong"] = bad.clone();
-        let [ours, theirs] = self.clients.each_mut().map(|client| client.forkchoice(version, self.head.hash, bad.clone()));
+        let [ours, theirs] = self
+            .clients
+            .each_mut()
+            .map(|client| client.forkchoice(version, self.head.hash, bad.clone()));
         self.counts.refused_attributes += u64::from(ours.is_err());
-        equal(what, &code(&ours), &code(&theirs)).map_err(|text| format!("{text}: {ours:?} and {theirs:?}"))
+        equal(what, &code(&ours), &code(&theirs))
+            .map_err(|text| format!("{text}: {ours:?} and {theirs:?}"))
     }
 
     /// A payload with something wrong, whose status must be the same.
-    fn refuse_payload(&mut self, version: u8, good: &Value, beacon_root: B256) -> Result<(), String> {
+    fn refuse_payload(
+        &mut self,
+        version: u8,
+        good: &Value,
+        beacon_root: B256,
+    ) -> Result<(), String> {
         if !self.generator.one_in(2) {
             return Ok(());
         }
         let (what, bad) = wrong::payload(&mut self.generator.rng, good, beacon_root, &self.head);
         // op-geth looks for the parent by hash and number and answers SYNCING; and it does not look at the blob gas before Jovian.
-        let jovian = self.generator.forks.is_active(Fork::Jovian, number(&good["timestamp"]));
+        let jovian = self
+            .generator
+            .forks
+            .is_active(Fork::Jovian, number(&good["timestamp"]));
         let foreign = self.clients.iter().any(|client| !client.is_starling());
         if foreign && (what == "number" || (what == "blob gas used" && !jovian)) {
             return Ok(());
         }
         self.context["wrong"] = bad.clone();
-        let [ours, theirs] = self.clients.each_mut().map(|client| client.new_payload(version, &bad, beacon_root));
+        let [ours, theirs] = self
+            .clients
+            .each_mut()
+            .map(|client| client.new_payload(version, &bad, beacon_root));
         self.counts.refused_payloads += u64::from(status(&ours)[0] == "INVALID");
         let told = |answer| match status(answer) {
             // op-geth looks at the extra data before it knows the parent.
             status if foreign && what == "extra data" => status[0].clone(),
             status => status,
         };
-        equal(what, &told(&ours), &told(&theirs)).map_err(|text| format!("{text}: {ours:?} and {theirs:?}"))
+        equal(what, &told(&ours), &told(&theirs))
+            .map_err(|text| format!("{text}: {ours:?} and {theirs:?}"))
     }
 
     /// Compares the receipts of the blocks that both clients have in their chains.
     fn compare_receipts(&mut self) -> Result<(), String> {
         for number in std::mem::take(&mut self.unchecked) {
             let params = json!([format!("{number:#x}")]);
-            let [ours, theirs] = self.clients.each_mut().map(|client| client.ask("eth_getBlockReceipts", params.clone()));
+            let [ours, theirs] = self
+                .clients
+                .each_mut()
+                .map(|client| client.ask("eth_getBlockReceipts", params.clone()));
             let (ours, theirs) = (ours?, theirs?);
             let receipts = ours.as_array().ok_or("no receipts")?;
             self.counts.transactions += receipts.len() as u64;
-            self.counts.failed += receipts.iter().filter(|receipt| receipt["status"] == "0x0").count() as u64;
+            self.counts.failed += receipts
+                .iter()
+                .filter(|receipt| receipt["status"] == "0x0")
+                .count() as u64;
             equal(&format!("receipts of {number}"), &ours, &theirs)?;
         }
         Ok(())
@@ -285,8 +398,12 @@ impl Pair {
         for made in self.made.iter().skip(head as usize) {
             let version = versions(self.generator.forks.at(number(&made.payload["timestamp"])))[2];
             let answer = self.clients[which].new_payload(version, &made.payload, made.beacon_root);
-            equal("status after a restart", &json!(["VALID", made.hash]), &status(&answer))
-                .map_err(|text| format!("{text}: {answer:?}"))?;
+            equal(
+                "status after a restart",
+                &json!(["VALID", made.hash]),
+                &status(&answer),
+            )
+            .map_err(|text| format!("{text}: {answer:?}"))?;
         }
         Ok(())
     }
@@ -294,8 +411,17 @@ impl Pair {
     fn keep(&mut self, payload: Value, beacon_root: B256) {
         let hash = serde_json::from_value(payload["blockHash"].clone()).expect("a hash");
         let height = number(&payload["blockNumber"]);
-        self.head = Head { hash, number: height, time: number(&payload["timestamp"]), base_fee: wrong::base_fee(&payload) };
-        self.made.push(Made { payload, beacon_root, hash });
+        self.head = Head {
+            hash,
+            number: height,
+            time: number(&payload["timestamp"]),
+            base_fee: wrong::base_fee(&payload),
+        };
+        self.made.push(Made {
+            payload,
+            beacon_root,
+            hash,
+        });
         self.unchecked.push(height);
         self.counts.blocks += 1;
     }
@@ -318,18 +444,26 @@ fn own() -> [Program; 2] {
 /// Each fork's chain, and one through all of them up to `last`.
 fn chains(last: Fork, blocks: u64) -> Vec<(String, ForkSchedule)> {
     let forks = Fork::ALL.into_iter().filter(|fork| *fork <= last);
-    let mut chains: Vec<_> = forks.map(|fork| (fork.name().to_owned(), world::from_genesis(fork))).collect();
+    let mut chains: Vec<_> = forks
+        .map(|fork| (fork.name().to_owned(), world::from_genesis(fork)))
+        .collect();
     chains.push(("ladder".into(), world::ladder(last, (blocks / 12).max(1))));
     if let Ok(only) = std::env::var("STARLING_DIFFERENTIAL_CHAIN") {
         chains.retain(|(name, _)| *name == only);
-        assert!(!chains.is_empty(), "STARLING_DIFFERENTIAL_CHAIN names no fork and not \"ladder\": {only}");
+        assert!(
+            !chains.is_empty(),
+            "STARLING_DIFFERENTIAL_CHAIN names no fork and not \"ladder\": {only}"
+        );
     }
     chains
 }
 
 #[test]
 fn two_unequal_processes_build_and_execute_the_same_blocks_at_every_fork() {
-    let (seed, blocks) = (setting("STARLING_SEED", SEED), setting("STARLING_DIFFERENTIAL_BLOCKS", BLOCKS));
+    let (seed, blocks) = (
+        setting("STARLING_SEED", SEED),
+        setting("STARLING_DIFFERENTIAL_BLOCKS", BLOCKS),
+    );
     for (name, forks) in chains(Fork::Karst, blocks) {
         Pair::start(own(), &forks, seed).run(&name, seed, blocks);
     }
@@ -337,10 +471,19 @@ fn two_unequal_processes_build_and_execute_the_same_blocks_at_every_fork() {
 
 #[test]
 fn an_op_geth_builds_and_executes_the_same_blocks_as_we_do() {
-    let Some(binary) = starling_testkit::program("STARLING_OP_GETH") else { return };
-    let (seed, blocks) = (setting("STARLING_SEED", SEED), setting("STARLING_DIFFERENTIAL_BLOCKS", BLOCKS));
+    let Some(binary) = starling_testkit::program("STARLING_OP_GETH") else {
+        return;
+    };
+    let (seed, blocks) = (
+        setting("STARLING_SEED", SEED),
+        setting("STARLING_DIFFERENTIAL_BLOCKS", BLOCKS),
+    );
     for (name, forks) in chains(Fork::Jovian, blocks) {
         let [ours, _] = own();
-        Pair::start([ours, Program::OpGeth(binary.clone())], &forks, seed).run(&format!("op-geth-{name}"), seed, blocks);
+        Pair::start([ours, Program::OpGeth(binary.clone())], &forks, seed).run(
+            &format!("op-geth-{name}"),
+            seed,
+            blocks,
+        );
     }
 }

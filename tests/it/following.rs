@@ -11,9 +11,17 @@ const PATIENCE: Duration = Duration::from_secs(180);
 fn core(options: &[String], log: &Path) -> (Running, String) {
     let file = fs::File::create(log).expect("a log file");
     let mut command = starling();
-    command.arg("execution").args(["--http", "--http.port=0", "--authrpc.port=0"]).args(options);
-    command.stdin(Stdio::null()).stdout(file.try_clone().expect("a log file")).stderr(file);
-    let mut process = Running { child: command.spawn().expect("it starts") };
+    command
+        .arg("execution")
+        .args(["--http", "--http.port=0", "--authrpc.port=0"])
+        .args(options);
+    command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().expect("a log file"))
+        .stderr(file);
+    let mut process = Running {
+        child: command.spawn().expect("it starts"),
+    };
     let url = wait("JSON-RPC", PATIENCE, || {
         let text = fs::read_to_string(log).unwrap_or_default();
         if let Ok(Some(status)) = process.child.try_wait() {
@@ -21,7 +29,9 @@ fn core(options: &[String], log: &Path) -> (Running, String) {
         }
         // The end of the line must be there, too.
         let rest = text.split_once(" http=")?.1.split_once('\n')?.0;
-        rest.split(' ').next().map(|address| format!("http://{address}"))
+        rest.split(' ')
+            .next()
+            .map(|address| format!("http://{address}"))
     });
     (process, url)
 }
@@ -36,13 +46,25 @@ fn signer(net: &Devnet) -> Address {
 /// three are not of the swarm.
 fn following(net: &Devnet, signer: Address) -> [String; 9] {
     let datadir = format!("--datadir={}", net.dir.join("core").display());
-    let made = starling().arg("init").arg(&datadir).arg(net.dir.join("l2-genesis.json")).output().expect("it runs");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let made = starling()
+        .arg("init")
+        .arg(&datadir)
+        .arg(net.dir.join("l2-genesis.json"))
+        .output()
+        .expect("it runs");
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
     [
         datadir,
         format!("--authrpc.jwtsecret={}", net.dir.join("jwt").display()),
         format!("--rollup.config={}", net.dir.join("rollup.json").display()),
-        format!("--p2p.static={}", net.sequencer().p2p.as_deref().expect("its multiaddr")),
+        format!(
+            "--p2p.static={}",
+            net.sequencer().p2p.as_deref().expect("its multiaddr")
+        ),
         format!("--p2p.unsafe.block.signer={signer}"),
         format!("--p2p.priv.path={}", net.dir.join("core.p2p-key").display()),
         "--p2p.listen.ip=127.0.0.1".into(),
@@ -52,7 +74,12 @@ fn following(net: &Devnet, signer: Address) -> [String; 9] {
 }
 
 fn hash_at(url: &str, number: u64) -> Value {
-    ask(url, "eth_getBlockByNumber", json!([format!("{number:#x}"), false]))["hash"].clone()
+    ask(
+        url,
+        "eth_getBlockByNumber",
+        json!([format!("{number:#x}"), false]),
+    )["hash"]
+        .clone()
 }
 
 #[test]
@@ -60,10 +87,14 @@ fn a_core_alone_follows_the_swarm_that_it_is_told_of_and_joins_none_unasked() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=0"]);
     let sequencer = net.sequencer();
     // Later than the first blocks: those are asked for.
-    wait("some blocks", PATIENCE, || head(&sequencer.http).filter(|number| *number >= 3));
+    wait("some blocks", PATIENCE, || {
+        head(&sequencer.http).filter(|number| *number >= 3)
+    });
     let options = following(&net, signer(&net));
     let (running, url) = core(&options, &net.dir.join("core.log"));
-    let reached = wait("blocks by the swarm", PATIENCE, || head(&url).filter(|number| *number >= 6));
+    let reached = wait("blocks by the swarm", PATIENCE, || {
+        head(&url).filter(|number| *number >= 6)
+    });
     assert_eq!(hash_at(&url, reached), hash_at(&sequencer.http, reached));
     assert_eq!(ask(&url, "net_peerCount", json!([])), json!("0x1"));
     drop(running);
@@ -71,7 +102,9 @@ fn a_core_alone_follows_the_swarm_that_it_is_told_of_and_joins_none_unasked() {
     // Without an option of the swarm there is none, whatever rollup.json says.
     let (_running, url) = core(&options[..3], &net.dir.join("alone.log"));
     let stands = head(&url).expect("it answers");
-    wait("more blocks", PATIENCE, || head(&sequencer.http).filter(|number| *number >= stands + 3));
+    wait("more blocks", PATIENCE, || {
+        head(&sequencer.http).filter(|number| *number >= stands + 3)
+    });
     assert_eq!(head(&url), Some(stands));
     assert!(matches!(call(&url, "net_peerCount", json!([])), Ok(count) if count == json!("0x0")));
 }
@@ -80,18 +113,40 @@ fn a_core_alone_follows_the_swarm_that_it_is_told_of_and_joins_none_unasked() {
 fn a_core_without_l1_follows_the_signer_that_an_operator_names() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=0"]);
     let (sequencer, before) = (net.sequencer(), Address::repeat_byte(7));
-    let options = [&following(&net, before)[..], &["--http.api=eth,net,admin".into()]].concat();
+    let options = [
+        &following(&net, before)[..],
+        &["--http.api=eth,net,admin".into()],
+    ]
+    .concat();
     let (_running, url) = core(&options, &net.dir.join("core.log"));
-    wait("the sequencer", PATIENCE, || (ask(&url, "net_peerCount", json!([])) == json!("0x1")).then_some(()));
+    wait("the sequencer", PATIENCE, || {
+        (ask(&url, "net_peerCount", json!([])) == json!("0x1")).then_some(())
+    });
     let stands = head(&sequencer.http).expect("it answers");
-    wait("blocks that are refused", PATIENCE, || head(&sequencer.http).filter(|number| *number >= stands + 3));
+    wait("blocks that are refused", PATIENCE, || {
+        head(&sequencer.http).filter(|number| *number >= stands + 3)
+    });
     assert_eq!(head(&url), Some(0));
-    assert_eq!(ask(&url, "admin_unsafeBlockSigner", json!([])), json!(before));
+    assert_eq!(
+        ask(&url, "admin_unsafeBlockSigner", json!([])),
+        json!(before)
+    );
     assert!(call(&url, "admin_setUnsafeBlockSigner", json!([])).is_err());
 
-    assert_eq!(ask(&url, "admin_setUnsafeBlockSigner", json!([signer(&net)])), Value::Null);
-    assert_eq!(ask(&url, "admin_unsafeBlockSigner", json!([])), json!(signer(&net)));
-    let reached = wait("blocks that are accepted", PATIENCE, || head(&url).filter(|number| *number >= stands + 3));
+    assert_eq!(
+        ask(&url, "admin_setUnsafeBlockSigner", json!([signer(&net)])),
+        Value::Null
+    );
+    assert_eq!(
+        ask(&url, "admin_unsafeBlockSigner", json!([])),
+        json!(signer(&net))
+    );
+    let reached = wait("blocks that are accepted", PATIENCE, || {
+        head(&url).filter(|number| *number >= stands + 3)
+    });
     assert_eq!(hash_at(&url, reached), hash_at(&sequencer.http, reached));
-    assert!(call(&sequencer.http, "admin_unsafeBlockSigner", json!([])).is_err(), "served where it is named alone");
+    assert!(
+        call(&sequencer.http, "admin_unsafeBlockSigner", json!([])).is_err(),
+        "served where it is named alone"
+    );
 }

@@ -23,96 +23,198 @@ struct Foreigner {
 impl Foreigner {
     fn start(mut command: Command, connect: &str, chain_id: u64) -> Self {
         command.arg(json!({ "connect": connect, "chainId": chain_id }).to_string());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the script starts");
-        let (orders, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the script starts");
+        let (orders, output) = (
+            child.stdin.take().expect("piped"),
+            child.stdout.take().expect("piped"),
+        );
         let events = Arc::<Mutex<Vec<Value>>>::default();
         let sink = events.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                sink.lock().unwrap().push(serde_json::from_str(&line).expect("a JSON object a line"));
+                sink.lock()
+                    .unwrap()
+                    .push(serde_json::from_str(&line).expect("a JSON object a line"));
             }
         });
-        Self { _process: Running { child }, orders, events }
+        Self {
+            _process: Running { child },
+            orders,
+            events,
+        }
     }
 
     fn events(&self, kind: &str) -> Vec<Value> {
-        self.events.lock().unwrap().iter().filter(|event| event["event"] == kind).cloned().collect()
+        self.events
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|event| event["event"] == kind)
+            .cloned()
+            .collect()
     }
 
     /// The blocks that one of the two hosts got by gossip.
     fn gossip(&self, host: &str) -> Vec<Value> {
-        self.events("gossip").into_iter().filter(|event| event["host"] == host).collect()
+        self.events("gossip")
+            .into_iter()
+            .filter(|event| event["host"] == host)
+            .collect()
     }
 
     /// Asks the node it is connected to for a block.
     fn fetch(&mut self, number: u64, slash: bool) -> Value {
         let before = self.events("fetched").len();
-        writeln!(self.orders, "{}", json!({ "fetch": number, "slash": slash })).expect("the script reads its orders");
-        wait("an answer to js-libp2p", PATIENCE, || self.events("fetched").into_iter().nth(before))
+        writeln!(
+            self.orders,
+            "{}",
+            json!({ "fetch": number, "slash": slash })
+        )
+        .expect("the script reads its orders");
+        wait("an answer to js-libp2p", PATIENCE, || {
+            self.events("fetched").into_iter().nth(before)
+        })
     }
 }
 
 fn hash_at(url: &str, number: u64) -> Value {
-    ask(url, "eth_getBlockByNumber", json!([format!("{number:#x}"), false]))["hash"].clone()
+    ask(
+        url,
+        "eth_getBlockByNumber",
+        json!([format!("{number:#x}"), false]),
+    )["hash"]
+        .clone()
 }
 
 #[test]
 fn js_libp2p_hears_passes_on_asks_and_serves() {
-    let Some(command) = script("libp2p") else { return };
+    let Some(command) = script("libp2p") else {
+        return;
+    };
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let (sequencer, replica) = (net.sequencer(), net.replicas().remove(0));
-    wait("some blocks", PATIENCE, || head(&replica.http).filter(|number| *number >= 1));
+    wait("some blocks", PATIENCE, || {
+        head(&replica.http).filter(|number| *number >= 1)
+    });
     replica.kill9();
 
-    let mut js = Foreigner::start(command, sequencer.p2p.as_deref().expect("its multiaddr"), net.l2_chain_id);
-    let ready = wait("js-libp2p", PATIENCE, || js.events("ready").into_iter().next());
-    let first = wait("gossip at js-libp2p", PATIENCE, || js.gossip("mesh").into_iter().nth(1));
+    let mut js = Foreigner::start(
+        command,
+        sequencer.p2p.as_deref().expect("its multiaddr"),
+        net.l2_chain_id,
+    );
+    let ready = wait("js-libp2p", PATIENCE, || {
+        js.events("ready").into_iter().next()
+    });
+    let first = wait("gossip at js-libp2p", PATIENCE, || {
+        js.gossip("mesh").into_iter().nth(1)
+    });
     let first = first["number"].as_u64().expect("a number");
 
     // It asks for what it missed and for what it has, under both spellings; the refusals are one byte.
     for (number, slash) in (1..=first).zip([false, true].into_iter().cycle()) {
         let answer = js.fetch(number, slash);
-        assert_eq!((&answer["result"], &answer["version"]), (&json!(0), &json!(1)), "{answer}");
-        assert_eq!(answer["block"], json!({ "number": number, "hash": hash_at(&sequencer.http, number) }));
-        assert_ne!(answer["same"], false, "what is served is what was gossiped: {answer}");
+        assert_eq!(
+            (&answer["result"], &answer["version"]),
+            (&json!(0), &json!(1)),
+            "{answer}"
+        );
+        assert_eq!(
+            answer["block"],
+            json!({ "number": number, "hash": hash_at(&sequencer.http, number) })
+        );
+        assert_ne!(
+            answer["same"], false,
+            "what is served is what was gossiped: {answer}"
+        );
     }
     let future = js.fetch(1 << 40, false);
-    assert_eq!((&future["result"], &future["length"]), (&json!(2), &json!(1)), "{future}");
+    assert_eq!(
+        (&future["result"], &future["length"]),
+        (&json!(2), &json!(1)),
+        "{future}"
+    );
 
     // A node that knows nobody else gets what it missed, and every block from then on.
-    let hosts: Vec<&str> = ready["addresses"].as_array().expect("addresses").iter().filter_map(Value::as_str).collect();
+    let hosts: Vec<&str> = ready["addresses"]
+        .as_array()
+        .expect("addresses")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     let alone = [
         format!("--p2p.static={}", hosts.join(",")),
         // Whoever knew it finds it there no more.
         "--p2p.listen.tcp=0".into(),
-        format!("--p2p.priv.path={}", net.dir.join("alone.p2p-key").display()),
+        format!(
+            "--p2p.priv.path={}",
+            net.dir.join("alone.p2p-key").display()
+        ),
     ];
     // So late that what it missed is announced no more.
-    let behind = wait("more blocks", PATIENCE, || head(&sequencer.http).filter(|number| *number >= first + 5));
+    let behind = wait("more blocks", PATIENCE, || {
+        head(&sequencer.http).filter(|number| *number >= first + 5)
+    });
     let _running = replica.restart_with(&net.dir.join("alone.log"), &alone);
-    let reached = wait("blocks through js-libp2p", PATIENCE, || head(&replica.http).filter(|number| *number >= behind + 5));
-    assert_eq!(hash_at(&replica.http, reached), hash_at(&sequencer.http, reached));
-    assert_eq!(number(&ask(&replica.http, "net_peerCount", json!([]))), 2, "the hosts of js-libp2p are all it knows");
-    let asked = js.events("served").into_iter().filter(|event| event["found"] == true);
+    let reached = wait("blocks through js-libp2p", PATIENCE, || {
+        head(&replica.http).filter(|number| *number >= behind + 5)
+    });
+    assert_eq!(
+        hash_at(&replica.http, reached),
+        hash_at(&sequencer.http, reached)
+    );
+    assert_eq!(
+        number(&ask(&replica.http, "net_peerCount", json!([]))),
+        2,
+        "the hosts of js-libp2p are all it knows"
+    );
+    let asked = js
+        .events("served")
+        .into_iter()
+        .filter(|event| event["found"] == true);
     let protocol = format!("/opstack/req/payload_by_number/{}/0", net.l2_chain_id);
-    let asked: BTreeSet<u64> =
-        asked.inspect(|event| assert_eq!(event["protocol"], protocol)).filter_map(|event| event["number"].as_u64()).collect();
-    assert!(asked.contains(&first), "block {first} was asked of js-libp2p: {asked:?}");
+    let asked: BTreeSet<u64> = asked
+        .inspect(|event| assert_eq!(event["protocol"], protocol))
+        .filter_map(|event| event["number"].as_u64())
+        .collect();
+    assert!(
+        asked.contains(&first),
+        "block {first} was asked of js-libp2p: {asked:?}"
+    );
 
     // Each block once, whoever passed it on; to the lurker only what it asked for by an id that both compute alike.
-    wait("gossip at the lurker", PATIENCE, || (js.gossip("lurker").len() >= 3).then_some(()));
-    assert!(js.gossip("lurker").iter().all(|block| block["announced"] == true), "{:?}", js.gossip("lurker"));
+    wait("gossip at the lurker", PATIENCE, || {
+        (js.gossip("lurker").len() >= 3).then_some(())
+    });
+    assert!(
+        js.gossip("lurker")
+            .iter()
+            .all(|block| block["announced"] == true),
+        "{:?}",
+        js.gossip("lurker")
+    );
     let key = std::fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
-    let signer = starling_proto::sign::address(&starling_proto::sign::secret_from_hex(&key).expect("a key"));
+    let signer =
+        starling_proto::sign::address(&starling_proto::sign::secret_from_hex(&key).expect("a key"));
     let mut ids = BTreeMap::new();
     for host in ["mesh", "lurker"] {
         let mut numbers = BTreeSet::new();
         for block in js.gossip(host) {
             let number = block["number"].as_u64().expect("a number");
-            assert!(numbers.insert(number), "block {number} was delivered twice to the {host} host");
+            assert!(
+                numbers.insert(number),
+                "block {number} was delivered twice to the {host} host"
+            );
             assert_eq!(block["hash"], hash_at(&sequencer.http, number));
             assert_eq!(block["signer"], signer.to_checksum(None));
-            assert_eq!(block["topic"], format!("/optimism/{}/3/blocks", net.l2_chain_id));
+            assert_eq!(
+                block["topic"],
+                format!("/optimism/{}/3/blocks", net.l2_chain_id)
+            );
             let id = ids.entry(number).or_insert_with(|| block["id"].clone());
             assert_eq!(*id, block["id"], "the id of block {number}");
         }

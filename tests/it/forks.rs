@@ -13,8 +13,13 @@ use starling_proto::{
 use world::{Block, GENESIS_TIME, Network};
 
 /// How many upgrade transactions each fork brings (specs: derivation page of each).
-const UPGRADES: [(Fork, usize); 5] =
-    [(Fork::Ecotone, 6), (Fork::Fjord, 3), (Fork::Isthmus, 8), (Fork::Jovian, 5), (Fork::Karst, 31)];
+const UPGRADES: [(Fork, usize); 5] = [
+    (Fork::Ecotone, 6),
+    (Fork::Fjord, 3),
+    (Fork::Isthmus, 8),
+    (Fork::Jovian, 5),
+    (Fork::Karst, 31),
+];
 
 fn since(first: Fork) -> impl Iterator<Item = Fork> {
     Fork::ALL.into_iter().filter(move |fork| *fork >= first)
@@ -23,11 +28,18 @@ fn since(first: Fork) -> impl Iterator<Item = Fork> {
 /// `start` and everything before it at genesis; every later fork so many seconds after genesis.
 fn schedule(start: Fork, later: impl IntoIterator<Item = (Fork, u64)>) -> ForkSchedule {
     let forks = ForkSchedule::from_genesis(start);
-    later.into_iter().fold(forks, |forks, (fork, after)| forks.with(fork, Some(GENESIS_TIME + after)))
+    later.into_iter().fold(forks, |forks, (fork, after)| {
+        forks.with(fork, Some(GENESIS_TIME + after))
+    })
 }
 
 /// Makes and checks this many blocks; `None` where the fixtures are absent.
-async fn run(start: Fork, forks: ForkSchedule, block_time: u64, blocks: usize) -> Option<(Network, Vec<Block>)> {
+async fn run(
+    start: Fork,
+    forks: ForkSchedule,
+    block_time: u64,
+    blocks: usize,
+) -> Option<(Network, Vec<Block>)> {
     let mut network = Network::open(start, forks, block_time)?;
     let mut made = Vec::new();
     for _ in 0..blocks {
@@ -41,13 +53,21 @@ async fn run(start: Fork, forks: ForkSchedule, block_time: u64, blocks: usize) -
 
 /// The forks that a block activates.
 fn activated<'a>(network: &'a Network, block: &'a Block) -> impl Iterator<Item = Fork> + 'a {
-    Fork::ALL.into_iter().filter(|fork| network.rollup.forks.activates(*fork, block.parent.timestamp(), block.time()))
+    Fork::ALL.into_iter().filter(|fork| {
+        network
+            .rollup
+            .forks
+            .activates(*fork, block.parent.timestamp(), block.time())
+    })
 }
 
 #[test]
 fn every_upgrade_is_there() {
     for fork in Fork::ALL {
-        let count = UPGRADES.iter().find(|(upgrade, _)| *upgrade == fork).map_or(0, |(_, count)| *count);
+        let count = UPGRADES
+            .iter()
+            .find(|(upgrade, _)| *upgrade == fork)
+            .map_or(0, |(_, count)| *count);
         assert_eq!(upgrade_transactions(fork).len(), count, "{}", fork.name());
     }
 }
@@ -55,9 +75,21 @@ fn every_upgrade_is_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_begins_at_each_fork() {
     for fork in Fork::ALL {
-        let Some((network, blocks)) = run(fork, ForkSchedule::from_genesis(fork), 2, 7).await else { return };
-        assert!(blocks.iter().all(|block| activated(&network, block).count() == 0 && !block.sent.is_empty()));
-        assert_eq!(network.follower_head(), blocks[6].executed.payload.id(), "{}", fork.name());
+        let Some((network, blocks)) = run(fork, ForkSchedule::from_genesis(fork), 2, 7).await
+        else {
+            return;
+        };
+        assert!(
+            blocks
+                .iter()
+                .all(|block| activated(&network, block).count() == 0 && !block.sent.is_empty())
+        );
+        assert_eq!(
+            network.follower_head(),
+            blocks[6].executed.payload.id(),
+            "{}",
+            fork.name()
+        );
     }
 }
 
@@ -66,9 +98,22 @@ async fn a_chain_crosses_each_fork() {
     for pair in Fork::ALL.windows(2) {
         let [before, fork] = [pair[0], pair[1]];
         // The third block, in the middle of an epoch, is the first of the fork.
-        let Some((network, blocks)) = run(before, schedule(before, [(fork, 8)]), 2, 8).await else { return };
-        let crossing: Vec<_> = blocks.iter().filter(|block| activated(&network, block).count() > 0).collect();
-        assert_eq!(crossing.iter().map(|block| block.number()).collect::<Vec<_>>(), [4], "{}", fork.name());
+        let Some((network, blocks)) = run(before, schedule(before, [(fork, 8)]), 2, 8).await else {
+            return;
+        };
+        let crossing: Vec<_> = blocks
+            .iter()
+            .filter(|block| activated(&network, block).count() > 0)
+            .collect();
+        assert_eq!(
+            crossing
+                .iter()
+                .map(|block| block.number())
+                .collect::<Vec<_>>(),
+            [4],
+            "{}",
+            fork.name()
+        );
         assert_eq!(network.follower_head(), blocks[7].executed.payload.id());
     }
 }
@@ -76,7 +121,10 @@ async fn a_chain_crosses_each_fork() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_crosses_all_forks_block_by_block() {
     let later = since(Fork::Regolith).map(|fork| (fork, 2 * fork as u64));
-    let Some((network, blocks)) = run(Fork::Bedrock, schedule(Fork::Bedrock, later), 2, 14).await else { return };
+    let Some((network, blocks)) = run(Fork::Bedrock, schedule(Fork::Bedrock, later), 2, 14).await
+    else {
+        return;
+    };
     for (fork, block) in since(Fork::Regolith).zip(&blocks) {
         assert_eq!(activated(&network, block).collect::<Vec<_>>(), [fork]);
     }
@@ -85,22 +133,43 @@ async fn a_chain_crosses_all_forks_block_by_block() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_of_one_second_blocks_crosses_all_forks() {
     let later = since(Fork::Regolith).map(|fork| (fork, 1 + 3 * fork as u64));
-    let Some((network, blocks)) = run(Fork::Bedrock, schedule(Fork::Bedrock, later), 1, 36).await else { return };
-    assert_eq!(blocks.iter().filter(|block| activated(&network, block).count() == 1).count(), 10);
+    let Some((network, blocks)) = run(Fork::Bedrock, schedule(Fork::Bedrock, later), 1, 36).await
+    else {
+        return;
+    };
+    assert_eq!(
+        blocks
+            .iter()
+            .filter(|block| activated(&network, block).count() == 1)
+            .count(),
+        10
+    );
 }
 
 /// A fork's time need not be that of a block: the next block is then the first, and Canyon deploys nothing by force.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_crosses_forks_between_its_blocks() {
     let later = since(Fork::Regolith).map(|fork| (fork, 1 + 4 * fork as u64));
-    let Some((network, blocks)) = run(Fork::Bedrock, schedule(Fork::Bedrock, later), 2, 24).await else { return };
-    assert_eq!(blocks.iter().filter(|block| activated(&network, block).count() == 1).count(), 10);
+    let Some((network, blocks)) = run(Fork::Bedrock, schedule(Fork::Bedrock, later), 2, 24).await
+    else {
+        return;
+    };
+    assert_eq!(
+        blocks
+            .iter()
+            .filter(|block| activated(&network, block).count() == 1)
+            .count(),
+        10
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_crosses_all_forks_at_once() {
     let later = since(Fork::Regolith).map(|fork| (fork, 4));
-    let Some((network, blocks)) = run(Fork::Bedrock, schedule(Fork::Bedrock, later), 2, 5).await else { return };
+    let Some((network, blocks)) = run(Fork::Bedrock, schedule(Fork::Bedrock, later), 2, 5).await
+    else {
+        return;
+    };
     assert_eq!(activated(&network, &blocks[1]).count(), 10);
     let upgrades: usize = UPGRADES.iter().map(|(_, count)| count).sum();
     assert_eq!(blocks[1].executed.receipts.len(), 1 + upgrades);
@@ -111,7 +180,9 @@ async fn a_chain_crosses_all_forks_at_once() {
 async fn the_gas_of_karst_stays_where_it_is_kept() {
     for keep in [false, true] {
         let forks = schedule(Fork::Jovian, [(Fork::Karst, 2)]);
-        let Some(mut network) = Network::open(Fork::Jovian, forks, 2) else { return };
+        let Some(mut network) = Network::open(Fork::Jovian, forks, 2) else {
+            return;
+        };
         network.rollup.keep_karst_upgrade_gas = keep;
         let mut limits = Vec::new();
         for _ in 0..3 {
@@ -120,6 +191,13 @@ async fn the_gas_of_karst_stays_where_it_is_kept() {
         let usual = network.rollup.genesis.system_config.gas_limit;
         let raised = usual + 55_370_657;
         // The third block begins an epoch whose L1 block sets the limit.
-        assert_eq!(limits, [raised, if keep { raised } else { usual }, world::gas_limit(1)]);
+        assert_eq!(
+            limits,
+            [
+                raised,
+                if keep { raised } else { usual },
+                world::gas_limit(1)
+            ]
+        );
     }
 }

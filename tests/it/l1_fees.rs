@@ -24,9 +24,15 @@ fn blob_base_fee(excess: u64, fraction: u64) -> U256 {
 
 #[test]
 fn the_sequencer_writes_the_blob_base_fee_of_the_l1_chain_config() {
-    let mut files = build(&Plan { time: 1_000, l2_block_time: 1, sequencer: accounts::all()[5].address }).expect("files");
+    let mut files = build(&Plan {
+        time: 1_000,
+        l2_block_time: 1,
+        sequencer: accounts::all()[5].address,
+    })
+    .expect("files");
     files.l1_genesis["config"]["pragueTime"] = 0.into();
-    files.l1_genesis["config"]["blobSchedule"]["prague"] = json!({ "target": 6, "max": 9, "baseFeeUpdateFraction": 5_007_716 });
+    files.l1_genesis["config"]["blobSchedule"]["prague"] =
+        json!({ "target": 6, "max": 9, "baseFeeUpdateFraction": 5_007_716 });
     files.l1_genesis["excessBlobGas"] = "0x2faf080".into();
     let folder = tempfile::tempdir().expect("a folder");
     let option = |name: &str, file: &str, text: String| {
@@ -39,22 +45,42 @@ fn the_sequencer_writes_the_blob_base_fee_of_the_l1_chain_config() {
         option("l2.genesis", "l2.json", files.l2_genesis.to_string()),
         option("rollup.config", "rollup.json", files.rollup.to_json()),
     ];
-    let args: Vec<&str> = options.iter().map(String::as_str).chain(["--l1.block-time=3", "--replicas=1"]).collect();
+    let args: Vec<&str> = options
+        .iter()
+        .map(String::as_str)
+        .chain(["--l1.block-time=3", "--replicas=1"])
+        .collect();
     let net = Devnet::start(&args);
     let (l1, replica) = (net.l1(), net.replicas().remove(0));
-    wait("blocks of several origins", Duration::from_secs(120), || head(&replica.http).filter(|head| *head >= 10));
+    wait(
+        "blocks of several origins",
+        Duration::from_secs(120),
+        || head(&replica.http).filter(|head| *head >= 10),
+    );
 
     let l1_genesis = ask(&l1.http, "eth_getBlockByNumber", json!(["0x0", false]));
     assert_eq!(number(&l1_genesis["excessBlobGas"]), 50_000_000);
     let mut origins = 0;
     for height in 1..=10 {
-        let block = ask(&replica.http, "eth_getBlockByNumber", json!([format!("{height:#x}"), true]));
-        let input = hex::decode(block["transactions"][0]["input"].as_str().expect("input")).expect("hex");
+        let block = ask(
+            &replica.http,
+            "eth_getBlockByNumber",
+            json!([format!("{height:#x}"), true]),
+        );
+        let input =
+            hex::decode(block["transactions"][0]["input"].as_str().expect("input")).expect("hex");
         let info = L1BlockInfo::decode(&input).expect("L1 attributes");
         let origin: Value = ask(&l1.http, "eth_getBlockByHash", json!([info.hash, false]));
         let excess = number(&origin["excessBlobGas"]);
-        assert!(excess > 40_000_000, "it sinks by Prague's target only: {excess}");
-        assert_eq!(info.blob_base_fee, blob_base_fee(excess, 5_007_716), "excess {excess}");
+        assert!(
+            excess > 40_000_000,
+            "it sinks by Prague's target only: {excess}"
+        );
+        assert_eq!(
+            info.blob_base_fee,
+            blob_base_fee(excess, 5_007_716),
+            "excess {excess}"
+        );
         assert_ne!(info.blob_base_fee, blob_base_fee(excess, 3_338_477));
         origins = origins.max(info.number);
     }

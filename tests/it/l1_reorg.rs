@@ -60,7 +60,8 @@ impl Branch {
 
     fn find(&self, holds: impl Fn(&Header) -> bool) -> Option<Value> {
         let header = self.blocks.iter().find(|header| holds(header))?;
-        let mut block = serde_json::to_value(alloy_rpc_types_eth::Header::new(header.clone())).expect("a header");
+        let mut block = serde_json::to_value(alloy_rpc_types_eth::Header::new(header.clone()))
+            .expect("a header");
         block["transactions"] = json!([]);
         Some(block)
     }
@@ -77,24 +78,41 @@ impl Proxy {
         if let Some(branch) = &mut *self.branch.lock().expect("no panic") {
             branch.grow();
             let fork = branch.fork.number;
-            let first = params.first().and_then(Value::as_str).unwrap_or_default().to_owned();
+            let first = params
+                .first()
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned();
             let by_hash = |hash: &str| branch.find(|header| header.hash_slow().to_string() == hash);
             match method {
                 "eth_getBlockByNumber" if first == "latest" => {
                     let last = branch.blocks.last().expect("blocks").number;
-                    return Ok(branch.find(|header| header.number == last).expect("the last"));
+                    return Ok(branch
+                        .find(|header| header.number == last)
+                        .expect("the last"));
                 }
-                "eth_getBlockByNumber" if first.starts_with("0x") && crate::net::number(&json!(first)) > fork => {
-                    return Ok(branch.find(|header| json!(first) == json!(format!("{:#x}", header.number))).unwrap_or_default());
+                "eth_getBlockByNumber"
+                    if first.starts_with("0x") && crate::net::number(&json!(first)) > fork =>
+                {
+                    return Ok(branch
+                        .find(|header| json!(first) == json!(format!("{:#x}", header.number)))
+                        .unwrap_or_default());
                 }
-                "eth_getBlockByNumber" if !first.starts_with("0x") => params[0] = json!(format!("{fork:#x}")),
-                "eth_getBlockByHash" if by_hash(&first).is_some() => return Ok(by_hash(&first).unwrap_or_default()),
+                "eth_getBlockByNumber" if !first.starts_with("0x") => {
+                    params[0] = json!(format!("{fork:#x}"))
+                }
+                "eth_getBlockByHash" if by_hash(&first).is_some() => {
+                    return Ok(by_hash(&first).unwrap_or_default());
+                }
                 "eth_getBlockReceipts" if by_hash(&first).is_some() => return Ok(json!([])),
                 _ => {}
             }
             // The state of the branch is that of the fork.
             for param in &mut params {
-                if param["blockHash"].as_str().is_some_and(|hash| by_hash(hash).is_some()) {
+                if param["blockHash"]
+                    .as_str()
+                    .is_some_and(|hash| by_hash(hash).is_some())
+                {
                     param["blockHash"] = json!(branch.fork.hash_slow());
                 }
             }
@@ -105,10 +123,17 @@ impl Proxy {
     /// Replaces the last `depth` blocks of L1 by others.
     fn reorganise(&self, depth: u64) -> u64 {
         let fork = head(&self.upstream).expect("L1 answers") - depth;
-        let block = ask(&self.upstream, "eth_getBlockByNumber", json!([format!("{fork:#x}"), false]));
+        let block = ask(
+            &self.upstream,
+            "eth_getBlockByNumber",
+            json!([format!("{fork:#x}"), false]),
+        );
         let header: alloy_rpc_types_eth::Header = serde_json::from_value(block).expect("a header");
         assert_eq!(header.hash, header.inner.hash_slow());
-        *self.branch.lock().expect("no panic") = Some(Branch { fork: header.inner, blocks: vec![] });
+        *self.branch.lock().expect("no panic") = Some(Branch {
+            fork: header.inner,
+            blocks: vec![],
+        });
         fork
     }
 
@@ -116,14 +141,24 @@ impl Proxy {
     async fn serve(self: Arc<Self>) -> String {
         let mut module = RpcModule::from_arc(self);
         for method in METHODS {
-            let answer = move |params: jsonrpsee::types::Params<'static>, proxy: Arc<Self>, _: jsonrpsee::Extensions| async move {
+            let answer = move |params: jsonrpsee::types::Params<'static>,
+                               proxy: Arc<Self>,
+                               _: jsonrpsee::Extensions| async move {
                 let params = params.parse().unwrap_or_default();
-                let answered = tokio::task::spawn_blocking(move || proxy.answer(method, params)).await.expect("no panic");
-                answered.map_err(|error| ErrorObjectOwned::owned(-32000, error.to_string(), None::<()>))
+                let answered = tokio::task::spawn_blocking(move || proxy.answer(method, params))
+                    .await
+                    .expect("no panic");
+                answered
+                    .map_err(|error| ErrorObjectOwned::owned(-32000, error.to_string(), None::<()>))
             };
-            module.register_async_method(method, answer).expect("a method of its own");
+            module
+                .register_async_method(method, answer)
+                .expect("a method of its own");
         }
-        let server = ServerBuilder::default().build("127.0.0.1:0").await.expect("a port");
+        let server = ServerBuilder::default()
+            .build("127.0.0.1:0")
+            .await
+            .expect("a port");
         let url = format!("http://{}", server.local_addr().expect("its address"));
         let running = server.start(module);
         tokio::spawn(running.stopped());
@@ -132,14 +167,24 @@ impl Proxy {
 }
 
 fn block(node: &Node, number: u64) -> Value {
-    ask(&node.http, "eth_getBlockByNumber", json!([format!("{number:#x}"), true]))
+    ask(
+        &node.http,
+        "eth_getBlockByNumber",
+        json!([format!("{number:#x}"), true]),
+    )
 }
 
 /// Number and hash of a block's L1 origin, from the calldata of the L1 attributes.
 fn origin(block: &Value) -> (u64, String) {
-    let data = block["transactions"][0]["input"].as_str().expect("calldata").to_owned();
+    let data = block["transactions"][0]["input"]
+        .as_str()
+        .expect("calldata")
+        .to_owned();
     // After `0x`: bytes 28..36 and 100..132.
-    (u64::from_str_radix(&data[2 + 56..2 + 72], 16).expect("a number"), format!("0x{}", &data[2 + 200..2 + 264]))
+    (
+        u64::from_str_radix(&data[2 + 56..2 + 72], 16).expect("a number"),
+        format!("0x{}", &data[2 + 200..2 + 264]),
+    )
 }
 
 #[test]
@@ -148,23 +193,46 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     let net = Devnet::start(&["--l2.block-time=1", &period, "--replicas=2"]);
     let (sequencer, replicas) = (net.sequencer(), net.replicas());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let proxy = Arc::new(Proxy { upstream: net.l1().http, ..Default::default() });
+    let proxy = Arc::new(Proxy {
+        upstream: net.l1().http,
+        ..Default::default()
+    });
     let l1 = runtime.block_on(proxy.clone().serve());
-    wait("some blocks", PATIENCE, || head(&replicas[0].http).filter(|number| *number >= 3));
+    wait("some blocks", PATIENCE, || {
+        head(&replicas[0].http).filter(|number| *number >= 3)
+    });
     sequencer.kill9();
     let options = [format!("--l1={l1}"), "--sequencer.l1-confs=0".to_owned()];
     let log = net.dir.join("restarted-sequencer.log");
     let mut running = sequencer.restart_with(&log, &options);
-    wait("the devnet's L1", PATIENCE, || head(&net.l1().http).filter(|number| *number >= 8));
+    wait("the devnet's L1", PATIENCE, || {
+        head(&net.l1().http).filter(|number| *number >= 8)
+    });
 
     // The transaction is in a block whose L1 origin is going to be replaced.
     let account = &net.accounts[2];
-    let raw = account.sign(net.l2_chain_id, 0, TxKind::Call(account.address), U256::from(1), Bytes::new(), 21_000);
-    let mined =
-        |node: &Node, hash: &Value| call(&node.http, "eth_getTransactionReceipt", json!([hash])).ok().filter(|r| !r.is_null());
-    let sent = wait("the restarted sequencer", PATIENCE, || call(&sequencer.http, "eth_sendRawTransaction", json!([raw])).ok());
+    let raw = account.sign(
+        net.l2_chain_id,
+        0,
+        TxKind::Call(account.address),
+        U256::from(1),
+        Bytes::new(),
+        21_000,
+    );
+    let mined = |node: &Node, hash: &Value| {
+        call(&node.http, "eth_getTransactionReceipt", json!([hash]))
+            .ok()
+            .filter(|r| !r.is_null())
+    };
+    let sent = wait("the restarted sequencer", PATIENCE, || {
+        call(&sequencer.http, "eth_sendRawTransaction", json!([raw])).ok()
+    });
     let receipt = wait("the transaction", PATIENCE, || mined(&replicas[0], &sent));
-    let first_l1 = origin(&block(&replicas[0], crate::net::number(&receipt["blockNumber"]))).0;
+    let first_l1 = origin(&block(
+        &replicas[0],
+        crate::net::number(&receipt["blockNumber"]),
+    ))
+    .0;
     let l1_head = head(&net.l1().http).expect("L1 answers");
     let fork = proxy.reorganise((l1_head + 1 - first_l1).max(3));
     let before = head(&replicas[0].http).expect("it answers");
@@ -174,24 +242,38 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     let reaches = |nodes: &[&Node], number: u64| {
         for node in nodes {
             wait(&format!("{} to follow", node.name), PATIENCE, || {
-                (head(&node.http)? > number && block(node, before)["hash"] != abandoned["hash"]).then_some(())
+                (head(&node.http)? > number && block(node, before)["hash"] != abandoned["hash"])
+                    .then_some(())
             });
         }
     };
     let agree = |number: u64| {
         for node in [&replicas[0], &replicas[1]] {
-            assert_eq!(block(node, number)["hash"], block(&sequencer, number)["hash"], "{} at block {number}", node.name);
+            assert_eq!(
+                block(node, number)["hash"],
+                block(&sequencer, number)["hash"],
+                "{} at block {number}",
+                node.name
+            );
         }
     };
     reaches(&[&sequencer, &replicas[0], &replicas[1]], before);
     (0..=before).for_each(agree);
-    let shown =
-        |number: u64| proxy.answer("eth_getBlockByNumber", vec![json!(format!("{number:#x}")), json!(false)]).expect("a block");
+    let shown = |number: u64| {
+        proxy
+            .answer(
+                "eth_getBlockByNumber",
+                vec![json!(format!("{number:#x}")), json!(false)],
+            )
+            .expect("a block")
+    };
     for number in 1..=before {
         let (l1_number, hash) = origin(&block(&sequencer, number));
         assert_eq!(shown(l1_number)["hash"], json!(hash), "block {number}");
     }
-    let again = wait("the transaction again", PATIENCE, || mined(&replicas[1], &sent));
+    let again = wait("the transaction again", PATIENCE, || {
+        mined(&replicas[1], &sent)
+    });
     assert_ne!(again["blockHash"], receipt["blockHash"]);
 
     // After a kill and a restart the sequencer continues.

@@ -16,7 +16,8 @@ use starling::{
     follow, telemetry,
 };
 use starling_p2p::{
-    Blocks, Change, Config, Genesis, Keypair, Multiaddr, Network, PeerId, Policy, Scoring, Service, Subject, SyncReport,
+    Blocks, Change, Config, Genesis, Keypair, Multiaddr, Network, PeerId, Policy, Scoring, Service,
+    Subject, SyncReport,
 };
 use starling_proto::{
     fork::{Fork, ForkSchedule},
@@ -61,10 +62,19 @@ pub struct Store {
 impl Store {
     pub fn new(genesis: &str) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        chain::init(dir.path(), &genesis::parse(genesis).expect("a genesis")).expect("an empty folder");
-        let options = Options { datadir: dir.path().into(), cache: 32 << 20, commit_interval: Duration::from_millis(500) };
+        chain::init(dir.path(), &genesis::parse(genesis).expect("a genesis"))
+            .expect("an empty folder");
+        let options = Options {
+            datadir: dir.path().into(),
+            cache: 32 << 20,
+            commit_interval: Duration::from_millis(500),
+        };
         let (chain, threads) = Chain::open(&options).expect("a chain");
-        Self { chain, threads, _dir: dir }
+        Self {
+            chain,
+            threads,
+            _dir: dir,
+        }
     }
 
     /// The next block, a second later.
@@ -94,9 +104,15 @@ impl Store {
             eip_1559_params: Some(B64::ZERO),
             min_base_fee: Some(0),
         };
-        let id = chain.start(view.head().hash, attributes).await.expect("a build begins");
+        let id = chain
+            .start(view.head().hash, attributes)
+            .await
+            .expect("a build begins");
         let block = chain.seal(id).await.expect("a block").payload.clone();
-        chain.forkchoice(block.hash, None, None).await.expect("it can be the head");
+        chain
+            .forkchoice(block.hash, None, None)
+            .await
+            .expect("it can be the head");
         block
     }
 
@@ -109,8 +125,14 @@ impl Store {
     pub async fn reaches(&self, number: u64, limit: Duration) {
         let mut heads = self.chain.heads();
         let reached = heads.wait_for(|heads| heads.head.number >= number);
-        let reached = tokio::time::timeout(limit, reached).await.map(|heads| heads.is_ok());
-        assert!(matches!(reached, Ok(true)), "at block {} and not {number} in {limit:?}", self.chain.view().head().number);
+        let reached = tokio::time::timeout(limit, reached)
+            .await
+            .map(|heads| heads.is_ok());
+        assert!(
+            matches!(reached, Ok(true)),
+            "at block {} and not {number} in {limit:?}",
+            self.chain.view().head().number
+        );
     }
 }
 
@@ -124,18 +146,41 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    pub async fn start(chain: &Chain, blocks: Arc<dyn Blocks>, identity: Keypair, scoring: Scoring, peers: &[&Swarm]) -> Self {
+    pub async fn start(
+        chain: &Chain,
+        blocks: Arc<dyn Blocks>,
+        identity: Keypair,
+        scoring: Scoring,
+        peers: &[&Swarm],
+    ) -> Self {
         let genesis = chain.genesis().expect("a genesis");
-        let time = chain.view().header_of(genesis.number).expect("a read").expect("it is there").timestamp;
+        let time = chain
+            .view()
+            .header_of(genesis.number)
+            .expect("a read")
+            .expect("it is there")
+            .timestamp;
         let config = Config {
             listen_ip: [127, 0, 0, 1].into(),
             listen_tcp: 0,
             static_peers: peers.iter().map(|peer| peer.address.clone()).collect(),
             unsafe_block_signer: Some(sign::address(&sequencer())),
-            policy: Policy { scoring, ..Policy::default() },
+            policy: Policy {
+                scoring,
+                ..Policy::default()
+            },
             // The blocks were not made at their seconds.
             gossip_threshold: Duration::from_secs(1 << 30),
-            ..Config::new(identity, CHAIN, ForkSchedule::from_genesis(Fork::Jovian), Genesis { id: genesis, time, block_time: 1 })
+            ..Config::new(
+                identity,
+                CHAIN,
+                ForkSchedule::from_genesis(Fork::Jovian),
+                Genesis {
+                    id: genesis,
+                    time,
+                    block_time: 1,
+                },
+            )
         };
         let (service, network, events) = Service::new(config, blocks).expect("the swarm starts");
         let (token, mut tasks) = (CancellationToken::new(), JoinSet::new());
@@ -145,11 +190,32 @@ impl Swarm {
             Ok(())
         });
         let engine = Arc::new(Engine::new(chain.clone(), Some(network.clone())));
-        tasks.spawn(follow::run(chain.clone(), Some(engine.clone()), network.clone(), events, token.clone()));
-        tasks.spawn(follow::report_heads(chain.clone(), network.clone(), genesis, token.clone()));
+        tasks.spawn(follow::run(
+            chain.clone(),
+            Some(engine.clone()),
+            network.clone(),
+            events,
+            token.clone(),
+        ));
+        tasks.spawn(follow::report_heads(
+            chain.clone(),
+            network.clone(),
+            genesis,
+            token.clone(),
+        ));
         let mut addresses = network.listen_addrs();
-        let address = addresses.wait_for(|all| !all.is_empty()).await.expect("the swarm runs")[0].clone();
-        Self { network, engine, address, token, tasks }
+        let address = addresses
+            .wait_for(|all| !all.is_empty())
+            .await
+            .expect("the swarm runs")[0]
+            .clone();
+        Self {
+            network,
+            engine,
+            address,
+            token,
+            tasks,
+        }
     }
 
     fn id(&self) -> PeerId {
@@ -168,21 +234,49 @@ impl Swarm {
             if holds(&report) {
                 return;
             }
-            assert!(start.elapsed() < Duration::from_secs(120), "not {what}: {report:#?}");
+            assert!(
+                start.elapsed() < Duration::from_secs(120),
+                "not {what}: {report:#?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// That the liar was banned for what it served, and nobody else charged with anything.
     async fn has_found_out(&self, liar: PeerId, honest: &[&Swarm]) {
-        let lines = self.network.ledger(Some(liar), 100).await.expect("the swarm runs");
-        let lie = lines.iter().find(|line| line.reason == "false_block").expect("it is named");
-        assert!(lie.evidence.contains("the transactions are not those of block"), "{lie:?}");
-        assert!(lines.iter().any(|line| matches!(line.change, Change::Banned { .. })), "{lines:#?}");
+        let lines = self
+            .network
+            .ledger(Some(liar), 100)
+            .await
+            .expect("the swarm runs");
+        let lie = lines
+            .iter()
+            .find(|line| line.reason == "false_block")
+            .expect("it is named");
+        assert!(
+            lie.evidence
+                .contains("the transactions are not those of block"),
+            "{lie:?}"
+        );
+        assert!(
+            lines
+                .iter()
+                .any(|line| matches!(line.change, Change::Banned { .. })),
+            "{lines:#?}"
+        );
         println!("  evidence: {}", lie.evidence);
         for peer in honest {
-            let lines = self.network.ledger(Some(peer.id()), 100).await.expect("the swarm runs");
-            assert!(lines.iter().all(|line| !matches!(line.change, Change::Score(change) if change < 0.0)), "{lines:#?}");
+            let lines = self
+                .network
+                .ledger(Some(peer.id()), 100)
+                .await
+                .expect("the swarm runs");
+            assert!(
+                lines
+                    .iter()
+                    .all(|line| !matches!(line.change, Change::Score(change) if change < 0.0)),
+                "{lines:#?}"
+            );
         }
     }
 
@@ -214,7 +308,12 @@ impl Blocks for Lying {
         self.0.headers(from, take);
     }
 
-    fn bodies(&self, first: u64, last: BlockId, take: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+    fn bodies(
+        &self,
+        first: u64,
+        last: BlockId,
+        take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> bool {
         let mut number = first;
         self.0.bodies(first, last, &mut |header, transactions| {
             let lie = alloy_rlp::encode(vec![Bytes::from_static(b"made up")]);
@@ -227,7 +326,8 @@ impl Blocks for Lying {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_one_of_which_lies() {
-    let blocks: u64 = std::env::var("STARLING_SYNC_BLOCKS").map_or(700, |n| n.parse().expect("a number"));
+    let blocks: u64 =
+        std::env::var("STARLING_SYNC_BLOCKS").map_or(700, |n| n.parse().expect("a number"));
     let missed = blocks / 10;
     // Debug builds on busy machines execute fifty a second at the least.
     let limit = Duration::from_secs(120 + blocks / 50);
@@ -235,22 +335,51 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     let source = Store::new(&genesis);
     let chain = &source.chain;
     let keypair = Keypair::generate_secp256k1;
-    let first = Swarm::start(chain, Arc::new(chain.clone()), keypair(), Scoring::Light, &[]).await;
-    let second = Swarm::start(chain, Arc::new(chain.clone()), keypair(), Scoring::Light, &[]).await;
+    let first = Swarm::start(
+        chain,
+        Arc::new(chain.clone()),
+        keypair(),
+        Scoring::Light,
+        &[],
+    )
+    .await;
+    let second = Swarm::start(
+        chain,
+        Arc::new(chain.clone()),
+        keypair(),
+        Scoring::Light,
+        &[],
+    )
+    .await;
     let honest = [&first, &second];
 
     // One follows until its gossip is cut.
     source.extend_to(blocks - missed - 1).await;
     let cut_store = Store::new(&genesis);
-    let cut_off = Swarm::start(&cut_store.chain, Arc::new(cut_store.chain.clone()), keypair(), Scoring::Light, &honest).await;
+    let cut_off = Swarm::start(
+        &cut_store.chain,
+        Arc::new(cut_store.chain.clone()),
+        keypair(),
+        Scoring::Light,
+        &honest,
+    )
+    .await;
     cut_off.reports("greeted", |sync| sync.peers == 2).await;
     first.publish(&source.extend().await).await;
     cut_store.reaches(blocks - missed, limit).await;
     // It reaches nobody, and nobody reaches it.
     let everybody = || Subject::Address([127, 0, 0, 1].into());
-    cut_off.network.block(everybody(), true).await.expect("the swarm runs");
+    cut_off
+        .network
+        .block(everybody(), true)
+        .await
+        .expect("the swarm runs");
     for peer in honest {
-        cut_off.network.disconnect(peer.id()).await.expect("the swarm runs");
+        cut_off
+            .network
+            .disconnect(peer.id())
+            .await
+            .expect("the swarm runs");
     }
     cut_off.reports("cut off", |sync| sync.peers == 0).await;
     source.extend_to(blocks).await;
@@ -258,8 +387,19 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
 
     // The other begins now. Of equals the peer of the lowest id is asked first.
     let late_store = Store::new(&genesis);
-    let late = Swarm::start(&late_store.chain, Arc::new(late_store.chain.clone()), keypair(), Scoring::Light, &honest).await;
-    cut_off.network.block(everybody(), false).await.expect("the swarm runs");
+    let late = Swarm::start(
+        &late_store.chain,
+        Arc::new(late_store.chain.clone()),
+        keypair(),
+        Scoring::Light,
+        &honest,
+    )
+    .await;
+    cut_off
+        .network
+        .block(everybody(), false)
+        .await
+        .expect("the swarm runs");
     let of_lowest_id = || loop {
         let candidate = keypair();
         let id = candidate.public().to_peer_id();
@@ -267,7 +407,14 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
             return candidate;
         }
     };
-    let liar = Swarm::start(chain, Arc::new(Lying(chain.clone())), of_lowest_id(), Scoring::None, &[&cut_off, &late]).await;
+    let liar = Swarm::start(
+        chain,
+        Arc::new(Lying(chain.clone())),
+        of_lowest_id(),
+        Scoring::None,
+        &[&cut_off, &late],
+    )
+    .await;
     for node in [&cut_off, &late] {
         node.reports("greeted by all", |sync| sync.peers == 3).await;
     }
@@ -278,9 +425,15 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     let caught_up = async |name: &str, store: &Store, missing: u64| {
         store.reaches(tip.number(), limit).await;
         let seconds = start.elapsed().as_secs_f64();
-        println!("{name}: {missing} blocks in {seconds:.1} s, {:.0} a second", missing as f64 / seconds);
+        println!(
+            "{name}: {missing} blocks in {seconds:.1} s, {:.0} a second",
+            missing as f64 / seconds
+        );
     };
-    tokio::join!(caught_up("gossip was cut", &cut_store, missed + 1), caught_up("late", &late_store, blocks + 1));
+    tokio::join!(
+        caught_up("gossip was cut", &cut_store, missed + 1),
+        caught_up("late", &late_store, blocks + 1)
+    );
     for node in [&cut_off, &late] {
         node.has_found_out(liar.id(), &honest).await;
     }
@@ -290,15 +443,30 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     for store in [&cut_store, &late_store] {
         store.reaches(next.number(), limit).await;
         let id = |number| store.chain.view().hash_of(number).expect("a read");
-        assert_eq!(store.chain.view().head(), BlockId { number: next.number(), hash: next.hash });
+        assert_eq!(
+            store.chain.view().head(),
+            BlockId {
+                number: next.number(),
+                hash: next.hash
+            }
+        );
         for number in (0..=next.number()).step_by(97) {
-            assert_eq!(id(number), chain.view().hash_of(number).expect("a read"), "block {number}");
+            assert_eq!(
+                id(number),
+                chain.view().hash_of(number).expect("a read"),
+                "block {number}"
+            );
         }
     }
     for swarm in [liar, cut_off, late, first, second] {
         swarm.stop().await;
     }
-    for Store { chain, threads, _dir } in [late_store, cut_store, source] {
+    for Store {
+        chain,
+        threads,
+        _dir,
+    } in [late_store, cut_store, source]
+    {
         drop(chain);
         threads.stop().expect("it stores what it has");
     }

@@ -21,8 +21,10 @@ pub fn starling() -> Command {
 /// Calls a JSON-RPC method over HTTP. `Err` holds the error object, or a description of what went wrong on the way.
 pub fn call(url: &str, method: &str, params: Value) -> Result<Value, Value> {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-    let (status, text) = post(url, &body).map_err(|error| json!({"transport": error.to_string()}))?;
-    let mut answer: Value = serde_json::from_str(&text).map_err(|_| json!({"transport": format!("HTTP {status}: {text}")}))?;
+    let (status, text) =
+        post(url, &body).map_err(|error| json!({"transport": error.to_string()}))?;
+    let mut answer: Value = serde_json::from_str(&text)
+        .map_err(|_| json!({"transport": format!("HTTP {status}: {text}")}))?;
     match answer.get_mut("error") {
         Some(error) => Err(error.take()),
         None => Ok(answer["result"].take()),
@@ -31,7 +33,8 @@ pub fn call(url: &str, method: &str, params: Value) -> Result<Value, Value> {
 
 /// Like [`call`], for calls that must succeed.
 pub fn ask(url: &str, method: &str, params: Value) -> Value {
-    call(url, method, params.clone()).unwrap_or_else(|error| panic!("{method}{params} at {url}: {error}"))
+    call(url, method, params.clone())
+        .unwrap_or_else(|error| panic!("{method}{params} at {url}: {error}"))
 }
 
 /// Posts a body and returns the HTTP status and the answer's body.
@@ -46,10 +49,23 @@ pub fn post(url: &str, body: &str) -> std::io::Result<(u16, String)> {
     )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    let status = answer.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+    let status = answer
+        .split(' ')
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0);
     let (head, rest) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    Ok((status, if chunked { unchunk(rest) } else { rest.to_owned() }))
+    let chunked = head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked");
+    Ok((
+        status,
+        if chunked {
+            unchunk(rest)
+        } else {
+            rest.to_owned()
+        },
+    ))
 }
 
 fn unchunk(mut rest: &str) -> String {
@@ -75,13 +91,18 @@ pub fn l1_attributes() -> Bytes {
 
 /// A quantity of an answer.
 pub fn number(value: &Value) -> u64 {
-    let text = value.as_str().unwrap_or_else(|| panic!("not a quantity: {value}"));
-    u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or_else(|_| panic!("not a quantity: {value}"))
+    let text = value
+        .as_str()
+        .unwrap_or_else(|| panic!("not a quantity: {value}"));
+    u64::from_str_radix(text.trim_start_matches("0x"), 16)
+        .unwrap_or_else(|_| panic!("not a quantity: {value}"))
 }
 
 /// The head of a node, or `None` while it does not answer.
 pub fn head(url: &str) -> Option<u64> {
-    call(url, "eth_blockNumber", json!([])).ok().map(|n| number(&n))
+    call(url, "eth_blockNumber", json!([]))
+        .ok()
+        .map(|n| number(&n))
 }
 
 /// Waits until `probe` gives something.
@@ -91,7 +112,10 @@ pub fn wait<T>(what: &str, timeout: Duration, mut probe: impl FnMut() -> Option<
         if let Some(found) = probe() {
             return found;
         }
-        assert!(started.elapsed() < timeout, "waited {timeout:?} in vain for {what}");
+        assert!(
+            started.elapsed() < timeout,
+            "waited {timeout:?} in vain for {what}"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -109,7 +133,15 @@ impl Account {
     }
 
     /// A signed EIP-1559 transaction.
-    pub fn sign(&self, chain_id: u64, nonce: u64, to: TxKind, value: U256, input: Bytes, gas_limit: u64) -> Bytes {
+    pub fn sign(
+        &self,
+        chain_id: u64,
+        nonce: u64,
+        to: TxKind,
+        value: U256,
+        input: Bytes,
+        gas_limit: u64,
+    ) -> Bytes {
         self.sign_tx(TxEip1559 {
             chain_id,
             nonce,
@@ -141,9 +173,13 @@ impl Account {
         let hash = tx.signature_hash();
         let secp = secp256k1::SECP256K1;
         let key = secp256k1::SecretKey::from_slice(self.key.as_slice()).expect("a key");
-        let (id, bytes) = secp.sign_ecdsa_recoverable(&secp256k1::Message::from_digest(hash.0), &key).serialize_compact();
+        let (id, bytes) = secp
+            .sign_ecdsa_recoverable(&secp256k1::Message::from_digest(hash.0), &key)
+            .serialize_compact();
         let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) == 1);
-        TxEnvelope::Eip1559(tx.into_signed(signature)).encoded_2718().into()
+        TxEnvelope::Eip1559(tx.into_signed(signature))
+            .encoded_2718()
+            .into()
     }
 }
 
@@ -180,7 +216,11 @@ impl Node {
             let name = |option: &str| option.split('=').next().map(str::to_owned);
             options.iter().any(|option| name(option) == name(given))
         };
-        let out = std::fs::File::options().create(true).append(true).open(log).expect("a log file");
+        let out = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .expect("a log file");
         let err = out.try_clone().expect("a log file");
         let child = Command::new(&self.command[0])
             .args(self.command[1..].iter().filter(|given| !is_replaced(given)))
@@ -242,7 +282,15 @@ impl Devnet {
             .stderr(log)
             .spawn()
             .expect("the devnet starts");
-        let mut net = Self { child, dir, nodes: vec![], accounts: vec![], l2_chain_id: 0, portal: Address::ZERO, _temp: temp };
+        let mut net = Self {
+            child,
+            dir,
+            nodes: vec![],
+            accounts: vec![],
+            l2_chain_id: 0,
+            portal: Address::ZERO,
+            _temp: temp,
+        };
         let info = wait("devnet.json", Duration::from_secs(60), || {
             if let Ok(Some(status)) = net.child.try_wait() {
                 panic!("the devnet ended with {status}: {}", net.log());
@@ -257,7 +305,11 @@ impl Devnet {
     fn read(&mut self, info: &Value) {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         self.l2_chain_id = info["chain_ids"]["l2"].as_u64().expect("chain_ids.l2");
-        self.portal = info["contracts"]["portal"].as_str().expect("contracts.portal").parse().expect("an address");
+        self.portal = info["contracts"]["portal"]
+            .as_str()
+            .expect("contracts.portal")
+            .parse()
+            .expect("an address");
         self.nodes = info["nodes"]
             .as_array()
             .expect("nodes")
@@ -266,7 +318,12 @@ impl Devnet {
                 name: text(&node["name"]).expect("name"),
                 role: text(&node["role"]).expect("role"),
                 pid: node["pid"].as_i64().expect("pid") as i32,
-                command: node["command"].as_array().expect("command").iter().filter_map(text).collect(),
+                command: node["command"]
+                    .as_array()
+                    .expect("command")
+                    .iter()
+                    .filter_map(text)
+                    .collect(),
                 http: text(&node["http"]).expect("http"),
                 ws: text(&node["ws"]).expect("ws"),
                 p2p: text(&node["p2p"]),
@@ -277,8 +334,16 @@ impl Devnet {
             .expect("accounts")
             .iter()
             .map(|account| Account {
-                address: account["address"].as_str().expect("address").parse().expect("an address"),
-                key: account["private_key"].as_str().expect("private_key").parse().expect("a key"),
+                address: account["address"]
+                    .as_str()
+                    .expect("address")
+                    .parse()
+                    .expect("an address"),
+                key: account["private_key"]
+                    .as_str()
+                    .expect("private_key")
+                    .parse()
+                    .expect("a key"),
             })
             .collect();
     }
@@ -293,7 +358,11 @@ impl Devnet {
     }
 
     pub fn role(&self, role: &str) -> Vec<Node> {
-        self.nodes.iter().filter(|node| node.role == role).cloned().collect()
+        self.nodes
+            .iter()
+            .filter(|node| node.role == role)
+            .cloned()
+            .collect()
     }
 
     pub fn l1(&self) -> Node {
@@ -313,7 +382,11 @@ impl Drop for Devnet {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- devnet\n{}", self.log());
-            let logs = std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|entry| entry.path());
+            let logs = std::fs::read_dir(&self.dir)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path());
             for path in logs.filter(|path| path.extension().is_some_and(|e| e == "log")) {
                 let log = std::fs::read_to_string(&path).unwrap_or_default();
                 let tail: Vec<&str> = log.lines().rev().take(40).collect();
@@ -336,13 +409,23 @@ impl Drop for Devnet {
 /// A foreign client from `tests/clients`; `None`, recorded as a skip, where `npm install` has not been run there.
 pub fn client(name: &str) -> Option<PathBuf> {
     let path = Path::new(CLIENTS).join("node_modules/.bin").join(name);
-    installed(path.exists(), &format!("{name} (run npm install in tests/clients)")).then_some(path)
+    installed(
+        path.exists(),
+        &format!("{name} (run npm install in tests/clients)"),
+    )
+    .then_some(path)
 }
 
 /// A script in `tests/clients` that stands on an npm package, as a command; `None` as with [`client`].
 pub fn script(package: &str) -> Option<Command> {
-    let there = Path::new(CLIENTS).join("node_modules").join(package).exists();
-    if !installed(there, &format!("{package} (run npm install in tests/clients)")) {
+    let there = Path::new(CLIENTS)
+        .join("node_modules")
+        .join(package)
+        .exists();
+    if !installed(
+        there,
+        &format!("{package} (run npm install in tests/clients)"),
+    ) {
         return None;
     }
     let mut node = Command::new("node");

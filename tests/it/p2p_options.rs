@@ -24,34 +24,146 @@ const ENODE: &str = "enode://2d4e7e9d48f4dd4efe9342706dd1b0024681bd4c3300d021f86
 
 /// Option, a value that is not its default, and the test in which its value changes what the swarm does.
 const OPTIONS: &[(&str, &str, &str)] = &[
-    ("p2p.advertise.ip", "203.0.113.5", "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told"),
-    ("p2p.advertise.tcp", "7", "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told"),
-    ("p2p.advertise.udp", "8", "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told"),
-    ("p2p.ban.duration", "90s", "p2p/tests/it/standing.rs: garbage_is_a_ban_with_evidence_that_ends"),
-    ("p2p.ban.peers", "false", "p2p/tests/it/standing.rs: options_of_scoring_and_banning_change_who_is_banned"),
-    ("p2p.ban.threshold", "-20", "p2p/tests/it/standing.rs: options_of_scoring_and_banning_change_who_is_banned"),
-    ("p2p.bootnodes", ENODE, "p2p/tests/it/discovery.rs: two_nodes_find_each_other_through_a_third"),
-    ("p2p.disable", "true", "tests/it/p2p_options.rs: a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given"),
-    ("p2p.discovery.path", "found", "p2p/tests/it/discovery.rs: what_was_found_is_found_again_after_a_restart_without_bootnodes"),
-    ("p2p.gossip.timestamp.threshold", "1s", "p2p/tests/it/gossip.rs: the_oldest_block_that_passes_is_as_old_as_told"),
-    ("p2p.listen.ip", "127.0.0.2", "p2p/tests/it/peers.rs: the_swarm_listens_where_it_is_told_and_nowhere_else"),
-    ("p2p.listen.quic", "9", "p2p/tests/it/quic.rs: blocks_pass_and_gaps_are_filled_over_quic"),
-    ("p2p.listen.tcp", "9", "p2p/tests/it/peers.rs: the_swarm_listens_where_it_is_told_and_nowhere_else"),
-    ("p2p.listen.udp", "9", "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told"),
-    ("p2p.nat", "true", "p2p/tests/it/nat.rs: ports_are_opened_by_pmp_renewed_and_closed"),
-    ("p2p.netrestrict", "10.0.0.0/8", "p2p/tests/it/gate.rs: netrestrict_holds_for_both_directions_and_for_names"),
-    ("p2p.no-discovery", "true", "p2p/tests/it/discovery.rs: without_discovery_there_is_no_udp_socket"),
-    ("p2p.peers.grace", "5s", "p2p/tests/it/gate.rs: above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay"),
-    ("p2p.peers.hi", "25", "p2p/tests/it/gate.rs: above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay"),
-    ("p2p.peers.lo", "3", "p2p/tests/it/discovery.rs: enough_peers_are_enough"),
-    ("p2p.peerstore.path", "kept", "p2p/tests/it/standing.rs: bans_and_blocks_survive_a_restart"),
-    ("p2p.priv.path", "other-key", "tests/it/p2p_options.rs: a_node_is_who_its_key_file_says"),
-    ("p2p.scoring", "none", "p2p/tests/it/standing.rs: options_of_scoring_and_banning_change_who_is_banned"),
-    ("p2p.sequencer.key", KEY, "tests/it/p2p_options.rs: a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given"),
-    ("p2p.sequencer.key.path", "key", "tests/it/foreign_peer.rs: js_libp2p_hears_passes_on_asks_and_serves"),
-    ("p2p.static", PEER, "p2p/tests/it/peers.rs: a_static_peer_is_found_again_after_its_restart"),
-    ("p2p.sync.onlyreqtostatic", "true", "p2p/tests/it/gate.rs: only_static_peers_are_asked_if_that_is_wanted"),
-    ("p2p.sync.req-resp", "false", "p2p/tests/it/gossip.rs: without_requests_a_gap_stays_and_blocks_in_order_pass"),
+    (
+        "p2p.advertise.ip",
+        "203.0.113.5",
+        "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told",
+    ),
+    (
+        "p2p.advertise.tcp",
+        "7",
+        "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told",
+    ),
+    (
+        "p2p.advertise.udp",
+        "8",
+        "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told",
+    ),
+    (
+        "p2p.ban.duration",
+        "90s",
+        "p2p/tests/it/standing.rs: garbage_is_a_ban_with_evidence_that_ends",
+    ),
+    (
+        "p2p.ban.peers",
+        "false",
+        "p2p/tests/it/standing.rs: options_of_scoring_and_banning_change_who_is_banned",
+    ),
+    (
+        "p2p.ban.threshold",
+        "-20",
+        "p2p/tests/it/standing.rs: options_of_scoring_and_banning_change_who_is_banned",
+    ),
+    (
+        "p2p.bootnodes",
+        ENODE,
+        "p2p/tests/it/discovery.rs: two_nodes_find_each_other_through_a_third",
+    ),
+    (
+        "p2p.disable",
+        "true",
+        "tests/it/p2p_options.rs: a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given",
+    ),
+    (
+        "p2p.discovery.path",
+        "found",
+        "p2p/tests/it/discovery.rs: what_was_found_is_found_again_after_a_restart_without_bootnodes",
+    ),
+    (
+        "p2p.gossip.timestamp.threshold",
+        "1s",
+        "p2p/tests/it/gossip.rs: the_oldest_block_that_passes_is_as_old_as_told",
+    ),
+    (
+        "p2p.listen.ip",
+        "127.0.0.2",
+        "p2p/tests/it/peers.rs: the_swarm_listens_where_it_is_told_and_nowhere_else",
+    ),
+    (
+        "p2p.listen.quic",
+        "9",
+        "p2p/tests/it/quic.rs: blocks_pass_and_gaps_are_filled_over_quic",
+    ),
+    (
+        "p2p.listen.tcp",
+        "9",
+        "p2p/tests/it/peers.rs: the_swarm_listens_where_it_is_told_and_nowhere_else",
+    ),
+    (
+        "p2p.listen.udp",
+        "9",
+        "p2p/tests/it/discovery.rs: ports_and_addresses_are_advertised_as_told",
+    ),
+    (
+        "p2p.nat",
+        "true",
+        "p2p/tests/it/nat.rs: ports_are_opened_by_pmp_renewed_and_closed",
+    ),
+    (
+        "p2p.netrestrict",
+        "10.0.0.0/8",
+        "p2p/tests/it/gate.rs: netrestrict_holds_for_both_directions_and_for_names",
+    ),
+    (
+        "p2p.no-discovery",
+        "true",
+        "p2p/tests/it/discovery.rs: without_discovery_there_is_no_udp_socket",
+    ),
+    (
+        "p2p.peers.grace",
+        "5s",
+        "p2p/tests/it/gate.rs: above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay",
+    ),
+    (
+        "p2p.peers.hi",
+        "25",
+        "p2p/tests/it/gate.rs: above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay",
+    ),
+    (
+        "p2p.peers.lo",
+        "3",
+        "p2p/tests/it/discovery.rs: enough_peers_are_enough",
+    ),
+    (
+        "p2p.peerstore.path",
+        "kept",
+        "p2p/tests/it/standing.rs: bans_and_blocks_survive_a_restart",
+    ),
+    (
+        "p2p.priv.path",
+        "other-key",
+        "tests/it/p2p_options.rs: a_node_is_who_its_key_file_says",
+    ),
+    (
+        "p2p.scoring",
+        "none",
+        "p2p/tests/it/standing.rs: options_of_scoring_and_banning_change_who_is_banned",
+    ),
+    (
+        "p2p.sequencer.key",
+        KEY,
+        "tests/it/p2p_options.rs: a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given",
+    ),
+    (
+        "p2p.sequencer.key.path",
+        "key",
+        "tests/it/foreign_peer.rs: js_libp2p_hears_passes_on_asks_and_serves",
+    ),
+    (
+        "p2p.static",
+        PEER,
+        "p2p/tests/it/peers.rs: a_static_peer_is_found_again_after_its_restart",
+    ),
+    (
+        "p2p.sync.onlyreqtostatic",
+        "true",
+        "p2p/tests/it/gate.rs: only_static_peers_are_asked_if_that_is_wanted",
+    ),
+    (
+        "p2p.sync.req-resp",
+        "false",
+        "p2p/tests/it/gossip.rs: without_requests_a_gap_stays_and_blocks_in_order_pass",
+    ),
 ];
 
 /// Options that concern no swarm's configuration: whether there is one, and who signs what it sends.
@@ -61,22 +173,46 @@ const BESIDE: [&str; 3] = ["p2p.disable", "p2p.sequencer.key", "p2p.sequencer.ke
 fn every_option_has_a_test() {
     let shown = flags::of_role(Role::Node).into_iter().map(|flag| flag.flag);
     let known: BTreeSet<&str> = shown
-        .filter(|flag| flag.name.starts_with("p2p.") && flag.effect == Effect::Works && !flag.hidden)
+        .filter(|flag| {
+            flag.name.starts_with("p2p.") && flag.effect == Effect::Works && !flag.hidden
+        })
         .map(|flag| flag.name)
         .collect();
-    assert_eq!(OPTIONS.iter().map(|(name, ..)| *name).collect::<BTreeSet<_>>(), known);
+    assert_eq!(
+        OPTIONS
+            .iter()
+            .map(|(name, ..)| *name)
+            .collect::<BTreeSet<_>>(),
+        known
+    );
     for (option, _, test) in OPTIONS {
         let (file, name) = test.split_once(": ").expect("file and name");
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a file of tests");
-        let (before, _) = text.split_once(&format!("fn {name}()")).unwrap_or_else(|| panic!("--{option}: no {name} in {file}"));
-        let attribute = before.lines().rev().find(|line| line.starts_with("#[")).expect("an attribute");
-        assert!(attribute.contains("test") && !attribute.contains("ignore"), "--{option}: {attribute} {name}");
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
+            .expect("a file of tests");
+        let (before, _) = text
+            .split_once(&format!("fn {name}()"))
+            .unwrap_or_else(|| panic!("--{option}: no {name} in {file}"));
+        let attribute = before
+            .lines()
+            .rev()
+            .find(|line| line.starts_with("#["))
+            .expect("an attribute");
+        assert!(
+            attribute.contains("test") && !attribute.contains("ignore"),
+            "--{option}: {attribute} {name}"
+        );
     }
 }
 
 fn node(options: &[&str]) -> NodeConfig {
-    let line = ["starling", "node", "--rollup.config=r"].iter().chain(options).map(|word| word.to_string());
-    match cli::parse(line, &|_| None).expect("a command line").invocation {
+    let line = ["starling", "node", "--rollup.config=r"]
+        .iter()
+        .chain(options)
+        .map(|word| word.to_string());
+    match cli::parse(line, &|_| None)
+        .expect("a command line")
+        .invocation
+    {
         Invocation::Node(config) => *config,
         other => panic!("{other:?}"),
     }
@@ -85,23 +221,45 @@ fn node(options: &[&str]) -> NodeConfig {
 /// What the swarm is told by this command line; `None` without a swarm.
 fn told(options: &[&str]) -> Option<starling_p2p::Config> {
     let config = node(options).p2p?;
-    Some(swarm_config(&RollupConfig { l2_chain_id: 901, ..Default::default() }, &config).expect("a configuration"))
+    Some(
+        swarm_config(
+            &RollupConfig {
+                l2_chain_id: 901,
+                ..Default::default()
+            },
+            &config,
+        )
+        .expect("a configuration"),
+    )
 }
 
 #[test]
 fn every_option_of_the_command_line_reaches_the_swarm() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = format!("--p2p.priv.path={}", folder.path().join("key").display());
-    let text = |options: &[&str]| told(options).map(|config| format!("{config:?}{}", config.identity.public().to_peer_id()));
+    let text = |options: &[&str]| {
+        told(options).map(|config| format!("{config:?}{}", config.identity.public().to_peer_id()))
+    };
     let default = text(&[&key]).expect("a swarm");
-    assert_eq!(text(&[&key]).as_ref(), Some(&default), "the same for the same");
+    assert_eq!(
+        text(&[&key]).as_ref(),
+        Some(&default),
+        "the same for the same"
+    );
     for (option, value, _) in OPTIONS.iter().filter(|(name, ..)| !BESIDE.contains(name)) {
         let given = match *option {
-            "p2p.priv.path" => vec![format!("--{option}={}", folder.path().join(value).display())],
+            "p2p.priv.path" => vec![format!(
+                "--{option}={}",
+                folder.path().join(value).display()
+            )],
             _ => vec![key.clone(), format!("--{option}={value}")],
         };
         let given: Vec<&str> = given.iter().map(String::as_str).collect();
-        assert_ne!(text(&given).expect("a swarm"), default, "--{option}={value}");
+        assert_ne!(
+            text(&given).expect("a swarm"),
+            default,
+            "--{option}={value}"
+        );
     }
     assert!(told(&["--p2p.disable=true"]).is_none());
     assert!(told(&[&key, "--p2p.disable=false"]).is_some());
@@ -129,7 +287,12 @@ async fn swarm(key: &Path, others: &[&Network]) -> (Network, CancellationToken) 
         "--p2p.peerstore.path=memory".into(),
     ];
     for other in others {
-        let address = other.listen_addrs().wait_for(|all| !all.is_empty()).await.expect("it listens")[0].clone();
+        let address = other
+            .listen_addrs()
+            .wait_for(|all| !all.is_empty())
+            .await
+            .expect("it listens")[0]
+            .clone();
         options.push(format!("--p2p.static={address}"));
     }
     let config = told(&options.iter().map(String::as_str).collect::<Vec<_>>()).expect("a swarm");
@@ -156,7 +319,9 @@ async fn a_node_is_who_its_key_file_says() {
     let (again, again_token) = swarm(&one, &[]).await;
     assert_eq!(again.local_peer_id(), first.local_peer_id());
     assert_ne!(second.local_peer_id(), first.local_peer_id());
-    [first_token, second_token, again_token].iter().for_each(CancellationToken::cancel);
+    [first_token, second_token, again_token]
+        .iter()
+        .for_each(CancellationToken::cancel);
 }
 
 /// The ports on which a process listens: TCP and UDP, over IPv4 and IPv6.
@@ -166,16 +331,39 @@ fn sockets(pid: u32) -> BTreeSet<(&'static str, u16)> {
         .flatten()
         .flatten()
         .filter_map(|entry| fs::read_link(entry.path()).ok())
-        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .filter_map(|link| {
+            Some(
+                link.to_str()?
+                    .strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .to_owned(),
+            )
+        })
         .collect();
     let mut found = BTreeSet::new();
-    for (kind, table) in [("tcp", "tcp"), ("tcp", "tcp6"), ("udp", "udp"), ("udp", "udp6")] {
+    for (kind, table) in [
+        ("tcp", "tcp"),
+        ("tcp", "tcp6"),
+        ("udp", "udp"),
+        ("udp", "udp6"),
+    ] {
         let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
-        for fields in text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>()) {
-            let [_, local, _, state, ..] = fields[..] else { continue };
+        for fields in text
+            .lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        {
+            let [_, local, _, state, ..] = fields[..] else {
+                continue;
+            };
             // 0A is LISTEN; a bound UDP socket is 07.
-            if fields.get(9).is_some_and(|inode| open.contains(*inode)) && (state == "0A" || state == "07") {
-                let port = local.rsplit(':').next().and_then(|port| u16::from_str_radix(port, 16).ok());
+            if fields.get(9).is_some_and(|inode| open.contains(*inode))
+                && (state == "0A" || state == "07")
+            {
+                let port = local
+                    .rsplit(':')
+                    .next()
+                    .and_then(|port| u16::from_str_radix(port, 16).ok());
                 found.extend(port.map(|port| (kind, port)));
             }
         }
@@ -188,21 +376,43 @@ fn a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let (sequencer, replica) = (net.sequencer(), net.replicas().remove(0));
     let log = net.dir.join("restarted.log");
-    wait("a block", PATIENCE, || head(&replica.http).filter(|number| *number >= 1));
-    let port: u16 = replica.p2p.as_deref().and_then(|address| address.split('/').nth(4)?.parse().ok()).expect("its port");
+    wait("a block", PATIENCE, || {
+        head(&replica.http).filter(|number| *number >= 1)
+    });
+    let port: u16 = replica
+        .p2p
+        .as_deref()
+        .and_then(|address| address.split('/').nth(4)?.parse().ok())
+        .expect("its port");
 
-    let named = |option: &str| replica.command.iter().find_map(|given| given.strip_prefix(option)?.parse().ok()).expect("a port");
-    let servers = BTreeSet::from(["--http.port=", "--ws.port=", "--metrics.port="].map(|option| ("tcp", named(option))));
+    let named = |option: &str| {
+        replica
+            .command
+            .iter()
+            .find_map(|given| given.strip_prefix(option)?.parse().ok())
+            .expect("a port")
+    };
+    let servers = BTreeSet::from(
+        ["--http.port=", "--ws.port=", "--metrics.port="].map(|option| ("tcp", named(option))),
+    );
     let swarm = BTreeSet::from([("tcp", port), ("udp", port)]);
 
     // With discovery the swarm has two sockets; disabled, none.
     replica.kill9();
-    let start =
-        |options: &[&str]| replica.restart_with(&log, &options.iter().map(|option| option.to_string()).collect::<Vec<_>>());
+    let start = |options: &[&str]| {
+        replica.restart_with(
+            &log,
+            &options
+                .iter()
+                .map(|option| option.to_string())
+                .collect::<Vec<_>>(),
+        )
+    };
     let seeking = start(&["--p2p.no-discovery=false", "--p2p.bootnodes=,"]);
     wait("the swarm's sockets and all others", PATIENCE, || {
         let open = sockets(seeking.child.id());
-        (head(&replica.http).is_some() && open.is_superset(&servers) && open.is_superset(&swarm)).then_some(())
+        (head(&replica.http).is_some() && open.is_superset(&servers) && open.is_superset(&swarm))
+            .then_some(())
     });
     drop(seeking);
     let disabled = start(&["--p2p.disable=true", "--p2p.static="]);
@@ -217,13 +427,27 @@ fn a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given() {
     // A sequencer signs with the key of its command line: peers take its blocks; with another key it does not begin.
     let key = fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
     sequencer.kill9();
-    let with_key = |key: &str| [format!("--p2p.sequencer.key={}", key.trim()), "--p2p.sequencer.key.path=".into()];
+    let with_key = |key: &str| {
+        [
+            format!("--p2p.sequencer.key={}", key.trim()),
+            "--p2p.sequencer.key.path=".into(),
+        ]
+    };
     let mut wrong = sequencer.restart_with(&net.dir.join("wrong.log"), &with_key(KEY));
-    let status = wait("an end", PATIENCE, || wrong.child.try_wait().expect("a child"));
+    let status = wait("an end", PATIENCE, || {
+        wrong.child.try_wait().expect("a child")
+    });
     let said = fs::read_to_string(net.dir.join("wrong.log")).expect("a log");
-    assert!(!status.success() && said.contains("the sequencer signs as") && said.contains("--p2p.sequencer.key"), "{said}");
+    assert!(
+        !status.success()
+            && said.contains("the sequencer signs as")
+            && said.contains("--p2p.sequencer.key"),
+        "{said}"
+    );
     assert!(!said.contains(KEY), "a key is shown nowhere");
     let before = head(&replica.http).expect("the replica answers");
     let _sequencing: Running = sequencer.restart_with(&log, &with_key(&key));
-    wait("blocks signed with the key given", PATIENCE, || head(&replica.http).filter(|number| *number > before + 2));
+    wait("blocks signed with the key given", PATIENCE, || {
+        head(&replica.http).filter(|number| *number > before + 2)
+    });
 }

@@ -37,17 +37,25 @@ const CHILD: &str = "STARLING_POWER_CUT_CHILD";
 
 /// Whether processes can be recorded here. Where the tests' means are required, they must be.
 fn can_record() -> bool {
-    let found = is_possible().inspect_err(|reason| eprintln!("system calls cannot be recorded: {reason}"));
+    let found =
+        is_possible().inspect_err(|reason| eprintln!("system calls cannot be recorded: {reason}"));
     starling_testkit::require(found.ok(), "strace").is_some()
 }
 
 /// Not a test of its own: the process whose power is cut.
 #[test]
 fn child_that_is_recorded() {
-    let Ok(given) = std::env::var(CHILD) else { return };
-    let [dir, seed, steps] = given.split('|').collect::<Vec<_>>()[..] else { panic!("{CHILD}={given}") };
+    let Ok(given) = std::env::var(CHILD) else {
+        return;
+    };
+    let [dir, seed, steps] = given.split('|').collect::<Vec<_>>()[..] else {
+        panic!("{CHILD}={given}")
+    };
     let world = World::open(Path::new(dir), Some(40));
-    world.run(&mut StdRng::seed_from_u64(seed.parse().expect("a seed")), steps.parse().expect("a number"));
+    world.run(
+        &mut StdRng::seed_from_u64(seed.parse().expect("a seed")),
+        steps.parse().expect("a number"),
+    );
 }
 
 /// A block that was signed, and the place it was signed for.
@@ -62,13 +70,23 @@ struct Signed {
 impl Signed {
     /// The block that a child says to have logged to be signed, when it begins to say so.
     fn at(trace: &Trace, moment: Moment) -> Option<Self> {
-        let Moment::Begin(at) = moment else { return None };
-        let call = Some(&trace.calls[at]).filter(|call| call.name == "write" && call.number(0) == Some(1))?;
+        let Moment::Begin(at) = moment else {
+            return None;
+        };
+        let call = Some(&trace.calls[at])
+            .filter(|call| call.name == "write" && call.number(0) == Some(1))?;
         let line = String::from_utf8(call.strings.concat()).ok()?;
         let words: Vec<_> = line.trim().strip_prefix("signed ")?.split(' ').collect();
-        let [hash, number, parent, origin] = words[..] else { return None };
+        let [hash, number, parent, origin] = words[..] else {
+            return None;
+        };
         let hash_of = |word: &str| word.parse().expect("a hash");
-        Some(Self { hash: hash_of(hash), number: number.parse().ok()?, parent: hash_of(parent), origin: hash_of(origin) })
+        Some(Self {
+            hash: hash_of(hash),
+            number: number.parse().ok()?,
+            parent: hash_of(parent),
+            origin: hash_of(origin),
+        })
     }
 }
 
@@ -78,7 +96,10 @@ fn a_power_cut_loses_no_signed_block() {
         return;
     }
     let mut rng = StdRng::seed_from_u64(seed());
-    let (cuts, steps) = (size("STARLING_POWER_CUTS", 24), size("STARLING_POWER_STEPS", 150));
+    let (cuts, steps) = (
+        size("STARLING_POWER_CUTS", 24),
+        size("STARLING_POWER_STEPS", 150),
+    );
     let mut ends = BTreeMap::<_, u32>::new();
     let mut signatures = 0;
     let temp = tempfile::tempdir().expect("a folder");
@@ -91,11 +112,19 @@ fn a_power_cut_loses_no_signed_block() {
         for (at, moment) in trace.moments.iter().enumerate() {
             disk.advance(&trace, *moment);
             signed.extend(Signed::at(&trace, *moment));
-            for loss in moments.iter().filter(|(moment, _)| *moment == at).map(|(_, loss)| *loss) {
+            for loss in moments
+                .iter()
+                .filter(|(moment, _)| *moment == at)
+                .map(|(_, loss)| *loss)
+            {
                 let cut = tempfile::tempdir().expect("a folder");
                 disk.cut(loss, cut.path(), &mut rng);
                 let end = after_cut(cut.path(), &signed).unwrap_or_else(|error| {
-                    panic!("{loss:?} is lost at moment {at} of {}: {error}; it was {}", trace.moments.len(), cut.keep().display())
+                    panic!(
+                        "{loss:?} is lost at moment {at} of {}: {error}; it was {}",
+                        trace.moments.len(),
+                        cut.keep().display()
+                    )
                 });
                 *ends.entry(format!("{loss:?} lost, {end}")).or_default() += 1;
             }
@@ -112,7 +141,11 @@ fn recorded(dir: &Path, record: &Path, seed: u64, steps: usize) -> Trace {
     let mut child = Command::new(&line[0])
         .args(&line[1..])
         .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", "power_cut::child_that_is_recorded", "--nocapture"])
+        .args([
+            "--exact",
+            "power_cut::child_that_is_recorded",
+            "--nocapture",
+        ])
         .env(CHILD, format!("{}|{seed}|{steps}", dir.display()))
         .stdout(Stdio::null())
         .spawn()
@@ -123,7 +156,9 @@ fn recorded(dir: &Path, record: &Path, seed: u64, steps: usize) -> Trace {
 
 /// When power is cut, and what is lost: at any moment, and as often soon after a block was signed.
 fn moments(trace: &Trace, count: usize, rng: &mut StdRng) -> Vec<(usize, Loss)> {
-    let signed: Vec<_> = (0..trace.moments.len()).filter(|at| Signed::at(trace, trace.moments[*at]).is_some()).collect();
+    let signed: Vec<_> = (0..trace.moments.len())
+        .filter(|at| Signed::at(trace, trace.moments[*at]).is_some())
+        .collect();
     let all = [Loss::All, Loss::Last, Loss::Sectors, Loss::None];
     let weights = [4, 3, 3, 1];
     (0..count)
@@ -132,7 +167,9 @@ fn moments(trace: &Trace, count: usize, rng: &mut StdRng) -> Vec<(usize, Loss)> 
                 (0, Some(at)) => at + rng.random_range(0..20),
                 _ => rng.random_range(0..trace.moments.len()),
             };
-            let loss = *all.choose_weighted(rng, |loss| weights[*loss as usize]).expect("one");
+            let loss = *all
+                .choose_weighted(rng, |loss| weights[*loss as usize])
+                .expect("one");
             (at.min(trace.moments.len() - 1), loss)
         })
         .collect()
@@ -146,14 +183,23 @@ fn after_cut(dir: &Path, signed: &[Signed]) -> Result<&'static str, String> {
         Verdict::Wrong(what) => return Err(what),
         Verdict::Refused(why) => {
             end = "it opens after db repair";
-            let repair = starling().args(["db", "repair", "--datadir"]).arg(dir).output().expect("it runs");
+            let repair = starling()
+                .args(["db", "repair", "--datadir"])
+                .arg(dir)
+                .output()
+                .expect("it runs");
             if !matches!(verify(dir), Verdict::Sound { .. }) {
-                return Err(format!("{why}\ndb repair: {}", String::from_utf8_lossy(&repair.stderr)));
+                return Err(format!(
+                    "{why}\ndb repair: {}",
+                    String::from_utf8_lossy(&repair.stderr)
+                ));
             }
         }
     }
     let world = World::open(dir, None);
-    signed.iter().try_for_each(|block| world.keeps(block.hash, block.number, block.parent, block.origin))?;
+    signed
+        .iter()
+        .try_for_each(|block| world.keeps(block.hash, block.number, block.parent, block.origin))?;
     // An operator is asked first.
     Ok(if cut_mark(&payload_log_dir(dir)).exists() {
         "it opens after db repair, and signs when the operator says so"
@@ -183,8 +229,14 @@ fn answer(stream: TcpStream, secret: &sign::SecretKey) -> Option<()> {
         let mut line = String::new();
         while line != "\r\n" {
             line.clear();
-            requests.read_line(&mut line).ok().filter(|read| *read > 0)?;
-            let given = line.to_ascii_lowercase().strip_prefix("content-length:").and_then(|rest| rest.trim().parse().ok());
+            requests
+                .read_line(&mut line)
+                .ok()
+                .filter(|read| *read > 0)?;
+            let given = line
+                .to_ascii_lowercase()
+                .strip_prefix("content-length:")
+                .and_then(|rest| rest.trim().parse().ok());
             length = given.unwrap_or(length);
         }
         let mut body = vec![0; length];
@@ -193,13 +245,20 @@ fn answer(stream: TcpStream, secret: &sign::SecretKey) -> Option<()> {
         let result = match call["method"].as_str()? {
             "health_status" => "stand-in".to_owned(),
             _ => {
-                let (chain, hash) = (&call["params"][0]["chainId"], &call["params"][0]["payloadHash"]);
-                let hash = sign::signing_hash(chain.as_str()?.parse().ok()?, hash.as_str()?.parse().ok()?);
+                let (chain, hash) = (
+                    &call["params"][0]["chainId"],
+                    &call["params"][0]["payloadHash"],
+                );
+                let hash =
+                    sign::signing_hash(chain.as_str()?.parse().ok()?, hash.as_str()?.parse().ok()?);
                 hex::encode_prefixed(sign::sign_hash(secret, hash))
             }
         };
         let body = json!({ "jsonrpc": "2.0", "id": call["id"], "result": result }).to_string();
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
         (&stream).write_all((head + &body).as_bytes()).ok()?;
     }
 }
@@ -218,11 +277,22 @@ struct Recorded {
 fn recorded_sequencer(blocks: u64) -> Recorded {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let (sequencer, replica) = (net.sequencer(), net.replicas().remove(0));
-    wait("some blocks", Duration::from_secs(60), || crate::net::head(&replica.http).filter(|number| *number >= 2));
+    wait("some blocks", Duration::from_secs(60), || {
+        crate::net::head(&replica.http).filter(|number| *number >= 2)
+    });
     sequencer.kill9();
-    let named = |option: &str| sequencer.command.iter().find_map(|given| given.strip_prefix(option)).expect("an option");
+    let named = |option: &str| {
+        sequencer
+            .command
+            .iter()
+            .find_map(|given| given.strip_prefix(option))
+            .expect("an option")
+    };
     let datadir = PathBuf::from(named("--datadir="));
-    let earlier = logged(&payload_log_dir(&datadir)).into_values().map(|payload| payload.hash).collect();
+    let earlier = logged(&payload_log_dir(&datadir))
+        .into_values()
+        .map(|payload| payload.hash)
+        .collect();
     let disk = Disk::of(&datadir);
 
     let key = std::fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
@@ -236,24 +306,51 @@ fn recorded_sequencer(blocks: u64) -> Recorded {
     let record = net.dir.join("record");
     let command = [recorder(&record), sequencer.command.clone()].concat();
     let before = crate::net::head(&replica.http).expect("the replica answers");
-    let mut running = Node { command, ..sequencer }.restart_with(&net.dir.join("recorded.log"), &options);
+    let mut running = Node {
+        command,
+        ..sequencer
+    }
+    .restart_with(&net.dir.join("recorded.log"), &options);
     let enough = before + blocks;
-    wait("signed blocks", Duration::from_secs(120), || crate::net::head(&replica.http).filter(|number| *number >= enough));
+    wait("signed blocks", Duration::from_secs(120), || {
+        crate::net::head(&replica.http).filter(|number| *number >= enough)
+    });
     running.kill9();
     let trace = Trace::read(&record, running.child.id());
-    Recorded { _net: net, datadir, earlier, disk, trace }
+    Recorded {
+        _net: net,
+        datadir,
+        earlier,
+        disk,
+        trace,
+    }
 }
 
 /// The payloads of a log, by what is signed of them.
 fn logged(log: &Path) -> BTreeMap<B256, Payload> {
-    let payloads = PayloadLog::open(log).expect("the log").after(0).map(|logged| logged.expect("a payload").payload);
-    payloads.map(|payload| (sign::payload_hash(&payload.to_wire(payload.version())), payload)).collect()
+    let payloads = PayloadLog::open(log)
+        .expect("the log")
+        .after(0)
+        .map(|logged| logged.expect("a payload").payload);
+    payloads
+        .map(|payload| {
+            (
+                sign::payload_hash(&payload.to_wire(payload.version())),
+                payload,
+            )
+        })
+        .collect()
 }
 
 /// The payload hash in a request for a signature.
 fn asked_for(request: &[u8]) -> Option<B256> {
     let text = String::from_utf8_lossy(request);
-    let hash = text.split_once("opsigner_signBlockPayload")?.1.split_once("\"payloadHash\":\"")?.1.get(..66)?;
+    let hash = text
+        .split_once("opsigner_signBlockPayload")?
+        .1
+        .split_once("\"payloadHash\":\"")?
+        .1
+        .get(..66)?;
     hash.parse().ok()
 }
 
@@ -262,7 +359,13 @@ fn a_sequencer_writes_and_syncs_a_block_before_it_asks_for_its_signature() {
     if !can_record() {
         return;
     }
-    let Recorded { _net, datadir, earlier, mut disk, trace } = recorded_sequencer(6);
+    let Recorded {
+        _net,
+        datadir,
+        earlier,
+        mut disk,
+        trace,
+    } = recorded_sequencer(6);
     let log = payload_log_dir(&datadir);
     let mut rng = StdRng::seed_from_u64(seed());
     let payloads = logged(&log);
@@ -275,36 +378,67 @@ fn a_sequencer_writes_and_syncs_a_block_before_it_asks_for_its_signature() {
         disk.advance(&trace, *moment);
         let (Moment::Begin(at) | Moment::End(at)) = *moment;
         let call = &trace.calls[at];
-        let journal = disk.path(call).filter(|path| path.starts_with(&log) && path.extension().is_some_and(|end| end == "jnl"));
+        let journal = disk.path(call).filter(|path| {
+            path.starts_with(&log) && path.extension().is_some_and(|end| end == "jnl")
+        });
         match (moment, &*call.name, journal) {
-            (Moment::End(_), "write" | "writev" | "pwrite64", Some(path)) => writes.push((path, at, now)),
+            (Moment::End(_), "write" | "writev" | "pwrite64", Some(path)) => {
+                writes.push((path, at, now))
+            }
             (Moment::Begin(_), "fsync" | "fdatasync", Some(_)) => drop(begun.insert(at, now)),
-            (Moment::End(_), "fsync" | "fdatasync", Some(path)) => syncs.push((path, begun[&at], now)),
+            (Moment::End(_), "fsync" | "fdatasync", Some(path)) => {
+                syncs.push((path, begun[&at], now))
+            }
             (Moment::Begin(_), "write" | "writev" | "sendto" | "sendmsg", None) => {
-                let Some(payload) = asked_for(&call.strings.concat()).map(|hash| &payloads[&hash]) else { continue };
+                let Some(payload) = asked_for(&call.strings.concat()).map(|hash| &payloads[&hash])
+                else {
+                    continue;
+                };
                 let (number, hash) = (payload.number(), payload.hash);
-                let holds = |at: usize| trace.calls[at].bytes().windows(32).any(|window| window == hash.as_slice());
+                let holds = |at: usize| {
+                    trace.calls[at]
+                        .bytes()
+                        .windows(32)
+                        .any(|window| window == hash.as_slice())
+                };
                 // The newest block of before is published again.
                 match writes.iter().find(|(_, at, _)| holds(*at)) {
                     Some((path, _, written)) => {
-                        let synced = syncs.iter().any(|(synced, from, _)| synced == path && from > written);
-                        assert!(synced, "block {number} is not synced when its signature is asked for");
+                        let synced = syncs
+                            .iter()
+                            .any(|(synced, from, _)| synced == path && from > written);
+                        assert!(
+                            synced,
+                            "block {number} is not synced when its signature is asked for"
+                        );
                     }
-                    None => assert!(earlier.contains(&hash), "block {number} is not logged when its signature is asked for"),
+                    None => assert!(
+                        earlier.contains(&hash),
+                        "block {number} is not logged when its signature is asked for"
+                    ),
                 }
                 signed.insert(hash);
 
                 // The same again, as the disk has it.
                 let cut = tempfile::tempdir().expect("a folder");
                 disk.cut(Loss::All, cut.path(), &mut rng);
-                let kept = PayloadLog::open(&payload_log_dir(cut.path())).expect("the log after a power cut");
+                let kept = PayloadLog::open(&payload_log_dir(cut.path()))
+                    .expect("the log after a power cut");
                 for hash in &signed {
-                    assert!(kept.by_hash(*hash).expect("a read").is_some(), "a power cut at block {number} loses {hash}");
+                    assert!(
+                        kept.by_hash(*hash).expect("a read").is_some(),
+                        "a power cut at block {number} loses {hash}"
+                    );
                 }
             }
             _ => {}
         }
     }
-    println!("{} signatures asked for, {} writes and {} syncs of the log", signed.len(), writes.len(), syncs.len());
+    println!(
+        "{} signatures asked for, {} writes and {} syncs of the log",
+        signed.len(),
+        writes.len(),
+        syncs.len()
+    );
     assert!(signed.len() >= 6, "{}", signed.len());
 }

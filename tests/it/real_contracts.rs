@@ -21,11 +21,18 @@ fn read(path: &Path) -> Value {
 }
 
 fn init(datadir: &Path, args: &[&Path]) -> Output {
-    starling().arg("init").arg(format!("--datadir={}", datadir.display())).args(args).output().unwrap()
+    starling()
+        .arg("init")
+        .arg(format!("--datadir={}", datadir.display()))
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn said(output: &Output) -> String {
-    [output.stdout.as_slice(), output.stderr.as_slice()].map(String::from_utf8_lossy).concat()
+    [output.stdout.as_slice(), output.stderr.as_slice()]
+        .map(String::from_utf8_lossy)
+        .concat()
 }
 
 #[test]
@@ -33,10 +40,17 @@ fn init_gives_the_hash_of_the_rollup_config() {
     let Some(fixtures) = fixtures() else { return };
     let genesis = fixtures.join("l2-genesis.json.zst");
     let rollup = fixtures.join("rollup.json");
-    let expected = read(&rollup)["genesis"]["l2"]["hash"].as_str().unwrap().to_owned();
+    let expected = read(&rollup)["genesis"]["l2"]["hash"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let dir = tempfile::tempdir().unwrap();
     let packed = init(&dir.path().join("packed"), &[&genesis]);
-    assert!(packed.status.success() && said(&packed).contains(&expected), "{}", said(&packed));
+    assert!(
+        packed.status.success() && said(&packed).contains(&expected),
+        "{}",
+        said(&packed)
+    );
 
     // A file as registries publish it, without a config.
     let mut bare = read(&genesis);
@@ -45,13 +59,25 @@ fn init_gives_the_hash_of_the_rollup_config() {
     std::fs::write(&bare_path, bare.to_string()).unwrap();
     let option = PathBuf::from(format!("--rollup.config={}", rollup.display()));
     let joined = init(&dir.path().join("joined"), &[&option, &bare_path]);
-    assert!(joined.status.success() && said(&joined).contains(&expected), "{}", said(&joined));
+    assert!(
+        joined.status.success() && said(&joined).contains(&expected),
+        "{}",
+        said(&joined)
+    );
     let alone = init(&dir.path().join("alone"), &[&bare_path]);
-    assert!(!alone.status.success() && said(&alone).contains("config is missing"), "{}", said(&alone));
+    assert!(
+        !alone.status.success() && said(&alone).contains("config is missing"),
+        "{}",
+        said(&alone)
+    );
     bare["timestamp"] = 5.into();
     std::fs::write(&bare_path, bare.to_string()).unwrap();
     let other = init(&dir.path().join("other"), &[&option, &bare_path]);
-    assert!(!other.status.success() && said(&other).contains("the two files are of different chains"), "{}", said(&other));
+    assert!(
+        !other.status.success() && said(&other).contains("the two files are of different chains"),
+        "{}",
+        said(&other)
+    );
     assert!(!dir.path().join("other").exists(), "nothing is written");
 }
 
@@ -63,7 +89,11 @@ fn network(fixtures: &Path) -> Devnet {
         option("l2.genesis", "l2-genesis.json.zst"),
         option("rollup.config", "rollup.json"),
     ];
-    let args: Vec<&str> = files.iter().map(String::as_str).chain(["--l1.block-time=2", "--replicas=1"]).collect();
+    let args: Vec<&str> = files
+        .iter()
+        .map(String::as_str)
+        .chain(["--l1.block-time=2", "--replicas=1"])
+        .collect();
     Devnet::start(&args)
 }
 
@@ -78,7 +108,9 @@ fn foreign_clients_through_a_replica() {
     let net = network(&fixtures);
     let replica = net.replicas().remove(0);
     for (package, account) in ["viem", "ethers"].into_iter().zip(&net.accounts[3..]) {
-        let Some(command) = script(package) else { return };
+        let Some(command) = script(package) else {
+            return;
+        };
         passes(command, &replica, account, net.l2_chain_id);
     }
 }
@@ -89,7 +121,14 @@ fn a_deposit_through_the_real_portal_arrives() {
     let net = network(&fixtures);
     let (l1, replica) = (net.l1(), &net.replicas()[0]);
     let published = read(&fixtures.join("rollup.json"));
-    assert_eq!(net.portal, published["deposit_contract_address"].as_str().unwrap().parse::<Address>().unwrap());
+    assert_eq!(
+        net.portal,
+        published["deposit_contract_address"]
+            .as_str()
+            .unwrap()
+            .parse::<Address>()
+            .unwrap()
+    );
     assert_eq!(net.l2_chain_id, 13);
     assert!(net.log().contains("both chains begin now"), "{}", net.log());
 
@@ -98,7 +137,10 @@ fn a_deposit_through_the_real_portal_arrives() {
     for (node, chain) in [(&l1, "l1"), (replica, "l2")] {
         let genesis = ask(&node.http, "eth_getBlockByNumber", json!(["0x0", false]));
         assert_eq!(genesis["hash"], rollup["genesis"][chain]["hash"]);
-        assert_eq!(number(&genesis["timestamp"]), rollup["genesis"]["l2_time"].as_u64().unwrap());
+        assert_eq!(
+            number(&genesis["timestamp"]),
+            rollup["genesis"]["l2_time"].as_u64().unwrap()
+        );
     }
     assert_eq!(rollup["chain_op_config"], published["chain_op_config"]);
 
@@ -107,13 +149,29 @@ fn a_deposit_through_the_real_portal_arrives() {
     let to = Address::repeat_byte(0x77);
     let value = U256::from(1_000_000_000_000_000u64);
     let mut input = hex::decode("e9e05c42").unwrap();
-    for word in [U256::from_be_slice(to.as_slice()), value, U256::from(100_000), U256::ZERO, U256::from(160), U256::ZERO] {
+    for word in [
+        U256::from_be_slice(to.as_slice()),
+        value,
+        U256::from(100_000),
+        U256::ZERO,
+        U256::from(160),
+        U256::ZERO,
+    ] {
         input.extend(word.to_be_bytes::<32>());
     }
-    let raw = account.sign(1337, 0, TxKind::Call(net.portal), value, input.into(), 1_000_000);
+    let raw = account.sign(
+        1337,
+        0,
+        TxKind::Call(net.portal),
+        value,
+        input.into(),
+        1_000_000,
+    );
     let hash = ask(&l1.http, "eth_sendRawTransaction", json!([raw]));
     let included = wait("the deposit on L1", Duration::from_secs(30), || {
-        call(&l1.http, "eth_getTransactionReceipt", json!([hash])).ok().filter(|receipt| !receipt.is_null())
+        call(&l1.http, "eth_getTransactionReceipt", json!([hash]))
+            .ok()
+            .filter(|receipt| !receipt.is_null())
     });
     assert_eq!(included["status"], "0x1", "{included}");
     wait("the deposit on L2", Duration::from_secs(60), || {
@@ -126,10 +184,22 @@ fn a_deposit_through_the_real_portal_arrives() {
     let raw = account.sign(13, 1, TxKind::Call(to), U256::from(1), Bytes::new(), 21_000);
     let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
     let receipt = wait("the transfer", Duration::from_secs(30), || {
-        Some(ask(&replica.http, "eth_getTransactionReceipt", json!([hash]))).filter(|receipt| !receipt.is_null())
+        Some(ask(
+            &replica.http,
+            "eth_getTransactionReceipt",
+            json!([hash]),
+        ))
+        .filter(|receipt| !receipt.is_null())
     });
     assert_eq!(receipt["status"], "0x1");
     let oracle = "0x420000000000000000000000000000000000000F";
-    let l1_base_fee = ask(&replica.http, "eth_call", json!([{"to": oracle, "data": "0x519b4bd3"}, receipt["blockNumber"]]));
-    assert_eq!(l1_base_fee.as_str().unwrap().parse::<U256>().unwrap(), U256::from(number(&receipt["l1GasPrice"])));
+    let l1_base_fee = ask(
+        &replica.http,
+        "eth_call",
+        json!([{"to": oracle, "data": "0x519b4bd3"}, receipt["blockNumber"]]),
+    );
+    assert_eq!(
+        l1_base_fee.as_str().unwrap().parse::<U256>().unwrap(),
+        U256::from(number(&receipt["l1GasPrice"]))
+    );
 }

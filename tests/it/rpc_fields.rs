@@ -13,7 +13,10 @@ fn description() -> Option<String> {
 
 /// The text below a heading, up to the next one.
 fn section<'a>(text: &'a str, heading: &str) -> &'a str {
-    let start = text.find(heading).unwrap_or_else(|| panic!("no heading {heading:?}")) + heading.len();
+    let start = text
+        .find(heading)
+        .unwrap_or_else(|| panic!("no heading {heading:?}"))
+        + heading.len();
     let rest = &text[start..];
     &rest[..rest.find("\n#").unwrap_or(rest.len())]
 }
@@ -48,12 +51,18 @@ fn sentence(section: &str) -> Vec<(String, String)> {
 /// Whether a value is `0x` and this many bytes; any number of them if `None`.
 fn data(value: &Value, bytes: Option<usize>) -> bool {
     let digits = value.as_str().and_then(|text| text.strip_prefix("0x"));
-    digits.is_some_and(|digits| hex::decode(digits).is_ok_and(|found| bytes.is_none_or(|bytes| found.len() == bytes)))
+    digits.is_some_and(|digits| {
+        hex::decode(digits).is_ok_and(|found| bytes.is_none_or(|bytes| found.len() == bytes))
+    })
 }
 
 fn quantity(value: &Value) -> bool {
     let digits = value.as_str().and_then(|text| text.strip_prefix("0x"));
-    digits.is_some_and(|d| (d == "0" || !d.starts_with('0')) && !d.is_empty() && d.bytes().all(|b| b.is_ascii_hexdigit()))
+    digits.is_some_and(|d| {
+        (d == "0" || !d.starts_with('0'))
+            && !d.is_empty()
+            && d.bytes().all(|b| b.is_ascii_hexdigit())
+    })
 }
 
 /// Whether a value is what the description says of the field; where it gives no type, what the name says.
@@ -66,7 +75,11 @@ fn fits(name: &str, ty: &str, value: &Value) -> bool {
         _ if name.ends_with("Hash") || name.ends_with("Root") => "hash string",
         _ => "hex quantity",
     };
-    match if ty.is_empty() || ty.contains("as named") { by_name } else { ty } {
+    match if ty.is_empty() || ty.contains("as named") {
+        by_name
+    } else {
+        ty
+    } {
         "hash string" => data(value, Some(32)),
         "address string" => data(value, Some(20)),
         "address string or null" => value.is_null() || data(value, Some(20)),
@@ -75,8 +88,12 @@ fn fits(name: &str, ty: &str, value: &Value) -> bool {
         "hex" | "hex data" => data(value, None),
         "hex quantity" => quantity(value),
         "boolean" => value.is_boolean(),
-        "string holding a decimal number" => value.as_str().is_some_and(|text| text.parse::<f64>().is_ok_and(f64::is_finite)),
-        "array of 32-byte hex strings" => value.as_array().is_some_and(|list| list.iter().all(|item| data(item, Some(32)))),
+        "string holding a decimal number" => value
+            .as_str()
+            .is_some_and(|text| text.parse::<f64>().is_ok_and(f64::is_finite)),
+        "array of 32-byte hex strings" => value
+            .as_array()
+            .is_some_and(|list| list.iter().all(|item| data(item, Some(32)))),
         "array of log objects" | "array" => value.is_array(),
         other => panic!("the type {other:?} of {name} is not known here"),
     }
@@ -85,8 +102,13 @@ fn fits(name: &str, ty: &str, value: &Value) -> bool {
 fn check(what: &str, fields: &[(String, String)], answer: &Value) {
     assert!(fields.len() >= 9, "{what}: {fields:?}");
     for (name, ty) in fields {
-        let value = answer.get(name).unwrap_or_else(|| panic!("{what} has no {name}: {answer:#}"));
-        assert!(fits(name, ty, value), "{name} of {what} is no {ty:?}: {value}");
+        let value = answer
+            .get(name)
+            .unwrap_or_else(|| panic!("{what} has no {name}: {answer:#}"));
+        assert!(
+            fits(name, ty, value),
+            "{name} of {what} is no {ty:?}: {value}"
+        );
     }
 }
 
@@ -96,32 +118,63 @@ fn every_field_of_the_interface_is_in_the_answers() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let account = &net.accounts[5];
     // A contract whose constructor ("T", 5) logs an event.
-    let artifact: Value = serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");
+    let artifact: Value =
+        serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");
     let mut input = hex::decode(artifact["bytecode"].as_str().expect("bytecode")).expect("hex");
-    for word in [U256::from(0x40), U256::from(5), U256::from(1), U256::from(b'T') << 248] {
+    for word in [
+        U256::from(0x40),
+        U256::from(5),
+        U256::from(1),
+        U256::from(b'T') << 248,
+    ] {
         input.extend_from_slice(&word.to_be_bytes::<32>());
     }
-    let create = account.sign(net.l2_chain_id, 0, TxKind::Create, U256::ZERO, input.into(), 2_000_000);
-    let transfer = account.sign(net.l2_chain_id, 1, TxKind::Call(account.address), U256::from(1), Default::default(), 21_000);
+    let create = account.sign(
+        net.l2_chain_id,
+        0,
+        TxKind::Create,
+        U256::ZERO,
+        input.into(),
+        2_000_000,
+    );
+    let transfer = account.sign(
+        net.l2_chain_id,
+        1,
+        TxKind::Call(account.address),
+        U256::from(1),
+        Default::default(),
+        21_000,
+    );
     let receipts = table(section(&text, "### Transaction receipt"));
     let transactions = sentence(section(&text, "### Transaction ("));
     let blocks = sentence(section(&text, "### Block ("));
     let logs = sentence(section(&text, "### Log ("));
     let nodes = [net.sequencer(), net.replicas().remove(0)];
-    let sent: Vec<Value> = [create, transfer].map(|raw| ask(&nodes[1].http, "eth_sendRawTransaction", json!([raw]))).into();
+    let sent: Vec<Value> = [create, transfer]
+        .map(|raw| ask(&nodes[1].http, "eth_sendRawTransaction", json!([raw])))
+        .into();
     for node in &nodes {
         let url = &node.http;
         for hash in &sent {
             let receipt = wait("the receipt", Duration::from_secs(20), || {
-                Some(ask(url, "eth_getTransactionReceipt", json!([hash]))).filter(|receipt| !receipt.is_null())
+                Some(ask(url, "eth_getTransactionReceipt", json!([hash])))
+                    .filter(|receipt| !receipt.is_null())
             });
             // A contract is created by a transaction to nobody.
             let to_nobody = receipt["to"].is_null() && receipt["contractAddress"].is_string();
-            let present: Vec<_> = receipts.iter().filter(|(name, _)| !(to_nobody && name == "to")).cloned().collect();
+            let present: Vec<_> = receipts
+                .iter()
+                .filter(|(name, _)| !(to_nobody && name == "to"))
+                .cloned()
+                .collect();
             check("the receipt", &present, &receipt);
             assert_eq!(receipt["status"], "0x1");
             let transaction = ask(url, "eth_getTransactionByHash", json!([hash]));
-            let present: Vec<_> = transactions.iter().filter(|(name, _)| !(to_nobody && name == "to")).cloned().collect();
+            let present: Vec<_> = transactions
+                .iter()
+                .filter(|(name, _)| !(to_nobody && name == "to"))
+                .cloned()
+                .collect();
             check("the transaction", &present, &transaction);
             for log in receipt["logs"].as_array().expect("a list") {
                 check("a receipt's log", &logs, log);
@@ -135,7 +188,11 @@ fn every_field_of_the_interface_is_in_the_answers() {
                 assert!(inside.contains(expected), "{block:#}");
             }
         }
-        let found = ask(url, "eth_getLogs", json!([{ "fromBlock": "0x0", "toBlock": "latest" }]));
+        let found = ask(
+            url,
+            "eth_getLogs",
+            json!([{ "fromBlock": "0x0", "toBlock": "latest" }]),
+        );
         let found = found.as_array().expect("a list");
         assert!(!found.is_empty());
         found.iter().for_each(|log| check("a log", &logs, log));
@@ -147,7 +204,11 @@ fn every_method_of_the_interface_exists() {
     let Some(text) = description() else { return };
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let methods = table(section(&text, "### Execution client methods (HTTP)"));
-    let methods: Vec<_> = methods.iter().map(|(name, _)| name.as_str()).filter(|name| name.starts_with("eth_")).collect();
+    let methods: Vec<_> = methods
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .filter(|name| name.starts_with("eth_"))
+        .collect();
     assert!(methods.len() >= 15, "{methods:?}");
     for node in [net.sequencer(), net.replicas().remove(0)] {
         for method in &methods {

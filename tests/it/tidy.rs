@@ -7,7 +7,10 @@ use std::{
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     fn walk(dir: &Path, out: &mut Vec<(PathBuf, String)>) {
-        for entry in fs::read_dir(dir).expect("a source folder").map(|e| e.expect("an entry").path()) {
+        for entry in fs::read_dir(dir)
+            .expect("a source folder")
+            .map(|e| e.expect("an entry").path())
+        {
             if entry.is_dir() {
                 walk(&entry, out);
             } else if entry.extension().is_some_and(|e| e == "rs") {
@@ -40,10 +43,18 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 fn never(folder: &str, words: &[&str], allowed: &[&str]) {
     let mut found = Vec::new();
     for (path, text) in sources(folder) {
-        if folder != "tests" && is_test(path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(&path)) {
+        if folder != "tests"
+            && is_test(
+                path.strip_prefix(env!("CARGO_MANIFEST_DIR"))
+                    .unwrap_or(&path),
+            )
+        {
             continue;
         }
-        if allowed.iter().any(|a| path.ends_with(a) || path.to_string_lossy().contains(&format!("/{a}/"))) {
+        if allowed
+            .iter()
+            .any(|a| path.ends_with(a) || path.to_string_lossy().contains(&format!("/{a}/")))
+        {
             continue;
         }
         for (n, line) in code(&text) {
@@ -80,7 +91,19 @@ fn p2p_sees_no_chain() {
 
 #[test]
 fn chain_knows_no_network_and_no_l1_client() {
-    never("src/chain", &["libp2p", "jsonrpsee", "reqwest", "crate::rollup", "crate::rpc", "std::net", "tokio::net"], &[]);
+    never(
+        "src/chain",
+        &[
+            "libp2p",
+            "jsonrpsee",
+            "reqwest",
+            "crate::rollup",
+            "crate::rpc",
+            "std::net",
+            "tokio::net",
+        ],
+        &[],
+    );
 }
 
 #[test]
@@ -90,7 +113,15 @@ fn rollup_knows_no_libp2p_and_no_revm() {
 
 #[test]
 fn only_the_store_and_the_payload_log_name_fjall() {
-    never("src", &["fjall"], &["src/chain/store.rs", "src/chain/payload_log.rs", "chain/store"]);
+    never(
+        "src",
+        &["fjall"],
+        &[
+            "src/chain/store.rs",
+            "src/chain/payload_log.rs",
+            "chain/store",
+        ],
+    );
 }
 
 #[test]
@@ -107,14 +138,28 @@ fn only_evm_names_revm() {
 
 #[test]
 fn only_fork_rs_compares_fork_times() {
-    let words = ["_time <=", "_time >=", "<= time", ".time(Fork", "active_at_timestamp("];
+    let words = [
+        "_time <=",
+        "_time >=",
+        "<= time",
+        ".time(Fork",
+        "active_at_timestamp(",
+    ];
     never("proto/src", &words[3..], &["fork.rs", "config.rs"]);
-    never("src", &words[3..], &["chain/evm", "src/chain/evm.rs", "genesis.rs"]);
+    never(
+        "src",
+        &words[3..],
+        &["chain/evm", "src/chain/evm.rs", "genesis.rs"],
+    );
 }
 
 #[test]
 fn only_the_node_spawns_long_lived_tasks() {
-    never("src", &["tasks.spawn(\"", "tokio::spawn("], &["src/node.rs"]);
+    never(
+        "src",
+        &["tasks.spawn(\"", "tokio::spawn("],
+        &["src/node.rs"],
+    );
 }
 
 #[test]
@@ -133,7 +178,11 @@ fn no_unbounded_channel() {
 
 #[test]
 fn nothing_unfinished() {
-    let words = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME")];
+    let words = [
+        concat!("to", "do!("),
+        concat!("unimple", "mented!("),
+        concat!("FIX", "ME"),
+    ];
     for folder in ["src", "p2p/src", "proto/src", "netsim/src", "fuzz", "tests"] {
         never(folder, &words, &[]);
     }
@@ -143,9 +192,21 @@ fn nothing_unfinished() {
 fn every_file_says_what_it_is_for() {
     for folder in ["src", "p2p/src", "proto/src", "netsim/src", "fuzz", "tests"] {
         for (path, text) in sources(folder) {
-            let tests = folder != "tests" && is_test(path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(&path));
-            assert!(tests || text.starts_with("//!"), "{} does not begin with what it is for", path.display());
-            assert!(!path.ends_with("mod.rs"), "{}: a module is name.rs beside name/", path.display());
+            let tests = folder != "tests"
+                && is_test(
+                    path.strip_prefix(env!("CARGO_MANIFEST_DIR"))
+                        .unwrap_or(&path),
+                );
+            assert!(
+                tests || text.starts_with("//!"),
+                "{} does not begin with what it is for",
+                path.display()
+            );
+            assert!(
+                !path.ends_with("mod.rs"),
+                "{}: a module is name.rs beside name/",
+                path.display()
+            );
         }
     }
 }
@@ -156,17 +217,34 @@ fn every_skipped_test_is_counted() {
     let words = [concat!("/sha", "red"), concat!("\"skip", "ped")];
     let mut found = Vec::new();
     for folder in ["src", "p2p", "proto", "netsim", "fuzz", "tests"] {
-        for (path, text) in sources(folder).into_iter().filter(|(path, _)| !path.ends_with("fuzz/src/fixtures.rs")) {
-            let lines = text.lines().enumerate().filter(|(_, line)| words.iter().any(|word| line.contains(word)));
+        for (path, text) in sources(folder)
+            .into_iter()
+            .filter(|(path, _)| !path.ends_with("fuzz/src/fixtures.rs"))
+        {
+            let lines = text
+                .lines()
+                .enumerate()
+                .filter(|(_, line)| words.iter().any(|word| line.contains(word)));
             let code = lines.filter(|(_, line)| !line.trim_start().starts_with("//"));
-            found.extend(code.map(|(n, line)| format!("{}:{}: {}", path.display(), n + 1, line.trim())));
+            found.extend(
+                code.map(|(n, line)| format!("{}:{}: {}", path.display(), n + 1, line.trim())),
+            );
         }
     }
-    assert!(found.is_empty(), "use starling_testkit:\n{}", found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "use starling_testkit:\n{}",
+        found.join("\n")
+    );
 }
 
 #[test]
 fn ci_requires_what_tests_need() {
-    let ci = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/run")).expect("the script of CI");
-    assert!(ci.lines().any(|line| line == "STARLING_FIXTURES=required cargo test --workspace"), "{ci}");
+    let ci = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/run"))
+        .expect("the script of CI");
+    assert!(
+        ci.lines()
+            .any(|line| line == "STARLING_FIXTURES=required cargo test --workspace"),
+        "{ci}"
+    );
 }

@@ -17,7 +17,13 @@ use std::{
 fn run(dir: &Path, line: &str) -> (Output, String, String) {
     let words: Vec<_> = line.split(' ').collect();
     let (command, operands) = words.split_at(1);
-    let out = starling().args(command).arg("--datadir").arg(dir).args(operands).output().expect("it runs");
+    let out = starling()
+        .args(command)
+        .arg("--datadir")
+        .arg(dir)
+        .args(operands)
+        .output()
+        .expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (told, errors) = (text(&out.stdout), text(&out.stderr));
     (out, told, errors)
@@ -42,9 +48,19 @@ fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
     let world = World::open(source.path(), None);
     world.extend(&mut StdRng::seed_from_u64(1), 60);
     // In use: refused by pid, and nothing is changed.
-    for line in ["db verify", "db stats", "db prune", "db repair", "export x", "import x"] {
+    for line in [
+        "db verify",
+        "db stats",
+        "db prune",
+        "db repair",
+        "export x",
+        "import x",
+    ] {
         let error = fails(source.path(), line);
-        assert!(error.contains(&format!("by process {}", std::process::id())), "{line}: {error}");
+        assert!(
+            error.contains(&format!("by process {}", std::process::id())),
+            "{line}: {error}"
+        );
     }
     drop(world);
 
@@ -62,26 +78,46 @@ fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
     succeeds(target.path(), &format!("import {name} --history.state 20"));
     let told = succeeds(target.path(), "db verify");
     assert!(
-        told.contains("nothing is damaged") && told.lines().any(|line| line.starts_with("head ") && line.ends_with(" 60")),
+        told.contains("nothing is damaged")
+            && told
+                .lines()
+                .any(|line| line.starts_with("head ") && line.ends_with(" 60")),
         "{told}"
     );
 
     let told = succeeds(target.path(), "db prune --history.state 10");
     assert!(told.contains("oldest state: block 50 "), "{told}");
     let told = succeeds(target.path(), "db stats");
-    for part in ["chain id               901", "oldest state           50", "state history", "unwind records", "payload log"] {
+    for part in [
+        "chain id               901",
+        "oldest state           50",
+        "state history",
+        "unwind records",
+        "payload log",
+    ] {
         assert!(told.contains(part), "no {part} in {told}");
     }
-    assert!(succeeds(target.path(), "db repair").contains("0 trie rows, 0 index rows, receipts of 0 blocks"));
-    assert!(fails(target.path(), "export x 1 61").contains("block number 61 larger than head block 60"));
+    assert!(
+        succeeds(target.path(), "db repair")
+            .contains("0 trie rows, 0 index rows, receipts of 0 blocks")
+    );
+    assert!(
+        fails(target.path(), "export x 1 61").contains("block number 61 larger than head block 60")
+    );
     assert!(fails(files.path(), "db verify").contains("run `starling init` first"));
 }
 
 /// The head that `db stats` names.
 fn head(dir: &Path) -> u64 {
     let told = succeeds(dir, "db stats");
-    let line = told.lines().find(|line| line.starts_with("head ")).expect("a head");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+    let line = told
+        .lines()
+        .find(|line| line.starts_with("head "))
+        .expect("a head");
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("{line}"))
 }
 
 /// Starts an import from a pipe that gives it only these bytes, and kills it after a while.
@@ -89,14 +125,25 @@ fn import_and_kill(target: &Path, pipe: &Path, bytes: Vec<u8>, after: Duration) 
     let ((written, is_written), (ended, has_ended)) = (mpsc::channel(), mpsc::channel::<()>());
     let path = pipe.to_owned();
     let writer = std::thread::spawn(move || {
-        let mut pipe = fs::File::options().write(true).open(path).expect("the import reads");
+        let mut pipe = fs::File::options()
+            .write(true)
+            .open(path)
+            .expect("the import reads");
         pipe.write_all(&bytes).expect("the import reads");
         written.send(()).expect("the test waits");
         // Closed, the pipe would end the file.
         let _ = has_ended.recv();
     });
-    let mut import = starling().arg("import").arg("--datadir").arg(target).arg(pipe).spawn().expect("it starts");
-    is_written.recv_timeout(Duration::from_secs(240)).expect("the import reads");
+    let mut import = starling()
+        .arg("import")
+        .arg("--datadir")
+        .arg(target)
+        .arg(pipe)
+        .spawn()
+        .expect("it starts");
+    is_written
+        .recv_timeout(Duration::from_secs(240))
+        .expect("the import reads");
     std::thread::sleep(after);
     import.kill().expect("it waits for more");
     import.wait().expect("it is dead");
@@ -115,12 +162,23 @@ fn an_import_killed_again_and_again_goes_on_and_loses_nothing() {
         let [file, pipe] = ["", "pipe-"].map(|start| files.path().join(format!("{start}{name}")));
         succeeds(source.path(), &format!("export {}", file.display()));
         let whole = fs::read(&file).unwrap();
-        assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+        assert!(
+            Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .expect("mkfifo runs")
+                .success()
+        );
         let mut reached = 0;
         for part in [2, 3] {
             let mut after = Duration::from_millis(20);
             loop {
-                import_and_kill(target.path(), &pipe, whole[..whole.len() * part / 4].to_vec(), after);
+                import_and_kill(
+                    target.path(),
+                    &pipe,
+                    whole[..whole.len() * part / 4].to_vec(),
+                    after,
+                );
                 assert!(succeeds(target.path(), "db verify").contains("nothing is damaged"));
                 let now = head(target.path());
                 assert!((reached..BLOCKS).contains(&now), "{now} after {reached}");
@@ -130,11 +188,17 @@ fn an_import_killed_again_and_again_goes_on_and_loses_nothing() {
                     break;
                 }
                 after *= 2;
-                assert!(after < Duration::from_secs(100), "no block of {name} in {after:?}");
+                assert!(
+                    after < Duration::from_secs(100),
+                    "no block of {name} in {after:?}"
+                );
             }
         }
         let out = run(target.path(), &format!("import {}", file.display())).2;
-        for count in [format!(" executed={} ", BLOCKS - reached), format!(" known={} ", reached + 1)] {
+        for count in [
+            format!(" executed={} ", BLOCKS - reached),
+            format!(" known={} ", reached + 1),
+        ] {
             assert!(out.contains(&count), "no{count}in {out}");
         }
         assert_eq!(head(target.path()), BLOCKS);

@@ -38,11 +38,16 @@ fn item(buf: &mut &[u8]) -> Result<Value, alloy_rlp::Error> {
 fn said(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(said).collect(),
-        Value::Number(number) => hex::encode(U256::from(number.as_u64().unwrap()).to_be_bytes_trimmed_vec()).into(),
+        Value::Number(number) => {
+            hex::encode(U256::from(number.as_u64().unwrap()).to_be_bytes_trimmed_vec()).into()
+        }
         other => match other.as_str().unwrap() {
-            big if big.starts_with('#') && big.len() < 78 => {
-                hex::encode(U256::from_str_radix(&big[1..], 10).unwrap().to_be_bytes_trimmed_vec()).into()
-            }
+            big if big.starts_with('#') && big.len() < 78 => hex::encode(
+                U256::from_str_radix(&big[1..], 10)
+                    .unwrap()
+                    .to_be_bytes_trimmed_vec(),
+            )
+            .into(),
             // 2^256, the only one that does not fit.
             big if big.starts_with('#') => format!("01{}", "00".repeat(32)).into(),
             text => hex::encode(text).into(),
@@ -52,9 +57,15 @@ fn said(value: &Value) -> Value {
 
 #[test]
 fn rlp_is_read_exactly_or_not_at_all() {
-    let Some(folder) = folder("ethereum-tests/RLPTests") else { return };
+    let Some(folder) = folder("ethereum-tests/RLPTests") else {
+        return;
+    };
     let (mut valid, mut invalid) = (0, 0);
-    for name in ["rlptest.json", "invalidRLPTest.json", "RandomRLPTests/example.json"] {
+    for name in [
+        "rlptest.json",
+        "invalidRLPTest.json",
+        "RandomRLPTests/example.json",
+    ] {
         for (case, vector) in json(&folder.join(name)).as_object().unwrap() {
             let encoded = hex::decode(vector["out"].as_str().unwrap()).unwrap();
             let mut buf = encoded.as_slice();
@@ -80,7 +91,9 @@ fn rlp_is_read_exactly_or_not_at_all() {
 
 #[test]
 fn transactions_of_ethereum_tests() {
-    let Some(folder) = folder("ethereum-tests/TransactionTests") else { return };
+    let Some(folder) = folder("ethereum-tests/TransactionTests") else {
+        return;
+    };
     /// What is not wrong with the transaction as such, but with it in a block: execution refuses it there.
     const IN_A_BLOCK: [&str; 4] = [
         "TransactionException.INTRINSIC_GAS_TOO_LOW",
@@ -96,10 +109,15 @@ fn transactions_of_ethereum_tests() {
         for file in fs::read_dir(kind.unwrap().path()).unwrap() {
             let path = file.unwrap().path();
             for (name, vector) in json(&path).as_object().unwrap() {
-                let result = ["Cancun", "Shanghai", "London"].iter().find_map(|fork| vector["result"].get(*fork)).unwrap();
+                let result = ["Cancun", "Shanghai", "London"]
+                    .iter()
+                    .find_map(|fork| vector["result"].get(*fork))
+                    .unwrap();
                 // Some are no hex either.
                 let raw = hex::decode(vector["txbytes"].as_str().unwrap()).unwrap_or_default();
-                let read = decode_transaction(&raw).ok().and_then(|tx| Some((tx.recover_signer().ok()?, *tx.hash())));
+                let read = decode_transaction(&raw)
+                    .ok()
+                    .and_then(|tx| Some((tx.recover_signer().ok()?, *tx.hash())));
                 match result.get("exception").and_then(Value::as_str) {
                     None => {
                         let wanted: (Address, B256) = (
@@ -127,7 +145,9 @@ fn transactions_of_ethereum_tests() {
 
 #[test]
 fn proofs_of_a_real_chain() {
-    let Some(folder) = folder("eth_getProof") else { return };
+    let Some(folder) = folder("eth_getProof") else {
+        return;
+    };
     let file = json(&folder.join("account_proofs.json"));
     let root: B256 = file["good_state_root"].as_str().unwrap().parse().unwrap();
     let nodes = |list: &Value| -> Vec<Bytes> { serde_json::from_value(list.clone()).unwrap() };
@@ -143,7 +163,14 @@ fn proofs_of_a_real_chain() {
             code_hash: hash("codeHash"),
         };
         let address: Address = proof["address"].as_str().unwrap().parse().unwrap();
-        let verify = |nodes: &[Bytes]| verify_proof(root, key(address.as_slice()), Some(alloy_rlp::encode(account)), nodes);
+        let verify = |nodes: &[Bytes]| {
+            verify_proof(
+                root,
+                key(address.as_slice()),
+                Some(alloy_rlp::encode(account)),
+                nodes,
+            )
+        };
         let whole = nodes(&proof["accountProof"]);
         let truncated = &whole[..whole.len() - 1];
         assert!(verify(truncated).is_err());
@@ -151,8 +178,16 @@ fn proofs_of_a_real_chain() {
         let mut good = verify(&whole).is_ok();
         for slot in proof["storageProof"].as_array().unwrap() {
             let at = B256::from(quantity(&slot["key"]));
-            let leaf = Some(quantity(&slot["value"])).filter(|value| !value.is_zero()).map(alloy_rlp::encode);
-            good &= verify_proof(account.storage_root, key(at.as_slice()), leaf, &nodes(&slot["proof"])).is_ok();
+            let leaf = Some(quantity(&slot["value"]))
+                .filter(|value| !value.is_zero())
+                .map(alloy_rlp::encode);
+            good &= verify_proof(
+                account.storage_root,
+                key(at.as_slice()),
+                leaf,
+                &nodes(&slot["proof"]),
+            )
+            .is_ok();
         }
         proved += usize::from(good);
     }

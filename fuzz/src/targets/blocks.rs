@@ -28,14 +28,20 @@ pub fn target(data: &[u8]) -> Outcome {
                 break;
             }
         };
-        assert!(block.offset == end, "a block begins where the one before it ends");
+        assert!(
+            block.offset == end,
+            "a block begins where the one before it ends"
+        );
         let encoded = block_file::encode(&block.payload);
         end += encoded.len() as u64;
         outcome.scale(block.payload.transactions.len());
         let plain = self::path("again.rlp");
         std::fs::write(&plain, encoded).expect("a file");
         let again = BlockReader::open(&plain).expect("a file").next();
-        assert_eq!(again.expect("a block").expect("our own encoding").payload, block.payload);
+        assert_eq!(
+            again.expect("a block").expect("our own encoding").payload,
+            block.payload
+        );
     }
     outcome
 }
@@ -50,7 +56,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for name in ["seed.rlp", "seed.rlp.gz", "seed.rlp.zst"] {
         let path = path(name);
         let mut writer = BlockWriter::create(&path, false).expect("a file");
-        blocks.iter().for_each(|block| writer.write(block).expect("a file"));
+        blocks
+            .iter()
+            .for_each(|block| writer.write(block).expect("a file"));
         writer.finish().expect("a file");
         seeds.push(std::fs::read(path).expect("a file"));
     }

@@ -19,24 +19,36 @@ const BLOCK_HASH: usize = 472;
 /// Bytes that snappy can make of one byte: three of a copy stand for 64.
 const EXPANSION: usize = 32;
 
-static SECRET: LazyLock<SecretKey> = LazyLock::new(|| SecretKey::from_slice(&[7; 32]).expect("a key"));
+static SECRET: LazyLock<SecretKey> =
+    LazyLock::new(|| SecretKey::from_slice(&[7; 32]).expect("a key"));
 
 pub fn target(data: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
     let message = gossip::decompress(data);
     match message.flag {
         Flag::Raw => assert_eq!(message.bytes, data),
-        Flag::Decompressed => assert!(message.bytes.len() <= MAX_MESSAGE_LEN.min(EXPANSION * data.len())),
+        Flag::Decompressed => {
+            assert!(message.bytes.len() <= MAX_MESSAGE_LEN.min(EXPANSION * data.len()))
+        }
     }
     let tagged = message.clone().into_tagged();
-    assert_eq!(gossip::Decompressed::untag(&tagged), (message.flag, &message.bytes[..]));
+    assert_eq!(
+        gossip::Decompressed::untag(&tagged),
+        (message.flag, &message.bytes[..])
+    );
 
     // As it came: by a stranger, or by nobody.
     let signers = Signers::new(sign::address(&SECRET));
     let forks = ForkSchedule::from_genesis(Fork::Jovian);
-    let context = CheckContext { chain_id: CHAIN_ID, signers: &signers, threshold_secs: 60, forks: &forks };
+    let context = CheckContext {
+        chain_id: CHAIN_ID,
+        signers: &signers,
+        threshold_secs: 60,
+        forks: &forks,
+    };
     let version = PayloadVersion::ALL[data.len() % 4];
-    let refused = gossip::check_signed(version, message.flag, &message.bytes, NOW, &context).expect_err("nobody has the key");
+    let refused = gossip::check_signed(version, message.flag, &message.bytes, NOW, &context)
+        .expect_err("nobody has the key");
     outcome.add(&refused.label());
 
     // What it would be if the signer had signed it.
@@ -52,7 +64,13 @@ pub fn target(data: &[u8]) -> Outcome {
 
 /// Bytes that decode: with the hash they should claim they are a block that comes back from its own encoding, and pass every check
 /// but those of time and blob gas.
-fn payload(version: PayloadVersion, signed: &[u8], wire: WirePayload, context: &CheckContext<'_>, outcome: &mut Outcome) {
+fn payload(
+    version: PayloadVersion,
+    signed: &[u8],
+    wire: WirePayload,
+    context: &CheckContext<'_>,
+    outcome: &mut Outcome,
+) {
     let mut signed = signed.to_vec();
     let payload = match wire.into_payload() {
         Ok(payload) => payload,
@@ -60,7 +78,10 @@ fn payload(version: PayloadVersion, signed: &[u8], wire: WirePayload, context: &
         Err(PayloadError::HashMismatch { computed, .. }) => {
             let at = BLOCK_HASH + if version.has_beacon_root() { 32 } else { 0 };
             signed[at..at + 32].copy_from_slice(computed.as_slice());
-            match WirePayload::decode(version, &signed).expect("a hash changes no form").into_payload() {
+            match WirePayload::decode(version, &signed)
+                .expect("a hash changes no form")
+                .into_payload()
+            {
                 Ok(payload) => payload,
                 Err(PayloadError::Withdrawals(count)) => return outcome.add(&count),
                 Err(error) => panic!("{error}"),
@@ -68,30 +89,56 @@ fn payload(version: PayloadVersion, signed: &[u8], wire: WirePayload, context: &
         }
     };
     assert_eq!(payload.version(), version);
-    assert_eq!(payload.to_wire(version), signed, "one block has one encoding");
+    assert_eq!(
+        payload.to_wire(version),
+        signed,
+        "one block has one encoding"
+    );
     assert_eq!(payload.hash, payload.header.hash_slow());
-    assert!(payload.transactions.len() * 4 <= signed.len(), "every transaction has an offset");
+    assert!(
+        payload.transactions.len() * 4 <= signed.len(),
+        "every transaction has an offset"
+    );
     outcome.scale(payload.transactions.len());
 
-    let message = gossip::encode_message(&sign::sign(&SECRET, CHAIN_ID, &signed), &signed).expect("a message that fits");
+    let message = gossip::encode_message(&sign::sign(&SECRET, CHAIN_ID, &signed), &signed)
+        .expect("a message that fits");
     let unpacked = gossip::decompress(&message);
     let topic = gossip::topic(CHAIN_ID, version);
     let id = gossip::message_id(&topic, unpacked.flag, &unpacked.bytes);
-    assert_eq!(id, gossip::message_id(&topic, Flag::Decompressed, &unpacked.bytes));
+    assert_eq!(
+        id,
+        gossip::message_id(&topic, Flag::Decompressed, &unpacked.bytes)
+    );
     let mut seen = Seen::default();
     let timestamp = payload.timestamp();
-    match gossip::check(version, unpacked.flag, &unpacked.bytes, timestamp, context, &mut seen) {
+    match gossip::check(
+        version,
+        unpacked.flag,
+        &unpacked.bytes,
+        timestamp,
+        context,
+        &mut seen,
+    ) {
         gossip::Verdict::Accept(accepted, _) => {
             assert_eq!(accepted, payload);
-            assert_eq!(seen.record(payload.number(), payload.hash), Err(Reason::Seen(payload.hash)));
+            assert_eq!(
+                seen.record(payload.number(), payload.hash),
+                Err(Reason::Seen(payload.hash))
+            );
             outcome.add(&"accepted");
         }
-        gossip::Verdict::Reject(reason @ (Reason::BlobGasUsed(_) | Reason::ExcessBlobGas(_))) => outcome.add(&reason),
+        gossip::Verdict::Reject(reason @ (Reason::BlobGasUsed(_) | Reason::ExcessBlobGas(_))) => {
+            outcome.add(&reason)
+        }
         verdict => panic!("{verdict:?}"),
     }
     if let Ok(transactions) = payload.decode_transactions() {
         let encoded = transactions.iter().map(|tx| tx.encoded_2718());
-        assert!(encoded.eq(payload.transactions.iter().map(|raw| raw.to_vec())), "a transaction has one encoding");
+        assert!(
+            encoded.eq(payload.transactions.iter().map(|raw| raw.to_vec())),
+            "a transaction has one encoding"
+        );
         outcome.add(&"transactions");
     }
 }
@@ -100,14 +147,39 @@ fn payload(version: PayloadVersion, signed: &[u8], wire: WirePayload, context: &
 pub fn blocks() -> Vec<Payload> {
     let transactions = super::transactions::seeds();
     let root = Some(B256::repeat_byte(3));
-    let v1 = Header { number: 9, timestamp: NOW, base_fee_per_gas: Some(7), gas_limit: 30_000_000, ..Default::default() };
-    let v2 = Header { withdrawals_root: Some(alloy_trie::EMPTY_ROOT_HASH), ..v1.clone() };
-    let v3 = Header { blob_gas_used: Some(0), excess_blob_gas: Some(0), parent_beacon_block_root: root, ..v2.clone() };
+    let v1 = Header {
+        number: 9,
+        timestamp: NOW,
+        base_fee_per_gas: Some(7),
+        gas_limit: 30_000_000,
+        ..Default::default()
+    };
+    let v2 = Header {
+        withdrawals_root: Some(alloy_trie::EMPTY_ROOT_HASH),
+        ..v1.clone()
+    };
+    let v3 = Header {
+        blob_gas_used: Some(0),
+        excess_blob_gas: Some(0),
+        parent_beacon_block_root: root,
+        ..v2.clone()
+    };
     let requests_hash = Some(alloy_eips::eip7685::EMPTY_REQUESTS_HASH);
-    let v4 = Header { withdrawals_root: root, requests_hash, extra_data: vec![0; 17].into(), ..v3.clone() };
+    let v4 = Header {
+        withdrawals_root: root,
+        requests_hash,
+        extra_data: vec![0; 17].into(),
+        ..v3.clone()
+    };
     let mut out = Vec::new();
     for (index, mut header) in [v1, v2, v3, v4].into_iter().enumerate() {
-        let chosen: Vec<_> = transactions.iter().skip(index).step_by(5).take(index * 2).map(|raw| raw.clone().into()).collect();
+        let chosen: Vec<_> = transactions
+            .iter()
+            .skip(index)
+            .step_by(5)
+            .take(index * 2)
+            .map(|raw| raw.clone().into())
+            .collect();
         header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&chosen);
         out.push(Payload::sealed(header, chosen));
     }

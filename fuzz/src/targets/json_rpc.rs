@@ -18,33 +18,64 @@ const RESULTS: usize = 8 << 10;
 
 static API: LazyLock<Api> = LazyLock::new(|| {
     let mut api = Api::default();
-    api.insert("t_text", |mut args| async move { error::reply(args.required::<String>()?) }.boxed());
-    api.insert("t_none", |args: Args| async move { error::reply(args.at_most(0).is_ok()) }.boxed());
+    api.insert("t_text", |mut args| {
+        async move { error::reply(args.required::<String>()?) }.boxed()
+    });
+    api.insert("t_none", |args: Args| {
+        async move { error::reply(args.at_most(0).is_ok()) }.boxed()
+    });
     api.insert("t_bytes", |mut args| {
-        async move { error::reply((args.required::<Address>()?, args.optional::<B256>()?, args.optional::<Bytes>()?)) }.boxed()
+        async move {
+            error::reply((
+                args.required::<Address>()?,
+                args.optional::<B256>()?,
+                args.optional::<Bytes>()?,
+            ))
+        }
+        .boxed()
     });
     api
 });
-static ALLOWANCE: LazyLock<Allowance> = LazyLock::new(|| Allowance::new(BATCH, RESULTS, 1 << 20, 1 << 20));
+static ALLOWANCE: LazyLock<Allowance> =
+    LazyLock::new(|| Allowance::new(BATCH, RESULTS, 1 << 20, 1 << 20));
 
 type Members<'a> = HashMap<&'a str, &'a RawValue>;
 
 pub fn target(data: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
-    let session = Session { api: &API, allowance: &ALLOWANCE, deadline: None, subscriptions: None };
+    let session = Session {
+        api: &API,
+        allowance: &ALLOWANCE,
+        deadline: None,
+        subscriptions: None,
+    };
     let answer = block_on(session.answer(data));
-    let Some(text) = &answer.text else { return outcome };
+    let Some(text) = &answer.text else {
+        return outcome;
+    };
     // An answer echoes ids and texts, in a batch as often as they came; an error says what it is in some hundred bytes.
-    assert!(text.len() <= 6 * data.len() + 512 * (1 + BATCH), "{} bytes for {}", text.len(), data.len());
+    assert!(
+        text.len() <= 6 * data.len() + 512 * (1 + BATCH),
+        "{} bytes for {}",
+        text.len(),
+        data.len()
+    );
     // An id is echoed whatever its number: no number is read here.
     let answers: Vec<Members> = match text.starts_with('[') {
-        true => serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}")),
-        false => vec![serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}"))],
+        true => {
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}"))
+        }
+        false => vec![
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}")),
+        ],
     };
     assert!(!answers.is_empty() && answers.len() <= BATCH, "{text}");
     for answer in &answers {
         assert_eq!(answer["jsonrpc"].get(), "\"2.0\"", "{text}");
-        assert!(answer.contains_key("result") != answer.contains_key("error"), "{text}");
+        assert!(
+            answer.contains_key("result") != answer.contains_key("error"),
+            "{text}"
+        );
         outcome.add(&answer.get("error").map(|error| error.get()));
     }
     outcome.scale(answers.len());
@@ -54,13 +85,28 @@ pub fn target(data: &[u8]) -> Outcome {
 pub fn seeds() -> Vec<Vec<u8>> {
     let address = Address::repeat_byte(0xab);
     let text = r#"{"jsonrpc":"2.0","id":1,"method":"t_text","params":["\u00e9\n"]}"#.to_owned();
-    let bytes = format!(r#"{{"jsonrpc":"2.0","id":"x","method":"t_bytes","params":["{address}",null,"0x00ff"]}}"#);
+    let bytes = format!(
+        r#"{{"jsonrpc":"2.0","id":"x","method":"t_bytes","params":["{address}",null,"0x00ff"]}}"#
+    );
     let none = r#"{"jsonrpc":"2.0","method":"t_none"}"#.to_owned();
-    let unknown = r#" {"id":null,"jsonrpc":"2.0","params":{"a":1},"method":"eth_unknown","more":[1.5e3]} "#.to_owned();
+    let unknown =
+        r#" {"id":null,"jsonrpc":"2.0","params":{"a":1},"method":"eth_unknown","more":[1.5e3]} "#
+            .to_owned();
     let large = r#"{"jsonrpc":"2.0","id":1e9991,"method":"t_none"}"#.to_owned();
-    let mut seeds =
-        vec![large, format!("[{text},{bytes},{none},{unknown},1,[]]"), format!("[{}]", vec![text.clone(); 20].join(","))];
-    seeds.extend([text, bytes, none, unknown, "[]".to_owned(), "[".repeat(300), r#"{"a":"#.repeat(200)]);
+    let mut seeds = vec![
+        large,
+        format!("[{text},{bytes},{none},{unknown},1,[]]"),
+        format!("[{}]", vec![text.clone(); 20].join(",")),
+    ];
+    seeds.extend([
+        text,
+        bytes,
+        none,
+        unknown,
+        "[]".to_owned(),
+        "[".repeat(300),
+        r#"{"a":"#.repeat(200),
+    ]);
     let mut seeds: Vec<Vec<u8>> = seeds.into_iter().map(String::into_bytes).collect();
     seeds.extend(fixtures::file("rpc-json/op-deposit-tx-compat.json").map(String::into_bytes));
     seeds

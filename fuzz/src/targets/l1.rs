@@ -14,27 +14,53 @@ pub fn target(data: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
     match L1BlockInfo::decode(data) {
         Ok(info) => {
-            assert_eq!(hex::encode(info.encode()), hex::encode(data), "every byte is accounted for");
+            assert_eq!(
+                hex::encode(info.encode()),
+                hex::encode(data),
+                "every byte is accounted for"
+            );
             outcome.add(&data.len());
         }
         Err(error) => outcome.add(&error),
     }
-    let words: Vec<B256> = data.chunks_exact(32).take(3).map(B256::from_slice).collect();
+    let words: Vec<B256> = data
+        .chunks_exact(32)
+        .take(3)
+        .map(B256::from_slice)
+        .collect();
     let rest = data.get(words.len() * 32..).unwrap_or_default();
     if let [first, second, third] = words[..] {
-        deposit_log(vec![deposit::DEPOSIT_EVENT, first, second, B256::ZERO], rest, &mut outcome);
+        deposit_log(
+            vec![deposit::DEPOSIT_EVENT, first, second, B256::ZERO],
+            rest,
+            &mut outcome,
+        );
         deposit_log(vec![first, second, third], rest, &mut outcome);
-        config_log(vec![CONFIG_UPDATE_EVENT, B256::ZERO, first], rest, &mut outcome);
+        config_log(
+            vec![CONFIG_UPDATE_EVENT, B256::ZERO, first],
+            rest,
+            &mut outcome,
+        );
         let kind = B256::with_last_byte(first[31] % 8);
-        config_log(vec![CONFIG_UPDATE_EVENT, B256::ZERO, kind], rest, &mut outcome);
+        config_log(
+            vec![CONFIG_UPDATE_EVENT, B256::ZERO, kind],
+            rest,
+            &mut outcome,
+        );
         if let Ok(scalars) = FeeScalars::decode(second) {
-            assert_eq!(FeeScalars::decode(scalars.encode()).expect("our own encoding"), scalars);
+            assert_eq!(
+                FeeScalars::decode(scalars.encode()).expect("our own encoding"),
+                scalars
+            );
         }
     }
     if let Ok(text) = std::str::from_utf8(data) {
         match RollupConfig::from_json(text) {
             Ok(config) => {
-                assert_eq!(RollupConfig::from_json(&config.to_json()).expect("our own encoding"), config);
+                assert_eq!(
+                    RollupConfig::from_json(&config.to_json()).expect("our own encoding"),
+                    config
+                );
                 outcome.add(&"config");
             }
             Err(error) => outcome.add(&error),
@@ -44,7 +70,10 @@ pub fn target(data: &[u8]) -> Outcome {
 }
 
 fn deposit_log(topics: Vec<B256>, data: &[u8], outcome: &mut Outcome) {
-    let log = Log { address: Address::ZERO, data: LogData::new_unchecked(topics, data.to_vec().into()) };
+    let log = Log {
+        address: Address::ZERO,
+        data: LogData::new_unchecked(topics, data.to_vec().into()),
+    };
     match deposit_from_log(&log, B256::ZERO, 3) {
         Ok(deposit) => {
             assert!(deposit.input.len() <= data.len());
@@ -57,7 +86,10 @@ fn deposit_log(topics: Vec<B256>, data: &[u8], outcome: &mut Outcome) {
 }
 
 fn config_log(topics: Vec<B256>, data: &[u8], outcome: &mut Outcome) {
-    let log = Log { address: Address::ZERO, data: LogData::new_unchecked(topics, data.to_vec().into()) };
+    let log = Log {
+        address: Address::ZERO,
+        data: LogData::new_unchecked(topics, data.to_vec().into()),
+    };
     for ecotone in [false, true] {
         let mut config = SystemConfig::default();
         match config.apply_log(&log, ecotone) {
@@ -99,8 +131,17 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let words = |topics: &[B256]| topics.iter().flat_map(|word| word.0).collect::<Vec<u8>>();
     seeds.push([words(&log.topics()[1..]), log.data.data.to_vec()].concat());
     for kind in 0..7 {
-        let data = [B256::with_last_byte(32), B256::with_last_byte(64), B256::with_last_byte(1), B256::with_last_byte(9)];
-        let topics = [B256::with_last_byte(kind), B256::with_last_byte(1), B256::ZERO];
+        let data = [
+            B256::with_last_byte(32),
+            B256::with_last_byte(64),
+            B256::with_last_byte(1),
+            B256::with_last_byte(9),
+        ];
+        let topics = [
+            B256::with_last_byte(kind),
+            B256::with_last_byte(1),
+            B256::ZERO,
+        ];
         seeds.push([words(&topics), words(&data[..2 + usize::from(kind == 1)])].concat());
     }
     seeds

@@ -8,7 +8,10 @@ use alloy_rlp::Decodable;
 use alloy_trie::root::ordered_trie_root_encoded;
 use starling_proto::{
     payload::{BlockId, Payload},
-    wire::{self, Answer, Ask, Chunk, ChunkBuilder, LENGTH, MAX_CHUNK, MAX_REQUEST, Request, Response, WireError},
+    wire::{
+        self, Answer, Ask, Chunk, ChunkBuilder, LENGTH, MAX_CHUNK, MAX_REQUEST, Request, Response,
+        WireError,
+    },
 };
 
 pub fn target(data: &[u8]) -> Outcome {
@@ -17,7 +20,9 @@ pub fn target(data: &[u8]) -> Outcome {
         Err(error) => outcome.add(&error),
         Ok(ask) => {
             outcome.add(&ask);
-            let frame = wire::frame(&Request { ask: Some(ask.clone()) });
+            let frame = wire::frame(&Request {
+                ask: Some(ask.clone()),
+            });
             // Fields that nobody knows are dropped.
             assert!(frame.len() - LENGTH <= data.len());
             assert_eq!(wire::decode_request(&frame[LENGTH..]), Ok(ask));
@@ -29,19 +34,33 @@ pub fn target(data: &[u8]) -> Outcome {
     }
     // As what a chunk unpacks to, with a count that is right; and as one item.
     if let Ok(packed) = snap::raw::Encoder::new().compress_vec(data) {
-        chunk(&Chunk { count: count(data), data: packed.into() }, &mut outcome);
+        chunk(
+            &Chunk {
+                count: count(data),
+                data: packed.into(),
+            },
+            &mut outcome,
+        );
     }
     item(&Bytes::copy_from_slice(data), &mut outcome);
     outcome
 }
 
 fn answer(answer: Answer, outcome: &mut Outcome) {
-    let frame = wire::frame(&Response { answer: Some(answer.clone()) });
-    assert_eq!(wire::decode_response(frame[LENGTH..].to_vec()), Ok(answer.clone()));
+    let frame = wire::frame(&Response {
+        answer: Some(answer.clone()),
+    });
+    assert_eq!(
+        wire::decode_response(frame[LENGTH..].to_vec()),
+        Ok(answer.clone())
+    );
     match answer {
         Answer::Status(status) => {
             outcome.add(&wire::hash(&status.genesis_hash));
-            for block in [status.head, status.safe, status.finalized].iter().flatten() {
+            for block in [status.head, status.safe, status.finalized]
+                .iter()
+                .flatten()
+            {
                 if let Ok(id) = block.id() {
                     assert_eq!(&wire::Block::from(id), block);
                 }
@@ -57,7 +76,9 @@ fn count(mut plain: &[u8]) -> u32 {
     let mut count = 0;
     while let Some((length, rest)) = plain.split_first_chunk() {
         count += 1;
-        plain = rest.get(u32::from_le_bytes(*length) as usize..).unwrap_or_default();
+        plain = rest
+            .get(u32::from_le_bytes(*length) as usize..)
+            .unwrap_or_default();
     }
     count
 }
@@ -72,8 +93,18 @@ fn chunk(chunk: &Chunk, outcome: &mut Outcome) {
     outcome.scale(items.len());
     let mut builder = ChunkBuilder::default();
     items.iter().for_each(|item| builder.push(&[item]));
-    assert_eq!(builder.finish().expect("what fits a chunk").items().as_ref(), Ok(&items));
-    items.iter().take(8).for_each(|item| self::item(item, outcome));
+    assert_eq!(
+        builder
+            .finish()
+            .expect("what fits a chunk")
+            .items()
+            .as_ref(),
+        Ok(&items)
+    );
+    items
+        .iter()
+        .take(8)
+        .for_each(|item| self::item(item, outcome));
 }
 
 fn item(item: &Bytes, outcome: &mut Outcome) {
@@ -85,13 +116,19 @@ fn item(item: &Bytes, outcome: &mut Outcome) {
     let block = match wire::decode_block(item) {
         Err(error @ WireError::TransactionsRoot { .. }) => {
             outcome.add(&error);
-            let Some(fixed) = with_root(&mut rest) else { panic!("{error} of what is no block") };
+            let Some(fixed) = with_root(&mut rest) else {
+                panic!("{error} of what is no block")
+            };
             fixed
         }
         Err(error) => return outcome.add(&error),
         Ok(block) => block,
     };
-    assert_eq!(block.hash, block.header.hash_slow(), "a header has one encoding");
+    assert_eq!(
+        block.hash,
+        block.header.hash_slow(),
+        "a header has one encoding"
+    );
     outcome.scale(block.transactions.len());
     let again = Bytes::from(wire::encode_block(&block).concat());
     assert_eq!(again.len(), item.len(), "a block has one encoding");
@@ -107,12 +144,24 @@ fn with_root(rest: &mut &[u8]) -> Option<Payload> {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    let id = BlockId { number: 300, hash: B256::repeat_byte(9) };
+    let id = BlockId {
+        number: 300,
+        hash: B256::repeat_byte(9),
+    };
     let hash = id.hash.to_vec();
     let asks = [
         Ask::Status(wire::StatusRequest {}),
-        Ask::Headers(wire::HeadersRequest { number: 300, hash: hash.clone(), count: 64 }),
-        Ask::Bodies(wire::BodiesRequest { first: 1, last: 300, last_hash: hash.clone(), max_bytes: 1 << 20 }),
+        Ask::Headers(wire::HeadersRequest {
+            number: 300,
+            hash: hash.clone(),
+            count: 64,
+        }),
+        Ask::Bodies(wire::BodiesRequest {
+            first: 1,
+            last: 300,
+            last_hash: hash.clone(),
+            max_bytes: 1 << 20,
+        }),
     ];
     let status = wire::Status {
         chain_id: 10,
@@ -134,11 +183,23 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut answers = vec![Answer::Status(status), Answer::Refusal(1)];
     answers.extend(headers.finish().ok().map(Answer::Headers));
     answers.extend(bodies.finish().ok().map(Answer::Bodies));
-    let bomb = snap::raw::Encoder::new().compress_vec(&[0; 1 << 20]).unwrap_or_default();
-    answers.push(Answer::Bodies(Chunk { count: 1 << 18, data: bomb.into() }));
-    let mut frames: Vec<Vec<u8>> = asks.into_iter().map(|ask| wire::frame(&Request { ask: Some(ask) })).collect();
+    let bomb = snap::raw::Encoder::new()
+        .compress_vec(&[0; 1 << 20])
+        .unwrap_or_default();
+    answers.push(Answer::Bodies(Chunk {
+        count: 1 << 18,
+        data: bomb.into(),
+    }));
+    let mut frames: Vec<Vec<u8>> = asks
+        .into_iter()
+        .map(|ask| wire::frame(&Request { ask: Some(ask) }))
+        .collect();
     assert!(frames.iter().all(|frame| frame.len() <= MAX_REQUEST));
-    frames.extend(answers.into_iter().map(|answer| wire::frame(&Response { answer: Some(answer) })));
+    frames.extend(answers.into_iter().map(|answer| {
+        wire::frame(&Response {
+            answer: Some(answer),
+        })
+    }));
     seeds.extend(frames.into_iter().map(|frame| frame[LENGTH..].to_vec()));
     seeds
 }

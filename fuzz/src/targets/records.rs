@@ -12,7 +12,8 @@ use starling_proto::enr::{KEY, OpStack, VERSION};
 use std::sync::LazyLock;
 
 const CHAIN_ID: u64 = 10;
-static SECRET: LazyLock<CombinedKey> = LazyLock::new(|| CombinedKey::secp256k1_from_bytes(&mut [7; 32]).expect("a key"));
+static SECRET: LazyLock<CombinedKey> =
+    LazyLock::new(|| CombinedKey::secp256k1_from_bytes(&mut [7; 32]).expect("a key"));
 
 pub fn target(data: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
@@ -23,18 +24,25 @@ pub fn target(data: &[u8]) -> Outcome {
     }
     // As an entry that somebody signed: whoever is on our chain and can be reached is a contact, and nobody else.
     let mut builder = Enr::builder();
-    builder.ip4([203, 0, 113, 5].into()).tcp4(9222).add_value_rlp(KEY, data.to_vec().into());
+    builder
+        .ip4([203, 0, 113, 5].into())
+        .tcp4(9222)
+        .add_value_rlp(KEY, data.to_vec().into());
     match builder.build(&SECRET) {
         Err(error) => outcome.add(&error),
         Ok(record) => {
-            let ours = entry.is_some_and(|entry| entry.chain_id == CHAIN_ID && entry.version == VERSION);
+            let ours =
+                entry.is_some_and(|entry| entry.chain_id == CHAIN_ID && entry.version == VERSION);
             let contact = Contact::of(&record, CHAIN_ID, Scope::None);
             assert_eq!(contact.is_ok(), ours, "{contact:?}");
             text(&record.to_base64(), &mut outcome);
         }
     }
     // As the bytes, and as the text, of a whole record.
-    text(&format!("enr:{}", BASE64URL_NOPAD.encode(data)), &mut outcome);
+    text(
+        &format!("enr:{}", BASE64URL_NOPAD.encode(data)),
+        &mut outcome,
+    );
     text(&String::from_utf8_lossy(data), &mut outcome);
     outcome
 }
@@ -46,17 +54,36 @@ fn text(text: &str, outcome: &mut Outcome) {
     };
     assert_eq!(node.to_string().parse(), Ok(node.clone()), "{text}");
     if let Bootnode::Enr(record) = node {
-        outcome.add(&Contact::of(&record, CHAIN_ID, Scope::None).map(|contact| contact.addresses().len()));
-        outcome.add(&Contact::of(&record, CHAIN_ID, Scope::World).map(|contact| contact.peer().to_bytes().len()));
+        outcome.add(
+            &Contact::of(&record, CHAIN_ID, Scope::None).map(|contact| contact.addresses().len()),
+        );
+        outcome.add(
+            &Contact::of(&record, CHAIN_ID, Scope::World)
+                .map(|contact| contact.peer().to_bytes().len()),
+        );
     }
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    let files = ["p2p-wire/enr.json", "p2p/enr-vectors.json", "p2p-wire/bootnodes.json", "p2p-wire/opstack-enr-value.json"];
+    let files = [
+        "p2p-wire/enr.json",
+        "p2p/enr-vectors.json",
+        "p2p-wire/bootnodes.json",
+        "p2p-wire/opstack-enr-value.json",
+    ];
     let mut seeds = fixtures::bytes(&files, 2);
     let texts = fixtures::strings(&files);
-    seeds.extend(texts.iter().filter_map(|text| BASE64URL_NOPAD.decode(text.strip_prefix("enr:")?.as_bytes()).ok()));
-    seeds.extend(texts.into_iter().filter(|text| text.starts_with("en")).map(String::into_bytes));
+    seeds.extend(texts.iter().filter_map(|text| {
+        BASE64URL_NOPAD
+            .decode(text.strip_prefix("enr:")?.as_bytes())
+            .ok()
+    }));
+    seeds.extend(
+        texts
+            .into_iter()
+            .filter(|text| text.starts_with("en"))
+            .map(String::into_bytes),
+    );
     seeds.extend([1, 10, 8453, u64::MAX].map(|chain_id| OpStack::new(chain_id).to_rlp()));
     seeds
 }

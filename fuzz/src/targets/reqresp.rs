@@ -21,7 +21,10 @@ pub fn target(data: &[u8]) -> Outcome {
         bytes.extend_from_slice(&u32::to_le_bytes(version));
         let mut encoder = snap::write::FrameEncoder::new(bytes);
         encoder.write_all(data).expect("a vector takes everything");
-        response(&encoder.into_inner().expect("a vector takes everything"), &mut outcome);
+        response(
+            &encoder.into_inner().expect("a vector takes everything"),
+            &mut outcome,
+        );
     }
     outcome
 }
@@ -35,8 +38,11 @@ fn response(bytes: &[u8], outcome: &mut Outcome) {
     let size: usize = payload.transactions.iter().map(|raw| raw.len()).sum();
     assert!(size <= MAX_RESPONSE_LEN);
     outcome.scale(size);
-    let again = reqresp::encode_response(&payload, &schedule(&payload)).expect("a payload that came in a response fits one");
-    let decoded = reqresp::decode_response(&again).expect("our own encoding").into_payload();
+    let again = reqresp::encode_response(&payload, &schedule(&payload))
+        .expect("a payload that came in a response fits one");
+    let decoded = reqresp::decode_response(&again)
+        .expect("our own encoding")
+        .into_payload();
     assert_eq!(decoded.as_ref(), Ok(&payload));
 }
 
@@ -51,7 +57,13 @@ fn schedule(payload: &Payload) -> ForkSchedule {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    let mut seeds = fixtures::bytes(&["p2p-wire/reqresp-derived.json", "p2p-wire/ssz-malicious.json"], 1);
+    let mut seeds = fixtures::bytes(
+        &[
+            "p2p-wire/reqresp-derived.json",
+            "p2p-wire/ssz-malicious.json",
+        ],
+        1,
+    );
     for block in blocks() {
         seeds.extend(reqresp::encode_response(&block, &schedule(&block)).ok());
         seeds.push(block.to_wire(block.version()));

@@ -6,20 +6,35 @@ use starling_p2p::fuzzing::{Record, pmp_answer};
 
 pub fn target(data: &[u8]) -> Outcome {
     let mut outcome = Outcome::default();
-    let split = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
+    let split = data
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .unwrap_or(data.len());
     let (key, value) = (&data[..split], data.get(split + 1..).unwrap_or_default());
-    match std::str::from_utf8(key).ok().and_then(|key| Record::read(key, value)) {
+    match std::str::from_utf8(key)
+        .ok()
+        .and_then(|key| Record::read(key, value))
+    {
         None => outcome.add(&"no record"),
         Some(record) => {
             let written = record.value().expect("a record that was read is there");
             let again = Record::read(&record.key(), &written);
-            assert_eq!(again.as_ref(), Some(&record), "{}", String::from_utf8_lossy(&written));
+            assert_eq!(
+                again.as_ref(),
+                Some(&record),
+                "{}",
+                String::from_utf8_lossy(&written)
+            );
             outcome.add(&std::mem::discriminant(&record));
             outcome.add(&record.removed().value());
         }
     }
     if let Some((payload, origin)) = payload_log::decode(data) {
-        assert_eq!(payload_log::encode(&payload, origin), data, "a row has one encoding");
+        assert_eq!(
+            payload_log::encode(&payload, origin),
+            data,
+            "a row has one encoding"
+        );
     }
     // The checksum stops every mutation: the same with the right one.
     if data.len() > 40 {
@@ -28,7 +43,11 @@ pub fn target(data: &[u8]) -> Outcome {
         let decoded = payload_log::decode(&row);
         outcome.add(&decoded.is_some());
         if let Some((payload, origin)) = decoded {
-            assert_eq!(payload_log::encode(&payload, origin), row, "a row has one encoding");
+            assert_eq!(
+                payload_log::encode(&payload, origin),
+                row,
+                "a row has one encoding"
+            );
             outcome.scale(payload.transactions.len());
         }
     }
@@ -39,7 +58,10 @@ pub fn target(data: &[u8]) -> Outcome {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    let mut seeds: Vec<Vec<u8>> = super::gossip::blocks().iter().map(|block| payload_log::encode(block, 1)).collect();
+    let mut seeds: Vec<Vec<u8>> = super::gossip::blocks()
+        .iter()
+        .map(|block| payload_log::encode(block, 1))
+        .collect();
     let peer = "/AASQQAQIEBGU27GEZEUTNYS3I2FYVYYZYODTJFKSTU5LSIRNX4LYAAFVFIM3LTI";
     let ban = r#"{"expiry":50,"lastUpdate":3,"reason":"score -120","address":"203.0.113.5","unknown":[1]}"#;
     for (key, value) in [
@@ -53,7 +75,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.push(format!("{key}\n{value}").into_bytes());
     }
     let score = r#"{"lastUpdate":9,"peerScores":{"gossip":{"total":1.5},"reqResp":{"errorResponses":1e300}}}"#.to_owned();
-    for score in fixtures::strings(&["p2p-wire/score-record-json.json"]).into_iter().chain([score]) {
+    for score in fixtures::strings(&["p2p-wire/score-record-json.json"])
+        .into_iter()
+        .chain([score])
+    {
         seeds.push(format!("/peers/scores{peer}\n{score}").into_bytes());
     }
     seeds.push([0, 128, 0, 0, 0, 0, 0, 9, 203, 0, 113, 5].to_vec());

@@ -13,21 +13,33 @@ pub fn target(data: &[u8]) -> Outcome {
     match &decoded {
         Ok(tx) => {
             // The root of a block is over the bytes, its execution over what they mean.
-            assert_eq!(hex::encode(tx.encoded_2718()), hex::encode(data), "a transaction has one encoding");
+            assert_eq!(
+                hex::encode(tx.encoded_2718()),
+                hex::encode(data),
+                "a transaction has one encoding"
+            );
             outcome.add(&tx.tx_type());
         }
         Err(error) => outcome.add(error),
     }
     match admit::decode(data.to_vec().into()) {
         Ok(tx) => {
-            assert_eq!(decoded.as_ref().ok(), Some(tx.tx.inner()), "the pool takes what blocks take");
+            assert_eq!(
+                decoded.as_ref().ok(),
+                Some(tx.tx.inner()),
+                "the pool takes what blocks take"
+            );
             outcome.add(&"admitted");
         }
         Err(error) => outcome.add(&error),
     }
     match Receipt::decode_2718(data) {
         Ok(receipt) => {
-            assert_eq!(hex::encode(receipt.to_bytes()), hex::encode(data), "a receipt has one encoding");
+            assert_eq!(
+                hex::encode(receipt.to_bytes()),
+                hex::encode(data),
+                "a receipt has one encoding"
+            );
             outcome.scale(receipt.logs.len());
         }
         Err(error) => outcome.add(&error),
@@ -45,22 +57,63 @@ pub fn seeds() -> Vec<Vec<u8>> {
     ];
     let mut seeds = fixtures::bytes(&files, 30);
     let to = TxKind::Call(Address::repeat_byte(1));
-    let access_list: alloy_eips::eip2930::AccessList =
-        vec![alloy_eips::eip2930::AccessListItem { address: Address::repeat_byte(2), storage_keys: vec![B256::repeat_byte(3)] }]
-            .into();
+    let access_list: alloy_eips::eip2930::AccessList = vec![alloy_eips::eip2930::AccessListItem {
+        address: Address::repeat_byte(2),
+        storage_keys: vec![B256::repeat_byte(3)],
+    }]
+    .into();
     let signature = || Signature::new(U256::from(5), U256::from(6), true);
-    let (value, input) = (U256::from(1_000), alloy_primitives::Bytes::from(vec![1; 70]));
-    let legacy = TxLegacy { chain_id: Some(10), gas_limit: 21_000, to, value, input: input.clone(), ..Default::default() };
+    let (value, input) = (
+        U256::from(1_000),
+        alloy_primitives::Bytes::from(vec![1; 70]),
+    );
+    let legacy = TxLegacy {
+        chain_id: Some(10),
+        gas_limit: 21_000,
+        to,
+        value,
+        input: input.clone(),
+        ..Default::default()
+    };
     seeds.push(legacy.clone().into_signed(signature()).encoded_2718());
-    seeds.push(TxLegacy { chain_id: None, to: TxKind::Create, ..legacy }.into_signed(signature()).encoded_2718());
-    let eip2930 = TxEip2930 { chain_id: 10, to, value, access_list: access_list.clone(), ..Default::default() };
+    seeds.push(
+        TxLegacy {
+            chain_id: None,
+            to: TxKind::Create,
+            ..legacy
+        }
+        .into_signed(signature())
+        .encoded_2718(),
+    );
+    let eip2930 = TxEip2930 {
+        chain_id: 10,
+        to,
+        value,
+        access_list: access_list.clone(),
+        ..Default::default()
+    };
     seeds.push(eip2930.into_signed(signature()).encoded_2718());
-    let eip1559 = TxEip1559 { chain_id: 10, to, value, input, access_list, ..Default::default() };
+    let eip1559 = TxEip1559 {
+        chain_id: 10,
+        to,
+        value,
+        input,
+        access_list,
+        ..Default::default()
+    };
     seeds.push(eip1559.into_signed(signature()).encoded_2718());
-    let authorization =
-        alloy_eips::eip7702::Authorization { chain_id: U256::from(10), address: Address::repeat_byte(4), nonce: 1 };
+    let authorization = alloy_eips::eip7702::Authorization {
+        chain_id: U256::from(10),
+        address: Address::repeat_byte(4),
+        nonce: 1,
+    };
     let authorization_list = vec![authorization.into_signed(signature())];
-    let eip7702 = TxEip7702 { chain_id: 10, to: Address::repeat_byte(5), authorization_list, ..Default::default() };
+    let eip7702 = TxEip7702 {
+        chain_id: 10,
+        to: Address::repeat_byte(5),
+        authorization_list,
+        ..Default::default()
+    };
     seeds.push(eip7702.into_signed(signature()).encoded_2718());
     let deposit = super::l1::deposit();
     let raw = deposit.encoded_2718();
@@ -70,8 +123,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let logs = vec![deposit_to_log(Address::repeat_byte(6), &deposit)];
         let nonce = (tx_type == 0x7e).then_some(7);
         let version = nonce.map(|_| 1);
-        let receipt =
-            Receipt { tx_type, success: true, cumulative_gas_used: 21_000, logs, deposit_nonce: nonce, deposit_version: version };
+        let receipt = Receipt {
+            tx_type,
+            success: true,
+            cumulative_gas_used: 21_000,
+            logs,
+            deposit_nonce: nonce,
+            deposit_version: version,
+        };
         seeds.push(receipt.to_bytes().to_vec());
     }
     seeds

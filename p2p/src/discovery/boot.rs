@@ -24,12 +24,25 @@ pub struct Boot {
 
 impl Boot {
     pub fn new(count: usize, now: Instant) -> Self {
-        Self { nodes: vec![Node { next: now, failures: 0, answered: false }; count] }
+        Self {
+            nodes: vec![
+                Node {
+                    next: now,
+                    failures: 0,
+                    answered: false
+                };
+                count
+            ],
+        }
     }
 
     /// Whom to ask now. `lonely`: the table holds nobody who answers.
     pub fn due(&mut self, lonely: bool, now: Instant) -> Vec<usize> {
-        let due = self.nodes.iter_mut().enumerate().filter(|(_, node)| node.next <= now && (lonely || !node.answered));
+        let due = self
+            .nodes
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, node)| node.next <= now && (lonely || !node.answered));
         due.map(|(place, node)| {
             node.next = now + QUESTION;
             place
@@ -39,7 +52,9 @@ impl Boot {
 
     /// Whether this is the first failure since it last answered.
     pub fn on_outcome(&mut self, place: usize, answered: bool, now: Instant) -> bool {
-        let Some(node) = self.nodes.get_mut(place) else { return false };
+        let Some(node) = self.nodes.get_mut(place) else {
+            return false;
+        };
         node.answered = answered;
         if answered {
             (node.failures, node.next) = (0, now + LONELY);
@@ -62,7 +77,10 @@ mod tests {
         assert_eq!(boot.due(true, start), [0, 1]);
         assert!(boot.due(true, start).is_empty(), "one question at a time");
         assert!(!boot.on_outcome(0, true, start));
-        assert!(boot.on_outcome(1, false, start) && !boot.on_outcome(1, false, start), "said once");
+        assert!(
+            boot.on_outcome(1, false, start) && !boot.on_outcome(1, false, start),
+            "said once"
+        );
         let (mut now, mut asked) = (start, Vec::new());
         while now < start + Duration::from_secs(3600) {
             now += Duration::from_secs(1);
@@ -82,9 +100,16 @@ mod tests {
         let mut boot = Boot::new(1, now);
         boot.due(true, now);
         boot.on_outcome(0, true, now);
-        assert!(boot.due(true, now + LONELY / 2).is_empty() && boot.due(false, now + LONELY * 9).is_empty());
+        assert!(
+            boot.due(true, now + LONELY / 2).is_empty()
+                && boot.due(false, now + LONELY * 9).is_empty()
+        );
         assert_eq!(boot.due(true, now + LONELY), [0]);
         assert!(boot.due(true, now + LONELY).is_empty());
-        assert_eq!(boot.due(true, now + LONELY + QUESTION), [0], "a lost question is asked again");
+        assert_eq!(
+            boot.due(true, now + LONELY + QUESTION),
+            [0],
+            "a lost question is asked again"
+        );
     }
 }

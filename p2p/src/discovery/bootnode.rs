@@ -95,8 +95,17 @@ impl FromStr for Enode {
         if udp == 0 {
             return Err(BootnodeError::Port);
         }
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        Ok(Self { peer: peer_of_key(key).ok_or(BootnodeError::Key)?, host: host.parse()?, tcp, udp, key: key.to_lowercase() })
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        Ok(Self {
+            peer: peer_of_key(key).ok_or(BootnodeError::Key)?,
+            host: host.parse()?,
+            tcp,
+            udp,
+            key: key.to_lowercase(),
+        })
     }
 }
 
@@ -105,7 +114,8 @@ fn peer_of_key(key: &str) -> Option<PeerId> {
         return None;
     }
     let point = hex::decode(key).ok()?;
-    let key = libp2p::identity::secp256k1::PublicKey::try_from_bytes(&[&[4], &point[..]].concat()).ok()?;
+    let key = libp2p::identity::secp256k1::PublicKey::try_from_bytes(&[&[4], &point[..]].concat())
+        .ok()?;
     Some(PublicKey::from(key).to_peer_id())
 }
 
@@ -150,21 +160,33 @@ impl fmt::Display for Host {
 impl Enode {
     /// This node at one of its addresses.
     pub fn at(self, ip: IpAddr) -> Self {
-        Self { host: Host::Ip(ip), ..self }
+        Self {
+            host: Host::Ip(ip),
+            ..self
+        }
     }
 
     /// Where discovery asks for its record; `None` while its host is a name.
     pub fn contact(&self) -> Option<(SocketAddr, Multiaddr)> {
         let Host::Ip(ip) = self.host else { return None };
         let socket = SocketAddr::new(ip, self.udp);
-        Some((socket, Multiaddr::from(ip).with(Protocol::Udp(self.udp)).with(Protocol::P2p(self.peer))))
+        Some((
+            socket,
+            Multiaddr::from(ip)
+                .with(Protocol::Udp(self.udp))
+                .with(Protocol::P2p(self.peer)),
+        ))
     }
 }
 
 impl fmt::Display for Enode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "enode://{}@{}:{}", self.key, self.host, self.tcp)?;
-        if self.udp == self.tcp { Ok(()) } else { write!(f, "?discport={}", self.udp) }
+        if self.udp == self.tcp {
+            Ok(())
+        } else {
+            write!(f, "?discport={}", self.udp)
+        }
     }
 }
 
@@ -179,12 +201,16 @@ mod tests {
 
     #[test]
     fn host_names_stand_for_what_is_looked_up() {
-        let Some(json) = vectors("enode-resolve.json") else { return };
+        let Some(json) = vectors("enode-resolve.json") else {
+            return;
+        };
         for vector in json["vectors"].as_array().unwrap() {
             let enode: Enode = vector["input"].as_str().unwrap().parse().unwrap();
             let found = match &enode.host {
                 Host::Ip(ip) => Some(*ip),
-                Host::Name(name) => json["resolver"][name].as_str().map(|ip| ip.parse().unwrap()),
+                Host::Name(name) => json["resolver"][name]
+                    .as_str()
+                    .map(|ip| ip.parse().unwrap()),
             };
             let resolved = found.map(|ip| enode.at(ip).to_string());
             assert_eq!(resolved.as_deref(), vector["output"].as_str(), "{vector}");
@@ -193,8 +219,15 @@ mod tests {
 
     #[test]
     fn bootnodes_of_the_network_are_read() {
-        let Some(json) = vectors("bootnodes.json") else { return };
-        for list in ["kona_mainnet", "kona_testnet", "op_node_default", "op_node_default_op26"] {
+        let Some(json) = vectors("bootnodes.json") else {
+            return;
+        };
+        for list in [
+            "kona_mainnet",
+            "kona_testnet",
+            "op_node_default",
+            "op_node_default_op26",
+        ] {
             for text in json[list].as_array().unwrap() {
                 let text = text.as_str().unwrap();
                 assert_eq!(text.parse::<Bootnode>().unwrap().to_string(), text);
@@ -203,28 +236,47 @@ mod tests {
         let ids = json["enode_to_peer_id"].as_object().unwrap();
         assert!(ids.len() > 20);
         for (enode, peer) in ids {
-            assert_eq!(enode.parse::<Enode>().unwrap().peer.to_string(), peer.as_str().unwrap());
+            assert_eq!(
+                enode.parse::<Enode>().unwrap().peer.to_string(),
+                peer.as_str().unwrap()
+            );
         }
     }
 
     #[test]
     fn what_is_no_bootnode_is_named() {
-        let key = hex::encode(libp2p::identity::secp256k1::Keypair::generate().public().to_bytes_uncompressed());
+        let key = hex::encode(
+            libp2p::identity::secp256k1::Keypair::generate()
+                .public()
+                .to_bytes_uncompressed(),
+        );
         let key = &key[2..];
         for (text, error) in [
             (String::new(), BootnodeError::Scheme),
             (format!("http://{key}@1.2.3.4:5"), BootnodeError::Scheme),
             ("enr:AAAA".into(), BootnodeError::Record),
             ("enr:-J24".into(), BootnodeError::Record),
-            (format!("enode://{}@1.2.3.4:5", "0".repeat(128)), BootnodeError::Key),
-            (format!("enode://{}@1.2.3.4:5", &key[2..]), BootnodeError::Key),
+            (
+                format!("enode://{}@1.2.3.4:5", "0".repeat(128)),
+                BootnodeError::Key,
+            ),
+            (
+                format!("enode://{}@1.2.3.4:5", &key[2..]),
+                BootnodeError::Key,
+            ),
             (format!("enode://{key}"), BootnodeError::Address),
             (format!("enode://{key}@1.2.3.4"), BootnodeError::Address),
             (format!("enode://{key}@:5"), BootnodeError::Address),
             (format!("enode://{key}@a b:5"), BootnodeError::Address),
-            (format!("enode://{key}@1.2.3.4:70000"), BootnodeError::Address),
+            (
+                format!("enode://{key}@1.2.3.4:70000"),
+                BootnodeError::Address,
+            ),
             (format!("enode://{key}@1.2.3.4:0"), BootnodeError::Port),
-            (format!("enode://{key}@1.2.3.4:5?discport=x"), BootnodeError::Port),
+            (
+                format!("enode://{key}@1.2.3.4:5?discport=x"),
+                BootnodeError::Port,
+            ),
         ] {
             assert_eq!(text.parse::<Bootnode>(), Err(error), "{text}");
         }

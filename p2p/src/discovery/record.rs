@@ -67,12 +67,24 @@ impl Contact {
         on_chain(record, chain_id)?;
         let peer = peer_of(record).ok_or(Unfit::Key)?;
         let tcp4 = record.tcp4();
-        let v4 = record.ip4().zip(tcp4).map(|(ip, port)| SocketAddr::new(ip.into(), port));
+        let v4 = record
+            .ip4()
+            .zip(tcp4)
+            .map(|(ip, port)| SocketAddr::new(ip.into(), port));
         // Some nodes give one port for both kinds of addresses.
-        let v6 = record.ip6().zip(record.tcp6().or(tcp4)).map(|(ip, port)| SocketAddr::new(ip.into(), port));
-        let given: Vec<SocketAddr> = [v4, v6].into_iter().flatten().filter(|socket| socket.port() != 0).collect();
-        let usable: Vec<&SocketAddr> =
-            given.iter().filter(|socket| Scope::of(socket.ip()) >= nearest.max(Scope::Machine)).collect();
+        let v6 = record
+            .ip6()
+            .zip(record.tcp6().or(tcp4))
+            .map(|(ip, port)| SocketAddr::new(ip.into(), port));
+        let given: Vec<SocketAddr> = [v4, v6]
+            .into_iter()
+            .flatten()
+            .filter(|socket| socket.port() != 0)
+            .collect();
+        let usable: Vec<&SocketAddr> = given
+            .iter()
+            .filter(|socket| Scope::of(socket.ip()) >= nearest.max(Scope::Machine))
+            .collect();
         match (given.is_empty(), usable.is_empty()) {
             (true, _) => Err(Unfit::NoAddress),
             (_, true) => Err(Unfit::Unroutable),
@@ -117,7 +129,9 @@ pub fn on_chain(record: &Enr, chain_id: u64) -> Result<(), Unfit> {
 
 /// The peer whose key signed the record.
 pub fn peer_of(record: &Enr) -> Option<PeerId> {
-    let CombinedPublicKey::Secp256k1(_) = record.public_key() else { return None };
+    let CombinedPublicKey::Secp256k1(_) = record.public_key() else {
+        return None;
+    };
     let key = secp256k1::PublicKey::try_from_bytes(&record.public_key().encode()).ok()?;
     Some(PublicKey::from(key).to_peer_id())
 }
@@ -140,11 +154,22 @@ pub enum Scope {
 impl Scope {
     pub fn of(ip: IpAddr) -> Self {
         match ip.to_canonical() {
-            IpAddr::V4(ip) if ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.octets()[0] == 0 => Scope::None,
+            IpAddr::V4(ip)
+                if ip.is_unspecified()
+                    || ip.is_broadcast()
+                    || ip.is_multicast()
+                    || ip.octets()[0] == 0 =>
+            {
+                Scope::None
+            }
             IpAddr::V6(ip) if ip.is_unspecified() || ip.is_multicast() => Scope::None,
             ip if ip.is_loopback() => Scope::Machine,
             // Shared space is what a provider's own translation hides (RFC 6598).
-            IpAddr::V4(ip) if ip.is_private() || ip.is_link_local() || (ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64) => {
+            IpAddr::V4(ip)
+                if ip.is_private()
+                    || ip.is_link_local()
+                    || (ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64) =>
+            {
                 Scope::Site
             }
             IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local() => Scope::Site,
@@ -155,14 +180,27 @@ impl Scope {
 
 /// The key of records and of discovery: the one peers know us by.
 pub fn key(identity: &Keypair) -> Option<CombinedKey> {
-    let mut secret = identity.clone().try_into_secp256k1().ok()?.secret().to_bytes();
+    let mut secret = identity
+        .clone()
+        .try_into_secp256k1()
+        .ok()?
+        .secret()
+        .to_bytes();
     CombinedKey::secp256k1_from_bytes(&mut secret).ok()
 }
 
 /// Our record. An address that nobody could reach is not written.
-pub fn ours(key: &CombinedKey, chain_id: u64, seq: u64, ip: Option<IpAddr>, ports: Advertise) -> Option<Enr> {
+pub fn ours(
+    key: &CombinedKey,
+    chain_id: u64,
+    seq: u64,
+    ip: Option<IpAddr>,
+    ports: Advertise,
+) -> Option<Enr> {
     let mut builder = Enr::builder();
-    builder.seq(seq).add_value_rlp(enr::KEY, OpStack::new(chain_id).to_rlp().into());
+    builder
+        .seq(seq)
+        .add_value_rlp(enr::KEY, OpStack::new(chain_id).to_rlp().into());
     match ip.filter(|ip| Scope::of(*ip) != Scope::None) {
         Some(IpAddr::V6(ip)) => builder.ip6(ip).tcp6(ports.tcp).udp6(ports.udp),
         Some(IpAddr::V4(ip)) => builder.ip4(ip).tcp4(ports.tcp).udp4(ports.udp),
@@ -177,35 +215,62 @@ mod tests {
 
     fn record(chain_id: u64, ip: Option<IpAddr>) -> Enr {
         let identity = Keypair::generate_secp256k1();
-        ours(&key(&identity).unwrap(), chain_id, 7, ip, Advertise { tcp: 1, udp: 2 }).unwrap()
+        ours(
+            &key(&identity).unwrap(),
+            chain_id,
+            7,
+            ip,
+            Advertise { tcp: 1, udp: 2 },
+        )
+        .unwrap()
     }
 
     #[test]
     fn records_of_the_network() {
-        let Some(text) = starling_testkit::fixture_text("p2p-wire/enr.json") else { return };
+        let Some(text) = starling_testkit::fixture_text("p2p-wire/enr.json") else {
+            return;
+        };
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let records = json["records"].as_array().unwrap();
         assert!(records.len() >= 10);
         for vector in records {
             let record: Enr = vector["enr"].as_str().unwrap().parse().unwrap();
             assert_eq!(record.to_base64(), vector["enr"].as_str().unwrap());
-            assert_eq!(format!("0x{}", hex::encode(record.node_id().raw())), vector["node_id"].as_str().unwrap());
+            assert_eq!(
+                format!("0x{}", hex::encode(record.node_id().raw())),
+                vector["node_id"].as_str().unwrap()
+            );
             let chain_id = vector["chain_id"].as_u64().unwrap();
             let contact = Contact::of(&record, chain_id, Scope::Machine).unwrap();
-            assert_eq!(contact.peer().to_string(), vector["peer_id"].as_str().unwrap());
-            let address = format!("/ip4/{}/tcp/{}", vector["ip"].as_str().unwrap(), vector["tcp"]);
+            assert_eq!(
+                contact.peer().to_string(),
+                vector["peer_id"].as_str().unwrap()
+            );
+            let address = format!(
+                "/ip4/{}/tcp/{}",
+                vector["ip"].as_str().unwrap(),
+                vector["tcp"]
+            );
             assert_eq!(contact.addresses(), [address.parse().unwrap()]);
             assert_eq!(contact.seq(), vector["seq"].as_u64().unwrap());
-            assert_eq!(Contact::of(&record, chain_id + 1, Scope::Machine), Err(Unfit::OtherChain));
+            assert_eq!(
+                Contact::of(&record, chain_id + 1, Scope::Machine),
+                Err(Unfit::OtherChain)
+            );
         }
 
-        let Some(text) = starling_testkit::fixture_text("p2p/enr-vectors.json") else { return };
+        let Some(text) = starling_testkit::fixture_text("p2p/enr-vectors.json") else {
+            return;
+        };
         let vectors: serde_json::Value = serde_json::from_str(&text).unwrap();
         let (mut ours, mut others) = (0, 0);
         for vector in vectors.as_array().unwrap() {
             let record: Enr = vector["enr"].as_str().unwrap().parse().unwrap();
             let decoded = &vector["decoded"];
-            assert_eq!(format!("0x{}", hex::encode(record.node_id().raw())), decoded["node_id"].as_str().unwrap());
+            assert_eq!(
+                format!("0x{}", hex::encode(record.node_id().raw())),
+                decoded["node_id"].as_str().unwrap()
+            );
             match decoded["opstack_decoded"]["chain_id"].as_u64() {
                 Some(chain_id) => {
                     ours += 1;
@@ -213,7 +278,10 @@ mod tests {
                 }
                 None => {
                     others += 1;
-                    assert_eq!(Contact::of(&record, 10, Scope::Machine), Err(Unfit::NoEntry));
+                    assert_eq!(
+                        Contact::of(&record, 10, Scope::Machine),
+                        Err(Unfit::NoEntry)
+                    );
                 }
             }
         }
@@ -238,17 +306,47 @@ mod tests {
         let secret = key(&identity).unwrap();
         let with = |rlp: Vec<u8>| {
             let ip = [1, 2, 3, 4].into();
-            Enr::builder().ip4(ip).tcp4(5).add_value_rlp(enr::KEY, rlp.into()).build(&secret).unwrap()
+            Enr::builder()
+                .ip4(ip)
+                .tcp4(5)
+                .add_value_rlp(enr::KEY, rlp.into())
+                .build(&secret)
+                .unwrap()
         };
-        assert_eq!(Contact::of(&Enr::builder().build(&secret).unwrap(), 10, Scope::Machine), Err(Unfit::NoEntry));
-        assert_eq!(Contact::of(&with(vec![0x81, 0x8a]), 10, Scope::Machine), Err(Unfit::BadEntry));
-        assert_eq!(Contact::of(&with(OpStack::new(11).to_rlp()), 10, Scope::Machine), Err(Unfit::OtherChain));
-        let version = OpStack { chain_id: 10, version: 1 };
-        assert_eq!(Contact::of(&with(version.to_rlp()), 10, Scope::Machine), Err(Unfit::OtherVersion));
-        assert_eq!(Contact::of(&record(10, None), 10, Scope::Machine), Err(Unfit::NoAddress));
+        assert_eq!(
+            Contact::of(&Enr::builder().build(&secret).unwrap(), 10, Scope::Machine),
+            Err(Unfit::NoEntry)
+        );
+        assert_eq!(
+            Contact::of(&with(vec![0x81, 0x8a]), 10, Scope::Machine),
+            Err(Unfit::BadEntry)
+        );
+        assert_eq!(
+            Contact::of(&with(OpStack::new(11).to_rlp()), 10, Scope::Machine),
+            Err(Unfit::OtherChain)
+        );
+        let version = OpStack {
+            chain_id: 10,
+            version: 1,
+        };
+        assert_eq!(
+            Contact::of(&with(version.to_rlp()), 10, Scope::Machine),
+            Err(Unfit::OtherVersion)
+        );
+        assert_eq!(
+            Contact::of(&record(10, None), 10, Scope::Machine),
+            Err(Unfit::NoAddress)
+        );
         let entry = OpStack::new(10).to_rlp();
-        let nowhere = Enr::builder().ip4([0, 0, 0, 0].into()).tcp4(5).add_value_rlp(enr::KEY, entry.into()).build(&secret);
-        assert_eq!(Contact::of(&nowhere.unwrap(), 10, Scope::Machine), Err(Unfit::Unroutable));
+        let nowhere = Enr::builder()
+            .ip4([0, 0, 0, 0].into())
+            .tcp4(5)
+            .add_value_rlp(enr::KEY, entry.into())
+            .build(&secret);
+        assert_eq!(
+            Contact::of(&nowhere.unwrap(), 10, Scope::Machine),
+            Err(Unfit::Unroutable)
+        );
         let local = record(10, Some([127, 0, 0, 1].into()));
         assert_eq!(Contact::of(&local, 10, Scope::Site), Err(Unfit::Unroutable));
         let contact = Contact::of(&with(OpStack::new(10).to_rlp()), 10, Scope::Machine).unwrap();
@@ -262,8 +360,16 @@ mod tests {
             assert_eq!((record.ip4(), record.ip6()), (None, None), "{ip}");
         }
         let record = record(10, Some("2001:db8::1".parse().unwrap()));
-        assert_eq!((record.tcp6(), record.udp6(), record.seq()), (Some(1), Some(2), 7));
-        assert_eq!(Contact::of(&record, 10, Scope::Machine).unwrap().addresses(), ["/ip6/2001:db8::1/tcp/1".parse().unwrap()]);
+        assert_eq!(
+            (record.tcp6(), record.udp6(), record.seq()),
+            (Some(1), Some(2), 7)
+        );
+        assert_eq!(
+            Contact::of(&record, 10, Scope::Machine)
+                .unwrap()
+                .addresses(),
+            ["/ip6/2001:db8::1/tcp/1".parse().unwrap()]
+        );
     }
 
     #[test]

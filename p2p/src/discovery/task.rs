@@ -61,7 +61,10 @@ impl Discovery {
         };
         match started {
             Ok(task) => task.run(self, token).await,
-            Err(error) => tracing::error!(error, "no discovery: peers are found through --p2p.static only"),
+            Err(error) => tracing::error!(
+                error,
+                "no discovery: peers are found through --p2p.static only"
+            ),
         }
     }
 
@@ -75,27 +78,44 @@ impl Discovery {
                 .map_err(|error| format!("cannot listen on UDP: {error}"))?,
         };
         let socket = tokio::net::UdpSocket::from_std(socket).map_err(|error| error.to_string())?;
-        let udp = socket.local_addr().map_err(|error| error.to_string())?.port();
+        let udp = socket
+            .local_addr()
+            .map_err(|error| error.to_string())?
+            .port();
         let or = |given: u16, port: u16| if given == 0 { port } else { given };
-        let ports = Advertise { tcp: or(self.config.advertise_tcp, tcp), udp: or(self.config.advertise_udp, udp) };
+        let ports = Advertise {
+            tcp: or(self.config.advertise_tcp, tcp),
+            udp: or(self.config.advertise_udp, udp),
+        };
         let ip = self.own_address().await;
         // Newer than any record of an earlier run.
-        let seq = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_millis() as u64);
-        let record = record::ours(&self.key, self.chain_id, seq, ip, ports).ok_or("our record cannot be signed")?;
+        let seq = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |time| time.as_millis() as u64);
+        let record = record::ours(&self.key, self.chain_id, seq, ip, ports)
+            .ok_or("our record cannot be signed")?;
         tracing::info!(record = %record.to_base64(), ip = ip.map(tracing::field::display), udp, "discovery");
 
         let v4 = self.address.is_ipv4();
         let socket = Arc::new(socket);
-        let (ipv4, ipv6) = if v4 { (Some(socket), None) } else { (None, Some(socket)) };
+        let (ipv4, ipv6) = if v4 {
+            (Some(socket), None)
+        } else {
+            (None, Some(socket))
+        };
         let mut config = ConfigBuilder::new(ListenConfig::FromSockets { ipv4, ipv6 });
         if self.config.advertise_ip.is_some() {
             config.disable_enr_update();
         }
         let mut bytes = self.key.encode();
-        let key = CombinedKey::secp256k1_from_bytes(&mut bytes).map_err(|error| error.to_string())?;
+        let key =
+            CombinedKey::secp256k1_from_bytes(&mut bytes).map_err(|error| error.to_string())?;
         let mut discv5 = Discv5::new(record, key, config.build())?;
         discv5.start().await.map_err(|error| format!("{error:?}"))?;
-        let events = discv5.event_stream().await.map_err(|error| format!("{error:?}"))?;
+        let events = discv5
+            .event_stream()
+            .await
+            .map_err(|error| format!("{error:?}"))?;
         self.udp.send_replace(udp);
         Ok(Task {
             discv5: Arc::new(discv5),
@@ -117,12 +137,18 @@ impl Discovery {
     /// The port the swarm listens on, once it does.
     async fn tcp_port(&mut self) -> Option<u16> {
         let port = |all: &[Multiaddr]| {
-            all.iter().flat_map(Multiaddr::iter).find_map(|part| match part {
-                Protocol::Tcp(port) => Some(port),
-                _ => None,
-            })
+            all.iter()
+                .flat_map(Multiaddr::iter)
+                .find_map(|part| match part {
+                    Protocol::Tcp(port) => Some(port),
+                    _ => None,
+                })
         };
-        let addresses = self.listen_addrs.wait_for(|all| port(all).is_some()).await.ok()?;
+        let addresses = self
+            .listen_addrs
+            .wait_for(|all| port(all).is_some())
+            .await
+            .ok()?;
         port(&addresses)
     }
 
@@ -139,16 +165,22 @@ impl Discovery {
             Bootnode::Enr(record) => udp_socket(record),
             Bootnode::Enode(enode) => enode.contact().map(|(socket, _)| socket),
         });
-        there.filter(|there| there.is_ipv4() == self.address.is_ipv4()).find_map(|there| {
-            let here = towards(there).ok()?;
-            (Scope::of(here) >= Scope::of(there.ip())).then_some(here)
-        })
+        there
+            .filter(|there| there.is_ipv4() == self.address.is_ipv4())
+            .find_map(|there| {
+                let here = towards(there).ok()?;
+                (Scope::of(here) >= Scope::of(there.ip())).then_some(here)
+            })
     }
 }
 
 /// The address that packets to `there` leave from. Sends nothing.
 fn towards(there: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = if there.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+    let any: IpAddr = if there.is_ipv4() {
+        [0, 0, 0, 0].into()
+    } else {
+        [0u16; 8].into()
+    };
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(there)?;
     Ok(socket.local_addr()?.ip())
@@ -215,7 +247,12 @@ impl Task {
             }
             if writing.is_empty() && Instant::now() >= self.next_save {
                 self.next_save = Instant::now() + SAVE;
-                if let Some(write) = to.store.has_changes().then(|| to.store.take_changes()).flatten() {
+                if let Some(write) = to
+                    .store
+                    .has_changes()
+                    .then(|| to.store.take_changes())
+                    .flatten()
+                {
                     writing.spawn_blocking(write);
                 }
             }
@@ -244,7 +281,8 @@ impl Task {
                 Ok(record) if place < RECORDS.get() && node.seen.saturating_add(KEEP) > now => {
                     if self.judge(&record, to).is_ok() {
                         // Heard of then, not now.
-                        self.nodes.put(record.node_id(), (record.clone(), node.seen));
+                        self.nodes
+                            .put(record.node_id(), (record.clone(), node.seen));
                         self.add(&to.rules, &record);
                         self.hand_over(&record, to);
                     }
@@ -266,9 +304,12 @@ impl Task {
             if to.rules.lock().restrict.is_empty() {
                 let chain_id = to.chain_id;
                 let ours = Box::new(move |record: &Enr| record::on_chain(record, chain_id).is_ok());
-                let walk = self.discv5.find_node_predicate(NodeId::random(), ours, PER_WALK);
+                let walk = self
+                    .discv5
+                    .find_node_predicate(NodeId::random(), ours, PER_WALK);
                 // A walk without anybody to ask is an error, and finds nobody.
-                self.walk.spawn(async move { walk.await.unwrap_or_default() });
+                self.walk
+                    .spawn(async move { walk.await.unwrap_or_default() });
             } else {
                 self.walk_inside();
             }
@@ -280,9 +321,11 @@ impl Task {
             let own = self.discv5.local_enr();
             let has_address = own.ip4().is_some() || own.ip6().is_some();
             self.next_look_up = now + if has_address { LOOK_UP } else { LOOK_UP_AGAIN };
-            self.looking_up.spawn(look_up(name.clone(), to.address.is_ipv4()));
+            self.looking_up
+                .spawn(look_up(name.clone(), to.address.is_ipv4()));
         }
-        metrics::gauge!("starling_p2p_discovery_table").set(self.discv5.table_entries_id().len() as f64);
+        metrics::gauge!("starling_p2p_discovery_table")
+            .set(self.discv5.table_entries_id().len() as f64);
         metrics::gauge!("starling_p2p_discovery_alive").set(self.discv5.connected_peers() as f64);
         metrics::gauge!("starling_p2p_discovery_known").set(self.nodes.len() as f64);
     }
@@ -294,8 +337,20 @@ impl Task {
         distances.shuffle(&mut rand::rng());
         let table = self.discv5.table_entries_enr();
         let asked = table.choose_multiple(&mut rand::rng(), ASKED).cloned();
-        let answers: Vec<_> = asked.map(|node| self.discv5.find_node_designated_peer(node, distances.clone())).collect();
-        self.walk.spawn(async move { join_all(answers).await.into_iter().flatten().flatten().collect() });
+        let answers: Vec<_> = asked
+            .map(|node| {
+                self.discv5
+                    .find_node_designated_peer(node, distances.clone())
+            })
+            .collect();
+        self.walk.spawn(async move {
+            join_all(answers)
+                .await
+                .into_iter()
+                .flatten()
+                .flatten()
+                .collect()
+        });
     }
 
     fn on_walked(&mut self, found: &[Enr], to: &mut Discovery) {
@@ -309,31 +364,45 @@ impl Task {
 
     /// Asks a bootnode for its record, wherever its name leads now.
     fn ask(&mut self, place: usize, to: &Discovery) {
-        let Some(node) = to.config.bootnodes.get(place) else { return };
+        let Some(node) = to.config.bootnodes.get(place) else {
+            return;
+        };
         let rules = to.rules.clone();
         match node {
             Bootnode::Enr(record) => {
-                let refusal = udp_socket(record).and_then(|socket| rules.lock().address(socket.ip()).err());
-                let answer = self.discv5.find_node_designated_peer((**record).clone(), vec![0]);
+                let refusal =
+                    udp_socket(record).and_then(|socket| rules.lock().address(socket.ip()).err());
+                let answer = self
+                    .discv5
+                    .find_node_designated_peer((**record).clone(), vec![0]);
                 let known = (**record).clone();
                 self.asking.spawn(async move {
                     if let Some(refusal) = refusal {
                         return (place, Err(refusal.to_string()));
                     }
                     let newer = answer.await.map_err(|error| error.to_string());
-                    (place, newer.map(|records| records.into_iter().max_by_key(Enr::seq).unwrap_or(known)))
+                    (
+                        place,
+                        newer.map(|records| {
+                            records.into_iter().max_by_key(Enr::seq).unwrap_or(known)
+                        }),
+                    )
                 });
             }
             Bootnode::Enode(enode) => {
-                let (discv5, enode, v4) = (self.discv5.clone(), enode.clone(), to.address.is_ipv4());
-                self.asking.spawn(async move { (place, record_of(&discv5, enode, v4, &rules).await) });
+                let (discv5, enode, v4) =
+                    (self.discv5.clone(), enode.clone(), to.address.is_ipv4());
+                self.asking
+                    .spawn(async move { (place, record_of(&discv5, enode, v4, &rules).await) });
             }
         }
     }
 
     fn on_answer(&mut self, place: usize, answer: Result<Enr, String>, to: &mut Discovery) {
         let first = self.boot.on_outcome(place, answer.is_ok(), Instant::now());
-        let Some(node) = to.config.bootnodes.get(place) else { return };
+        let Some(node) = to.config.bootnodes.get(place) else {
+            return;
+        };
         match answer {
             Ok(record) => {
                 tracing::debug!(%node, "bootnode answers");
@@ -342,7 +411,9 @@ impl Task {
                 // It may know somebody at once.
                 self.next_walk = Instant::now();
             }
-            Err(error) if first => tracing::warn!(%node, error, "bootnode does not answer, asking again later"),
+            Err(error) if first => {
+                tracing::warn!(%node, error, "bootnode does not answer, asking again later")
+            }
             Err(error) => tracing::debug!(%node, error, "bootnode does not answer"),
         }
     }
@@ -379,16 +450,31 @@ impl Task {
     fn on_record(&mut self, record: &Enr, to: &mut Discovery) {
         if let Err(unfit) = self.judge(record, to) {
             *self.refused.entry(unfit.label()).or_default() += 1;
-            metrics::counter!("starling_p2p_refused_records_total", "reason" => unfit.label()).increment(1);
+            metrics::counter!("starling_p2p_refused_records_total", "reason" => unfit.label())
+                .increment(1);
             tracing::debug!(node = %record.node_id(), reason = unfit.label(), "record not used: {unfit}");
             return;
         }
         let (id, seen) = (record.node_id(), unix_now());
-        let newest = self.nodes.get(&id).filter(|(known, _)| known.seq() > record.seq()).map(|(known, _)| known.clone());
+        let newest = self
+            .nodes
+            .get(&id)
+            .filter(|(known, _)| known.seq() > record.seq())
+            .map(|(known, _)| known.clone());
         let record = newest.unwrap_or_else(|| record.clone());
-        to.store.note(&Record::Node(hex::encode(id.raw()), Some(NodeRecord { enr: record.to_base64(), seen })));
+        to.store.note(&Record::Node(
+            hex::encode(id.raw()),
+            Some(NodeRecord {
+                enr: record.to_base64(),
+                seen,
+            }),
+        ));
         self.hand_over(&record, to);
-        if let Some((gone, _)) = self.nodes.push(id, (record, seen)).filter(|(gone, _)| *gone != id) {
+        if let Some((gone, _)) = self
+            .nodes
+            .push(id, (record, seen))
+            .filter(|(gone, _)| *gone != id)
+        {
             to.store.note(&Record::Node(hex::encode(gone.raw()), None));
         }
     }
@@ -399,15 +485,25 @@ impl Task {
             return Err(Unfit::Ourselves);
         }
         let rules = to.rules.lock();
-        let outside = |address: &Multiaddr| ip_of(address).is_none_or(|ip| rules.address(ip) == Err(Refusal::Restricted));
-        if contact.addresses().iter().all(outside) { Err(Unfit::Restricted) } else { Ok(contact) }
+        let outside = |address: &Multiaddr| {
+            ip_of(address).is_none_or(|ip| rules.address(ip) == Err(Refusal::Restricted))
+        };
+        if contact.addresses().iter().all(outside) {
+            Err(Unfit::Restricted)
+        } else {
+            Ok(contact)
+        }
     }
 
     /// Nobody elsewhere is on this machine, unless we are nowhere else either.
     fn nearest(&self) -> Scope {
         let own = self.discv5.local_enr();
         let ip = own.ip4().map(IpAddr::from).or(own.ip6().map(IpAddr::from));
-        if ip.map(Scope::of) == Some(Scope::Machine) { Scope::Machine } else { Scope::Site }
+        if ip.map(Scope::of) == Some(Scope::Machine) {
+            Scope::Machine
+        } else {
+            Scope::Site
+        }
     }
 
     fn hand_over(&self, record: &Enr, to: &Discovery) {
@@ -419,7 +515,9 @@ impl Task {
 
     /// Into the table, for walks to begin with.
     fn add(&self, rules: &SharedRules, record: &Enr) {
-        let Some(socket) = udp_socket(record) else { return };
+        let Some(socket) = udp_socket(record) else {
+            return;
+        };
         if rules.lock().address(socket.ip()) == Err(Refusal::Restricted) {
             tracing::debug!(node = %record.node_id(), "not asked: {}", Refusal::Restricted);
         } else if let Err(reason) = self.discv5.add_enr(record.clone()) {
@@ -432,8 +530,12 @@ impl Task {
         if Scope::of(ip) == Scope::None {
             return;
         }
-        let udp = self.discv5.update_local_enr_socket(SocketAddr::new(ip, self.ports.udp), false);
-        let tcp = self.discv5.update_local_enr_socket(SocketAddr::new(ip, self.ports.tcp), true);
+        let udp = self
+            .discv5
+            .update_local_enr_socket(SocketAddr::new(ip, self.ports.udp), false);
+        let tcp = self
+            .discv5
+            .update_local_enr_socket(SocketAddr::new(ip, self.ports.tcp), true);
         if udp || tcp {
             tracing::info!(%ip, record = %self.discv5.local_enr().to_base64(), "our record has a new address");
         }
@@ -442,15 +544,26 @@ impl Task {
     /// The router opened ports for us. What is advertised by hand stays.
     fn on_mapped(&mut self, to: &mut Discovery) {
         let mapped = *to.mapped.borrow_and_update();
-        let or = |given: u16, mapped: Option<u16>, now: u16| if given == 0 { mapped.unwrap_or(now) } else { given };
+        let or = |given: u16, mapped: Option<u16>, now: u16| {
+            if given == 0 {
+                mapped.unwrap_or(now)
+            } else {
+                given
+            }
+        };
         self.ports.tcp = or(to.config.advertise_tcp, mapped.tcp, self.ports.tcp);
         self.ports.udp = or(to.config.advertise_udp, mapped.udp, self.ports.udp);
         let own = self.discv5.local_enr();
         let ip = match &to.config.advertise_ip {
             Some(_) => None,
-            None => mapped.ip.filter(|ip| ip.is_ipv4() == to.address.is_ipv4() && Scope::of(*ip) == Scope::World),
+            None => mapped.ip.filter(|ip| {
+                ip.is_ipv4() == to.address.is_ipv4() && Scope::of(*ip) == Scope::World
+            }),
         };
-        if let Some(ip) = ip.or(own.ip4().map(IpAddr::from)).or(own.ip6().map(IpAddr::from)) {
+        if let Some(ip) = ip
+            .or(own.ip4().map(IpAddr::from))
+            .or(own.ip6().map(IpAddr::from))
+        {
             self.move_to(ip);
         }
     }
@@ -459,7 +572,12 @@ impl Task {
         DiscoveryReport {
             enr: self.discv5.local_enr().to_base64(),
             udp: self.udp,
-            table: self.discv5.table_entries_enr().iter().map(Enr::to_base64).collect(),
+            table: self
+                .discv5
+                .table_entries_enr()
+                .iter()
+                .map(Enr::to_base64)
+                .collect(),
             alive: self.discv5.connected_peers(),
             known: self.nodes.len(),
             refused: self.refused.clone(),
@@ -468,10 +586,28 @@ impl Task {
 }
 
 /// The record of a node of which only key and address are known: it is asked for its own (op-node does the same).
-async fn record_of(discv5: &Discv5, enode: Enode, v4: bool, rules: &SharedRules) -> Result<Enr, String> {
-    let addresses = enode.host.addresses().await.map_err(|error| error.to_string())?;
-    let ip = addresses.into_iter().find(|ip| ip.is_ipv4() == v4).ok_or("it has no address of the kind we listen on")?;
-    rules.lock().address(ip).map_err(|refusal| refusal.to_string())?;
+async fn record_of(
+    discv5: &Discv5,
+    enode: Enode,
+    v4: bool,
+    rules: &SharedRules,
+) -> Result<Enr, String> {
+    let addresses = enode
+        .host
+        .addresses()
+        .await
+        .map_err(|error| error.to_string())?;
+    let ip = addresses
+        .into_iter()
+        .find(|ip| ip.is_ipv4() == v4)
+        .ok_or("it has no address of the kind we listen on")?;
+    rules
+        .lock()
+        .address(ip)
+        .map_err(|refusal| refusal.to_string())?;
     let (_, address) = enode.at(ip).contact().ok_or("it has no address")?;
-    discv5.request_enr(address).await.map_err(|error| error.to_string())
+    discv5
+        .request_enr(address)
+        .await
+        .map_err(|error| error.to_string())
 }

@@ -9,18 +9,36 @@ fn rules_are_those_of_the_table() {
     let mut rules = Rules::default();
     let peer = PeerId::random();
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-    assert_eq!((rules.peer(&peer), rules.address(ip("10.1.2.3"))), (Ok(()), Ok(())));
+    assert_eq!(
+        (rules.peer(&peer), rules.address(ip("10.1.2.3"))),
+        (Ok(()), Ok(()))
+    );
     rules.banned_peers.insert(peer);
     assert_eq!(rules.peer(&peer), Err(Refusal::BannedPeer));
     rules.blocked_peers.insert(peer);
-    assert_eq!(rules.peer(&peer), Err(Refusal::BlockedPeer), "the operator's word comes first");
+    assert_eq!(
+        rules.peer(&peer),
+        Err(Refusal::BlockedPeer),
+        "the operator's word comes first"
+    );
     rules.blocked_subnets.insert("10.1.0.0/16".parse().unwrap());
     assert_eq!(rules.address(ip("10.1.2.3")), Err(Refusal::BlockedSubnet));
-    assert_eq!(rules.address(ip("::ffff:10.1.2.3")), Err(Refusal::BlockedSubnet), "mapped addresses are the same");
+    assert_eq!(
+        rules.address(ip("::ffff:10.1.2.3")),
+        Err(Refusal::BlockedSubnet),
+        "mapped addresses are the same"
+    );
     rules.banned_addresses.insert(site(ip("2001:db8::1")));
-    assert_eq!(rules.address(ip("2001:db8::ffff:1")), Err(Refusal::BannedAddress), "the owner has the whole network");
+    assert_eq!(
+        rules.address(ip("2001:db8::ffff:1")),
+        Err(Refusal::BannedAddress),
+        "the owner has the whole network"
+    );
     assert_eq!(rules.address(ip("2001:db8:0:1::1")), Ok(()));
-    rules.restrict = vec!["192.168.0.0/24".parse().unwrap(), "fd00::/8".parse().unwrap()];
+    rules.restrict = vec![
+        "192.168.0.0/24".parse().unwrap(),
+        "fd00::/8".parse().unwrap(),
+    ];
     assert_eq!(rules.address(ip("192.168.0.9")), Ok(()));
     assert_eq!(rules.address(ip("fd12::9")), Ok(()));
     assert_eq!(rules.address(ip("192.168.1.9")), Err(Refusal::Restricted));
@@ -31,14 +49,21 @@ fn rules_are_those_of_the_table() {
         assert_eq!(of("/ip4/10.1.2.3"), Err(Refusal::BlockedSubnet));
         assert_eq!(of("/ip6/::ffff:10.1.2.3"), Err(Refusal::BlockedSubnet));
         assert_eq!(of("/ip6/2001:db8::9"), Err(Refusal::BannedAddress));
-        assert_eq!(of("/ip4/192.168.0.9/tcp/1/ip4/10.1.2.3"), Err(Refusal::NoAddress), "which one would be dialled?");
+        assert_eq!(
+            of("/ip4/192.168.0.9/tcp/1/ip4/10.1.2.3"),
+            Err(Refusal::NoAddress),
+            "which one would be dialled?"
+        );
     }
 }
 
 #[test]
 fn one_address_cannot_take_everybodys_places() {
     let rules = SharedRules::default();
-    rules.lock().friendly_addresses.insert("10.0.0.1".parse().unwrap());
+    rules
+        .lock()
+        .friendly_addresses
+        .insert("10.0.0.1".parse().unwrap());
     let friend = PeerId::random();
     rules.lock().friends.insert(friend);
     let mut gate = Gate::new(rules, 30);
@@ -47,41 +72,91 @@ fn one_address_cannot_take_everybodys_places() {
     let mut knock = |gate: &mut Gate, from: &str| {
         next += 1;
         let id = ConnectionId::new_unchecked(next);
-        gate.handle_pending_inbound_connection(id, &local, &address(from)).is_ok().then_some(id)
+        gate.handle_pending_inbound_connection(id, &local, &address(from))
+            .is_ok()
+            .then_some(id)
     };
-    let held: Vec<ConnectionId> = (0..50).filter_map(|_| knock(&mut gate, "/ip4/10.0.0.2/tcp/5")).collect();
+    let held: Vec<ConnectionId> = (0..50)
+        .filter_map(|_| knock(&mut gate, "/ip4/10.0.0.2/tcp/5"))
+        .collect();
     assert_eq!(held.len(), HANDSHAKES_PER_ADDRESS);
-    assert!(knock(&mut gate, "/ip4/10.0.0.3/tcp/5").is_some(), "others still may");
+    assert!(
+        knock(&mut gate, "/ip4/10.0.0.3/tcp/5").is_some(),
+        "others still may"
+    );
     for i in 0..200 {
         let _ = knock(&mut gate, &format!("/ip4/10.0.1.{i}/tcp/5"));
     }
     assert_eq!(gate.handshakes[0].len(), HANDSHAKES);
     assert!(knock(&mut gate, "/ip4/10.0.0.4/tcp/5").is_none());
-    let datagrams = (0..50).filter(|_| knock(&mut gate, "/ip4/10.0.0.5/udp/5/quic-v1").is_some()).count();
-    assert_eq!((datagrams, gate.handshakes[1].len()), (HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS), "those have others");
-    assert!((0..50).all(|_| knock(&mut gate, "/ip4/10.0.0.1/tcp/5").is_some()), "a static peer's address always may");
+    let datagrams = (0..50)
+        .filter(|_| knock(&mut gate, "/ip4/10.0.0.5/udp/5/quic-v1").is_some())
+        .count();
+    assert_eq!(
+        (datagrams, gate.handshakes[1].len()),
+        (HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS),
+        "those have others"
+    );
+    assert!(
+        (0..50).all(|_| knock(&mut gate, "/ip4/10.0.0.1/tcp/5").is_some()),
+        "a static peer's address always may"
+    );
 
-    let of_friend = (0..200).filter(|_| knock(&mut gate, "/ip4/10.0.0.1/udp/5/quic-v1").is_some()).count();
-    assert_eq!(of_friend, FRIENDS_PER_ADDRESS, "a datagram may be anybody's");
+    let of_friend = (0..200)
+        .filter(|_| knock(&mut gate, "/ip4/10.0.0.1/udp/5/quic-v1").is_some())
+        .count();
+    assert_eq!(
+        of_friend, FRIENDS_PER_ADDRESS,
+        "a datagram may be anybody's"
+    );
 
     // A handshake that ends gives its place back, and a connection takes another.
     let from = address("/ip4/10.0.0.2/tcp/5");
     for id in held {
-        assert!(gate.handle_established_inbound_connection(id, PeerId::random(), &local, &from).is_ok());
+        assert!(
+            gate.handle_established_inbound_connection(id, PeerId::random(), &local, &from)
+                .is_ok()
+        );
     }
-    assert_eq!((gate.handshakes[0].len(), gate.incoming.len()), (HANDSHAKES - HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS));
+    assert_eq!(
+        (gate.handshakes[0].len(), gate.incoming.len()),
+        (HANDSHAKES - HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS)
+    );
     let mut enter = |gate: &mut Gate, peer| {
         next += 1;
-        gate.handle_established_inbound_connection(ConnectionId::new_unchecked(next), peer, &local, &from).is_ok()
+        gate.handle_established_inbound_connection(
+            ConnectionId::new_unchecked(next),
+            peer,
+            &local,
+            &from,
+        )
+        .is_ok()
     };
-    assert_eq!((0..100).filter(|_| enter(&mut gate, PeerId::random())).count(), INCOMING_PER_ADDRESS - HANDSHAKES_PER_ADDRESS);
-    assert!((0..10).all(|_| enter(&mut gate, friend)), "static peers are not counted");
+    assert_eq!(
+        (0..100)
+            .filter(|_| enter(&mut gate, PeerId::random()))
+            .count(),
+        INCOMING_PER_ADDRESS - HANDSHAKES_PER_ADDRESS
+    );
+    assert!(
+        (0..10).all(|_| enter(&mut gate, friend)),
+        "static peers are not counted"
+    );
     let one = PeerId::random();
     let from = address("/ip4/10.0.0.7/tcp/5");
     let enter = |gate: &mut Gate, id| {
-        gate.handle_established_inbound_connection(ConnectionId::new_unchecked(id), one, &local, &from).is_ok()
+        gate.handle_established_inbound_connection(
+            ConnectionId::new_unchecked(id),
+            one,
+            &local,
+            &from,
+        )
+        .is_ok()
     };
-    assert_eq!((9_000..9_010).filter(|id| enter(&mut gate, *id)).count(), PER_PEER);
+    assert_eq!(
+        (9_000..9_010).filter(|id| enter(&mut gate, *id)).count(),
+        PER_PEER
+    );
 }
 
 #[test]
@@ -91,8 +166,18 @@ fn as_many_may_come_in_as_are_to_be_kept() {
         let mut gate = Gate::new(SharedRules::default(), hi);
         let enter = |i: usize| {
             let from = address(&format!("/ip4/10.1.{}.{}/tcp/5", i / 200, i % 200));
-            gate.handle_established_inbound_connection(ConnectionId::new_unchecked(i), PeerId::random(), &local, &from).is_ok()
+            gate.handle_established_inbound_connection(
+                ConnectionId::new_unchecked(i),
+                PeerId::random(),
+                &local,
+                &from,
+            )
+            .is_ok()
         };
-        assert_eq!((0..2_000).map(enter).filter(|entered| *entered).count(), most, "of {hi}");
+        assert_eq!(
+            (0..2_000).map(enter).filter(|entered| *entered).count(),
+            most,
+            "of {hi}"
+        );
     }
 }

@@ -140,11 +140,30 @@ type Done<T> = oneshot::Sender<T>;
 pub(crate) enum Control {
     Report(Done<Report>),
     Signer(Done<Option<Address>>),
-    Ledger { peer: Option<PeerId>, limit: usize, done: Done<Vec<Entry>> },
-    Block { subject: Subject, blocked: bool, done: Done<()> },
-    Protect { peer: PeerId, protected: bool, done: Done<()> },
-    Connect { peer: PeerId, address: Multiaddr, done: Done<Result<(), String>> },
-    Disconnect { peer: PeerId, done: Done<()> },
+    Ledger {
+        peer: Option<PeerId>,
+        limit: usize,
+        done: Done<Vec<Entry>>,
+    },
+    Block {
+        subject: Subject,
+        blocked: bool,
+        done: Done<()>,
+    },
+    Protect {
+        peer: PeerId,
+        protected: bool,
+        done: Done<()>,
+    },
+    Connect {
+        peer: PeerId,
+        address: Multiaddr,
+        done: Done<Result<(), String>>,
+    },
+    Disconnect {
+        peer: PeerId,
+        done: Done<()>,
+    },
 }
 
 impl Network {
@@ -165,18 +184,32 @@ impl Network {
     }
 
     /// The newest decisions, newest first; of one peer if one is named.
-    pub async fn ledger(&self, peer: Option<PeerId>, limit: usize) -> Result<Vec<Entry>, ControlError> {
+    pub async fn ledger(
+        &self,
+        peer: Option<PeerId>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, ControlError> {
         self.ask(|done| Control::Ledger { peer, limit, done }).await
     }
 
     /// Refuses new connections, or no longer. Connections that exist stay. Ending the block of a peer or an address ends its ban too.
     pub async fn block(&self, subject: Subject, blocked: bool) -> Result<(), ControlError> {
-        self.ask(|done| Control::Block { subject, blocked, done }).await
+        self.ask(|done| Control::Block {
+            subject,
+            blocked,
+            done,
+        })
+        .await
     }
 
     /// A protected peer is never banned, nor dropped for being one too many.
     pub async fn protect(&self, peer: PeerId, protected: bool) -> Result<(), ControlError> {
-        self.ask(|done| Control::Protect { peer, protected, done }).await
+        self.ask(|done| Control::Protect {
+            peer,
+            protected,
+            done,
+        })
+        .await
     }
 
     /// Connects to the peer whose id the address ends in; returns when it has said who it is, within 30 seconds.
@@ -185,8 +218,14 @@ impl Network {
         if peer == self.local {
             return Err(ControlError::Ourselves(peer));
         }
-        let asked = self.ask(|done| Control::Connect { peer, address, done });
-        let outcome = timeout(CONNECT_TIMEOUT, asked).await.unwrap_or_else(|_| Ok(Err("no answer within 30 s".into())))?;
+        let asked = self.ask(|done| Control::Connect {
+            peer,
+            address,
+            done,
+        });
+        let outcome = timeout(CONNECT_TIMEOUT, asked)
+            .await
+            .unwrap_or_else(|_| Ok(Err("no answer within 30 s".into())))?;
         outcome.map_err(|reason| ControlError::Connect { peer, reason })
     }
 
@@ -197,7 +236,10 @@ impl Network {
 
     async fn ask<T>(&self, make: impl FnOnce(Done<T>) -> Control) -> Result<T, ControlError> {
         let (done, answer) = oneshot::channel();
-        self.commands.send(Command::Control(make(done))).await.map_err(|_| ControlError::Gone)?;
+        self.commands
+            .send(Command::Control(make(done)))
+            .await
+            .map_err(|_| ControlError::Gone)?;
         answer.await.map_err(|_| ControlError::Gone)
     }
 }

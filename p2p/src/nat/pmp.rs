@@ -24,12 +24,21 @@ const QUESTIONS: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     ExternalAddress(Ipv4Addr),
-    Mapped { operation: u8, internal: u16, external: u16, seconds: u32 },
+    Mapped {
+        operation: u8,
+        internal: u16,
+        external: u16,
+        seconds: u32,
+    },
     Refused(u16),
 }
 
 fn map_request(protocol: Protocol, internal: u16, external: u16, seconds: u32) -> [u8; 12] {
-    let operation = if protocol == Protocol::Tcp { MAP_TCP } else { MAP_UDP };
+    let operation = if protocol == Protocol::Tcp {
+        MAP_TCP
+    } else {
+        MAP_UDP
+    };
     let mut bytes = [VERSION, operation, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     bytes[4..6].copy_from_slice(&internal.to_be_bytes());
     bytes[6..8].copy_from_slice(&external.to_be_bytes());
@@ -52,7 +61,12 @@ fn read(bytes: &[u8], operation: u8) -> Option<Answer> {
         return Some(Answer::ExternalAddress(last.into()));
     }
     let seconds = u32::from_be_bytes(bytes.get(12..16)?.try_into().ok()?);
-    Some(Answer::Mapped { operation, internal: short(8)?, external: short(10)?, seconds })
+    Some(Answer::Mapped {
+        operation,
+        internal: short(8)?,
+        external: short(10)?,
+        seconds,
+    })
 }
 
 /// Of what kind an answer is; `None` if it is none to a question of this operation.
@@ -83,7 +97,11 @@ pub struct Client {
 impl Client {
     /// A router that answers at this address.
     pub async fn connect(address: SocketAddr) -> Result<Self, NatError> {
-        let any: SocketAddr = if address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+        let any: SocketAddr = if address.is_ipv4() {
+            ([0, 0, 0, 0], 0).into()
+        } else {
+            ([0u16; 8], 0).into()
+        };
         let socket = UdpSocket::bind(any).await?;
         // Answers of others never arrive.
         socket.connect(address).await?;
@@ -93,26 +111,44 @@ impl Client {
     }
 
     pub async fn external_ip(&self) -> Result<Ipv4Addr, NatError> {
-        match self.ask(&[VERSION, EXTERNAL_ADDRESS], |answer| matches!(answer, Answer::ExternalAddress(_))).await? {
+        match self
+            .ask(&[VERSION, EXTERNAL_ADDRESS], |answer| {
+                matches!(answer, Answer::ExternalAddress(_))
+            })
+            .await?
+        {
             Answer::ExternalAddress(ip) => Ok(ip),
             _ => Err(NatError::NoAnswer),
         }
     }
 
     /// A lifetime of zero closes it.
-    pub async fn open(&self, protocol: Protocol, port: u16, wanted: u16, lifetime: Duration) -> Result<Lease, NatError> {
+    pub async fn open(
+        &self,
+        protocol: Protocol,
+        port: u16,
+        wanted: u16,
+        lifetime: Duration,
+    ) -> Result<Lease, NatError> {
         let seconds = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX);
         let question = map_request(protocol, port, wanted, seconds);
         let ours = |answer: &Answer| matches!(answer, Answer::Mapped { internal, .. } if *internal == port);
         match self.ask(&question, ours).await? {
-            Answer::Mapped { external, seconds, .. } => {
-                Ok(Lease { port: external, lifetime: Duration::from_secs(seconds.into()) })
-            }
+            Answer::Mapped {
+                external, seconds, ..
+            } => Ok(Lease {
+                port: external,
+                lifetime: Duration::from_secs(seconds.into()),
+            }),
             _ => Err(NatError::NoAnswer),
         }
     }
 
-    async fn ask(&self, question: &[u8], wanted: impl Fn(&Answer) -> bool) -> Result<Answer, NatError> {
+    async fn ask(
+        &self,
+        question: &[u8],
+        wanted: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer, NatError> {
         let operation = question.get(1).copied().unwrap_or_default();
         for attempt in 0..QUESTIONS {
             self.socket.send(question).await?;
@@ -142,19 +178,43 @@ mod tests {
 
     #[test]
     fn questions_and_answers_of_the_rfc() {
-        assert_eq!(map_request(Protocol::Tcp, 0x1234, 0x5678, 7200), [0, 2, 0, 0, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x1c, 0x20]);
+        assert_eq!(
+            map_request(Protocol::Tcp, 0x1234, 0x5678, 7200),
+            [0, 2, 0, 0, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x1c, 0x20]
+        );
         assert_eq!(map_request(Protocol::Udp, 1, 0, 0)[1], 1);
         let address = [0, 128, 0, 0, 0, 0, 0, 9, 203, 0, 113, 5];
-        assert_eq!(read(&address, 0), Some(Answer::ExternalAddress([203, 0, 113, 5].into())));
-        let mapped = [0, 130, 0, 0, 0, 0, 0, 9, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x1c, 0x20];
-        let wanted = Answer::Mapped { operation: 2, internal: 0x1234, external: 0x5678, seconds: 7200 };
+        assert_eq!(
+            read(&address, 0),
+            Some(Answer::ExternalAddress([203, 0, 113, 5].into()))
+        );
+        let mapped = [
+            0, 130, 0, 0, 0, 0, 0, 9, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x1c, 0x20,
+        ];
+        let wanted = Answer::Mapped {
+            operation: 2,
+            internal: 0x1234,
+            external: 0x5678,
+            seconds: 7200,
+        };
         assert_eq!(read(&mapped, MAP_TCP), Some(wanted));
-        assert_eq!(read(&mapped, MAP_UDP), None, "the answer to another question");
-        assert_eq!(read(&[0, 130, 0, 4, 0, 0, 0, 0], MAP_TCP), Some(Answer::Refused(4)));
+        assert_eq!(
+            read(&mapped, MAP_UDP),
+            None,
+            "the answer to another question"
+        );
+        assert_eq!(
+            read(&[0, 130, 0, 4, 0, 0, 0, 0], MAP_TCP),
+            Some(Answer::Refused(4))
+        );
         for end in 0..mapped.len() {
             assert_eq!(read(&mapped[..end], MAP_TCP), None, "{end}");
         }
-        assert_eq!(read(&[1, 128, 0, 0, 0, 0, 0, 9, 1, 1, 1, 1], 0), None, "another version");
+        assert_eq!(
+            read(&[1, 128, 0, 0, 0, 0, 0, 9, 1, 1, 1, 1], 0),
+            None,
+            "another version"
+        );
     }
 
     proptest::proptest! {

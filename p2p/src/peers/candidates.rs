@@ -52,7 +52,9 @@ pub struct Candidates {
 
 impl Default for Candidates {
     fn default() -> Self {
-        Self { known: LruCache::new(CANDIDATES) }
+        Self {
+            known: LruCache::new(CANDIDATES),
+        }
     }
 }
 
@@ -72,8 +74,19 @@ impl Candidates {
                 known.contact = contact;
             }
             None => {
-                let state = if connected { State::Connected } else { State::Waiting(now) };
-                self.known.put(contact.peer(), Candidate { contact, state, failures: 0 });
+                let state = if connected {
+                    State::Connected
+                } else {
+                    State::Waiting(now)
+                };
+                self.known.put(
+                    contact.peer(),
+                    Candidate {
+                        contact,
+                        state,
+                        failures: 0,
+                    },
+                );
             }
         }
     }
@@ -91,7 +104,9 @@ impl Candidates {
             match candidate.state {
                 State::Dialling(end) if end > now => under_way += 1,
                 State::Dialling(_) => candidate.fail(now),
-                State::Waiting(at) if at <= now => ready.push((candidate.failures, rand::rng().random::<u32>(), *peer)),
+                State::Waiting(at) if at <= now => {
+                    ready.push((candidate.failures, rand::rng().random::<u32>(), *peer))
+                }
                 State::Waiting(_) | State::Connected => {}
             }
         }
@@ -102,7 +117,9 @@ impl Candidates {
             if dials.len() >= room {
                 break;
             }
-            let Some(candidate) = self.known.peek_mut(&peer) else { continue };
+            let Some(candidate) = self.known.peek_mut(&peer) else {
+                continue;
+            };
             if refused(&peer, candidate.contact.addresses()).is_some() {
                 candidate.state = State::Waiting(now + REST);
                 continue;
@@ -126,7 +143,13 @@ impl Candidates {
     }
 
     pub fn on_dial_failed(&mut self, peer: &PeerId, now: Instant) {
-        let Some(candidate) = self.known.peek_mut(peer).filter(|candidate| candidate.state != State::Connected) else { return };
+        let Some(candidate) = self
+            .known
+            .peek_mut(peer)
+            .filter(|candidate| candidate.state != State::Connected)
+        else {
+            return;
+        };
         candidate.fail(now);
         if candidate.failures >= MAX_FAILURES {
             self.known.pop(peer);
@@ -140,7 +163,9 @@ impl Candidates {
 
     /// The peer's record (`enr:…`).
     pub fn record(&self, peer: &PeerId) -> Option<&str> {
-        self.known.peek(peer).map(|candidate| candidate.contact.record())
+        self.known
+            .peek(peer)
+            .map(|candidate| candidate.contact.record())
     }
 }
 
@@ -163,7 +188,9 @@ mod tests {
     fn found(count: u8, now: Instant) -> (Candidates, Vec<PeerId>) {
         let mut candidates = Candidates::default();
         let contacts: Vec<Contact> = (0..count).map(|i| contact([10, 0, 0, i], 1)).collect();
-        contacts.iter().for_each(|contact| candidates.on_found(contact.clone(), false, now));
+        contacts
+            .iter()
+            .for_each(|contact| candidates.on_found(contact.clone(), false, now));
         (candidates, contacts.iter().map(Contact::peer).collect())
     }
 
@@ -171,10 +198,16 @@ mod tests {
     fn as_many_are_dialled_as_are_missing_a_few_at_a_time() {
         let now = Instant::now();
         let (mut candidates, peers) = found(10, now);
-        assert!(candidates.due(0, now, NOBODY).is_empty(), "enough peers: nobody is dialled");
+        assert!(
+            candidates.due(0, now, NOBODY).is_empty(),
+            "enough peers: nobody is dialled"
+        );
         let one = candidates.due(1, now, NOBODY);
         assert_eq!(one.len(), 1);
-        assert!(candidates.due(1, now, NOBODY).is_empty(), "the one on its way counts");
+        assert!(
+            candidates.due(1, now, NOBODY).is_empty(),
+            "the one on its way counts"
+        );
         assert_eq!(candidates.due(20, now, NOBODY).len(), DIALS - 1);
         candidates.on_connected(&one[0].0);
         let next = candidates.due(20, now, NOBODY);
@@ -196,7 +229,10 @@ mod tests {
             candidates.on_dial_failed(&peers[0], now);
         }
         assert_eq!(waits.len(), MAX_FAILURES as usize);
-        assert!(waits[1] >= RETRY / 2 && waits[1..].windows(2).all(|two| two[1] > two[0]), "{waits:?}");
+        assert!(
+            waits[1] >= RETRY / 2 && waits[1..].windows(2).all(|two| two[1] > two[0]),
+            "{waits:?}"
+        );
         assert!(waits[waits.len() - 1] <= MAX_RETRY * 2);
     }
 
@@ -204,11 +240,28 @@ mod tests {
     fn whoever_never_failed_goes_first() {
         let now = Instant::now();
         let (mut candidates, peers) = found(8, now);
-        let first: HashSet<PeerId> = candidates.due(4, now, NOBODY).into_iter().map(|(peer, _)| peer).collect();
-        first.iter().for_each(|peer| candidates.on_dial_failed(peer, now));
+        let first: HashSet<PeerId> = candidates
+            .due(4, now, NOBODY)
+            .into_iter()
+            .map(|(peer, _)| peer)
+            .collect();
+        first
+            .iter()
+            .for_each(|peer| candidates.on_dial_failed(peer, now));
         let later = now + MAX_RETRY;
-        let second: HashSet<PeerId> = candidates.due(4, later, NOBODY).into_iter().map(|(peer, _)| peer).collect();
-        assert_eq!(second, peers.iter().copied().filter(|peer| !first.contains(peer)).collect());
+        let second: HashSet<PeerId> = candidates
+            .due(4, later, NOBODY)
+            .into_iter()
+            .map(|(peer, _)| peer)
+            .collect();
+        assert_eq!(
+            second,
+            peers
+                .iter()
+                .copied()
+                .filter(|peer| !first.contains(peer))
+                .collect()
+        );
     }
 
     #[test]
@@ -216,8 +269,16 @@ mod tests {
         let now = Instant::now();
         let (mut candidates, _) = found(1, now);
         assert_eq!(candidates.due(1, now, NOBODY).len(), 1);
-        assert!(candidates.due(1, now + DIAL_TIMEOUT, NOBODY).is_empty(), "it waits like any failure");
-        assert_eq!(candidates.due(1, now + DIAL_TIMEOUT + RETRY * 2, NOBODY).len(), 1);
+        assert!(
+            candidates.due(1, now + DIAL_TIMEOUT, NOBODY).is_empty(),
+            "it waits like any failure"
+        );
+        assert_eq!(
+            candidates
+                .due(1, now + DIAL_TIMEOUT + RETRY * 2, NOBODY)
+                .len(),
+            1
+        );
     }
 
     #[test]
@@ -242,7 +303,10 @@ mod tests {
         candidates.on_dial_failed(&old.peer(), now);
         assert!(candidates.due(1, now, NOBODY).is_empty());
         candidates.on_found(new.clone(), false, now);
-        assert_eq!(candidates.due(1, now, NOBODY), [(old.peer(), new.addresses().to_vec())]);
+        assert_eq!(
+            candidates.due(1, now, NOBODY),
+            [(old.peer(), new.addresses().to_vec())]
+        );
         candidates.on_found(old.clone(), false, now);
         assert_eq!(candidates.record(&old.peer()), Some(new.record()));
     }
@@ -255,7 +319,11 @@ mod tests {
         assert!(candidates.due(1, now, NOBODY).is_empty());
         let one = contact([10, 0, 0, 2], 1);
         candidates.on_found(one.clone(), false, now);
-        (0..CANDIDATES.get()).for_each(|_| candidates.on_found(contact([10, 0, 0, 3], 1), false, now));
-        assert_eq!((candidates.known.len(), candidates.record(&one.peer())), (CANDIDATES.get(), None));
+        (0..CANDIDATES.get())
+            .for_each(|_| candidates.on_found(contact([10, 0, 0, 3], 1), false, now));
+        assert_eq!(
+            (candidates.known.len(), candidates.record(&one.peer())),
+            (CANDIDATES.get(), None)
+        );
     }
 }

@@ -65,12 +65,30 @@ fn as_text<S: serde::Serializer>(peer: &Option<PeerId>, serializer: S) -> Result
 }
 
 impl Entry {
-    pub fn of_peer(peer: PeerId, change: Change, reason: &'static str, evidence: impl Into<String>, score: f64) -> Self {
+    pub fn of_peer(
+        peer: PeerId,
+        change: Change,
+        reason: &'static str,
+        evidence: impl Into<String>,
+        score: f64,
+    ) -> Self {
         Self::new(Some(peer), None, change, reason, evidence.into(), score)
     }
 
-    pub fn of_address(address: impl ToString, change: Change, reason: &'static str, evidence: impl Into<String>) -> Self {
-        Self::new(None, Some(address.to_string()), change, reason, evidence.into(), 0.0)
+    pub fn of_address(
+        address: impl ToString,
+        change: Change,
+        reason: &'static str,
+        evidence: impl Into<String>,
+    ) -> Self {
+        Self::new(
+            None,
+            Some(address.to_string()),
+            change,
+            reason,
+            evidence.into(),
+            0.0,
+        )
     }
 
     fn new(
@@ -82,7 +100,17 @@ impl Entry {
         score: f64,
     ) -> Self {
         evidence.truncate(evidence.floor_char_boundary(EVIDENCE));
-        Self { sequence: 0, time: 0, peer, address, change, reason, evidence, score, times: 1 }
+        Self {
+            sequence: 0,
+            time: 0,
+            peer,
+            address,
+            change,
+            reason,
+            evidence,
+            score,
+            times: 1,
+        }
     }
 
     pub fn at(mut self, address: Option<IpAddr>) -> Self {
@@ -114,7 +142,11 @@ pub struct Ledger {
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { all: VecDeque::new(), peers: LruCache::new(PEERS), written: 0 }
+        Self {
+            all: VecDeque::new(),
+            peers: LruCache::new(PEERS),
+            written: 0,
+        }
     }
 }
 
@@ -124,7 +156,11 @@ impl Ledger {
         entry.sequence = self.written;
         entry.time = now;
         if let Some(peer) = entry.peer {
-            push(self.peers.get_or_insert_mut(peer, VecDeque::new), &entry, ENTRIES_PER_PEER);
+            push(
+                self.peers.get_or_insert_mut(peer, VecDeque::new),
+                &entry,
+                ENTRIES_PER_PEER,
+            );
         }
         push(&mut self.all, &entry, ENTRIES);
     }
@@ -135,12 +171,22 @@ impl Ledger {
             Some(peer) => self.peers.peek(peer),
             None => Some(&self.all),
         };
-        ring.into_iter().flatten().rev().take(limit).cloned().collect()
+        ring.into_iter()
+            .flatten()
+            .rev()
+            .take(limit)
+            .cloned()
+            .collect()
     }
 }
 
 fn push(ring: &mut VecDeque<Entry>, entry: &Entry, most: usize) {
-    if ring.iter_mut().rev().take(REPEAT).any(|earlier| earlier.absorb(entry)) {
+    if ring
+        .iter_mut()
+        .rev()
+        .take(REPEAT)
+        .any(|earlier| earlier.absorb(entry))
+    {
         return;
     }
     if ring.len() == most {
@@ -157,17 +203,35 @@ mod tests {
     fn rings_are_bounded_and_repetition_is_one_line() {
         let mut ledger = Ledger::default();
         let loud = PeerId::random();
-        ledger.write(Entry::of_peer(loud, Change::Connected, "dialled_us", "", 0.0), 1);
+        ledger.write(
+            Entry::of_peer(loud, Change::Connected, "dialled_us", "", 0.0),
+            1,
+        );
         for i in 0..10_000u32 {
             let score = -f64::from(i + 1);
-            ledger.write(Entry::of_peer(loud, Change::Score(-1.0), "flood", "x".repeat(1000), score), 2);
+            ledger.write(
+                Entry::of_peer(loud, Change::Score(-1.0), "flood", "x".repeat(1000), score),
+                2,
+            );
         }
         let lines = ledger.read(Some(&loud), 10);
         assert_eq!(lines.len(), 2);
-        assert_eq!((lines[0].change, lines[0].times, lines[0].score), (Change::Score(-10_000.0), 10_000, -10_000.0));
+        assert_eq!(
+            (lines[0].change, lines[0].times, lines[0].score),
+            (Change::Score(-10_000.0), 10_000, -10_000.0)
+        );
         assert_eq!(lines[0].evidence.len(), EVIDENCE);
         for _ in 0..2_000 {
-            ledger.write(Entry::of_peer(PeerId::random(), Change::Disconnected, "no_answer", "é".repeat(200), 0.0), 3);
+            ledger.write(
+                Entry::of_peer(
+                    PeerId::random(),
+                    Change::Disconnected,
+                    "no_answer",
+                    "é".repeat(200),
+                    0.0,
+                ),
+                3,
+            );
         }
         assert_eq!(ledger.read(None, usize::MAX).len(), ENTRIES);
         assert_eq!(ledger.peers.len(), PEERS.get());

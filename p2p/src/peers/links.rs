@@ -31,11 +31,23 @@ const CROSSED: Duration = Duration::from_secs(5);
 /// that the greater peer id dialled, so that they never close both; else the newest stays, since a peer that dials again has
 /// usually lost the older one.
 pub fn surplus(local: &PeerId, remote: &PeerId, links: &[Link]) -> Vec<ConnectionId> {
-    let Some(newest) = links.iter().max_by_key(|link| link.since) else { return Vec::new() };
-    let crossed = links.iter().filter(|link| newest.since.saturating_duration_since(link.since) < CROSSED);
+    let Some(newest) = links.iter().max_by_key(|link| link.since) else {
+        return Vec::new();
+    };
+    let crossed = links
+        .iter()
+        .filter(|link| newest.since.saturating_duration_since(link.since) < CROSSED);
     let ours = local.to_bytes() > remote.to_bytes();
-    let keep = crossed.filter(|link| link.outbound == ours).max_by_key(|link| link.since).unwrap_or(newest).id;
-    links.iter().map(|link| link.id).filter(|id| *id != keep).collect()
+    let keep = crossed
+        .filter(|link| link.outbound == ours)
+        .max_by_key(|link| link.since)
+        .unwrap_or(newest)
+        .id;
+    links
+        .iter()
+        .map(|link| link.id)
+        .filter(|id| *id != keep)
+        .collect()
 }
 
 /// How many peers to be connected with (`--p2p.peers.*`).
@@ -51,7 +63,11 @@ pub struct Tides {
 
 impl Default for Tides {
     fn default() -> Self {
-        Self { lo: 20, hi: 30, grace: Duration::from_secs(30) }
+        Self {
+            lo: 20,
+            hi: 30,
+            grace: Duration::from_secs(30),
+        }
     }
 }
 
@@ -74,7 +90,10 @@ impl Tides {
     pub fn check(&self) -> Result<(), String> {
         match 0 < self.lo && self.lo <= self.hi {
             true => Ok(()),
-            false => Err(format!("--p2p.peers.lo {} and --p2p.peers.hi {}: 0 < lo <= hi is needed", self.lo, self.hi)),
+            false => Err(format!(
+                "--p2p.peers.lo {} and --p2p.peers.hi {}: 0 < lo <= hi is needed",
+                self.lo, self.hi
+            )),
         }
     }
 
@@ -85,15 +104,30 @@ impl Tides {
         if peers.len() <= self.hi {
             return Vec::new();
         }
-        peers.retain(|peer| !peer.protected && now.saturating_duration_since(peer.since) >= self.grace);
+        peers.retain(|peer| {
+            !peer.protected && now.saturating_duration_since(peer.since) >= self.grace
+        });
         let surplus = peers.len().saturating_sub(self.lo);
         // A slip or two is no reason to prefer a stranger of no merit.
-        let score = |peer: &Tidal| if (-SLIGHT..0.0).contains(&peer.score) { 0.0 } else { peer.score };
+        let score = |peer: &Tidal| {
+            if (-SLIGHT..0.0).contains(&peer.score) {
+                0.0
+            } else {
+                peer.score
+            }
+        };
         peers.sort_by(|a, b| {
             let by_score = score(a).total_cmp(&score(b));
-            by_score.then(a.outbound.cmp(&b.outbound)).then(b.since.cmp(&a.since)).then(a.peer.cmp(&b.peer))
+            by_score
+                .then(a.outbound.cmp(&b.outbound))
+                .then(b.since.cmp(&a.since))
+                .then(a.peer.cmp(&b.peer))
         });
-        peers.into_iter().take(surplus).map(|peer| peer.peer).collect()
+        peers
+            .into_iter()
+            .take(surplus)
+            .map(|peer| peer.peer)
+            .collect()
     }
 }
 
@@ -104,10 +138,18 @@ mod tests {
     #[test]
     fn both_sides_keep_the_same_of_two_crossed_connections() {
         let (a, b, now) = (PeerId::random(), PeerId::random(), Instant::now());
-        let (x, y) = (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2));
+        let (x, y) = (
+            ConnectionId::new_unchecked(1),
+            ConnectionId::new_unchecked(2),
+        );
         let link = |id, outbound, ms| {
             let address = Multiaddr::empty();
-            Link { id, address, outbound, since: now + Duration::from_millis(ms) }
+            Link {
+                id,
+                address,
+                outbound,
+                since: now + Duration::from_millis(ms),
+            }
         };
         // a dialled x, b dialled y; each side sees its own first.
         let at_a = surplus(&a, &b, &[link(x, true, 0), link(y, false, 3)]);
@@ -116,30 +158,64 @@ mod tests {
         assert_eq!(at_a.len(), 1);
         // A peer that dials again after a while: the newest stays on both sides.
         for outbound in [true, false] {
-            assert_eq!(surplus(&a, &b, &[link(x, outbound, 0), link(y, !outbound, 60_000)]), [x]);
-            assert_eq!(surplus(&a, &b, &[link(x, outbound, 0), link(y, outbound, 60_000)]), [x]);
+            assert_eq!(
+                surplus(&a, &b, &[link(x, outbound, 0), link(y, !outbound, 60_000)]),
+                [x]
+            );
+            assert_eq!(
+                surplus(&a, &b, &[link(x, outbound, 0), link(y, outbound, 60_000)]),
+                [x]
+            );
         }
         assert!(surplus(&a, &b, &[link(x, true, 0)]).is_empty());
     }
 
     #[test]
     fn the_tide_takes_the_worst_and_the_newest_and_leaves_the_protected() {
-        let tides = Tides { lo: 3, hi: 5, grace: Duration::from_secs(30) };
+        let tides = Tides {
+            lo: 3,
+            hi: 5,
+            grace: Duration::from_secs(30),
+        };
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
-        let peer =
-            |protected, outbound, since, score| Tidal { peer: PeerId::random(), protected, outbound, since: at(since), score };
+        let peer = |protected, outbound, since, score| Tidal {
+            peer: PeerId::random(),
+            protected,
+            outbound,
+            since: at(since),
+            score,
+        };
         let (friend, bad) = (peer(true, false, 90, -500.0), peer(false, true, 0, -20.0));
-        let (dialled, old, newer, young) =
-            (peer(false, true, 60, 0.0), peer(false, false, 0, 0.0), peer(false, false, 20, 0.0), peer(false, false, 99, -90.0));
+        let (dialled, old, newer, young) = (
+            peer(false, true, 60, 0.0),
+            peer(false, false, 0, 0.0),
+            peer(false, false, 20, 0.0),
+            peer(false, false, 99, -90.0),
+        );
         let slipped = peer(false, true, 60, -9.0);
         let all = vec![friend, bad, dialled, old, newer, young];
         // The friend and the young one are not counted: one is too many.
         assert_eq!(tides.ebb(all.clone(), at(100)), [bad.peer]);
-        assert_eq!(tides.ebb(vec![slipped, dialled, old, newer, friend, young, bad], at(100)), [bad.peer, newer.peer]);
-        let crowd: Vec<Tidal> = (0..30).map(|_| peer(false, false, 99, 0.0)).chain([old, dialled, newer]).collect();
-        assert!(tides.ebb(crowd, at(100)).is_empty(), "new connections drive nobody away");
-        assert!(tides.ebb(all[..5].to_vec(), at(100)).is_empty(), "not above the high mark");
+        assert_eq!(
+            tides.ebb(
+                vec![slipped, dialled, old, newer, friend, young, bad],
+                at(100)
+            ),
+            [bad.peer, newer.peer]
+        );
+        let crowd: Vec<Tidal> = (0..30)
+            .map(|_| peer(false, false, 99, 0.0))
+            .chain([old, dialled, newer])
+            .collect();
+        assert!(
+            tides.ebb(crowd, at(100)).is_empty(),
+            "new connections drive nobody away"
+        );
+        assert!(
+            tides.ebb(all[..5].to_vec(), at(100)).is_empty(),
+            "not above the high mark"
+        );
         assert!(tides.ebb(all, at(29)).is_empty(), "all are young");
         assert!(tides.ebb(vec![friend; 9], at(1000)).is_empty());
         assert!(tides.check().is_ok());

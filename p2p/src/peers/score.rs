@@ -45,7 +45,10 @@ pub fn retention(slot: Duration) -> Duration {
 /// this machine's own.
 pub fn router_params(slot: Duration, crowds: impl IntoIterator<Item = IpAddr>) -> PeerScoreParams {
     let mut whitelist: HashSet<IpAddr> = crowds.into_iter().collect();
-    whitelist.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
+    whitelist.extend([
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+    ]);
     PeerScoreParams {
         topic_score_cap: 0.0,
         app_specific_weight: 1.0,
@@ -135,7 +138,9 @@ impl Offence {
 
     pub fn class(&self) -> Class {
         match self {
-            Offence::Gossip("snappy_header" | "snappy" | "too_large" | "too_small" | "signature" | "panic")
+            Offence::Gossip(
+                "snappy_header" | "snappy" | "too_large" | "too_small" | "signature" | "panic",
+            )
             | Offence::Stray(_)
             | Offence::Framing
             | Offence::StreamFlood => Class::Garbage,
@@ -265,7 +270,10 @@ impl Counters {
 
     /// The application score.
     pub fn score(&self) -> f64 {
-        Class::ALL.iter().map(|class| self.get(*class) * class.weight().0).sum()
+        Class::ALL
+            .iter()
+            .map(|class| self.get(*class) * class.weight().0)
+            .sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -274,16 +282,28 @@ impl Counters {
 
     /// The score's largest debts first, in words.
     pub fn explain(&self) -> String {
-        let mut debts: Vec<(f64, Class)> = Class::ALL.iter().map(|class| (self.get(*class) * class.weight().0, *class)).collect();
+        let mut debts: Vec<(f64, Class)> = Class::ALL
+            .iter()
+            .map(|class| (self.get(*class) * class.weight().0, *class))
+            .collect();
         debts.retain(|(points, _)| *points < -0.5);
         debts.sort_by(|a, b| a.0.total_cmp(&b.0));
-        debts.iter().map(|(points, class)| format!("{} {points:.1}", class.label())).collect::<Vec<_>>().join(", ")
+        debts
+            .iter()
+            .map(|(points, class)| format!("{} {points:.1}", class.label()))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// In the network's terms, of which 0.5 valid - error - 20 rejected is the same score.
     pub fn responses(&self) -> Responses {
-        let (valid, error) = (self.get(Class::ValidResponse), self.get(Class::ErrorResponse));
-        let rest = self.score() - valid * Class::ValidResponse.weight().0 - error * Class::ErrorResponse.weight().0;
+        let (valid, error) = (
+            self.get(Class::ValidResponse),
+            self.get(Class::ErrorResponse),
+        );
+        let rest = self.score()
+            - valid * Class::ValidResponse.weight().0
+            - error * Class::ErrorResponse.weight().0;
         Responses {
             valid_responses: valid,
             error_responses: error,
@@ -338,17 +358,36 @@ impl GossipScores {
     pub fn of(router: f64, application: f64, sharing: usize) -> Self {
         let surplus = (sharing as f64 - COLOCATION.1).max(0.0);
         // A crowd that is allowed costs nothing.
-        let colocation = if surplus > 0.0 && router <= surplus * surplus * COLOCATION.0 { surplus * surplus } else { 0.0 };
+        let colocation = if surplus > 0.0 && router <= surplus * surplus * COLOCATION.0 {
+            surplus * surplus
+        } else {
+            0.0
+        };
         let behaviour = router - colocation * COLOCATION.0;
-        let behavioral_penalty = if behaviour < 0.0 { BEHAVIOUR.1 + (behaviour / BEHAVIOUR.0).sqrt() } else { 0.0 };
-        Self { total: router + application, ip_colocation_factor: colocation, behavioral_penalty, ..Default::default() }
+        let behavioral_penalty = if behaviour < 0.0 {
+            BEHAVIOUR.1 + (behaviour / BEHAVIOUR.0).sqrt()
+        } else {
+            0.0
+        };
+        Self {
+            total: router + application,
+            ip_colocation_factor: colocation,
+            behavioral_penalty,
+            ..Default::default()
+        }
     }
 }
 
 impl Scores {
     pub fn of(gossip: GossipScores, counters: &Counters) -> Self {
-        let named = Class::ALL.iter().map(|class| (class.label().to_owned(), counters.get(*class)));
-        Self { gossip, req_resp: counters.responses(), offences: named.filter(|(_, count)| *count > 0.0).collect() }
+        let named = Class::ALL
+            .iter()
+            .map(|class| (class.label().to_owned(), counters.get(*class)));
+        Self {
+            gossip,
+            req_resp: counters.responses(),
+            offences: named.filter(|(_, count)| *count > 0.0).collect(),
+        }
     }
 
     /// The counters of a stored record; one of another program has the network's three only. Numbers nobody counts up to are cut.
@@ -383,13 +422,20 @@ mod tests {
 
     #[test]
     fn parameters_are_those_of_the_network() {
-        let Some(vectors) = fixture("light-scoring") else { return };
+        let Some(vectors) = fixture("light-scoring") else {
+            return;
+        };
         for (block_time, rows) in vectors["by_block_time"].as_object().unwrap() {
             let params = router_params(Duration::from_secs(block_time.parse().unwrap()), []);
             let number = |key: &str| rows[key].as_f64().unwrap();
-            assert!((params.behaviour_penalty_decay - number("behaviour_penalty_decay")).abs() < 1e-15);
+            assert!(
+                (params.behaviour_penalty_decay - number("behaviour_penalty_decay")).abs() < 1e-15
+            );
             assert!((decay() - number("app_decay")).abs() < 1e-15);
-            assert_eq!(params.decay_interval.as_secs_f64(), number("decay_interval_s"));
+            assert_eq!(
+                params.decay_interval.as_secs_f64(),
+                number("decay_interval_s")
+            );
             assert_eq!(params.retain_score.as_secs_f64(), number("retain_score_s"));
             assert!(params.topics.is_empty(), "no topic is scored");
             params.validate().unwrap();
@@ -399,20 +445,56 @@ mod tests {
 
     #[test]
     fn stored_records_are_read_in_both_forms_and_written_in_the_newer() {
-        let Some(vectors) = fixture("score-record-json") else { return };
+        let Some(vectors) = fixture("score-record-json") else {
+            return;
+        };
         let records = vectors["records"].as_array().unwrap();
-        let read: Vec<Scores> = records.iter().map(|r| serde_json::from_value(r["peerScores"].clone()).unwrap()).collect();
+        let read: Vec<Scores> = records
+            .iter()
+            .map(|r| serde_json::from_value(r["peerScores"].clone()).unwrap())
+            .collect();
         assert_eq!(read[0].req_resp, Responses::default());
         assert_eq!(read[0].gossip, read[1].gossip);
-        assert_eq!(read[1].req_resp, Responses { valid_responses: 99.0, error_responses: 88.0, rejected_payloads: 77.0 });
-        let (wanted, written) = (&records[1]["peerScores"], serde_json::to_value(&read[1]).unwrap());
+        assert_eq!(
+            read[1].req_resp,
+            Responses {
+                valid_responses: 99.0,
+                error_responses: 88.0,
+                rejected_payloads: 77.0
+            }
+        );
+        let (wanted, written) = (
+            &records[1]["peerScores"],
+            serde_json::to_value(&read[1]).unwrap(),
+        );
         let numbers = |value: &serde_json::Value| {
             let at = |path: &str| value.pointer(path).and_then(serde_json::Value::as_f64);
-            let group = ["timeInMesh", "firstMessageDeliveries", "meshMessageDeliveries", "invalidMessageDeliveries"];
-            let mut all: Vec<Option<f64>> = group.iter().map(|key| at(&format!("/gossip/blocks/{key}"))).collect();
-            let other = ["gossip/total", "gossip/IPColocationFactor", "gossip/behavioralPenalty"];
-            let responses = ["reqResp/validResponses", "reqResp/errorResponses", "reqResp/rejectedPayloads"];
-            all.extend(other.iter().chain(&responses).map(|key| at(&format!("/{key}"))));
+            let group = [
+                "timeInMesh",
+                "firstMessageDeliveries",
+                "meshMessageDeliveries",
+                "invalidMessageDeliveries",
+            ];
+            let mut all: Vec<Option<f64>> = group
+                .iter()
+                .map(|key| at(&format!("/gossip/blocks/{key}")))
+                .collect();
+            let other = [
+                "gossip/total",
+                "gossip/IPColocationFactor",
+                "gossip/behavioralPenalty",
+            ];
+            let responses = [
+                "reqResp/validResponses",
+                "reqResp/errorResponses",
+                "reqResp/rejectedPayloads",
+            ];
+            all.extend(
+                other
+                    .iter()
+                    .chain(&responses)
+                    .map(|key| at(&format!("/{key}"))),
+            );
             all
         };
         assert_eq!(numbers(wanted), numbers(&written));
@@ -429,11 +511,17 @@ mod tests {
                 counters.add(class);
             }
         }
-        let Responses { valid_responses, error_responses, rejected_payloads } = counters.responses();
+        let Responses {
+            valid_responses,
+            error_responses,
+            rejected_payloads,
+        } = counters.responses();
         let score = 0.5 * valid_responses - error_responses - 20.0 * rejected_payloads;
         assert!((score - counters.score()).abs() < 1e-9);
-        let stored: Scores =
-            serde_json::from_str(&serde_json::to_string(&Scores::of(GossipScores::default(), &counters)).unwrap()).unwrap();
+        let stored: Scores = serde_json::from_str(
+            &serde_json::to_string(&Scores::of(GossipScores::default(), &counters)).unwrap(),
+        )
+        .unwrap();
         assert_eq!(stored.counters(), counters);
     }
 
@@ -480,8 +568,14 @@ mod tests {
     fn the_routers_part_is_taken_apart() {
         assert_eq!(GossipScores::of(0.0, 3.0, 5).total, 3.0);
         let crowd = GossipScores::of(-35.0 * 4.0 - 16.0 * 9.0, 0.0, 12);
-        assert_eq!((crowd.ip_colocation_factor, crowd.behavioral_penalty), (4.0, 9.0));
+        assert_eq!(
+            (crowd.ip_colocation_factor, crowd.behavioral_penalty),
+            (4.0, 9.0)
+        );
         let allowed = GossipScores::of(0.0, 0.0, 12);
-        assert_eq!((allowed.ip_colocation_factor, allowed.behavioral_penalty), (0.0, 0.0));
+        assert_eq!(
+            (allowed.ip_colocation_factor, allowed.behavioral_penalty),
+            (0.0, 0.0)
+        );
     }
 }

@@ -52,7 +52,9 @@ impl StaticPeers {
         let mut peers: BTreeMap<PeerId, StaticPeer> = BTreeMap::new();
         for address in addresses {
             match static_peer(address) {
-                Some((_, peer)) if peer == local => tracing::info!(%address, "static peer is this node, skipped"),
+                Some((_, peer)) if peer == local => {
+                    tracing::info!(%address, "static peer is this node, skipped")
+                }
                 Some((dial, peer)) => peers
                     .entry(peer)
                     .or_insert(StaticPeer {
@@ -65,7 +67,9 @@ impl StaticPeers {
                     })
                     .addresses
                     .push(dial),
-                None => tracing::warn!(%address, "static peer has no /p2p/<peer id> at its end, skipped"),
+                None => {
+                    tracing::warn!(%address, "static peer has no /p2p/<peer id> at its end, skipped")
+                }
             }
         }
         Self { peers }
@@ -77,12 +81,16 @@ impl StaticPeers {
 
     /// Where they live, as far as that is given in numbers.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
-        self.peers.values().flat_map(|entry| entry.addresses.iter().filter_map(ip_of))
+        self.peers
+            .values()
+            .flat_map(|entry| entry.addresses.iter().filter_map(ip_of))
     }
 
     /// Every static peer with its addresses.
     pub fn iter(&self) -> impl Iterator<Item = (&PeerId, &[Multiaddr])> {
-        self.peers.iter().map(|(peer, entry)| (peer, &*entry.addresses))
+        self.peers
+            .iter()
+            .map(|(peer, entry)| (peer, &*entry.addresses))
     }
 
     pub fn contains(&self, peer: &PeerId) -> bool {
@@ -99,8 +107,13 @@ impl StaticPeers {
 
     /// The last connection is gone.
     pub fn on_disconnected(&mut self, peer: &PeerId, now: Instant) {
-        let Some(entry) = self.peers.get_mut(peer) else { return };
-        let steady = entry.connected.take().is_some_and(|since| now.saturating_duration_since(since) >= STEADY);
+        let Some(entry) = self.peers.get_mut(peer) else {
+            return;
+        };
+        let steady = entry
+            .connected
+            .take()
+            .is_some_and(|since| now.saturating_duration_since(since) >= STEADY);
         entry.away = Some(now);
         if steady {
             entry.hung_up = 0;
@@ -113,7 +126,13 @@ impl StaticPeers {
 
     /// Whether this is a static peer's first failure since it went.
     pub fn on_dial_failed(&mut self, peer: &PeerId, unanswered: bool, now: Instant) -> bool {
-        let Some(entry) = self.peers.get_mut(peer).filter(|entry| entry.connected.is_none()) else { return false };
+        let Some(entry) = self
+            .peers
+            .get_mut(peer)
+            .filter(|entry| entry.connected.is_none())
+        else {
+            return false;
+        };
         let wait = match unanswered {
             true => REDIAL.mul_f64(rand::rng().random_range(0.9..1.0)),
             false => redial_wait(entry.away, now),
@@ -127,7 +146,10 @@ impl StaticPeers {
 
     /// Peers to dial now; each is then left alone until its dial ends.
     pub fn due(&mut self, now: Instant) -> Vec<(PeerId, Vec<Multiaddr>)> {
-        let due = self.peers.iter_mut().filter(|(_, entry)| entry.next_dial.is_some_and(|at| at <= now));
+        let due = self
+            .peers
+            .iter_mut()
+            .filter(|(_, entry)| entry.next_dial.is_some_and(|at| at <= now));
         due.map(|(peer, entry)| {
             entry.next_dial = Some(now + DIAL_TIMEOUT);
             (*peer, entry.addresses.clone())
@@ -136,7 +158,10 @@ impl StaticPeers {
     }
 
     pub fn next_dial(&self) -> Option<Instant> {
-        self.peers.values().filter_map(|entry| entry.next_dial).min()
+        self.peers
+            .values()
+            .filter_map(|entry| entry.next_dial)
+            .min()
     }
 }
 
@@ -147,7 +172,11 @@ fn redial_wait(away: Option<Instant>, now: Instant) -> Duration {
 }
 
 fn hung_up_wait(times: u32) -> Duration {
-    jitter(MIN_REDIAL.saturating_mul(1 << times.min(16)).min(MAX_REDIAL))
+    jitter(
+        MIN_REDIAL
+            .saturating_mul(1 << times.min(16))
+            .min(MAX_REDIAL),
+    )
 }
 
 fn jitter(wait: Duration) -> Duration {
@@ -160,7 +189,10 @@ mod tests {
     use libp2p::multiaddr::Protocol;
 
     fn address(peer: PeerId) -> Multiaddr {
-        "/ip4/127.0.0.1/tcp/9".parse::<Multiaddr>().unwrap().with(Protocol::P2p(peer))
+        "/ip4/127.0.0.1/tcp/9"
+            .parse::<Multiaddr>()
+            .unwrap()
+            .with(Protocol::P2p(peer))
     }
 
     #[test]
@@ -183,12 +215,18 @@ mod tests {
             let wait = next - now;
             assert!(wait >= MIN_REDIAL / 2 && wait <= MAX_REDIAL);
             if now < gone + Duration::from_secs(5) {
-                assert!(wait <= Duration::from_secs(1), "back within about a second of a short absence");
+                assert!(
+                    wait <= Duration::from_secs(1),
+                    "back within about a second of a short absence"
+                );
             }
             longest = longest.max(wait);
             (now, dials) = (next, dials + 1);
         }
-        assert!(dials < 120 && longest > Duration::from_secs(4), "{dials} dials, longest wait {longest:?}");
+        assert!(
+            dials < 120 && longest > Duration::from_secs(4),
+            "{dials} dials, longest wait {longest:?}"
+        );
     }
 
     #[test]

@@ -60,35 +60,62 @@ pub fn protocol(chain_id: u64) -> Option<StreamProtocol> {
 
 impl Client {
     /// `None` if the chain's id makes no protocol id.
-    pub fn new(control: Control, chain_id: u64, genesis: B256, blocks: Arc<dyn Blocks>) -> Option<Self> {
+    pub fn new(
+        control: Control,
+        chain_id: u64,
+        genesis: B256,
+        blocks: Arc<dyn Blocks>,
+    ) -> Option<Self> {
         let protocol = protocol(chain_id)?;
         let [large, decoding] = [LARGE, DECODING].map(|permits| Arc::new(Semaphore::new(permits)));
-        Some(Self { control, protocol, chain_id, genesis, blocks, large, decoding })
+        Some(Self {
+            control,
+            protocol,
+            chain_id,
+            genesis,
+            blocks,
+            large,
+            decoding,
+        })
     }
 
     /// What the peer has; an error in words that are for the log alone.
     pub async fn status(self, peer: PeerId) -> Result<Status, Trouble> {
-        let mut stream = self.open(peer, wire::Ask::Status(wire::StatusRequest {})).await?;
+        let mut stream = self
+            .open(peer, wire::Ask::Status(wire::StatusRequest {}))
+            .await?;
         let Some(Answer::Status(status)) = self.frame(&mut stream).await? else {
             return Err(Trouble::Malformed("no status".into()));
         };
         let read = || -> Result<_, wire::WireError> {
             let id = |block: Option<wire::Block>| block.map(|block| block.id()).transpose();
             let head = id(status.head.clone())?.ok_or(wire::WireError::NoHead)?;
-            let said =
-                Status { head, oldest: status.oldest, safe: id(status.safe.clone())?, finalized: id(status.finalized.clone())? };
+            let said = Status {
+                head,
+                oldest: status.oldest,
+                safe: id(status.safe.clone())?,
+                finalized: id(status.finalized.clone())?,
+            };
             Ok((said, wire::hash(&status.genesis_hash)?))
         };
         let (said, genesis) = read().map_err(malformed)?;
         // Of another chain: no offence, and nothing to ask it.
-        if (status.chain_id, genesis) != (self.chain_id, self.genesis) { Err(Trouble::NotFound) } else { Ok(said) }
+        if (status.chain_id, genesis) != (self.chain_id, self.genesis) {
+            Err(Trouble::NotFound)
+        } else {
+            Ok(said)
+        }
     }
 
     /// Answers to `ask` as they come; the last word is always [`News::End`].
     pub async fn ask(self, id: u64, peer: PeerId, ask: Ask, news: mpsc::Sender<(u64, News)>) {
         let outcome = match ask {
             Ask::Headers { from, count } => self.headers(id, peer, from, count, &news).await,
-            Ask::Bodies { first, hashes, max_bytes } => self.bodies(id, peer, first, hashes, max_bytes, &news).await,
+            Ask::Bodies {
+                first,
+                hashes,
+                max_bytes,
+            } => self.bodies(id, peer, first, hashes, max_bytes, &news).await,
         };
         let _ = news.send((id, News::End(outcome))).await;
     }
@@ -101,16 +128,27 @@ impl Client {
         count: u32,
         news: &mpsc::Sender<(u64, News)>,
     ) -> Result<(), Trouble> {
-        let request = wire::HeadersRequest { number: from.number, hash: from.hash.to_vec(), count };
+        let request = wire::HeadersRequest {
+            number: from.number,
+            hash: from.hash.to_vec(),
+            count,
+        };
         let mut stream = self.open(peer, wire::Ask::Headers(request)).await?;
         let (mut at, mut missing) = (from, count as usize);
         while missing > 0 {
-            let Some(answer) = self.frame(&mut stream).await? else { break };
-            let Answer::Headers(chunk) = answer else { return Err(no_answer(&answer)) };
+            let Some(answer) = self.frame(&mut stream).await? else {
+                break;
+            };
+            let Answer::Headers(chunk) = answer else {
+                return Err(no_answer(&answer));
+            };
             let blocks = self.blocks.clone();
             let verify = move |chunk: Chunk| {
                 let parents = verify_headers(&chunk, at, missing)?;
-                Ok(Links { known: first_known(&parents, &*blocks), parents })
+                Ok(Links {
+                    known: first_known(&parents, &*blocks),
+                    parents,
+                })
             };
             let links = self.decode(chunk, verify).await?;
             missing -= links.parents.len();
@@ -122,7 +160,11 @@ impl Client {
             }
         }
         // It ended before it began, as a busy peer does.
-        if missing == count as usize { Err(Trouble::Unreachable) } else { Ok(()) }
+        if missing == count as usize {
+            Err(Trouble::Unreachable)
+        } else {
+            Ok(())
+        }
     }
 
     async fn bodies(
@@ -134,24 +176,48 @@ impl Client {
         max_bytes: u32,
         news: &mpsc::Sender<(u64, News)>,
     ) -> Result<(), Trouble> {
-        let Some(last_hash) = hashes.last().map(|hash| hash.to_vec()) else { return Ok(()) };
-        let request = wire::BodiesRequest { first, last: first + hashes.len() as u64 - 1, last_hash, max_bytes };
+        let Some(last_hash) = hashes.last().map(|hash| hash.to_vec()) else {
+            return Ok(());
+        };
+        let request = wire::BodiesRequest {
+            first,
+            last: first + hashes.len() as u64 - 1,
+            last_hash,
+            max_bytes,
+        };
         let mut stream = self.open(peer, wire::Ask::Bodies(request)).await?;
         let mut done = 0;
         while done < hashes.len() {
-            let Some(answer) = self.frame(&mut stream).await? else { break };
-            let Answer::Bodies(chunk) = answer else { return Err(no_answer(&answer)) };
+            let Some(answer) = self.frame(&mut stream).await? else {
+                break;
+            };
+            let Answer::Bodies(chunk) = answer else {
+                return Err(no_answer(&answer));
+            };
             let hashes = hashes.clone();
-            let decoded = self.decode(chunk, move |chunk| verify_blocks(&chunk, first + done as u64, &hashes[done..])).await?;
+            let decoded = self
+                .decode(chunk, move |chunk| {
+                    verify_blocks(&chunk, first + done as u64, &hashes[done..])
+                })
+                .await?;
             done += decoded.len();
-            let arrival = |payload| Arrival { payload: Arc::new(payload), from: Some(peer), known: false, parent_known: false };
+            let arrival = |payload| Arrival {
+                payload: Arc::new(payload),
+                from: Some(peer),
+                known: false,
+                parent_known: false,
+            };
             let blocks = decoded.into_iter().map(arrival).collect();
             if news.send((id, News::Blocks(blocks))).await.is_err() {
                 break;
             }
         }
         // It ended before it began, as a busy peer does.
-        if done == 0 { Err(Trouble::Unreachable) } else { Ok(()) }
+        if done == 0 {
+            Err(Trouble::Unreachable)
+        } else {
+            Ok(())
+        }
     }
 
     async fn decode<T: Send + 'static>(
@@ -159,16 +225,26 @@ impl Client {
         chunk: Chunk,
         verify: impl FnOnce(Chunk) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, Trouble> {
-        let permit = self.decoding.clone().acquire_owned().await.map_err(|_| Trouble::Unreachable)?;
+        let permit = self
+            .decoding
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Trouble::Unreachable)?;
         let verified = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             verify(chunk)
         });
-        verified.await.unwrap_or_else(|_| Err(Trouble::Malformed("decoding panicked".into())))
+        verified
+            .await
+            .unwrap_or_else(|_| Err(Trouble::Malformed("decoding panicked".into())))
     }
 
     async fn open(&self, peer: PeerId, ask: wire::Ask) -> Result<Stream, Trouble> {
-        let open = timeout(OPEN_TIMEOUT, self.control.open_stream(peer, self.protocol.clone()));
+        let open = timeout(
+            OPEN_TIMEOUT,
+            self.control.open_stream(peer, self.protocol.clone()),
+        );
         let mut stream = match open.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(OpenError::Unsupported)) => return Err(Trouble::NotFound),
@@ -192,7 +268,9 @@ impl Client {
         let bytes = match timeout(FRAME_TIMEOUT, read_frame(stream, &self.large)).await {
             Ok(Ok(Some(bytes))) => bytes,
             Ok(Ok(None)) => return Ok(None),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => return Err(malformed(error)),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(malformed(error));
+            }
             Ok(Err(_)) => return Err(Trouble::Unreachable),
             Err(_) => return Err(Trouble::NoAnswer),
         };
@@ -212,13 +290,24 @@ async fn read_frame(stream: &mut Stream, large: &Semaphore) -> io::Result<Option
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_RESPONSE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a frame of {length} bytes"),
+        ));
     }
-    let _permit = if length > SMALL { Some(large.acquire().await.map_err(io::Error::other)?) } else { None };
+    let _permit = if length > SMALL {
+        Some(large.acquire().await.map_err(io::Error::other)?)
+    } else {
+        None
+    };
     // Memory is taken as it is filled: a length costs nothing.
     let mut bytes = Vec::with_capacity(length.min(64 << 10));
     stream.take(length as u64).read_to_end(&mut bytes).await?;
-    if bytes.len() < length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Some(bytes)) }
+    if bytes.len() < length {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    } else {
+        Ok(Some(bytes))
+    }
 }
 
 fn malformed(error: impl ToString) -> Trouble {
@@ -239,18 +328,31 @@ fn no_answer(answer: &Answer) -> Trouble {
 fn verify_headers(chunk: &Chunk, mut at: BlockId, most: usize) -> Result<Vec<B256>, Trouble> {
     let items = chunk.items().map_err(malformed)?;
     if items.is_empty() || items.len() > most {
-        return Err(Trouble::Malformed(format!("{} headers, at most {most} were asked for", items.len())));
+        return Err(Trouble::Malformed(format!(
+            "{} headers, at most {most} were asked for",
+            items.len()
+        )));
     }
     let mut parents = Vec::with_capacity(items.len());
     for item in &items {
         let (hash, header) = wire::decode_header(item).map_err(malformed)?;
         if hash != at.hash {
-            return Err(Trouble::False(format!("asked for header {at}, it sent {} ({hash})", header.number)));
+            return Err(Trouble::False(format!(
+                "asked for header {at}, it sent {} ({hash})",
+                header.number
+            )));
         }
         // The hash is trusted, so the number is; below genesis nothing is.
-        let number = at.number.checked_sub(1).filter(|_| header.number == at.number);
-        let number = number.ok_or_else(|| Trouble::Malformed(format!("a header below block {at}")))?;
-        at = BlockId { number, hash: header.parent_hash };
+        let number = at
+            .number
+            .checked_sub(1)
+            .filter(|_| header.number == at.number);
+        let number =
+            number.ok_or_else(|| Trouble::Malformed(format!("a header below block {at}")))?;
+        at = BlockId {
+            number,
+            hash: header.parent_hash,
+        };
         parents.push(header.parent_hash);
     }
     Ok(parents)
@@ -260,17 +362,29 @@ fn verify_headers(chunk: &Chunk, mut at: BlockId, most: usize) -> Result<Vec<B25
 fn verify_blocks(chunk: &Chunk, first: u64, hashes: &[B256]) -> Result<Vec<Payload>, Trouble> {
     let items = chunk.items().map_err(malformed)?;
     if items.is_empty() || items.len() > hashes.len() {
-        return Err(Trouble::Malformed(format!("{} blocks, at most {} were asked for", items.len(), hashes.len())));
+        return Err(Trouble::Malformed(format!(
+            "{} blocks, at most {} were asked for",
+            items.len(),
+            hashes.len()
+        )));
     }
     let verify = |(index, item): (usize, &alloy_primitives::Bytes)| {
-        let asked = BlockId { number: first + index as u64, hash: hashes[index] };
+        let asked = BlockId {
+            number: first + index as u64,
+            hash: hashes[index],
+        };
         let payload = wire::decode_block(item).map_err(|error| match error {
-            wire::WireError::TransactionsRoot { .. } => Trouble::False(format!("asked for block {asked}: {error}")),
+            wire::WireError::TransactionsRoot { .. } => {
+                Trouble::False(format!("asked for block {asked}: {error}"))
+            }
             error => malformed(error),
         })?;
         match payload.hash == asked.hash {
             true => Ok(payload),
-            false => Err(Trouble::False(format!("asked for block {asked}, it sent {}", payload.id()))),
+            false => Err(Trouble::False(format!(
+                "asked for block {asked}, it sent {}",
+                payload.id()
+            ))),
         }
     };
     items.iter().enumerate().map(verify).collect()

@@ -21,7 +21,10 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use starling_proto::{
     payload::BlockId,
-    wire::{self, Answer, Ask, ChunkBuilder, LENGTH, MAX_BODIES, MAX_CHUNK, MAX_HEADERS, MAX_REQUEST, Refusal},
+    wire::{
+        self, Answer, Ask, ChunkBuilder, LENGTH, MAX_BODIES, MAX_CHUNK, MAX_HEADERS, MAX_REQUEST,
+        Refusal,
+    },
 };
 use std::{
     io,
@@ -83,8 +86,15 @@ struct Peer {
 /// What a request has left to send.
 #[derive(Clone, Copy)]
 enum Rest {
-    Headers { from: BlockId, count: u64 },
-    Bodies { next: u64, last: BlockId, bytes: usize },
+    Headers {
+        from: BlockId,
+        count: u64,
+    },
+    Bodies {
+        next: u64,
+        last: BlockId,
+        bytes: usize,
+    },
 }
 
 /// A framed chunk, and what is left after it; `None` where there is nothing more to send.
@@ -133,19 +143,29 @@ impl Server {
     /// Accepts streams until the swarm is gone. The loop only hands off; dropping it drops every serving task.
     pub async fn run(self: Arc<Self>, mut incoming: mpsc::Receiver<Incoming>) {
         let mut tasks = JoinSet::new();
-        while let Some(Incoming { peer: id, stream, .. }) = incoming.recv().await {
+        while let Some(Incoming {
+            peer: id, stream, ..
+        }) = incoming.recv().await
+        {
             while tasks.try_join_next().is_some() {}
             let asker = self.asker(id);
             let Ok(place) = asker.peer.streams.clone().try_acquire_owned() else {
-                metrics::counter!("starling_p2p_range_serve_total", "result" => "overload").increment(1);
+                metrics::counter!("starling_p2p_range_serve_total", "result" => "overload")
+                    .increment(1);
                 self.report(id, Offence::ExcessStreams);
                 continue;
             };
             // That others took all places is not this peer's fault.
-            let near = asker.site.map(|site| self.address(site).try_acquire_owned()).transpose();
-            let all = self.streams[usize::from(asker.protected)].clone().try_acquire_owned();
+            let near = asker
+                .site
+                .map(|site| self.address(site).try_acquire_owned())
+                .transpose();
+            let all = self.streams[usize::from(asker.protected)]
+                .clone()
+                .try_acquire_owned();
             let (Ok(near), Ok(all)) = (near, all) else {
-                metrics::counter!("starling_p2p_range_serve_total", "result" => "overload").increment(1);
+                metrics::counter!("starling_p2p_range_serve_total", "result" => "overload")
+                    .increment(1);
                 continue;
             };
             let server = self.clone();
@@ -170,20 +190,40 @@ impl Server {
         let (address, protected) = {
             let peers = self.seen.peers.borrow();
             let info = peers.iter().find(|info: &&PeerInfo| info.id == id);
-            (info.and_then(|info| ip_of(&info.address)), info.is_some_and(|info| info.protected))
+            (
+                info.and_then(|info| ip_of(&info.address)),
+                info.is_some_and(|info| info.protected),
+            )
         };
         let fresh = || {
-            let bucket = Mutex::new(Bucket::new(Rate { rate: self.rate, burst: self.rate }, Instant::now()));
+            let bucket = Mutex::new(Bucket::new(
+                Rate {
+                    rate: self.rate,
+                    burst: self.rate,
+                },
+                Instant::now(),
+            ));
             let places = |count| Arc::new(Semaphore::new(count));
-            Arc::new(Peer { streams: places(STREAMS_PER_PEER), large: places(LARGE_PER_PEER), bucket })
+            Arc::new(Peer {
+                streams: places(STREAMS_PER_PEER),
+                large: places(LARGE_PER_PEER),
+                bucket,
+            })
         };
         let peer = self.peers.lock().get_or_insert(id, fresh).clone();
         let site = site(address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
-        Asker { peer, protected, site: (!protected).then_some(site) }
+        Asker {
+            peer,
+            protected,
+            site: (!protected).then_some(site),
+        }
     }
 
     fn address(&self, site: IpAddr) -> Arc<Semaphore> {
-        self.addresses.lock().get_or_insert(site, || Arc::new(Semaphore::new(STREAMS_PER_ADDRESS))).clone()
+        self.addresses
+            .lock()
+            .get_or_insert(site, || Arc::new(Semaphore::new(STREAMS_PER_ADDRESS)))
+            .clone()
     }
 
     async fn serve(self: &Arc<Self>, asker: &Asker, mut stream: Stream) -> io::Result<()> {
@@ -191,14 +231,18 @@ impl Server {
         let rest = match wire::decode_request(&request) {
             Ok(Ask::Status(_)) => {
                 let server = self.clone();
-                let status = tokio::task::spawn_blocking(move || server.status()).await.map_err(io::Error::other)?;
+                let status = tokio::task::spawn_blocking(move || server.status())
+                    .await
+                    .map_err(io::Error::other)?;
                 return write_last(&mut stream, &answer(Answer::Status(status))).await;
             }
             Ok(Ask::Headers(ask)) => headers(&ask, self.genesis.number),
             Ok(Ask::Bodies(ask)) => bodies(&ask),
             Err(_) => None,
         };
-        let Some(mut rest) = rest else { return refuse(&mut stream, Refusal::Invalid).await };
+        let Some(mut rest) = rest else {
+            return refuse(&mut stream, Refusal::Invalid).await;
+        };
         let mut made = self.make(asker, rest).await?;
         if made.0.is_none() {
             return refuse(&mut stream, Refusal::NotFound).await;
@@ -220,22 +264,37 @@ impl Server {
 
     fn status(&self) -> wire::Status {
         let heads = *self.heads.borrow();
-        let safe = Some(heads.safe).filter(|safe| *safe != self.genesis && *safe != BlockId::default());
-        let finalized = self.blocks.finalized().filter(|finalized| *finalized != self.genesis);
-        let head = if heads.head == BlockId::default() { self.genesis } else { heads.head };
+        let safe =
+            Some(heads.safe).filter(|safe| *safe != self.genesis && *safe != BlockId::default());
+        let finalized = self
+            .blocks
+            .finalized()
+            .filter(|finalized| *finalized != self.genesis);
+        let head = if heads.head == BlockId::default() {
+            self.genesis
+        } else {
+            heads.head
+        };
         wire::Status {
             chain_id: self.chain_id,
             genesis_hash: self.genesis.hash.to_vec(),
             head: Some(head.into()),
             // Genesis is not sent: whoever asks has it.
-            oldest: self.blocks.oldest().max(self.genesis.number.saturating_add(1)),
+            oldest: self
+                .blocks
+                .oldest()
+                .max(self.genesis.number.saturating_add(1)),
             safe: safe.map(Into::into),
             finalized: finalized.map(Into::into),
         }
     }
 
     /// The next chunk, and its place if it is large. Waits for the peer's budget.
-    async fn make(self: &Arc<Self>, asker: &Asker, rest: Rest) -> io::Result<(Packed, Option<Large>)> {
+    async fn make(
+        self: &Arc<Self>,
+        asker: &Asker,
+        rest: Rest,
+    ) -> io::Result<(Packed, Option<Large>)> {
         if rest.is_empty() {
             return Ok((None, None));
         }
@@ -248,7 +307,11 @@ impl Server {
             }
         };
         let size = packed.as_ref().map_or(0, |(bytes, _)| bytes.len());
-        let wait = asker.peer.bucket.lock().take_many((size >> 10) as u32, Instant::now());
+        let wait = asker
+            .peer
+            .bucket
+            .lock()
+            .take_many((size >> 10) as u32, Instant::now());
         // The timer's step is a millisecond, as long as many a chunk takes.
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -256,8 +319,17 @@ impl Server {
         Ok((packed, place))
     }
 
-    async fn read(self: &Arc<Self>, rest: Rest, large: bool) -> io::Result<Result<Packed, NeedsPlace>> {
-        let reading = self.reading.clone().acquire_owned().await.map_err(io::Error::other)?;
+    async fn read(
+        self: &Arc<Self>,
+        rest: Rest,
+        large: bool,
+    ) -> io::Result<Result<Packed, NeedsPlace>> {
+        let reading = self
+            .reading
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(io::Error::other)?;
         let server = self.clone();
         let packed = tokio::task::spawn_blocking(move || {
             let _reading = reading;
@@ -269,15 +341,27 @@ impl Server {
     /// The narrower place first: who does not read holds none of the others' places while it waits for its own.
     async fn large(&self, asker: &Asker) -> Result<Large, AcquireError> {
         let own = asker.peer.large.clone().acquire_owned().await?;
-        Ok([own, self.large[usize::from(asker.protected)].clone().acquire_owned().await?])
+        Ok([
+            own,
+            self.large[usize::from(asker.protected)]
+                .clone()
+                .acquire_owned()
+                .await?,
+        ])
     }
 
     /// Makes a large chunk only if `large`.
     fn pack(&self, rest: Rest, large: bool) -> Result<Packed, NeedsPlace> {
         let mut chunk = ChunkBuilder::with_capacity(CHUNK + CHUNK / 4);
         let (rest, kind): (Option<Rest>, fn(wire::Chunk) -> Answer) = match rest {
-            Rest::Headers { from, count } => (Some(self.pack_headers(from, count, &mut chunk)), Answer::Headers),
-            Rest::Bodies { next, last, bytes } => (self.pack_bodies(next, last, bytes, large, &mut chunk)?, Answer::Bodies),
+            Rest::Headers { from, count } => (
+                Some(self.pack_headers(from, count, &mut chunk)),
+                Answer::Headers,
+            ),
+            Rest::Bodies { next, last, bytes } => (
+                self.pack_bodies(next, last, bytes, large, &mut chunk)?,
+                Answer::Bodies,
+            ),
         };
         if chunk.is_empty() {
             return Ok(None);
@@ -294,7 +378,13 @@ impl Server {
             left > 0 && next.is_some() && chunk.len() < CHUNK
         });
         match next {
-            Some(hash) => Rest::Headers { from: BlockId { number: from.number.saturating_sub(count - left), hash }, count: left },
+            Some(hash) => Rest::Headers {
+                from: BlockId {
+                    number: from.number.saturating_sub(count - left),
+                    hash,
+                },
+                count: left,
+            },
             None => Rest::Headers { from, count: 0 },
         }
     }
@@ -335,26 +425,42 @@ impl Rest {
     fn is_empty(&self) -> bool {
         match self {
             Rest::Headers { count, .. } => *count == 0,
-            Rest::Bodies { next, last, bytes, .. } => *next > last.number || *bytes == 0,
+            Rest::Bodies {
+                next, last, bytes, ..
+            } => *next > last.number || *bytes == 0,
         }
     }
 }
 
 fn headers(ask: &wire::HeadersRequest, genesis: u64) -> Option<Rest> {
-    let from = BlockId { number: ask.number, hash: wire::hash(&ask.hash).ok()? };
+    let from = BlockId {
+        number: ask.number,
+        hash: wire::hash(&ask.hash).ok()?,
+    };
     let count = u64::from(ask.count).min(ask.number.saturating_sub(genesis));
-    (1..=MAX_HEADERS).contains(&ask.count).then_some(Rest::Headers { from, count })
+    (1..=MAX_HEADERS)
+        .contains(&ask.count)
+        .then_some(Rest::Headers { from, count })
 }
 
 fn bodies(ask: &wire::BodiesRequest) -> Option<Rest> {
-    let last = BlockId { number: ask.last, hash: wire::hash(&ask.last_hash).ok()? };
+    let last = BlockId {
+        number: ask.last,
+        hash: wire::hash(&ask.last_hash).ok()?,
+    };
     let count = ask.last.checked_sub(ask.first)?.checked_add(1)?;
     let bytes = (ask.max_bytes as usize).clamp(1, MAX_CHUNK);
-    (count <= MAX_BODIES).then_some(Rest::Bodies { next: ask.first, last, bytes })
+    (count <= MAX_BODIES).then_some(Rest::Bodies {
+        next: ask.first,
+        last,
+        bytes,
+    })
 }
 
 fn answer(answer: Answer) -> Vec<u8> {
-    wire::frame(&wire::Response { answer: Some(answer) })
+    wire::frame(&wire::Response {
+        answer: Some(answer),
+    })
 }
 
 async fn read_request(stream: &mut Stream) -> io::Result<Vec<u8>> {
@@ -362,7 +468,10 @@ async fn read_request(stream: &mut Stream) -> io::Result<Vec<u8>> {
     stream.read_exact(&mut length).await?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_REQUEST {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a request of {length} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a request of {length} bytes"),
+        ));
     }
     let mut request = vec![0; length];
     stream.read_exact(&mut request).await?;
@@ -370,7 +479,11 @@ async fn read_request(stream: &mut Stream) -> io::Result<Vec<u8>> {
 }
 
 async fn refuse(stream: &mut Stream, refusal: Refusal) -> io::Result<()> {
-    let result = if refusal == Refusal::NotFound { "not_found" } else { "invalid" };
+    let result = if refusal == Refusal::NotFound {
+        "not_found"
+    } else {
+        "invalid"
+    };
     metrics::counter!("starling_p2p_range_serve_total", "result" => result).increment(1);
     write_last(stream, &answer(Answer::Refusal(refusal as u32))).await
 }
@@ -381,12 +494,29 @@ async fn write_last(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Gives the place of a large chunk back.
-async fn write_chunk(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8], place: Option<Large>) -> io::Result<()> {
-    write(stream, bytes, if place.is_some() { LARGE_STALL } else { WRITE_TIMEOUT }).await
+async fn write_chunk(
+    stream: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    place: Option<Large>,
+) -> io::Result<()> {
+    write(
+        stream,
+        bytes,
+        if place.is_some() {
+            LARGE_STALL
+        } else {
+            WRITE_TIMEOUT
+        },
+    )
+    .await
 }
 
 /// A peer that does not read a part of it within `limit`, or not all of it in time, is one that does not read.
-async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8], limit: Duration) -> io::Result<()> {
+async fn write(
+    stream: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    limit: Duration,
+) -> io::Result<()> {
     timeout(WRITE_TIMEOUT, async {
         for part in bytes.chunks(SMALL_CHUNK) {
             timeout(limit, stream.write_all(part)).await??;

@@ -20,7 +20,11 @@ pub enum Ask {
     /// The headers of this block and of those below it.
     Headers { from: BlockId, count: u32 },
     /// The blocks of these hashes, the lowest first.
-    Bodies { first: u64, hashes: Arc<[B256]>, max_bytes: u32 },
+    Bodies {
+        first: u64,
+        hashes: Arc<[B256]>,
+        max_bytes: u32,
+    },
 }
 
 /// Hash links downward from a trusted block.
@@ -36,9 +40,16 @@ impl Links {
     /// Those below `bottom`, which they lead to from `from`; `None` if they do not.
     pub fn below(&self, from: BlockId, bottom: BlockId) -> Option<Links> {
         let above = usize::try_from(from.number.checked_sub(bottom.number)?).ok()?;
-        let meets = if above == 0 { from.hash } else { *self.parents.get(above - 1)? };
+        let meets = if above == 0 {
+            from.hash
+        } else {
+            *self.parents.get(above - 1)?
+        };
         let known = self.known.map(|known| known.saturating_sub(above));
-        (meets == bottom.hash).then(|| Links { parents: self.parents[above..].to_vec(), known })
+        (meets == bottom.hash).then(|| Links {
+            parents: self.parents[above..].to_vec(),
+            known,
+        })
     }
 }
 

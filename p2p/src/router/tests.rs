@@ -19,14 +19,27 @@ const CHAIN: u64 = 901;
 const LONG: Duration = Duration::from_secs(60);
 
 fn topic() -> IdentTopic {
-    IdentTopic::new(wire::topic(CHAIN, starling_proto::payload::PayloadVersion::V4))
+    IdentTopic::new(wire::topic(
+        CHAIN,
+        starling_proto::payload::PayloadVersion::V4,
+    ))
 }
 
 fn router() -> Router {
-    let (propagation, snappy, filter) = (SharedPropagation::default(), Snappy::default(), Topics::new(CHAIN).filter());
+    let (propagation, snappy, filter) = (
+        SharedPropagation::default(),
+        Snappy::default(),
+        Topics::new(CHAIN).filter(),
+    );
     let config = gossip_config(Mesh::default(), &propagation).unwrap();
     let anonymous = MessageAuthenticity::Anonymous;
-    let mut gossip = Gossip::new_with_subscription_filter_and_transform(anonymous, config, filter, snappy.clone()).unwrap();
+    let mut gossip = Gossip::new_with_subscription_filter_and_transform(
+        anonymous,
+        config,
+        filter,
+        snappy.clone(),
+    )
+    .unwrap();
     gossip.subscribe(&topic()).unwrap();
     Router::new(gossip, snappy, propagation, SharedRules::default())
 }
@@ -38,31 +51,55 @@ fn swarm() -> Swarm<Router> {
         yamux::Config::default,
     );
     let idle = |config: libp2p::swarm::Config| config.with_idle_connection_timeout(LONG);
-    tcp.unwrap().with_behaviour(|_| router()).unwrap().with_swarm_config(idle).build()
+    tcp.unwrap()
+        .with_behaviour(|_| router())
+        .unwrap()
+        .with_swarm_config(idle)
+        .build()
 }
 
 fn publish(swarm: &mut Swarm<Router>, bytes: Vec<u8>) {
-    let tagged = Decompressed { flag: Flag::Decompressed, bytes }.into_tagged();
+    let tagged = Decompressed {
+        flag: Flag::Decompressed,
+        bytes,
+    }
+    .into_tagged();
     let topic = topic().hash();
-    swarm.behaviour_mut().publish(topic.clone(), topics::seal(topic.as_str(), tagged, 1)).unwrap();
+    swarm
+        .behaviour_mut()
+        .publish(topic.clone(), topics::seal(topic.as_str(), tagged, 1))
+        .unwrap();
 }
 
 fn is_subscribed(event: &SwarmEvent<Event>) -> bool {
-    matches!(event, SwarmEvent::Behaviour(Event::Gossip { event: gossipsub::Event::Subscribed { .. }, .. }))
+    matches!(
+        event,
+        SwarmEvent::Behaviour(Event::Gossip {
+            event: gossipsub::Event::Subscribed { .. },
+            ..
+        })
+    )
 }
 
 /// The bytes of a message, and its place.
 fn told(event: SwarmEvent<Event>) -> Option<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
     match event {
-        SwarmEvent::Behaviour(Event::Gossip { event: gossipsub::Event::Message { message, .. }, place }) => {
-            Some((Decompressed::untag(topics::Parts::of(&message.data).tagged).1.to_vec(), place))
-        }
+        SwarmEvent::Behaviour(Event::Gossip {
+            event: gossipsub::Event::Message { message, .. },
+            place,
+        }) => Some((
+            Decompressed::untag(topics::Parts::of(&message.data).tagged)
+                .1
+                .to_vec(),
+            place,
+        )),
         _ => None,
     }
 }
 
 async fn listen(node: &mut Swarm<Router>) -> Multiaddr {
-    node.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+    node.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap())
+        .unwrap();
     loop {
         if let SwarmEvent::NewListenAddr { address, .. } = node.select_next_some().await {
             return address;
@@ -77,7 +114,12 @@ async fn what_is_huge_waits_for_a_place_and_what_is_smaller_or_of_a_static_peer_
     let address = listen(&mut node).await;
     huge.dial(address.clone()).unwrap();
     small.dial(address.clone()).unwrap();
-    let mut places = node.behaviour().places[0].huge.clone().acquire_many_owned(PLACES as u32).await.ok();
+    let mut places = node.behaviour().places[0]
+        .huge
+        .clone()
+        .acquire_many_owned(PLACES as u32)
+        .await
+        .ok();
     assert!(places.is_some());
     let (large, of_friend) = (vec![7; HEAVY + 1], vec![8; HEAVY + 1]);
     // Every third is heavy.
@@ -113,9 +155,18 @@ async fn what_is_huge_waits_for_a_place_and_what_is_smaller_or_of_a_static_peer_
             }
         }
     };
-    tokio::time::timeout(LONG, exchange).await.expect("everything comes");
-    let expected: Vec<Vec<u8>> = (1..=30).map(small_one).chain([of_friend, large, vec![0]]).collect();
-    assert!(came == expected, "{:?}", came.iter().map(Vec::len).collect::<Vec<_>>());
+    tokio::time::timeout(LONG, exchange)
+        .await
+        .expect("everything comes");
+    let expected: Vec<Vec<u8>> = (1..=30)
+        .map(small_one)
+        .chain([of_friend, large, vec![0]])
+        .collect();
+    assert!(
+        came == expected,
+        "{:?}",
+        came.iter().map(Vec::len).collect::<Vec<_>>()
+    );
 }
 
 /// A peer that waits for its turn with a heavy message goes on sending, and hears what the node has to say.
@@ -124,7 +175,12 @@ async fn who_waits_for_a_place_is_spoken_to_meanwhile() {
     let (mut node, mut heavy) = (swarm(), swarm());
     let address = listen(&mut node).await;
     heavy.dial(address).unwrap();
-    let _places = node.behaviour().places[0].heavy.clone().acquire_many_owned(PLACES as u32).await.unwrap();
+    let _places = node.behaviour().places[0]
+        .heavy
+        .clone()
+        .acquire_many_owned(PLACES as u32)
+        .await
+        .unwrap();
     let exchange = async {
         loop {
             tokio::select! {
@@ -149,7 +205,9 @@ async fn who_waits_for_a_place_is_spoken_to_meanwhile() {
             }
         }
     };
-    tokio::time::timeout(LONG, exchange).await.expect("it hears everything");
+    tokio::time::timeout(LONG, exchange)
+        .await
+        .expect("it hears everything");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +249,9 @@ async fn a_place_is_taken_until_the_message_has_been_checked_and_a_copy_takes_no
             }
         }
     };
-    tokio::time::timeout(LONG, exchange).await.expect("everything comes");
+    tokio::time::timeout(LONG, exchange)
+        .await
+        .expect("everything comes");
 }
 
 #[tokio::test]
@@ -199,13 +259,25 @@ async fn what_was_read_is_told_though_its_sender_is_gone() {
     let mut router = router();
     let (peer, address) = (PeerId::random(), "/ip4/127.0.0.1/tcp/1".parse().unwrap());
     let connection = ConnectionId::new_unchecked(1);
-    let mut handler = router.handle_established_inbound_connection(connection, peer, &address, &address).unwrap();
-    let kind = handler.listen_protocol().upgrade().as_ref().left().unwrap().protocol_info()[0].kind;
+    let mut handler = router
+        .handle_established_inbound_connection(connection, peer, &address, &address)
+        .unwrap();
+    let kind = handler
+        .listen_protocol()
+        .upgrade()
+        .as_ref()
+        .left()
+        .unwrap()
+        .protocol_info()[0]
+        .kind;
     let part = move || Part::of(Heard::PeerKind(kind));
     handler.unpacking = Some(async move { Some(Told::new(part(), None)) }.boxed());
     handler.parts = [part(), part()].into();
     let mut told = 0;
-    while std::future::poll_fn(|cx| handler.poll_close(cx)).await.is_some() {
+    while std::future::poll_fn(|cx| handler.poll_close(cx))
+        .await
+        .is_some()
+    {
         told += 1;
     }
     assert_eq!(told, 3);

@@ -36,19 +36,30 @@ fn is_silence(failure: &ping::Failure) -> bool {
     match failure {
         ping::Failure::Timeout => true,
         ping::Failure::Unsupported => false,
-        ping::Failure::Other { error } => {
-            error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
-        }
+        ping::Failure::Other { error } => error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut),
     }
 }
 
 impl Service {
     pub(super) fn on_connection(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+            SwarmEvent::ConnectionEstablished {
+                peer_id,
+                connection_id,
+                endpoint,
+                ..
+            } => {
                 self.on_connected(peer_id, connection_id, &endpoint);
             }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+            SwarmEvent::ConnectionClosed {
+                peer_id,
+                connection_id,
+                num_established,
+                cause,
+                ..
+            } => {
                 let guard = match &cause {
                     Some(ConnectionError::IO(error)) => GuardError::of(error),
                     _ => None,
@@ -64,11 +75,19 @@ impl Service {
                 }
                 let reason = offence.map_or("closed", |offence| offence.label());
                 match num_established {
-                    0 => self.on_gone(peer_id, reason, cause.map(|cause| cause.to_string()).unwrap_or_default()),
+                    0 => self.on_gone(
+                        peer_id,
+                        reason,
+                        cause.map(|cause| cause.to_string()).unwrap_or_default(),
+                    ),
                     _ => self.on_link_closed(peer_id, connection_id),
                 }
             }
-            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), connection_id, error } => {
+            SwarmEvent::OutgoingConnectionError {
+                peer_id: Some(peer),
+                connection_id,
+                error,
+            } => {
                 self.on_dial_failed(peer, connection_id, &error);
             }
             SwarmEvent::NewListenAddr { address, .. } => {
@@ -78,13 +97,21 @@ impl Service {
             }
             SwarmEvent::ExpiredListenAddr { address, .. } => {
                 let address = address.with(Protocol::P2p(*self.swarm.local_peer_id()));
-                self.listen_out.send_modify(|all| all.retain(|other| *other != address));
+                self.listen_out
+                    .send_modify(|all| all.retain(|other| *other != address));
             }
             SwarmEvent::ListenerClosed { reason, .. } => {
-                tracing::error!(error = reason.err().map(tracing::field::display), "p2p listener closed");
+                tracing::error!(
+                    error = reason.err().map(tracing::field::display),
+                    "p2p listener closed"
+                );
             }
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "p2p listener"),
-            SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+            SwarmEvent::IncomingConnectionError {
+                send_back_addr,
+                error,
+                ..
+            } => {
                 tracing::debug!(address = %send_back_addr, %error, "incoming connection failed");
             }
             _ => {}
@@ -92,13 +119,16 @@ impl Service {
     }
 
     pub(super) fn on_ping(&mut self, event: ping::Event) {
-        let Some(peer) = self.peers.get_mut(&event.peer) else { return };
+        let Some(peer) = self.peers.get_mut(&event.peer) else {
+            return;
+        };
         match event.result {
             Ok(latency) => peer.latency = latency,
             Err(failure) if is_silence(&failure) => {
                 // Another connection of the peer may live.
                 if peer.links.len() == 1 {
-                    peer.leaving.get_or_insert(("no_answer", "two pings without an answer".into()));
+                    peer.leaving
+                        .get_or_insert(("no_answer", "two pings without an answer".into()));
                 }
                 self.swarm.close_connection(event.connection);
             }
@@ -113,7 +143,10 @@ impl Service {
     }
 
     pub(super) fn dial(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
-        self.dial_as(peer, dial_options(peer, addresses, PeerCondition::DisconnectedAndNotDialing));
+        self.dial_as(
+            peer,
+            dial_options(peer, addresses, PeerCondition::DisconnectedAndNotDialing),
+        );
     }
 
     pub(super) fn dial_as(&mut self, peer: PeerId, options: DialOpts) {
@@ -145,10 +178,17 @@ impl Service {
 
     /// Who waits for it waits for what becomes of the connection.
     fn on_dial_over(&mut self, dial: ConnectionId) {
-        self.awaited.iter_mut().filter(|awaited| awaited.dial == Some(dial)).for_each(|awaited| awaited.dial = None);
+        self.awaited
+            .iter_mut()
+            .filter(|awaited| awaited.dial == Some(dial))
+            .for_each(|awaited| awaited.dial = None);
     }
 
-    fn answer_awaited(&mut self, which: impl FnMut(&mut Awaited) -> bool, outcome: &Result<(), String>) {
+    fn answer_awaited(
+        &mut self,
+        which: impl FnMut(&mut Awaited) -> bool,
+        outcome: &Result<(), String>,
+    ) {
         for awaited in self.awaited.extract_if(.., which) {
             let _ = awaited.done.send(outcome.clone());
         }
@@ -159,7 +199,11 @@ impl Service {
         self.closing = later;
         let due: Vec<(Instant, PeerId, ConnectionId)> = due;
         for (_, peer, connection) in due {
-            if self.peers.get(&peer).is_some_and(|peer| peer.links.len() > 1) {
+            if self
+                .peers
+                .get(&peer)
+                .is_some_and(|peer| peer.links.len() > 1)
+            {
                 self.swarm.close_connection(connection);
             }
         }
@@ -168,13 +212,22 @@ impl Service {
     pub(super) fn tell_peers(&self) {
         let info = |(id, peer): (&PeerId, &Connected)| PeerInfo {
             id: *id,
-            address: peer.links.first().map(|link| link.address.clone()).unwrap_or_else(Multiaddr::empty),
-            agent: peer.identity.as_ref().map(|info| info.agent_version.clone()).unwrap_or_default(),
+            address: peer
+                .links
+                .first()
+                .map(|link| link.address.clone())
+                .unwrap_or_else(Multiaddr::empty),
+            agent: peer
+                .identity
+                .as_ref()
+                .map(|info| info.agent_version.clone())
+                .unwrap_or_default(),
             outbound: peer.links.first().is_some_and(|link| link.outbound),
             protected: self.reputation.is_protected(id),
             connections: peer.links.len(),
         };
-        self.peers_out.send_replace(self.peers.iter().map(info).collect());
+        self.peers_out
+            .send_replace(self.peers.iter().map(info).collect());
         meters::peers(self.peers.len());
     }
 
@@ -193,7 +246,12 @@ impl Service {
             latency: Duration::ZERO,
             leaving: None,
         });
-        entry.links.push(Link { id: connection, address: address.clone(), outbound, since: now });
+        entry.links.push(Link {
+            id: connection,
+            address: address.clone(),
+            outbound,
+            since: now,
+        });
         if entry.links.len() == 1 {
             tracing::info!(%peer, %address, outbound, "peer connected");
             self.reputation.on_connected(peer, ip, outbound, unix_now());
@@ -208,7 +266,11 @@ impl Service {
         } else {
             let surplus = surplus(self.swarm.local_peer_id(), &peer, &entry.links);
             self.closing.retain(|(_, other, _)| *other != peer);
-            self.closing.extend(surplus.into_iter().map(|id| (now + SURPLUS_GRACE, peer, id)));
+            self.closing.extend(
+                surplus
+                    .into_iter()
+                    .map(|id| (now + SURPLUS_GRACE, peer, id)),
+            );
         }
         self.tell_peers();
     }
@@ -224,15 +286,21 @@ impl Service {
 
     fn on_gone(&mut self, peer: PeerId, reason: &'static str, cause: String) {
         let now = Instant::now();
-        let Some(gone) = self.peers.remove(&peer) else { return };
+        let Some(gone) = self.peers.remove(&peer) else {
+            return;
+        };
         meters::gossip(GossipEvent::RemovePeer);
         let (reason, evidence) = gone.leaving.unwrap_or((reason, cause));
-        self.reputation.on_disconnected(&peer, reason, &evidence, unix_now());
+        self.reputation
+            .on_disconnected(&peer, reason, &evidence, unix_now());
         if let Some(info) = gone.identity {
             self.known.put(peer, info);
         }
         let outcome = Err(format!("disconnected: {reason}"));
-        self.answer_awaited(|awaited| awaited.peer == peer && awaited.dial.is_none(), &outcome);
+        self.answer_awaited(
+            |awaited| awaited.peer == peer && awaited.dial.is_none(),
+            &outcome,
+        );
         self.statics.on_disconnected(&peer, now);
         self.farewell(&peer);
         self.candidates.on_disconnected(&peer, now);
@@ -241,22 +309,37 @@ impl Service {
     }
 
     fn on_dial_failed(&mut self, peer: PeerId, dial: ConnectionId, error: &DialError) {
-        self.answer_awaited(|awaited| awaited.dial == Some(dial), &Err(error.to_string()));
+        self.answer_awaited(
+            |awaited| awaited.dial == Some(dial),
+            &Err(error.to_string()),
+        );
         self.candidates.on_dial_failed(&peer, Instant::now());
-        let first = self.statics.on_dial_failed(&peer, is_unanswered(error), Instant::now());
+        let first = self
+            .statics
+            .on_dial_failed(&peer, is_unanswered(error), Instant::now());
         match error {
             DialError::WrongPeerId { obtained, address } if first => {
                 tracing::warn!(expected = %peer, %obtained, %address, "another peer answers at a static peer's address");
             }
-            error if first => tracing::warn!(%peer, %error, "static peer not reachable, trying again until it is"),
+            error if first => {
+                tracing::warn!(%peer, %error, "static peer not reachable, trying again until it is")
+            }
             error => tracing::debug!(%peer, %error, "dial failed"),
         }
     }
 }
 
-pub(super) fn dial_options(peer: PeerId, addresses: Vec<Multiaddr>, condition: PeerCondition) -> DialOpts {
+pub(super) fn dial_options(
+    peer: PeerId,
+    addresses: Vec<Multiaddr>,
+    condition: PeerCondition,
+) -> DialOpts {
     // A port of its own: from the listening port a second connection to the same peer could not be told from a closed one.
-    DialOpts::peer_id(peer).condition(condition).addresses(addresses).allocate_new_port().build()
+    DialOpts::peer_id(peer)
+        .condition(condition)
+        .addresses(addresses)
+        .allocate_new_port()
+        .build()
 }
 
 /// Whether nobody answered at one of the addresses: no process there, no machine, or no way to it.
@@ -267,17 +350,23 @@ pub(crate) fn is_unanswered(error: &DialError) -> bool {
         io::ErrorKind::HostUnreachable,
         io::ErrorKind::NetworkUnreachable,
     ];
-    let DialError::Transport(errors) = error else { return false };
+    let DialError::Transport(errors) = error else {
+        return false;
+    };
     errors.iter().any(|(_, error)| match error {
-        TransportError::Other(error) => io_errors(error).any(|error| UNANSWERED.contains(&error.kind())),
+        TransportError::Other(error) => {
+            io_errors(error).any(|error| UNANSWERED.contains(&error.kind()))
+        }
         TransportError::MultiaddrNotSupported(_) => false,
     })
 }
 
 /// The errors of input and output in a chain of causes.
 fn io_errors(error: &io::Error) -> impl Iterator<Item = &io::Error> {
-    std::iter::successors(Some(error as &(dyn Error + 'static)), |error| next_cause(*error))
-        .filter_map(|error| error.downcast_ref())
+    std::iter::successors(Some(error as &(dyn Error + 'static)), |error| {
+        next_cause(*error)
+    })
+    .filter_map(|error| error.downcast_ref())
 }
 
 fn next_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
@@ -294,8 +383,13 @@ mod tests {
 
     #[test]
     fn a_ping_stream_that_is_never_agreed_on_is_silence_and_a_refused_one_is_not() {
-        let other = |kind: io::ErrorKind| ping::Failure::Other { error: Box::new(io::Error::from(kind)) };
+        let other = |kind: io::ErrorKind| ping::Failure::Other {
+            error: Box::new(io::Error::from(kind)),
+        };
         assert!(is_silence(&ping::Failure::Timeout) && is_silence(&other(io::ErrorKind::TimedOut)));
-        assert!(!is_silence(&ping::Failure::Unsupported) && !is_silence(&other(io::ErrorKind::ConnectionReset)));
+        assert!(
+            !is_silence(&ping::Failure::Unsupported)
+                && !is_silence(&other(io::ErrorKind::ConnectionReset))
+        );
     }
 }

@@ -67,22 +67,51 @@ fn next_step(kept: &Unheard, mesh: &[PeerId], now: u64, max_age: u64) -> NextSte
 
 /// Whether an attempt to publish reached no peer and is worth repeating.
 fn reached_nobody(error: &PublishError) -> bool {
-    matches!(error, PublishError::NoPeersSubscribedToTopic | PublishError::AllQueuesFull(_))
+    matches!(
+        error,
+        PublishError::NoPeersSubscribedToTopic | PublishError::AllQueuesFull(_)
+    )
 }
 
 impl Service {
     /// `place`: of a message that is not light.
-    pub(super) fn on_gossip(&mut self, event: gossipsub::Event, place: Option<OwnedSemaphorePermit>) {
+    pub(super) fn on_gossip(
+        &mut self,
+        event: gossipsub::Event,
+        place: Option<OwnedSemaphorePermit>,
+    ) {
         match event {
-            gossipsub::Event::Message { propagation_source: peer, message_id, message } => {
-                let Some(version) = self.topics.version(&message.topic) else { return };
+            gossipsub::Event::Message {
+                propagation_source: peer,
+                message_id,
+                message,
+            } => {
+                let Some(version) = self.topics.version(&message.topic) else {
+                    return;
+                };
                 let protected = self.reputation.is_protected(&peer);
-                let unchecked = Unchecked { peer, protected, message: message_id, version, sealed: message.data, place };
-                if let Some(GivenUp { peer, message, excess }) = self.checker.submit(unchecked) {
+                let unchecked = Unchecked {
+                    peer,
+                    protected,
+                    message: message_id,
+                    version,
+                    sealed: message.data,
+                    place,
+                };
+                if let Some(GivenUp {
+                    peer,
+                    message,
+                    excess,
+                }) = self.checker.submit(unchecked)
+                {
                     self.report(&message, &peer, MessageAcceptance::Ignore, "overload");
                     // That strangers together send too much is not this one's fault.
                     if excess == Excess::OfPeer {
-                        self.on_offence(peer, Offence::Flood, "messages faster than they are checked");
+                        self.on_offence(
+                            peer,
+                            Offence::Flood,
+                            "messages faster than they are checked",
+                        );
                     }
                 }
             }
@@ -90,7 +119,10 @@ impl Service {
                 tracing::debug!(peer = %peer_id, %topic, "peer subscribed");
                 self.resend(&topic);
             }
-            gossipsub::Event::SlowPeer { peer_id, failed_messages } => {
+            gossipsub::Event::SlowPeer {
+                peer_id,
+                failed_messages,
+            } => {
                 tracing::debug!(peer = %peer_id, ?failed_messages, "peer reads too slowly, messages dropped");
                 if let Some(kept) = &mut self.unheard {
                     kept.full.insert(peer_id);
@@ -109,14 +141,22 @@ impl Service {
             (Origin::Peer { peer, message, .. }, Outcome::Accepted(accepted)) => {
                 self.report(&message, &peer, MessageAcceptance::Accept, "accept");
                 let payload = &accepted.arrival.payload;
-                self.propagation.on_accepted(message, peer, payload, checked.elapsed);
+                self.propagation
+                    .on_accepted(message, peer, payload, checked.elapsed);
                 tracing::debug!(%peer, number = payload.number(), hash = %payload.hash, "block accepted from gossip");
-                if let Some(witness) = self.witness.as_ref().filter(|witness| witness.signer == accepted.signer) {
+                if let Some(witness) = self
+                    .witness
+                    .as_ref()
+                    .filter(|witness| witness.signer == accepted.signer)
+                {
                     let _ = witness.blocks.try_send(payload.clone());
                 }
-                self.sync.on_gossip(accepted.arrival, accepted.signer, Instant::now());
+                self.sync
+                    .on_gossip(accepted.arrival, accepted.signer, Instant::now());
             }
-            (Origin::Peer { peer, message, .. }, Outcome::Refused(reason)) if reason.is_ignore() => {
+            (Origin::Peer { peer, message, .. }, Outcome::Refused(reason))
+                if reason.is_ignore() =>
+            {
                 self.report(&message, &peer, MessageAcceptance::Ignore, reason.label());
                 if let Reason::Seen(_) = &reason {
                     self.note_replay(peer, &reason);
@@ -131,11 +171,14 @@ impl Service {
                         self.note_replay(peer, reason);
                     }
                     Reason::RetiredSigner(_) => {}
-                    Reason::WrongSigner(signer) if self.doubt.hold(peer, *signer, checked.bloat) => {}
+                    Reason::WrongSigner(signer)
+                        if self.doubt.hold(peer, *signer, checked.bloat) => {}
                     reason => {
                         self.on_offence(peer, Offence::Gossip(reason.label()), &reason.to_string());
                         // What the block signer signed may be as it likes: peers pass it on for that.
-                        if matches!(reason, Reason::Signature(_) | Reason::WrongSigner(_)) && checked.bloat > 0 {
+                        if matches!(reason, Reason::Signature(_) | Reason::WrongSigner(_))
+                            && checked.bloat > 0
+                        {
                             self.swarm.behaviour_mut().gossip.condemn(message);
                             self.charge_bomb(peer, checked.bloat);
                         }
@@ -149,7 +192,9 @@ impl Service {
             }
             (Origin::Own, Outcome::Accepted(accepted)) => self.publish(checked.version, accepted),
             (Origin::Own, Outcome::Refused(reason)) => self.own_refused(&reason),
-            (Origin::Own, Outcome::Panicked) => tracing::error!("the check of our own block panicked, not sent"),
+            (Origin::Own, Outcome::Panicked) => {
+                tracing::error!("the check of our own block panicked, not sent")
+            }
         }
     }
 
@@ -161,7 +206,13 @@ impl Service {
     /// What comes too late, or again, costs nothing: our clock, or our peers' memory, may be the cause. The ledger names it.
     fn note_replay(&mut self, peer: PeerId, reason: &Reason) {
         let score = self.reputation.total(&peer);
-        let entry = Entry::of_peer(peer, Change::Score(0.0), reason.label(), reason.to_string(), score);
+        let entry = Entry::of_peer(
+            peer,
+            Change::Score(0.0),
+            reason.label(),
+            reason.to_string(),
+            score,
+        );
         self.reputation.note(entry, unix_now());
     }
 
@@ -182,13 +233,22 @@ impl Service {
         }
     }
 
-    fn report(&mut self, message: &MessageId, peer: &PeerId, acceptance: MessageAcceptance, reason: &'static str) {
+    fn report(
+        &mut self,
+        message: &MessageId,
+        peer: &PeerId,
+        acceptance: MessageAcceptance,
+        reason: &'static str,
+    ) {
         metrics::counter!("starling_p2p_gossip_total", "verdict" => reason).increment(1);
         meters::gossip(match acceptance {
             MessageAcceptance::Accept => GossipEvent::Deliver,
             MessageAcceptance::Ignore | MessageAcceptance::Reject => GossipEvent::Reject,
         });
-        self.swarm.behaviour_mut().gossip.report_message_validation_result(message, peer, acceptance);
+        self.swarm
+            .behaviour_mut()
+            .gossip
+            .report_message_validation_result(message, peer, acceptance);
     }
 
     /// Late or early blocks may mean that our clock is wrong, so they are nobody's offence.
@@ -200,7 +260,9 @@ impl Service {
 
     fn may_warn_of_clock(&mut self) -> bool {
         let now = Instant::now();
-        let may = self.clock_warning.is_none_or(|last| now.saturating_duration_since(last) >= CLOCK_WARNING);
+        let may = self
+            .clock_warning
+            .is_none_or(|last| now.saturating_duration_since(last) >= CLOCK_WARNING);
         if may {
             self.clock_warning = Some(now);
         }
@@ -223,7 +285,9 @@ impl Service {
     fn publish(&mut self, version: PayloadVersion, accepted: Accepted) {
         let payload = &accepted.arrival.payload;
         self.sync.on_own(payload.hash, Instant::now());
-        let Some(sealed) = accepted.sealed else { return };
+        let Some(sealed) = accepted.sealed else {
+            return;
+        };
         self.send(Unheard {
             version,
             number: payload.number(),
@@ -236,9 +300,16 @@ impl Service {
     }
 
     fn send(&mut self, mut message: Unheard) {
-        let Some(topic) = self.topics.name(message.version) else { return };
+        let Some(topic) = self.topics.name(message.version) else {
+            return;
+        };
         let number = message.number;
-        match self.swarm.behaviour_mut().gossip.publish(topic, message.sealed.clone()) {
+        match self
+            .swarm
+            .behaviour_mut()
+            .gossip
+            .publish(topic, message.sealed.clone())
+        {
             Ok(_) => {
                 meters::gossip(GossipEvent::Publish);
                 tracing::debug!(number, "block published");
@@ -250,7 +321,9 @@ impl Service {
                 self.keep(message);
             }
             Err(PublishError::Duplicate) if message.cached => self.forward_cached(message),
-            Err(PublishError::Duplicate) => tracing::debug!(number, "block was already on the network"),
+            Err(PublishError::Duplicate) => {
+                tracing::debug!(number, "block was already on the network")
+            }
             Err(error) => tracing::warn!(number, %error, "block not published"),
         }
     }
@@ -258,7 +331,11 @@ impl Service {
     /// Keeps a block that reached no peer, unless a newer block is kept: checks run side by side, so an older block may be published after
     /// a newer one.
     fn keep(&mut self, message: Unheard) {
-        if self.unheard.as_ref().is_none_or(|unheard| unheard.number <= message.number) {
+        if self
+            .unheard
+            .as_ref()
+            .is_none_or(|unheard| unheard.number <= message.number)
+        {
             self.unheard = Some(message);
         }
     }
@@ -270,8 +347,13 @@ impl Service {
         let id = MessageId::new(&Parts::of(&message.sealed).id);
         let local = *self.swarm.local_peer_id();
         let router = &mut self.swarm.behaviour_mut().gossip;
-        let cached = router.report_message_validation_result(&id, &local, MessageAcceptance::Accept);
-        tracing::debug!(number = message.number, cached, "block sent again from gossipsub's cache");
+        let cached =
+            router.report_message_validation_result(&id, &local, MessageAcceptance::Accept);
+        tracing::debug!(
+            number = message.number,
+            cached,
+            "block sent again from gossipsub's cache"
+        );
         // gossipsub forgets a message's bytes after a few seconds, and refuses it as a duplicate for longer than peers would accept it.
         if cached {
             (message.resent, message.full) = (true, HashSet::new());
@@ -282,9 +364,19 @@ impl Service {
     /// Sends the kept block again if it found all queues full: no new subscription need come when all peers are subscribed. `now` is
     /// Unix time.
     pub(super) fn retry_unheard(&mut self, now: u64) {
-        let Some(kept) = self.unheard.take() else { return };
-        let Some(topic) = self.topics.name(kept.version) else { return };
-        let mesh: Vec<PeerId> = self.swarm.behaviour().gossip.mesh_peers(&topic).copied().collect();
+        let Some(kept) = self.unheard.take() else {
+            return;
+        };
+        let Some(topic) = self.topics.name(kept.version) else {
+            return;
+        };
+        let mesh: Vec<PeerId> = self
+            .swarm
+            .behaviour()
+            .gossip
+            .mesh_peers(&topic)
+            .copied()
+            .collect();
         match next_step(&kept, &mesh, now, self.threshold.as_secs()) {
             NextStep::Wait => self.unheard = Some(kept),
             NextStep::Retry => self.forward_cached(kept),
@@ -294,7 +386,12 @@ impl Service {
 
     /// A peer subscribed: it gets the block that nobody heard, while it is young enough to be accepted.
     fn resend(&mut self, topic: &TopicHash) {
-        let Some(message) = self.unheard.take_if(|unheard| self.topics.version(topic) == Some(unheard.version)) else { return };
+        let Some(message) = self
+            .unheard
+            .take_if(|unheard| self.topics.version(topic) == Some(unheard.version))
+        else {
+            return;
+        };
         if unix_now().saturating_sub(message.timestamp) <= self.threshold.as_secs() {
             self.send(message);
         }
@@ -334,10 +431,17 @@ mod tests {
         kept.resent = true;
         kept.full = HashSet::from([first, second]);
         assert_eq!(step(&kept, 2), NextStep::Retry, "the queues are still full");
-        assert_eq!(next_step(&kept, &[], timestamp + 2, max_age), NextStep::Retry, "the mesh is empty");
+        assert_eq!(
+            next_step(&kept, &[], timestamp + 2, max_age),
+            NextStep::Retry,
+            "the mesh is empty"
+        );
         kept.full.remove(&second);
         assert_eq!(step(&kept, 3), NextStep::Drop, "one peer had room");
         kept.resent = false;
-        assert_eq!([60, 61].map(|age| step(&kept, age)), [NextStep::Retry, NextStep::Drop]);
+        assert_eq!(
+            [60, 61].map(|age| step(&kept, age)),
+            [NextStep::Retry, NextStep::Drop]
+        );
     }
 }

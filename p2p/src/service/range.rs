@@ -60,8 +60,17 @@ struct Watch {
 impl Watch {
     /// Blocks per second, if it is time to log progress, and whether to warn that a gap is stalled. `arrived` counts the blocks that peers
     /// have delivered on request, in ranges or one by one.
-    fn look(&mut self, report: &SyncReport, arrived: u64, stands: bool, now: Instant) -> (Option<f64>, bool) {
-        let warns = stands && self.warned.is_none_or(|last| now.saturating_duration_since(last) >= STALL_WARNING);
+    fn look(
+        &mut self,
+        report: &SyncReport,
+        arrived: u64,
+        stands: bool,
+        now: Instant,
+    ) -> (Option<f64>, bool) {
+        let warns = stands
+            && self
+                .warned
+                .is_none_or(|last| now.saturating_duration_since(last) >= STALL_WARNING);
         if warns || !stands {
             self.warned = stands.then_some(now);
         }
@@ -105,9 +114,15 @@ impl Ranging {
 impl Service {
     /// The peer has said what it speaks.
     pub(super) fn greet(&mut self, peer: PeerId) {
-        let Some(protocol) = &self.ranging.protocol else { return };
+        let Some(protocol) = &self.ranging.protocol else {
+            return;
+        };
         let speaks = |info: &identify::Info| info.protocols.contains(protocol);
-        let speaks = self.peers.get(&peer).and_then(|peer| peer.identity.as_ref()).is_some_and(speaks);
+        let speaks = self
+            .peers
+            .get(&peer)
+            .and_then(|peer| peer.identity.as_ref())
+            .is_some_and(speaks);
         if speaks && self.fetching && (!self.only_static || self.statics.contains(&peer)) {
             self.ranging.due.entry(peer).or_insert_with(Instant::now);
             self.ask_statuses(Instant::now());
@@ -119,12 +134,16 @@ impl Service {
     }
 
     pub(super) fn ask_statuses(&mut self, now: Instant) {
-        let Some(client) = &self.ranging.client else { return };
+        let Some(client) = &self.ranging.client else {
+            return;
+        };
         for (peer, due) in &mut self.ranging.due {
             if *due <= now && self.ranging.statuses.len() < STATUSES {
                 *due = now + REFRESH;
                 let (client, peer) = (client.clone(), *peer);
-                self.ranging.statuses.spawn(async move { (peer, client.status(peer).await) });
+                self.ranging
+                    .statuses
+                    .spawn(async move { (peer, client.status(peer).await) });
             }
         }
     }
@@ -138,12 +157,17 @@ impl Service {
             Ok(status) => {
                 let highest = self.ranging.genesis.number_at(unix_now() + CLOCK);
                 if status.head.number > highest {
-                    let evidence = format!("its head is {}, and none above {highest} can be there yet", status.head);
+                    let evidence = format!(
+                        "its head is {}, and none above {highest} can be there yet",
+                        status.head
+                    );
                     return self.on_offence(peer, Offence::FalseHead, &evidence);
                 }
                 self.sync.on_status(peer, status, now);
             }
-            Err(Trouble::Malformed(evidence)) => self.on_offence(peer, Offence::MalformedResponse, &evidence),
+            Err(Trouble::Malformed(evidence)) => {
+                self.on_offence(peer, Offence::MalformedResponse, &evidence)
+            }
             Err(trouble) => tracing::debug!(%peer, ?trouble, "peer does not say what it has"),
         }
     }
@@ -152,8 +176,15 @@ impl Service {
         match order {
             Order::Ask { id, peer, ask } => {
                 while self.ranging.tasks.try_join_next().is_some() {}
-                let Some(client) = self.ranging.client.clone() else { return };
-                let task = self.ranging.tasks.spawn(client.ask(id, peer, ask, self.ranging.news_in.clone()));
+                let Some(client) = self.ranging.client.clone() else {
+                    return;
+                };
+                let task = self.ranging.tasks.spawn(client.ask(
+                    id,
+                    peer,
+                    ask,
+                    self.ranging.news_in.clone(),
+                ));
                 self.ranging.asked.insert(id, (peer, task));
             }
             Order::Cancel { id } => {
@@ -161,7 +192,11 @@ impl Service {
                     task.abort();
                 }
             }
-            Order::Charge { peer, offence, evidence } => self.on_offence(peer, offence, &evidence),
+            Order::Charge {
+                peer,
+                offence,
+                evidence,
+            } => self.on_offence(peer, offence, &evidence),
         }
     }
 
@@ -174,7 +209,9 @@ impl Service {
                 self.sync.on_blocks(id, blocks, now);
             }
             News::End(outcome) => {
-                let Some((peer, _)) = self.ranging.asked.remove(&id) else { return };
+                let Some((peer, _)) = self.ranging.asked.remove(&id) else {
+                    return;
+                };
                 let result = match &outcome {
                     Ok(()) => "ok",
                     Err(Trouble::NotFound) => "not_found",
@@ -199,16 +236,35 @@ impl Service {
 
     pub(super) fn report_sync(&self) -> SyncReport {
         let stalled = self.sync.stall(Instant::now()).map(|(_, why)| why);
-        SyncReport { stalled, ..self.sync.report() }
+        SyncReport {
+            stalled,
+            ..self.sync.report()
+        }
     }
 
     /// Once a second.
     pub(super) fn show_progress(&mut self, now: Instant) {
         let (report, stall) = (self.sync.report(), self.sync.stall(now));
-        let (rate, warns) = self.ranging.watch.look(&report, self.sync.arrived(), stall.is_some(), now);
+        let (rate, warns) =
+            self.ranging
+                .watch
+                .look(&report, self.sync.arrived(), stall.is_some(), now);
         if let Some(blocks_per_second) = rate {
-            let SyncReport { target, missing, linked, peers, .. } = report;
-            tracing::info!(target_block = target, missing, linked, peers, blocks_per_second, "blocks are fetched from peers");
+            let SyncReport {
+                target,
+                missing,
+                linked,
+                peers,
+                ..
+            } = report;
+            tracing::info!(
+                target_block = target,
+                missing,
+                linked,
+                peers,
+                blocks_per_second,
+                "blocks are fetched from peers"
+            );
         }
         if let Some((missing, why)) = stall.filter(|_| warns) {
             tracing::warn!(number = missing.number, hash = %missing.hash, why, "blocks are missing and nobody brings them");
@@ -224,8 +280,14 @@ mod tests {
     fn a_gap_that_stands_still_is_told_of_without_peers_too() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let mut look = |missing, peers, stands, seconds| {
-            let report = SyncReport { missing, peers, ..Default::default() };
-            watch.look(&report, 0, stands, start + Duration::from_secs(seconds)).1
+            let report = SyncReport {
+                missing,
+                peers,
+                ..Default::default()
+            };
+            watch
+                .look(&report, 0, stands, start + Duration::from_secs(seconds))
+                .1
         };
         assert!(look(100, 0, true, 0), "nobody is connected");
         assert!(!look(100, 0, true, 30), "it was said");
@@ -239,12 +301,31 @@ mod tests {
     fn blocks_that_arrive_by_number_are_counted_while_the_gap_grows_downward() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let mut look = |missing, arrived, seconds| {
-            let report = SyncReport { missing, peers: 2, ..Default::default() };
-            watch.look(&report, arrived, false, start + Duration::from_secs(seconds)).0
+            let report = SyncReport {
+                missing,
+                peers: 2,
+                ..Default::default()
+            };
+            watch
+                .look(
+                    &report,
+                    arrived,
+                    false,
+                    start + Duration::from_secs(seconds),
+                )
+                .0
         };
         assert_eq!(look(1, 0, 0), None);
-        assert_eq!(look(401, 400, 10), Some(40.0), "the way down: more is known to be missing than before");
-        assert_eq!(look(401, 405, 20), Some(0.5), "the tip moves as fast as blocks arrive");
+        assert_eq!(
+            look(401, 400, 10),
+            Some(40.0),
+            "the way down: more is known to be missing than before"
+        );
+        assert_eq!(
+            look(401, 405, 20),
+            Some(0.5),
+            "the tip moves as fast as blocks arrive"
+        );
         assert_eq!(look(401, 405, 30), Some(0.0));
         assert_eq!(look(0, 806, 40), None, "nothing is missing");
     }

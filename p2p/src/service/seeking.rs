@@ -17,15 +17,22 @@ impl Service {
 
     /// Dials some of those found, while there are fewer peers than the lower tide.
     pub(super) fn dial_candidates(&mut self, now: Instant) {
-        let staying = self.peers.values().filter(|peer| peer.leaving.is_none()).count();
+        let staying = self
+            .peers
+            .values()
+            .filter(|peer| peer.leaving.is_none())
+            .count();
         let wanted = self.tides.lo.saturating_sub(staying);
         let rules = self.rules.clone();
         let refused = |peer: &PeerId, addresses: &[Multiaddr]| {
             let rules = rules.lock();
             let refusal = match rules.peer(peer) {
                 Ok(()) => {
-                    let all = addresses.iter().map(|address| rules.multiaddr(address).err());
-                    all.reduce(|one, other| if one.is_none() { one } else { other }).flatten()
+                    let all = addresses
+                        .iter()
+                        .map(|address| rules.multiaddr(address).err());
+                    all.reduce(|one, other| if one.is_none() { one } else { other })
+                        .flatten()
                 }
                 Err(refusal) => Some(refusal),
             };

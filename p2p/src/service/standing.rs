@@ -35,7 +35,8 @@ impl Service {
         } else {
             self.offence_warning.1 += 1;
         }
-        self.reputation.on_offence(peer, offence, evidence, unix_now());
+        self.reputation
+            .on_offence(peer, offence, evidence, unix_now());
     }
 
     /// Does what the reputation asks for.
@@ -43,11 +44,19 @@ impl Service {
         while let Some(action) = self.reputation.poll() {
             match action {
                 Action::Score { peer, score } => {
-                    self.swarm.behaviour_mut().gossip.set_application_score(&peer, score);
+                    self.swarm
+                        .behaviour_mut()
+                        .gossip
+                        .set_application_score(&peer, score);
                 }
                 Action::Ban(peer) => {
                     self.rules.lock().banned_peers.insert(peer);
-                    let why = self.reputation.bans().get(&peer).map(|ban| ban.reason.clone()).unwrap_or_default();
+                    let why = self
+                        .reputation
+                        .bans()
+                        .get(&peer)
+                        .map(|ban| ban.reason.clone())
+                        .unwrap_or_default();
                     self.close(peer, "banned", why);
                 }
                 Action::Unban(peer) => {
@@ -80,7 +89,8 @@ impl Service {
         self.reputation.on_time(unix);
         for (peer, copies) in self.propagation.take_replayers() {
             let evidence = format!("{copies} copies of what it had sent before");
-            (0..copies.min(REPLAYS)).for_each(|_| self.on_offence(peer, Offence::Replay, &evidence));
+            (0..copies.min(REPLAYS))
+                .for_each(|_| self.on_offence(peer, Offence::Replay, &evidence));
         }
         let mut sharing: HashMap<IpAddr, usize> = HashMap::new();
         for ip in self.peers.values().filter_map(super::Connected::ip) {
@@ -88,11 +98,15 @@ impl Service {
         }
         for (id, peer) in &self.peers {
             if let Some(score) = self.swarm.behaviour().gossip.peer_score(id) {
-                let sharing = peer.ip().and_then(|ip| sharing.get(&ip).copied()).unwrap_or(1);
+                let sharing = peer
+                    .ip()
+                    .and_then(|ip| sharing.get(&ip).copied())
+                    .unwrap_or(1);
                 self.reputation.on_router_score(*id, score, sharing, unix);
             }
         }
-        let missed = now.saturating_duration_since(self.ticks.slot).as_secs() / self.slot.as_secs().max(1);
+        let missed =
+            now.saturating_duration_since(self.ticks.slot).as_secs() / self.slot.as_secs().max(1);
         if now >= self.ticks.slot {
             (0..=missed.min(MAX_SLOTS.into())).for_each(|_| self.reputation.on_slot(unix));
             self.ticks.slot = now + self.slot;
@@ -116,23 +130,35 @@ impl Service {
             let rows = [
                 ("total", scores.gossip.total),
                 ("blocksTimeInMesh", scores.gossip.blocks.time_in_mesh),
-                ("blocksFirstMessage", scores.gossip.blocks.first_message_deliveries),
-                ("blocksMessageDeliveries", scores.gossip.blocks.mesh_message_deliveries),
-                ("blocksInvalidMessageDeliveries", scores.gossip.blocks.invalid_message_deliveries),
+                (
+                    "blocksFirstMessage",
+                    scores.gossip.blocks.first_message_deliveries,
+                ),
+                (
+                    "blocksMessageDeliveries",
+                    scores.gossip.blocks.mesh_message_deliveries,
+                ),
+                (
+                    "blocksInvalidMessageDeliveries",
+                    scores.gossip.blocks.invalid_message_deliveries,
+                ),
                 ("ipColocation", scores.gossip.ip_colocation_factor),
                 ("behavioralPenalty", scores.gossip.behavioral_penalty),
                 ("reqRespValidResponses", scores.req_resp.valid_responses),
                 ("reqRespErrorResponses", scores.req_resp.error_responses),
                 ("reqRespRejectedPayloads", scores.req_resp.rejected_payloads),
             ];
-            rows.into_iter().for_each(|(kind, value)| meters::score(kind, value));
+            rows.into_iter()
+                .for_each(|(kind, value)| meters::score(kind, value));
         }
     }
 
     /// What the mesh and the gap look like.
     fn record_shape(&self) {
         for version in PayloadVersion::ALL {
-            let mesh = self.topics.name(version).map_or(0, |topic| self.swarm.behaviour().gossip.mesh_peers(&topic).count());
+            let mesh = self.topics.name(version).map_or(0, |topic| {
+                self.swarm.behaviour().gossip.mesh_peers(&topic).count()
+            });
             let label = ["V1", "V2", "V3", "V4"][version as usize];
             metrics::gauge!("starling_p2p_mesh_peers", "topic" => label).set(mesh as f64);
         }
@@ -149,10 +175,19 @@ impl Service {
             score: self.reputation.total(id),
         };
         // Those on their way out do not count.
-        let staying: Vec<Tidal> = self.peers.iter().filter(|(_, peer)| peer.leaving.is_none()).map(tidal).collect();
+        let staying: Vec<Tidal> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.leaving.is_none())
+            .map(tidal)
+            .collect();
         let count = staying.len();
         for peer in self.tides.ebb(staying, now) {
-            self.close(peer, "too_many_peers", format!("{count} peers, at most {} are kept", self.tides.hi));
+            self.close(
+                peer,
+                "too_many_peers",
+                format!("{count} peers, at most {} are kept", self.tides.hi),
+            );
         }
     }
 

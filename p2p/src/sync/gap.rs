@@ -64,7 +64,15 @@ impl Gap {
 
     pub fn top(&self) -> BlockId {
         let number = (self.low + self.hashes.len() as u64).saturating_sub(1);
-        BlockId { hash: self.hashes.back().copied().or(self.ground).unwrap_or_default(), number }
+        BlockId {
+            hash: self
+                .hashes
+                .back()
+                .copied()
+                .or(self.ground)
+                .unwrap_or_default(),
+            number,
+        }
     }
 
     /// Whether the skeleton has a block that came over the Engine API.
@@ -88,7 +96,15 @@ impl Gap {
 
     /// The lowest block of the skeleton.
     pub fn bottom(&self) -> BlockId {
-        BlockId { hash: self.hashes.front().copied().or(self.ground).unwrap_or_default(), number: self.low }
+        BlockId {
+            hash: self
+                .hashes
+                .front()
+                .copied()
+                .or(self.ground)
+                .unwrap_or_default(),
+            number: self.low,
+        }
     }
 
     /// Bytes of the bodies at hand.
@@ -102,7 +118,10 @@ impl Gap {
 
     /// The first body at hand from this number on.
     pub fn next_body(&self, number: u64) -> Option<u64> {
-        self.bodies.range(number..).next().map(|(number, _)| *number)
+        self.bodies
+            .range(number..)
+            .next()
+            .map(|(number, _)| *number)
     }
 
     /// Continues the skeleton downward by verified links, to the first that is known if one is.
@@ -125,17 +144,26 @@ impl Gap {
     pub fn join(&mut self, former: &mut Gap, now: Instant) -> Option<u64> {
         let at = self.low.max(former.low);
         // Hash links: where they agree they agree in everything below.
-        let meet = (at..).take_while(|n| self.expected(*n).is_some_and(|hash| former.expected(*n) == Some(hash))).last()?;
+        let meet = (at..)
+            .take_while(|n| {
+                self.expected(*n)
+                    .is_some_and(|hash| former.expected(*n) == Some(hash))
+            })
+            .last()?;
         while self.low <= meet {
             self.pop_low();
         }
-        let lower = usize::try_from(meet + 1 - former.low).unwrap_or(usize::MAX).min(former.hashes.len());
+        let lower = usize::try_from(meet + 1 - former.low)
+            .unwrap_or(usize::MAX)
+            .min(former.hashes.len());
         let mut hashes: VecDeque<B256> = former.hashes.drain(..lower).collect();
         hashes.append(&mut self.hashes);
         self.hashes = hashes;
         (self.low, self.ground, self.progress) = (former.low, former.ground, now);
         let kept = std::mem::take(&mut former.bodies);
-        kept.into_iter().filter(|(number, _)| *number <= meet).for_each(|(_, body)| self.insert(body));
+        kept.into_iter()
+            .filter(|(number, _)| *number <= meet)
+            .for_each(|(_, body)| self.insert(body));
         Some(meet)
     }
 
@@ -172,13 +200,35 @@ impl Gap {
     }
 
     /// Takes a fetched body. Inside the skeleton it must match; below it is kept until its turn.
-    pub fn fill(&mut self, number: u64, arrival: Arrival, limits: &Limits, now: Instant) -> Result<(), Fault> {
-        let body = Body { arrival, provenance: Provenance::Linked { tip: self.top().number } };
-        let ahead = if self.ground.is_some() { 0 } else { MAX_FLIGHTS as u64 };
-        if self.bodies.contains_key(&number) || number.saturating_add(ahead) < self.low || number > self.top().number {
+    pub fn fill(
+        &mut self,
+        number: u64,
+        arrival: Arrival,
+        limits: &Limits,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let body = Body {
+            arrival,
+            provenance: Provenance::Linked {
+                tip: self.top().number,
+            },
+        };
+        let ahead = if self.ground.is_some() {
+            0
+        } else {
+            MAX_FLIGHTS as u64
+        };
+        if self.bodies.contains_key(&number)
+            || number.saturating_add(ahead) < self.low
+            || number > self.top().number
+        {
             return Ok(());
         }
-        if body.number() != number || self.expected(number).is_some_and(|hash| hash != body.hash()) {
+        if body.number() != number
+            || self
+                .expected(number)
+                .is_some_and(|hash| hash != body.hash())
+        {
             return Err(Fault::WrongBlock);
         }
         if self.expected(number).is_some() {
@@ -201,9 +251,17 @@ impl Gap {
     }
 
     /// Walks down while bodies are there, then hands over upward while there is credit.
-    pub fn advance(&mut self, ledger: &mut Ledger, limits: &Limits, actions: &mut VecDeque<Action>, now: Instant) -> Step {
+    pub fn advance(
+        &mut self,
+        ledger: &mut Ledger,
+        limits: &Limits,
+        actions: &mut VecDeque<Action>,
+        now: Instant,
+    ) -> Step {
         loop {
-            let Some(&expected) = self.hashes.front() else { return Step::Closed };
+            let Some(&expected) = self.hashes.front() else {
+                return Step::Closed;
+            };
             match self.ground {
                 Some(ground) => {
                     if let Some(why) = ledger.refusal(&ground) {
@@ -214,7 +272,9 @@ impl Gap {
                         self.ground = Some(expected);
                         continue;
                     }
-                    let Some(body) = self.bodies.get(&self.low) else { return Step::Missing };
+                    let Some(body) = self.bodies.get(&self.low) else {
+                        return Step::Missing;
+                    };
                     if !ledger.has_credit(body.payload()) {
                         // The chain is slow, not the peers.
                         self.progress = now;
@@ -242,7 +302,9 @@ impl Gap {
                     if self.low <= ledger.floor() {
                         return Step::Refused(Refusal::Foreign);
                     }
-                    let Some(body) = self.bodies.get(&self.low) else { return Step::Missing };
+                    let Some(body) = self.bodies.get(&self.low) else {
+                        return Step::Missing;
+                    };
                     if body.hash() != expected {
                         let from = body.arrival.from;
                         self.distrust(from);
@@ -272,14 +334,22 @@ impl Gap {
         if self.ground.is_none() {
             // Bodies above make way, so the whole budget is for those that come ahead of their turn.
             let ahead = ((limits.bodies / self.average()) as u64).clamp(1, window);
-            let lowest = ledger.likely_missing(self.low).max((self.low + 1).saturating_sub(ahead));
+            let lowest = ledger
+                .likely_missing(self.low)
+                .max((self.low + 1).saturating_sub(ahead));
             return (lowest..=self.low).rev().filter(missing).collect();
         }
         // Upward only what will not be evicted before its turn.
-        let room = (limits.bodies.saturating_sub(self.bytes) / self.average()).saturating_sub(asked.len());
+        let room =
+            (limits.bodies.saturating_sub(self.bytes) / self.average()).saturating_sub(asked.len());
         // A little further than the window: bodies from gossip may stand in between.
         let end = (self.low + self.len()).min(self.low + 4 * window);
-        (self.low..end).filter(missing).enumerate().filter(|(i, n)| *i < room || *n == self.low).map(|(_, n)| n).collect()
+        (self.low..end)
+            .filter(missing)
+            .enumerate()
+            .filter(|(i, n)| *i < room || *n == self.low)
+            .map(|(_, n)| n)
+            .collect()
     }
 
     /// How large the bodies to come are, if they are about as large as those at hand.
@@ -304,7 +374,12 @@ impl Gap {
 
     /// Forgets the unverified bodies of a peer: they belong to the same wrong branch.
     fn distrust(&mut self, from: Option<PeerId>) {
-        let theirs: Vec<u64> = self.bodies.range(..=self.low).filter(|(_, b)| b.arrival.from == from).map(|(n, _)| *n).collect();
+        let theirs: Vec<u64> = self
+            .bodies
+            .range(..=self.low)
+            .filter(|(_, b)| b.arrival.from == from)
+            .map(|(n, _)| *n)
+            .collect();
         for number in theirs {
             self.remove(number);
         }

@@ -46,7 +46,10 @@ impl Ledger {
     pub fn new(limits: Limits, genesis: BlockId) -> Self {
         Self {
             genesis,
-            heads: Heads { head: genesis, safe: genesis },
+            heads: Heads {
+                head: genesis,
+                safe: genesis,
+            },
             limits,
             unsettled: HashMap::new(),
             unsettled_bytes: 0,
@@ -57,8 +60,14 @@ impl Ledger {
 
     /// Whether a child of this block may be handed over.
     pub fn knows(&self, hash: &B256) -> bool {
-        let on_chain = [self.genesis.hash, self.heads.head.hash, self.heads.safe.hash].contains(hash);
-        (on_chain || self.unsettled.contains_key(hash) || self.settled.contains(hash)) && !self.refused.contains(hash)
+        let on_chain = [
+            self.genesis.hash,
+            self.heads.head.hash,
+            self.heads.safe.hash,
+        ]
+        .contains(hash);
+        (on_chain || self.unsettled.contains_key(hash) || self.settled.contains(hash))
+            && !self.refused.contains(hash)
     }
 
     /// The chain has this block by another way.
@@ -99,7 +108,12 @@ impl Ledger {
 
     pub fn set_heads(&mut self, heads: Heads) {
         if heads.safe.number < self.heads.safe.number {
-            let foreign: Vec<B256> = self.refused.iter().filter(|(_, why)| **why == Refusal::Foreign).map(|(h, _)| *h).collect();
+            let foreign: Vec<B256> = self
+                .refused
+                .iter()
+                .filter(|(_, why)| **why == Refusal::Foreign)
+                .map(|(h, _)| *h)
+                .collect();
             for hash in foreign {
                 self.refused.pop(&hash);
             }
@@ -115,14 +129,25 @@ impl Ledger {
     }
 
     pub fn hand_over(&mut self, body: Body, actions: &mut VecDeque<Action>) {
-        let Body { arrival, provenance } = body;
+        let Body {
+            arrival,
+            provenance,
+        } = body;
         let (payload, blame) = (arrival.payload, arrival.from);
-        let entry = Unsettled { id: payload.id(), parent: payload.parent_hash(), weight: payload.weight() };
+        let entry = Unsettled {
+            id: payload.id(),
+            parent: payload.parent_hash(),
+            weight: payload.weight(),
+        };
         self.unsettled_bytes += entry.weight;
         if let Some(old) = self.unsettled.insert(payload.hash, entry) {
             self.unsettled_bytes -= old.weight;
         }
-        actions.push_back(Action::HandOver { payload, provenance, blame });
+        actions.push_back(Action::HandOver {
+            payload,
+            provenance,
+            blame,
+        });
     }
 
     pub fn settle(&mut self, hash: B256, settled: &Settled) {
@@ -141,8 +166,11 @@ impl Ledger {
                 self.settled.pop(&hash);
                 self.refuse(hash, Refusal::Invalid);
                 // Children handed over before the verdict, parents first.
-                let mut waiting: Vec<(u64, B256, B256)> =
-                    self.unsettled.values().map(|u| (u.id.number, u.id.hash, u.parent)).collect();
+                let mut waiting: Vec<(u64, B256, B256)> = self
+                    .unsettled
+                    .values()
+                    .map(|u| (u.id.number, u.id.hash, u.parent))
+                    .collect();
                 waiting.sort_unstable();
                 for (_, child, parent) in waiting {
                     if self.refused.contains(&parent) {

@@ -42,7 +42,12 @@ impl Sync {
         for arrival in blocks {
             let (number, hash) = (arrival.payload.number(), arrival.payload.hash);
             let gaps = self.gap.iter_mut().chain(&mut self.former);
-            let Some(gap) = gaps.into_iter().find(|gap| gap.expected(number) == Some(hash)) else { continue };
+            let Some(gap) = gaps
+                .into_iter()
+                .find(|gap| gap.expected(number) == Some(hash))
+            else {
+                continue;
+            };
             // It is the one expected.
             let _ = gap.fill(number, arrival, &self.limits, now);
         }
@@ -64,7 +69,10 @@ impl Sync {
         }
         let missing = gap.bottom();
         let mut reasons = self.range.complain(missing.number, now);
-        let asked = self.flights.values().filter(|(_, number)| *number == missing.number);
+        let asked = self
+            .flights
+            .values()
+            .filter(|(_, number)| *number == missing.number);
         reasons.extend(asked.map(|(peer, _)| format!("{peer} is asked for it by number")));
         if reasons.is_empty() {
             reasons.push(match self.starved {
@@ -73,20 +81,33 @@ impl Sync {
             });
         }
         let seconds = waited.as_secs();
-        Some((missing, format!("block {missing} has not come for {seconds} s: {}", reasons.join("; "))))
+        Some((
+            missing,
+            format!(
+                "block {missing} has not come for {seconds} s: {}",
+                reasons.join("; ")
+            ),
+        ))
     }
 
     /// Whether the gap is one for the range machine.
     pub(super) fn is_long(&self) -> bool {
         let Some(gap) = &self.gap else { return false };
-        let below = if gap.is_grounded() { 0 } else { gap.low().saturating_sub(self.ledger.head()) };
+        let below = if gap.is_grounded() {
+            0
+        } else {
+            gap.low().saturating_sub(self.ledger.head())
+        };
         self.range.is_flying() || (gap.len() + below >= SHORTEST && self.range.can_ask(gap.low()))
     }
 
     pub(super) fn drive(&mut self, now: Instant) {
         let Some(gap) = &self.gap else { return };
         let former = self.former.as_ref().map_or(0, |former| former.top().number);
-        let ground = Ground { floor: self.ledger.floor(), likely: former.max(self.ledger.head()) };
+        let ground = Ground {
+            floor: self.ledger.floor(),
+            likely: former.max(self.ledger.head()),
+        };
         self.range.drive(gap, ground, &self.limits, now);
         self.ranging = true;
     }
@@ -104,10 +125,13 @@ impl Sync {
             }
             return refused;
         }
-        let Some(tip) = self.next_tip() else { return false };
+        let Some(tip) = self.next_tip() else {
+            return false;
+        };
         self.sources.release();
         let mut next = super::Gap::new(tip, now);
-        self.tips.retain(|tip| next.offer(tip.clone(), &self.limits, now).is_some());
+        self.tips
+            .retain(|tip| next.offer(tip.clone(), &self.limits, now).is_some());
         self.former = self.gap.replace(next);
         self.meet_former(now);
         true
@@ -120,9 +144,15 @@ impl Sync {
     }
 
     fn meet_former(&mut self, now: Instant) {
-        let (Some(gap), Some(former)) = (&mut self.gap, &mut self.former) else { return };
+        let (Some(gap), Some(former)) = (&mut self.gap, &mut self.former) else {
+            return;
+        };
         if let Some(meet) = gap.join(former, now) {
-            tracing::debug!(number = meet, target = gap.top().number, "the skeleton goes on from another tip");
+            tracing::debug!(
+                number = meet,
+                target = gap.top().number,
+                "the skeleton goes on from another tip"
+            );
             self.range.cut(meet);
             self.former = None;
         } else if gap.is_grounded() {

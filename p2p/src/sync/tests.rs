@@ -15,7 +15,12 @@ fn branch(parent: BlockId, count: u64, salt: u64, weight: usize) -> Vec<Arc<Payl
     let mut parent = parent;
     let mut blocks = Vec::new();
     for _ in 0..count {
-        let header = Header { parent_hash: parent.hash, number: parent.number + 1, timestamp: salt, ..Default::default() };
+        let header = Header {
+            parent_hash: parent.hash,
+            number: parent.number + 1,
+            timestamp: salt,
+            ..Default::default()
+        };
         let block = Arc::new(Payload::sealed(header, vec![Bytes::from(vec![0; weight])]));
         parent = block.id();
         blocks.push(block);
@@ -24,7 +29,10 @@ fn branch(parent: BlockId, count: u64, salt: u64, weight: usize) -> Vec<Arc<Payl
 }
 
 fn genesis() -> BlockId {
-    BlockId { hash: B256::repeat_byte(0xaa), number: 5 }
+    BlockId {
+        hash: B256::repeat_byte(0xaa),
+        number: 5,
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +81,10 @@ impl World {
             sync: Sync::new(limits, genesis(), 1),
             now: Instant::now(),
             canonical: canonical.iter().map(|b| (b.number(), b.clone())).collect(),
-            other: branch(genesis(), canonical.len() as u64, 999, 10).into_iter().map(|b| (b.number(), b)).collect(),
+            other: branch(genesis(), canonical.len() as u64, 999, 10)
+                .into_iter()
+                .map(|b| (b.number(), b))
+                .collect(),
             peers: BTreeMap::new(),
             executed: HashSet::from([genesis().hash]),
             invalid: HashSet::new(),
@@ -102,10 +113,16 @@ impl World {
     fn disconnect(&mut self, peer: PeerId) {
         self.peers.remove(&peer);
         self.sync.on_peer_gone(peer, self.now);
-        let lost: Vec<_> = self.answers.iter().filter(|(_, a)| a.2 == peer).map(|(at, a)| (*at, a.0)).collect();
+        let lost: Vec<_> = self
+            .answers
+            .iter()
+            .filter(|(_, a)| a.2 == peer)
+            .map(|(at, a)| (*at, a.0))
+            .collect();
         for (at, id) in lost {
             self.answers.remove(&at);
-            self.sync.on_fetched(id, Err(Failure::Unreachable), self.now);
+            self.sync
+                .on_fetched(id, Err(Failure::Unreachable), self.now);
         }
         self.act();
     }
@@ -113,7 +130,12 @@ impl World {
     fn arrival(&self, payload: &Arc<Payload>, from: Option<PeerId>) -> Arrival {
         let known = self.executed.contains(&payload.hash);
         let parent_known = self.executed.contains(&payload.parent_hash());
-        Arrival { payload: payload.clone(), from, known, parent_known }
+        Arrival {
+            payload: payload.clone(),
+            from,
+            known,
+            parent_known,
+        }
     }
 
     fn gossip(&mut self, block: &Arc<Payload>) {
@@ -126,36 +148,74 @@ impl World {
     fn act(&mut self) {
         while let Some(action) = self.sync.poll() {
             match action {
-                Action::HandOver { payload, provenance, .. } => {
+                Action::HandOver {
+                    payload,
+                    provenance,
+                    ..
+                } => {
                     self.provenances.push(provenance);
                     let parent = payload.parent_hash();
-                    assert!(self.executed.contains(&parent) || self.handed.contains(&parent), "parents first");
-                    assert!(!self.judged.contains(&parent), "no child of a block found invalid");
+                    assert!(
+                        self.executed.contains(&parent) || self.handed.contains(&parent),
+                        "parents first"
+                    );
+                    assert!(
+                        !self.judged.contains(&parent),
+                        "no child of a block found invalid"
+                    );
                     self.handed.push(payload.hash);
-                    let free = self.unsettled.last_key_value().map_or(self.now, |((at, _), _)| *at);
-                    self.unsettled.insert((free + self.execution, self.handed.len()), payload);
+                    let free = self
+                        .unsettled
+                        .last_key_value()
+                        .map_or(self.now, |((at, _), _)| *at);
+                    self.unsettled
+                        .insert((free + self.execution, self.handed.len()), payload);
                     let weight: usize = self.unsettled.values().map(|p| p.weight()).sum();
                     let limits = self.sync.limits;
                     assert!(self.unsettled.len() <= limits.unsettled);
-                    assert!(self.unsettled.len() == 1 || weight <= limits.unsettled_bytes, "credit kept");
+                    assert!(
+                        self.unsettled.len() == 1 || weight <= limits.unsettled_bytes,
+                        "credit kept"
+                    );
                 }
                 Action::Fetch { id, peer, number } => {
                     *self.requests.entry(number).or_default() += 1;
                     *self.asked.entry(peer).or_default() += 1;
                     let lag = Duration::from_millis;
                     let (wait, answer) = match self.peers[&peer] {
-                        Kind::Honest(ms) => (lag(ms), self.canonical.get(&number).cloned().ok_or(Failure::NotFound)),
+                        Kind::Honest(ms) => (
+                            lag(ms),
+                            self.canonical
+                                .get(&number)
+                                .cloned()
+                                .ok_or(Failure::NotFound),
+                        ),
                         Kind::OpNode => {
-                            let bucket = self.buckets.entry(peer).or_insert_with(|| Bucket::new(PER_PEER, self.now));
-                            (lag(20) + bucket.take(self.now), self.canonical.get(&number).cloned().ok_or(Failure::NotFound))
+                            let bucket = self
+                                .buckets
+                                .entry(peer)
+                                .or_insert_with(|| Bucket::new(PER_PEER, self.now));
+                            (
+                                lag(20) + bucket.take(self.now),
+                                self.canonical
+                                    .get(&number)
+                                    .cloned()
+                                    .ok_or(Failure::NotFound),
+                            )
                         }
-                        Kind::OtherBranch => (lag(1), self.other.get(&number).cloned().ok_or(Failure::NotFound)),
+                        Kind::OtherBranch => (
+                            lag(1),
+                            self.other.get(&number).cloned().ok_or(Failure::NotFound),
+                        ),
                         Kind::Lacks => (lag(1), Err(Failure::NotFound)),
                         Kind::Silent => (lag(10_000), Err(Failure::Unreachable)),
                         Kind::Garbles => (lag(1), Err(Failure::Malformed)),
                     };
                     // Answers come in any order.
-                    self.answers.insert((self.now + wait + Duration::from_micros(id * 7919 % 50), id), (id, answer, peer));
+                    self.answers.insert(
+                        (self.now + wait + Duration::from_micros(id * 7919 % 50), id),
+                        (id, answer, peer),
+                    );
                     assert!(self.answers.len() <= MAX_FLIGHTS + 8);
                     let from_one = self.answers.values().filter(|a| a.2 == peer).count();
                     assert!(from_one <= WINDOW + 1, "{from_one} at once from one peer");
@@ -166,18 +226,36 @@ impl World {
             }
         }
         let gap = self.sync.gap.as_ref();
-        let largest = self.canonical.values().chain(self.other.values()).map(|b| b.weight()).max().unwrap_or_default();
-        assert!(gap.is_none_or(|gap| gap.bytes() <= self.sync.limits.bodies.max(largest)), "bodies within their budget");
+        let largest = self
+            .canonical
+            .values()
+            .chain(self.other.values())
+            .map(|b| b.weight())
+            .max()
+            .unwrap_or_default();
+        assert!(
+            gap.is_none_or(|gap| gap.bytes() <= self.sync.limits.bodies.max(largest)),
+            "bodies within their budget"
+        );
     }
 
     /// Lets the next thing happen; false when nothing will before `end`.
     fn step(&mut self, end: Instant) -> bool {
         let answer = self.answers.first_key_value().map(|((at, _), _)| *at);
         let settled = self.unsettled.first_key_value().map(|((at, _), _)| *at);
-        let Some(at) = answer.into_iter().chain(settled).chain(self.sync.wakeup()).min().filter(|at| *at <= end) else {
+        let Some(at) = answer
+            .into_iter()
+            .chain(settled)
+            .chain(self.sync.wakeup())
+            .min()
+            .filter(|at| *at <= end)
+        else {
             return false;
         };
-        assert!(at > self.now || answer == Some(at) || settled == Some(at), "a timer in the past is a hot loop");
+        assert!(
+            at > self.now || answer == Some(at) || settled == Some(at),
+            "a timer in the past is a hot loop"
+        );
         self.now = self.now.max(at);
         if answer == Some(at) {
             if let Some((_, (id, answer, peer))) = self.answers.pop_first() {
@@ -196,8 +274,13 @@ impl World {
     }
 
     fn settle(&mut self, payload: &Payload) {
-        let bad = self.invalid.contains(&payload.hash) || self.invalid.contains(&payload.parent_hash());
-        let verdict = if bad { Settled::Invalid("bad state root".into()) } else { Settled::Ok };
+        let bad =
+            self.invalid.contains(&payload.hash) || self.invalid.contains(&payload.parent_hash());
+        let verdict = if bad {
+            Settled::Invalid("bad state root".into())
+        } else {
+            Settled::Ok
+        };
         if bad {
             self.invalid.insert(payload.hash);
             self.judged.insert(payload.hash);
@@ -224,8 +307,14 @@ fn blocks_in_order_pass_straight_through() {
     for block in &chain {
         world.gossip(block);
     }
-    assert_eq!(world.handed, chain.iter().map(|b| b.hash).collect::<Vec<_>>());
-    assert!(world.requests.is_empty(), "a parent handed over and not settled counts as known");
+    assert_eq!(
+        world.handed,
+        chain.iter().map(|b| b.hash).collect::<Vec<_>>()
+    );
+    assert!(
+        world.requests.is_empty(),
+        "a parent handed over and not settled counts as known"
+    );
 }
 
 #[test]
@@ -246,7 +335,11 @@ fn while_a_rollup_node_drives_blocks_are_fetched_for_the_heads_that_it_names_alo
     world.run(Duration::from_secs(5));
     world.gossip(&chain[41]);
     world.run(Duration::from_secs(5));
-    assert!(world.handed.is_empty() && !world.has(&chain[41]), "{}", world.handed.len());
+    assert!(
+        world.handed.is_empty() && !world.has(&chain[41]),
+        "{}",
+        world.handed.len()
+    );
     // The next block is executed all the same.
     world.gossip(&chain[0]);
     world.run(Duration::from_secs(1));
@@ -254,11 +347,17 @@ fn while_a_rollup_node_drives_blocks_are_fetched_for_the_heads_that_it_names_alo
     // Above a named block gossip goes on, and only what is below that leads to it.
     named(&mut world, &chain[20]);
     assert!(world.has(&chain[20]) && !world.has(&chain[21]));
-    assert_eq!(world.provenances[1..20], [Provenance::Ancestor { of: chain[20].id() }; 19]);
+    assert_eq!(
+        world.provenances[1..20],
+        [Provenance::Ancestor { of: chain[20].id() }; 19]
+    );
     assert_eq!(world.provenances[20..], [Provenance::Engine]);
     world.requests.clear();
     named(&mut world, &chain[20]);
-    assert!(world.requests.is_empty() && world.handed.len() == 21, "again: nothing to do");
+    assert!(
+        world.requests.is_empty() && world.handed.len() == 21,
+        "again: nothing to do"
+    );
     world.gossip(&chain[21]);
     world.run(Duration::from_secs(1));
     assert_eq!(world.provenances[21..], [Provenance::Signed(SIGNER)]);
@@ -267,7 +366,12 @@ fn while_a_rollup_node_drives_blocks_are_fetched_for_the_heads_that_it_names_alo
     world.gossip(&chain[60]);
     world.run(Duration::from_secs(10));
     assert!(world.has(&chain[60]));
-    assert_eq!(world.provenances[22..60], [Provenance::Linked { tip: chain[60].number() }; 38]);
+    assert_eq!(
+        world.provenances[22..60],
+        [Provenance::Linked {
+            tip: chain[60].number()
+        }; 38]
+    );
 }
 
 #[test]
@@ -279,7 +383,10 @@ fn a_gap_of_300_blocks_is_filled_from_one_peer_in_order() {
     world.run(Duration::from_secs(10));
     assert!(world.has(&chain[300]));
     assert_eq!(world.requests.len(), 300);
-    assert!(world.requests.values().all(|n| *n == 1), "nothing is fetched twice");
+    assert!(
+        world.requests.values().all(|n| *n == 1),
+        "nothing is fetched twice"
+    );
     assert!(world.blames.is_empty());
 }
 
@@ -295,9 +402,19 @@ fn many_peers_that_are_slow_by_rule_fill_a_gap_together() {
     while !world.has(&chain[400]) && world.step(begun + Duration::from_secs(600)) {}
     let took = world.now - begun;
     // One serves 15 at once and 4 a second: 96 s.
-    assert!(world.has(&chain[400]) && took < Duration::from_secs(20), "{took:?}");
-    assert!(world.asked.len() == 8 && world.asked.values().all(|asked| *asked > 25), "{:?}", world.asked);
-    assert!(world.requests.values().all(|times| *times == 1), "nothing is asked twice");
+    assert!(
+        world.has(&chain[400]) && took < Duration::from_secs(20),
+        "{took:?}"
+    );
+    assert!(
+        world.asked.len() == 8 && world.asked.values().all(|asked| *asked > 25),
+        "{:?}",
+        world.asked
+    );
+    assert!(
+        world.requests.values().all(|times| *times == 1),
+        "nothing is asked twice"
+    );
 }
 
 #[test]
@@ -305,7 +422,12 @@ fn a_short_gap_is_asked_of_who_brought_the_tip_alone() {
     let chain = branch(genesis(), 9, 1, 100);
     let mut world = World::new(Limits::default(), &chain);
     let peers = [(); 4].map(|()| world.connect(Kind::Honest(20)));
-    let tip = Arrival { payload: chain[8].clone(), from: Some(peers[2]), known: false, parent_known: false };
+    let tip = Arrival {
+        payload: chain[8].clone(),
+        from: Some(peers[2]),
+        known: false,
+        parent_known: false,
+    };
     world.sync.on_gossip(tip, SIGNER, world.now);
     world.act();
     world.run(Duration::from_secs(5));
@@ -330,7 +452,13 @@ fn tips_that_come_during_the_walk_extend_the_gap() {
 #[test]
 fn descendants_of_an_invalid_block_are_not_fetched_again() {
     let chain = branch(genesis(), 60, 1, 100);
-    let mut world = World::new(Limits { unsettled: 4, ..Limits::default() }, &chain);
+    let mut world = World::new(
+        Limits {
+            unsettled: 4,
+            ..Limits::default()
+        },
+        &chain,
+    );
     world.invalid.insert(chain[20].hash);
     world.connect(Kind::Honest(1));
     world.gossip(&chain[50]);
@@ -340,7 +468,9 @@ fn descendants_of_an_invalid_block_are_not_fetched_again() {
 
     let before: u64 = world.requests.values().sum();
     let handed = world.handed.len();
-    for block in [&chain[50], &chain[51], &chain[52], &chain[22], &chain[21], &chain[20]] {
+    for block in [
+        &chain[50], &chain[51], &chain[52], &chain[22], &chain[21], &chain[20],
+    ] {
         world.gossip(block);
         world.run(Duration::from_secs(5));
     }
@@ -350,8 +480,16 @@ fn descendants_of_an_invalid_block_are_not_fetched_again() {
     world.gossip(&chain[57]);
     world.run(Duration::from_secs(5));
     let after: u64 = world.requests.values().sum();
-    assert!(after - before <= WINDOW as u64 + 6, "{} fetched again", after - before);
-    assert_eq!(world.handed.len(), handed, "nothing of it is handed over again");
+    assert!(
+        after - before <= WINDOW as u64 + 6,
+        "{} fetched again",
+        after - before
+    );
+    assert_eq!(
+        world.handed.len(),
+        handed,
+        "nothing of it is handed over again"
+    );
 }
 
 #[test]
@@ -375,13 +513,30 @@ fn whoever_brings_a_tip_and_says_nothing_more_holds_up_what_lies_below_for_a_mom
     let silent = world.connect(Kind::Silent);
     world.connect(Kind::Honest(20));
     let begun = world.now;
-    let tip = Arrival { payload: chain[39].clone(), from: Some(silent), known: false, parent_known: false };
+    let tip = Arrival {
+        payload: chain[39].clone(),
+        from: Some(silent),
+        known: false,
+        parent_known: false,
+    };
     world.sync.on_gossip(tip, SIGNER, world.now);
     world.act();
-    let below = world.answers.values().filter(|(.., peer)| *peer == silent).count();
-    assert_eq!((below, world.requests.len()), (SHARE, WINDOW), "it is asked first, for what comes next");
+    let below = world
+        .answers
+        .values()
+        .filter(|(.., peer)| *peer == silent)
+        .count();
+    assert_eq!(
+        (below, world.requests.len()),
+        (SHARE, WINDOW),
+        "it is asked first, for what comes next"
+    );
     while !world.has(&chain[39]) && world.step(begun + Duration::from_secs(60)) {}
-    assert!(world.has(&chain[39]) && world.now - begun < PATIENCE * 2, "after {:?}", world.now - begun);
+    assert!(
+        world.has(&chain[39]) && world.now - begun < PATIENCE * 2,
+        "after {:?}",
+        world.now - begun
+    );
     assert!(world.blames.is_empty(), "slow is no offence");
 }
 
@@ -393,7 +548,10 @@ fn a_source_that_is_slow_and_alone_is_kept() {
     world.gossip(&chain[39]);
     world.run(Duration::from_secs(60));
     assert!(world.has(&chain[39]));
-    assert!(world.requests.values().all(|times| *times == 1), "nothing is asked twice");
+    assert!(
+        world.requests.values().all(|times| *times == 1),
+        "nothing is asked twice"
+    );
 }
 
 #[test]
@@ -414,21 +572,35 @@ fn a_peer_that_goes_and_comes_back_is_used_again() {
 #[test]
 fn bodies_past_the_budget_are_fetched_again_in_their_turn() {
     let chain = branch(genesis(), 80, 1, 100_000);
-    let limits = Limits { bodies: 1_000_000, unsettled_bytes: 300_000, ..Limits::default() };
+    let limits = Limits {
+        bodies: 1_000_000,
+        unsettled_bytes: 300_000,
+        ..Limits::default()
+    };
     let mut world = World::new(limits, &chain);
     world.connect(Kind::Honest(1));
     world.gossip(&chain[79]);
     world.run(Duration::from_secs(60));
     assert!(world.has(&chain[79]));
-    assert!(world.requests.values().all(|n| *n <= 4), "{:?}", world.requests.values().max());
+    assert!(
+        world.requests.values().all(|n| *n <= 4),
+        "{:?}",
+        world.requests.values().max()
+    );
 }
 
 #[test]
 fn large_bodies_of_a_lying_peer_stay_within_the_budget() {
     let chain = branch(genesis(), 60, 1, 100);
-    let limits = Limits { bodies: 500_000, ..Limits::default() };
+    let limits = Limits {
+        bodies: 500_000,
+        ..Limits::default()
+    };
     let mut world = World::new(limits, &chain);
-    world.other = branch(genesis(), 60, 999, 400_000).into_iter().map(|b| (b.number(), b)).collect();
+    world.other = branch(genesis(), 60, 999, 400_000)
+        .into_iter()
+        .map(|b| (b.number(), b))
+        .collect();
     let liar = world.connect(Kind::OtherBranch);
     // `World::act` watches the budget.
     world.gossip(&chain[59]);
@@ -442,7 +614,13 @@ fn large_bodies_of_a_lying_peer_stay_within_the_budget() {
 #[test]
 fn a_skeleton_past_its_bound_is_walked_in_parts() {
     let chain = branch(genesis(), 100, 1, 10);
-    let mut world = World::new(Limits { skeleton: 30, ..Limits::default() }, &chain);
+    let mut world = World::new(
+        Limits {
+            skeleton: 30,
+            ..Limits::default()
+        },
+        &chain,
+    );
     world.connect(Kind::Honest(1));
     world.gossip(&chain[98]);
     world.run(Duration::from_secs(5));
@@ -462,10 +640,22 @@ fn a_small_gap_asks_for_what_is_missing_alone() {
         world.gossip(block);
     }
     world.run(Duration::from_secs(1));
-    world.sync.on_heads(Heads { head: chain[29].id(), safe: genesis() }, world.now);
+    world.sync.on_heads(
+        Heads {
+            head: chain[29].id(),
+            safe: genesis(),
+        },
+        world.now,
+    );
     world.connect(Kind::OpNode);
     let numbers = |blocks: &[Arc<Payload>]| blocks.iter().map(|b| b.number()).collect::<Vec<_>>();
-    let asked = |world: &World| world.requests.iter().flat_map(|(n, times)| vec![*n; *times as usize]).collect::<Vec<_>>();
+    let asked = |world: &World| {
+        world
+            .requests
+            .iter()
+            .flat_map(|(n, times)| vec![*n; *times as usize])
+            .collect::<Vec<_>>()
+    };
     world.gossip(&chain[33]);
     world.run(Duration::from_secs(1));
     assert!(world.has(&chain[33]));
@@ -482,15 +672,25 @@ fn a_small_gap_asks_for_what_is_missing_alone() {
     assert_eq!(both, [first, numbers(&chain[35..36])].concat());
     // A branch that leaves ours below our head is walked down to where it leaves.
     let rival = branch(chain[24].id(), 30, 2, 10);
-    world.canonical.extend(rival.iter().map(|b| (b.number(), b.clone())));
+    world
+        .canonical
+        .extend(rival.iter().map(|b| (b.number(), b.clone())));
     world.execution = Duration::from_millis(2);
     world.gossip(&rival[14]);
     world.run(Duration::from_secs(20));
     assert!(world.has(&rival[14]), "{:?}", world.dropped);
     // One that leaves ours by a few blocks is not looked for far below.
-    world.sync.on_heads(Heads { head: rival[14].id(), safe: genesis() }, world.now);
+    world.sync.on_heads(
+        Heads {
+            head: rival[14].id(),
+            safe: genesis(),
+        },
+        world.now,
+    );
     let rival = branch(rival[12].id(), 2, 3, 10);
-    world.canonical.extend(rival.iter().map(|b| (b.number(), b.clone())));
+    world
+        .canonical
+        .extend(rival.iter().map(|b| (b.number(), b.clone())));
     world.requests.clear();
     world.gossip(&rival[1]);
     world.run(Duration::from_secs(20));
@@ -506,20 +706,35 @@ fn a_branch_that_leaves_below_the_safe_block_is_dropped_once() {
         world.gossip(block);
     }
     world.run(Duration::from_secs(1));
-    world.sync.on_heads(Heads { head: chain[29].id(), safe: chain[25].id() }, world.now);
+    world.sync.on_heads(
+        Heads {
+            head: chain[29].id(),
+            safe: chain[25].id(),
+        },
+        world.now,
+    );
     world.canonical = world.other.clone();
     world.connect(Kind::Honest(1));
     let foreign: Vec<_> = world.other.values().cloned().collect();
     world.gossip(&foreign[40]);
     world.run(Duration::from_secs(10));
     assert_eq!(world.dropped, [(foreign[40].id(), Dropped::Foreign)]);
-    assert!(world.requests.keys().all(|n| *n > chain[25].number()), "nothing at or below the safe block is asked for");
+    assert!(
+        world.requests.keys().all(|n| *n > chain[25].number()),
+        "nothing at or below the safe block is asked for"
+    );
     let before: u64 = world.requests.values().sum();
     world.gossip(&foreign[41]);
     world.run(Duration::from_secs(10));
     assert_eq!(before, world.requests.values().sum::<u64>());
     // After the safe head went back the branch may become ours.
-    world.sync.on_heads(Heads { head: genesis(), safe: genesis() }, world.now);
+    world.sync.on_heads(
+        Heads {
+            head: genesis(),
+            safe: genesis(),
+        },
+        world.now,
+    );
     world.gossip(&foreign[42]);
     world.run(Duration::from_secs(10));
     assert!(world.has(&foreign[42]));
@@ -530,7 +745,9 @@ fn two_tips_at_one_height_are_both_handed_over() {
     let chain = branch(genesis(), 40, 1, 10);
     let rival = branch(chain[20].id(), 15, 2, 10);
     let mut world = World::new(Limits::default(), &chain);
-    world.canonical.extend(rival[..0].iter().map(|b| (b.number(), b.clone())));
+    world
+        .canonical
+        .extend(rival[..0].iter().map(|b| (b.number(), b.clone())));
     world.connect(Kind::Honest(5));
     world.gossip(&chain[30]);
     for block in &rival {
@@ -547,7 +764,15 @@ fn two_tips_at_one_height_are_both_handed_over() {
 #[test]
 fn a_tip_nobody_can_link_gives_way_to_a_newer_one() {
     let chain = branch(genesis(), 40, 1, 10);
-    let lost = branch(BlockId { hash: B256::repeat_byte(1), number: 30 }, 1, 3, 10);
+    let lost = branch(
+        BlockId {
+            hash: B256::repeat_byte(1),
+            number: 30,
+        },
+        1,
+        3,
+        10,
+    );
     let mut world = World::new(Limits::default(), &chain);
     world.connect(Kind::Lacks);
     world.connect(Kind::Honest(1));
@@ -562,7 +787,12 @@ fn a_tip_nobody_can_link_gives_way_to_a_newer_one() {
 #[test]
 fn without_credit_nothing_is_lost() {
     let chain = branch(genesis(), 400, 1, 1000);
-    let limits = Limits { bodies: 20_000, unsettled_bytes: 10_000, unsettled: 4, ..Limits::default() };
+    let limits = Limits {
+        bodies: 20_000,
+        unsettled_bytes: 10_000,
+        unsettled: 4,
+        ..Limits::default()
+    };
     let mut world = World::new(limits, &chain);
     world.execution = Duration::from_millis(300);
     world.connect(Kind::Honest(1));
@@ -583,11 +813,21 @@ fn blocks_the_chain_got_by_another_way_are_not_fetched() {
     world.run(Duration::from_millis(120));
     // The chain executes up to block 90 from elsewhere.
     world.executed.extend(chain[..90].iter().map(|b| b.hash));
-    world.sync.on_heads(Heads { head: chain[89].id(), safe: genesis() }, world.now);
+    world.sync.on_heads(
+        Heads {
+            head: chain[89].id(),
+            safe: genesis(),
+        },
+        world.now,
+    );
     world.act();
     world.run(Duration::from_secs(5));
     assert!(world.has(&chain[99]));
-    assert!(world.requests.keys().all(|n| *n > chain[50].number()), "{:?}", world.requests.keys().min());
+    assert!(
+        world.requests.keys().all(|n| *n > chain[50].number()),
+        "{:?}",
+        world.requests.keys().min()
+    );
 }
 
 #[test]
@@ -597,12 +837,21 @@ fn a_block_the_chain_did_not_take_is_fetched_again() {
     world.connect(Kind::Honest(1));
     world.gossip(&chain[0]);
     world.unsettled.clear();
-    world.sync.on_settled(chain[0].hash, &Settled::Dropped, world.now);
+    world
+        .sync
+        .on_settled(chain[0].hash, &Settled::Dropped, world.now);
     world.gossip(&chain[1]);
-    assert_eq!(world.handed.len(), 1, "its child does not count as having a known parent");
+    assert_eq!(
+        world.handed.len(),
+        1,
+        "its child does not count as having a known parent"
+    );
     world.run(Duration::from_secs(1));
     assert!(world.has(&chain[1]));
-    assert_eq!(world.requests.keys().copied().collect::<Vec<_>>(), [chain[0].number()]);
+    assert_eq!(
+        world.requests.keys().copied().collect::<Vec<_>>(),
+        [chain[0].number()]
+    );
 }
 
 #[test]

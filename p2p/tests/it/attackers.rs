@@ -54,16 +54,27 @@ pub struct Attack {
 type Begin = fn(Arc<Node>, Vec<Arc<Payload>>) -> LocalBoxFuture<'static, ()>;
 
 const fn attack(name: &'static str, charge: &'static str, begin: Begin) -> Attack {
-    Attack { name, charge, attackers: 1, gap: 0, begin }
+    Attack {
+        name,
+        charge,
+        attackers: 1,
+        gap: 0,
+        begin,
+    }
 }
 
 pub const ATTACKS: [Attack; 10] = [
-    attack("garbage", "too_large", |node, _| Box::pin(async move { again_and_again(&node, flood_garbage).await })),
+    attack("garbage", "too_large", |node, _| {
+        Box::pin(async move { again_and_again(&node, flood_garbage).await })
+    }),
     Attack {
         attackers: 2,
         ..attack("bombs", "bomb", |node, _| {
             Box::pin(async move {
-                again_and_again(&node, async |raw: &mut Raw, node: &Node| throw_bombs(raw, node, LARGEST).await).await
+                again_and_again(&node, async |raw: &mut Raw, node: &Node| {
+                    throw_bombs(raw, node, LARGEST).await
+                })
+                .await
             })
         })
     },
@@ -71,7 +82,10 @@ pub const ATTACKS: [Attack; 10] = [
         attackers: 2,
         ..attack("smaller bombs", "bomb", |node, _| {
             Box::pin(async move {
-                again_and_again(&node, async |raw: &mut Raw, node: &Node| throw_bombs(raw, node, SMALLER).await).await
+                again_and_again(&node, async |raw: &mut Raw, node: &Node| {
+                    throw_bombs(raw, node, SMALLER).await
+                })
+                .await
             })
         })
     },
@@ -83,8 +97,12 @@ pub const ATTACKS: [Attack; 10] = [
             }
         })
     }),
-    attack("half frames", "half_frame", |node, _| Box::pin(async move { again_and_again(&node, send_halves).await })),
-    attack("stalled readers", "stalled_stream", |node, _| Box::pin(async move { again_and_again(&node, stall).await })),
+    attack("half frames", "half_frame", |node, _| {
+        Box::pin(async move { again_and_again(&node, send_halves).await })
+    }),
+    attack("stalled readers", "stalled_stream", |node, _| {
+        Box::pin(async move { again_and_again(&node, stall).await })
+    }),
     attack("false heads", "false_head", |node, _| {
         Box::pin(async move {
             loop {
@@ -99,18 +117,34 @@ pub const ATTACKS: [Attack; 10] = [
         gap: 3,
         ..attack("another branch", "wrong_block", |node, blocks| {
             Box::pin(async move {
-                again_and_again(&node, async |raw: &mut Raw, node: &Node| serve_another_branch(raw, node, &blocks).await).await
+                again_and_again(&node, async |raw: &mut Raw, node: &Node| {
+                    serve_another_branch(raw, node, &blocks).await
+                })
+                .await
             })
         })
     },
     attack("old blocks", "replay", |node, blocks| {
         // Older than a minute, and younger.
-        let old: Vec<_> = blocks.iter().take(3).chain(blocks.iter().rev().take(3)).cloned().collect();
-        Box::pin(async move { again_and_again(&node, async |raw: &mut Raw, node: &Node| replay(raw, node, &old).await).await })
+        let old: Vec<_> = blocks
+            .iter()
+            .take(3)
+            .chain(blocks.iter().rev().take(3))
+            .cloned()
+            .collect();
+        Box::pin(async move {
+            again_and_again(&node, async |raw: &mut Raw, node: &Node| {
+                replay(raw, node, &old).await
+            })
+            .await
+        })
     }),
     attack("rivals", "too_many_blocks", |node, blocks| {
         Box::pin(async move {
-            again_and_again(&node, async |raw: &mut Raw, node: &Node| send_rivals(raw, node, &blocks[0]).await).await
+            again_and_again(&node, async |raw: &mut Raw, node: &Node| {
+                send_rivals(raw, node, &blocks[0]).await
+            })
+            .await
         })
     }),
 ];
@@ -130,11 +164,28 @@ impl Scene {
         let victim = Arc::new(Node::start_with(config(), before).await);
         let beside = || with_static(&[&victim.address]);
         // Asked before others if it could be: who delivers a block has those before it.
-        let publisher = Node::start_with(Config { sync_req_resp: attack.gap == 0, ..beside() }, before).await;
-        let server = if attack.gap > 0 { Some(Node::start_with(beside(), before).await) } else { None };
+        let publisher = Node::start_with(
+            Config {
+                sync_req_resp: attack.gap == 0,
+                ..beside()
+            },
+            before,
+        )
+        .await;
+        let server = if attack.gap > 0 {
+            Some(Node::start_with(beside(), before).await)
+        } else {
+            None
+        };
         victim.meshed(1 + usize::from(server.is_some())).await;
         publisher.meshed(1).await;
-        Self { victim, publisher, server, newest: before[before.len() - 1].clone(), gap: attack.gap }
+        Self {
+            victim,
+            publisher,
+            server,
+            newest: before[before.len() - 1].clone(),
+            gap: attack.gap,
+        }
     }
 
     /// Publishes the next block, of so many bytes that cannot be packed; how long it took until the victim's chain had it.
@@ -162,7 +213,8 @@ impl Scene {
     pub async fn charges(&self) -> Vec<&'static str> {
         let mut reasons: Vec<&str> = Vec::new();
         for entry in self.victim.network.ledger(None, 1000).await.unwrap() {
-            let counts = matches!(entry.change, Change::Score(change) if change <= 0.0) || entry.reason == "score";
+            let counts = matches!(entry.change, Change::Score(change) if change <= 0.0)
+                || entry.reason == "score";
             if counts && !reasons.contains(&entry.reason) {
                 reasons.push(entry.reason);
             }
@@ -192,9 +244,13 @@ impl Attack {
     pub fn begin(&self, node: &Arc<Node>, blocks: &[Arc<Payload>]) -> Attacking {
         let stop = CancellationToken::new();
         let one = |_| {
-            let (begin, node, blocks, stop) = (self.begin, node.clone(), blocks.to_vec(), stop.clone());
+            let (begin, node, blocks, stop) =
+                (self.begin, node.clone(), blocks.to_vec(), stop.clone());
             std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
                 runtime.block_on(async {
                     tokio::select! {
                         () = stop.cancelled() => true,
@@ -212,7 +268,9 @@ impl Attacking {
     /// Ends it. It must not have ended by itself.
     pub fn end(self) {
         self.stop.cancel();
-        self.threads.into_iter().for_each(|thread| assert!(thread.join().unwrap(), "the attack came to an end"));
+        self.threads
+            .into_iter()
+            .for_each(|thread| assert!(thread.join().unwrap(), "the attack came to an end"));
     }
 }
 
@@ -232,7 +290,8 @@ fn is_let_alone(raw: &Raw, node: &Node) -> bool {
 
 async fn pause(raw: &mut Raw, time: Duration) {
     let until = Instant::now() + time;
-    raw.drive(eventually(LONG, || Instant::now() >= until)).await;
+    raw.drive(eventually(LONG, || Instant::now() >= until))
+        .await;
 }
 
 /// Bytes that are no snappy, each time others.
@@ -264,22 +323,38 @@ pub const SMALLER: usize = 2 << 20;
 pub fn bomb(bytes: usize) -> Vec<u8> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     static BOMBS: LazyLock<[(Vec<u8>, usize); 2]> = LazyLock::new(|| {
-        let signature = sign::sign(&sign::secret_from_hex(STRANGER).unwrap(), CHAIN, b"anything");
+        let signature = sign::sign(
+            &sign::secret_from_hex(STRANGER).unwrap(),
+            CHAIN,
+            b"anything",
+        );
         [LARGEST, SMALLER].map(|bytes| {
             let zeros = vec![0; bytes - signature.len() - NUMBER.len()];
-            let packed = snap::raw::Encoder::new().compress_vec(&[&signature[..], &NUMBER, &zeros].concat()).unwrap();
-            let place = packed.windows(NUMBER.len()).position(|part| part == NUMBER).unwrap();
+            let packed = snap::raw::Encoder::new()
+                .compress_vec(&[&signature[..], &NUMBER, &zeros].concat())
+                .unwrap();
+            let place = packed
+                .windows(NUMBER.len())
+                .position(|part| part == NUMBER)
+                .unwrap();
             (packed, place)
         })
     });
     let (mut bomb, place) = BOMBS[usize::from(bytes == SMALLER)].clone();
-    bomb[place..place + NUMBER.len()].copy_from_slice(&MADE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    bomb[place..place + NUMBER.len()]
+        .copy_from_slice(&MADE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
     bomb
 }
 
 /// Sends a frame, with the swarm running meanwhile. False: the stream has ended.
 async fn send(raw: &mut Raw, stream: &mut Stream, frame: &[u8]) -> bool {
-    let sent = async { stream.write_all(frame).await.and(stream.flush().await).is_ok() };
+    let sent = async {
+        stream
+            .write_all(frame)
+            .await
+            .and(stream.flush().await)
+            .is_ok()
+    };
     tokio::pin!(sent);
     loop {
         tokio::select! {
@@ -305,21 +380,39 @@ pub type Carrier = Boxed<(PeerId, StreamMuxerBox)>;
 
 pub fn over_tcp(identity: &Keypair) -> Carrier {
     let tcp = tcp::tokio::Transport::new(tcp::Config::default()).upgrade(Version::V1Lazy);
-    let tcp = tcp.authenticate(noise::Config::new(identity).unwrap()).multiplex(yamux::Config::default());
-    tcp.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))).boxed()
+    let tcp = tcp
+        .authenticate(noise::Config::new(identity).unwrap())
+        .multiplex(yamux::Config::default());
+    tcp.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .boxed()
 }
 
 pub fn over_quic(identity: &Keypair) -> Carrier {
     let quic = quic::tokio::Transport::new(quic::Config::new(identity));
-    quic.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))).boxed()
+    quic.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .boxed()
 }
 
 /// Opens streams that never say what they are for, on a connection that carries nothing else, until the node hangs up.
 pub async fn open_streams(mut carrier: Carrier, node: &Node) {
-    let address = node.address.iter().filter(|part| !matches!(part, libp2p::multiaddr::Protocol::P2p(_))).collect();
-    let dialled = carrier.dial(address, DialOpts { role: Endpoint::Dialer, port_use: PortUse::New }).unwrap();
+    let address = node
+        .address
+        .iter()
+        .filter(|part| !matches!(part, libp2p::multiaddr::Protocol::P2p(_)))
+        .collect();
+    let dialled = carrier
+        .dial(
+            address,
+            DialOpts {
+                role: Endpoint::Dialer,
+                port_use: PortUse::New,
+            },
+        )
+        .unwrap();
     // It may be in the middle of hanging up on who was here before.
-    let Ok((_, mut muxer)) = dialled.await else { return };
+    let Ok((_, mut muxer)) = dialled.await else {
+        return;
+    };
     let mut held = Vec::new();
     loop {
         let opened = poll_fn(|cx| {
@@ -330,12 +423,18 @@ pub async fn open_streams(mut carrier: Carrier, node: &Node) {
             }
             muxer.poll_outbound_unpin(cx).map(Result::ok)
         });
-        let Some(mut stream) = opened.await else { return };
+        let Some(mut stream) = opened.await else {
+            return;
+        };
         let mut written = stream.write_all(&[0x13]);
         let said = poll_fn(|cx| {
             // Datagrams move when their connection is polled.
             let closed = matches!(muxer.poll_unpin(cx), Poll::Ready(Err(_)));
-            if closed { Poll::Ready(false) } else { written.poll_unpin(cx).map(|said| said.is_ok()) }
+            if closed {
+                Poll::Ready(false)
+            } else {
+                written.poll_unpin(cx).map(|said| said.is_ok())
+            }
         });
         if !said.await {
             return;
@@ -349,7 +448,9 @@ pub async fn send_halves(raw: &mut Raw, node: &Node) {
     let half = [&[0x80, 0x80, 0x80, 0x04][..], &[1; 100_000]].concat();
     let mut held = Vec::new();
     while is_let_alone(raw, node) && held.len() < 40 {
-        let Some(stream) = raw.try_send(node, GOSSIP, &half).await else { return };
+        let Some(stream) = raw.try_send(node, GOSSIP, &half).await else {
+            return;
+        };
         held.push(stream);
     }
     while is_let_alone(raw, node) {
@@ -359,12 +460,30 @@ pub async fn send_halves(raw: &mut Raw, node: &Node) {
 
 /// Asks for everything from the node's first block on, as often as it may, and reads none of it.
 pub async fn stall(raw: &mut Raw, node: &Node) {
-    let Some(last) = node.chain.blocks.lock().values().last().map(|block| block.id()) else { return };
-    let ask = wire::BodiesRequest { first: 11, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
-    let asked = wire::frame(&wire::Request { ask: Some(Ask::Bodies(ask)) });
+    let Some(last) = node
+        .chain
+        .blocks
+        .lock()
+        .values()
+        .last()
+        .map(|block| block.id())
+    else {
+        return;
+    };
+    let ask = wire::BodiesRequest {
+        first: 11,
+        last: last.number,
+        last_hash: last.hash.to_vec(),
+        max_bytes: 8 << 20,
+    };
+    let asked = wire::frame(&wire::Request {
+        ask: Some(Ask::Bodies(ask)),
+    });
     let mut held = Vec::new();
     while held.len() < 4 {
-        let Some(stream) = raw.try_send(node, &wire::protocol_id(CHAIN), &asked).await else { return };
+        let Some(stream) = raw.try_send(node, &wire::protocol_id(CHAIN), &asked).await else {
+            return;
+        };
         held.push(stream);
     }
     while is_let_alone(raw, node) {
@@ -374,7 +493,14 @@ pub async fn stall(raw: &mut Raw, node: &Node) {
 
 /// The same blocks over and over.
 pub async fn replay(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
-    let again = frame(&blocks.iter().map(|block| message(block)).cycle().take(40).collect::<Vec<_>>());
+    let again = frame(
+        &blocks
+            .iter()
+            .map(|block| message(block))
+            .cycle()
+            .take(40)
+            .collect::<Vec<_>>(),
+    );
     let mut stream = raw.open(node, GOSSIP).await;
     while is_let_alone(raw, node) {
         if !send(raw, &mut stream, &again).await {
@@ -389,7 +515,11 @@ pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
     while is_let_alone(raw, node) {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let data = MADE.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-        let _ = raw.0.behaviour_mut().gossip.publish(v4_topic(), message(&child(parent.id(), data.to_vec())));
+        let _ = raw
+            .0
+            .behaviour_mut()
+            .gossip
+            .publish(v4_topic(), message(&child(parent.id(), data.to_vec())));
         pause(raw, Duration::from_millis(10)).await;
     }
 }
@@ -397,7 +527,13 @@ pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
 /// A peer that answers `payload_by_number` with blocks of another branch. Nobody asks it twice, so it leaves soon after.
 pub async fn serve_another_branch(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-    let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+    let mut incoming = raw
+        .0
+        .behaviour()
+        .streams
+        .new_control()
+        .accept(protocol)
+        .unwrap();
     let mut leave = Box::pin(tokio::time::sleep(LONG));
     while is_let_alone(raw, node) {
         tokio::select! {
@@ -417,11 +553,19 @@ pub async fn answer_with_another(stream: &mut Stream, blocks: &[Arc<Payload>]) {
     let mut request = [0; 8];
     let _ = stream.read_exact(&mut request).await;
     let number = u64::from_le_bytes(request);
-    let Some(other) = blocks.iter().find(|block| block.number() == number).or(blocks.last()) else { return };
+    let Some(other) = blocks
+        .iter()
+        .find(|block| block.number() == number)
+        .or(blocks.last())
+    else {
+        return;
+    };
     let mut other = (**other).clone();
     (other.header.number, other.header.gas_used) = (number, other.header.gas_used + 1);
     let other = Payload::sealed(other.header, other.transactions);
-    let _ = stream.write_all(&reqresp::encode_response(&other, &forks()).unwrap()).await;
+    let _ = stream
+        .write_all(&reqresp::encode_response(&other, &forks()).unwrap())
+        .await;
     let _ = stream.close().await;
 }
 
@@ -442,7 +586,13 @@ impl Fake {
             raw = Raw::new(false);
         }
         let protocol = StreamProtocol::try_from_owned(wire::protocol_id(CHAIN)).unwrap();
-        let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+        let mut incoming = raw
+            .0
+            .behaviour()
+            .streams
+            .new_control()
+            .accept(protocol)
+            .unwrap();
         raw.reconnect(node).await;
         let (id, blocks) = (raw.id(), blocks.to_vec());
         let drive = tokio::spawn(async move {
@@ -456,7 +606,10 @@ impl Fake {
                 tokio::spawn(async move { answer(stream, &blocks, server).await });
             }
         });
-        Self { id, tasks: [drive, serve] }
+        Self {
+            id,
+            tasks: [drive, serve],
+        }
     }
 }
 
@@ -477,7 +630,12 @@ async fn answer(mut stream: Stream, blocks: &[Arc<Payload>], server: Server) -> 
         std::future::pending::<()>().await;
     }
     for answer in answers {
-        stream.write_all(&wire::frame(&wire::Response { answer: Some(answer) })).await.ok()?;
+        stream
+            .write_all(&wire::frame(&wire::Response {
+                answer: Some(answer),
+            }))
+            .await
+            .ok()?;
     }
     stream.close().await.ok()
 }
@@ -499,12 +657,20 @@ pub fn chunk(items: impl IntoIterator<Item = Bytes>) -> wire::Chunk {
 
 pub fn true_bodies(blocks: &[Arc<Payload>], ask: &wire::BodiesRequest) -> Vec<Bytes> {
     let range = (ask.first - 11) as usize..=(ask.last - 11) as usize;
-    blocks[range].iter().map(|block| wire::encode_block(block).concat().into()).collect()
+    blocks[range]
+        .iter()
+        .map(|block| wire::encode_block(block).concat().into())
+        .collect()
 }
 
 pub fn true_headers(blocks: &[Arc<Payload>], ask: &wire::HeadersRequest) -> Vec<Bytes> {
     let upper = &blocks[..=(ask.number - 11) as usize];
-    upper.iter().rev().take(ask.count as usize).map(|block| wire::encode_block(block)[0].clone().into()).collect()
+    upper
+        .iter()
+        .rev()
+        .take(ask.count as usize)
+        .map(|block| wire::encode_block(block)[0].clone().into())
+        .collect()
 }
 
 /// Everything true, but for what `lie` says.
@@ -532,11 +698,17 @@ pub fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
 
 /// A head that cannot be there yet.
 pub fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
-    let head = wire::Block { number: u64::MAX, hash: vec![1; 32] };
+    let head = wire::Block {
+        number: u64::MAX,
+        hash: vec![1; 32],
+    };
     truth(&[], ask)
         .into_iter()
         .map(|answer| match answer {
-            Answer::Status(status) => Answer::Status(wire::Status { head: Some(head.clone()), ..status }),
+            Answer::Status(status) => Answer::Status(wire::Status {
+                head: Some(head.clone()),
+                ..status
+            }),
             answer => answer,
         })
         .collect()

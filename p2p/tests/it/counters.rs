@@ -8,7 +8,11 @@ use std::{
 
 /// Counters of this process by "name{label value}".
 pub fn counter(name: &str, label: &str) -> u64 {
-    RECORDER.counts.lock().get(&(name.to_owned(), label.to_owned())).map_or(0, |count| *count.0.lock())
+    RECORDER
+        .counts
+        .lock()
+        .get(&(name.to_owned(), label.to_owned()))
+        .map_or(0, |count| *count.0.lock())
 }
 
 pub fn count_metrics() {
@@ -39,18 +43,49 @@ impl metrics::CounterFn for Count {
 }
 
 impl metrics::Recorder for &'static Recorder {
-    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_counter(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
+    fn describe_gauge(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
+    fn describe_histogram(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
     fn register_counter(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
-        let label = key.labels().next().map_or("", |label| label.value()).to_owned();
-        let count = self.counts.lock().entry((key.name().to_owned(), label)).or_default().clone();
+        let label = key
+            .labels()
+            .next()
+            .map_or("", |label| label.value())
+            .to_owned();
+        let count = self
+            .counts
+            .lock()
+            .entry((key.name().to_owned(), label))
+            .or_default()
+            .clone();
         metrics::Counter::from_arc(count)
     }
     fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
         metrics::Gauge::noop()
     }
-    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+    fn register_histogram(
+        &self,
+        _: &metrics::Key,
+        _: &metrics::Metadata<'_>,
+    ) -> metrics::Histogram {
         metrics::Histogram::noop()
     }
 }

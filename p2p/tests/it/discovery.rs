@@ -12,13 +12,22 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// One of a cluster: it knows nobody but these.
 fn seeking(bootnodes: &[&str]) -> Config {
     let bootnodes = bootnodes.iter().map(|text| text.parse().unwrap()).collect();
-    Config { discovery: Some(DiscoveryConfig { bootnodes, ..Default::default() }), ..config() }
+    Config {
+        discovery: Some(DiscoveryConfig {
+            bootnodes,
+            ..Default::default()
+        }),
+        ..config()
+    }
 }
 
 fn with(config: Config, change: impl FnOnce(&mut DiscoveryConfig)) -> Config {
     let mut discovery = config.discovery.unwrap();
     change(&mut discovery);
-    Config { discovery: Some(discovery), ..config }
+    Config {
+        discovery: Some(discovery),
+        ..config
+    }
 }
 
 async fn report(node: &Node) -> DiscoveryReport {
@@ -43,7 +52,10 @@ async fn reported(node: &Node, wanted: impl Fn(&DiscoveryReport) -> bool) -> Dis
 }
 
 async fn meet(node: &Node, peer: PeerId) {
-    eventually(LIMIT, || node.network.peers().iter().any(|other| other.id == peer)).await;
+    eventually(LIMIT, || {
+        node.network.peers().iter().any(|other| other.id == peer)
+    })
+    .await;
 }
 
 fn tcp_port(node: &Node) -> u16 {
@@ -71,13 +83,24 @@ async fn two_nodes_find_each_other_through_a_third() {
     one.publish(&blocks[0]).await;
     two.receives(&blocks[0]).await;
     let known = one.network.report().await.unwrap();
-    let peer = known.peers.iter().find(|peer| peer.id == third.network.local_peer_id());
-    assert_eq!(peer.and_then(|peer| peer.record.clone()), Some(boot), "shown with its record");
+    let peer = known
+        .peers
+        .iter()
+        .find(|peer| peer.id == third.network.local_peer_id());
+    assert_eq!(
+        peer.and_then(|peer| peer.record.clone()),
+        Some(boot),
+        "shown with its record"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_another_chain_is_never_dialled() {
-    let foreign = Node::start(Config { chain_id: CHAIN + 1, ..seeking(&[]) }).await;
+    let foreign = Node::start(Config {
+        chain_id: CHAIN + 1,
+        ..seeking(&[])
+    })
+    .await;
     let boot = record(&foreign).await;
     let one = Node::start(seeking(&[&boot])).await;
     let two = Node::start(seeking(&[&boot])).await;
@@ -86,9 +109,16 @@ async fn a_node_of_another_chain_is_never_dialled() {
     meet(&two, one.network.local_peer_id()).await;
     for node in [&one, &two] {
         let report = reported(node, |report| report.refused.contains_key("other_chain")).await;
-        assert!(report.known <= 1, "no more than the other of our chain: {report:?}");
+        assert!(
+            report.known <= 1,
+            "no more than the other of our chain: {report:?}"
+        );
         assert!(!knows(node, foreign.network.local_peer_id()));
-        let entries = node.network.ledger(Some(foreign.network.local_peer_id()), 10).await.unwrap();
+        let entries = node
+            .network
+            .ledger(Some(foreign.network.local_peer_id()), 10)
+            .await
+            .unwrap();
         assert!(entries.is_empty(), "it was never connected: {entries:?}");
     }
     assert_eq!(foreign.network.peer_count(), 0);
@@ -98,9 +128,14 @@ async fn a_node_of_another_chain_is_never_dialled() {
 async fn an_enode_is_asked_for_its_record() {
     let boot = Node::start(seeking(&[])).await;
     let report = report(&boot).await;
-    let Bootnode::Enr(_) = report.enr.parse().unwrap() else { panic!("a record") };
+    let Bootnode::Enr(_) = report.enr.parse().unwrap() else {
+        panic!("a record")
+    };
     let key = boot.network.local_peer_id().to_bytes();
-    let key = libp2p::identity::PublicKey::try_decode_protobuf(&key[2..]).unwrap().try_into_secp256k1().unwrap();
+    let key = libp2p::identity::PublicKey::try_decode_protobuf(&key[2..])
+        .unwrap()
+        .try_into_secp256k1()
+        .unwrap();
     let key = hex::encode(&key.to_bytes_uncompressed()[1..]);
     // By name, too: what it stands for is looked up.
     for host in ["127.0.0.1", "localhost"] {
@@ -119,7 +154,13 @@ async fn what_was_found_is_found_again_after_a_restart_without_bootnodes() {
     let identity = Keypair::generate_secp256k1();
     let stored = |bootnodes: &[&str]| {
         let path = folder.path().join("discovery");
-        with(Config { identity: identity.clone(), ..seeking(bootnodes) }, |config| config.store = Some(path))
+        with(
+            Config {
+                identity: identity.clone(),
+                ..seeking(bootnodes)
+            },
+            |config| config.store = Some(path),
+        )
     };
     let node = Node::start(stored(&[&boot])).await;
     meet(&node, peer).await;
@@ -133,7 +174,10 @@ async fn what_was_found_is_found_again_after_a_restart_without_bootnodes() {
         Bootnode::Enr(record) => record.seq(),
         Bootnode::Enode(_) => 0,
     };
-    assert!(seq(&second) > seq(&first), "a restarted node's record is newer");
+    assert!(
+        seq(&second) > seq(&first),
+        "a restarted node's record is newer"
+    );
     node.stop().await;
 
     // In memory nothing is kept.
@@ -145,13 +189,27 @@ async fn what_was_found_is_found_again_after_a_restart_without_bootnodes() {
 async fn nobody_outside_of_netrestrict_is_found_or_asked() {
     let boot = Node::start(seeking(&[])).await;
     let boot = record(&boot).await;
-    let inside = Config { restrict: vec!["127.0.0.0/8".parse().unwrap()], ..seeking(&[&boot]) };
-    let outside = Config { restrict: vec!["10.0.0.0/8".parse().unwrap()], ..seeking(&[&boot]) };
+    let inside = Config {
+        restrict: vec!["127.0.0.0/8".parse().unwrap()],
+        ..seeking(&[&boot])
+    };
+    let outside = Config {
+        restrict: vec!["10.0.0.0/8".parse().unwrap()],
+        ..seeking(&[&boot])
+    };
     let inside = Node::start(inside).await;
     let outside = Node::start(outside).await;
     eventually(LIMIT, || inside.network.peer_count() == 1).await;
     let report = report(&outside).await;
-    assert_eq!((report.table.len(), report.known, outside.network.peer_count()), (0, 0, 0), "{report:?}");
+    assert_eq!(
+        (
+            report.table.len(),
+            report.known,
+            outside.network.peer_count()
+        ),
+        (0, 0, 0),
+        "{report:?}"
+    );
 }
 
 /// Somebody of our chain at another address, who notes from which port each packet comes and answers none.
@@ -186,28 +244,57 @@ async fn walks_stay_within_netrestrict_and_find_who_is_there() {
     let walker = Node::start(seeking(&[&text])).await;
     let restricted = || Config {
         restrict: vec!["127.0.0.1/32".parse().unwrap()],
-        tides: Tides { lo: 30, ..Tides::default() },
+        tides: Tides {
+            lo: 30,
+            ..Tides::default()
+        },
         ..seeking(&[&text])
     };
-    let (one, two) = (Node::start(restricted()).await, Node::start(restricted()).await);
+    let (one, two) = (
+        Node::start(restricted()).await,
+        Node::start(restricted()).await,
+    );
     let port = report(&one).await.udp;
     // They have heard of the outsider, and find each other all the same.
     meet(&one, two.network.local_peer_id()).await;
-    reported(&one, |report| report.refused.get("netrestrict").is_some_and(|times| *times > 2)).await;
+    reported(&one, |report| {
+        report
+            .refused
+            .get("netrestrict")
+            .is_some_and(|times| *times > 2)
+    })
+    .await;
     // Others ask it.
     let asked = [report(&boot).await.udp, report(&walker).await.udp];
-    eventually(LIMIT, || asked.iter().all(|port| seen.lock().contains(port))).await;
-    assert!(!seen.lock().contains(&port), "a packet left the allowed network");
+    eventually(LIMIT, || {
+        asked.iter().all(|port| seen.lock().contains(port))
+    })
+    .await;
+    assert!(
+        !seen.lock().contains(&port),
+        "a packet left the allowed network"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn enough_peers_are_enough() {
     let boot = Node::start(seeking(&[])).await;
     let text = record(&boot).await;
-    let few = Tides { lo: 1, hi: 30, ..Tides::default() };
-    let node = Node::start(Config { tides: few, ..seeking(&[&text]) }).await;
+    let few = Tides {
+        lo: 1,
+        hi: 30,
+        ..Tides::default()
+    };
+    let node = Node::start(Config {
+        tides: few,
+        ..seeking(&[&text])
+    })
+    .await;
     meet(&node, boot.network.local_peer_id()).await;
-    let others = [Node::start(seeking(&[])).await, Node::start(seeking(&[])).await];
+    let others = [
+        Node::start(seeking(&[])).await,
+        Node::start(seeking(&[])).await,
+    ];
     // They know nobody, so only the node could dial. It learns of them and does not.
     for other in &others {
         let text = record(other).await;
@@ -215,7 +302,11 @@ async fn enough_peers_are_enough() {
         meet(&introduced, other.network.local_peer_id()).await;
         reported(&node, |report| report.known >= 2).await;
     }
-    assert!(others.iter().all(|other| !knows(&node, other.network.local_peer_id())));
+    assert!(
+        others
+            .iter()
+            .all(|other| !knows(&node, other.network.local_peer_id()))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,23 +318,42 @@ async fn ports_and_addresses_are_advertised_as_told() {
     };
     let plain = report(&node).await;
     let (own, tcp) = (parsed(&plain.enr), tcp_port(&node));
-    assert_eq!((own.ip4(), own.tcp4(), own.udp4()), (Some([127, 0, 0, 1].into()), Some(tcp), Some(plain.udp)));
+    assert_eq!(
+        (own.ip4(), own.tcp4(), own.udp4()),
+        (Some([127, 0, 0, 1].into()), Some(tcp), Some(plain.udp))
+    );
     assert_eq!(plain.udp, tcp, "UDP on the port of TCP");
 
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let told = with(seeking(&[]), |config| {
-        (config.advertise_tcp, config.advertise_udp, config.listen_udp) = (7, 8, free);
+        (
+            config.advertise_tcp,
+            config.advertise_udp,
+            config.listen_udp,
+        ) = (7, 8, free);
         config.advertise_ip = Some("192.0.2.7".into());
     });
     let node = Node::start(told).await;
     let told = report(&node).await;
     let own = parsed(&told.enr);
-    assert_eq!((own.ip4(), own.tcp4(), own.udp4()), (Some([192, 0, 2, 7].into()), Some(7), Some(8)));
+    assert_eq!(
+        (own.ip4(), own.tcp4(), own.udp4()),
+        (Some([192, 0, 2, 7].into()), Some(7), Some(8))
+    );
     assert_eq!(told.udp, free);
 
-    let named = with(seeking(&[]), |config| config.advertise_ip = Some("localhost".into()));
+    let named = with(seeking(&[]), |config| {
+        config.advertise_ip = Some("localhost".into())
+    });
     let named = Node::start(named).await;
-    assert_eq!(parsed(&record(&named).await).ip4(), Some([127, 0, 0, 1].into()));
+    assert_eq!(
+        parsed(&record(&named).await).ip4(),
+        Some([127, 0, 0, 1].into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,20 +370,31 @@ async fn without_discovery_there_is_no_udp_socket() {
 /// The kernel's list of UDP sockets over IPv4.
 fn udp_ports() -> Vec<u16> {
     let table = std::fs::read_to_string("/proc/self/net/udp").unwrap();
-    let port = |line: &str| u16::from_str_radix(line.split_whitespace().nth(1)?.split_once(':')?.1, 16).ok();
+    let port = |line: &str| {
+        u16::from_str_radix(line.split_whitespace().nth(1)?.split_once(':')?.1, 16).ok()
+    };
     table.lines().skip(1).filter_map(port).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_meet_over_ipv6() {
-    if starling_testkit::optional(UdpSocket::bind("[::1]:0").ok(), "IPv6 on this machine").is_none() {
+    if starling_testkit::optional(UdpSocket::bind("[::1]:0").ok(), "IPv6 on this machine").is_none()
+    {
         return;
     }
-    let v6 = |bootnodes: &[&str]| Config { listen_ip: "::1".parse().unwrap(), ..seeking(bootnodes) };
+    let v6 = |bootnodes: &[&str]| Config {
+        listen_ip: "::1".parse().unwrap(),
+        ..seeking(bootnodes)
+    };
     let one = Node::start(v6(&[])).await;
     let two = Node::start(v6(&[&record(&one).await])).await;
     meet(&two, one.network.local_peer_id()).await;
-    assert!(two.network.peers()[0].address.to_string().starts_with("/ip6/::1/tcp/"));
+    assert!(
+        two.network.peers()[0]
+            .address
+            .to_string()
+            .starts_with("/ip6/::1/tcp/")
+    );
 }
 
 #[tokio::test]
@@ -281,9 +402,15 @@ async fn a_udp_port_in_use_is_one_sentence() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let config = with(seeking(&[]), |config| config.listen_udp = port);
-    let Err(error) = starling_p2p::Service::new(config, std::sync::Arc::new(TestChain::default())) else {
+    let Err(error) = starling_p2p::Service::new(config, std::sync::Arc::new(TestChain::default()))
+    else {
         panic!("two sockets on one port");
     };
     let text = error.to_string();
-    assert!(text.contains("--p2p.listen.udp") && text.contains(&port.to_string()) && !text.contains('\n'), "{text}");
+    assert!(
+        text.contains("--p2p.listen.udp")
+            && text.contains(&port.to_string())
+            && !text.contains('\n'),
+        "{text}"
+    );
 }

@@ -16,7 +16,11 @@ fn loopback() -> std::net::IpAddr {
 async fn blocked_peers_addresses_and_subnets_are_refused_and_let_in_again() {
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let subjects = [Subject::Peer(raw.id()), Subject::Address(loopback()), Subject::Subnet("127.0.0.0/8".parse().unwrap())];
+    let subjects = [
+        Subject::Peer(raw.id()),
+        Subject::Address(loopback()),
+        Subject::Subnet("127.0.0.0/8".parse().unwrap()),
+    ];
     for subject in subjects {
         node.network.block(subject, true).await.unwrap();
         assert_eq!(node.network.peer_count(), 1, "a block closes nothing");
@@ -28,7 +32,10 @@ async fn blocked_peers_addresses_and_subnets_are_refused_and_let_in_again() {
         raw.reconnect(&node).await;
         let id = raw.id();
         let network = node.network.clone();
-        raw.drive(eventually(LONG, || network.peers().iter().any(|peer| peer.id == id))).await;
+        raw.drive(eventually(LONG, || {
+            network.peers().iter().any(|peer| peer.id == id)
+        }))
+        .await;
     }
     let refused = node.network.report().await.unwrap().refused;
     assert_eq!(refused, Default::default());
@@ -38,7 +45,11 @@ async fn blocked_peers_addresses_and_subnets_are_refused_and_let_in_again() {
 async fn blocked_peers_and_addresses_are_not_dialled() {
     let (node, other) = (Node::start(config()).await, Node::start(config()).await);
     let id = other.network.local_peer_id();
-    for subject in [Subject::Peer(id), Subject::Address(loopback()), Subject::Subnet("127.0.0.0/8".parse().unwrap())] {
+    for subject in [
+        Subject::Peer(id),
+        Subject::Address(loopback()),
+        Subject::Subnet("127.0.0.0/8".parse().unwrap()),
+    ] {
         node.network.block(subject, true).await.unwrap();
         let error = node.network.connect(&other.address).await.unwrap_err();
         assert!(matches!(error, ControlError::Connect { .. }), "{error}");
@@ -51,15 +62,32 @@ async fn blocked_peers_and_addresses_are_not_dialled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn netrestrict_holds_for_both_directions_and_for_names() {
-    let restricted = || Config { restrict: vec!["10.0.0.0/8".parse().unwrap()], ..config() };
+    let restricted = || Config {
+        restrict: vec!["10.0.0.0/8".parse().unwrap()],
+        ..config()
+    };
     let (node, other) = (Node::start(restricted()).await, Node::start(config()).await);
     assert!(!Raw::new(false).is_let_in(&node).await);
-    let port = other.address.to_string().split('/').nth(4).unwrap().to_owned();
-    let name: Multiaddr = format!("/dns4/localhost/tcp/{port}/p2p/{}", other.network.local_peer_id()).parse().unwrap();
+    let port = other
+        .address
+        .to_string()
+        .split('/')
+        .nth(4)
+        .unwrap()
+        .to_owned();
+    let name: Multiaddr = format!(
+        "/dns4/localhost/tcp/{port}/p2p/{}",
+        other.network.local_peer_id()
+    )
+    .parse()
+    .unwrap();
     for address in [&other.address, &name] {
         assert!(node.network.connect(address).await.is_err(), "{address}");
     }
-    let inside = Config { restrict: vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()], ..config() };
+    let inside = Config {
+        restrict: vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()],
+        ..config()
+    };
     let inside = Node::start(inside).await;
     assert!(Raw::new(false).is_let_in(&inside).await);
     inside.network.connect(&other.address).await.unwrap();
@@ -70,16 +98,33 @@ async fn netrestrict_refuses_static_peers_in_both_directions() {
     let outside = || vec!["10.0.0.0/8".parse().unwrap()];
     let other = Node::start(config()).await;
     let id = other.network.local_peer_id();
-    let node = Node::start(Config { restrict: outside(), ..with_static(&[&other.address]) }).await;
+    let node = Node::start(Config {
+        restrict: outside(),
+        ..with_static(&[&other.address])
+    })
+    .await;
     // Outbound dials are refused before a packet is sent, inbound ones before the handshake, although the peer is static.
     assert!(other.network.connect(&node.address).await.is_err());
     assert!(node.network.connect(&other.address).await.is_err());
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!((node.network.peer_count(), other.network.peer_count()), (0, 0));
-    assert!(node.verdicts(id).await.is_empty() && other.verdicts(node.network.local_peer_id()).await.is_empty());
+    assert_eq!(
+        (node.network.peer_count(), other.network.peer_count()),
+        (0, 0)
+    );
+    assert!(
+        node.verdicts(id).await.is_empty()
+            && other
+                .verdicts(node.network.local_peer_id())
+                .await
+                .is_empty()
+    );
     // With its network in the list the same static peer is connected.
     let restrict = [outside(), vec!["127.0.0.0/8".parse().unwrap()]].concat();
-    let node = Node::start(Config { restrict, ..with_static(&[&other.address]) }).await;
+    let node = Node::start(Config {
+        restrict,
+        ..with_static(&[&other.address])
+    })
+    .await;
     node.peers(1).await;
 }
 
@@ -91,7 +136,10 @@ async fn connect_and_disconnect_do_what_they_say() {
     node.network.connect(&other.address).await.unwrap();
     let report = node.network.report().await.unwrap();
     let peer = report.peers.iter().find(|peer| peer.id == id).unwrap();
-    assert!(peer.connected && !peer.protected && peer.agent.starts_with("starling/"), "{peer:?}");
+    assert!(
+        peer.connected && !peer.protected && peer.agent.starts_with("starling/"),
+        "{peer:?}"
+    );
     assert!(peer.addresses.contains(&other.address) && !peer.protocols.is_empty());
     assert!(report.local.addresses.contains(&node.address));
 
@@ -101,12 +149,32 @@ async fn connect_and_disconnect_do_what_they_say() {
     node.peers(0).await;
     eventually(LONG, || other.network.peer_count() == 0).await;
     let entries = node.network.ledger(Some(id), 10).await.unwrap();
-    assert!(entries.iter().any(|entry| entry.reason == "operator"), "{entries:?}");
+    assert!(
+        entries.iter().any(|entry| entry.reason == "operator"),
+        "{entries:?}"
+    );
 
-    let nobody: Multiaddr = format!("/ip4/127.0.0.1/tcp/1/p2p/{}", PeerId::random()).parse().unwrap();
-    assert!(node.network.connect(&nobody).await.unwrap_err().to_string().contains("cannot connect"));
-    assert!(matches!(node.network.connect(&node.address).await, Err(ControlError::Ourselves(_))));
-    assert!(matches!(node.network.connect(&"/ip4/127.0.0.1/tcp/1".parse().unwrap()).await, Err(ControlError::NoPeerId)));
+    let nobody: Multiaddr = format!("/ip4/127.0.0.1/tcp/1/p2p/{}", PeerId::random())
+        .parse()
+        .unwrap();
+    assert!(
+        node.network
+            .connect(&nobody)
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("cannot connect")
+    );
+    assert!(matches!(
+        node.network.connect(&node.address).await,
+        Err(ControlError::Ourselves(_))
+    ));
+    assert!(matches!(
+        node.network
+            .connect(&"/ip4/127.0.0.1/tcp/1".parse().unwrap())
+            .await,
+        Err(ControlError::NoPeerId)
+    ));
 }
 
 /// The address of an operator is dialled also while those of a static peer are, and what became of it is what the operator is told.
@@ -114,11 +182,18 @@ async fn connect_and_disconnect_do_what_they_say() {
 async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
     let moved = Node::start(config()).await;
     let id = moved.network.local_peer_id();
-    let at = |port: u16| -> Multiaddr { format!("/ip4/127.0.0.1/tcp/{port}/p2p/{id}").parse().unwrap() };
+    let at = |port: u16| -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/{port}/p2p/{id}")
+            .parse()
+            .unwrap()
+    };
     // Takes the dial, and never says a word.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let node = Node::start(with_static(&[&at(silent.local_addr().unwrap().port())])).await;
-    let dialled = tokio::time::timeout(LONG, silent.accept()).await.unwrap().unwrap();
+    let dialled = tokio::time::timeout(LONG, silent.accept())
+        .await
+        .unwrap()
+        .unwrap();
     let error = node.network.connect(&at(1)).await.unwrap_err().to_string();
     assert!(error.contains("/tcp/1/"), "{error}");
     node.network.connect(&moved.address).await.unwrap();
@@ -130,7 +205,12 @@ async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
 async fn a_protected_peer_is_let_in_like_a_static_one() {
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let connections = || node.network.peers().first().map_or(0, |peer| peer.connections);
+    let connections = || {
+        node.network
+            .peers()
+            .first()
+            .map_or(0, |peer| peer.connections)
+    };
     for protected in [false, true, false] {
         node.network.protect(raw.id(), protected).await.unwrap();
         for _ in 0..8 {
@@ -150,10 +230,25 @@ async fn a_protected_peer_is_let_in_like_a_static_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay() {
     let friend = Node::start(config()).await;
-    let tides = Tides { lo: 2, hi: 4, grace: Duration::ZERO };
-    let node = Node::start(Config { tides, ..with_static(&[&friend.address]) }).await;
+    let tides = Tides {
+        lo: 2,
+        hi: 4,
+        grace: Duration::ZERO,
+    };
+    let node = Node::start(Config {
+        tides,
+        ..with_static(&[&friend.address])
+    })
+    .await;
     node.peers(1).await;
-    let patient = Node::start(Config { tides: Tides { grace: LONG * 60, ..tides }, ..config() }).await;
+    let patient = Node::start(Config {
+        tides: Tides {
+            grace: LONG * 60,
+            ..tides
+        },
+        ..config()
+    })
+    .await;
     let mut guests = Vec::new();
     for _ in 0..4 {
         guests.push(Node::start(config()).await);
@@ -164,17 +259,27 @@ async fn above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay()
     }
     let dropped = async || {
         let entries = node.network.ledger(None, 100).await.unwrap();
-        entries.iter().filter(|entry| entry.reason == "too_many_peers").count()
+        entries
+            .iter()
+            .filter(|entry| entry.reason == "too_many_peers")
+            .count()
     };
     let ebb = async {
         while dropped().await < 2 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LONG, ebb).await.expect("two guests are dropped");
+    tokio::time::timeout(LONG, ebb)
+        .await
+        .expect("two guests are dropped");
     // The two that are kept, and the static one.
     node.peers(3).await;
-    assert!(node.network.peers().iter().any(|peer| peer.id == friend.network.local_peer_id()));
+    assert!(
+        node.network
+            .peers()
+            .iter()
+            .any(|peer| peer.id == friend.network.local_peer_id())
+    );
     assert_eq!(dropped().await, 2);
     // Young connections are left alone.
     patient.network.connect(&friend.address).await.unwrap();
@@ -183,14 +288,27 @@ async fn above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay()
     eventually(LONG, || start.elapsed() > Duration::from_secs(3)).await;
     assert_eq!(looked.peer_count(), 5);
     let (lo, hi) = (0, 3);
-    let wrong = starling_p2p::Service::new(Config { tides: Tides { lo, hi, ..tides }, ..config() }, friend.chain.clone());
+    let wrong = starling_p2p::Service::new(
+        Config {
+            tides: Tides { lo, hi, ..tides },
+            ..config()
+        },
+        friend.chain.clone(),
+    );
     assert!(matches!(wrong, Err(StartError::Tides(text)) if text.contains("--p2p.peers.lo")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_address_holds_no_more_than_its_share_of_handshakes() {
     let node = Node::start(config()).await;
-    let port: u16 = node.address.to_string().split('/').nth(4).unwrap().parse().unwrap();
+    let port: u16 = node
+        .address
+        .to_string()
+        .split('/')
+        .nth(4)
+        .unwrap()
+        .parse()
+        .unwrap();
     let mut held = Vec::new();
     for _ in 0..30 {
         held.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
@@ -222,12 +340,25 @@ async fn one_address_holds_no_more_than_its_share_of_handshakes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
     let keypair = config().identity;
-    let again = |port| Config { identity: keypair.clone(), listen_tcp: port, ..config() };
+    let again = |port| Config {
+        identity: keypair.clone(),
+        listen_tcp: port,
+        ..config()
+    };
     let mut sequencer = Node::start(again(0)).await;
-    let port: u16 = sequencer.address.to_string().split('/').nth(4).unwrap().parse().unwrap();
+    let port: u16 = sequencer
+        .address
+        .to_string()
+        .split('/')
+        .nth(4)
+        .unwrap()
+        .parse()
+        .unwrap();
     let replica = Node::start(with_static(&[&sequencer.address])).await;
     // As many as the measurement wants, which is then held to the bar of the node.
-    let measured = std::env::var("STARLING_REDIALS").ok().map(|times| times.parse::<usize>().expect("a number"));
+    let measured = std::env::var("STARLING_REDIALS")
+        .ok()
+        .map(|times| times.parse::<usize>().expect("a number"));
     let mut waits = Vec::new();
     for _ in 0..measured.unwrap_or(10) {
         sequencer.peers(1).await;
@@ -240,7 +371,10 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
     }
     waits.sort();
     let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
-    println!("found again {} times, after {median:?} at the median, {longest:?} at most", waits.len());
+    println!(
+        "found again {} times, after {median:?} at the median, {longest:?} at most",
+        waits.len()
+    );
     // Beside other tests, a second is what is seen for certain.
     let bar = Duration::from_millis(if measured.is_some() { 250 } else { 1000 });
     assert!(median <= bar, "{median:?}");
@@ -251,16 +385,30 @@ async fn only_static_peers_are_asked_if_that_is_wanted() {
     let blocks = chain(10, vec![]);
     let server = Node::start_with(config(), &blocks[..9]).await;
     let asked = async |only_request_static: bool, is_static: bool| {
-        let statics = if is_static { vec![server.address.clone()] } else { vec![] };
-        let wanted = Config { only_request_static, static_peers: statics, ..config() };
+        let statics = if is_static {
+            vec![server.address.clone()]
+        } else {
+            vec![]
+        };
+        let wanted = Config {
+            only_request_static,
+            static_peers: statics,
+            ..config()
+        };
         let node = Node::start_with(wanted, &blocks[..1]).await;
         node.network.connect(&server.address).await.unwrap();
         let mut raw = Raw::connected_to(&node, false).await;
         raw.publish(message(&blocks[9]));
         let network = node.network.clone();
         let start = Instant::now();
-        raw.drive(eventually(LONG, || node.chain.has(&blocks[9]) || start.elapsed() > Duration::from_secs(3))).await;
-        (node.chain.has(&blocks[9]), network.report().await.unwrap().sync.missing)
+        raw.drive(eventually(LONG, || {
+            node.chain.has(&blocks[9]) || start.elapsed() > Duration::from_secs(3)
+        }))
+        .await;
+        (
+            node.chain.has(&blocks[9]),
+            network.report().await.unwrap().sync.missing,
+        )
     };
     assert_eq!(asked(false, false).await, (true, 0));
     assert_eq!(asked(true, true).await, (true, 0));

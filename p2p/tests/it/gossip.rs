@@ -21,7 +21,10 @@ async fn a_signed_block_crosses_two_hops() {
     let events = far.chain.events.lock();
     assert_eq!(events[0].provenance, Provenance::Signed(signer()));
     assert_eq!(events[0].blame, Some(middle.network.local_peer_id()));
-    assert!(sequencer.chain.events.lock().is_empty(), "a node is not handed its own blocks");
+    assert!(
+        sequencer.chain.events.lock().is_empty(),
+        "a node is not handed its own blocks"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,7 +50,11 @@ async fn a_late_node_fills_a_gap_of_300_blocks() {
     println!("300 blocks in {elapsed:?}");
     let events = replica.chain.events.lock();
     assert_eq!(events.len(), 301);
-    assert!(events[..300].iter().all(|event| matches!(event.provenance, Provenance::Linked { .. })));
+    assert!(
+        events[..300]
+            .iter()
+            .all(|event| matches!(event.provenance, Provenance::Linked { .. }))
+    );
     assert_eq!(events[300].provenance, Provenance::Signed(signer()));
 }
 
@@ -59,7 +66,10 @@ async fn large_blocks_pass_by_gossip_and_by_number() {
     let large = chain(1, random);
     let mut next = (*chain(2, vec![])[1]).clone();
     next.header.parent_hash = large[0].hash;
-    let next = std::sync::Arc::new(starling_proto::payload::Payload::sealed(next.header, vec![]));
+    let next = std::sync::Arc::new(starling_proto::payload::Payload::sealed(
+        next.header,
+        vec![],
+    ));
 
     let sequencer = Node::start(config()).await;
     let early = Node::start(with_static(&[&sequencer.address])).await;
@@ -78,7 +88,14 @@ async fn large_blocks_pass_by_gossip_and_by_number() {
 async fn without_requests_a_gap_stays_and_blocks_in_order_pass() {
     let blocks = chain(4, vec![]);
     let sequencer = Node::start_with(config(), &blocks[..2]).await;
-    let replica = Node::start_with(Config { sync_req_resp: false, ..with_static(&[&sequencer.address]) }, &blocks[..1]).await;
+    let replica = Node::start_with(
+        Config {
+            sync_req_resp: false,
+            ..with_static(&[&sequencer.address])
+        },
+        &blocks[..1],
+    )
+    .await;
     sequencer.peers(1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     sequencer.publish(&blocks[2]).await;
@@ -92,12 +109,19 @@ async fn without_requests_a_gap_stays_and_blocks_in_order_pass() {
 async fn a_new_signer_is_obeyed() {
     let blocks = chain(2, vec![]);
     let sequencer = Node::start(config()).await;
-    let replica = Node::start(Config { unsafe_block_signer: None, ..with_static(&[&sequencer.address]) }).await;
+    let replica = Node::start(Config {
+        unsafe_block_signer: None,
+        ..with_static(&[&sequencer.address])
+    })
+    .await;
     sequencer.peers(1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     sequencer.publish(&blocks[0]).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!replica.chain.has(&blocks[0]), "without a signer every block is ignored");
+    assert!(
+        !replica.chain.has(&blocks[0]),
+        "without a signer every block is ignored"
+    );
     replica.set_signer(signer()).await;
     sequencer.publish(&blocks[1]).await;
     replica.receives(&blocks[1]).await;
@@ -107,10 +131,17 @@ async fn a_new_signer_is_obeyed() {
 async fn the_oldest_block_that_passes_is_as_old_as_told() {
     let blocks = chain(30, vec![]);
     let lenient = Node::start(config()).await;
-    let strict = Node::start(Config { gossip_threshold: Duration::from_secs(1), ..config() }).await;
+    let strict = Node::start(Config {
+        gossip_threshold: Duration::from_secs(1),
+        ..config()
+    })
+    .await;
     let mut raw = Raw::connected_to(&lenient, false).await;
     raw.publish(message(&blocks[0]));
-    raw.drive(eventually(Duration::from_secs(60), || lenient.chain.has(&blocks[0]))).await;
+    raw.drive(eventually(Duration::from_secs(60), || {
+        lenient.chain.has(&blocks[0])
+    }))
+    .await;
 
     let mut raw = Raw::connected_to(&strict, false).await;
     raw.publish(message(&blocks[0]));

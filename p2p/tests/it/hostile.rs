@@ -40,8 +40,14 @@ async fn bad_messages_are_rejected_for_their_reason_and_kill_nothing() {
         ("snappy", vec![100, 0xff, 3]),
         ("too_small", compress(&[7; 60])),
         ("signature", wire::encode_message(&[0xff; 65], &v4).unwrap()),
-        ("wrong_signer", wire::encode_message(&sign_as_stranger(block), &v4).unwrap()),
-        ("wrong_signer", wire::encode_message(&sign_block(block), &flipped).unwrap()),
+        (
+            "wrong_signer",
+            wire::encode_message(&sign_as_stranger(block), &v4).unwrap(),
+        ),
+        (
+            "wrong_signer",
+            wire::encode_message(&sign_block(block), &flipped).unwrap(),
+        ),
         ("block_hash", message(&other)),
         ("excess_blob_gas", message(&wrong_fork)),
     ];
@@ -72,10 +78,16 @@ async fn a_frame_larger_than_any_message_ends_the_connection_of_its_sender_alone
     let mut raw = Raw::connected_to(&node, false).await;
     node.peers(2).await;
     raw.publish(vec![1; 11 << 20]);
-    raw.until(|event| matches!(event, SwarmEvent::ConnectionClosed { .. })).await;
+    raw.until(|event| matches!(event, SwarmEvent::ConnectionClosed { .. }))
+        .await;
     // The other peer stays.
     node.peers(1).await;
-    assert!(node.debts(raw.id()).await.iter().any(|(reason, _)| *reason == "framing"));
+    assert!(
+        node.debts(raw.id())
+            .await
+            .iter()
+            .any(|(reason, _)| *reason == "framing")
+    );
 
     // It may come back, and is heard again.
     raw.reconnect(&node).await;
@@ -83,7 +95,9 @@ async fn a_frame_larger_than_any_message_ends_the_connection_of_its_sender_alone
     raw.publish(message(&blocks[0]));
     raw.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
     honest.publish(message(&blocks[1]));
-    honest.drive(eventually(LONG, || chain.has(&blocks[1]))).await;
+    honest
+        .drive(eventually(LONG, || chain.has(&blocks[1])))
+        .await;
     node.stop().await;
 }
 
@@ -99,7 +113,9 @@ async fn messages_with_a_source_are_refused() {
     assert!(!chain.has(&blocks[0]), "strict no-sign");
     let mut anonymous = Raw::connected_to(&node, false).await;
     anonymous.publish(message(&blocks[0]));
-    anonymous.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+    anonymous
+        .drive(eventually(LONG, || chain.has(&blocks[0])))
+        .await;
     assert!(node.debts(anonymous.id()).await.is_empty());
 }
 
@@ -110,25 +126,39 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let bombs: Vec<Vec<u8>> = (0..3).map(|_| bomb(LARGEST)).collect();
-    let _stream = raw.send_frame(&node, frame_on("/optimism/1/3/blocks", &bombs)).await;
+    let _stream = raw
+        .send_frame(&node, frame_on("/optimism/1/3/blocks", &bombs))
+        .await;
     let id = raw.id();
     raw.drive(node.noted(id, "stray", 1)).await;
     assert_eq!(node.debts(id).await, [("stray", -60.0)]);
     // A frame of many is a ban.
-    let _other = raw.send_frame(&node, frame_on("x", &vec![vec![0]; 100])).await;
+    let _other = raw
+        .send_frame(&node, frame_on("x", &vec![vec![0]; 100]))
+        .await;
     raw.gone_from(&node).await;
-    assert!(node.verdicts(id).await.iter().any(|(_, change)| matches!(change, Change::Banned { .. })));
+    assert!(
+        node.verdicts(id)
+            .await
+            .iter()
+            .any(|(_, change)| matches!(change, Change::Banned { .. }))
+    );
     let mut honest = Raw::connected_to(&node, false).await;
     honest.publish(message(&blocks[0]));
     let chain = node.chain.clone();
-    honest.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+    honest
+        .drive(eventually(LONG, || chain.has(&blocks[0])))
+        .await;
 }
 
 /// The first is refused for what it is; whoever sends it after that cannot have it from somebody who accepted it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_bomb_is_one() {
     let node = Node::start(config()).await;
-    let (mut first, mut second) = (Raw::connected_to(&node, false).await, Raw::connected_to(&node, false).await);
+    let (mut first, mut second) = (
+        Raw::connected_to(&node, false).await,
+        Raw::connected_to(&node, false).await,
+    );
     let bomb = frame(&[bomb(LARGEST)]);
     for raw in [&mut first, &mut second] {
         let _stream = raw.send_frame(&node, bomb.clone()).await;
@@ -142,7 +172,11 @@ async fn a_copy_of_a_bomb_is_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_signer_what_is_heavy_is_passed_over_and_heard_later() {
     let block = &heavy_chain(1, 2 << 20)[0];
-    let node = Node::start(Config { unsafe_block_signer: None, ..config() }).await;
+    let node = Node::start(Config {
+        unsafe_block_signer: None,
+        ..config()
+    })
+    .await;
     let mut raw = Raw::connected_to(&node, false).await;
     let both = [frame(&[message(block)]), frame_on("x", &[vec![0]])].concat();
     let _stream = raw.send_frame(&node, both).await;
@@ -160,11 +194,17 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Requests that are opened and never sent, more than anybody may have open, until dropped.
 fn hold_streams(raw: &Raw, node: &Node) -> tokio::task::JoinHandle<()> {
-    let (control, peer) = (raw.0.behaviour().streams.new_control(), node.network.local_peer_id());
+    let (control, peer) = (
+        raw.0.behaviour().streams.new_control(),
+        node.network.local_peer_id(),
+    );
     tokio::spawn(async move {
         let mut held = VecDeque::new();
         loop {
-            let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[held.len() % 2].clone()).unwrap();
+            let protocol = StreamProtocol::try_from_owned(
+                reqresp::protocol_ids(CHAIN)[held.len() % 2].clone(),
+            )
+            .unwrap();
             match control.clone().open_stream(peer, protocol).await {
                 Ok(mut stream) => {
                     // Four of eight bytes.
@@ -190,13 +230,19 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
         for i in 0u32.. {
             // Bytes that decompress to the largest message, and bytes that do not.
             let data = match i % 50 {
-                0 => snap::raw::Encoder::new().compress_vec(&[&i.to_le_bytes()[..], &vec![0; 9 << 20]].concat()).unwrap(),
+                0 => snap::raw::Encoder::new()
+                    .compress_vec(&[&i.to_le_bytes()[..], &vec![0; 9 << 20]].concat())
+                    .unwrap(),
                 _ => garbage(i),
             };
             let _ = flooder.0.behaviour_mut().gossip.publish(v4_topic(), data);
             if i % 10 == 0 {
                 let pause = Instant::now() + Duration::from_millis(5);
-                flooder.drive(eventually(Duration::from_secs(60), || Instant::now() > pause)).await;
+                flooder
+                    .drive(eventually(Duration::from_secs(60), || {
+                        Instant::now() > pause
+                    }))
+                    .await;
             }
         }
     });
@@ -209,9 +255,17 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
     let mut honest = Raw::connected_to(&node, false).await;
     let (at_node, at_replica) = (node.chain.clone(), replica.chain.clone());
     honest.publish(message(&blocks[38]));
-    honest.drive(eventually(Duration::from_secs(60), || at_node.has(&blocks[38]))).await;
+    honest
+        .drive(eventually(Duration::from_secs(60), || {
+            at_node.has(&blocks[38])
+        }))
+        .await;
     honest.publish(message(&blocks[39]));
-    honest.drive(eventually(Duration::from_secs(60), || at_replica.has(&blocks[39]))).await;
+    honest
+        .drive(eventually(Duration::from_secs(60), || {
+            at_replica.has(&blocks[39])
+        }))
+        .await;
     assert!(blocks.iter().all(|block| at_replica.has(block)));
     streams.abort();
     flood.abort();
@@ -227,7 +281,9 @@ async fn a_flood_of_garbage_does_not_stop_a_block() {
     let mut honest = Raw::connected_to(&node, false).await;
     honest.publish(message(&blocks[0]));
     let (chain, block) = (node.chain.clone(), Arc::clone(&blocks[0]));
-    honest.drive(eventually(Duration::from_secs(60), || chain.has(&block))).await;
+    honest
+        .drive(eventually(Duration::from_secs(60), || chain.has(&block)))
+        .await;
     assert!(!flood.is_finished());
     flood.abort();
 }
@@ -237,11 +293,25 @@ async fn a_flood_of_garbage_does_not_stop_a_block() {
 async fn streams_without_end_close_the_connection_and_are_named() {
     let node = Node::start(unscored(config())).await;
     let identity = Keypair::generate_secp256k1();
-    tokio::time::timeout(Duration::from_secs(60), open_streams(over_tcp(&identity), &node)).await.expect("it hangs up");
+    tokio::time::timeout(
+        Duration::from_secs(60),
+        open_streams(over_tcp(&identity), &node),
+    )
+    .await
+    .expect("it hangs up");
     let id = identity.public().to_peer_id();
     let start = Instant::now();
-    while !node.debts(id).await.iter().any(|(reason, _)| *reason == "stream_flood") {
-        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", node.debts(id).await);
+    while !node
+        .debts(id)
+        .await
+        .iter()
+        .any(|(reason, _)| *reason == "stream_flood")
+    {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            node.debts(id).await
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     node.peers(0).await;
@@ -260,11 +330,23 @@ async fn whoever_attacks_is_named_and_blocks_pass() {
             if blocks >= 5 && scene.charges().await.contains(&attack.charge) {
                 break;
             }
-            assert!(begun.elapsed() < Duration::from_secs(120), "{} is not named {}", attack.name, attack.charge);
+            assert!(
+                begun.elapsed() < Duration::from_secs(120),
+                "{} is not named {}",
+                attack.name,
+                attack.charge
+            );
         }
         attacking.end();
-        let honest = scene.victim.debts(scene.publisher.network.local_peer_id()).await;
-        assert!(honest.iter().all(|(_, change)| *change > 0.0), "{}: the publisher is charged, {honest:?}", attack.name);
+        let honest = scene
+            .victim
+            .debts(scene.publisher.network.local_peer_id())
+            .await;
+        assert!(
+            honest.iter().all(|(_, change)| *change > 0.0),
+            "{}: the publisher is charged, {honest:?}",
+            attack.name
+        );
         scene.end().await;
     }
 }
@@ -275,8 +357,16 @@ type Answer = fn(&[Arc<Payload>]) -> Vec<u8>;
 /// What a peer answers to every request, and whether that is its offence.
 const ANSWERS: [(&str, Answer, bool); 7] = [
     // The tip, which nobody has to ask for.
-    ("another block", |blocks| reqresp::encode_response(&blocks[11], &forks()).unwrap(), true),
-    ("more than any block has", |_| [vec![0, 1, 0, 0, 0], vec![0; 11 << 20]].concat(), true),
+    (
+        "another block",
+        |blocks| reqresp::encode_response(&blocks[11], &forks()).unwrap(),
+        true,
+    ),
+    (
+        "more than any block has",
+        |_| [vec![0, 1, 0, 0, 0], vec![0; 11 << 20]].concat(),
+        true,
+    ),
     ("garbage", |_| vec![0; 100], true),
     ("an unknown version", |_| vec![0, 9, 0, 0, 0, 1, 2, 3], true),
     ("nothing", |_| vec![], false),
@@ -294,8 +384,15 @@ async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
         let node = Node::start_with(with_static(&[&honest.address]), &blocks[..1]).await;
         node.peers(1).await;
         let mut raw = Raw::connected_to(&node, false).await;
-        let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-        let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+        let protocol =
+            StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
+        let mut incoming = raw
+            .0
+            .behaviour()
+            .streams
+            .new_control()
+            .accept(protocol)
+            .unwrap();
         let bytes = answer(&blocks);
         let serving = tokio::spawn(async move {
             while let Some((_, mut stream)) = incoming.next().await {
@@ -307,9 +404,15 @@ async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
         // Who delivers the tip is asked first.
         raw.publish(message(&blocks[11]));
         let chain = node.chain.clone();
-        raw.drive(eventually(Duration::from_secs(60), || chain.has(&blocks[11]))).await;
+        raw.drive(eventually(Duration::from_secs(60), || {
+            chain.has(&blocks[11])
+        }))
+        .await;
         assert!(blocks[1..].iter().all(|block| chain.has(block)), "{name}");
-        assert!(counter("op_node_default_p2p_req_total", "client") > asked, "{name}");
+        assert!(
+            counter("op_node_default_p2p_req_total", "client") > asked,
+            "{name}"
+        );
         if offence {
             let id = raw.id();
             raw.drive(node.noted(id, "malformed_response", 1)).await;

@@ -43,12 +43,25 @@ async fn pmp_router_that_may_refuse() -> (SocketAddr, Log, Arc<Mutex<Vec<&'stati
                 (operation @ (1 | 2), 12) => {
                     let port = u16::from_be_bytes([bytes[4], bytes[5]]);
                     let seconds = u32::from_be_bytes(bytes[8..12].try_into().unwrap());
-                    let (name, external) = if operation == 2 { ("TCP", 40_000u16) } else { ("UDP", 40_001) };
+                    let (name, external) = if operation == 2 {
+                        ("TCP", 40_000u16)
+                    } else {
+                        ("UDP", 40_001)
+                    };
                     asked.lock().push(Asked(name, port, seconds));
-                    let code = if seconds > 0 && refuses.lock().contains(&name) { 2 } else { 0 };
+                    let code = if seconds > 0 && refuses.lock().contains(&name) {
+                        2
+                    } else {
+                        0
+                    };
                     let lease = seconds.min(2).to_be_bytes();
                     let ports = [&bytes[4..6], &external.to_be_bytes()[..]].concat();
-                    [&[0, 128 + operation, 0, code, 0, 0, 0, 1], &ports[..], &lease[..]].concat()
+                    [
+                        &[0, 128 + operation, 0, code, 0, 0, 0, 1],
+                        &ports[..],
+                        &lease[..],
+                    ]
+                    .concat()
                 }
                 _ => continue,
             };
@@ -70,7 +83,9 @@ async fn upnp_router() -> (SocketAddr, Log) {
         loop {
             let (length, from) = search.recv_from(&mut bytes).await.unwrap();
             assert!(bytes[..length].starts_with(b"M-SEARCH"));
-            let answer = format!("HTTP/1.1 200 OK\r\nST: upnp:rootdevice\r\nLOCATION: http://{location}/root.xml\r\n\r\n");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nST: upnp:rootdevice\r\nLOCATION: http://{location}/root.xml\r\n\r\n"
+            );
             search.send_to(answer.as_bytes(), from).await.unwrap();
         }
     });
@@ -91,32 +106,66 @@ async fn serve_upnp(mut stream: TcpStream, asked: Log) -> Option<()> {
             return None;
         }
         let text = String::from_utf8_lossy(&request).into_owned();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head.lines().find_map(|line| {
+            line.to_lowercase()
+                .strip_prefix("content-length:")?
+                .trim()
+                .parse()
+                .ok()
+        });
         if body.len() >= length.unwrap_or(0) {
             break text;
         }
     };
-    let value = |name: &str| text.split_once(&format!("<{name}>"))?.1.split_once('<').map(|(value, _)| value.to_owned());
+    let value = |name: &str| {
+        text.split_once(&format!("<{name}>"))?
+            .1
+            .split_once('<')
+            .map(|(value, _)| value.to_owned())
+    };
     let body = if text.starts_with("GET /root.xml") {
         "<root><device><serviceList><service><serviceType>urn:schemas-upnp-org:service:WANIPConnection:1</serviceType>\
          <SCPDURL>/actions.xml</SCPDURL><controlURL>/control</controlURL></service></serviceList></device></root>"
             .to_owned()
     } else if text.starts_with("GET /actions.xml") {
-        let add = ["RemoteHost", "ExternalPort", "Protocol", "InternalPort", "InternalClient", "Enabled"];
+        let add = [
+            "RemoteHost",
+            "ExternalPort",
+            "Protocol",
+            "InternalPort",
+            "InternalClient",
+            "Enabled",
+        ];
         let add = [&add[..], &["PortMappingDescription", "LeaseDuration"]].concat();
         let action = |name: &str, arguments: &[&str]| {
-            let argument = |name: &&str| format!("<argument><name>New{name}</name><direction>in</direction></argument>");
+            let argument = |name: &&str| {
+                format!("<argument><name>New{name}</name><direction>in</direction></argument>")
+            };
             let arguments: String = arguments.iter().map(argument).collect();
             format!("<action><name>{name}</name><argumentList>{arguments}</argumentList></action>")
         };
-        let delete = action("DeletePortMapping", &["RemoteHost", "ExternalPort", "Protocol"]);
-        format!("<scpd><actionList>{}{delete}</actionList></scpd>", action("AddPortMapping", &add))
+        let delete = action(
+            "DeletePortMapping",
+            &["RemoteHost", "ExternalPort", "Protocol"],
+        );
+        format!(
+            "<scpd><actionList>{}{delete}</actionList></scpd>",
+            action("AddPortMapping", &add)
+        )
     } else if text.contains("#GetExternalIPAddress") {
         let ip = std::net::Ipv4Addr::from(EXTERNAL);
-        format!("<GetExternalIPAddressResponse><NewExternalIPAddress>{ip}</NewExternalIPAddress></GetExternalIPAddressResponse>")
+        format!(
+            "<GetExternalIPAddressResponse><NewExternalIPAddress>{ip}</NewExternalIPAddress></GetExternalIPAddressResponse>"
+        )
     } else {
-        let protocol = if value("NewProtocol")? == "TCP" { "TCP" } else { "UDP" };
+        let protocol = if value("NewProtocol")? == "TCP" {
+            "TCP"
+        } else {
+            "UDP"
+        };
         let external: u16 = value("NewExternalPort")?.parse().ok()?;
         if text.contains("#DeletePortMapping") {
             asked.lock().push(Asked(protocol, external, 0));
@@ -126,17 +175,32 @@ async fn serve_upnp(mut stream: TcpStream, asked: Log) -> Option<()> {
              </UPnPError></detail></Fault>"
                 .into()
         } else {
-            asked.lock().push(Asked(protocol, value("NewInternalPort")?.parse().ok()?, value("NewLeaseDuration")?.parse().ok()?));
+            asked.lock().push(Asked(
+                protocol,
+                value("NewInternalPort")?.parse().ok()?,
+                value("NewLeaseDuration")?.parse().ok()?,
+            ));
             "<AddPortMappingResponse/>".into()
         }
     };
-    let body = if text.starts_with("POST") { format!("<Envelope><Body>{body}</Body></Envelope>") } else { body };
-    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+    let body = if text.starts_with("POST") {
+        format!("<Envelope><Body>{body}</Body></Envelope>")
+    } else {
+        body
+    };
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
     stream.write_all(answer.as_bytes()).await.ok()
 }
 
 fn behind(nat: NatConfig) -> Config {
-    Config { nat: Some(nat), discovery: Some(DiscoveryConfig::default()), ..config() }
+    Config {
+        nat: Some(nat),
+        discovery: Some(DiscoveryConfig::default()),
+        ..config()
+    }
 }
 
 /// The node's record once it holds the router's address: its ports.
@@ -144,7 +208,9 @@ async fn advertised(node: &Node) -> (Option<u16>, Option<u16>) {
     let start = Instant::now();
     loop {
         let report = node.network.discovery().await.expect("discovery runs");
-        let Bootnode::Enr(record) = report.enr.parse().unwrap() else { panic!("a record") };
+        let Bootnode::Enr(record) = report.enr.parse().unwrap() else {
+            panic!("a record")
+        };
         if record.ip4() == Some(EXTERNAL.into()) {
             return (record.tcp4(), record.udp4());
         }
@@ -155,13 +221,21 @@ async fn advertised(node: &Node) -> (Option<u16>, Option<u16>) {
 
 /// An address where nobody answers.
 async fn nobody() -> SocketAddr {
-    UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+    UdpSocket::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ports_are_opened_by_pmp_renewed_and_closed() {
     let (router, log) = pmp_router().await;
-    let node = Node::start(behind(NatConfig { pmp: Some(router), upnp: Some(nobody().await) })).await;
+    let node = Node::start(behind(NatConfig {
+        pmp: Some(router),
+        upnp: Some(nobody().await),
+    }))
+    .await;
     assert_eq!(advertised(&node).await, (Some(40_000), Some(40_001)));
     let udp = node.network.discovery().await.unwrap().udp;
     let count = |wanted: Asked| log.lock().iter().filter(|asked| **asked == wanted).count();
@@ -170,16 +244,30 @@ async fn ports_are_opened_by_pmp_renewed_and_closed() {
     assert!(node.address.to_string().contains(&format!("/tcp/{tcp}/")));
     assert_eq!(count(Asked("TCP", tcp, 0)) + count(Asked("UDP", udp, 0)), 0);
     node.stop().await;
-    assert_eq!((count(Asked("TCP", tcp, 0)), count(Asked("UDP", udp, 0))), (1, 1), "closed at the end");
+    assert_eq!(
+        (count(Asked("TCP", tcp, 0)), count(Asked("UDP", udp, 0))),
+        (1, 1),
+        "closed at the end"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_the_router_refuses_is_not_in_the_way_of_another_and_what_it_opened_once_is_closed() {
+async fn a_port_that_the_router_refuses_is_not_in_the_way_of_another_and_what_it_opened_once_is_closed()
+ {
     let (router, log, refused) = pmp_router_that_may_refuse().await;
     refused.lock().push("UDP");
-    let node = Node::start(behind(NatConfig { pmp: Some(router), upnp: Some(nobody().await) })).await;
+    let node = Node::start(behind(NatConfig {
+        pmp: Some(router),
+        upnp: Some(nobody().await),
+    }))
+    .await;
     assert_eq!(advertised(&node).await.0, Some(40_000));
-    let count = |name: &str, seconds: u32| log.lock().iter().filter(|asked| asked.0 == name && asked.2 == seconds).count();
+    let count = |name: &str, seconds: u32| {
+        log.lock()
+            .iter()
+            .filter(|asked| asked.0 == name && asked.2 == seconds)
+            .count()
+    };
     eventually(LIMIT, || count("TCP", 7200) >= 2 && count("UDP", 7200) >= 2).await;
     let asked = count("TCP", 7200);
     refused.lock().push("TCP");
@@ -193,10 +281,17 @@ async fn a_port_that_the_router_refuses_is_not_in_the_way_of_another_and_what_it
 #[tokio::test(flavor = "multi_thread")]
 async fn ports_are_opened_by_upnp_and_closed() {
     let (router, log) = upnp_router().await;
-    let node = Node::start(behind(NatConfig { pmp: Some(nobody().await), upnp: Some(router) })).await;
+    let node = Node::start(behind(NatConfig {
+        pmp: Some(nobody().await),
+        upnp: Some(router),
+    }))
+    .await;
     let (tcp, udp) = advertised(&node).await;
     let (tcp, udp) = (tcp.unwrap(), udp.unwrap());
-    assert!(log.lock().contains(&Asked("TCP", tcp, 7200)) && log.lock().contains(&Asked("UDP", udp, 0)), "{log:?}");
+    assert!(
+        log.lock().contains(&Asked("TCP", tcp, 7200)) && log.lock().contains(&Asked("UDP", udp, 0)),
+        "{log:?}"
+    );
     assert!(node.address.to_string().contains(&format!("/tcp/{tcp}/")));
     log.lock().clear();
     node.stop().await;
@@ -205,7 +300,11 @@ async fn ports_are_opened_by_upnp_and_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_that_is_not_there_keeps_nobody_waiting() {
-    let node = Node::start(behind(NatConfig { pmp: Some(nobody().await), upnp: Some(nobody().await) })).await;
+    let node = Node::start(behind(NatConfig {
+        pmp: Some(nobody().await),
+        upnp: Some(nobody().await),
+    }))
+    .await;
     assert!(node.network.discovery().await.is_some());
     node.stop().await;
 }

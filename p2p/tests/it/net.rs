@@ -9,7 +9,10 @@ use libp2p::{
     tcp, yamux,
 };
 use parking_lot::Mutex;
-use starling_p2p::{Blocks, Change, Config, Event, Genesis, Heads, Keypair, Network, PeerId, Policy, Scoring, Service, Settled};
+use starling_p2p::{
+    Blocks, Change, Config, Event, Genesis, Heads, Keypair, Network, PeerId, Policy, Scoring,
+    Service, Settled,
+};
 use starling_proto::{
     fork::{Fork, ForkSchedule},
     gossip,
@@ -33,13 +36,23 @@ pub const GOSSIP: &str = "/meshsub/1.1.0";
 pub const STRANGER: &str = "00000000000000000000000000000000000000000000000000000000000000bb";
 
 pub fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
 }
 
 /// Block 1010 would have the present time.
 pub fn genesis() -> Genesis {
     static TIME: LazyLock<u64> = LazyLock::new(|| unix_now() - 2000);
-    Genesis { id: BlockId { hash: B256::repeat_byte(9), number: 10 }, time: *TIME, block_time: 2 }
+    Genesis {
+        id: BlockId {
+            hash: B256::repeat_byte(9),
+            number: 10,
+        },
+        time: *TIME,
+        block_time: 2,
+    }
 }
 
 pub fn forks() -> ForkSchedule {
@@ -48,14 +61,22 @@ pub fn forks() -> ForkSchedule {
 
 /// The first `count` blocks, the last of which carries the present time; `data` is one transaction of the last block.
 pub fn chain(count: u64, data: Vec<u8>) -> Vec<Arc<Payload>> {
-    chain_of(count, |number| if number == count && !data.is_empty() { vec![Bytes::from(data.clone())] } else { Vec::new() })
+    chain_of(count, |number| {
+        if number == count && !data.is_empty() {
+            vec![Bytes::from(data.clone())]
+        } else {
+            Vec::new()
+        }
+    })
 }
 
 /// As [`chain`], with a transaction of so many bytes in each block, which cannot be packed.
 pub fn heavy_chain(count: u64, bytes: usize) -> Vec<Arc<Payload>> {
     let mut noise = 1u64;
     let mut byte = || {
-        noise = noise.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        noise = noise
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (noise >> 56) as u8
     };
     chain_of(count, |_| vec![(0..bytes).map(|_| byte()).collect()])
@@ -90,7 +111,9 @@ fn block_upon(parent: BlockId, timestamp: u64, transactions: Vec<Bytes>) -> Arc<
         blob_gas_used: Some(0),
         excess_blob_gas: Some(0),
         parent_beacon_block_root: Some(B256::repeat_byte(4)),
-        requests_hash: Some(b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")),
+        requests_hash: Some(b256!(
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        )),
         ..Default::default()
     };
     Arc::new(Payload::sealed(header, transactions))
@@ -101,11 +124,19 @@ pub fn signer() -> Address {
 }
 
 pub fn sign_block(block: &Payload) -> [u8; 65] {
-    sign::sign(&sign::secret_from_hex(KEY).unwrap(), CHAIN, &block.to_wire(PayloadVersion::V4))
+    sign::sign(
+        &sign::secret_from_hex(KEY).unwrap(),
+        CHAIN,
+        &block.to_wire(PayloadVersion::V4),
+    )
 }
 
 pub fn sign_as_stranger(block: &Payload) -> [u8; 65] {
-    sign::sign(&sign::secret_from_hex(STRANGER).unwrap(), CHAIN, &block.to_wire(PayloadVersion::V4))
+    sign::sign(
+        &sign::secret_from_hex(STRANGER).unwrap(),
+        CHAIN,
+        &block.to_wire(PayloadVersion::V4),
+    )
 }
 
 /// The block as gossip carries it.
@@ -146,7 +177,12 @@ impl Blocks for TestChain {
     }
 
     fn block(&self, number: u64) -> Option<Payload> {
-        let block = self.blocks.lock().get(&number).filter(|_| number >= self.oldest()).cloned()?;
+        let block = self
+            .blocks
+            .lock()
+            .get(&number)
+            .filter(|_| number >= self.oldest())
+            .cloned()?;
         self.read.fetch_add(block.weight(), Ordering::Relaxed);
         Some((*block).clone())
     }
@@ -183,12 +219,21 @@ pub fn config() -> Config {
 }
 
 pub fn with_static(peers: &[&Multiaddr]) -> Config {
-    Config { static_peers: peers.iter().map(|peer| (*peer).clone()).collect(), ..config() }
+    Config {
+        static_peers: peers.iter().map(|peer| (*peer).clone()).collect(),
+        ..config()
+    }
 }
 
 /// Nobody is banned: what is tested is what a peer can do before it is.
 pub fn unscored(config: Config) -> Config {
-    Config { policy: Policy { scoring: Scoring::None, ..Policy::default() }, ..config }
+    Config {
+        policy: Policy {
+            scoring: Scoring::None,
+            ..Policy::default()
+        },
+        ..config
+    }
 }
 
 impl Node {
@@ -212,16 +257,37 @@ impl Node {
                 followed.events.lock().push(event);
                 follower.settled(payload.hash, Settled::Ok).await;
                 // A rival of an older block is no new head.
-                let head = followed.blocks.lock().values().last().map_or(payload.id(), |block| block.id());
-                follower.heads(Heads { head, safe: genesis().id }).await;
+                let head = followed
+                    .blocks
+                    .lock()
+                    .values()
+                    .last()
+                    .map_or(payload.id(), |block| block.id());
+                follower
+                    .heads(Heads {
+                        head,
+                        safe: genesis().id,
+                    })
+                    .await;
             }
         });
         let mut addresses = network.listen_addrs();
         let address = addresses.wait_for(|all| !all.is_empty()).await.unwrap()[0].clone();
         if let Some(head) = blocks.last() {
-            network.heads(Heads { head: head.id(), safe: genesis().id }).await;
+            network
+                .heads(Heads {
+                    head: head.id(),
+                    safe: genesis().id,
+                })
+                .await;
         }
-        Self { network, chain, address, token, tasks: [swarm, follower] }
+        Self {
+            network,
+            chain,
+            address,
+            token,
+            tasks: [swarm, follower],
+        }
     }
 
     pub async fn publish(&self, block: &Arc<Payload>) {
@@ -232,34 +298,58 @@ impl Node {
     /// Until it has so many in its mesh.
     pub async fn meshed(&self, least: usize) {
         let (begun, topic) = (Instant::now(), v4_topic().to_string());
-        while !self.network.report().await.unwrap().mesh.iter().any(|mesh| mesh.topic == topic && mesh.mesh.len() >= least) {
+        while !self
+            .network
+            .report()
+            .await
+            .unwrap()
+            .mesh
+            .iter()
+            .any(|mesh| mesh.topic == topic && mesh.mesh.len() >= least)
+        {
             assert!(begun.elapsed() < Duration::from_secs(60), "no mesh");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     pub async fn peers(&self, count: usize) {
-        eventually(Duration::from_secs(60), || self.network.peer_count() == count).await;
+        eventually(Duration::from_secs(60), || {
+            self.network.peer_count() == count
+        })
+        .await;
     }
 
     /// The ledger about a peer, oldest first, without scores.
     pub async fn verdicts(&self, peer: PeerId) -> Vec<(&'static str, Change)> {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
-        let lines = entries.into_iter().rev().map(|entry| (entry.reason, entry.change));
-        lines.filter(|(_, change)| !matches!(change, Change::Score(_))).collect()
+        let lines = entries
+            .into_iter()
+            .rev()
+            .map(|entry| (entry.reason, entry.change));
+        lines
+            .filter(|(_, change)| !matches!(change, Change::Score(_)))
+            .collect()
     }
 
     /// How often the ledger has this of a peer.
     pub async fn times(&self, peer: PeerId, reason: &str) -> u32 {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
-        entries.iter().filter(|entry| entry.reason == reason).map(|entry| entry.times).sum()
+        entries
+            .iter()
+            .filter(|entry| entry.reason == reason)
+            .map(|entry| entry.times)
+            .sum()
     }
 
     /// Until the ledger has this of a peer so often.
     pub async fn noted(&self, peer: PeerId, reason: &str, times: u32) -> Duration {
         let start = Instant::now();
         while self.times(peer, reason).await < times {
-            assert!(start.elapsed() < Duration::from_secs(60), "not {times} times {reason}: {:?}", self.debts(peer).await);
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "not {times} times {reason}: {:?}",
+                self.debts(peer).await
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         start.elapsed()
@@ -275,10 +365,13 @@ impl Node {
     /// What the ledger holds against a peer: reasons, and by how much each changed the score.
     pub async fn debts(&self, peer: PeerId) -> Vec<(&'static str, f64)> {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
-        let lines = entries.into_iter().rev().filter_map(|entry| match entry.change {
-            Change::Score(change) => Some((entry.reason, change)),
-            _ => None,
-        });
+        let lines = entries
+            .into_iter()
+            .rev()
+            .filter_map(|entry| match entry.change {
+                Change::Score(change) => Some((entry.reason, change)),
+                _ => None,
+            });
         lines.collect()
     }
 
@@ -296,7 +389,10 @@ impl Node {
 
 /// Waits until the condition holds; returns how long that took.
 #[track_caller]
-pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> impl Future<Output = Duration> {
+pub fn eventually(
+    limit: Duration,
+    mut condition: impl FnMut() -> bool,
+) -> impl Future<Output = Duration> {
     let caller = std::panic::Location::caller();
     async move {
         let start = Instant::now();
@@ -332,7 +428,11 @@ impl Raw {
     pub fn new(signed: bool) -> Self {
         let swarm = SwarmBuilder::with_existing_identity(Keypair::generate_secp256k1())
             .with_tokio()
-            .with_tcp(tcp::Config::new().nodelay(true), noise::Config::new, yamux::Config::default)
+            .with_tcp(
+                tcp::Config::new().nodelay(true),
+                noise::Config::new,
+                yamux::Config::default,
+            )
             .unwrap()
             .with_quic()
             .with_behaviour(|key| {
@@ -347,11 +447,18 @@ impl Raw {
                     false => gossipsub::MessageAuthenticity::Anonymous,
                 };
                 let gossip = gossipsub::Behaviour::new(author, config).unwrap();
-                let identify = identify::Behaviour::new(identify::Config::new(String::new(), key.public()));
-                Ok(RawBehaviour { gossip, streams: libp2p_stream::Behaviour::new(), identify })
+                let identify =
+                    identify::Behaviour::new(identify::Config::new(String::new(), key.public()));
+                Ok(RawBehaviour {
+                    gossip,
+                    streams: libp2p_stream::Behaviour::new(),
+                    identify,
+                })
             })
             .unwrap()
-            .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(60)))
+            .with_swarm_config(|config| {
+                config.with_idle_connection_timeout(Duration::from_secs(60))
+            })
             .build();
         Self(swarm)
     }
@@ -368,13 +475,14 @@ impl Raw {
                 connected |= *connection_id == id;
                 false
             }
-            SwarmEvent::Behaviour(RawBehaviourEvent::Gossip(gossipsub::Event::Subscribed { .. })) => {
+            SwarmEvent::Behaviour(RawBehaviourEvent::Gossip(gossipsub::Event::Subscribed {
+                ..
+            })) => {
                 let_in |= connected;
                 let_in
             }
-            SwarmEvent::ConnectionClosed { connection_id, .. } | SwarmEvent::OutgoingConnectionError { connection_id, .. } => {
-                *connection_id == id
-            }
+            SwarmEvent::ConnectionClosed { connection_id, .. }
+            | SwarmEvent::OutgoingConnectionError { connection_id, .. } => *connection_id == id,
             _ => false,
         })
         .await;
@@ -385,7 +493,10 @@ impl Raw {
     pub async fn gone_from(&mut self, node: &Node) {
         let id = self.id();
         let network = node.network.clone();
-        self.drive(eventually(Duration::from_secs(60), || network.peers().iter().all(|peer| peer.id != id))).await;
+        self.drive(eventually(Duration::from_secs(60), || {
+            network.peers().iter().all(|peer| peer.id != id)
+        }))
+        .await;
     }
 
     /// Dials the node and waits until it has told its topics.
@@ -399,7 +510,11 @@ impl Raw {
     }
 
     pub fn publish(&mut self, data: Vec<u8>) {
-        self.0.behaviour_mut().gossip.publish(v4_topic(), data).unwrap();
+        self.0
+            .behaviour_mut()
+            .gossip
+            .publish(v4_topic(), data)
+            .unwrap();
     }
 
     /// Opens a gossip stream and sends these bytes on it; it stays open while it is held.
@@ -412,8 +527,16 @@ impl Raw {
     }
 
     /// Opens a stream and sends these bytes on it; nothing if the node does not take them.
-    pub async fn try_send(&mut self, node: &Node, protocol: &str, bytes: &[u8]) -> Option<libp2p::Stream> {
-        let (mut control, peer) = (self.0.behaviour().streams.new_control(), node.network.local_peer_id());
+    pub async fn try_send(
+        &mut self,
+        node: &Node,
+        protocol: &str,
+        bytes: &[u8],
+    ) -> Option<libp2p::Stream> {
+        let (mut control, peer) = (
+            self.0.behaviour().streams.new_control(),
+            node.network.local_peer_id(),
+        );
         let protocol = libp2p::StreamProtocol::try_from_owned(protocol.to_owned()).unwrap();
         let sent = async move {
             let mut stream = control.open_stream(peer, protocol).await.ok()?;
@@ -432,7 +555,9 @@ impl Raw {
 
     pub async fn until(&mut self, mut seen: impl FnMut(&SwarmEvent<RawBehaviourEvent>) -> bool) {
         let wait = async { while !seen(&self.0.select_next_some().await) {} };
-        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the raw peer's event came");
+        tokio::time::timeout(Duration::from_secs(60), wait)
+            .await
+            .expect("the raw peer's event came");
     }
 
     /// Lets the raw peer do its part while waiting.
@@ -455,7 +580,12 @@ pub fn frame(messages: &[Vec<u8>]) -> Vec<u8> {
 /// The same on another topic.
 pub fn frame_on(topic: &str, messages: &[Vec<u8>]) -> Vec<u8> {
     let field = |tag: u8, bytes: &[u8]| [&[tag][..], &with_length(bytes)].concat();
-    let message = |data: &Vec<u8>| field(0x12, &[field(0x12, data), field(0x22, topic.as_bytes())].concat());
+    let message = |data: &Vec<u8>| {
+        field(
+            0x12,
+            &[field(0x12, data), field(0x22, topic.as_bytes())].concat(),
+        )
+    };
     with_length(&messages.iter().flat_map(message).collect::<Vec<u8>>())
 }
 

@@ -15,7 +15,11 @@ use tokio::net::UdpSocket;
 async fn a_static_peer_is_found_again_after_its_restart() {
     let blocks = chain(2, vec![]);
     let keypair = config().identity;
-    let sequencer = Node::start(Config { identity: keypair.clone(), ..config() }).await;
+    let sequencer = Node::start(Config {
+        identity: keypair.clone(),
+        ..config()
+    })
+    .await;
     let address = sequencer.address.clone();
     let port = address.iter().find_map(|part| match part {
         libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
@@ -30,7 +34,15 @@ async fn a_static_peer_is_found_again_after_its_restart() {
     replica.peers(0).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
 
-    let again = Node::start_with(Config { identity: keypair, listen_tcp: port.unwrap(), ..config() }, &blocks[..1]).await;
+    let again = Node::start_with(
+        Config {
+            identity: keypair,
+            listen_tcp: port.unwrap(),
+            ..config()
+        },
+        &blocks[..1],
+    )
+    .await;
     let waited = eventually(Duration::from_secs(3), || again.network.peer_count() == 1).await;
     println!("found again after {waited:?}");
     again.publish(&blocks[1]).await;
@@ -46,9 +58,19 @@ async fn name_server(told: Arc<Mutex<Ipv4Addr>>) -> SocketAddr {
         loop {
             let (length, from) = socket.recv_from(&mut bytes).await.unwrap();
             // The name ends with an empty label, its type and class follow.
-            let end = 12 + bytes[12..length].iter().position(|byte| *byte == 0).unwrap() + 5;
+            let end = 12
+                + bytes[12..length]
+                    .iter()
+                    .position(|byte| *byte == 0)
+                    .unwrap()
+                + 5;
             let is_v4 = bytes[end - 4..end - 2] == [0, 1];
-            let mut answer = [&bytes[..2], &[0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0], &bytes[12..end]].concat();
+            let mut answer = [
+                &bytes[..2],
+                &[0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0],
+                &bytes[12..end],
+            ]
+            .concat();
             if is_v4 {
                 answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 14, 16, 0, 4]);
                 answer.extend(told.lock().octets());
@@ -65,16 +87,46 @@ async fn a_static_peer_given_by_name_is_found_where_the_name_leads_now() {
     let told = Arc::new(Mutex::new(here));
     let servers = name_server(told.clone()).await;
     let keypair = config().identity;
-    let first = Node::start(Config { identity: keypair.clone(), listen_ip: here.into(), ..config() }).await;
-    let port: u16 = first.address.to_string().split('/').nth(4).unwrap().parse().unwrap();
-    let name = format!("/dns4/peer.example.org/tcp/{port}/p2p/{}", first.network.local_peer_id()).parse().unwrap();
-    let replica = Node::start(Config { name_server: Some(servers), ..with_static(&[&name]) }).await;
+    let first = Node::start(Config {
+        identity: keypair.clone(),
+        listen_ip: here.into(),
+        ..config()
+    })
+    .await;
+    let port: u16 = first
+        .address
+        .to_string()
+        .split('/')
+        .nth(4)
+        .unwrap()
+        .parse()
+        .unwrap();
+    let name = format!(
+        "/dns4/peer.example.org/tcp/{port}/p2p/{}",
+        first.network.local_peer_id()
+    )
+    .parse()
+    .unwrap();
+    let replica = Node::start(Config {
+        name_server: Some(servers),
+        ..with_static(&[&name])
+    })
+    .await;
     replica.peers(1).await;
     first.stop().await;
     *told.lock() = there;
-    let second = Node::start(Config { identity: keypair, listen_ip: there.into(), listen_tcp: port, ..config() }).await;
+    let second = Node::start(Config {
+        identity: keypair,
+        listen_ip: there.into(),
+        listen_tcp: port,
+        ..config()
+    })
+    .await;
     second.peers(1).await;
-    assert_eq!(second.network.peers()[0].id, replica.network.local_peer_id());
+    assert_eq!(
+        second.network.peers()[0].id,
+        replica.network.local_peer_id()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,12 +134,25 @@ async fn two_nodes_that_dial_each_other_end_with_one_connection() {
     let blocks = chain(2, vec![]);
     let (one, two) = (config(), config());
     let peer = |config: &Config, port: u16| {
-        format!("/ip4/127.0.0.1/tcp/{port}/p2p/{}", config.identity.public().to_peer_id()).parse().unwrap()
+        format!(
+            "/ip4/127.0.0.1/tcp/{port}/p2p/{}",
+            config.identity.public().to_peer_id()
+        )
+        .parse()
+        .unwrap()
     };
     let (port_one, port_two) = (free_port(), free_port());
     let (to_one, to_two) = (peer(&one, port_one), peer(&two, port_two));
-    let one = Config { listen_tcp: port_one, static_peers: vec![to_two], ..one };
-    let two = Config { listen_tcp: port_two, static_peers: vec![to_one], ..two };
+    let one = Config {
+        listen_tcp: port_one,
+        static_peers: vec![to_two],
+        ..one
+    };
+    let two = Config {
+        listen_tcp: port_two,
+        static_peers: vec![to_one],
+        ..two
+    };
     let (one, two) = tokio::join!(Node::start(one), Node::start(two));
     one.peers(1).await;
     two.peers(1).await;
@@ -96,10 +161,21 @@ async fn two_nodes_that_dial_each_other_end_with_one_connection() {
     // Longer than a surplus connection lives, if there is one already: the second handshake may end late.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for (node, other) in [(&one, &two), (&two, &one)] {
-        let connections = || node.network.peers().iter().map(|peer| peer.connections).collect::<Vec<_>>();
+        let connections = || {
+            node.network
+                .peers()
+                .iter()
+                .map(|peer| peer.connections)
+                .collect::<Vec<_>>()
+        };
         eventually(Duration::from_secs(60), || connections() == [1]).await;
         let verdicts = node.verdicts(other.network.local_peer_id()).await;
-        assert!(verdicts.iter().all(|(_, change)| *change != Change::Disconnected), "one stayed all the time: {verdicts:?}");
+        assert!(
+            verdicts
+                .iter()
+                .all(|(_, change)| *change != Change::Disconnected),
+            "one stayed all the time: {verdicts:?}"
+        );
     }
     one.publish(&blocks[1]).await;
     two.receives(&blocks[1]).await;
@@ -111,7 +187,9 @@ async fn a_peer_that_comes_again_from_elsewhere_is_known_by_where_it_is_now() {
     let mut raw = Raw::connected_to(&node, false).await;
     let before = node.network.peers()[0].address.clone();
     // It dials from where it listens.
-    raw.0.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+    raw.0
+        .listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap())
+        .unwrap();
     let mut now = None;
     raw.until(|event| {
         if let SwarmEvent::NewListenAddr { address, .. } = event {
@@ -121,28 +199,61 @@ async fn a_peer_that_comes_again_from_elsewhere_is_known_by_where_it_is_now() {
     })
     .await;
     raw.0.dial(DialOpts::from(node.address.clone())).unwrap();
-    let seen = || node.network.peers().iter().map(|peer| (peer.address.clone(), peer.connections)).collect::<Vec<_>>();
-    raw.drive(eventually(Duration::from_secs(60), || seen().iter().any(|(_, connections)| *connections == 2))).await;
+    let seen = || {
+        node.network
+            .peers()
+            .iter()
+            .map(|peer| (peer.address.clone(), peer.connections))
+            .collect::<Vec<_>>()
+    };
+    raw.drive(eventually(Duration::from_secs(60), || {
+        seen().iter().any(|(_, connections)| *connections == 2)
+    }))
+    .await;
     assert_eq!(seen(), [(before, 2)]);
     // The older one is closed.
-    raw.drive(eventually(Duration::from_secs(60), || seen() == [(now.clone().unwrap(), 1)])).await;
+    raw.drive(eventually(Duration::from_secs(60), || {
+        seen() == [(now.clone().unwrap(), 1)]
+    }))
+    .await;
 }
 
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 #[tokio::test]
 async fn a_port_in_use_is_one_sentence() {
     let port = free_port();
-    let first = Service::new(Config { listen_tcp: port, ..config() }, Arc::new(TestChain::default()));
+    let first = Service::new(
+        Config {
+            listen_tcp: port,
+            ..config()
+        },
+        Arc::new(TestChain::default()),
+    );
     assert!(first.is_ok());
-    let Err(error) = Service::new(Config { listen_tcp: port, ..config() }, Arc::new(TestChain::default())) else {
+    let Err(error) = Service::new(
+        Config {
+            listen_tcp: port,
+            ..config()
+        },
+        Arc::new(TestChain::default()),
+    ) else {
         panic!("two nodes on one port");
     };
     assert!(matches!(error, StartError::PortInUse(_)));
     let text = error.to_string();
-    assert!(text.contains(&port.to_string()) && text.contains("--p2p.listen.tcp") && !text.contains('\n'), "{text}");
+    assert!(
+        text.contains(&port.to_string())
+            && text.contains("--p2p.listen.tcp")
+            && !text.contains('\n'),
+        "{text}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,17 +261,40 @@ async fn the_swarm_listens_where_it_is_told_and_nowhere_else() {
     // Whoever listens on every address would be in the way of this.
     let neighbour = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = neighbour.local_addr().unwrap().port();
-    let told = Node::start(Config { listen_ip: [127, 0, 0, 2].into(), listen_tcp: port, ..config() }).await;
-    assert!(told.address.to_string().starts_with(&format!("/ip4/127.0.0.2/tcp/{port}/p2p/")), "{}", told.address);
+    let told = Node::start(Config {
+        listen_ip: [127, 0, 0, 2].into(),
+        listen_tcp: port,
+        ..config()
+    })
+    .await;
+    assert!(
+        told.address
+            .to_string()
+            .starts_with(&format!("/ip4/127.0.0.2/tcp/{port}/p2p/")),
+        "{}",
+        told.address
+    );
     assert_eq!(told.network.listen_addrs().borrow().len(), 1);
-    let other = Node::start(Config { listen_ip: [127, 0, 0, 3].into(), ..with_static(&[&told.address]) }).await;
-    assert!(other.address.to_string().starts_with("/ip4/127.0.0.3/tcp/"), "{}", other.address);
+    let other = Node::start(Config {
+        listen_ip: [127, 0, 0, 3].into(),
+        ..with_static(&[&told.address])
+    })
+    .await;
+    assert!(
+        other.address.to_string().starts_with("/ip4/127.0.0.3/tcp/"),
+        "{}",
+        other.address
+    );
     told.peers(1).await;
 }
 
 #[tokio::test]
 async fn a_foreign_address_and_a_bad_mesh_are_errors() {
-    let foreign = Config { listen_ip: [203, 0, 113, 1].into(), listen_tcp: 9222, ..config() };
+    let foreign = Config {
+        listen_ip: [203, 0, 113, 1].into(),
+        listen_tcp: 9222,
+        ..config()
+    };
     let result = Service::new(foreign, Arc::new(TestChain::default()));
     assert!(matches!(result.map(|_| ()), Err(StartError::Listen { .. })));
     let mut mesh = config();
@@ -175,5 +309,7 @@ async fn the_swarm_ends_with_its_token() {
     let network = node.network.clone();
     node.stop().await;
     // A handle without a swarm does nothing and does not hang.
-    tokio::time::timeout(Duration::from_secs(1), network.heads(Default::default())).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(1), network.heads(Default::default()))
+        .await
+        .unwrap();
 }

@@ -17,11 +17,20 @@ const LONG: Duration = Duration::from_secs(120);
 
 /// Of a chain old enough for all these blocks.
 fn long_config() -> Config {
-    Config { genesis: Genesis { time: unix_now() - 1_000_000, ..genesis() }, ..config() }
+    Config {
+        genesis: Genesis {
+            time: unix_now() - 1_000_000,
+            ..genesis()
+        },
+        ..config()
+    }
 }
 
 fn following(peers: &[&Node]) -> Config {
-    Config { static_peers: peers.iter().map(|node| node.address.clone()).collect(), ..long_config() }
+    Config {
+        static_peers: peers.iter().map(|node| node.address.clone()).collect(),
+        ..long_config()
+    }
 }
 
 /// Until so many peers have said what they have.
@@ -121,11 +130,29 @@ async fn late_beside(server: Server) -> (Node, Fake) {
 async fn is_banned_for_a_lie(server: Server, evidence: &str) {
     let (late, liar) = late_beside(server).await;
     let ledger = late.network.ledger(Some(liar.id), 100).await.unwrap();
-    let line = ledger.iter().find(|line| line.reason == "false_block").expect("it is named");
+    let line = ledger
+        .iter()
+        .find(|line| line.reason == "false_block")
+        .expect("it is named");
     assert!(line.evidence.contains(evidence), "{line:?}");
-    assert!(ledger.iter().any(|line| matches!(line.change, Change::Banned { .. })), "{ledger:?}");
+    assert!(
+        ledger
+            .iter()
+            .any(|line| matches!(line.change, Change::Banned { .. })),
+        "{ledger:?}"
+    );
     for honest in late.network.peers() {
-        assert_eq!(late.network.ledger(Some(honest.id), 100).await.unwrap().iter().map(|l| l.score).sum::<f64>().min(0.0), 0.0);
+        assert_eq!(
+            late.network
+                .ledger(Some(honest.id), 100)
+                .await
+                .unwrap()
+                .iter()
+                .map(|l| l.score)
+                .sum::<f64>()
+                .min(0.0),
+            0.0
+        );
     }
     late.stop().await;
 }
@@ -137,7 +164,11 @@ async fn one_of_three_peers_that_serves_wrong_blocks_is_banned_and_the_others_fi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_that_are_not_the_headers_are_a_ban() {
-    is_banned_for_a_lie(wrong_transactions, "the transactions are not those of block").await;
+    is_banned_for_a_lie(
+        wrong_transactions,
+        "the transactions are not those of block",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,14 +193,24 @@ fn refusal(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_has_not_what_it_says_is_named_and_not_banned() {
     let (late, fake) = late_beside(refusal).await;
-    assert!(late.network.ledger(Some(fake.id), 9).await.unwrap().iter().any(|line| line.reason == "false_status"));
+    assert!(
+        late.network
+            .ledger(Some(fake.id), 9)
+            .await
+            .unwrap()
+            .iter()
+            .any(|line| line.reason == "false_status")
+    );
     assert!(late.network.peers().iter().any(|peer| peer.id == fake.id));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_peer_loses_its_share() {
     let (late, fake) = late_beside(silence).await;
-    assert!(late.network.peers().iter().any(|peer| peer.id == fake.id), "slow is no lie");
+    assert!(
+        late.network.peers().iter().any(|peer| peer.id == fake.id),
+        "slow is no lie"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,7 +218,12 @@ async fn a_head_that_time_does_not_allow_is_named() {
     let node = Node::start(long_config()).await;
     let fake = Fake::connected_to(&node, &[], future).await;
     loop {
-        if node.debts(fake.id).await.iter().any(|(reason, _)| *reason == "false_head") {
+        if node
+            .debts(fake.id)
+            .await
+            .iter()
+            .any(|(reason, _)| *reason == "false_head")
+        {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -190,36 +236,105 @@ async fn every_answer_is_bounded_and_true() {
     let node = Node::start_with(long_config(), &blocks).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let last = blocks[199].id();
-    let headers = |count| request(Ask::Headers(wire::HeadersRequest { number: last.number, hash: last.hash.to_vec(), count }));
-    let bodies = |first, max_bytes| {
-        request(Ask::Bodies(wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes }))
+    let headers = |count| {
+        request(Ask::Headers(wire::HeadersRequest {
+            number: last.number,
+            hash: last.hash.to_vec(),
+            count,
+        }))
     };
-    let Answer::Status(said) = &ask(&node, &mut raw, request(Ask::Status(wire::StatusRequest {}))).await[0] else { panic!() };
-    assert_eq!((said.head.clone(), said.chain_id, said.oldest), (Some(last.into()), CHAIN, 11));
+    let bodies = |first, max_bytes| {
+        request(Ask::Bodies(wire::BodiesRequest {
+            first,
+            last: last.number,
+            last_hash: last.hash.to_vec(),
+            max_bytes,
+        }))
+    };
+    let Answer::Status(said) = &ask(
+        &node,
+        &mut raw,
+        request(Ask::Status(wire::StatusRequest {})),
+    )
+    .await[0] else {
+        panic!()
+    };
+    assert_eq!(
+        (said.head.clone(), said.chain_id, said.oldest),
+        (Some(last.into()), CHAIN, 11)
+    );
     assert_eq!(said.finalized, None);
-    let Answer::Headers(chunk) = &ask(&node, &mut raw, headers(4096)).await[0] else { panic!("headers") };
-    let hashes: Vec<_> = chunk.items().unwrap().iter().map(|item| wire::decode_header(item).unwrap().0).collect();
-    assert_eq!(hashes, blocks.iter().rev().map(|block| block.hash).collect::<Vec<_>>(), "down to the first block");
-    let Answer::Bodies(chunk) = &ask(&node, &mut raw, bodies(201, 1 << 20)).await[0] else { panic!("blocks") };
-    let read: Vec<Payload> = chunk.items().unwrap().iter().map(|item| wire::decode_block(item).unwrap()).collect();
+    let Answer::Headers(chunk) = &ask(&node, &mut raw, headers(4096)).await[0] else {
+        panic!("headers")
+    };
+    let hashes: Vec<_> = chunk
+        .items()
+        .unwrap()
+        .iter()
+        .map(|item| wire::decode_header(item).unwrap().0)
+        .collect();
+    assert_eq!(
+        hashes,
+        blocks
+            .iter()
+            .rev()
+            .map(|block| block.hash)
+            .collect::<Vec<_>>(),
+        "down to the first block"
+    );
+    let Answer::Bodies(chunk) = &ask(&node, &mut raw, bodies(201, 1 << 20)).await[0] else {
+        panic!("blocks")
+    };
+    let read: Vec<Payload> = chunk
+        .items()
+        .unwrap()
+        .iter()
+        .map(|item| wire::decode_block(item).unwrap())
+        .collect();
     assert!(read.iter().eq(blocks[190..].iter().map(|block| &**block)));
     let answers = ask(&node, &mut raw, bodies(11, 1)).await;
-    let Answer::Bodies(chunk) = &answers[0] else { panic!("blocks") };
-    assert_eq!((answers.len(), chunk.count), (1, 1), "as many as the bytes hold, one at least");
-    let other = wire::HeadersRequest { number: last.number, hash: vec![1; 32], count: 1 };
+    let Answer::Bodies(chunk) = &answers[0] else {
+        panic!("blocks")
+    };
+    assert_eq!(
+        (answers.len(), chunk.count),
+        (1, 1),
+        "as many as the bytes hold, one at least"
+    );
+    let other = wire::HeadersRequest {
+        number: last.number,
+        hash: vec![1; 32],
+        count: 1,
+    };
     let refusals = [
         (request(Ask::Headers(other)), wire::Refusal::NotFound),
         (headers(0), wire::Refusal::Invalid),
         (headers(4097), wire::Refusal::Invalid),
         (bodies(last.number + 1, 1), wire::Refusal::Invalid),
         (bodies(0, 1), wire::Refusal::NotFound),
-        (request(Ask::Headers(wire::HeadersRequest { number: 0, hash: vec![], count: 1 })), wire::Refusal::Invalid),
+        (
+            request(Ask::Headers(wire::HeadersRequest {
+                number: 0,
+                hash: vec![],
+                count: 1,
+            })),
+            wire::Refusal::Invalid,
+        ),
         (vec![1, 0, 0, 0, 0xff], wire::Refusal::Invalid),
     ];
     for (index, (asked, refusal)) in refusals.into_iter().enumerate() {
-        assert_eq!(ask(&node, &mut raw, asked).await, [Answer::Refusal(refusal as u32)], "request {index}");
+        assert_eq!(
+            ask(&node, &mut raw, asked).await,
+            [Answer::Refusal(refusal as u32)],
+            "request {index}"
+        );
     }
-    assert!(ask(&node, &mut raw, vec![0xff, 0xff, 0xff, 0xff]).await.is_empty(), "a frame of 4 GB");
+    assert!(
+        ask(&node, &mut raw, vec![0xff, 0xff, 0xff, 0xff])
+            .await
+            .is_empty(),
+        "a frame of 4 GB"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,13 +344,33 @@ async fn one_connection_carries_any_number_of_windows_and_those_that_come_at_onc
     let mut raw = Raw::connected_to(&node, false).await;
     let bodies = |window: &[Arc<Payload>]| {
         let (first, last) = (window[0].number(), window[window.len() - 1].id());
-        request(Ask::Bodies(wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 }))
+        request(Ask::Bodies(wire::BodiesRequest {
+            first,
+            last: last.number,
+            last_hash: last.hash.to_vec(),
+            max_bytes: 8 << 20,
+        }))
     };
     for windows in blocks.chunks(400) {
         let answers = ask_at_once(&node, &mut raw, windows.chunks(100).map(bodies).collect()).await;
-        let count = |answer: &Answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 };
-        let counts: Vec<u32> = answers.iter().map(|answers| answers.iter().map(count).sum()).collect();
-        assert_eq!(counts, [100; 4], "from block {}: {:?}", windows[0].number(), node.verdicts(raw.id()).await);
+        let count = |answer: &Answer| {
+            if let Answer::Bodies(chunk) = answer {
+                chunk.count
+            } else {
+                0
+            }
+        };
+        let counts: Vec<u32> = answers
+            .iter()
+            .map(|answers| answers.iter().map(count).sum())
+            .collect();
+        assert_eq!(
+            counts,
+            [100; 4],
+            "from block {}: {:?}",
+            windows[0].number(),
+            node.verdicts(raw.id()).await
+        );
     }
     assert_eq!(node.network.peer_count(), 1);
 }
@@ -251,8 +386,18 @@ async fn a_node_promises_what_it_keeps_and_is_asked_for_nothing_else() {
     pruned.chain.oldest.store(1_000, Ordering::Relaxed);
 
     let mut raw = Raw::connected_to(&pruned, false).await;
-    let Answer::Status(said) = &ask(&pruned, &mut raw, request(Ask::Status(wire::StatusRequest {}))).await[0] else { panic!() };
-    assert_eq!((said.oldest, said.finalized.clone()), (1_000, Some(finalized.into())));
+    let Answer::Status(said) = &ask(
+        &pruned,
+        &mut raw,
+        request(Ask::Status(wire::StatusRequest {})),
+    )
+    .await[0] else {
+        panic!()
+    };
+    assert_eq!(
+        (said.oldest, said.finalized.clone()),
+        (1_000, Some(finalized.into()))
+    );
     drop(raw);
 
     let late = Node::start(following(&[&whole, &pruned])).await;
@@ -273,14 +418,22 @@ async fn peers_that_do_not_read_or_send_half_a_request_hold_up_nobody_and_are_na
     let blocks = heavy_chain(300, 100_000);
     let node = Node::start_with(unscored(long_config()), &blocks).await;
     let last = blocks[299].id();
-    let everything = wire::BodiesRequest { first: 11, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+    let everything = wire::BodiesRequest {
+        first: 11,
+        last: last.number,
+        last_hash: last.hash.to_vec(),
+        max_bytes: 8 << 20,
+    };
     let everything = request(Ask::Bodies(everything));
 
     // One has a request open that it never reads, as often as it may; the other sends half of one.
     let mut idle = Vec::new();
     for half in [false, true] {
         let mut raw = Raw::connected_to(&node, false).await;
-        let (control, peer) = (raw.0.behaviour().streams.new_control(), node.network.local_peer_id());
+        let (control, peer) = (
+            raw.0.behaviour().streams.new_control(),
+            node.network.local_peer_id(),
+        );
         let id = raw.id();
         let drive = tokio::spawn(async move {
             loop {
@@ -290,7 +443,11 @@ async fn peers_that_do_not_read_or_send_half_a_request_hold_up_nobody_and_are_na
         let mut streams = Vec::new();
         for _ in 0..4 {
             let mut stream = control.clone().open_stream(peer, protocol()).await.unwrap();
-            let sent = if half { &everything[..everything.len() / 2] } else { &everything };
+            let sent = if half {
+                &everything[..everything.len() / 2]
+            } else {
+                &everything
+            };
             stream.write_all(sent).await.unwrap();
             stream.flush().await.unwrap();
             streams.push(stream);
@@ -304,17 +461,40 @@ async fn peers_that_do_not_read_or_send_half_a_request_hold_up_nobody_and_are_na
     let mut raw = Raw::connected_to(&node, false).await;
     for window in blocks.chunks(50) {
         let (first, last) = (window[0].number(), window[49].id());
-        let window = wire::BodiesRequest { first, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+        let window = wire::BodiesRequest {
+            first,
+            last: last.number,
+            last_hash: last.hash.to_vec(),
+            max_bytes: 8 << 20,
+        };
         let answers = ask(&node, &mut raw, request(Ask::Bodies(window))).await;
-        let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
+        let count: u32 = answers
+            .iter()
+            .map(|answer| {
+                if let Answer::Bodies(chunk) = answer {
+                    chunk.count
+                } else {
+                    0
+                }
+            })
+            .sum();
         assert_eq!(count, 50);
     }
     let wanted: usize = blocks.iter().map(|block| block.weight()).sum();
-    assert!(read() < wanted + 4 * UNREAD, "{} bytes were read, and {wanted} of them for who reads", read());
+    assert!(
+        read() < wanted + 4 * UNREAD,
+        "{} bytes were read, and {wanted} of them for who reads",
+        read()
+    );
 
     for (id, _streams, drive) in idle {
         let start = Instant::now();
-        while !node.debts(id).await.iter().any(|(reason, _)| *reason == "stalled_stream") {
+        while !node
+            .debts(id)
+            .await
+            .iter()
+            .any(|(reason, _)| *reason == "stalled_stream")
+        {
             assert!(start.elapsed() < LONG, "{:?}", node.debts(id).await);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -327,21 +507,44 @@ async fn who_does_not_read_large_chunks_takes_no_places_of_others() {
     let blocks = heavy_chain(12, 700_000);
     let node = Node::start_with(long_config(), &blocks).await;
     let last = blocks[11].id();
-    let everything = wire::BodiesRequest { first: 11, last: last.number, last_hash: last.hash.to_vec(), max_bytes: 8 << 20 };
+    let everything = wire::BodiesRequest {
+        first: 11,
+        last: last.number,
+        last_hash: last.hash.to_vec(),
+        max_bytes: 8 << 20,
+    };
     let everything = request(Ask::Bodies(everything));
     let mut idle = Raw::connected_to(&node, false).await;
     let mut held = Vec::new();
     for _ in 0..6 {
-        held.extend(idle.try_send(&node, &wire::protocol_id(CHAIN), &everything).await);
+        held.extend(
+            idle.try_send(&node, &wire::protocol_id(CHAIN), &everything)
+                .await,
+        );
     }
     let chain = node.chain.clone();
-    idle.drive(eventually(LONG, || chain.read.load(Ordering::Relaxed) >= 6 * 700_000)).await;
+    idle.drive(eventually(LONG, || {
+        chain.read.load(Ordering::Relaxed) >= 6 * 700_000
+    }))
+    .await;
     let mut raw = Raw::connected_to(&node, false).await;
     let answers = ask(&node, &mut raw, everything).await;
-    let count: u32 = answers.iter().map(|answer| if let Answer::Bodies(chunk) = answer { chunk.count } else { 0 }).sum();
+    let count: u32 = answers
+        .iter()
+        .map(|answer| {
+            if let Answer::Bodies(chunk) = answer {
+                chunk.count
+            } else {
+                0
+            }
+        })
+        .sum();
     // On a machine that stands still for a while it may be late itself.
     assert_eq!(held.len(), 6);
-    assert!(count == 12 || !node.debts(raw.id()).await.is_empty(), "{count} blocks came");
+    assert!(
+        count == 12 || !node.debts(raw.id()).await.is_empty(),
+        "{count} blocks came"
+    );
     let id = idle.id();
     idle.drive(node.noted(id, "stalled_stream", 1)).await;
 }

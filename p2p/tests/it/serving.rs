@@ -15,7 +15,9 @@ async fn answers_are_those_of_the_protocol_under_both_spellings() {
     let peer = node.network.local_peer_id();
     let client = tokio::spawn(async move {
         let mut ask = async |protocol: usize, request: Vec<u8>| {
-            let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[protocol].clone()).unwrap();
+            let protocol =
+                StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[protocol].clone())
+                    .unwrap();
             let mut stream = control.open_stream(peer, protocol).await.unwrap();
             stream.write_all(&request).await.unwrap();
             stream.close().await.unwrap();
@@ -26,14 +28,35 @@ async fn answers_are_those_of_the_protocol_under_both_spellings() {
         for protocol in [0, 1] {
             for block in [&blocks[0], &blocks[4]] {
                 let bytes = ask(protocol, reqresp::encode_request(block.number()).to_vec()).await;
-                let payload = reqresp::decode_response(&bytes).unwrap().into_payload().unwrap();
+                let payload = reqresp::decode_response(&bytes)
+                    .unwrap()
+                    .into_payload()
+                    .unwrap();
                 assert_eq!(payload, **block);
             }
-            assert_eq!(ask(protocol, reqresp::encode_request(900).to_vec()).await, [1], "not there");
-            assert_eq!(ask(protocol, reqresp::encode_request(5_000).to_vec()).await, [2], "in the future");
-            assert_eq!(ask(protocol, reqresp::encode_request(9).to_vec()).await, [2], "before genesis");
-            assert_eq!(ask(protocol, reqresp::encode_request(u64::MAX).to_vec()).await, [2]);
-            assert!(ask(protocol, vec![1, 2, 3]).await.is_empty(), "half a request has no answer");
+            assert_eq!(
+                ask(protocol, reqresp::encode_request(900).to_vec()).await,
+                [1],
+                "not there"
+            );
+            assert_eq!(
+                ask(protocol, reqresp::encode_request(5_000).to_vec()).await,
+                [2],
+                "in the future"
+            );
+            assert_eq!(
+                ask(protocol, reqresp::encode_request(9).to_vec()).await,
+                [2],
+                "before genesis"
+            );
+            assert_eq!(
+                ask(protocol, reqresp::encode_request(u64::MAX).to_vec()).await,
+                [2]
+            );
+            assert!(
+                ask(protocol, vec![1, 2, 3]).await.is_empty(),
+                "half a request has no answer"
+            );
         }
     });
     let drive = async {
@@ -58,7 +81,13 @@ async fn a_peer_that_serves_nonsense_is_left_for_another() {
     node.peers(1).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-    let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+    let mut incoming = raw
+        .0
+        .behaviour()
+        .streams
+        .new_control()
+        .accept(protocol)
+        .unwrap();
     let wrong = reqresp::encode_response(&blocks[0], &forks()).unwrap();
     let server = tokio::spawn(async move {
         let (mut turn, mut open) = (0, Vec::new());
@@ -81,7 +110,10 @@ async fn a_peer_that_serves_nonsense_is_left_for_another() {
     // The tip comes from the peer that lies: it is asked first.
     raw.publish(message(&blocks[11]));
     let (chain, start) = (node.chain.clone(), Instant::now());
-    raw.drive(eventually(Duration::from_secs(60), || chain.has(&blocks[11]))).await;
+    raw.drive(eventually(Duration::from_secs(60), || {
+        chain.has(&blocks[11])
+    }))
+    .await;
     println!("past a peer that serves nonsense in {:?}", start.elapsed());
     let id = raw.id();
     raw.drive(node.noted(id, "malformed_response", 1)).await;

@@ -14,14 +14,22 @@ fn new_signer() -> Address {
 }
 
 async fn publish_as_new(node: &Node, block: &Arc<Payload>) {
-    let signature = sign::sign(&sign::secret_from_hex(NEW).unwrap(), CHAIN, &block.to_wire(PayloadVersion::V4));
+    let signature = sign::sign(
+        &sign::secret_from_hex(NEW).unwrap(),
+        CHAIN,
+        &block.to_wire(PayloadVersion::V4),
+    );
     node.chain.add(block);
     node.network.publish(block.clone(), signature).await;
 }
 
 fn message_as_new(block: &Payload) -> Vec<u8> {
     let wire = block.to_wire(PayloadVersion::V4);
-    starling_proto::gossip::encode_message(&sign::sign(&sign::secret_from_hex(NEW).unwrap(), CHAIN, &wire), &wire).unwrap()
+    starling_proto::gossip::encode_message(
+        &sign::sign(&sign::secret_from_hex(NEW).unwrap(), CHAIN, &wire),
+        &wire,
+    )
+    .unwrap()
 }
 
 /// Waits for a doubt. The question is on its way when this returns, before whatever the node is told next.
@@ -38,7 +46,12 @@ async fn debts(nodes: &[&Node]) -> Vec<(&'static str, f64)> {
     for node in nodes {
         for other in nodes {
             let id: PeerId = other.network.local_peer_id();
-            debts.extend(node.debts(id).await.into_iter().filter(|(_, change)| *change < 0.0));
+            debts.extend(
+                node.debts(id)
+                    .await
+                    .into_iter()
+                    .filter(|(_, change)| *change < 0.0),
+            );
         }
     }
     debts
@@ -68,7 +81,12 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
 
     publish_as_new(&sequencer, &blocks[2]).await;
     far.receives(&blocks[2]).await;
-    assert_eq!(tokio::time::timeout(Duration::from_secs(60), asked).await.unwrap(), Some(new_signer()));
+    assert_eq!(
+        tokio::time::timeout(Duration::from_secs(60), asked)
+            .await
+            .unwrap(),
+        Some(new_signer())
+    );
     publish_as_new(&sequencer, &blocks[3]).await;
     far.receives(&blocks[3]).await;
     late.set_signer(new_signer()).await;
@@ -88,13 +106,19 @@ async fn what_the_old_signer_left_under_way_is_held_against_nobody() {
     let mut raw = Raw::connected_to(&node, false).await;
     node.set_signer(new_signer()).await;
     raw.publish(message_as_new(&blocks[0]));
-    raw.drive(eventually(Duration::from_secs(60), || node.chain.has(&blocks[0]))).await;
+    raw.drive(eventually(Duration::from_secs(60), || {
+        node.chain.has(&blocks[0])
+    }))
+    .await;
 
     // The first block of the new one has ended the grace of the old one.
     count_metrics();
     let rejected = counter("starling_p2p_gossip_total", "retired_signer");
     raw.publish(message(&blocks[1]));
-    raw.drive(eventually(Duration::from_secs(60), || counter("starling_p2p_gossip_total", "retired_signer") > rejected)).await;
+    raw.drive(eventually(Duration::from_secs(60), || {
+        counter("starling_p2p_gossip_total", "retired_signer") > rejected
+    }))
+    .await;
     assert_eq!(node.debts(raw.id()).await, []);
     assert!(!node.chain.has(&blocks[1]));
 }
@@ -103,10 +127,15 @@ async fn what_the_old_signer_left_under_way_is_held_against_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_in_doubt_is_judged_by_the_answer() {
     // Of usual size, and one that unpacks to 5 MiB more than most do.
-    let (usual, large) = (vec![("wrong_signer", -2.0)], vec![("wrong_signer", -2.0), ("bomb", -50.0)]);
-    for (data, named, debts) in
-        [(vec![], signer(), usual), (vec![0; 7 << 20], signer(), large), (vec![0; 7 << 20], new_signer(), vec![])]
-    {
+    let (usual, large) = (
+        vec![("wrong_signer", -2.0)],
+        vec![("wrong_signer", -2.0), ("bomb", -50.0)],
+    );
+    for (data, named, debts) in [
+        (vec![], signer(), usual),
+        (vec![0; 7 << 20], signer(), large),
+        (vec![0; 7 << 20], new_signer(), vec![]),
+    ] {
         let block = &chain(1, data)[0];
         let node = Node::start(config()).await;
         let mut raw = Raw::connected_to(&node, false).await;
@@ -117,7 +146,9 @@ async fn a_stranger_in_doubt_is_judged_by_the_answer() {
             assert_eq!(asked.await, Some(new_signer()));
             start.elapsed()
         };
-        tokio::time::timeout(Duration::from_secs(60), raw.drive(asked)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), raw.drive(asked))
+            .await
+            .unwrap();
         assert_eq!(node.debts(raw.id()).await, []);
         node.set_signer(named).await;
         assert_eq!(node.debts(raw.id()).await, debts);
@@ -139,7 +170,11 @@ async fn a_copy_of_what_the_new_signer_signed_is_held_against_nobody() {
     let _stream = late.send_frame(&node, both).await;
     let id = late.id();
     late.drive(node.noted(id, "stray", 1)).await;
-    assert_eq!(node.debts(id).await, [("stray", -20.0)], "what came last is noted last");
+    assert_eq!(
+        node.debts(id).await,
+        [("stray", -20.0)],
+        "what came last is noted last"
+    );
 }
 
 /// Without a signer blocks are ignored: neither taken nor held against anybody.
@@ -147,12 +182,19 @@ async fn a_copy_of_what_the_new_signer_signed_is_held_against_nobody() {
 async fn without_a_signer_blocks_are_ignored_until_one_is_named() {
     let blocks = chain(2, vec![]);
     let sequencer = Node::start(config()).await;
-    let node = Node::start(Config { unsafe_block_signer: None, ..with_static(&[&sequencer.address]) }).await;
+    let node = Node::start(Config {
+        unsafe_block_signer: None,
+        ..with_static(&[&sequencer.address])
+    })
+    .await;
     sequencer.peers(1).await;
     count_metrics();
     let ignored = counter("starling_p2p_gossip_total", "no_signer");
     sequencer.publish(&blocks[0]).await;
-    eventually(Duration::from_secs(60), || counter("starling_p2p_gossip_total", "no_signer") > ignored).await;
+    eventually(Duration::from_secs(60), || {
+        counter("starling_p2p_gossip_total", "no_signer") > ignored
+    })
+    .await;
     assert_eq!(debts(&[&sequencer, &node]).await, []);
     node.set_signer(signer()).await;
     sequencer.publish(&blocks[1]).await;
@@ -172,6 +214,12 @@ async fn a_witness_is_told_of_the_blocks_of_one_signer() {
     node.publish(&blocks[0]).await;
     other.receives(&blocks[0]).await;
     other.publish(&blocks[1]).await;
-    let told = tokio::time::timeout(Duration::from_secs(60), witnessed.recv()).await.unwrap().unwrap();
-    assert_eq!(told.hash, blocks[1].hash, "its own block, which the other passed on, is not told");
+    let told = tokio::time::timeout(Duration::from_secs(60), witnessed.recv())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        told.hash, blocks[1].hash,
+        "its own block, which the other passed on, is not told"
+    );
 }

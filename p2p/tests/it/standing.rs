@@ -38,7 +38,10 @@ async fn send_garbage(raw: &mut Raw, mut enough: impl AsyncFnMut() -> bool) {
 /// Sends garbage until the node has closed the connection.
 async fn misbehave(raw: &mut Raw, node: &Node) {
     let (id, network) = (raw.id(), node.network.clone());
-    send_garbage(raw, async || network.peers().iter().all(|peer| peer.id != id)).await;
+    send_garbage(raw, async || {
+        network.peers().iter().all(|peer| peer.id != id)
+    })
+    .await;
 }
 
 /// Until the node holds this against the peer.
@@ -46,7 +49,12 @@ async fn owes(node: &Node, raw: &mut Raw, reason: &str) -> f64 {
     let id = raw.id();
     let found = async {
         loop {
-            if let Some((_, change)) = node.debts(id).await.into_iter().find(|(other, _)| *other == reason) {
+            if let Some((_, change)) = node
+                .debts(id)
+                .await
+                .into_iter()
+                .find(|(other, _)| *other == reason)
+            {
                 return change;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -64,7 +72,10 @@ async fn owes(node: &Node, raw: &mut Raw, reason: &str) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_is_a_ban_with_evidence_that_ends() {
-    let policy = Policy { duration: Duration::from_secs(3), ..Policy::default() };
+    let policy = Policy {
+        duration: Duration::from_secs(3),
+        ..Policy::default()
+    };
     let node = Node::start(Config { policy, ..config() }).await;
     let mut raw = Raw::connected_to(&node, false).await;
     misbehave(&mut raw, &node).await;
@@ -74,7 +85,11 @@ async fn garbage_is_a_ban_with_evidence_that_ends() {
     assert!(matches!(verdicts[1].1, Change::Banned { .. }));
     let report = node.network.report().await.unwrap();
     assert_eq!(report.refused.bans.len(), 1);
-    assert!(report.refused.bans[0].reason.contains("garbage"), "{:?}", report.refused.bans);
+    assert!(
+        report.refused.bans[0].reason.contains("garbage"),
+        "{:?}",
+        report.refused.bans
+    );
     assert!(!raw.is_let_in(&node).await, "while it lasts");
     assert_eq!(node.network.peer_count(), 0);
 
@@ -86,29 +101,48 @@ async fn garbage_is_a_ban_with_evidence_that_ends() {
     };
     tokio::time::timeout(LONG, over).await.unwrap();
     assert!(raw.is_let_in(&node).await, "and it begins anew");
-    assert!(node.verdicts(raw.id()).await.contains(&("expired", Change::Unbanned)));
+    assert!(
+        node.verdicts(raw.id())
+            .await
+            .contains(&("expired", Change::Unbanned))
+    );
     node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bans_and_blocks_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let stored = || Config { peerstore: Some(folder.path().join("store")), ..config() };
+    let stored = || Config {
+        peerstore: Some(folder.path().join("store")),
+        ..config()
+    };
     let node = Node::start(stored()).await;
     let mut raw = Raw::connected_to(&node, false).await;
     misbehave(&mut raw, &node).await;
     let blocked = PeerId::random();
-    node.network.block(Subject::Peer(blocked), true).await.unwrap();
-    node.network.block(Subject::Subnet("10.0.0.0/8".parse().unwrap()), true).await.unwrap();
+    node.network
+        .block(Subject::Peer(blocked), true)
+        .await
+        .unwrap();
+    node.network
+        .block(Subject::Subnet("10.0.0.0/8".parse().unwrap()), true)
+        .await
+        .unwrap();
     node.stop().await;
 
     let node = Node::start(stored()).await;
     assert!(!raw.is_let_in(&node).await);
     let refused = node.network.report().await.unwrap().refused;
-    assert_eq!((refused.peers, refused.subnets.len(), refused.bans.len()), (vec![blocked], 1, 1));
+    assert_eq!(
+        (refused.peers, refused.subnets.len(), refused.bans.len()),
+        (vec![blocked], 1, 1)
+    );
     assert_eq!(node.verdicts(raw.id()).await[0].0, "kept");
     // An operator's word ends it at once, and for good.
-    node.network.block(Subject::Peer(raw.id()), false).await.unwrap();
+    node.network
+        .block(Subject::Peer(raw.id()), false)
+        .await
+        .unwrap();
     assert!(raw.is_let_in(&node).await);
     node.stop().await;
     let node = Node::start(stored()).await;
@@ -126,8 +160,20 @@ async fn bans_and_blocks_survive_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn options_of_scoring_and_banning_change_who_is_banned() {
     let policy = Policy::default();
-    let spared =
-        [Policy { scoring: Scoring::None, ..policy }, Policy { ban: false, ..policy }, Policy { threshold: -10_000.0, ..policy }];
+    let spared = [
+        Policy {
+            scoring: Scoring::None,
+            ..policy
+        },
+        Policy {
+            ban: false,
+            ..policy
+        },
+        Policy {
+            threshold: -10_000.0,
+            ..policy
+        },
+    ];
     for policy in spared {
         let node = Node::start(Config { policy, ..config() }).await;
         let mut raw = Raw::connected_to(&node, false).await;
@@ -139,11 +185,23 @@ async fn options_of_scoring_and_banning_change_who_is_banned() {
         .await;
         let cost = owes(&node, &mut raw, "too_large").await;
         assert_eq!(cost == 0.0, policy.scoring == Scoring::None);
-        assert!(node.verdicts(raw.id()).await.iter().all(|(_, change)| !matches!(change, Change::Banned { .. })));
+        assert!(
+            node.verdicts(raw.id())
+                .await
+                .iter()
+                .all(|(_, change)| !matches!(change, Change::Banned { .. }))
+        );
         assert_eq!(node.network.peer_count(), 1);
     }
     // A higher threshold bans for less.
-    let node = Node::start(Config { policy: Policy { threshold: -10.0, ..policy }, ..config() }).await;
+    let node = Node::start(Config {
+        policy: Policy {
+            threshold: -10.0,
+            ..policy
+        },
+        ..config()
+    })
+    .await;
     let mut raw = Raw::connected_to(&node, false).await;
     raw.publish(garbage(0));
     raw.gone_from(&node).await;
@@ -155,8 +213,15 @@ async fn static_and_protected_peers_are_never_banned_only_reported_and_still_hea
     let blocks = chain(1, vec![]);
     for is_static in [true, false] {
         let mut raw = Raw::new(false);
-        let address = format!("/ip4/127.0.0.1/tcp/1/p2p/{}", raw.id()).parse().unwrap();
-        let node = Node::start(if is_static { with_static(&[&address]) } else { config() }).await;
+        let address = format!("/ip4/127.0.0.1/tcp/1/p2p/{}", raw.id())
+            .parse()
+            .unwrap();
+        let node = Node::start(if is_static {
+            with_static(&[&address])
+        } else {
+            config()
+        })
+        .await;
         raw.reconnect(&node).await;
         let (id, network) = (raw.id(), node.network.clone());
         if !is_static {
@@ -164,7 +229,9 @@ async fn static_and_protected_peers_are_never_banned_only_reported_and_still_hea
         }
         send_garbage(&mut raw, async || {
             let entries = network.ledger(Some(id), 100).await.unwrap();
-            entries.iter().any(|entry| entry.change == Change::Spared && entry.reason == "protected")
+            entries
+                .iter()
+                .any(|entry| entry.change == Change::Spared && entry.reason == "protected")
         })
         .await;
         raw.publish(message(&blocks[0]));
@@ -177,14 +244,22 @@ async fn static_and_protected_peers_are_never_banned_only_reported_and_still_hea
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_outside_the_clock_window_cost_nobody_anything() {
     let blocks = chain(30, vec![]);
-    let node = Node::start(Config { gossip_threshold: Duration::from_secs(1), ..config() }).await;
+    let node = Node::start(Config {
+        gossip_threshold: Duration::from_secs(1),
+        ..config()
+    })
+    .await;
     let mut raw = Raw::connected_to(&node, false).await;
     let id = raw.id();
     for (before, block) in (0..).zip(&blocks[..20]) {
         raw.publish(message(block));
         raw.drive(node.noted(id, "too_old", before + 1)).await;
     }
-    assert_eq!(node.debts(raw.id()).await, [("too_old", 0.0)], "it is named");
+    assert_eq!(
+        node.debts(raw.id()).await,
+        [("too_old", 0.0)],
+        "it is named"
+    );
     assert_eq!(node.network.peer_count(), 1);
 }
 
@@ -196,16 +271,30 @@ async fn the_same_block_again_and_again_is_an_offence() {
     let mut honest = Raw::connected_to(&node, false).await;
     let chain = node.chain.clone();
     honest.publish(message(&blocks[0]));
-    honest.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
-    raw.send_frame(&node, frame(&vec![message(&blocks[0]); 40])).await;
+    honest
+        .drive(eventually(LONG, || chain.has(&blocks[0])))
+        .await;
+    raw.send_frame(&node, frame(&vec![message(&blocks[0]); 40]))
+        .await;
     assert!(owes(&node, &mut raw, "replay").await <= -1.0);
-    assert!(node.debts(honest.id()).await.is_empty(), "a few copies are none");
+    assert!(
+        node.debts(honest.id()).await.is_empty(),
+        "a few copies are none"
+    );
     // Whoever goes on with it is banned, others are heard.
-    raw.send_frame(&node, frame(&vec![message(&blocks[0]); 128])).await;
+    raw.send_frame(&node, frame(&vec![message(&blocks[0]); 128]))
+        .await;
     raw.gone_from(&node).await;
-    assert!(node.verdicts(raw.id()).await.iter().any(|(_, change)| matches!(change, Change::Banned { .. })));
+    assert!(
+        node.verdicts(raw.id())
+            .await
+            .iter()
+            .any(|(_, change)| matches!(change, Change::Banned { .. }))
+    );
     honest.publish(message(&blocks[1]));
-    honest.drive(eventually(LONG, || chain.has(&blocks[1]))).await;
+    honest
+        .drive(eventually(LONG, || chain.has(&blocks[1])))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,17 +302,31 @@ async fn two_bombs_are_a_ban_and_a_large_block_is_none() {
     let node = Node::start(config()).await;
     let mut bomber = Raw::connected_to(&node, false).await;
     let mut honest = Raw::connected_to(&node, false).await;
-    tokio::time::timeout(LONG, throw_bombs(&mut bomber, &node, LARGEST)).await.expect("it hangs up");
+    tokio::time::timeout(LONG, throw_bombs(&mut bomber, &node, LARGEST))
+        .await
+        .expect("it hangs up");
     bomber.gone_from(&node).await;
     let debts = node.debts(bomber.id()).await;
     // Those that were under way when it was banned are counted, too.
-    assert!(debts.iter().any(|(reason, change)| *reason == "bomb" && *change <= -160.0), "{debts:?}");
-    assert!(node.verdicts(bomber.id()).await.iter().any(|(_, change)| matches!(change, Change::Banned { .. })));
+    assert!(
+        debts
+            .iter()
+            .any(|(reason, change)| *reason == "bomb" && *change <= -160.0),
+        "{debts:?}"
+    );
+    assert!(
+        node.verdicts(bomber.id())
+            .await
+            .iter()
+            .any(|(_, change)| matches!(change, Change::Banned { .. }))
+    );
     assert!(!bomber.is_let_in(&node).await);
 
     // By an unknown signer: a reason to refuse it, and not more.
     let large = &heavy_chain(1, 6 << 20)[0];
-    honest.publish(wire::encode_message(&sign_as_stranger(large), &large.to_wire(PayloadVersion::V4)).unwrap());
+    honest.publish(
+        wire::encode_message(&sign_as_stranger(large), &large.to_wire(PayloadVersion::V4)).unwrap(),
+    );
     assert_eq!(owes(&node, &mut honest, "wrong_signer").await, -2.0);
     honest.publish(message(large));
     let chain = node.chain.clone();
@@ -276,14 +379,24 @@ async fn halves_of_frames_hold_up_nobody() {
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let mut honest = Raw::connected_to(&node, false).await;
-    let (mut control, peer) = (raw.0.behaviour().streams.new_control(), node.network.local_peer_id());
+    let (mut control, peer) = (
+        raw.0.behaviour().streams.new_control(),
+        node.network.local_peer_id(),
+    );
     let flood = async move {
         let mut held = Vec::new();
         for _ in 0..40 {
             // The router refuses a peer that opens many.
-            let Ok(mut stream) = control.open_stream(peer, StreamProtocol::new("/meshsub/1.1.0")).await else { break };
+            let Ok(mut stream) = control
+                .open_stream(peer, StreamProtocol::new("/meshsub/1.1.0"))
+                .await
+            else {
+                break;
+            };
             // 8 MiB are promised.
-            let _ = stream.write_all(&[&[0x80, 0x80, 0x80, 0x04][..], &[1; 100_000]].concat()).await;
+            let _ = stream
+                .write_all(&[&[0x80, 0x80, 0x80, 0x04][..], &[1; 100_000]].concat())
+                .await;
             held.push(stream);
         }
         held
@@ -294,12 +407,16 @@ async fn halves_of_frames_hold_up_nobody() {
     assert!(!held.is_empty());
     honest.publish(message(&blocks[0]));
     let chain = node.chain.clone();
-    honest.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+    honest
+        .drive(eventually(LONG, || chain.has(&blocks[0])))
+        .await;
     assert_eq!(owes(&node, &mut raw, "half_frame").await, -4.0);
 
     // One that stays with its half frame is waited for, for a while.
     let mut patient = Raw::connected_to(&node, false).await;
-    let _held = patient.send_frame(&node, vec![0x80, 0x80, 0x80, 0x04, 1, 1]).await;
+    let _held = patient
+        .send_frame(&node, vec![0x80, 0x80, 0x80, 0x04, 1, 1])
+        .await;
     assert_eq!(owes(&node, &mut patient, "half_frame").await, -4.0);
     patient.gone_from(&node).await;
 }
@@ -309,11 +426,24 @@ async fn a_frame_of_very_many_messages_is_no_gossip_and_one_of_a_few_is_heard_wh
     let blocks = chain(6, vec![]);
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    raw.send_frame(&node, frame(&blocks.iter().map(|block| message(block)).collect::<Vec<_>>())).await;
+    raw.send_frame(
+        &node,
+        frame(
+            &blocks
+                .iter()
+                .map(|block| message(block))
+                .collect::<Vec<_>>(),
+        ),
+    )
+    .await;
     let chain = node.chain.clone();
-    raw.drive(eventually(LONG, || blocks.iter().all(|block| chain.has(block)))).await;
+    raw.drive(eventually(LONG, || {
+        blocks.iter().all(|block| chain.has(block))
+    }))
+    .await;
     assert!(node.debts(raw.id()).await.is_empty());
-    raw.send_frame(&node, frame(&(0..200).map(garbage).collect::<Vec<_>>())).await;
+    raw.send_frame(&node, frame(&(0..200).map(garbage).collect::<Vec<_>>()))
+        .await;
     assert_eq!(owes(&node, &mut raw, "framing").await, -20.0);
 }
 
@@ -338,7 +468,17 @@ async fn messages_faster_than_checks_are_an_offence() {
         let _ = wait.recv();
     });
     eventually(LONG, || node.chain.hashes.is_locked()).await;
-    let _stream = raw.send_frame(&node, frame(&blocks.iter().map(|block| message(block)).collect::<Vec<_>>())).await;
+    let _stream = raw
+        .send_frame(
+            &node,
+            frame(
+                &blocks
+                    .iter()
+                    .map(|block| message(block))
+                    .collect::<Vec<_>>(),
+            ),
+        )
+        .await;
     // Two are checked and four wait.
     let id = raw.id();
     raw.drive(node.noted(id, "flood", 14)).await;
@@ -355,7 +495,8 @@ async fn requests_never_sent_and_streams_by_the_dozen_are_offences() {
     let mut raw = Raw::connected_to(&node, false).await;
     let mut held = Vec::new();
     for _ in 0..40 {
-        let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
+        let protocol =
+            StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
         let mut control = raw.0.behaviour().streams.new_control();
         let opened = control.open_stream(node.network.local_peer_id(), protocol);
         tokio::pin!(opened);
@@ -376,12 +517,21 @@ async fn requests_never_sent_and_streams_by_the_dozen_are_offences() {
 }
 
 /// A peer that says it has blocks and answers requests in its own way is held to account for it.
-async fn charged_for(reason: &str, answer: impl AsyncFn(&mut Stream) + Send + Sync + 'static) -> f64 {
+async fn charged_for(
+    reason: &str,
+    answer: impl AsyncFn(&mut Stream) + Send + Sync + 'static,
+) -> f64 {
     let blocks = chain(12, vec![]);
     let node = Node::start_with(config(), &blocks[..1]).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-    let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+    let mut incoming = raw
+        .0
+        .behaviour()
+        .streams
+        .new_control()
+        .accept(protocol)
+        .unwrap();
     let serve = async {
         while let Some((_, mut stream)) = incoming.next().await {
             answer(&mut stream).await;
@@ -397,17 +547,37 @@ async fn charged_for(reason: &str, answer: impl AsyncFn(&mut Stream) + Send + Sy
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
-    assert!(charged_for("malformed_response", async |stream| drop(stream.write_all(&[0; 100]).await)).await <= -5.0);
-    assert!(charged_for("no_response", async |stream| drop(stream.write_all(&[200]).await)).await <= -1.0);
+    assert!(
+        charged_for("malformed_response", async |stream| drop(
+            stream.write_all(&[0; 100]).await
+        ))
+        .await
+            <= -5.0
+    );
+    assert!(
+        charged_for("no_response", async |stream| drop(
+            stream.write_all(&[200]).await
+        ))
+        .await
+            <= -1.0
+    );
     // Another branch: each block is consistent in itself, and is not the one asked for by its child.
-    let wrong = charged_for("wrong_block", async |stream| answer_with_another(stream, &chain(11, vec![7])).await);
+    let wrong = charged_for("wrong_block", async |stream| {
+        answer_with_another(stream, &chain(11, vec![7])).await
+    });
     assert!(wrong.await <= -2.0);
 
     let blocks = chain(12, vec![]);
     let node = Node::start_with(config(), &blocks[..1]).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-    let mut incoming = raw.0.behaviour().streams.new_control().accept(protocol).unwrap();
+    let mut incoming = raw
+        .0
+        .behaviour()
+        .streams
+        .new_control()
+        .accept(protocol)
+        .unwrap();
     raw.publish(message(&blocks[11]));
     let mut asked = 0;
     while asked < 3 {
@@ -434,7 +604,12 @@ async fn valid_answers_are_a_merit() {
     node.receives(&blocks[11]).await;
     let id = server.network.local_peer_id();
     let debts = node.debts(id).await;
-    assert!(debts.iter().any(|(reason, change)| *reason == "valid_response" && (0.5..=5.5).contains(change)), "{debts:?}");
+    assert!(
+        debts
+            .iter()
+            .any(|(reason, change)| *reason == "valid_response" && (0.5..=5.5).contains(change)),
+        "{debts:?}"
+    );
     let report = node.network.report().await.unwrap();
     assert!(report.peers[0].scores.req_resp.valid_responses > 5.0);
 }
@@ -445,12 +620,22 @@ async fn an_address_that_may_stand_for_many_stays_open_until_an_operator_closes_
     for _ in 0..3 {
         misbehave(&mut Raw::connected_to(&node, false).await, &node).await;
     }
-    assert!(Raw::new(false).is_let_in(&node).await, "a neighbour of three banned peers");
+    assert!(
+        Raw::new(false).is_let_in(&node).await,
+        "a neighbour of three banned peers"
+    );
     let refused = node.network.report().await.unwrap().refused;
-    assert!(!refused.bans.iter().any(|ban| ban.subject == "127.0.0.1"), "{:?}", refused.bans);
+    assert!(
+        !refused.bans.iter().any(|ban| ban.subject == "127.0.0.1"),
+        "{:?}",
+        refused.bans
+    );
     let here = || Subject::Address("127.0.0.1".parse().unwrap());
     node.network.block(here(), true).await.unwrap();
-    assert!(!Raw::new(false).is_let_in(&node).await, "a new name does not help");
+    assert!(
+        !Raw::new(false).is_let_in(&node).await,
+        "a new name does not help"
+    );
     node.network.block(here(), false).await.unwrap();
     assert!(Raw::new(false).is_let_in(&node).await);
 }

@@ -16,11 +16,14 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
 /// SHA-256 of nothing.
-const EMPTY_REQUESTS: B256 = b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+const EMPTY_REQUESTS: B256 =
+    b256!("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 const V2: PayloadVersion = PayloadVersion::V2;
 
 fn cases(kind: &str) -> Vec<Value> {
-    let Some(text) = starling_testkit::fixture_text("p2p-wire/gossip-validator-cases.json") else { return Vec::new() };
+    let Some(text) = starling_testkit::fixture_text("p2p-wire/gossip-validator-cases.json") else {
+        return Vec::new();
+    };
     let file: Value = serde_json::from_str(&text).unwrap();
     let cases = file[kind].as_array().unwrap().clone();
     assert!(!cases.is_empty());
@@ -28,7 +31,9 @@ fn cases(kind: &str) -> Vec<Value> {
 }
 
 fn version(case: &Value) -> PayloadVersion {
-    let digit = case["topic"].as_str().map_or(2, |topic| topic[1..].parse::<usize>().unwrap());
+    let digit = case["topic"]
+        .as_str()
+        .map_or(2, |topic| topic[1..].parse::<usize>().unwrap());
     PayloadVersion::ALL[digit - 1]
 }
 
@@ -44,7 +49,13 @@ fn word(value: &Value) -> B256 {
 /// The withdrawal of the cases: its RLP, and its bytes in SSZ.
 fn withdrawal() -> [Vec<u8>; 2] {
     let rlp = [&[0xd8, 1, 1, 0x94][..], &[0; 20], &[0x80]].concat();
-    let ssz = [&1u64.to_le_bytes()[..], &1u64.to_le_bytes(), &[0; 20], &[0; 8]].concat();
+    let ssz = [
+        &1u64.to_le_bytes()[..],
+        &1u64.to_le_bytes(),
+        &[0; 20],
+        &[0; 8],
+    ]
+    .concat();
     [rlp, ssz]
 }
 
@@ -57,9 +68,17 @@ fn block(case: &Value, timestamp: u64) -> Vec<u8> {
         PayloadVersion::V2 if number("blobGasUsed").is_some() => PayloadVersion::V3,
         on => on,
     };
-    let list: Vec<Vec<u8>> = case["withdrawals"].as_array().into_iter().flatten().map(|_| withdrawal()[0].clone()).collect();
+    let list: Vec<Vec<u8>> = case["withdrawals"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|_| withdrawal()[0].clone())
+        .collect();
     let root = case["root"].as_str().map(|_| word(&case["root"]));
-    let (v3, v4) = (encoding >= PayloadVersion::V3, encoding == PayloadVersion::V4);
+    let (v3, v4) = (
+        encoding >= PayloadVersion::V3,
+        encoding == PayloadVersion::V4,
+    );
     let header = Header {
         timestamp,
         base_fee_per_gas: Some(0),
@@ -75,8 +94,16 @@ fn block(case: &Value, timestamp: u64) -> Vec<u8> {
     };
     let wire = Payload::sealed(header, Vec::<Bytes>::new()).to_wire(encoding);
     // A list of withdrawals stands at the end; the root before everything.
-    let wire = [wire, list.iter().flat_map(|_| withdrawal()[1].clone()).collect()].concat();
-    if encoding.has_beacon_root() && root.is_none() { wire[32..].to_vec() } else { wire }
+    let wire = [
+        wire,
+        list.iter().flat_map(|_| withdrawal()[1].clone()).collect(),
+    ]
+    .concat();
+    if encoding.has_beacon_root() && root.is_none() {
+        wire[32..].to_vec()
+    } else {
+        wire
+    }
 }
 
 fn key(name: &str) -> SecretKey {
@@ -88,16 +115,29 @@ fn signed(wire: &[u8], by: &str) -> Vec<u8> {
 }
 
 fn node_config(case: &Value, signer: Option<Address>) -> Config {
-    let forks = ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, case["jovian_time"].as_u64());
-    Config { forks, unsafe_block_signer: signer, ..config() }
+    let forks =
+        ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, case["jovian_time"].as_u64());
+    Config {
+        forks,
+        unsafe_block_signer: signer,
+        ..config()
+    }
 }
 
 async fn publish(raw: &mut Raw, on: PayloadVersion, data: Vec<u8>) {
     let topic = TopicHash::from_raw(gossip::topic(CHAIN, on));
     let begun = Instant::now();
     // The node's subscriptions come one by one.
-    while let Err(error) = raw.0.behaviour_mut().gossip.publish(topic.clone(), data.clone()) {
-        assert!(matches!(error, PublishError::NoPeersSubscribedToTopic) && begun.elapsed() < LONG, "{error}");
+    while let Err(error) = raw
+        .0
+        .behaviour_mut()
+        .gossip
+        .publish(topic.clone(), data.clone())
+    {
+        assert!(
+            matches!(error, PublishError::NoPeersSubscribedToTopic) && begun.elapsed() < LONG,
+            "{error}"
+        );
         let pause = Instant::now() + Duration::from_millis(10);
         raw.drive(eventually(LONG, || Instant::now() > pause)).await;
     }
@@ -105,14 +145,31 @@ async fn publish(raw: &mut Raw, on: PayloadVersion, data: Vec<u8>) {
 
 /// Sends the message and waits until the node has decided on it as it should: it passes it on (ACCEPT), holds it against its sender
 /// (REJECT), or does neither (IGNORE).
-async fn decides(node: &Node, raw: &mut Raw, on: PayloadVersion, data: Vec<u8>, expected: &str, case: &Value) {
+async fn decides(
+    node: &Node,
+    raw: &mut Raw,
+    on: PayloadVersion,
+    data: Vec<u8>,
+    expected: &str,
+    case: &Value,
+) {
     let id = raw.id();
-    let state = async || (node.network.report().await.unwrap().blocks.len(), node.debts(id).await);
+    let state = async || {
+        (
+            node.network.report().await.unwrap().blocks.len(),
+            node.debts(id).await,
+        )
+    };
     let before = state().await.0;
     publish(raw, on, data).await;
     if expected == "IGNORE" {
         // What is surely held against its sender ends the wait for what is not.
-        publish(raw, PayloadVersion::V4, vec![0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2]).await;
+        publish(
+            raw,
+            PayloadVersion::V4,
+            vec![0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2],
+        )
+        .await;
     }
     let decided = async {
         let begun = Instant::now();
@@ -136,7 +193,10 @@ async fn decides(node: &Node, raw: &mut Raw, on: PayloadVersion, data: Vec<u8>, 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_ten_blocks_of_the_reference_node_are_decided_as_there() {
-    let all: Vec<Value> = cases("payload").into_iter().chain(cases("envelope")).collect();
+    let all: Vec<Value> = cases("payload")
+        .into_iter()
+        .chain(cases("envelope"))
+        .collect();
     assert!(all.is_empty() || all.len() == 10);
     for case in all {
         let node = Node::start(node_config(&case, Some(sign::address(&key("A"))))).await;
@@ -154,7 +214,11 @@ async fn signers_and_ages_of_the_reference_node_are_decided_as_there() {
         let address = |name: &Value| {
             let name = name.as_str()?;
             let given = || Address::from_word(word(&json!(name)));
-            Some(if name.starts_with("0x") { given() } else { sign::address(&key(name)) })
+            Some(if name.starts_with("0x") {
+                given()
+            } else {
+                sign::address(&key(name))
+            })
         };
         let (current, previous) = (address(&case["current"]), address(&case["previous"]));
         let node = Node::start(node_config(&case, previous.or(current))).await;
@@ -170,9 +234,17 @@ async fn signers_and_ages_of_the_reference_node_are_decided_as_there() {
         decides(&node, &mut raw, V2, data, result(&case), &case).await;
         // Whether the one before is still heard.
         if result(&case) == "ACCEPT" && previous.is_some() {
-            let again = Header { timestamp: unix_now(), number: 7, ..v2_header() };
+            let again = Header {
+                timestamp: unix_now(),
+                number: 7,
+                ..v2_header()
+            };
             let again = signed(&Payload::sealed(again, Vec::new()).to_wire(V2), "A");
-            let expected = if case["ends_grace"] == true { "IGNORE" } else { "ACCEPT" };
+            let expected = if case["ends_grace"] == true {
+                "IGNORE"
+            } else {
+                "ACCEPT"
+            };
             decides(&node, &mut raw, V2, again, expected, &case).await;
         }
         node.stop().await;
@@ -181,7 +253,11 @@ async fn signers_and_ages_of_the_reference_node_are_decided_as_there() {
         let seconds = |key: &str| case[key].as_u64().unwrap();
         let threshold = Duration::from_secs(seconds("threshold_s"));
         let signer = Some(sign::address(&key("A")));
-        let node = Node::start(Config { gossip_threshold: threshold, ..node_config(&case, signer) }).await;
+        let node = Node::start(Config {
+            gossip_threshold: threshold,
+            ..node_config(&case, signer)
+        })
+        .await;
         let mut raw = Raw::connected_to(&node, false).await;
         let data = signed(&block(&plain, unix_now() - seconds("age_s")), "A");
         decides(&node, &mut raw, V2, data, result(&case), &case).await;
@@ -190,5 +266,9 @@ async fn signers_and_ages_of_the_reference_node_are_decided_as_there() {
 }
 
 fn v2_header() -> Header {
-    Header { base_fee_per_gas: Some(0), withdrawals_root: Some(alloy_trie::EMPTY_ROOT_HASH), ..Default::default() }
+    Header {
+        base_fee_per_gas: Some(0),
+        withdrawals_root: Some(alloy_trie::EMPTY_ROOT_HASH),
+        ..Default::default()
+    }
 }

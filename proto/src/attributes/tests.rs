@@ -16,7 +16,10 @@ const CONTRACT: Address = Address::repeat_byte(0xdd);
 const SYSTEM_CONFIG: Address = Address::repeat_byte(0x5c);
 
 fn schedule() -> BlobSchedule {
-    BlobSchedule::new(vec![(0, BlobSchedule::CANCUN), (1_000, BlobSchedule::PRAGUE)])
+    BlobSchedule::new(vec![
+        (0, BlobSchedule::CANCUN),
+        (1_000, BlobSchedule::PRAGUE),
+    ])
 }
 
 fn l1(number: u64, time: u64) -> L1Block {
@@ -36,15 +39,31 @@ fn l1(number: u64, time: u64) -> L1Block {
 
 /// A chain with all forks up to `last`, two-second blocks, genesis at time 100 on L1 block 10.
 fn chain(last: Fork) -> (RollupConfig, Payload) {
-    let genesis = Payload::sealed(Header { timestamp: 100, gas_limit: 30_000_000, ..Default::default() }, vec![]);
+    let genesis = Payload::sealed(
+        Header {
+            timestamp: 100,
+            gas_limit: 30_000_000,
+            ..Default::default()
+        },
+        vec![],
+    );
     let system_config = SystemConfig {
         batcher_addr: Address::repeat_byte(0xba),
-        scalar: crate::system_config::FeeScalars { base_fee: 5, blob_base_fee: 6 }.encode(),
+        scalar: crate::system_config::FeeScalars {
+            base_fee: 5,
+            blob_base_fee: 6,
+        }
+        .encode(),
         gas_limit: 30_000_000,
         ..Default::default()
     };
     let rollup = RollupConfig {
-        genesis: RollupGenesis { l1: l1(10, 95).id(), l2: genesis.id(), l2_time: 100, system_config },
+        genesis: RollupGenesis {
+            l1: l1(10, 95).id(),
+            l2: genesis.id(),
+            l2_time: 100,
+            system_config,
+        },
         block_time: 2,
         forks: ForkSchedule::from_genesis(last),
         deposit_contract_address: CONTRACT,
@@ -90,12 +109,26 @@ fn the_l1_attributes_carry_the_blob_base_fee_of_the_l1s_schedule() {
             "osaka": {"target": 6, "max": 9, "baseFeeUpdateFraction": 5007716},
             "bpo1": {"target": 10, "max": 15, "baseFeeUpdateFraction": 8346193},
             "bpo2": {"target": 14, "max": 21, "baseFeeUpdateFraction": 11684671}}}"#;
-    let schedule = crate::l1_config::L1ChainConfig::from_json(config).unwrap().blobs;
+    let schedule = crate::l1_config::L1ChainConfig::from_json(config)
+        .unwrap()
+        .blobs;
     let (mut rollup, parent) = chain(Fork::Jovian);
     rollup.block_time = 1_000;
-    for (time, fee) in [(99, 3_194_333), (100, 21_689), (299, 21_689), (300, 399), (399, 399), (400, 72)] {
-        let origin = L1Block { excess_blob_gas: Some(50_000_000), ..l1(10, time) };
-        let built = attributes(&rollup, &schedule, &parent, &origin, None).unwrap().attributes;
+    for (time, fee) in [
+        (99, 3_194_333),
+        (100, 21_689),
+        (299, 21_689),
+        (300, 399),
+        (399, 399),
+        (400, 72),
+    ] {
+        let origin = L1Block {
+            excess_blob_gas: Some(50_000_000),
+            ..l1(10, time)
+        };
+        let built = attributes(&rollup, &schedule, &parent, &origin, None)
+            .unwrap()
+            .attributes;
         assert_eq!(info(&built).blob_base_fee, U256::from(fee), "at {time}");
     }
 }
@@ -106,9 +139,19 @@ fn the_blob_fee_is_that_of_eip_4844_and_never_overflows() {
         assert_eq!(fake_exponential(excess, BlobSchedule::CANCUN), Some(fee));
     }
     assert_eq!(fake_exponential(u64::MAX, 1), None);
-    let block = L1Block { excess_blob_gas: Some(u64::MAX), ..l1(10, 0) };
+    let block = L1Block {
+        excess_blob_gas: Some(u64::MAX),
+        ..l1(10, 0)
+    };
     assert_eq!(block.blob_base_fee(&schedule(), None), None);
-    assert_eq!(L1Block { excess_blob_gas: None, ..block }.blob_base_fee(&schedule(), None), Some(1));
+    assert_eq!(
+        L1Block {
+            excess_blob_gas: None,
+            ..block
+        }
+        .blob_base_fee(&schedule(), None),
+        Some(1)
+    );
     // Prague lowers the fee for the same excess, unless the rollup holds on to Cancun's fraction.
     let late = l1(10, 2_000);
     assert_eq!(late.blob_base_fee(&schedule(), None), Some(8));
@@ -119,31 +162,67 @@ fn the_blob_fee_is_that_of_eip_4844_and_never_overflows() {
 #[test]
 fn blocks_of_an_epoch_count_and_the_first_of_the_next_brings_deposits_and_configuration() {
     let (rollup, genesis) = chain(Fork::Jovian);
-    let first = attributes(&rollup, &schedule(), &genesis, &l1(10, 95), None).unwrap().attributes;
+    let first = attributes(&rollup, &schedule(), &genesis, &l1(10, 95), None)
+        .unwrap()
+        .attributes;
     assert_eq!(info(&first).sequence_number, 1);
     assert_eq!(info(&first).format, L1InfoFormat::Jovian);
     assert_eq!(info(&first).blob_base_fee, U256::from(23));
     assert_eq!(first.transactions.as_ref().unwrap().len(), 1);
     assert_eq!(first.payload_attributes.timestamp, 102);
-    assert_eq!(first.payload_attributes.prev_randao, B256::repeat_byte(0x3d));
-    assert_eq!(first.payload_attributes.suggested_fee_recipient, FEE_RECIPIENT);
-    assert_eq!(first.payload_attributes.parent_beacon_block_root, Some(B256::repeat_byte(0xbe)));
+    assert_eq!(
+        first.payload_attributes.prev_randao,
+        B256::repeat_byte(0x3d)
+    );
+    assert_eq!(
+        first.payload_attributes.suggested_fee_recipient,
+        FEE_RECIPIENT
+    );
+    assert_eq!(
+        first.payload_attributes.parent_beacon_block_root,
+        Some(B256::repeat_byte(0xbe))
+    );
     assert_eq!(first.payload_attributes.withdrawals, Some(vec![]));
-    assert_eq!((first.gas_limit, first.min_base_fee, first.no_tx_pool), (Some(30_000_000), Some(0), None));
+    assert_eq!(
+        (first.gas_limit, first.min_base_fee, first.no_tx_pool),
+        (Some(30_000_000), Some(0), None)
+    );
     assert_eq!(first.eip_1559_params, Some(Default::default()));
 
-    let deposit = |gas_limit| TxDeposit { from: CONTRACT, to: CONTRACT.into(), gas_limit, ..Default::default() };
+    let deposit = |gas_limit| TxDeposit {
+        from: CONTRACT,
+        to: CONTRACT.into(),
+        gas_limit,
+        ..Default::default()
+    };
     let update = |kind: u64, value: u64| Log {
         address: SYSTEM_CONFIG,
         data: LogData::new_unchecked(
             vec![CONFIG_UPDATE_EVENT, B256::ZERO, U256::from(kind).into()],
-            [U256::from(32), U256::from(32), U256::from(value)].map(|w| w.to_be_bytes::<32>()).concat().into(),
+            [U256::from(32), U256::from(32), U256::from(value)]
+                .map(|w| w.to_be_bytes::<32>())
+                .concat()
+                .into(),
         ),
     };
     let receipts = vec![
         (false, vec![deposit_to_log(CONTRACT, &deposit(1))]),
-        (true, vec![deposit_to_log(CONTRACT, &deposit(2)), update(2, 40_000_000), update(99, 0)]),
-        (true, vec![deposit_to_log(SYSTEM_CONFIG, &deposit(3)), deposit_to_log(CONTRACT, &deposit(4)), update(4, 9 << 32 | 8)]),
+        (
+            true,
+            vec![
+                deposit_to_log(CONTRACT, &deposit(2)),
+                update(2, 40_000_000),
+                update(99, 0),
+            ],
+        ),
+        (
+            true,
+            vec![
+                deposit_to_log(SYSTEM_CONFIG, &deposit(3)),
+                deposit_to_log(CONTRACT, &deposit(4)),
+                update(4, 9 << 32 | 8),
+            ],
+        ),
     ];
     let parent = block(&genesis, &first);
     let derived = attributes(&rollup, &schedule(), &parent, &l1(11, 104), Some(&receipts)).unwrap();
@@ -152,7 +231,16 @@ fn blocks_of_an_epoch_count_and_the_first_of_the_next_brings_deposits_and_config
     assert_eq!(info(&next).sequence_number, 0);
     assert_eq!(info(&next).number, 11);
     assert_eq!(next.gas_limit, Some(40_000_000));
-    assert_eq!(next.eip_1559_params, Some(Eip1559Params { denominator: 9, elasticity: 8 }.encode()));
+    assert_eq!(
+        next.eip_1559_params,
+        Some(
+            Eip1559Params {
+                denominator: 9,
+                elasticity: 8
+            }
+            .encode()
+        )
+    );
     let gas: Vec<_> = next.transactions.as_ref().unwrap()[1..]
         .iter()
         .map(|tx| match decode_transaction(tx).unwrap() {
@@ -163,31 +251,79 @@ fn blocks_of_an_epoch_count_and_the_first_of_the_next_brings_deposits_and_config
     assert_eq!(gas, [2, 4]);
 
     // What the next block inherits comes from the parent, not from L1.
-    let after = attributes(&rollup, &schedule(), &block(&parent, &next), &l1(11, 104), None).unwrap().attributes;
-    assert_eq!((after.gas_limit, info(&after).sequence_number), (Some(40_000_000), 1));
+    let after = attributes(
+        &rollup,
+        &schedule(),
+        &block(&parent, &next),
+        &l1(11, 104),
+        None,
+    )
+    .unwrap()
+    .attributes;
+    assert_eq!(
+        (after.gas_limit, info(&after).sequence_number),
+        (Some(40_000_000), 1)
+    );
 }
 
 #[test]
 fn wrong_origins_are_refused() {
     let (rollup, genesis) = chain(Fork::Jovian);
-    let build = |origin: L1Block| attributes(&rollup, &schedule(), &genesis, &origin, Some(&[])).map(|_| ());
-    assert!(matches!(build(l1(12, 100)), Err(AttributesError::Origin { .. })));
-    assert!(matches!(build(L1Block { hash: B256::ZERO, ..l1(10, 95) }), Err(AttributesError::Origin { .. })));
-    assert!(matches!(build(L1Block { parent_hash: B256::ZERO, ..l1(11, 95) }), Err(AttributesError::Origin { .. })));
-    assert!(matches!(build(l1(11, 103)), Err(AttributesError::Time { .. })));
+    let build = |origin: L1Block| {
+        attributes(&rollup, &schedule(), &genesis, &origin, Some(&[])).map(|_| ())
+    };
+    assert!(matches!(
+        build(l1(12, 100)),
+        Err(AttributesError::Origin { .. })
+    ));
+    assert!(matches!(
+        build(L1Block {
+            hash: B256::ZERO,
+            ..l1(10, 95)
+        }),
+        Err(AttributesError::Origin { .. })
+    ));
+    assert!(matches!(
+        build(L1Block {
+            parent_hash: B256::ZERO,
+            ..l1(11, 95)
+        }),
+        Err(AttributesError::Origin { .. })
+    ));
+    assert!(matches!(
+        build(l1(11, 103)),
+        Err(AttributesError::Time { .. })
+    ));
     assert!(build(l1(11, 102)).is_ok());
-    assert!(matches!(build(L1Block { excess_blob_gas: Some(u64::MAX), ..l1(11, 102) }), Err(AttributesError::BlobBaseFee(_))));
+    assert!(matches!(
+        build(L1Block {
+            excess_blob_gas: Some(u64::MAX),
+            ..l1(11, 102)
+        }),
+        Err(AttributesError::BlobBaseFee(_))
+    ));
     let missing = attributes(&rollup, &schedule(), &genesis, &l1(11, 102), None);
     assert!(matches!(missing, Err(AttributesError::NoReceipts)));
-    let bad_deposit = Log { address: CONTRACT, data: LogData::new_unchecked(vec![crate::deposit::DEPOSIT_EVENT], Bytes::new()) };
-    let critical = attributes(&rollup, &schedule(), &genesis, &l1(11, 102), Some(&[(true, vec![bad_deposit])]));
+    let bad_deposit = Log {
+        address: CONTRACT,
+        data: LogData::new_unchecked(vec![crate::deposit::DEPOSIT_EVENT], Bytes::new()),
+    };
+    let critical = attributes(
+        &rollup,
+        &schedule(),
+        &genesis,
+        &l1(11, 102),
+        Some(&[(true, vec![bad_deposit])]),
+    );
     assert!(matches!(critical, Err(AttributesError::Deposit(_))));
 }
 
 #[test]
 fn old_forks_leave_out_what_came_later() {
     let (rollup, genesis) = chain(Fork::Regolith);
-    let got = attributes(&rollup, &schedule(), &genesis, &l1(10, 95), None).unwrap().attributes;
+    let got = attributes(&rollup, &schedule(), &genesis, &l1(10, 95), None)
+        .unwrap()
+        .attributes;
     assert_eq!(info(&got).format, L1InfoFormat::Bedrock);
     assert_eq!(got.payload_attributes.withdrawals, None);
     assert_eq!(got.payload_attributes.parent_beacon_block_root, None);
@@ -196,21 +332,46 @@ fn old_forks_leave_out_what_came_later() {
 
 #[test]
 fn every_fork_activates_with_its_transactions_after_the_deposits() {
-    for (fork, count) in
-        [(Fork::Ecotone, 6), (Fork::Fjord, 3), (Fork::Granite, 0), (Fork::Isthmus, 8), (Fork::Jovian, 5), (Fork::Karst, 31)]
-    {
+    for (fork, count) in [
+        (Fork::Ecotone, 6),
+        (Fork::Fjord, 3),
+        (Fork::Granite, 0),
+        (Fork::Isthmus, 8),
+        (Fork::Jovian, 5),
+        (Fork::Karst, 31),
+    ] {
         let before = Fork::ALL[fork as usize - 1];
         let (mut rollup, genesis) = chain(before);
         rollup.forks = rollup.forks.with(fork, Some(102));
-        let got = attributes(&rollup, &schedule(), &genesis, &l1(10, 95), None).unwrap().attributes;
-        assert_eq!(got.transactions.as_ref().unwrap().len(), 1 + count, "{fork:?}");
+        let got = attributes(&rollup, &schedule(), &genesis, &l1(10, 95), None)
+            .unwrap()
+            .attributes;
+        assert_eq!(
+            got.transactions.as_ref().unwrap().len(),
+            1 + count,
+            "{fork:?}"
+        );
         assert_eq!(is_upgrade_block(&rollup.forks, 100, 102), count > 0);
         assert!(!is_upgrade_block(&rollup.forks, 102, 104));
-        let upgrade_gas = if fork == Fork::Karst { KARST_UPGRADE_GAS } else { 0 };
+        let upgrade_gas = if fork == Fork::Karst {
+            KARST_UPGRADE_GAS
+        } else {
+            0
+        };
         assert_eq!(got.gas_limit, Some(30_000_000 + upgrade_gas), "{fork:?}");
-        let next = attributes(&rollup, &schedule(), &block(&genesis, &got), &l1(10, 95), None);
+        let next = attributes(
+            &rollup,
+            &schedule(),
+            &block(&genesis, &got),
+            &l1(10, 95),
+            None,
+        );
         if fork >= Fork::Jovian {
-            assert_eq!(next.unwrap().attributes.gas_limit, Some(30_000_000), "{fork:?}");
+            assert_eq!(
+                next.unwrap().attributes.gas_limit,
+                Some(30_000_000),
+                "{fork:?}"
+            );
         }
     }
 }
@@ -218,8 +379,11 @@ fn every_fork_activates_with_its_transactions_after_the_deposits() {
 /// The block with which Celo Sepolia activated Jovian.
 #[test]
 fn a_real_activation_block_is_reproduced() {
-    let name = "exec-blocks/celo-sepolia/sepolia-post-jovian-basefee-change_block-20465049.json.zst";
-    let Some(path) = starling_testkit::fixture(name) else { return };
+    let name =
+        "exec-blocks/celo-sepolia/sepolia-post-jovian-basefee-change_block-20465049.json.zst";
+    let Some(path) = starling_testkit::fixture(name) else {
+        return;
+    };
     let file = std::fs::File::open(path).unwrap();
     #[derive(serde::Deserialize)]
     struct Fixture {
@@ -237,8 +401,14 @@ fn a_real_activation_block_is_reproduced() {
     let (mut rollup, _) = chain(Fork::Isthmus);
     rollup.block_time = 1;
     rollup.forks = rollup.forks.with(Fork::Jovian, Some(1_773_749_037));
-    let before = L1BlockInfo { sequence_number: told.sequence_number - 1, ..told.clone() };
-    let parent_info = TxDeposit { input: before.encode(), ..Default::default() };
+    let before = L1BlockInfo {
+        sequence_number: told.sequence_number - 1,
+        ..told.clone()
+    };
+    let parent_info = TxDeposit {
+        input: before.encode(),
+        ..Default::default()
+    };
     let parent = Payload::sealed(fixture.parent_header, vec![encode(&parent_info)]);
 
     let schedule = BlobSchedule::of_chain(11_155_111).unwrap();
@@ -253,11 +423,23 @@ fn a_real_activation_block_is_reproduced() {
     };
     // The L1 header is not published either: any excess that gives the published fee will do.
     origin.excess_blob_gas = (0..10_000u64).map(|blobs| blobs * 131_072).find(|excess| {
-        L1Block { excess_blob_gas: Some(*excess), ..origin }.blob_base_fee(&schedule, None) == Some(told.blob_base_fee.to())
+        L1Block {
+            excess_blob_gas: Some(*excess),
+            ..origin
+        }
+        .blob_base_fee(&schedule, None)
+            == Some(told.blob_base_fee.to())
     });
     assert!(origin.excess_blob_gas.is_some(), "{}", told.blob_base_fee);
 
-    let got = attributes(&rollup, &schedule, &parent, &origin, None).unwrap().attributes;
+    let got = attributes(&rollup, &schedule, &parent, &origin, None)
+        .unwrap()
+        .attributes;
     assert_eq!(got.payload_attributes, expected.payload_attributes);
-    assert!(OpPayloadAttributes { no_tx_pool: expected.no_tx_pool, ..got } == expected);
+    assert!(
+        OpPayloadAttributes {
+            no_tx_pool: expected.no_tx_pool,
+            ..got
+        } == expected
+    );
 }

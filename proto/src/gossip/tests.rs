@@ -45,15 +45,32 @@ fn message(signer: &SecretKey, wire: &[u8]) -> Vec<u8> {
     [sign::sign(signer, CHAIN, wire).as_slice(), wire].concat()
 }
 
-fn verdict_with(signers: &Signers, forks: &ForkSchedule, version: PayloadVersion, flag: Flag, bytes: &[u8]) -> Verdict {
-    let context = CheckContext { chain_id: CHAIN, signers, threshold_secs: 60, forks };
+fn verdict_with(
+    signers: &Signers,
+    forks: &ForkSchedule,
+    version: PayloadVersion,
+    flag: Flag,
+    bytes: &[u8],
+) -> Verdict {
+    let context = CheckContext {
+        chain_id: CHAIN,
+        signers,
+        threshold_secs: 60,
+        forks,
+    };
     check(version, flag, bytes, NOW, &context, &mut Seen::default())
 }
 
 /// The verdict about decompressed bytes, where key 1 is the signer and no fork is active.
 fn verdict(version: PayloadVersion, bytes: &[u8]) -> Verdict {
     let signers = Signers::new(sign::address(&key(1)));
-    verdict_with(&signers, &ForkSchedule::default(), version, Flag::Decompressed, bytes)
+    verdict_with(
+        &signers,
+        &ForkSchedule::default(),
+        version,
+        Flag::Decompressed,
+        bytes,
+    )
 }
 
 /// The verdict about wire bytes signed by the signer.
@@ -64,7 +81,13 @@ fn signed_verdict(version: PayloadVersion, wire: &[u8]) -> Verdict {
 fn raw_verdict(data: &[u8]) -> Verdict {
     let decompressed = decompress(data);
     let signers = Signers::new(sign::address(&key(1)));
-    verdict_with(&signers, &ForkSchedule::default(), PayloadVersion::V1, decompressed.flag, &decompressed.bytes)
+    verdict_with(
+        &signers,
+        &ForkSchedule::default(),
+        PayloadVersion::V1,
+        decompressed.flag,
+        &decompressed.bytes,
+    )
 }
 
 #[test]
@@ -72,27 +95,45 @@ fn a_good_block_of_every_version_is_accepted() {
     for version in PayloadVersion::ALL {
         let payload = block(version, |_| {});
         let expected = Verdict::Accept(payload.clone(), sign::address(&key(1)));
-        assert_eq!(signed_verdict(version, &payload.to_wire(version)), expected, "{version:?}");
+        assert_eq!(
+            signed_verdict(version, &payload.to_wire(version)),
+            expected,
+            "{version:?}"
+        );
     }
 }
 
 #[test]
 fn row_1_an_unreadable_length_is_rejected() {
     for data in [&[][..], &[0x80], &[0xff; 10]] {
-        assert_eq!(raw_verdict(data), Verdict::Reject(Reason::SnappyHeader), "{data:?}");
+        assert_eq!(
+            raw_verdict(data),
+            Verdict::Reject(Reason::SnappyHeader),
+            "{data:?}"
+        );
     }
 }
 
 #[test]
 fn row_2_a_declared_length_over_the_limit_is_rejected_without_allocating() {
     let four_gigabytes = [0xff, 0xff, 0xff, 0xff, 0x0f, 0x00, 0x41];
-    assert_eq!(raw_verdict(&four_gigabytes), Verdict::Reject(Reason::TooLarge(u32::MAX as usize)));
+    assert_eq!(
+        raw_verdict(&four_gigabytes),
+        Verdict::Reject(Reason::TooLarge(u32::MAX as usize))
+    );
 
     // Well-formed, one byte too long, so only the limit stands in its way.
-    let bomb = snap::raw::Encoder::new().compress_vec(&vec![0; MAX_MESSAGE_LEN + 1]).unwrap();
+    let bomb = snap::raw::Encoder::new()
+        .compress_vec(&vec![0; MAX_MESSAGE_LEN + 1])
+        .unwrap();
     assert_eq!(decompress(&bomb).flag, Flag::Raw);
-    assert_eq!(raw_verdict(&bomb), Verdict::Reject(Reason::TooLarge(MAX_MESSAGE_LEN + 1)));
-    let largest = snap::raw::Encoder::new().compress_vec(&vec![0; MAX_MESSAGE_LEN]).unwrap();
+    assert_eq!(
+        raw_verdict(&bomb),
+        Verdict::Reject(Reason::TooLarge(MAX_MESSAGE_LEN + 1))
+    );
+    let largest = snap::raw::Encoder::new()
+        .compress_vec(&vec![0; MAX_MESSAGE_LEN])
+        .unwrap();
     assert_eq!(decompress(&largest).flag, Flag::Decompressed);
 
     // Not even a caller that decompressed more by itself gets it past the check.
@@ -104,11 +145,22 @@ fn row_2_a_declared_length_over_the_limit_is_rejected_without_allocating() {
 
 #[test]
 fn row_3_a_message_shorter_than_a_signature_and_a_byte_is_rejected() {
-    let short = snap::raw::Encoder::new().compress_vec(&[1; MIN_MESSAGE_LEN - 1]).unwrap();
+    let short = snap::raw::Encoder::new()
+        .compress_vec(&[1; MIN_MESSAGE_LEN - 1])
+        .unwrap();
     assert_eq!(raw_verdict(&short), Verdict::Reject(Reason::TooSmall(65)));
-    assert_eq!(raw_verdict(&[5, 0, 9]), Verdict::Reject(Reason::TooSmall(5)), "small before broken");
-    let enough = snap::raw::Encoder::new().compress_vec(&[1; MIN_MESSAGE_LEN]).unwrap();
-    assert!(!matches!(raw_verdict(&enough), Verdict::Reject(Reason::TooSmall(_))));
+    assert_eq!(
+        raw_verdict(&[5, 0, 9]),
+        Verdict::Reject(Reason::TooSmall(5)),
+        "small before broken"
+    );
+    let enough = snap::raw::Encoder::new()
+        .compress_vec(&[1; MIN_MESSAGE_LEN])
+        .unwrap();
+    assert!(!matches!(
+        raw_verdict(&enough),
+        Verdict::Reject(Reason::TooSmall(_))
+    ));
 }
 
 #[test]
@@ -123,7 +175,13 @@ fn row_5_without_a_signer_everything_is_ignored_even_a_broken_signature() {
     let forks = ForkSchedule::default();
     let wire = block(PayloadVersion::V1, |_| {}).to_wire(PayloadVersion::V1);
     for bytes in [message(&key(1), &wire), vec![0; 100]] {
-        let verdict = verdict_with(&Signers::default(), &forks, PayloadVersion::V1, Flag::Decompressed, &bytes);
+        let verdict = verdict_with(
+            &Signers::default(),
+            &forks,
+            PayloadVersion::V1,
+            Flag::Decompressed,
+            &bytes,
+        );
         assert_eq!(verdict, Verdict::Ignore(Reason::NoSigner));
     }
     assert_eq!(Signers::new(Address::ZERO), Signers::default());
@@ -131,8 +189,14 @@ fn row_5_without_a_signer_everything_is_ignored_even_a_broken_signature() {
 
 #[test]
 fn row_6_an_unrecoverable_signature_is_rejected() {
-    assert_eq!(verdict(PayloadVersion::V1, &[0; 100]), Verdict::Reject(Reason::Signature(SignError::Unrecoverable)));
-    assert_eq!(verdict(PayloadVersion::V1, &[4; 100]), Verdict::Reject(Reason::Signature(SignError::RecoveryId(4))));
+    assert_eq!(
+        verdict(PayloadVersion::V1, &[0; 100]),
+        Verdict::Reject(Reason::Signature(SignError::Unrecoverable))
+    );
+    assert_eq!(
+        verdict(PayloadVersion::V1, &[4; 100]),
+        Verdict::Reject(Reason::Signature(SignError::RecoveryId(4)))
+    );
 }
 
 #[test]
@@ -147,18 +211,32 @@ fn row_7_another_signer_is_rejected_before_anything_is_decoded() {
 
 #[test]
 fn row_8_what_does_not_decode_is_rejected() {
-    let rejects = |version, wire: &[u8]| matches!(signed_verdict(version, wire), Verdict::Reject(Reason::Decode(_)));
+    let rejects = |version, wire: &[u8]| {
+        matches!(
+            signed_verdict(version, wire),
+            Verdict::Reject(Reason::Decode(_))
+        )
+    };
     let wire = |version| block(version, |_| {}).to_wire(version);
     for version in PayloadVersion::ALL {
         assert!(rejects(version, &[0; 31]));
         let fixed_len = version.ssz_fixed_len() + if version.has_beacon_root() { 32 } else { 0 };
         assert!(rejects(version, &wire(version)[..fixed_len - 1]));
         // Rows 12, 13, 15, 18, 19: the fields of a version can neither be missing nor be too many.
-        for other in PayloadVersion::ALL.into_iter().filter(|other| *other != version) {
-            assert!(rejects(version, &wire(other)), "{other:?} on the topic of {version:?}");
+        for other in PayloadVersion::ALL
+            .into_iter()
+            .filter(|other| *other != version)
+        {
+            assert!(
+                rejects(version, &wire(other)),
+                "{other:?} on the topic of {version:?}"
+            );
         }
     }
-    assert!(rejects(PayloadVersion::V3, &wire(PayloadVersion::V3)[32..]), "without the beacon root");
+    assert!(
+        rejects(PayloadVersion::V3, &wire(PayloadVersion::V3)[32..]),
+        "without the beacon root"
+    );
 }
 
 #[test]
@@ -168,18 +246,38 @@ fn row_9_an_old_block_is_rejected_and_blamed_on_nobody() {
         signed_verdict(PayloadVersion::V1, &payload.to_wire(PayloadVersion::V1))
     };
     assert!(matches!(at(NOW - 60), Verdict::Accept(..)));
-    let reason = Reason::TooOld { timestamp: NOW - 61, now: NOW };
+    let reason = Reason::TooOld {
+        timestamp: NOW - 61,
+        now: NOW,
+    };
     assert!(reason.is_clock());
     assert_eq!(at(NOW - 61), Verdict::Reject(reason));
 }
 
 #[test]
 fn row_9_a_threshold_before_1970_lets_every_age_pass() {
-    let (signers, forks) = (Signers::new(sign::address(&key(1))), ForkSchedule::default());
-    let context = CheckContext { chain_id: CHAIN, signers: &signers, threshold_secs: u64::MAX, forks: &forks };
+    let (signers, forks) = (
+        Signers::new(sign::address(&key(1))),
+        ForkSchedule::default(),
+    );
+    let context = CheckContext {
+        chain_id: CHAIN,
+        signers: &signers,
+        threshold_secs: u64::MAX,
+        forks: &forks,
+    };
     let payload = block(PayloadVersion::V1, |header| header.timestamp = 0);
     let bytes = message(&key(1), &payload.to_wire(PayloadVersion::V1));
-    assert!(check_signed(PayloadVersion::V1, Flag::Decompressed, &bytes, NOW, &context).is_ok());
+    assert!(
+        check_signed(
+            PayloadVersion::V1,
+            Flag::Decompressed,
+            &bytes,
+            NOW,
+            &context
+        )
+        .is_ok()
+    );
 }
 
 #[test]
@@ -189,7 +287,10 @@ fn row_10_a_future_block_is_rejected_and_blamed_on_nobody() {
         signed_verdict(PayloadVersion::V1, &payload.to_wire(PayloadVersion::V1))
     };
     assert!(matches!(at(NOW + 5), Verdict::Accept(..)));
-    let reason = Reason::Future { timestamp: NOW + 6, now: NOW };
+    let reason = Reason::Future {
+        timestamp: NOW + 6,
+        now: NOW,
+    };
     assert!(reason.is_clock());
     assert_eq!(at(NOW + 6), Verdict::Reject(reason));
 }
@@ -200,8 +301,14 @@ fn row_11_a_wrong_block_hash_is_rejected() {
         let mut payload = block(version, |_| {});
         let computed = payload.hash;
         payload.hash = B256::repeat_byte(1);
-        let reason = Reason::BlockHash { claimed: payload.hash, computed };
-        assert_eq!(signed_verdict(version, &payload.to_wire(version)), Verdict::Reject(reason));
+        let reason = Reason::BlockHash {
+            claimed: payload.hash,
+            computed,
+        };
+        assert_eq!(
+            signed_verdict(version, &payload.to_wire(version)),
+            Verdict::Reject(reason)
+        );
     }
 }
 
@@ -215,33 +322,58 @@ fn row_11_the_clock_is_looked_at_before_the_hash() {
 
 #[test]
 fn row_14_withdrawals_are_rejected_even_when_the_hash_covers_them() {
-    let withdrawal = Withdrawal { index: 1, validator_index: 1, ..Default::default() };
+    let withdrawal = Withdrawal {
+        index: 1,
+        validator_index: 1,
+        ..Default::default()
+    };
     let root = alloy_consensus::proofs::calculate_withdrawals_root(&[withdrawal]);
-    let v2 = block(PayloadVersion::V2, |header| header.withdrawals_root = Some(root));
-    let OpExecutionPayload::V2(mut wire) = v2.to_execution_payload(PayloadVersion::V2) else { unreachable!() };
+    let v2 = block(PayloadVersion::V2, |header| {
+        header.withdrawals_root = Some(root)
+    });
+    let OpExecutionPayload::V2(mut wire) = v2.to_execution_payload(PayloadVersion::V2) else {
+        unreachable!()
+    };
     wire.withdrawals.push(withdrawal);
-    assert_eq!(signed_verdict(PayloadVersion::V2, &wire.as_ssz_bytes()), Verdict::Reject(Reason::Withdrawals(1)));
+    assert_eq!(
+        signed_verdict(PayloadVersion::V2, &wire.as_ssz_bytes()),
+        Verdict::Reject(Reason::Withdrawals(1))
+    );
 
     // The header of V4 has the root of something else, and so never covers the list.
     let v4 = block(PayloadVersion::V4, |_| {});
-    let OpExecutionPayload::V4(mut wire) = v4.to_execution_payload(PayloadVersion::V4) else { unreachable!() };
-    wire.payload_inner.payload_inner.withdrawals.push(withdrawal);
+    let OpExecutionPayload::V4(mut wire) = v4.to_execution_payload(PayloadVersion::V4) else {
+        unreachable!()
+    };
+    wire.payload_inner
+        .payload_inner
+        .withdrawals
+        .push(withdrawal);
     let bytes = [B256::repeat_byte(0x12).as_slice(), &wire.as_ssz_bytes()].concat();
-    assert_eq!(signed_verdict(PayloadVersion::V4, &bytes), Verdict::Reject(Reason::Withdrawals(1)));
+    assert_eq!(
+        signed_verdict(PayloadVersion::V4, &bytes),
+        Verdict::Reject(Reason::Withdrawals(1))
+    );
 }
 
 #[test]
 fn row_16_blob_gas_is_rejected_before_jovian_only() {
     for version in [PayloadVersion::V3, PayloadVersion::V4] {
         let wire = block(version, |header| header.blob_gas_used = Some(9)).to_wire(version);
-        assert_eq!(signed_verdict(version, &wire), Verdict::Reject(Reason::BlobGasUsed(9)));
+        assert_eq!(
+            signed_verdict(version, &wire),
+            Verdict::Reject(Reason::BlobGasUsed(9))
+        );
         let signers = Signers::new(sign::address(&key(1)));
         let bytes = message(&key(1), &wire);
         let verdict = |time| {
             let forks = ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, Some(time));
             verdict_with(&signers, &forks, version, Flag::Decompressed, &bytes)
         };
-        assert!(matches!(verdict(NOW), Verdict::Accept(..)), "decided by the block's time");
+        assert!(
+            matches!(verdict(NOW), Verdict::Accept(..)),
+            "decided by the block's time"
+        );
         assert_eq!(verdict(NOW + 1), Verdict::Reject(Reason::BlobGasUsed(9)));
     }
 }
@@ -252,7 +384,13 @@ fn row_17_excess_blob_gas_is_rejected_also_after_jovian() {
         let wire = block(version, |header| header.excess_blob_gas = Some(9)).to_wire(version);
         let signers = Signers::new(sign::address(&key(1)));
         let forks = ForkSchedule::from_genesis(Fork::Jovian);
-        let verdict = verdict_with(&signers, &forks, version, Flag::Decompressed, &message(&key(1), &wire));
+        let verdict = verdict_with(
+            &signers,
+            &forks,
+            version,
+            Flag::Decompressed,
+            &message(&key(1), &wire),
+        );
         assert_eq!(verdict, Verdict::Reject(Reason::ExcessBlobGas(9)));
     }
 }
@@ -267,19 +405,43 @@ fn rows_20_and_21_six_blocks_at_a_height_pass_and_the_seventh_is_rejected() {
     }
     assert_eq!(seen.record(7, hash(6)), Ok(()));
     assert_eq!(seen.record(7, hash(7)), Err(Reason::TooManyBlocks(7)));
-    assert_eq!(seen.record(7, hash(1)), Err(Reason::TooManyBlocks(7)), "a full height rejects known blocks too");
+    assert_eq!(
+        seen.record(7, hash(1)),
+        Err(Reason::TooManyBlocks(7)),
+        "a full height rejects known blocks too"
+    );
     assert_eq!(seen.record(8, hash(1)), Ok(()), "heights are independent");
 }
 
 #[test]
 fn row_21_a_block_seen_before_is_ignored_and_only_accepted_blocks_are_remembered() {
-    let (signers, forks) = (Signers::new(sign::address(&key(1))), ForkSchedule::default());
-    let context = CheckContext { chain_id: CHAIN, signers: &signers, threshold_secs: 60, forks: &forks };
+    let (signers, forks) = (
+        Signers::new(sign::address(&key(1))),
+        ForkSchedule::default(),
+    );
+    let context = CheckContext {
+        chain_id: CHAIN,
+        signers: &signers,
+        threshold_secs: 60,
+        forks: &forks,
+    };
     let payload = block(PayloadVersion::V1, |_| {});
     let bytes = message(&key(1), &payload.to_wire(PayloadVersion::V1));
     let mut seen = Seen::default();
-    let mut run = |now| check(PayloadVersion::V1, Flag::Decompressed, &bytes, now, &context, &mut seen);
-    assert!(matches!(run(NOW + 100), Verdict::Reject(Reason::TooOld { .. })));
+    let mut run = |now| {
+        check(
+            PayloadVersion::V1,
+            Flag::Decompressed,
+            &bytes,
+            now,
+            &context,
+            &mut seen,
+        )
+    };
+    assert!(matches!(
+        run(NOW + 100),
+        Verdict::Reject(Reason::TooOld { .. })
+    ));
     assert!(matches!(run(NOW), Verdict::Accept(..)));
     assert_eq!(run(NOW), Verdict::Ignore(Reason::Seen(payload.hash)));
 }
@@ -293,7 +455,11 @@ fn the_heights_used_last_are_remembered() {
     assert!(seen.record(0, B256::ZERO).is_err(), "and so used again");
     assert_eq!(seen.record(1000, B256::ZERO), Ok(()));
     assert!(seen.record(0, B256::ZERO).is_err());
-    assert_eq!(seen.record(1, B256::ZERO), Ok(()), "the height used longest ago is forgotten");
+    assert_eq!(
+        seen.record(1, B256::ZERO),
+        Ok(()),
+        "the height used longest ago is forgotten"
+    );
 }
 
 #[test]
@@ -302,21 +468,42 @@ fn the_previous_signer_is_accepted_until_its_grace_ends() {
     let mut signers = Signers::new(a);
     assert!(!signers.update(a, 100) && signers.update(b, 100));
     let end = 100 + ROTATION_GRACE_SECS;
-    assert!(signers.accepts(b, 100) && signers.accepts(a, end - 1) && !signers.accepts(a, end) && !signers.accepts(c, 100));
+    assert!(
+        signers.accepts(b, 100)
+            && signers.accepts(a, end - 1)
+            && !signers.accepts(a, end)
+            && !signers.accepts(c, 100)
+    );
 
-    assert!(signers.is_retired(a, end + RETIRED_SECS - 1) && !signers.is_retired(a, end + RETIRED_SECS));
+    assert!(
+        signers.is_retired(a, end + RETIRED_SECS - 1) && !signers.is_retired(a, end + RETIRED_SECS)
+    );
 
     signers.verified(a, 100);
-    assert!(signers.accepts(a, 100), "a block by the previous signer ends nothing");
+    assert!(
+        signers.accepts(a, 100),
+        "a block by the previous signer ends nothing"
+    );
     signers.verified(b, 100);
-    assert!(!signers.accepts(a, 100), "the first block by the current one ends the grace");
+    assert!(
+        !signers.accepts(a, 100),
+        "the first block by the current one ends the grace"
+    );
     signers.verified(b, 150);
-    assert!(signers.is_retired(a, 100 + RETIRED_SECS - 1) && !signers.is_retired(a, 100 + RETIRED_SECS));
-    assert!(!signers.is_retired(c, 100), "who never was a signer is not retired");
+    assert!(
+        signers.is_retired(a, 100 + RETIRED_SECS - 1) && !signers.is_retired(a, 100 + RETIRED_SECS)
+    );
+    assert!(
+        !signers.is_retired(c, 100),
+        "who never was a signer is not retired"
+    );
 
     signers.update(c, 200);
     signers.update(a, 300);
-    assert!(!signers.accepts(b, 300) && signers.accepts(c, 300), "only the latest previous signer is kept");
+    assert!(
+        !signers.accepts(b, 300) && signers.accepts(c, 300),
+        "only the latest previous signer is kept"
+    );
     assert!(!Signers::default().accepts(Address::ZERO, 0));
 }
 
@@ -333,9 +520,18 @@ fn reasons_have_distinct_labels_and_only_two_are_ignored() {
         Reason::RetiredSigner(Address::ZERO),
         Reason::WrongSigner(Address::ZERO),
         Reason::Decode(WireError::BaseFee),
-        Reason::TooOld { timestamp: 0, now: 0 },
-        Reason::Future { timestamp: 0, now: 0 },
-        Reason::BlockHash { claimed: zero, computed: zero },
+        Reason::TooOld {
+            timestamp: 0,
+            now: 0,
+        },
+        Reason::Future {
+            timestamp: 0,
+            now: 0,
+        },
+        Reason::BlockHash {
+            claimed: zero,
+            computed: zero,
+        },
         Reason::Withdrawals(1),
         Reason::BlobGasUsed(1),
         Reason::ExcessBlobGas(1),
@@ -344,7 +540,11 @@ fn reasons_have_distinct_labels_and_only_two_are_ignored() {
     ];
     let labels: std::collections::BTreeSet<_> = reasons.iter().map(Reason::label).collect();
     assert_eq!(labels.len(), reasons.len());
-    let ignored: Vec<_> = reasons.iter().filter(|reason| reason.is_ignore()).map(Reason::label).collect();
+    let ignored: Vec<_> = reasons
+        .iter()
+        .filter(|reason| reason.is_ignore())
+        .map(Reason::label)
+        .collect();
     assert_eq!(ignored, ["no_signer", "seen"]);
     assert_eq!(reasons.iter().filter(|reason| reason.is_clock()).count(), 2);
 }
@@ -352,7 +552,10 @@ fn reasons_have_distinct_labels_and_only_two_are_ignored() {
 #[test]
 fn topics_name_chain_and_version() {
     assert_eq!(topic(10, PayloadVersion::V1), "/optimism/10/0/blocks");
-    assert_eq!(topic(u64::MAX, PayloadVersion::V4), "/optimism/18446744073709551615/3/blocks");
+    assert_eq!(
+        topic(u64::MAX, PayloadVersion::V4),
+        "/optimism/18446744073709551615/3/blocks"
+    );
 }
 
 #[test]
@@ -420,7 +623,9 @@ proptest! {
 #[test]
 fn a_base_fee_beyond_64_bits_is_refused() {
     let payload = block(PayloadVersion::V1, |_| {});
-    let OpExecutionPayload::V1(mut wire) = payload.to_execution_payload(PayloadVersion::V1) else { unreachable!() };
+    let OpExecutionPayload::V1(mut wire) = payload.to_execution_payload(PayloadVersion::V1) else {
+        unreachable!()
+    };
     wire.base_fee_per_gas = U256::from(u64::MAX) + U256::from(1);
     let verdict = signed_verdict(PayloadVersion::V1, &wire.as_ssz_bytes());
     assert_eq!(verdict, Verdict::Reject(Reason::Decode(WireError::BaseFee)));

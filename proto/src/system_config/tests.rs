@@ -20,11 +20,17 @@ fn word(value: u128) -> B256 {
 /// A `ConfigUpdate` log with these values.
 fn update(kind: u8, values: &[B256]) -> Log {
     let head = [word(32), word(values.len() as u128 * 32)];
-    log(vec![CONFIG_UPDATE_EVENT, B256::ZERO, B256::with_last_byte(kind)], [&head, values].concat().concat())
+    log(
+        vec![CONFIG_UPDATE_EVENT, B256::ZERO, B256::with_last_byte(kind)],
+        [&head, values].concat().concat(),
+    )
 }
 
 fn log(topics: Vec<B256>, data: Vec<u8>) -> Log {
-    Log { address: CONTRACT, data: LogData::new_unchecked(topics, data.into()) }
+    Log {
+        address: CONTRACT,
+        data: LogData::new_unchecked(topics, data.into()),
+    }
 }
 
 fn config() -> SystemConfig {
@@ -51,35 +57,90 @@ fn apply(log: &Log, ecotone: bool) -> Result<SystemConfig, ConfigUpdateError> {
 
 #[test]
 fn the_event_is_what_solidity_hashes() {
-    assert_eq!(CONFIG_UPDATE_EVENT, keccak256("ConfigUpdate(uint256,uint8,bytes)"));
+    assert_eq!(
+        CONFIG_UPDATE_EVENT,
+        keccak256("ConfigUpdate(uint256,uint8,bytes)")
+    );
 }
 
 #[test]
 fn every_type_changes_its_own_parameter() {
     let changed = |kind, values: &[B256]| apply(&update(kind, values), true).unwrap();
     let address = Address::repeat_byte(9);
-    assert_eq!(changed(0, &[address.into_word()]), SystemConfig { batcher_addr: address, ..config() });
-    assert_eq!(changed(2, &[word(7)]), SystemConfig { gas_limit: 7, ..config() });
-    assert_eq!(changed(3, &[address.into_word()]), config(), "the unsafe signer is not derived");
-    let eip1559 = Eip1559Params { denominator: 250, elasticity: 6 };
-    assert_eq!(changed(4, &[word(250 << 32 | 6)]), SystemConfig { eip1559, ..config() });
-    let operator_fee = SystemConfig { operator_fee_scalar: 5, operator_fee_constant: 6, ..config() };
+    assert_eq!(
+        changed(0, &[address.into_word()]),
+        SystemConfig {
+            batcher_addr: address,
+            ..config()
+        }
+    );
+    assert_eq!(
+        changed(2, &[word(7)]),
+        SystemConfig {
+            gas_limit: 7,
+            ..config()
+        }
+    );
+    assert_eq!(
+        changed(3, &[address.into_word()]),
+        config(),
+        "the unsafe signer is not derived"
+    );
+    let eip1559 = Eip1559Params {
+        denominator: 250,
+        elasticity: 6,
+    };
+    assert_eq!(
+        changed(4, &[word(250 << 32 | 6)]),
+        SystemConfig {
+            eip1559,
+            ..config()
+        }
+    );
+    let operator_fee = SystemConfig {
+        operator_fee_scalar: 5,
+        operator_fee_constant: 6,
+        ..config()
+    };
     assert_eq!(changed(5, &[word(5 << 64 | 6)]), operator_fee);
-    assert_eq!(changed(6, &[word(8)]), SystemConfig { min_base_fee: 8, ..config() });
-    assert_eq!(changed(7, &[word(9)]), SystemConfig { da_footprint_gas_scalar: 9, ..config() });
+    assert_eq!(
+        changed(6, &[word(8)]),
+        SystemConfig {
+            min_base_fee: 8,
+            ..config()
+        }
+    );
+    assert_eq!(
+        changed(7, &[word(9)]),
+        SystemConfig {
+            da_footprint_gas_scalar: 9,
+            ..config()
+        }
+    );
 }
 
 #[test]
 fn fee_scalars_follow_ecotone() {
-    let version_1 = FeeScalars { base_fee: 1, blob_base_fee: 2 }.encode();
+    let version_1 = FeeScalars {
+        base_fee: 1,
+        blob_base_fee: 2,
+    }
+    .encode();
     let log = update(1, &[word(5), version_1]);
     let before = apply(&log, false).unwrap();
     assert_eq!((before.overhead, before.scalar), (word(5), version_1));
     let after = apply(&log, true).unwrap();
-    assert_eq!((after.overhead, after.scalar), (B256::ZERO, version_1), "the overhead ends with Ecotone");
+    assert_eq!(
+        (after.overhead, after.scalar),
+        (B256::ZERO, version_1),
+        "the overhead ends with Ecotone"
+    );
     let unknown = update(1, &[word(5), B256::repeat_byte(2)]);
     assert!(apply(&unknown, false).is_ok());
-    assert!(matches!(apply(&unknown, true), Err(ConfigUpdateError::FeeScalar(_))));
+    assert!(matches!(
+        apply(&unknown, true),
+        Err(ConfigUpdateError::FeeScalar(_))
+    ));
 }
 
 #[test]
@@ -88,12 +149,24 @@ fn every_rule_about_topics_holds() {
     let with = |topics: &[B256]| apply(&log(topics.to_vec(), data.clone()), true);
     let (zero, two) = (B256::ZERO, B256::with_last_byte(2));
     assert!(with(&[CONFIG_UPDATE_EVENT, zero, two]).is_ok());
-    assert_eq!(with(&[CONFIG_UPDATE_EVENT, zero]), Err(ConfigUpdateError::Topics(2)));
-    assert_eq!(with(&[CONFIG_UPDATE_EVENT, zero, two, zero]), Err(ConfigUpdateError::Topics(4)));
+    assert_eq!(
+        with(&[CONFIG_UPDATE_EVENT, zero]),
+        Err(ConfigUpdateError::Topics(2))
+    );
+    assert_eq!(
+        with(&[CONFIG_UPDATE_EVENT, zero, two, zero]),
+        Err(ConfigUpdateError::Topics(4))
+    );
     assert_eq!(with(&[two, zero, two]), Err(ConfigUpdateError::Event));
-    assert_eq!(with(&[CONFIG_UPDATE_EVENT, two, two]), Err(ConfigUpdateError::Version(two)));
+    assert_eq!(
+        with(&[CONFIG_UPDATE_EVENT, two, two]),
+        Err(ConfigUpdateError::Version(two))
+    );
     for unknown in [B256::with_last_byte(8), B256::repeat_byte(2)] {
-        assert_eq!(with(&[CONFIG_UPDATE_EVENT, zero, unknown]), Err(ConfigUpdateError::Type(unknown)));
+        assert_eq!(
+            with(&[CONFIG_UPDATE_EVENT, zero, unknown]),
+            Err(ConfigUpdateError::Type(unknown))
+        );
     }
 }
 
@@ -108,32 +181,65 @@ fn every_rule_about_data_holds() {
             apply(&log(good.topics().to_vec(), data), true)
         };
         let expected = values * 32;
-        let length = |claimed: usize| Err(ConfigUpdateError::Length { claimed: U256::from(claimed), expected });
-        assert_eq!(with(|data| data[31] = 33), Err(ConfigUpdateError::Offset(U256::from(33))));
+        let length = |claimed: usize| {
+            Err(ConfigUpdateError::Length {
+                claimed: U256::from(claimed),
+                expected,
+            })
+        };
+        assert_eq!(
+            with(|data| data[31] = 33),
+            Err(ConfigUpdateError::Offset(U256::from(33)))
+        );
         assert_eq!(with(|data| data[63] += 1), length(expected + 1));
         assert_eq!(with(|data| data[63] += 32), length(expected + 32));
-        assert_eq!(with(|data| data.push(0)), Err(ConfigUpdateError::Trailing(1)));
+        assert_eq!(
+            with(|data| data.push(0)),
+            Err(ConfigUpdateError::Trailing(1))
+        );
         for cut in [1, 32] {
             let short = good.data.data.len() - cut;
-            let cut = apply(&log(good.topics().to_vec(), good.data.data[..short].to_vec()), true);
-            assert!(matches!(cut, Err(ConfigUpdateError::Abi(AbiError::Short { .. }))));
+            let cut = apply(
+                &log(good.topics().to_vec(), good.data.data[..short].to_vec()),
+                true,
+            );
+            assert!(matches!(
+                cut,
+                Err(ConfigUpdateError::Abi(AbiError::Short { .. }))
+            ));
         }
-        assert!(matches!(with(|data| data.clear()), Err(ConfigUpdateError::Abi(_))));
+        assert!(matches!(
+            with(|data| data.clear()),
+            Err(ConfigUpdateError::Abi(_))
+        ));
     }
     for kind in [0, 2, 6, 7] {
         let wide = apply(&update(kind, &[B256::repeat_byte(0xff)]), true);
-        assert_eq!(wide, Err(AbiError::Padding { index: 2 }.into()), "type {kind}");
+        assert_eq!(
+            wide,
+            Err(AbiError::Padding { index: 2 }.into()),
+            "type {kind}"
+        );
     }
     for half in [250 << 32, 6] {
-        assert!(matches!(apply(&update(4, &[word(half)]), true), Err(ConfigUpdateError::Eip1559(_))));
+        assert!(matches!(
+            apply(&update(4, &[word(half)]), true),
+            Err(ConfigUpdateError::Eip1559(_))
+        ));
     }
-    assert!(apply(&update(4, &[B256::ZERO]), true).is_ok(), "both zero means the chain's constants");
+    assert!(
+        apply(&update(4, &[B256::ZERO]), true).is_ok(),
+        "both zero means the chain's constants"
+    );
 }
 
 fn rollup() -> RollupConfig {
     RollupConfig {
         genesis: RollupGenesis {
-            l2: BlockId { hash: B256::repeat_byte(2), number: 0 },
+            l2: BlockId {
+                hash: B256::repeat_byte(2),
+                number: 0,
+            },
             system_config: config(),
             ..Default::default()
         },
@@ -146,9 +252,18 @@ fn rollup() -> RollupConfig {
 
 #[test]
 fn a_block_applies_its_good_updates_around_the_bad_ones() {
-    let elsewhere = Log { address: Address::ZERO, ..update(2, &[word(1)]) };
+    let elsewhere = Log {
+        address: Address::ZERO,
+        ..update(2, &[word(1)])
+    };
     let other_event = log(vec![B256::ZERO], Vec::new());
-    let logs = [update(2, &[word(8)]), update(9, &[word(1)]), update(6, &[word(4)]), elsewhere, other_event];
+    let logs = [
+        update(2, &[word(8)]),
+        update(9, &[word(1)]),
+        update(6, &[word(4)]),
+        elsewhere,
+        other_event,
+    ];
     let failed = [update(2, &[word(99)])];
     let mut config = config();
     let errors = config.apply_receipts([(true, &logs[..]), (false, &failed[..])], &rollup(), 0);
@@ -170,22 +285,57 @@ fn ecotone_is_decided_by_the_time_of_the_l1_block() {
 
 #[test]
 fn every_form_of_the_fee_scalar_is_read() {
-    let scalars = |base_fee, blob_base_fee| Ok(FeeScalars { base_fee, blob_base_fee });
+    let scalars = |base_fee, blob_base_fee| {
+        Ok(FeeScalars {
+            base_fee,
+            blob_base_fee,
+        })
+    };
     assert_eq!(FeeScalars::decode(word(684_000)), scalars(684_000, 0));
-    assert_eq!(FeeScalars::decode(word(1 << 32)), scalars(u32::MAX, 0), "too large for 32 bits");
-    let mut version_1 = FeeScalars { base_fee: 3, blob_base_fee: 4 }.encode();
+    assert_eq!(
+        FeeScalars::decode(word(1 << 32)),
+        scalars(u32::MAX, 0),
+        "too large for 32 bits"
+    );
+    let mut version_1 = FeeScalars {
+        base_fee: 3,
+        blob_base_fee: 4,
+    }
+    .encode();
     assert_eq!(FeeScalars::decode(version_1), scalars(3, 4));
     version_1[23] = 1;
-    assert_eq!(FeeScalars::decode(version_1), Err(FeeScalarError::Padding(version_1)));
-    assert_eq!(FeeScalars::decode(B256::repeat_byte(2)), Err(FeeScalarError::Version(B256::repeat_byte(2))));
+    assert_eq!(
+        FeeScalars::decode(version_1),
+        Err(FeeScalarError::Padding(version_1))
+    );
+    assert_eq!(
+        FeeScalars::decode(B256::repeat_byte(2)),
+        Err(FeeScalarError::Version(B256::repeat_byte(2)))
+    );
 }
 
 /// A block at `time` built with `config`.
 fn block(rollup: &RollupConfig, config: &SystemConfig, time: u64, extra_data: Vec<u8>) -> Payload {
-    let deposit = l1_info_tx(&rollup.forks, config, &L1Origin::default(), 0, time, time - rollup.block_time).unwrap();
-    let header =
-        Header { number: 1, timestamp: time, gas_limit: config.gas_limit, extra_data: extra_data.into(), ..Default::default() };
-    Payload::sealed(header, vec![OpTxEnvelope::from(deposit).encoded_2718().into()])
+    let deposit = l1_info_tx(
+        &rollup.forks,
+        config,
+        &L1Origin::default(),
+        0,
+        time,
+        time - rollup.block_time,
+    )
+    .unwrap();
+    let header = Header {
+        number: 1,
+        timestamp: time,
+        gas_limit: config.gas_limit,
+        extra_data: extra_data.into(),
+        ..Default::default()
+    };
+    Payload::sealed(
+        header,
+        vec![OpTxEnvelope::from(deposit).encoded_2718().into()],
+    )
 }
 
 /// Extra data of Jovian: denominator 250, elasticity 6, minimum base fee 11.
@@ -195,8 +345,15 @@ const JOVIAN_EXTRA: [u8; 17] = [1, 0, 0, 0, 250, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0
 fn a_block_tells_the_configuration_it_was_built_with() {
     let built = SystemConfig {
         overhead: B256::ZERO,
-        scalar: FeeScalars { base_fee: 5, blob_base_fee: 6 }.encode(),
-        eip1559: Eip1559Params { denominator: 250, elasticity: 6 },
+        scalar: FeeScalars {
+            base_fee: 5,
+            blob_base_fee: 6,
+        }
+        .encode(),
+        eip1559: Eip1559Params {
+            denominator: 250,
+            elasticity: 6,
+        },
         operator_fee_scalar: 7,
         operator_fee_constant: 8,
         min_base_fee: 11,
@@ -204,7 +361,10 @@ fn a_block_tells_the_configuration_it_was_built_with() {
         ..config()
     };
     let mut rollup = rollup();
-    assert_eq!(SystemConfig::of(&block(&rollup, &built, 100, JOVIAN_EXTRA.to_vec()), &rollup), Ok(built.clone()));
+    assert_eq!(
+        SystemConfig::of(&block(&rollup, &built, 100, JOVIAN_EXTRA.to_vec()), &rollup),
+        Ok(built.clone())
+    );
 
     rollup.forks = ForkSchedule::from_genesis(Fork::Holocene);
     let mut extra = JOVIAN_EXTRA[..9].to_vec();
@@ -216,11 +376,20 @@ fn a_block_tells_the_configuration_it_was_built_with() {
         da_footprint_gas_scalar: 0,
         ..built.clone()
     };
-    assert_eq!(SystemConfig::of(&block(&rollup, &built, 100, extra), &rollup), Ok(holocene));
+    assert_eq!(
+        SystemConfig::of(&block(&rollup, &built, 100, extra), &rollup),
+        Ok(holocene)
+    );
 
     rollup.forks = ForkSchedule::from_genesis(Fork::Delta);
-    let bedrock = SystemConfig { eip1559: Eip1559Params::default(), ..config() };
-    assert_eq!(SystemConfig::of(&block(&rollup, &config(), 100, Vec::new()), &rollup), Ok(bedrock));
+    let bedrock = SystemConfig {
+        eip1559: Eip1559Params::default(),
+        ..config()
+    };
+    assert_eq!(
+        SystemConfig::of(&block(&rollup, &config(), 100, Vec::new()), &rollup),
+        Ok(bedrock)
+    );
 }
 
 #[test]
@@ -228,7 +397,14 @@ fn a_version_0_scalar_comes_back_as_version_1_from_ecotone_on() {
     let mut rollup = rollup();
     rollup.forks = ForkSchedule::from_genesis(Fork::Ecotone);
     let read = SystemConfig::of(&block(&rollup, &config(), 100, Vec::new()), &rollup).unwrap();
-    assert_eq!(read.scalar, FeeScalars { base_fee: 684_000, blob_base_fee: 0 }.encode());
+    assert_eq!(
+        read.scalar,
+        FeeScalars {
+            base_fee: 684_000,
+            blob_base_fee: 0
+        }
+        .encode()
+    );
     assert_eq!(read.overhead, B256::ZERO);
 }
 
@@ -236,7 +412,10 @@ fn a_version_0_scalar_comes_back_as_version_1_from_ecotone_on() {
 fn genesis_has_the_configured_configuration_and_no_other() {
     let genesis = Payload::sealed(Header::default(), Vec::new());
     let mut rollup = rollup();
-    let wrong = SystemConfigError::WrongGenesis { got: genesis.hash, expected: rollup.genesis.l2.hash };
+    let wrong = SystemConfigError::WrongGenesis {
+        got: genesis.hash,
+        expected: rollup.genesis.l2.hash,
+    };
     assert_eq!(SystemConfig::of(&genesis, &rollup), Err(wrong));
     rollup.genesis.l2.hash = genesis.hash;
     assert_eq!(SystemConfig::of(&genesis, &rollup), Ok(config()));
@@ -245,24 +424,50 @@ fn genesis_has_the_configured_configuration_and_no_other() {
 #[test]
 fn wrong_extra_data_and_missing_attributes_are_errors() {
     let rollup = rollup();
-    for extra in [Vec::new(), JOVIAN_EXTRA[..9].to_vec(), vec![0; 17], vec![1; 18]] {
+    for extra in [
+        Vec::new(),
+        JOVIAN_EXTRA[..9].to_vec(),
+        vec![0; 17],
+        vec![1; 18],
+    ] {
         let read = SystemConfig::of(&block(&rollup, &config(), 100, extra), &rollup);
-        assert!(matches!(read, Err(SystemConfigError::ExtraData { .. })), "{read:?}");
+        assert!(
+            matches!(read, Err(SystemConfigError::ExtraData { .. })),
+            "{read:?}"
+        );
     }
-    let empty = Payload::sealed(Header { number: 1, ..Default::default() }, vec![Bytes::new()]);
-    assert!(matches!(SystemConfig::of(&empty, &rollup), Err(SystemConfigError::L1Info(_))));
+    let empty = Payload::sealed(
+        Header {
+            number: 1,
+            ..Default::default()
+        },
+        vec![Bytes::new()],
+    );
+    assert!(matches!(
+        SystemConfig::of(&empty, &rollup),
+        Err(SystemConfigError::L1Info(_))
+    ));
 }
 
 #[test]
 fn the_gas_of_the_karst_upgrade_leaves_with_its_block_unless_kept() {
     let mut rollup = rollup();
     rollup.forks = ForkSchedule::from_genesis(Fork::Karst).with(Fork::Karst, Some(100));
-    let raised = SystemConfig { gas_limit: 30_000_000 + KARST_UPGRADE_GAS, ..config() };
+    let raised = SystemConfig {
+        gas_limit: 30_000_000 + KARST_UPGRADE_GAS,
+        ..config()
+    };
     let read = |rollup: &RollupConfig, time| {
-        SystemConfig::of(&block(rollup, &raised, time, JOVIAN_EXTRA.to_vec()), rollup).unwrap().gas_limit
+        SystemConfig::of(&block(rollup, &raised, time, JOVIAN_EXTRA.to_vec()), rollup)
+            .unwrap()
+            .gas_limit
     };
     assert_eq!(read(&rollup, 100), 30_000_000);
-    assert_eq!(read(&rollup, 102), raised.gas_limit, "only the activation block was raised");
+    assert_eq!(
+        read(&rollup, 102),
+        raised.gas_limit,
+        "only the activation block was raised"
+    );
     rollup.keep_karst_upgrade_gas = true;
     assert_eq!(read(&rollup, 100), raised.gas_limit);
 }

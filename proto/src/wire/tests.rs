@@ -8,7 +8,11 @@ const PROTO: &str = include_str!("../sync.proto");
 fn declared() -> BTreeMap<String, Vec<(String, String, u64)>> {
     let mut messages: BTreeMap<String, Vec<_>> = BTreeMap::new();
     let mut at = String::new();
-    for line in PROTO.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+    for line in PROTO
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.starts_with("//"))
+    {
         let words: Vec<&str> = line.trim_end_matches(';').split_whitespace().collect();
         match words[..] {
             ["message", name, "{"] => {
@@ -16,7 +20,11 @@ fn declared() -> BTreeMap<String, Vec<(String, String, u64)>> {
                 messages.insert(at.clone(), vec![]);
             }
             [kind, name, "=", tag] if !at.is_empty() => {
-                messages.entry(at.clone()).or_default().push((name.into(), kind.into(), tag.parse().unwrap()));
+                messages.entry(at.clone()).or_default().push((
+                    name.into(),
+                    kind.into(),
+                    tag.parse().unwrap(),
+                ));
             }
             _ => {}
         }
@@ -42,14 +50,24 @@ fn tags(message: &impl Message) -> Vec<(u64, u64)> {
 /// The names that a message of one level prints.
 fn names(message: &impl std::fmt::Debug) -> Vec<String> {
     let text = format!("{message:#?}");
-    let fields = text.lines().filter(|line| line.starts_with("    ") && !line.starts_with("     "));
-    fields.filter_map(|line| line.trim().split_once(':').map(|(name, _)| name.to_owned())).collect()
+    let fields = text
+        .lines()
+        .filter(|line| line.starts_with("    ") && !line.starts_with("     "));
+    fields
+        .filter_map(|line| line.trim().split_once(':').map(|(name, _)| name.to_owned()))
+        .collect()
 }
 
 #[test]
 fn the_messages_are_those_of_the_file() {
-    let block = Block { number: 1, hash: vec![1] };
-    let chunk = Chunk { count: 1, data: vec![1].into() };
+    let block = Block {
+        number: 1,
+        hash: vec![1],
+    };
+    let chunk = Chunk {
+        count: 1,
+        data: vec![1].into(),
+    };
     let status = Status {
         chain_id: 1,
         genesis_hash: vec![1],
@@ -58,13 +76,40 @@ fn the_messages_are_those_of_the_file() {
         safe: Some(block.clone()),
         finalized: Some(block.clone()),
     };
-    let headers = HeadersRequest { number: 1, hash: vec![1], count: 1 };
-    let bodies = BodiesRequest { first: 1, last: 1, last_hash: vec![1], max_bytes: 1 };
-    let asks = [Ask::Status(StatusRequest {}), Ask::Headers(headers.clone()), Ask::Bodies(bodies.clone())];
-    let requests: Vec<_> = asks.into_iter().flat_map(|ask| tags(&Request { ask: Some(ask) })).collect();
-    let answers =
-        [Answer::Status(status.clone()), Answer::Headers(chunk.clone()), Answer::Bodies(chunk.clone()), Answer::Refusal(1)];
-    let responses: Vec<_> = answers.into_iter().flat_map(|answer| tags(&Response { answer: Some(answer) })).collect();
+    let headers = HeadersRequest {
+        number: 1,
+        hash: vec![1],
+        count: 1,
+    };
+    let bodies = BodiesRequest {
+        first: 1,
+        last: 1,
+        last_hash: vec![1],
+        max_bytes: 1,
+    };
+    let asks = [
+        Ask::Status(StatusRequest {}),
+        Ask::Headers(headers.clone()),
+        Ask::Bodies(bodies.clone()),
+    ];
+    let requests: Vec<_> = asks
+        .into_iter()
+        .flat_map(|ask| tags(&Request { ask: Some(ask) }))
+        .collect();
+    let answers = [
+        Answer::Status(status.clone()),
+        Answer::Headers(chunk.clone()),
+        Answer::Bodies(chunk.clone()),
+        Answer::Refusal(1),
+    ];
+    let responses: Vec<_> = answers
+        .into_iter()
+        .flat_map(|answer| {
+            tags(&Response {
+                answer: Some(answer),
+            })
+        })
+        .collect();
     let ours = [
         ("Block", tags(&block), Some(names(&block))),
         ("BodiesRequest", tags(&bodies), Some(names(&bodies))),
@@ -81,9 +126,23 @@ fn the_messages_are_those_of_the_file() {
     for (message, tags, names) in ours {
         let fields = &declared[message];
         let wire = |kind: &str| if kind.starts_with("uint") { 0 } else { 2 };
-        assert_eq!(tags, fields.iter().map(|(_, kind, tag)| (*tag, wire(kind))).collect::<Vec<_>>(), "{message}");
+        assert_eq!(
+            tags,
+            fields
+                .iter()
+                .map(|(_, kind, tag)| (*tag, wire(kind)))
+                .collect::<Vec<_>>(),
+            "{message}"
+        );
         if let Some(names) = names {
-            assert_eq!(names, fields.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>(), "{message}");
+            assert_eq!(
+                names,
+                fields
+                    .iter()
+                    .map(|(name, ..)| name.clone())
+                    .collect::<Vec<_>>(),
+                "{message}"
+            );
         }
     }
 }
@@ -110,24 +169,62 @@ fn chunk(items: &[Bytes]) -> Chunk {
 
 #[test]
 fn transactions_of_another_block_are_named() {
-    let (one, other) = (block(1, vec![vec![1; 40].into()]), block(1, vec![vec![2; 40].into()]));
-    let mixed: Bytes = [&encode_block(&one)[0][..], &encode_block(&other)[1]].concat().into();
-    assert_eq!(decode_block(&mixed), Err(WireError::TransactionsRoot { number: 1, hash: one.hash }));
-    assert_eq!(decode_block(&[&item(&one)[..], &[0]].concat().into()), Err(WireError::Trailing(1)));
+    let (one, other) = (
+        block(1, vec![vec![1; 40].into()]),
+        block(1, vec![vec![2; 40].into()]),
+    );
+    let mixed: Bytes = [&encode_block(&one)[0][..], &encode_block(&other)[1]]
+        .concat()
+        .into();
+    assert_eq!(
+        decode_block(&mixed),
+        Err(WireError::TransactionsRoot {
+            number: 1,
+            hash: one.hash
+        })
+    );
+    assert_eq!(
+        decode_block(&[&item(&one)[..], &[0]].concat().into()),
+        Err(WireError::Trailing(1))
+    );
 }
 
 #[test]
 fn a_chunk_that_unpacks_to_too_much_is_not_unpacked() {
-    let data = snap::raw::Encoder::new().compress_vec(&vec![0; MAX_CHUNK + 1]).unwrap();
+    let data = snap::raw::Encoder::new()
+        .compress_vec(&vec![0; MAX_CHUNK + 1])
+        .unwrap();
     assert!(data.len() < MAX_CHUNK / 10);
-    assert_eq!(Chunk { count: 1, data: data.into() }.items(), Err(WireError::ChunkSize(MAX_CHUNK + 1)));
+    assert_eq!(
+        Chunk {
+            count: 1,
+            data: data.into()
+        }
+        .items(),
+        Err(WireError::ChunkSize(MAX_CHUNK + 1))
+    );
     // A length alone: nothing is taken for it.
-    let lie = Chunk { count: 1, data: vec![0xff, 0xff, 0xff, 0x7f].into() };
+    let lie = Chunk {
+        count: 1,
+        data: vec![0xff, 0xff, 0xff, 0x7f].into(),
+    };
     assert!(lie.items().is_err());
-    let crowd = Chunk { count: u32::MAX, ..chunk(&[vec![1].into()]) };
+    let crowd = Chunk {
+        count: u32::MAX,
+        ..chunk(&[vec![1].into()])
+    };
     assert_eq!(crowd.items(), Err(WireError::ChunkSize(5)));
-    let more = Chunk { count: 2, ..chunk(&[vec![1; 8].into()]) };
-    assert_eq!(more.items(), Err(WireError::Count { claimed: 2, have: 1 }));
+    let more = Chunk {
+        count: 2,
+        ..chunk(&[vec![1; 8].into()])
+    };
+    assert_eq!(
+        more.items(),
+        Err(WireError::Count {
+            claimed: 2,
+            have: 1
+        })
+    );
     let mut builder = ChunkBuilder::default();
     builder.push(&[&vec![0; MAX_CHUNK]]);
     assert!(matches!(builder.finish(), Err(WireError::ChunkSize(_))));

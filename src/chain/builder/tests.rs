@@ -16,7 +16,14 @@ fn ground() -> Ground {
 }
 
 fn pool() -> Pool {
-    Pool::with_config(&op(Fork::Jovian), PoolConfig { account_queue: 100, global_queue: 6_000, ..Default::default() })
+    Pool::with_config(
+        &op(Fork::Jovian),
+        PoolConfig {
+            account_queue: 100,
+            global_queue: 6_000,
+            ..Default::default()
+        },
+    )
 }
 
 fn builder(ground: &Ground) -> BlockBuilder {
@@ -42,7 +49,10 @@ fn submit(pool: &Pool, key: u8, tx: TxEip1559) -> B256 {
 }
 
 fn tip(nonce: u64, tip: u128) -> TxEip1559 {
-    TxEip1559 { max_priority_fee_per_gas: tip, ..transfer(nonce) }
+    TxEip1559 {
+        max_priority_fee_per_gas: tip,
+        ..transfer(nonce)
+    }
 }
 
 fn far() -> Instant {
@@ -57,14 +67,31 @@ fn a_transaction_left_out_closes_its_sender_until_another_takes_its_nonce() {
     for key in 3..10 {
         submit(&pool, key, tip(0, 100));
     }
-    let wide = submit(&pool, 1, TxEip1559 { gas_limit: GAS_LIMIT - 100_000, ..tip(0, 50) });
+    let wide = submit(
+        &pool,
+        1,
+        TxEip1559 {
+            gas_limit: GAS_LIMIT - 100_000,
+            ..tip(0, 50)
+        },
+    );
     let next = submit(&pool, 1, tip(1, 50));
     let other = submit(&pool, 2, tip(0, 10));
     assert!(!fill.run(&mut builder, &pool, far()));
-    assert!(fill.left_out.contains(&wide) && !fill.left_out.contains(&next), "only the first is at fault");
+    assert!(
+        fill.left_out.contains(&wide) && !fill.left_out.contains(&next),
+        "only the first is at fault"
+    );
     assert!(fill.added.contains(&other) && fill.added.len() == 8);
 
-    let narrow = submit(&pool, 1, TxEip1559 { max_fee_per_gas: 2_000_000, ..tip(0, 60) });
+    let narrow = submit(
+        &pool,
+        1,
+        TxEip1559 {
+            max_fee_per_gas: 2_000_000,
+            ..tip(0, 60)
+        },
+    );
     fill.not_before = None;
     assert!(!fill.run(&mut builder, &pool, far()));
     assert!(fill.added.contains(&narrow) && fill.added.contains(&next) && fill.added.len() == 10);
@@ -79,12 +106,19 @@ fn a_mined_transaction_that_the_pool_still_has_holds_up_nobody_for_long() {
     // The state is ahead of the pool: the nonces that a sender's transactions have are used, or not reached.
     let stale = submit(&pool, 1, tip(0, 10));
     let next = submit(&pool, 1, tip(1, 10));
-    builder.add(&sign(1, tip(0, 77)).0, &sign(1, tip(0, 77)).1).unwrap();
+    builder
+        .add(&sign(1, tip(0, 77)).0, &sign(1, tip(0, 77)).1)
+        .unwrap();
     fill.run(&mut builder, &pool, far());
     assert!(fill.left_out.contains(&stale) && fill.added.is_empty());
-    pool.on_head(crate::chain::pool::HeadChange { mined: vec![stale], block_gas_limit: GAS_LIMIT, ..Default::default() }, |_| {
-        Some((1, U256::MAX))
-    });
+    pool.on_head(
+        crate::chain::pool::HeadChange {
+            mined: vec![stale],
+            block_gas_limit: GAS_LIMIT,
+            ..Default::default()
+        },
+        |_| Some((1, U256::MAX)),
+    );
     fill.not_before = None;
     fill.run(&mut builder, &pool, far());
     assert!(fill.added.contains(&next));
@@ -104,15 +138,28 @@ fn the_pool_is_asked_again_only_after_a_change_and_work_stops_at_the_deadline() 
     println!("the best of 5,000 transactions: {:?}", started.elapsed());
 
     let (mut builder, mut fill) = (builder(&ground), Fill::default());
-    assert!(fill.run(&mut builder, &pool, Instant::now()), "a deadline that has passed");
+    assert!(
+        fill.run(&mut builder, &pool, Instant::now()),
+        "a deadline that has passed"
+    );
     assert!(fill.added.is_empty());
     let left = fill.queue.len();
-    while fill.run(&mut builder, &pool, Instant::now() + Duration::from_millis(1)) {}
+    while fill.run(
+        &mut builder,
+        &pool,
+        Instant::now() + Duration::from_millis(1),
+    ) {}
     // The block is full long before the pool is empty.
     assert!(fill.done && fill.added.len() > 1_000 && fill.queue.len() < left);
     assert!(!fill.run(&mut builder, &pool, far()));
 
-    let (mut builder, mut fill) = (self::builder(&ground), Fill { version: Some(pool.version()), ..Default::default() });
+    let (mut builder, mut fill) = (
+        self::builder(&ground),
+        Fill {
+            version: Some(pool.version()),
+            ..Default::default()
+        },
+    );
     assert!(!fill.run(&mut builder, &pool, far()), "nothing has changed");
     submit(&pool, 1, tip(25, 10));
     fill.run(&mut builder, &pool, far());
@@ -125,26 +172,66 @@ async fn starts_and_seals_out_of_order_are_answered() {
     let (chain, _threads) = crate::chain::tests::open(datadir.path());
     let genesis = chain.view().header().clone();
     let parent = chain.view().head().hash;
-    assert!(matches!(chain.seal(PayloadId::new([1; 8])).await, Err(ChainError::UnknownPayload)));
-    assert!(matches!(chain.start(B256::ZERO, attributes(&genesis, 0, [])).await, Err(ChainError::UnknownBlock(_))));
-    let first = chain.start(parent, attributes(&genesis, 0, [])).await.unwrap();
-    assert_eq!(chain.start(parent, attributes(&genesis, 0, [])).await.unwrap(), first);
-    let second = chain.start(parent, attributes(&genesis, 1, [])).await.unwrap();
-    assert!(matches!(chain.seal(first).await, Err(ChainError::UnknownPayload)), "replaced");
+    assert!(matches!(
+        chain.seal(PayloadId::new([1; 8])).await,
+        Err(ChainError::UnknownPayload)
+    ));
+    assert!(matches!(
+        chain.start(B256::ZERO, attributes(&genesis, 0, [])).await,
+        Err(ChainError::UnknownBlock(_))
+    ));
+    let first = chain
+        .start(parent, attributes(&genesis, 0, []))
+        .await
+        .unwrap();
+    assert_eq!(
+        chain
+            .start(parent, attributes(&genesis, 0, []))
+            .await
+            .unwrap(),
+        first
+    );
+    let second = chain
+        .start(parent, attributes(&genesis, 1, []))
+        .await
+        .unwrap();
+    assert!(
+        matches!(chain.seal(first).await, Err(ChainError::UnknownPayload)),
+        "replaced"
+    );
     let block = chain.seal(second).await.unwrap();
     assert!(chain.knows(block.payload.hash));
-    assert!(matches!(chain.seal(second).await, Err(ChainError::UnknownPayload)), "sealed");
+    assert!(
+        matches!(chain.seal(second).await, Err(ChainError::UnknownPayload)),
+        "sealed"
+    );
     // The same block again is the same block.
-    let again = chain.start(parent, attributes(&genesis, 1, [])).await.unwrap();
-    assert_eq!(chain.seal(again).await.unwrap().payload.hash, block.payload.hash);
+    let again = chain
+        .start(parent, attributes(&genesis, 1, []))
+        .await
+        .unwrap();
+    assert_eq!(
+        chain.seal(again).await.unwrap().payload.hash,
+        block.payload.hash
+    );
     let bad = alloy_primitives::Bytes::from_static(&[0x02, 0xc0]);
-    assert!(matches!(chain.start(parent, attributes(&genesis, 2, [bad])).await, Err(ChainError::Build(_))));
+    assert!(matches!(
+        chain.start(parent, attributes(&genesis, 2, [bad])).await,
+        Err(ChainError::Build(_))
+    ));
 }
 
 /// A transaction of this many bytes of calldata that does not compress.
 fn data(nonce: u64, bytes: usize, tip: u128) -> TxEip1559 {
-    let input: Vec<u8> = (0..bytes).flat_map(|n| alloy_primitives::keccak256(n.to_be_bytes()).0).take(bytes).collect();
-    TxEip1559 { input: input.into(), gas_limit: 1_000_000, ..self::tip(nonce, tip) }
+    let input: Vec<u8> = (0..bytes)
+        .flat_map(|n| alloy_primitives::keccak256(n.to_be_bytes()).0)
+        .take(bytes)
+        .collect();
+    TxEip1559 {
+        input: input.into(),
+        gas_limit: 1_000_000,
+        ..self::tip(nonce, tip)
+    }
 }
 
 #[test]
@@ -157,17 +244,34 @@ fn a_block_stays_within_the_data_limits_and_deposits_are_exempt() {
     let last = submit(&pool, 5, data(0, 0, 20));
     let built = |tx: Option<u64>, block: Option<u64>| {
         pool.set_miner(|settings| (settings.max_tx_da, settings.max_block_da) = (tx, block));
-        let (mut builder, mut fill) = (builder(&ground), Fill { settings: pool.miner(), ..Default::default() });
+        let (mut builder, mut fill) = (
+            builder(&ground),
+            Fill {
+                settings: pool.miner(),
+                ..Default::default()
+            },
+        );
         fill.run(&mut builder, &pool, far());
-        assert_eq!(builder.finish().unwrap().payload.transactions.len(), 1 + fill.added.len(), "the deposit is there");
+        assert_eq!(
+            builder.finish().unwrap().payload.transactions.len(),
+            1 + fill.added.len(),
+            "the deposit is there"
+        );
         fill.added
     };
     assert_eq!(built(None, None).len(), 6);
     let added = built(Some(1_000), None);
-    assert_eq!(added, [small, medium[0], medium[1], last].into_iter().collect(), "and nothing behind the large one");
+    assert_eq!(
+        added,
+        [small, medium[0], medium[1], last].into_iter().collect(),
+        "and nothing behind the large one"
+    );
     // Transfers count 100 bytes, the least of any transaction. What does not fit makes way for what does.
     let added = built(Some(1_000), Some(1_100));
-    assert!(added.len() == 3 && [small, last].iter().all(|hash| added.contains(hash)), "{added:?}");
+    assert!(
+        added.len() == 3 && [small, last].iter().all(|hash| added.contains(hash)),
+        "{added:?}"
+    );
     assert_eq!(added.iter().filter(|hash| medium.contains(hash)).count(), 1);
     assert!(built(None, Some(99)).is_empty());
     assert!(!added.contains(&large) && !added.contains(&behind));
@@ -188,11 +292,29 @@ fn a_minimum_tip_counts_for_the_pool_and_for_blocks() {
         l1_cost: U256::ZERO,
         now: 1_000,
     };
-    let refused = pool.add(PoolTx::new(sign(3, tip(0, 499)).0), &admission).unwrap_err();
-    assert_eq!(refused.to_string(), "transaction underpriced: gas tip cap 499, minimum needed 500");
+    let refused = pool
+        .add(PoolTx::new(sign(3, tip(0, 499)).0), &admission)
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "transaction underpriced: gas tip cap 499, minimum needed 500"
+    );
     // Its fee cap leaves less than the minimum above the base fee.
-    let squeezed = submit(&pool, 4, TxEip1559 { max_fee_per_gas: builder(&ground).base_fee() as u128 + 499, ..tip(0, 500) });
-    let (mut builder, mut fill) = (builder(&ground), Fill { settings: pool.miner(), ..Default::default() });
+    let squeezed = submit(
+        &pool,
+        4,
+        TxEip1559 {
+            max_fee_per_gas: builder(&ground).base_fee() as u128 + 499,
+            ..tip(0, 500)
+        },
+    );
+    let (mut builder, mut fill) = (
+        builder(&ground),
+        Fill {
+            settings: pool.miner(),
+            ..Default::default()
+        },
+    );
     fill.run(&mut builder, &pool, far());
     assert!(fill.added.contains(&high) && !fill.added.contains(&squeezed) && fill.added.len() == 1);
 }

@@ -25,7 +25,10 @@ pub(super) struct Accesses {
 
 impl Accesses {
     pub(super) fn new(warm: HashSet<Address>) -> Self {
-        Self { warm, touched: BTreeMap::new() }
+        Self {
+            warm,
+            touched: BTreeMap::new(),
+        }
     }
 
     /// Adds what a list names.
@@ -61,14 +64,25 @@ impl<CTX> Inspector<CTX, EthInterpreter> for Accesses {
         match interpreter.bytecode.opcode() {
             opcode::SLOAD | opcode::SSTORE => {
                 if let Some(slot) = operand(0) {
-                    self.touched.entry(interpreter.input.target_address()).or_default().insert(B256::from(slot));
+                    self.touched
+                        .entry(interpreter.input.target_address())
+                        .or_default()
+                        .insert(B256::from(slot));
                 }
             }
-            opcode::BALANCE | opcode::EXTCODESIZE | opcode::EXTCODECOPY | opcode::EXTCODEHASH | opcode::SELFDESTRUCT => {
-                operand(0).into_iter().for_each(|word| self.account(address(word)));
+            opcode::BALANCE
+            | opcode::EXTCODESIZE
+            | opcode::EXTCODECOPY
+            | opcode::EXTCODEHASH
+            | opcode::SELFDESTRUCT => {
+                operand(0)
+                    .into_iter()
+                    .for_each(|word| self.account(address(word)));
             }
             opcode::CALL | opcode::CALLCODE | opcode::DELEGATECALL | opcode::STATICCALL => {
-                operand(1).into_iter().for_each(|word| self.account(address(word)));
+                operand(1)
+                    .into_iter()
+                    .for_each(|word| self.account(address(word)));
             }
             _ => {}
         }

@@ -106,7 +106,9 @@ pub enum CallError {
     Refused { refusal: Refusal, gas: u64 },
     #[error("intrinsic gas too low: {gas} gas is less than the authorizations take")]
     Authorizations { gas: u64 },
-    #[error("the access list grew in each of {ACCESS_LIST_RUNS} runs: what the call touches depends on its gas")]
+    #[error(
+        "the access list grew in each of {ACCESS_LIST_RUNS} runs: what the call touches depends on its gas"
+    )]
     Unsettled,
     #[error("account {0} has both 'state' and 'stateDiff'")]
     StateAndDiff(Address),
@@ -123,10 +125,20 @@ pub enum Refusal {
         "max priority fee per gas higher than max fee per gas: address {from}, maxPriorityFeePerGas: {tip}, maxFeePerGas: {fee}"
     )]
     TipAboveFee { from: Address, tip: u128, fee: u128 },
-    #[error("max fee per gas less than block base fee: address {from}, maxFeePerGas: {fee}, baseFee: {base_fee}")]
-    FeeBelowBase { from: Address, fee: u128, base_fee: u64 },
+    #[error(
+        "max fee per gas less than block base fee: address {from}, maxFeePerGas: {fee}, baseFee: {base_fee}"
+    )]
+    FeeBelowBase {
+        from: Address,
+        fee: u128,
+        base_fee: u64,
+    },
     #[error("insufficient funds for gas * price + value: address {from} have {have} want {want}")]
-    Funds { from: Address, have: U256, want: U256 },
+    Funds {
+        from: Address,
+        have: U256,
+        want: U256,
+    },
     #[error("intrinsic gas too low: have {have}, want {want}")]
     IntrinsicGas { have: u64, want: u64 },
     #[error("insufficient gas for floor data gas cost: have {have}, want {want}")]
@@ -183,7 +195,10 @@ pub fn call(ask: Ask<'_>) -> Result<CallOutcome, CallError> {
 pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
     let (spec, input, gas_cap) = (ask.spec, ask.input, ask.gas_cap);
     let mut question = Question::new(ask)?;
-    let mut high = input.gas.filter(|gas| *gas >= TRANSFER_GAS).unwrap_or(question.gas_limit);
+    let mut high = input
+        .gas
+        .filter(|gas| *gas >= TRANSFER_GAS)
+        .unwrap_or(question.gas_limit);
     if question.fee_cap > 0 {
         let balance = question.balance(input.from)?;
         if !input.value.is_zero() && input.value >= balance {
@@ -196,11 +211,19 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
     if spec.at(question.timestamp).osaka {
         high = high.min(MAX_TRANSACTION_GAS);
     }
-    let plain = input.data.is_empty() && input.authorization_list.is_empty() && input.access_list.0.is_empty();
+    let plain = input.data.is_empty()
+        && input.authorization_list.is_empty()
+        && input.access_list.0.is_empty();
     if plain
         && let Some(to) = input.to
         && question.has_no_code(to)?
-        && matches!(question.tries(TRANSFER_GAS), Ok(Some(CallOutcome { status: CallStatus::Success, .. })))
+        && matches!(
+            question.tries(TRANSFER_GAS),
+            Ok(Some(CallOutcome {
+                status: CallStatus::Success,
+                ..
+            }))
+        )
     {
         return Ok(TRANSFER_GAS);
     }
@@ -210,18 +233,35 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
     };
     match first.status {
         CallStatus::Success => {}
-        CallStatus::Revert(message) => return Err(EstimateError::Reverted { message, output: first.output }),
-        CallStatus::Halt(message) if message == "out of gas" => return Err(EstimateError::Allowance(high)),
+        CallStatus::Revert(message) => {
+            return Err(EstimateError::Reverted {
+                message,
+                output: first.output,
+            });
+        }
+        CallStatus::Halt(message) if message == "out of gas" => {
+            return Err(EstimateError::Allowance(high));
+        }
         CallStatus::Halt(message) => return Err(EstimateError::Halted(message)),
     }
     let mut enough = |gas| -> Result<bool, CallError> {
-        Ok(question.tries(gas)?.is_some_and(|outcome| outcome.status == CallStatus::Success))
+        Ok(question
+            .tries(gas)?
+            .is_some_and(|outcome| outcome.status == CallStatus::Success))
     };
     let mut low = first.gas_used.saturating_sub(1);
     // A call passes on 63/64 of its gas: what was used, and the stipend, must be left after that.
-    let likely = first.max_gas_used.saturating_add(CALL_STIPEND).saturating_mul(64) / 63;
+    let likely = first
+        .max_gas_used
+        .saturating_add(CALL_STIPEND)
+        .saturating_mul(64)
+        / 63;
     if likely < high {
-        if enough(likely)? { high = likely } else { low = likely }
+        if enough(likely)? {
+            high = likely
+        } else {
+            low = likely
+        }
     }
     while low.saturating_add(1) < high {
         if (high - low) * 1000 / high < ESTIMATE_TOLERANCE {
@@ -229,7 +269,11 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
         }
         // Most calls need little more than they use: never look further than twice that.
         let middle = (high.midpoint(low)).min(low.saturating_mul(2).max(1));
-        if enough(middle)? { high = middle } else { low = middle }
+        if enough(middle)? {
+            high = middle
+        } else {
+            low = middle
+        }
     }
     Ok(high)
 }
@@ -251,7 +295,12 @@ pub fn create_access_list(ask: Ask<'_>) -> Result<AccessListOutcome, CallError> 
     };
     let mut warm: HashSet<Address> = question.vm.precompiles().addresses().copied().collect();
     warm.extend([input.from, to]);
-    warm.extend(input.authorization_list.iter().filter_map(|authorization| authorization.recover_authority().ok()));
+    warm.extend(
+        input
+            .authorization_list
+            .iter()
+            .filter_map(|authorization| authorization.recover_authority().ok()),
+    );
     let mut list = input.access_list.clone();
     for _ in 0..ACCESS_LIST_RUNS {
         let mut accesses = Accesses::new(warm.clone());
@@ -267,7 +316,11 @@ pub fn create_access_list(ask: Ask<'_>) -> Result<AccessListOutcome, CallError> 
                 CallStatus::Revert(_) => Some("execution reverted".to_owned()),
                 CallStatus::Halt(message) => Some(message),
             };
-            return Ok(AccessListOutcome { list, gas_used: outcome.gas_used, error });
+            return Ok(AccessListOutcome {
+                list,
+                gas_used: outcome.gas_used,
+                error,
+            });
         }
         list = touched;
     }
@@ -293,7 +346,15 @@ struct Question {
 
 impl Question {
     fn new(ask: Ask<'_>) -> Result<Self, CallError> {
-        let Ask { spec, state, block, input, overrides, deadline, .. } = ask;
+        let Ask {
+            spec,
+            state,
+            block,
+            input,
+            overrides,
+            deadline,
+            ..
+        } = ask;
         let tx = transaction(input)?;
         let fee_cap = tx.gas_price;
         let mut env = block_env(spec, block);
@@ -305,7 +366,14 @@ impl Question {
         let base_fee = env.basefee;
         let mut vm = Vm::with(spec, timestamp, env, state, Some(deadline));
         override_state(&mut vm, overrides)?;
-        Ok(Self { vm, tx, timestamp, gas_limit, base_fee, fee_cap })
+        Ok(Self {
+            vm,
+            tx,
+            timestamp,
+            gas_limit,
+            base_fee,
+            fee_cap,
+        })
     }
 
     fn with_access_list(&mut self, list: AccessList) {
@@ -314,29 +382,52 @@ impl Question {
     }
 
     fn balance(&mut self, address: Address) -> Result<U256, CallError> {
-        Ok(self.vm.account(address)?.map_or(U256::ZERO, |account| account.balance))
+        Ok(self
+            .vm
+            .account(address)?
+            .map_or(U256::ZERO, |account| account.balance))
     }
 
     fn has_no_code(&mut self, address: Address) -> Result<bool, CallError> {
-        Ok(self.vm.account(address)?.is_none_or(|account| account.is_empty_code_hash()))
+        Ok(self
+            .vm
+            .account(address)?
+            .is_none_or(|account| account.is_empty_code_hash()))
     }
 
     /// `None` if the gas does not even pay for the transaction itself.
     fn tries(&mut self, gas: u64) -> Result<Option<CallOutcome>, CallError> {
         match self.run(gas) {
-            Err(CallError::Refused { refusal: Refusal::IntrinsicGas { .. } | Refusal::FloorGas { .. }, .. }) => Ok(None),
+            Err(CallError::Refused {
+                refusal: Refusal::IntrinsicGas { .. } | Refusal::FloorGas { .. },
+                ..
+            }) => Ok(None),
             outcome => outcome.map(Some),
         }
     }
 
     fn run(&mut self, gas: u64) -> Result<CallOutcome, CallError> {
-        let base = TxEnv { gas_limit: gas, ..self.tx.clone() };
-        let tx = OpTx(OpTransaction { base, enveloped_tx: Some(Bytes::new()), deposit: Default::default() });
+        let base = TxEnv {
+            gas_limit: gas,
+            ..self.tx.clone()
+        };
+        let tx = OpTx(OpTransaction {
+            base,
+            enveloped_tx: Some(Bytes::new()),
+            deposit: Default::default(),
+        });
         let (result, _) = self.vm.run(tx).map_err(|error| self.explain(error, gas))?;
-        let (gas_used, max_gas_used) = (result.tx_gas_used(), result.gas().total_gas_spent().max(result.tx_gas_used()));
+        let (gas_used, max_gas_used) = (
+            result.tx_gas_used(),
+            result.gas().total_gas_spent().max(result.tx_gas_used()),
+        );
         let (status, output, logs) = match result {
-            ExecutionResult::Success { output, logs, .. } => (CallStatus::Success, output.into_data(), logs),
-            ExecutionResult::Revert { output, .. } => (CallStatus::Revert(revert_text(&output)), output, Vec::new()),
+            ExecutionResult::Success { output, logs, .. } => {
+                (CallStatus::Success, output.into_data(), logs)
+            }
+            ExecutionResult::Revert { output, .. } => {
+                (CallStatus::Revert(revert_text(&output)), output, Vec::new())
+            }
             ExecutionResult::Halt { reason, .. } => {
                 let reason = match &reason {
                     OpHaltReason::Base(reason) => halt_text(reason),
@@ -345,27 +436,51 @@ impl Question {
                 (CallStatus::Halt(reason), Bytes::new(), Vec::new())
             }
         };
-        Ok(CallOutcome { gas_used, max_gas_used, output, status, logs })
+        Ok(CallOutcome {
+            gas_used,
+            max_gas_used,
+            output,
+            status,
+            logs,
+        })
     }
 
     fn explain(&self, error: RunError, gas: u64) -> CallError {
         let from = self.tx.caller;
         let refusal = match error {
             RunError::Invalid(error) => match error {
-                InvalidTransaction::LackOfFundForMaxFee { fee, balance } => Refusal::Funds { from, have: *balance, want: *fee },
-                InvalidTransaction::GasPriceLessThanBasefee => {
-                    Refusal::FeeBelowBase { from, fee: self.fee_cap, base_fee: self.base_fee }
+                InvalidTransaction::LackOfFundForMaxFee { fee, balance } => Refusal::Funds {
+                    from,
+                    have: *balance,
+                    want: *fee,
+                },
+                InvalidTransaction::GasPriceLessThanBasefee => Refusal::FeeBelowBase {
+                    from,
+                    fee: self.fee_cap,
+                    base_fee: self.base_fee,
+                },
+                InvalidTransaction::PriorityFeeGreaterThanMaxFee => Refusal::TipAboveFee {
+                    from,
+                    tip: self.tx.gas_priority_fee.unwrap_or(0),
+                    fee: self.fee_cap,
+                },
+                InvalidTransaction::CallGasCostMoreThanGasLimit {
+                    initial_gas,
+                    gas_limit,
+                } => Refusal::IntrinsicGas {
+                    have: gas_limit,
+                    want: initial_gas,
+                },
+                InvalidTransaction::GasFloorMoreThanGasLimit {
+                    gas_floor,
+                    gas_limit,
+                } => Refusal::FloorGas {
+                    have: gas_limit,
+                    want: gas_floor,
+                },
+                InvalidTransaction::CreateInitCodeSizeLimit => {
+                    Refusal::Other("max initcode size exceeded".to_owned())
                 }
-                InvalidTransaction::PriorityFeeGreaterThanMaxFee => {
-                    Refusal::TipAboveFee { from, tip: self.tx.gas_priority_fee.unwrap_or(0), fee: self.fee_cap }
-                }
-                InvalidTransaction::CallGasCostMoreThanGasLimit { initial_gas, gas_limit } => {
-                    Refusal::IntrinsicGas { have: gas_limit, want: initial_gas }
-                }
-                InvalidTransaction::GasFloorMoreThanGasLimit { gas_floor, gas_limit } => {
-                    Refusal::FloorGas { have: gas_limit, want: gas_floor }
-                }
-                InvalidTransaction::CreateInitCodeSizeLimit => Refusal::Other("max initcode size exceeded".to_owned()),
                 other => Refusal::Other(other.to_string()),
             },
             RunError::InvalidOp(message) => Refusal::Other(message),
@@ -392,20 +507,35 @@ fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
         tx_type,
         caller: input.from,
         gas_price: fee,
-        gas_priority_fee: (tx_type == 2 || tx_type == 4).then(|| input.max_priority_fee_per_gas.unwrap_or(0)),
+        gas_priority_fee: (tx_type == 2 || tx_type == 4)
+            .then(|| input.max_priority_fee_per_gas.unwrap_or(0)),
         kind: input.to.map_or(TxKind::Create, TxKind::Call),
         value: input.value,
         data: input.data.clone(),
         nonce: input.nonce.unwrap_or(0),
         chain_id: None,
         access_list: input.access_list.clone(),
-        authorization_list: input.authorization_list.iter().cloned().map(Either::Left).collect(),
+        authorization_list: input
+            .authorization_list
+            .iter()
+            .cloned()
+            .map(Either::Left)
+            .collect(),
         ..Default::default()
     })
 }
 
 fn override_block(env: &mut BlockEnv, overrides: &BlockOverrides) {
-    let BlockOverrides { number, difficulty, time, gas_limit, coinbase, random, base_fee, .. } = overrides;
+    let BlockOverrides {
+        number,
+        difficulty,
+        time,
+        gas_limit,
+        coinbase,
+        random,
+        base_fee,
+        ..
+    } = overrides;
     env.number = number.unwrap_or(env.number);
     env.difficulty = difficulty.unwrap_or(env.difficulty);
     env.timestamp = time.map_or(env.timestamp, U256::from);
@@ -416,10 +546,15 @@ fn override_block(env: &mut BlockEnv, overrides: &BlockOverrides) {
 }
 
 fn override_state(vm: &mut Vm, overrides: &Overrides) -> Result<(), CallError> {
-    let moves: Vec<_> =
-        overrides.state.iter().filter_map(|(from, account)| account.move_precompile_to.map(|to| (*from, to))).collect();
+    let moves: Vec<_> = overrides
+        .state
+        .iter()
+        .filter_map(|(from, account)| account.move_precompile_to.map(|to| (*from, to)))
+        .collect();
     if !moves.is_empty() {
-        vm.precompiles().move_precompiles(moves).map_err(|error| CallError::Override(error.to_string()))?;
+        vm.precompiles()
+            .move_precompiles(moves)
+            .map_err(|error| CallError::Override(error.to_string()))?;
     }
     if let Some(hashes) = &overrides.block.block_hash {
         vm.db().override_block_hashes(hashes.clone());

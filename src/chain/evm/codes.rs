@@ -14,7 +14,12 @@ const BUDGET: usize = 16 << 20;
 /// Bytes that an entry takes beside its code.
 const OVERHEAD: usize = 256;
 
-static CODES: LazyLock<Mutex<Codes>> = LazyLock::new(|| Mutex::new(Codes { entries: LruCache::unbounded(), weight: 0 }));
+static CODES: LazyLock<Mutex<Codes>> = LazyLock::new(|| {
+    Mutex::new(Codes {
+        entries: LruCache::unbounded(),
+        weight: 0,
+    })
+});
 
 struct Codes {
     entries: LruCache<B256, Bytecode>,
@@ -22,7 +27,10 @@ struct Codes {
 }
 
 /// The analysed code of this hash; `read` gets its bytes if it is not here.
-pub(super) fn analysed<E>(hash: B256, read: impl FnOnce() -> Result<Bytes, E>) -> Result<Bytecode, E> {
+pub(super) fn analysed<E>(
+    hash: B256,
+    read: impl FnOnce() -> Result<Bytes, E>,
+) -> Result<Bytecode, E> {
     if let Some(code) = CODES.lock().entries.get(&hash) {
         return Ok(code.clone());
     }
@@ -59,19 +67,34 @@ mod tests {
         let first = analysed(hash, || Ok::<_, ()>(raw.clone())).unwrap();
         assert_eq!(first.original_bytes(), raw);
         assert_eq!(analysed(hash, || Err("read again")), Ok(first));
-        assert_eq!(analysed(B256::repeat_byte(1), || Err("missing")), Err("missing"));
+        assert_eq!(
+            analysed(B256::repeat_byte(1), || Err("missing")),
+            Err("missing")
+        );
     }
 
     #[test]
     fn the_weight_is_bounded_and_what_is_in_use_stays() {
-        let mut codes = Codes { entries: LruCache::unbounded(), weight: 0 };
-        let code = |byte: u8| (B256::repeat_byte(byte), Bytecode::new_raw(vec![byte; 1024].into()));
+        let mut codes = Codes {
+            entries: LruCache::unbounded(),
+            weight: 0,
+        };
+        let code = |byte: u8| {
+            (
+                B256::repeat_byte(byte),
+                Bytecode::new_raw(vec![byte; 1024].into()),
+            )
+        };
         for byte in 0..100 {
             let (hash, code) = code(byte);
             codes.put(hash, code, 10_000);
             assert!(codes.entries.get(&B256::ZERO).is_some(), "after {byte}");
             assert!(codes.weight <= 10_000);
         }
-        assert!((6..=8).contains(&codes.entries.len()), "{}", codes.entries.len());
+        assert!(
+            (6..=8).contains(&codes.entries.len()),
+            "{}",
+            codes.entries.len()
+        );
     }
 }

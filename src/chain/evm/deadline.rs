@@ -12,7 +12,9 @@ use revm::{
     context_interface::{ContextTr, Host, context::ContextError},
     database_interface::bal::EvmDatabaseError,
     handler::instructions::EthInstructions,
-    interpreter::{Instruction, InstructionContext, instructions::contract, interpreter::EthInterpreter},
+    interpreter::{
+        Instruction, InstructionContext, instructions::contract, interpreter::EthInterpreter,
+    },
     state::AccountInfo,
 };
 use std::{
@@ -62,13 +64,23 @@ impl Deadline {
     pub fn after(limit: Duration) -> Self {
         let now = Instant::now();
         // Centuries are as good as for ever.
-        let at = now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()));
-        Self { at, limit, gone: Arc::default(), slices: None }
+        let at = now
+            .checked_add(limit)
+            .unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()));
+        Self {
+            at,
+            limit,
+            gone: Arc::default(),
+            slices: None,
+        }
     }
 
     /// The same deadline, which also calls `at_look` at each look at the clock so that calls can share the processor.
     pub fn in_slices(self, at_look: AtLook) -> Self {
-        Self { slices: Some(Slices(at_look)), ..self }
+        Self {
+            slices: Some(Slices(at_look)),
+            ..self
+        }
     }
 
     pub fn at(&self) -> Instant {
@@ -91,8 +103,15 @@ impl Deadline {
 
     /// Fails once the deadline has passed or the call is to end. May block while other calls run: do not hold a lock.
     pub fn check(&self) -> Result<(), StateError> {
-        let goes_on = self.slices.as_ref().is_none_or(|Slices(at_look)| at_look(self, Instant::now()));
-        if goes_on && !self.passed() { Ok(()) } else { Err(StateError::Aborted(self.limit)) }
+        let goes_on = self
+            .slices
+            .as_ref()
+            .is_none_or(|Slices(at_look)| at_look(self, Instant::now()));
+        if goes_on && !self.passed() {
+            Ok(())
+        } else {
+            Err(StateError::Aborted(self.limit))
+        }
     }
 }
 
@@ -107,7 +126,11 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn new(parent: ParentState, deadline: Option<Deadline>) -> Self {
-        Self { parent, deadline, ticks: LOOK_EVERY }
+        Self {
+            parent,
+            deadline,
+            ticks: LOOK_EVERY,
+        }
     }
 
     /// The state of a question that still has time.
@@ -163,10 +186,18 @@ where
     wrap(opcode::JUMPDEST, |context| {
         alive(context);
     });
-    wrap(opcode::CALL, |context| alive(context).into_iter().for_each(contract::call));
-    wrap(opcode::CALLCODE, |context| alive(context).into_iter().for_each(contract::call_code));
-    wrap(opcode::DELEGATECALL, |context| alive(context).into_iter().for_each(contract::delegate_call));
-    wrap(opcode::STATICCALL, |context| alive(context).into_iter().for_each(contract::static_call));
+    wrap(opcode::CALL, |context| {
+        alive(context).into_iter().for_each(contract::call)
+    });
+    wrap(opcode::CALLCODE, |context| {
+        alive(context).into_iter().for_each(contract::call_code)
+    });
+    wrap(opcode::DELEGATECALL, |context| {
+        alive(context).into_iter().for_each(contract::delegate_call)
+    });
+    wrap(opcode::STATICCALL, |context| {
+        alive(context).into_iter().for_each(contract::static_call)
+    });
 }
 
 /// Gives the context back while there is time; else ends the transaction with an error that is not the code's.

@@ -17,9 +17,17 @@ const GAS_LIMIT: u64 = 16_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum ScratchError {
     #[error("the call to {to:?} from {from} reverted with {output}")]
-    Reverted { from: Address, to: TxKind, output: Bytes },
+    Reverted {
+        from: Address,
+        to: TxKind,
+        output: Bytes,
+    },
     #[error("the call to {to:?} from {from} failed: {reason}")]
-    Failed { from: Address, to: TxKind, reason: String },
+    Failed {
+        from: Address,
+        to: TxKind,
+        reason: String,
+    },
 }
 
 /// What a successful call gives.
@@ -62,12 +70,25 @@ impl Scratch {
 
     /// Gives an account a balance.
     pub fn fund(&mut self, address: Address, balance: U256) {
-        self.db.insert_account_info(address, AccountInfo { balance, ..Default::default() });
+        self.db.insert_account_info(
+            address,
+            AccountInfo {
+                balance,
+                ..Default::default()
+            },
+        );
     }
 
     /// Calls a contract and keeps what changes.
-    pub fn call(&mut self, from: Address, to: Address, value: U256, data: Bytes) -> Result<Outcome, ScratchError> {
-        self.run(from, TxKind::Call(to), value, data).map(|(outcome, _)| outcome)
+    pub fn call(
+        &mut self,
+        from: Address,
+        to: Address,
+        value: U256,
+        data: Bytes,
+    ) -> Result<Outcome, ScratchError> {
+        self.run(from, TxKind::Call(to), value, data)
+            .map(|(outcome, _)| outcome)
     }
 
     /// The contract at an address; `None` if there is no code.
@@ -75,14 +96,34 @@ impl Scratch {
         let account = self.db.cache.accounts.get(&address)?;
         let code = match &account.info.code {
             Some(code) => code.clone(),
-            None => self.db.cache.contracts.get(&account.info.code_hash)?.clone(),
+            None => self
+                .db
+                .cache
+                .contracts
+                .get(&account.info.code_hash)?
+                .clone(),
         };
         let code = code.original_bytes();
-        let storage = account.storage.iter().filter(|(_, value)| !value.is_zero()).map(|(slot, value)| (*slot, *value)).collect();
-        (!code.is_empty()).then_some(Contract { nonce: account.info.nonce, code, storage })
+        let storage = account
+            .storage
+            .iter()
+            .filter(|(_, value)| !value.is_zero())
+            .map(|(slot, value)| (*slot, *value))
+            .collect();
+        (!code.is_empty()).then_some(Contract {
+            nonce: account.info.nonce,
+            code,
+            storage,
+        })
     }
 
-    fn run(&mut self, from: Address, to: TxKind, value: U256, data: Bytes) -> Result<(Outcome, Option<Address>), ScratchError> {
+    fn run(
+        &mut self,
+        from: Address,
+        to: TxKind,
+        value: U256,
+        data: Bytes,
+    ) -> Result<(Outcome, Option<Address>), ScratchError> {
         let failed = |reason: String| ScratchError::Failed { from, to, reason };
         let mut evm = Context::mainnet()
             .with_db(&mut self.db)
@@ -92,14 +133,34 @@ impl Scratch {
                 cfg.tx_chain_id_check = false;
             })
             .build_mainnet();
-        let tx = TxEnv::builder().caller(from).kind(to).value(value).data(data).gas_limit(GAS_LIMIT).gas_price(0);
-        let tx = tx.chain_id(None).build().map_err(|error| failed(format!("{error:?}")))?;
-        match evm.transact_commit(tx).map_err(|error| failed(error.to_string()))? {
+        let tx = TxEnv::builder()
+            .caller(from)
+            .kind(to)
+            .value(value)
+            .data(data)
+            .gas_limit(GAS_LIMIT)
+            .gas_price(0);
+        let tx = tx
+            .chain_id(None)
+            .build()
+            .map_err(|error| failed(format!("{error:?}")))?;
+        match evm
+            .transact_commit(tx)
+            .map_err(|error| failed(error.to_string()))?
+        {
             ExecutionResult::Success { output, logs, .. } => {
                 let created = output.address().copied();
-                Ok((Outcome { output: output.into_data(), logs }, created))
+                Ok((
+                    Outcome {
+                        output: output.into_data(),
+                        logs,
+                    },
+                    created,
+                ))
             }
-            ExecutionResult::Revert { output, .. } => Err(ScratchError::Reverted { from, to, output }),
+            ExecutionResult::Revert { output, .. } => {
+                Err(ScratchError::Reverted { from, to, output })
+            }
             ExecutionResult::Halt { reason, .. } => Err(failed(format!("{reason:?}"))),
         }
     }

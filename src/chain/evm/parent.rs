@@ -117,7 +117,11 @@ impl ParentState {
             Self::View(state) => trie::update(state, changes)?,
             Self::Witness(state) => {
                 let roots = state.witness.update(state.header.state_root, changes)?;
-                Update { state_root: roots.state_root, storage_roots: roots.storage_roots, overlay: Overlay::default() }
+                Update {
+                    state_root: roots.state_root,
+                    storage_roots: roots.storage_roots,
+                    overlay: Overlay::default(),
+                }
             }
         })
     }
@@ -157,16 +161,24 @@ impl DatabaseRef for ParentState {
             return Ok(Bytecode::default());
         }
         match self {
-            Self::View(state) => codes::analysed(hash, || state.code(hash)?.ok_or(StateError::Code(hash))),
+            Self::View(state) => {
+                codes::analysed(hash, || state.code(hash)?.ok_or(StateError::Code(hash)))
+            }
             // A witness has all it needs in itself, or it proves nothing.
-            Self::Witness(state) => Ok(Bytecode::new_raw(state.witness.code(hash).ok_or(StateError::Code(hash))?)),
+            Self::Witness(state) => Ok(Bytecode::new_raw(
+                state.witness.code(hash).ok_or(StateError::Code(hash))?,
+            )),
         }
     }
 
     fn storage_ref(&self, address: Address, slot: U256) -> Result<U256, StateError> {
         Ok(match self {
             Self::View(state) => state.storage(address, slot)?,
-            Self::Witness(state) => state.witness.storage(state.header.state_root, address, slot)?,
+            Self::Witness(state) => {
+                state
+                    .witness
+                    .storage(state.header.state_root, address, slot)?
+            }
         })
     }
 

@@ -20,7 +20,11 @@ fn reason(output: &[u8]) -> Option<String> {
     let (selector, data) = output.split_first_chunk::<4>()?;
     match *selector {
         ERROR => {
-            let word = |at: usize| -> Option<usize> { U256::from_be_slice(data.get(at..at.checked_add(32)?)?).try_into().ok() };
+            let word = |at: usize| -> Option<usize> {
+                U256::from_be_slice(data.get(at..at.checked_add(32)?)?)
+                    .try_into()
+                    .ok()
+            };
             let start = word(0)?;
             let length = word(start)?;
             let text = start.checked_add(32)?;
@@ -48,7 +52,9 @@ fn reason(output: &[u8]) -> Option<String> {
 
 pub(super) fn halt_text(reason: &HaltReason) -> String {
     let text = match reason {
-        HaltReason::OutOfGas(OutOfGasError::MemoryLimit | OutOfGasError::InvalidOperand) => "gas uint64 overflow",
+        HaltReason::OutOfGas(OutOfGasError::MemoryLimit | OutOfGasError::InvalidOperand) => {
+            "gas uint64 overflow"
+        }
         HaltReason::OutOfGas(_) => "out of gas",
         HaltReason::OpcodeNotFound | HaltReason::NotActivated => "invalid opcode",
         HaltReason::InvalidFEOpcode => "invalid opcode: INVALID",
@@ -61,7 +67,9 @@ pub(super) fn halt_text(reason: &HaltReason) -> String {
         HaltReason::CreateContractSizeLimit => "max code size exceeded",
         HaltReason::CreateContractStartingWithEF => "invalid code: must not begin with 0xef",
         HaltReason::CreateInitCodeSizeLimit => "max initcode size exceeded",
-        HaltReason::StateChangeDuringStaticCall | HaltReason::CallNotAllowedInsideStatic => "write protection",
+        HaltReason::StateChangeDuringStaticCall | HaltReason::CallNotAllowedInsideStatic => {
+            "write protection"
+        }
         HaltReason::OutOfFunds => "insufficient balance for transfer",
         HaltReason::CallTooDeep => "max call depth exceeded",
         other => return other.to_string(),

@@ -34,7 +34,10 @@ impl Preparation {
     pub fn begin(payload: Arc<Payload>) -> Self {
         let (result, running) = sync_channel(1);
         spawn(vec![(payload.clone(), result)]);
-        Self { payload, running: Some(running) }
+        Self {
+            payload,
+            running: Some(running),
+        }
     }
 
     /// Begins at once, elsewhere, but for those that pass: payloads of few transactions several at a time.
@@ -49,7 +52,10 @@ impl Preparation {
             let (result, running) = sync_channel(1);
             transactions += payload.transactions.len();
             together.push((payload.clone(), result));
-            all.push(Self { payload, running: Some(running) });
+            all.push(Self {
+                payload,
+                running: Some(running),
+            });
             if transactions >= SHARED {
                 spawn(std::mem::take(&mut together));
                 transactions = 0;
@@ -61,7 +67,10 @@ impl Preparation {
 
     /// Begins when it is needed.
     pub fn later(payload: Arc<Payload>) -> Self {
-        Self { payload, running: None }
+        Self {
+            payload,
+            running: None,
+        }
     }
 
     pub fn payload(&self) -> &Arc<Payload> {
@@ -98,19 +107,40 @@ fn prepare(payload: &Payload) -> Prepared {
     let transactions = &payload.transactions;
     let root = || ordered_trie_root_encoded(transactions);
     let (root, recovered) = match transactions.len() < SHARED {
-        true => (root(), transactions.iter().enumerate().map(|(index, raw)| recover(index, raw)).collect()),
-        false => rayon::join(root, || transactions.par_iter().enumerate().map(|(index, raw)| recover(index, raw)).collect()),
+        true => (
+            root(),
+            transactions
+                .iter()
+                .enumerate()
+                .map(|(index, raw)| recover(index, raw))
+                .collect(),
+        ),
+        false => rayon::join(root, || {
+            transactions
+                .par_iter()
+                .enumerate()
+                .map(|(index, raw)| recover(index, raw))
+                .collect()
+        }),
     };
     if payload.header.transactions_root != root {
-        return Err(InvalidBlock::TransactionsRoot { have: payload.header.transactions_root, want: root });
+        return Err(InvalidBlock::TransactionsRoot {
+            have: payload.header.transactions_root,
+            want: root,
+        });
     }
     recovered
 }
 
 /// Decodes a transaction and recovers its sender. `index` is for the error only.
 pub fn recover(index: usize, raw: &Bytes) -> Result<Recovered<OpTxEnvelope>, InvalidBlock> {
-    let tx = decode_transaction(raw).map_err(|error| InvalidBlock::Undecodable { index, reason: error.to_string() })?;
-    let sender = tx.recover_signer().map_err(|_| InvalidBlock::Signature { index })?;
+    let tx = decode_transaction(raw).map_err(|error| InvalidBlock::Undecodable {
+        index,
+        reason: error.to_string(),
+    })?;
+    let sender = tx
+        .recover_signer()
+        .map_err(|_| InvalidBlock::Signature { index })?;
     Ok(Recovered::new_unchecked(tx, sender))
 }
 
@@ -129,19 +159,40 @@ mod tests {
     #[test]
     fn payloads_that_are_prepared_together_are_prepared_each() {
         let payload = |number: u64, transactions: usize| {
-            let transactions: Vec<Bytes> = (0..transactions).map(|_| Bytes::from_static(&[0xff])).collect();
+            let transactions: Vec<Bytes> = (0..transactions)
+                .map(|_| Bytes::from_static(&[0xff]))
+                .collect();
             let transactions_root = ordered_trie_root_encoded(&transactions);
-            Arc::new(Payload::sealed(Header { number, transactions_root, ..Default::default() }, transactions))
+            Arc::new(Payload::sealed(
+                Header {
+                    number,
+                    transactions_root,
+                    ..Default::default()
+                },
+                transactions,
+            ))
         };
-        let payloads: Vec<_> =
-            [0, 3, 40, 0, SHARED - 1, 1, 0].iter().zip(0..).map(|(count, number)| payload(number, *count)).collect();
+        let payloads: Vec<_> = [0, 3, 40, 0, SHARED - 1, 1, 0]
+            .iter()
+            .zip(0..)
+            .map(|(count, number)| payload(number, *count))
+            .collect();
         let prepared = Preparation::begin_all(payloads.clone(), |payload| payload.number() == 3);
-        assert_eq!(prepared.iter().map(|one| one.running.is_some()).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6].map(|n| n != 3));
+        assert_eq!(
+            prepared
+                .iter()
+                .map(|one| one.running.is_some())
+                .collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4, 5, 6].map(|n| n != 3)
+        );
         for (one, payload) in prepared.into_iter().zip(&payloads) {
             assert_eq!(one.payload(), payload);
             match payload.transactions.len() {
                 0 => assert!(one.finish().unwrap().is_empty()),
-                _ => assert!(matches!(one.finish(), Err(InvalidBlock::Undecodable { index: 0, .. }))),
+                _ => assert!(matches!(
+                    one.finish(),
+                    Err(InvalidBlock::Undecodable { index: 0, .. })
+                )),
             }
         }
     }

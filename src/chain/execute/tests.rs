@@ -1,6 +1,7 @@
 use super::*;
 use crate::chain::evm::tests::{
-    Alloc, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, l1_attributes, op, scheduled, sign, transfer,
+    Alloc, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, l1_attributes, op,
+    scheduled, sign, transfer,
 };
 use alloy_consensus::{SignableTransaction, TxEip7702, TxLegacy};
 use alloy_primitives::{TxKind, U256, b256, bytes};
@@ -30,7 +31,12 @@ fn begin(spec: &ChainSpec, ground: &Ground, change: impl FnOnce(&mut Header)) ->
 }
 
 /// Like [`begin`]; from Jovian on after the L1 attributes with this scalar of the data footprint.
-fn begun(spec: &ChainSpec, ground: &Ground, scalar: u16, change: impl FnOnce(&mut Header)) -> BlockExecution {
+fn begun(
+    spec: &ChainSpec,
+    ground: &Ground,
+    scalar: u16,
+    change: impl FnOnce(&mut Header),
+) -> BlockExecution {
     let mut execution = begin(spec, ground, change);
     if execution.active.is_op(Fork::Jovian) {
         let (tx, raw) = deposited(l1_attributes(scalar));
@@ -49,7 +55,12 @@ fn refused(execution: &mut BlockExecution, (tx, raw): &Tx) -> Refused {
 }
 
 fn balance(changes: &Changes, address: Address) -> U256 {
-    changes.accounts.get(&keccak256(address)).copied().flatten().map_or(U256::ZERO, |account| account.balance)
+    changes
+        .accounts
+        .get(&keccak256(address))
+        .copied()
+        .flatten()
+        .map_or(U256::ZERO, |account| account.balance)
 }
 
 #[test]
@@ -61,9 +72,21 @@ fn failed_deposits_keep_the_mint_and_the_nonce() {
         let mut execution = begin(&spec, &ground, |_| {});
         // One reverts, one cannot pay its value, one cannot pay its calldata.
         let failing = [
-            TxDeposit { mint: 100, input: l1_attributes(0).input, ..deposit(reverts, 100_000) },
-            TxDeposit { mint: 20, value: U256::from(1_000_000), ..deposit(Address::repeat_byte(2), 50_000) },
-            TxDeposit { mint: 3, input: vec![1; 1_000].into(), ..deposit(Address::repeat_byte(2), 22_000) },
+            TxDeposit {
+                mint: 100,
+                input: l1_attributes(0).input,
+                ..deposit(reverts, 100_000)
+            },
+            TxDeposit {
+                mint: 20,
+                value: U256::from(1_000_000),
+                ..deposit(Address::repeat_byte(2), 50_000)
+            },
+            TxDeposit {
+                mint: 3,
+                input: vec![1; 1_000].into(),
+                ..deposit(Address::repeat_byte(2), 22_000)
+            },
         ];
         let sender = failing[0].from;
         for tx in failing {
@@ -72,11 +95,23 @@ fn failed_deposits_keep_the_mint_and_the_nonce() {
         }
         let execution = execution.finish();
         let account = execution.changes.accounts[&keccak256(sender)].unwrap();
-        assert_eq!((account.nonce, account.balance), (3, U256::from(123)), "{fork:?}");
+        assert_eq!(
+            (account.nonce, account.balance),
+            (3, U256::from(123)),
+            "{fork:?}"
+        );
         for (index, receipt) in execution.receipts.iter().enumerate() {
             assert!(!receipt.success);
-            assert_eq!(receipt.deposit_nonce, (fork >= Fork::Regolith).then_some(index as u64), "{fork:?}");
-            assert_eq!(receipt.deposit_version, (fork >= Fork::Canyon).then_some(1), "{fork:?}");
+            assert_eq!(
+                receipt.deposit_nonce,
+                (fork >= Fork::Regolith).then_some(index as u64),
+                "{fork:?}"
+            );
+            assert_eq!(
+                receipt.deposit_version,
+                (fork >= Fork::Canyon).then_some(1),
+                "{fork:?}"
+            );
         }
         // A revert gives gas back from Regolith on; before, and whenever nothing ran, the whole limit is used.
         let first = execution.receipts[0].cumulative_gas_used;
@@ -90,15 +125,36 @@ fn a_deposited_creation_that_cannot_pay_its_value_bumps_the_nonce() {
     let ground = Ground::new([]);
     for fork in Fork::ALL {
         let mut execution = begin(&op(fork), &ground, |_| {});
-        let poor = TxDeposit { mint: 5, value: U256::from(6), to: TxKind::Create, ..deposit(Address::ZERO, 100_000) };
+        let poor = TxDeposit {
+            mint: 5,
+            value: U256::from(6),
+            to: TxKind::Create,
+            ..deposit(Address::ZERO, 100_000)
+        };
         let sender = poor.from;
-        for (index, tx) in [TxDeposit { input: l1_attributes(0).input, ..poor.clone() }, poor].into_iter().enumerate() {
-            let (tx, raw) = deposited(TxDeposit { value: U256::from(6 + 5 * index), ..tx });
+        for (index, tx) in [
+            TxDeposit {
+                input: l1_attributes(0).input,
+                ..poor.clone()
+            },
+            poor,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (tx, raw) = deposited(TxDeposit {
+                value: U256::from(6 + 5 * index),
+                ..tx
+            });
             assert!(!execution.transact(&tx, &raw).unwrap().success);
         }
         let execution = execution.finish();
         let account = execution.changes.accounts[&keccak256(sender)].unwrap();
-        assert_eq!((account.nonce, account.balance, execution.gas_used), (2, U256::from(10), 200_000), "{fork:?}");
+        assert_eq!(
+            (account.nonce, account.balance, execution.gas_used),
+            (2, U256::from(10), 200_000),
+            "{fork:?}"
+        );
         assert_eq!(execution.changes.accounts.len(), 1, "{fork:?}");
     }
 }
@@ -109,17 +165,33 @@ fn before_regolith_only_system_deposits_are_outside_of_the_gas_limit() {
     let ground = Ground::new([(fails, Alloc::code(bytes!("5f 5f fd")))]);
     let target = Address::repeat_byte(2);
     let tx = deposited(deposit(target, GAS_LIMIT + 1));
-    let system = deposited(TxDeposit { is_system_transaction: true, ..deposit(target, 150_000_000) });
-    let reverted = deposited(TxDeposit { is_system_transaction: true, ..deposit(fails, 150_000_000) });
-    let too_poor = deposited(TxDeposit { is_system_transaction: true, value: U256::ONE, ..deposit(target, 150_000_000) });
+    let system = deposited(TxDeposit {
+        is_system_transaction: true,
+        ..deposit(target, 150_000_000)
+    });
+    let reverted = deposited(TxDeposit {
+        is_system_transaction: true,
+        ..deposit(fails, 150_000_000)
+    });
+    let too_poor = deposited(TxDeposit {
+        is_system_transaction: true,
+        value: U256::ONE,
+        ..deposit(target, 150_000_000)
+    });
     let mut before = begin(&op(Fork::Bedrock), &ground, |_| {});
     for (tx, success) in [(&system, true), (&reverted, false), (&too_poor, false)] {
         assert_eq!(before.transact(&tx.0, &tx.1).unwrap().success, success);
-        assert_eq!(before.gas_used(), 0, "a system deposit uses no gas, whatever becomes of it");
+        assert_eq!(
+            before.gas_used(),
+            0,
+            "a system deposit uses no gas, whatever becomes of it"
+        );
     }
     let mut after = begin(&op(Fork::Regolith), &ground, |_| {});
     for execution in [&mut before, &mut after] {
-        assert!(matches!(refused(execution, &tx), Refused::GasLeft { have, left } if (have, left) == (GAS_LIMIT + 1, GAS_LIMIT)));
+        assert!(
+            matches!(refused(execution, &tx), Refused::GasLeft { have, left } if (have, left) == (GAS_LIMIT + 1, GAS_LIMIT))
+        );
     }
     // A system transaction is no more; it fails like any invalid deposit.
     let mut after = begin(&op(Fork::Regolith), &ground, |h| h.gas_limit = 200_000_000);
@@ -135,14 +207,37 @@ fn init_code_above_the_limit_runs_in_a_deposit() {
     let ground = Ground::new([(address_of(1), Alloc::ether(100))]);
     for fork in Fork::ALL {
         let mut execution = begun(&op(fork), &ground, 0, |_| {});
-        let made = TxDeposit { to: TxKind::Create, input: init.clone().into(), ..deposit(Address::ZERO, 5_000_000) };
+        let made = TxDeposit {
+            to: TxKind::Create,
+            input: init.clone().into(),
+            ..deposit(Address::ZERO, 5_000_000)
+        };
         let (tx, raw) = deposited(made);
         let created = tx.signer().create(execution.vm.nonce(tx.signer()).unwrap());
         assert!(execution.transact(&tx, &raw).unwrap().success, "{fork:?}");
         let input = init.clone().into();
-        let (tx, raw) = sign(1, alloy_consensus::TxEip1559 { to: TxKind::Create, input, gas_limit: 5_000_000, ..transfer(0) });
-        assert_eq!(execution.transact(&tx, &raw).is_err(), fork >= Fork::Canyon, "{fork:?}");
-        assert!(execution.finish().changes.storages.contains_key(&keccak256(created)), "{fork:?}");
+        let (tx, raw) = sign(
+            1,
+            alloy_consensus::TxEip1559 {
+                to: TxKind::Create,
+                input,
+                gas_limit: 5_000_000,
+                ..transfer(0)
+            },
+        );
+        assert_eq!(
+            execution.transact(&tx, &raw).is_err(),
+            fork >= Fork::Canyon,
+            "{fork:?}"
+        );
+        assert!(
+            execution
+                .finish()
+                .changes
+                .storages
+                .contains_key(&keccak256(created)),
+            "{fork:?}"
+        );
     }
 }
 
@@ -150,7 +245,12 @@ fn init_code_above_the_limit_runs_in_a_deposit() {
 fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
     let ground = Ground::new([(address_of(1), Alloc::ether(1))]);
     let user = sign(1, transfer(0));
-    let first = |input: Bytes| deposited(TxDeposit { input, ..deposit(Address::repeat_byte(8), 100_000) });
+    let first = |input: Bytes| {
+        deposited(TxDeposit {
+            input,
+            ..deposit(Address::repeat_byte(8), 100_000)
+        })
+    };
     let isthmus = || {
         let mut calldata = l1_attributes(400).input.to_vec();
         calldata[..4].copy_from_slice(&L1InfoFormat::Isthmus.selector());
@@ -161,9 +261,15 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
         let empty = begin(&op(fork), &ground, |_| {});
         assert_eq!(empty.check_attributes(false), Err(AttributesError::Missing));
         let mut execution = begin(&op(fork), &ground, |_| {});
-        assert!(matches!(refused(&mut execution, &user), Refused::Attributes(AttributesError::Missing)));
+        assert!(matches!(
+            refused(&mut execution, &user),
+            Refused::Attributes(AttributesError::Missing)
+        ));
         for input in [Bytes::new(), short.clone(), isthmus().into()] {
-            assert!(matches!(refused(&mut execution, &first(input)), Refused::Attributes(AttributesError::NoScalar)));
+            assert!(matches!(
+                refused(&mut execution, &first(input)),
+                Refused::Attributes(AttributesError::NoScalar)
+            ));
         }
         let (tx, raw) = first(l1_attributes(400).input);
         execution.transact(&tx, &raw).unwrap();
@@ -176,14 +282,27 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
         execution.transact(&user.0, &user.1).unwrap();
     }
     // Attributes of Isthmus give no scalar. The block that activates Jovian has them; only deposits may follow.
-    let crossing = scheduled(ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, Some(TIME + 1)));
-    for (spec, built) in [(op(Fork::Jovian), Err(AttributesError::NoScalar)), (crossing, Ok(()))] {
+    let crossing =
+        scheduled(ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, Some(TIME + 1)));
+    for (spec, built) in [
+        (op(Fork::Jovian), Err(AttributesError::NoScalar)),
+        (crossing, Ok(())),
+    ] {
         let mut execution = begin(&spec, &ground, |_| {});
         let (tx, raw) = first(isthmus()[..176].to_vec().into());
         execution.transact(&tx, &raw).unwrap();
-        assert!(matches!(refused(&mut execution, &user), Refused::NotDeposit));
+        assert!(matches!(
+            refused(&mut execution, &user),
+            Refused::NotDeposit
+        ));
         execution.transact(&tx, &raw).unwrap();
-        assert_eq!((execution.check_attributes(false), execution.check_attributes(true)), (Ok(()), built));
+        assert_eq!(
+            (
+                execution.check_attributes(false),
+                execution.check_attributes(true)
+            ),
+            (Ok(()), built)
+        );
         assert_eq!(execution.finish().da_footprint, 0);
     }
 }
@@ -191,11 +310,21 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
 #[test]
 fn karst_caps_the_gas_of_a_transaction_but_not_of_a_deposit() {
     let ground = Ground::new([(address_of(1), Alloc::ether(100))]);
-    let asking = |gas_limit, nonce| sign(1, alloy_consensus::TxEip1559 { gas_limit, ..transfer(nonce) });
+    let asking = |gas_limit, nonce| {
+        sign(
+            1,
+            alloy_consensus::TxEip1559 {
+                gas_limit,
+                ..transfer(nonce)
+            },
+        )
+    };
     let mut karst = begun(&op(Fork::Karst), &ground, 0, |_| {});
     let most = asking(1 << 24, 0);
     karst.transact(&most.0, &most.1).unwrap();
-    assert!(matches!(refused(&mut karst, &asking((1 << 24) + 1, 1)), Refused::GasCap(gas) if gas == (1 << 24) + 1));
+    assert!(
+        matches!(refused(&mut karst, &asking((1 << 24) + 1, 1)), Refused::GasCap(gas) if gas == (1 << 24) + 1)
+    );
     let big = deposited(deposit(Address::repeat_byte(2), 30_000_000));
     assert!(karst.transact(&big.0, &big.1).unwrap().success);
     let mut jovian = begun(&op(Fork::Jovian), &ground, 0, |_| {});
@@ -207,7 +336,10 @@ fn karst_caps_the_gas_of_a_transaction_but_not_of_a_deposit() {
 fn the_jovian_footprint_has_the_scalar_of_the_first_transaction_and_is_bounded_by_the_gas_limit() {
     // A scalar of 400: 40,000 for each small transaction. The state, which says 7 in bytes 18 and 19, is not asked.
     let scalars = U256::from(7) << 96;
-    let ground = Ground::new([(address_of(1), Alloc::ether(1)), (L1_BLOCK, Alloc::code(bytes!("00")).slot(8, scalars))]);
+    let ground = Ground::new([
+        (address_of(1), Alloc::ether(1)),
+        (L1_BLOCK, Alloc::code(bytes!("00")).slot(8, scalars)),
+    ]);
     let (first, second) = (sign(1, transfer(0)), sign(1, transfer(1)));
     let mut roomy = begun(&op(Fork::Jovian), &ground, 400, |h| h.gas_limit = 80_000);
     roomy.transact(&first.0, &first.1).unwrap();
@@ -215,7 +347,13 @@ fn the_jovian_footprint_has_the_scalar_of_the_first_transaction_and_is_bounded_b
     assert_eq!(roomy.finish().da_footprint, 80_000);
     let mut tight = begun(&op(Fork::Jovian), &ground, 400, |h| h.gas_limit = 79_999);
     tight.transact(&first.0, &first.1).unwrap();
-    assert!(matches!(refused(&mut tight, &second), Refused::DataFootprint { have: 40_000, left: 39_999 }));
+    assert!(matches!(
+        refused(&mut tight, &second),
+        Refused::DataFootprint {
+            have: 40_000,
+            left: 39_999
+        }
+    ));
     // A deposit takes no part in it, and a refused transaction has left nothing.
     let free = deposited(deposit(Address::repeat_byte(2), 21_000));
     tight.transact(&free.0, &free.1).unwrap();
@@ -230,18 +368,33 @@ fn the_jovian_footprint_has_the_scalar_of_the_first_transaction_and_is_bounded_b
 fn create2deployer_is_deployed_at_canyons_time_exactly() {
     let code_hash = b256!("b0550b5b431e30d38000efb7107aaa0ade03d48a7198a140edda9d27134468b2");
     assert_eq!(keccak256(create2_deployer()), code_hash);
-    let old = Alloc { nonce: 4, balance: U256::from(5), ..Default::default() }.slot(1, U256::from(6));
+    let old = Alloc {
+        nonce: 4,
+        balance: U256::from(5),
+        ..Default::default()
+    }
+    .slot(1, U256::from(6));
     let ground = Ground::new([(CREATE2_DEPLOYER, old)]);
     // Blocks of one second: two seconds after a block without Canyon there is already a second block with it.
-    let spec = scheduled(ForkSchedule::from_genesis(Fork::Regolith).with(Fork::Canyon, Some(TIME + 2)));
+    let spec =
+        scheduled(ForkSchedule::from_genesis(Fork::Regolith).with(Fork::Canyon, Some(TIME + 2)));
     for (time, deploys) in [(TIME + 1, false), (TIME + 2, true), (TIME + 3, false)] {
-        let changes = begin(&spec, &ground, |h| h.timestamp = time).finish().changes;
+        let changes = begin(&spec, &ground, |h| h.timestamp = time)
+            .finish()
+            .changes;
         let Some(account) = changes.accounts.get(&keccak256(CREATE2_DEPLOYER)) else {
             assert!(!deploys, "{time}");
             continue;
         };
         assert!(deploys, "{time}");
-        assert_eq!(*account, Some(crate::chain::changes::AccountChange { nonce: 4, balance: U256::from(5), code_hash }));
+        assert_eq!(
+            *account,
+            Some(crate::chain::changes::AccountChange {
+                nonce: 4,
+                balance: U256::from(5),
+                code_hash
+            })
+        );
         assert_eq!(changes.codes[&code_hash], create2_deployer());
         assert!(changes.storages.is_empty());
     }
@@ -251,7 +404,10 @@ fn create2deployer_is_deployed_at_canyons_time_exactly() {
 fn the_system_calls_write_only_where_there_is_code() {
     // Stores the word of calldata in slot 0.
     let store = || Alloc::code(bytes!("5f 35 5f 55 00"));
-    let with = Ground::new([(BEACON_ROOTS_ADDRESS, store()), (HISTORY_STORAGE_ADDRESS, store())]);
+    let with = Ground::new([
+        (BEACON_ROOTS_ADDRESS, store()),
+        (HISTORY_STORAGE_ADDRESS, store()),
+    ]);
     let without = Ground::new([]);
     for (spec, beacon, history) in [
         (op(Fork::Canyon), false, false),
@@ -259,22 +415,44 @@ fn the_system_calls_write_only_where_there_is_code() {
         (op(Fork::Isthmus), true, true),
         (ethereum(), true, true),
     ] {
-        assert_eq!(begin(&spec, &without, |_| {}).finish().changes, Changes::default());
+        assert_eq!(
+            begin(&spec, &without, |_| {}).finish().changes,
+            Changes::default()
+        );
         let changes = begin(&spec, &with, |_| {}).finish().changes;
         let slot = |address: Address| -> Option<B256> {
-            changes.storages.get(&keccak256(address))?.slots.values().next().map(|value| B256::from(*value))
+            changes
+                .storages
+                .get(&keccak256(address))?
+                .slots
+                .values()
+                .next()
+                .map(|value| B256::from(*value))
         };
-        assert_eq!(slot(BEACON_ROOTS_ADDRESS), beacon.then_some(B256::repeat_byte(0xbe)));
-        assert_eq!(slot(HISTORY_STORAGE_ADDRESS), history.then_some(with.header.hash_slow()));
+        assert_eq!(
+            slot(BEACON_ROOTS_ADDRESS),
+            beacon.then_some(B256::repeat_byte(0xbe))
+        );
+        assert_eq!(
+            slot(HISTORY_STORAGE_ADDRESS),
+            history.then_some(with.header.hash_slow())
+        );
         // The system's own account is not part of the state.
-        assert_eq!(changes.accounts.len(), usize::from(beacon) + usize::from(history));
+        assert_eq!(
+            changes.accounts.len(),
+            usize::from(beacon) + usize::from(history)
+        );
     }
 }
 
 #[test]
 fn types_are_allowed_from_their_fork_on() {
     let ground = Ground::new([(address_of(1), Alloc::ether(1))]);
-    let authorization = alloy_eips::eip7702::Authorization { chain_id: U256::ZERO, address: Address::ZERO, nonce: 0 };
+    let authorization = alloy_eips::eip7702::Authorization {
+        chain_id: U256::ZERO,
+        address: Address::ZERO,
+        nonce: 0,
+    };
     let signed = authorization.into_signed(alloy_primitives::Signature::test_signature());
     let set_code = sign(
         1,
@@ -289,34 +467,60 @@ fn types_are_allowed_from_their_fork_on() {
     );
     for fork in Fork::ALL {
         let mut execution = begun(&op(fork), &ground, 0, |_| {});
-        assert_eq!(execution.transact(&set_code.0, &set_code.1).is_ok(), fork >= Fork::Isthmus, "{fork:?}");
+        assert_eq!(
+            execution.transact(&set_code.0, &set_code.1).is_ok(),
+            fork >= Fork::Isthmus,
+            "{fork:?}"
+        );
     }
     let mut execution = begin(&ethereum(), &ground, |_| {});
-    assert!(matches!(refused(&mut execution, &deposited(deposit(Address::ZERO, 21_000))), Refused::Type(0x7e)));
+    assert!(matches!(
+        refused(&mut execution, &deposited(deposit(Address::ZERO, 21_000))),
+        Refused::Type(0x7e)
+    ));
     execution.transact(&set_code.0, &set_code.1).unwrap();
     // Blob transactions and 0x7D do not even decode.
     for bad in [bytes!("03c0"), bytes!("7dc0"), Bytes::new()] {
-        assert!(matches!(recover(3, &bad), Err(InvalidBlock::Undecodable { index: 3, .. })));
+        assert!(matches!(
+            recover(3, &bad),
+            Err(InvalidBlock::Undecodable { index: 3, .. })
+        ));
     }
 }
 
 #[test]
 fn a_signature_in_the_upper_half_is_refused() {
-    let tx = TxLegacy { chain_id: Some(crate::chain::evm::tests::CHAIN), gas_limit: 21_000, ..Default::default() };
+    let tx = TxLegacy {
+        chain_id: Some(crate::chain::evm::tests::CHAIN),
+        gas_limit: 21_000,
+        ..Default::default()
+    };
     let hash = tx.signature_hash();
     let (good, _) = sign(1, tx.clone());
-    let OpTxEnvelope::Legacy(good) = good.inner() else { panic!() };
+    let OpTxEnvelope::Legacy(good) = good.inner() else {
+        panic!()
+    };
     let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
     let signature = good.signature();
-    let upper = alloy_primitives::Signature::new(signature.r(), order - signature.s(), !signature.v());
+    let upper =
+        alloy_primitives::Signature::new(signature.r(), order - signature.s(), !signature.v());
     assert!(upper.recover_address_from_prehash(&hash).is_ok());
-    let raw = Bytes::from(alloy_eips::eip2718::Encodable2718::encoded_2718(&OpTxEnvelope::from(tx.into_signed(upper))));
-    assert!(matches!(recover(0, &raw), Err(InvalidBlock::Signature { index: 0 })));
+    let raw = Bytes::from(alloy_eips::eip2718::Encodable2718::encoded_2718(
+        &OpTxEnvelope::from(tx.into_signed(upper)),
+    ));
+    assert!(matches!(
+        recover(0, &raw),
+        Err(InvalidBlock::Signature { index: 0 })
+    ));
 }
 
 #[test]
 fn execution_charges_the_fees_that_receipts_show() {
-    let word = |parts: &[(u64, u32)]| parts.iter().fold(U256::ZERO, |word, (value, shift)| word | U256::from(*value) << *shift);
+    let word = |parts: &[(u64, u32)]| {
+        parts.iter().fold(U256::ZERO, |word, (value, shift)| {
+            word | U256::from(*value) << *shift
+        })
+    };
     // L1 base fee, overhead, scalar; the scalars of Ecotone in bytes 16 to 24; blob base fee; operator fee and footprint scalars.
     let l1_block = Alloc::code(bytes!("00"))
         .slot(1, U256::from(47_036_678_951u64))
@@ -351,13 +555,25 @@ fn execution_charges_the_fees_that_receipts_show() {
             da_footprint_gas_scalar: 400,
         };
         let noise: Vec<u8> = (0..40u8).flat_map(|n| keccak256([n]).0).collect();
-        let (tx, raw) = sign(1, alloy_consensus::TxEip1559 { gas_limit: 500_000, input: noise.into(), ..transfer(0) });
+        let (tx, raw) = sign(
+            1,
+            alloy_consensus::TxEip1559 {
+                gas_limit: 500_000,
+                input: noise.into(),
+                ..transfer(0)
+            },
+        );
         let mut execution = begun(&op(fork), &ground, 400, |_| {});
         let before = execution.gas_used();
         execution.transact(&tx, &raw).unwrap();
         let execution = execution.finish();
         let gas_used = execution.gas_used - before;
-        let vault = |last| balance(&execution.changes, address!("4200000000000000000000000000000000000000").with_last(last));
+        let vault = |last| {
+            balance(
+                &execution.changes,
+                address!("4200000000000000000000000000000000000000").with_last(last),
+            )
+        };
         let cost = l1fee::receipt_cost(&info, fork, &raw);
         let operator = l1fee::operator_fee(&info, fork, gas_used);
         assert_eq!(vault(0x1a), cost.fee, "{fork:?}");
@@ -367,7 +583,11 @@ fn execution_charges_the_fees_that_receipts_show() {
         assert_eq!(vault(0x19), U256::from(gas_used * 1_000), "{fork:?}");
         let ether = U256::from(10).pow(U256::from(18)) * U256::from(1_000);
         let paid = U256::from(gas_used * 1_010) + cost.fee + operator + U256::ONE;
-        assert_eq!(balance(&execution.changes, address_of(1)), ether - paid, "{fork:?}");
+        assert_eq!(
+            balance(&execution.changes, address_of(1)),
+            ether - paid,
+            "{fork:?}"
+        );
         if fork >= Fork::Jovian {
             assert_eq!(execution.da_footprint, cost.da_footprint);
         }
@@ -399,8 +619,15 @@ fn touched_empty_accounts_and_destroyed_ones_are_gone() {
     let run = |fork| {
         let mut execution = begin(&op(fork), &ground, |_| {});
         for (nonce, to) in [(0, empty), (1, dies)] {
-            let (tx, raw) =
-                sign(1, alloy_consensus::TxEip1559 { value: U256::ZERO, gas_limit: 60_000, to: to.into(), ..transfer(nonce) });
+            let (tx, raw) = sign(
+                1,
+                alloy_consensus::TxEip1559 {
+                    value: U256::ZERO,
+                    gas_limit: 60_000,
+                    to: to.into(),
+                    ..transfer(nonce)
+                },
+            );
             assert!(execution.transact(&tx, &raw).unwrap().success);
         }
         execution.finish().changes

@@ -31,19 +31,31 @@ impl Chain {
         payloads: Vec<Arc<Payload>>,
         stop: Arc<AtomicBool>,
     ) -> Result<impl Future<Output = Result<Imported, ChainError>> + use<>, ChainError> {
-        let place = self.commands.reserve().await.map_err(|_| ChainError::Stopped)?;
+        let place = self
+            .commands
+            .reserve()
+            .await
+            .map_err(|_| ChainError::Stopped)?;
         let view = self.view();
         // What is on our branch already is not executed again.
         let known = |payload: &Payload| matches!(view.hash_of(payload.number()), Ok(Some(hash)) if hash == payload.hash);
         let payloads = Preparation::begin_all(payloads, known);
         let (reply, answer) = oneshot::channel();
-        place.send(Command::Import { payloads, stop, reply });
+        place.send(Command::Import {
+            payloads,
+            stop,
+            reply,
+        });
         Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 }
 
 impl Executor {
-    pub(super) fn import(&mut self, payloads: Vec<Preparation>, stop: &AtomicBool) -> Result<Imported, ChainError> {
+    pub(super) fn import(
+        &mut self,
+        payloads: Vec<Preparation>,
+        stop: &AtomicBool,
+    ) -> Result<Imported, ChainError> {
         let mut imported = Imported::default();
         for (index, payload) in payloads.into_iter().enumerate() {
             if stop.load(Ordering::Relaxed) {
@@ -72,7 +84,9 @@ impl Executor {
         if inserted == Inserted::NoRoom {
             match self.lead(&payload, Provenance::Imported) {
                 Ok(led) => inserted = led,
-                Err(error @ ChainError::NotOnBranch { .. }) => return Ok(Err(format!("it contradicts what is safe: {error}"))),
+                Err(error @ ChainError::NotOnBranch { .. }) => {
+                    return Ok(Err(format!("it contradicts what is safe: {error}")));
+                }
                 Err(ChainError::UnknownBlock(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -80,24 +94,41 @@ impl Executor {
         match inserted {
             Inserted::Valid => {}
             Inserted::Invalid { reason, .. } => return Ok(Err(reason)),
-            Inserted::Syncing if id.number == 0 => return Ok(Err("it is the genesis block of another chain".into())),
-            Inserted::Syncing => return Ok(Err(format!("its parent {parent} is not in the database"))),
-            Inserted::NoRoom => return Ok(Err("it leaves the stored chain deeper than that can be taken back".into())),
+            Inserted::Syncing if id.number == 0 => {
+                return Ok(Err("it is the genesis block of another chain".into()));
+            }
+            Inserted::Syncing => {
+                return Ok(Err(format!("its parent {parent} is not in the database")));
+            }
+            Inserted::NoRoom => {
+                return Ok(Err(
+                    "it leaves the stored chain deeper than that can be taken back".into(),
+                ));
+            }
         }
         if !self.stored(&id)? {
             self.unlogged.insert(id.hash);
         }
-        let heads = Heads { head: id, timestamp, ..self.heads };
+        let heads = Heads {
+            head: id,
+            timestamp,
+            ..self.heads
+        };
         if let Some(block) = self.next(id) {
             // While nobody else holds the view, each block is one step further and no copy. What was safe or finalized is below it.
             let head = std::mem::replace(&mut self.head, self.shared.view.load_full());
-            self.head = Arc::new(head.child(block, heads.safe, heads.finalized).map_err(ChainError::store)?);
+            self.head = Arc::new(
+                head.child(block, heads.safe, heads.finalized)
+                    .map_err(ChainError::store)?,
+            );
             self.heads = heads;
             self.persist()?;
             return Ok(Ok(()));
         }
         let Some(view) = self.make_view(&heads)? else {
-            return Ok(Err("it leaves the stored chain deeper than that can be taken back".into()));
+            return Ok(Err(
+                "it leaves the stored chain deeper than that can be taken back".into(),
+            ));
         };
         for (name, kept) in [("safe", heads.safe), ("finalized", heads.finalized)] {
             if let Some(kept) = kept

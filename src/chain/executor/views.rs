@@ -34,7 +34,10 @@ impl Executor {
                 None => return Ok(None),
             },
         };
-        self.make_view(&Heads { head: BlockId { number, hash }, ..self.heads })
+        self.make_view(&Heads {
+            head: BlockId { number, hash },
+            ..self.heads
+        })
     }
 
     /// `None` if the head is unknown, or leaves the stored chain deeper than that can be read.
@@ -43,9 +46,17 @@ impl Executor {
     }
 
     /// With so many bytes for the way back.
-    pub(super) fn make_view_within(&self, heads: &Heads, most: usize) -> Result<Option<Arc<View>>, ChainError> {
+    pub(super) fn make_view_within(
+        &self,
+        heads: &Heads,
+        most: usize,
+    ) -> Result<Option<Arc<View>>, ChainError> {
         if let Some(block) = self.next(heads.head) {
-            let view = self.head.clone().child(block, heads.safe, heads.finalized).map_err(ChainError::store)?;
+            let view = self
+                .head
+                .clone()
+                .child(block, heads.safe, heads.finalized)
+                .map_err(ChainError::store)?;
             return Ok(Some(Arc::new(view)));
         }
         let branch = self.branch(heads.head)?;
@@ -57,8 +68,19 @@ impl Executor {
             return Ok(None);
         }
         let (snapshot, mut aside) = (self.snapshot.clone(), self.aside.borrow_mut());
-        let near: Vec<&View> = [Some(&*self.head), aside.as_deref()].into_iter().flatten().collect();
-        match View::near_branch(&near, snapshot, branch.base.number, branch.blocks, heads.safe, heads.finalized, most) {
+        let near: Vec<&View> = [Some(&*self.head), aside.as_deref()]
+            .into_iter()
+            .flatten()
+            .collect();
+        match View::near_branch(
+            &near,
+            snapshot,
+            branch.base.number,
+            branch.blocks,
+            heads.safe,
+            heads.finalized,
+            most,
+        ) {
             Ok(view) => {
                 let view = Arc::new(view);
                 if heads.head != self.heads.head {
@@ -78,7 +100,10 @@ impl Executor {
     /// The block, if it stands right on our head and is not stored.
     pub(super) fn next(&self, id: BlockId) -> Option<Arc<ExecutedBlock>> {
         let unstored = self.head.is_on(&self.snapshot) && id.number > self.snapshot.head().number;
-        let block = self.tree.get(&id.hash).filter(|block| block.payload.parent_hash() == self.head.head().hash);
+        let block = self
+            .tree
+            .get(&id.hash)
+            .filter(|block| block.payload.parent_hash() == self.head.head().hash);
         block.filter(|_| unstored).cloned()
     }
 }

@@ -13,17 +13,34 @@ pub(super) struct Fields<'a> {
 impl<'a> Fields<'a> {
     pub fn new(path: &str, value: &'a Value) -> Result<Self, GenesisError> {
         let problem = "is not an object".to_owned();
-        let field = if path.is_empty() { "the document" } else { path };
-        let object = value.as_object().ok_or_else(|| GenesisError::Field { field: field.to_owned(), problem })?;
-        Ok(Self { path: path.to_owned(), object })
+        let field = if path.is_empty() {
+            "the document"
+        } else {
+            path
+        };
+        let object = value.as_object().ok_or_else(|| GenesisError::Field {
+            field: field.to_owned(),
+            problem,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            object,
+        })
     }
 
     pub fn error(&self, name: &str, problem: &str) -> GenesisError {
-        GenesisError::Field { field: self.path_of(name), problem: problem.to_owned() }
+        GenesisError::Field {
+            field: self.path_of(name),
+            problem: problem.to_owned(),
+        }
     }
 
     fn path_of(&self, name: &str) -> String {
-        let separator = if self.path.is_empty() || name.is_empty() { "" } else { "." };
+        let separator = if self.path.is_empty() || name.is_empty() {
+            ""
+        } else {
+            "."
+        };
         format!("{}{separator}{name}", self.path)
     }
 
@@ -37,16 +54,23 @@ impl<'a> Fields<'a> {
     }
 
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, GenesisError> {
-        self.get(name).map(|value| Fields::new(&self.path_of(name), value)).transpose()
+        self.get(name)
+            .map(|value| Fields::new(&self.path_of(name), value))
+            .transpose()
     }
 
     /// Every entry, which must all be objects.
     pub fn entries(&self) -> Result<Vec<(String, Fields<'a>)>, GenesisError> {
-        self.object.iter().map(|(key, value)| Ok((key.clone(), Fields::new(&self.path_of(key), value)?))).collect()
+        self.object
+            .iter()
+            .map(|(key, value)| Ok((key.clone(), Fields::new(&self.path_of(key), value)?)))
+            .collect()
     }
 
     pub fn u256(&self, name: &str) -> Result<Option<U256>, GenesisError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         let number = match value {
             Value::Number(number) => number.as_u64().map(U256::from),
             Value::String(text) => match text.strip_prefix("0x") {
@@ -56,22 +80,37 @@ impl<'a> Fields<'a> {
             },
             _ => None,
         };
-        number.map(Some).ok_or_else(|| self.error(name, &format!("is {value}, not a number")))
+        number
+            .map(Some)
+            .ok_or_else(|| self.error(name, &format!("is {value}, not a number")))
     }
 
     pub fn u64(&self, name: &str) -> Result<Option<u64>, GenesisError> {
-        let Some(number) = self.u256(name)? else { return Ok(None) };
-        u64::try_from(number).map(Some).map_err(|_| self.error(name, &format!("is {number}, more than 64 bits")))
+        let Some(number) = self.u256(name)? else {
+            return Ok(None);
+        };
+        u64::try_from(number)
+            .map(Some)
+            .map_err(|_| self.error(name, &format!("is {number}, more than 64 bits")))
     }
 
     fn text(&self, name: &str) -> Result<Option<&'a str>, GenesisError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| self.error(name, &format!("is {value}, not a string")))
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        value
+            .as_str()
+            .map(Some)
+            .ok_or_else(|| self.error(name, &format!("is {value}, not a string")))
     }
 
     pub fn bytes(&self, name: &str) -> Result<Option<Bytes>, GenesisError> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        hex::decode(text).map(|bytes| Some(bytes.into())).map_err(|error| self.error(name, &format!("is not hex: {error}")))
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        hex::decode(text)
+            .map(|bytes| Some(bytes.into()))
+            .map_err(|error| self.error(name, &format!("is not hex: {error}")))
     }
 
     pub fn b256(&self, name: &str) -> Result<Option<B256>, GenesisError> {
@@ -83,14 +122,22 @@ impl<'a> Fields<'a> {
     }
 
     fn fixed<const N: usize>(&self, name: &str) -> Result<Option<[u8; N]>, GenesisError> {
-        let Some(text) = self.text(name)? else { return Ok(None) };
-        fixed(text).map(Some).map_err(|problem| self.error(name, &problem))
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        fixed(text)
+            .map(Some)
+            .map_err(|problem| self.error(name, &problem))
     }
 
     /// A storage word: hex of up to 32 bytes.
     pub fn word(&self, name: &str) -> Result<U256, GenesisError> {
-        let text = self.text(name)?.ok_or_else(|| self.error(name, "is missing"))?;
-        padded(text).map(|word| U256::from_be_bytes(word.0)).map_err(|problem| self.error(name, &problem))
+        let text = self
+            .text(name)?
+            .ok_or_else(|| self.error(name, "is missing"))?;
+        padded(text)
+            .map(|word| U256::from_be_bytes(word.0))
+            .map_err(|problem| self.error(name, &problem))
     }
 }
 

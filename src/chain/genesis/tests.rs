@@ -23,31 +23,57 @@ fn refusal(change: impl FnOnce(&mut Value)) -> String {
 
 #[test]
 fn the_jovian_devnet_has_its_genesis_hash() {
-    let Some(file) = fixture("devnet/jovian/l2-genesis.json.zst") else { return };
-    let Some(rollup) = fixture("devnet/jovian/rollup.json") else { return };
+    let Some(file) = fixture("devnet/jovian/l2-genesis.json.zst") else {
+        return;
+    };
+    let Some(rollup) = fixture("devnet/jovian/rollup.json") else {
+        return;
+    };
     let genesis = parse(&file.to_string()).unwrap();
-    assert_eq!(genesis.spec.genesis_hash.to_string(), rollup["genesis"]["l2"]["hash"].as_str().unwrap());
+    assert_eq!(
+        genesis.spec.genesis_hash.to_string(),
+        rollup["genesis"]["l2"]["hash"].as_str().unwrap()
+    );
     assert_eq!(genesis.spec.chain_id, 13);
-    assert_eq!(genesis.spec.at(genesis.spec.genesis_time).op, Some(Fork::Jovian));
+    assert_eq!(
+        genesis.spec.at(genesis.spec.genesis_time).op,
+        Some(Fork::Jovian)
+    );
     assert_eq!(genesis.payload().hash, genesis.spec.genesis_hash);
 }
 
 #[test]
 fn published_chains_have_their_genesis_hash() {
-    let Some(registry) = starling_testkit::fixture("superchain-registry/superchain") else { return };
-    let Some(want) = fixture("superchain-registry/GENESIS-HASH-CHECK.json") else { return };
+    let Some(registry) = starling_testkit::fixture("superchain-registry/superchain") else {
+        return;
+    };
+    let Some(want) = fixture("superchain-registry/GENESIS-HASH-CHECK.json") else {
+        return;
+    };
     let dictionary = std::fs::read(registry.join("extra/dictionary")).unwrap();
     // The others are files of chains from before Bedrock, without an alloc.
-    let chains: Vec<_> = want.as_object().unwrap().iter().filter(|(_, chain)| chain["ok"] == true).collect();
+    let chains: Vec<_> = want
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(_, chain)| chain["ok"] == true)
+        .collect();
     assert_eq!(chains.len(), 48);
     for (file, chain) in chains {
         let name = file.strip_suffix(".json.zst").unwrap();
         let packed = std::fs::read(registry.join("extra/genesis").join(file)).unwrap();
         let mut decoder = zstd::bulk::Decompressor::with_dictionary(&dictionary).unwrap();
-        let mut file: Value = serde_json::from_slice(&decoder.decompress(&packed, 100 << 20).unwrap()).unwrap();
-        file["config"] = config(&std::fs::read_to_string(registry.join(format!("configs/{name}.toml"))).unwrap());
+        let mut file: Value =
+            serde_json::from_slice(&decoder.decompress(&packed, 100 << 20).unwrap()).unwrap();
+        file["config"] = config(
+            &std::fs::read_to_string(registry.join(format!("configs/{name}.toml"))).unwrap(),
+        );
         let genesis = parse(&file.to_string()).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_eq!(genesis.spec.genesis_hash.to_string(), chain["expected"].as_str().unwrap(), "{name}");
+        assert_eq!(
+            genesis.spec.genesis_hash.to_string(),
+            chain["expected"].as_str().unwrap(),
+            "{name}"
+        );
     }
 }
 
@@ -59,12 +85,25 @@ fn config(toml: &str) -> Value {
         if line.starts_with('[') {
             section = line;
         }
-        let Some((key, value)) = line.split_once('=') else { continue };
-        let Ok(value) = value.split('#').next().unwrap_or_default().trim().parse::<u64>() else { continue };
-        let camel: String = key.trim().split('_').enumerate().fold(String::new(), |camel, (index, word)| match index {
-            0 => word.to_owned(),
-            _ => camel + &word[..1].to_uppercase() + &word[1..],
-        });
+        let Some((key, value)) = line.split_once('=') else {
+            continue;
+        };
+        let Ok(value) = value
+            .split('#')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .parse::<u64>()
+        else {
+            continue;
+        };
+        let camel: String = key.trim().split('_').enumerate().fold(
+            String::new(),
+            |camel, (index, word)| match index {
+                0 => word.to_owned(),
+                _ => camel + &word[..1].to_uppercase() + &word[1..],
+            },
+        );
         match section {
             "" if camel == "chainId" => config[camel] = value.into(),
             "[hardforks]" if !camel.starts_with("pectra") => config[camel] = value.into(),
@@ -77,25 +116,60 @@ fn config(toml: &str) -> Value {
 
 #[test]
 fn an_ethereum_file_is_read() {
-    let Some(file) = fixture("devnet/supersim-l1-900-genesis.json.zst") else { return };
+    let Some(file) = fixture("devnet/supersim-l1-900-genesis.json.zst") else {
+        return;
+    };
     let genesis = parse(&file.to_string()).unwrap();
-    let Rules::Ethereum(forks) = &genesis.spec.rules else { panic!("{:?}", genesis.spec) };
-    assert_eq!(*forks, EthereumSchedule { shanghai: Some(0), cancun: Some(0), prague: None, osaka: None });
+    let Rules::Ethereum(forks) = &genesis.spec.rules else {
+        panic!("{:?}", genesis.spec)
+    };
+    assert_eq!(
+        *forks,
+        EthereumSchedule {
+            shanghai: Some(0),
+            cancun: Some(0),
+            prague: None,
+            osaka: None
+        }
+    );
     let header = &genesis.header;
-    assert_eq!((header.withdrawals_root, header.parent_beacon_block_root), (Some(EMPTY_ROOT_HASH), Some(B256::ZERO)));
-    assert_eq!((header.blob_gas_used, header.excess_blob_gas, header.requests_hash), (Some(0), Some(0), None));
+    assert_eq!(
+        (header.withdrawals_root, header.parent_beacon_block_root),
+        (Some(EMPTY_ROOT_HASH), Some(B256::ZERO))
+    );
+    assert_eq!(
+        (
+            header.blob_gas_used,
+            header.excess_blob_gas,
+            header.requests_hash
+        ),
+        (Some(0), Some(0), None)
+    );
     let mut late = file.clone();
     late["config"]["londonBlock"] = 5.into();
-    assert!(parse(&late.to_string()).unwrap_err().to_string().contains("config.londonBlock is not 0"));
+    assert!(
+        parse(&late.to_string())
+            .unwrap_err()
+            .to_string()
+            .contains("config.londonBlock is not 0")
+    );
     let mut order = file;
     order["config"]["osakaTime"] = 0.into();
-    assert!(parse(&order.to_string()).unwrap_err().to_string().contains("fork times are out of order"));
+    assert!(
+        parse(&order.to_string())
+            .unwrap_err()
+            .to_string()
+            .contains("fork times are out of order")
+    );
 }
 
 #[test]
 fn numbers_may_be_hex_or_decimal_and_keys_with_or_without_0x() {
     let reference = file(|_| {}).unwrap();
-    assert_eq!((reference.header.gas_limit, reference.header.timestamp), (60_000_000, 1_000));
+    assert_eq!(
+        (reference.header.gas_limit, reference.header.timestamp),
+        (60_000_000, 1_000)
+    );
     assert_eq!(reference.header.base_fee_per_gas, Some(INITIAL_BASE_FEE));
     let same = file(|f| {
         f["gasLimit"] = "0x3938700".into();
@@ -109,7 +183,9 @@ fn numbers_may_be_hex_or_decimal_and_keys_with_or_without_0x() {
     assert_eq!(same.unwrap().header, reference.header);
     // The withdrawals root is that of the message passer's storage.
     assert_ne!(reference.header.withdrawals_root, Some(EMPTY_ROOT_HASH));
-    let without = file(|f| f["alloc"]["4200000000000000000000000000000000000016"]["storage"] = Value::Null).unwrap();
+    let without =
+        file(|f| f["alloc"]["4200000000000000000000000000000000000016"]["storage"] = Value::Null)
+            .unwrap();
     assert_eq!(without.header.withdrawals_root, Some(EMPTY_ROOT_HASH));
 }
 
@@ -128,31 +204,53 @@ fn defaults_and_accounts_without_anything() {
     let root = B256::repeat_byte(5);
     let given = |f: &mut Value| (f["stateHash"], f["alloc"]) = (json!(root), json!({}));
     assert_eq!(file(given).unwrap().header.state_root, root);
-    assert!(refusal(|f| f["stateHash"] = json!(root)).contains("stateHash is given beside an alloc"));
+    assert!(
+        refusal(|f| f["stateHash"] = json!(root)).contains("stateHash is given beside an alloc")
+    );
 }
 
 #[test]
 fn what_is_wrong_is_named() {
     for lagoon in ["lagoonTime", "interopTime"] {
-        assert!(refusal(|f| f["config"][lagoon] = 5.into()).contains(&format!("config.{lagoon} is set")));
+        assert!(
+            refusal(|f| f["config"][lagoon] = 5.into())
+                .contains(&format!("config.{lagoon} is set"))
+        );
         assert!(file(|f| f["config"][lagoon] = Value::Null).is_ok());
     }
-    assert!(refusal(|f| f["config"]["shanghaiTime"] = 1.into()).contains("config.shanghaiTime is 1 and differs from canyonTime"));
+    assert!(
+        refusal(|f| f["config"]["shanghaiTime"] = 1.into())
+            .contains("config.shanghaiTime is 1 and differs from canyonTime")
+    );
     assert!(refusal(|f| f["config"]["pragueTime"] = 1.into()).contains("differs from isthmusTime"));
-    assert!(refusal(|f| f["config"]["fjordTime"] = 9_000.into()).contains("config.fork times are out of order"));
+    assert!(
+        refusal(|f| f["config"]["fjordTime"] = 9_000.into())
+            .contains("config.fork times are out of order")
+    );
     assert!(
         refusal(|f| f["config"]["optimism"]["eip1559DenominatorCanyon"] = 0.into())
             .contains("eip1559DenominatorCanyon is missing or zero")
     );
     assert!(
-        refusal(|f| f["config"]["optimism"]["eip1559Elasticity"] = 0.into()).contains("eip1559Elasticity is missing or zero")
+        refusal(|f| f["config"]["optimism"]["eip1559Elasticity"] = 0.into())
+            .contains("eip1559Elasticity is missing or zero")
     );
-    assert!(refusal(|f| f["config"]["bedrockBlock"] = 1.into()).contains("config.bedrockBlock is after the genesis block"));
-    assert!(refusal(|f| f["config"]["chainId"] = Value::Null).contains("config.chainId is missing"));
+    assert!(
+        refusal(|f| f["config"]["bedrockBlock"] = 1.into())
+            .contains("config.bedrockBlock is after the genesis block")
+    );
+    assert!(
+        refusal(|f| f["config"]["chainId"] = Value::Null).contains("config.chainId is missing")
+    );
     assert!(refusal(|f| f["config"] = Value::Null).contains("config is missing"));
     assert!(refusal(|f| f["alloc"] = Value::Null).contains("alloc is missing"));
-    assert!(refusal(|f| f["extraData"] = "0x".into()).contains("extraData is invalid: extra data has 0 bytes, want 17"));
-    assert!(refusal(|f| f["gasLimit"] = "ten".into()).contains("gasLimit is \"ten\", not a number"));
+    assert!(
+        refusal(|f| f["extraData"] = "0x".into())
+            .contains("extraData is invalid: extra data has 0 bytes, want 17")
+    );
+    assert!(
+        refusal(|f| f["gasLimit"] = "ten".into()).contains("gasLimit is \"ten\", not a number")
+    );
     assert!(
         refusal(|f| f["timestamp"] = "0x10000000000000000".into())
             .contains("timestamp is 18446744073709551616, more than 64 bits")
@@ -162,8 +260,16 @@ fn what_is_wrong_is_named() {
     assert!(account("01", json!({ "balance": "0" })).contains("alloc.01 is not 20 bytes of hex"));
     assert!(account(address, json!({})).contains(&format!("alloc.{address}.balance is missing")));
     assert!(account(address, json!({ "balance": 0, "code": "0xzz" })).contains("code is not hex"));
-    assert!(account(address, json!({ "balance": 0, "storage": { "0x1": 5 } })).contains("storage.0x1 is 5, not a string"));
+    assert!(
+        account(address, json!({ "balance": 0, "storage": { "0x1": 5 } }))
+            .contains("storage.0x1 is 5, not a string")
+    );
     assert!(account(address, json!(5)).contains("is not an object"));
-    assert!(parse("[]").unwrap_err().to_string().contains("the document is not an object"));
+    assert!(
+        parse("[]")
+            .unwrap_err()
+            .to_string()
+            .contains("the document is not an object")
+    );
     assert!(matches!(parse("{"), Err(GenesisError::Json(_))));
 }

@@ -6,7 +6,11 @@ use serde_json::Value;
 fn info(vector: &Value) -> L1BlockInfo {
     let number = |name: &str| vector[name].as_u64().unwrap_or(0);
     L1BlockInfo {
-        format: if vector["base_fee_scalar"].is_null() { L1InfoFormat::Bedrock } else { L1InfoFormat::Ecotone },
+        format: if vector["base_fee_scalar"].is_null() {
+            L1InfoFormat::Bedrock
+        } else {
+            L1InfoFormat::Ecotone
+        },
         number: 0,
         time: 0,
         base_fee: U256::from(number("l1_base_fee")),
@@ -26,18 +30,26 @@ fn info(vector: &Value) -> L1BlockInfo {
 
 #[test]
 fn costs_are_those_of_other_clients() {
-    let Some(file) = fixture("deposits-fees/l1-cost.json") else { return };
+    let Some(file) = fixture("deposits-fees/l1-cost.json") else {
+        return;
+    };
     let mut seen = 0;
     for vector in file["vectors"].as_array().unwrap() {
         let fork = Fork::from_name(vector["fork"].as_str().unwrap()).unwrap();
         let info = info(vector);
         if let Some(gas) = vector["gas"].as_u64() {
-            assert_eq!(operator_fee(&info, fork, gas), U256::from(vector["operator_fee"].as_u64().unwrap()), "{vector}");
+            assert_eq!(
+                operator_fee(&info, fork, gas),
+                U256::from(vector["operator_fee"].as_u64().unwrap()),
+                "{vector}"
+            );
             assert_eq!(operator_fee(&info, Fork::Holocene, gas), U256::ZERO);
             seen += 1;
         }
         // Deposits pay nothing because nobody asks; vectors without bytes are for a size that is not ours to choose.
-        let Some(raw) = vector["tx"].as_str().filter(|raw| !raw.starts_with("0x7e")) else { continue };
+        let Some(raw) = vector["tx"].as_str().filter(|raw| !raw.starts_with("0x7e")) else {
+            continue;
+        };
         let raw = hex::decode(raw).unwrap();
         let cost = receipt_cost(&info, fork, &raw);
         if let Some(fee) = vector["l1_fee"].as_u64() {
@@ -50,7 +62,11 @@ fn costs_are_those_of_other_clients() {
             assert_eq!(cost.gas_used, U256::from(gas), "{vector}");
         }
         if let Some(size) = vector["fastlz_size"].as_u64() {
-            assert_eq!(estimated_size_scaled(&raw), (836_500 * size).saturating_sub(42_585_600).max(100_000_000), "{vector}");
+            assert_eq!(
+                estimated_size_scaled(&raw),
+                (836_500 * size).saturating_sub(42_585_600).max(100_000_000),
+                "{vector}"
+            );
         }
         seen += 1;
     }
@@ -59,18 +75,22 @@ fn costs_are_those_of_other_clients() {
 
 #[test]
 fn sizes_are_those_of_fastlz() {
-    let Some(file) = fixture("deposits-fees/l1-cost.json") else { return };
+    let Some(file) = fixture("deposits-fees/l1-cost.json") else {
+        return;
+    };
     let vectors = file["fastlz"].as_array().unwrap();
     assert!(!vectors.is_empty());
     for vector in vectors {
         let input = match vector["input_repeat"].as_array() {
-            Some(repeat) => {
-                hex::decode(repeat[0].as_str().unwrap()).unwrap().repeat(repeat[1].as_u64().unwrap().try_into().unwrap())
-            }
+            Some(repeat) => hex::decode(repeat[0].as_str().unwrap())
+                .unwrap()
+                .repeat(repeat[1].as_u64().unwrap().try_into().unwrap()),
             None => hex::decode(vector["input"].as_str().unwrap()).unwrap(),
         };
         let length = vector["len"].as_u64().unwrap();
-        let want = (836_500 * length).saturating_sub(42_585_600).max(100_000_000);
+        let want = (836_500 * length)
+            .saturating_sub(42_585_600)
+            .max(100_000_000);
         assert_eq!(estimated_size_scaled(&input), want, "{vector}");
     }
 }

@@ -7,23 +7,36 @@ impl PayloadLog {
     /// Writes what is in memory to tables, and waits for it.
     pub(in crate::chain) fn flush(&self) -> Result<(), LogError> {
         let spaces = [&self.0.payloads, &self.0.index, &self.0.guard];
-        Ok(spaces.into_iter().try_for_each(|space| space.rotate_memtable_and_wait())?)
+        Ok(spaces
+            .into_iter()
+            .try_for_each(|space| space.rotate_memtable_and_wait())?)
     }
 }
 
 fn payload(number: u64, parent: B256, salt: u8) -> Payload {
-    let header = Header { number, parent_hash: parent, extra_data: vec![salt].into(), ..Default::default() };
+    let header = Header {
+        number,
+        parent_hash: parent,
+        extra_data: vec![salt].into(),
+        ..Default::default()
+    };
     Payload::sealed(header, vec![vec![salt; 40].into(), vec![1, 2, 3].into()])
 }
 
 fn heights(log: &PayloadLog, after: u64) -> Vec<u64> {
-    log.after(after).map(|logged| logged.unwrap().payload.number()).collect()
+    log.after(after)
+        .map(|logged| logged.unwrap().payload.number())
+        .collect()
 }
 
 #[test]
 fn payloads_come_back_in_order_of_arrival_also_after_a_reopen() {
     let dir = tempfile::tempdir().unwrap();
-    let blocks: Vec<_> = [5u64, 3, 4, 3].iter().zip(0..).map(|(n, salt)| payload(*n, B256::ZERO, salt)).collect();
+    let blocks: Vec<_> = [5u64, 3, 4, 3]
+        .iter()
+        .zip(0..)
+        .map(|(n, salt)| payload(*n, B256::ZERO, salt))
+        .collect();
     {
         let log = PayloadLog::open(dir.path()).unwrap();
         for block in &blocks[..3] {
@@ -39,7 +52,12 @@ fn payloads_come_back_in_order_of_arrival_also_after_a_reopen() {
     let logged = log.by_hash(blocks[0].hash).unwrap().unwrap();
     assert_eq!((logged.payload, logged.origin), (blocks[0].clone(), 7));
     assert_eq!(log.by_hash(B256::ZERO).unwrap(), None);
-    let mut threes: Vec<_> = log.by_number(3).unwrap().into_iter().map(|l| l.payload.hash).collect();
+    let mut threes: Vec<_> = log
+        .by_number(3)
+        .unwrap()
+        .into_iter()
+        .map(|l| l.payload.hash)
+        .collect();
     threes.sort();
     let mut want = vec![blocks[1].hash, blocks[3].hash];
     want.sort();
@@ -58,7 +76,9 @@ fn payloads_come_back_in_order_of_arrival_also_after_a_reopen() {
 #[test]
 fn the_head_is_told_from_what_came_later() {
     let dir = tempfile::tempdir().unwrap();
-    let blocks: Vec<_> = (1..=3).map(|salt| payload(salt.into(), B256::ZERO, salt)).collect();
+    let blocks: Vec<_> = (1..=3)
+        .map(|salt| payload(salt.into(), B256::ZERO, salt))
+        .collect();
     {
         let log = PayloadLog::open(dir.path()).unwrap();
         assert_eq!(log.head().unwrap(), None);
@@ -68,8 +88,21 @@ fn the_head_is_told_from_what_came_later() {
         log.append(&blocks[2], 0).unwrap();
     }
     let log = PayloadLog::open(dir.path()).unwrap();
-    assert_eq!(log.head().unwrap(), Some(Followed { head: blocks[1].id(), next: 2 }));
-    assert_eq!(log.arrivals(0).unwrap(), [(0, blocks[1].id()), (1, blocks[0].id()), (2, blocks[2].id())]);
+    assert_eq!(
+        log.head().unwrap(),
+        Some(Followed {
+            head: blocks[1].id(),
+            next: 2
+        })
+    );
+    assert_eq!(
+        log.arrivals(0).unwrap(),
+        [
+            (0, blocks[1].id()),
+            (1, blocks[0].id()),
+            (2, blocks[2].id())
+        ]
+    );
     assert_eq!(log.arrivals(2).unwrap(), [(2, blocks[2].id())]);
     assert_eq!(log.at(2).unwrap().unwrap().payload, blocks[2]);
     log.set_head(blocks[2].id()).unwrap();
@@ -104,7 +137,11 @@ fn one_block_for_one_height_parent_and_origin() {
 }
 
 fn hashes(log: &PayloadLog, height: u64, parent: B256) -> Vec<B256> {
-    log.guards(height, parent).unwrap().into_iter().map(|guard| guard.hash).collect()
+    log.guards(height, parent)
+        .unwrap()
+        .into_iter()
+        .map(|guard| guard.hash)
+        .collect()
 }
 
 #[test]
@@ -115,8 +152,10 @@ fn the_block_that_was_sent_to_the_signer_last_is_told_from_the_others_of_its_hei
     {
         let log = PayloadLog::open(dir.path()).unwrap();
         // Other heights and parents are no concern.
-        log.append_built(&payload(8, origin(9), 1), origin(2), 0).unwrap();
-        log.append_built(&payload(9, parent, 1), origin(2), 0).unwrap();
+        log.append_built(&payload(8, origin(9), 1), origin(2), 0)
+            .unwrap();
+        log.append_built(&payload(9, parent, 1), origin(2), 0)
+            .unwrap();
         // The keys are in another order than the calls.
         log.append_built(&blocks[0], origin(4), 0).unwrap();
         log.append_built(&blocks[1], origin(3), 0).unwrap();
@@ -126,7 +165,11 @@ fn the_block_that_was_sent_to_the_signer_last_is_told_from_the_others_of_its_hei
     }
     let log = PayloadLog::open(dir.path()).unwrap();
     assert_eq!(hashes(&log, 8, parent), [blocks[1].hash, blocks[0].hash]);
-    let last = Guard { l1_origin: origin(4), hash: blocks[0].hash, turn: 3 };
+    let last = Guard {
+        l1_origin: origin(4),
+        hash: blocks[0].hash,
+        turn: 3,
+    };
     assert_eq!(log.guards(8, parent).unwrap().last(), Some(&last));
     assert!(
         matches!(log.append_built(&blocks[2], origin(3), 0), Err(LogError::GuardConflict { have }) if have == blocks[1].hash)
@@ -142,7 +185,10 @@ fn guard_rows_without_a_turn_count_as_signed_in_order_of_arrival() {
     // Rows as they were written before they held a turn: the hash alone.
     for (block, l1_origin) in [(&blocks[0], origin(4)), (&blocks[1], origin(3))] {
         log.append(block, 1).unwrap();
-        log.0.guard.insert(guard_key(8, &parent, &l1_origin), block.hash.as_slice()).unwrap();
+        log.0
+            .guard
+            .insert(guard_key(8, &parent, &l1_origin), block.hash.as_slice())
+            .unwrap();
     }
     assert_eq!(hashes(&log, 8, parent), [blocks[0].hash, blocks[1].hash]);
     assert!(
@@ -150,8 +196,14 @@ fn guard_rows_without_a_turn_count_as_signed_in_order_of_arrival() {
     );
     log.append_built(&blocks[0], origin(4), 0).unwrap();
     assert_eq!(hashes(&log, 8, parent), [blocks[1].hash, blocks[0].hash]);
-    log.0.guard.insert(guard_key(8, &parent, &origin(5)), [0; 35]).unwrap();
-    assert!(matches!(log.guards(8, parent), Err(LogError::Damaged { .. })));
+    log.0
+        .guard
+        .insert(guard_key(8, &parent, &origin(5)), [0; 35])
+        .unwrap();
+    assert!(matches!(
+        log.guards(8, parent),
+        Err(LogError::Damaged { .. })
+    ));
 }
 
 #[test]
@@ -161,7 +213,9 @@ fn nothing_is_signed_after_a_cut() {
     mark_cut(dir.path()).unwrap();
     let block = payload(1, B256::ZERO, 1);
     let refused = log.append_built(&block, B256::ZERO, 0);
-    assert!(matches!(&refused, Err(LogError::GuardsCut(file)) if *file == dir.path().join(GUARDS_CUT)));
+    assert!(
+        matches!(&refused, Err(LogError::GuardsCut(file)) if *file == dir.path().join(GUARDS_CUT))
+    );
     log.append(&block, 0).unwrap();
     std::fs::remove_file(dir.path().join(GUARDS_CUT)).unwrap();
     log.append_built(&block, B256::ZERO, 0).unwrap();
@@ -177,12 +231,24 @@ fn damage_and_strangers_are_named() {
     row[60] ^= 1;
     log.0.payloads.insert(0u64.to_be_bytes(), row).unwrap();
     assert!(matches!(log.at(0), Err(LogError::Damaged { .. })));
-    assert!(matches!(log.by_hash(block.hash), Err(LogError::Damaged { .. })));
-    assert!(matches!(log.after(0).next(), Some(Err(LogError::Damaged { .. }))));
-    assert!(matches!(PayloadLog::open(dir.path()), Err(LogError::Locked)));
+    assert!(matches!(
+        log.by_hash(block.hash),
+        Err(LogError::Damaged { .. })
+    ));
+    assert!(matches!(
+        log.after(0).next(),
+        Some(Err(LogError::Damaged { .. }))
+    ));
+    assert!(matches!(
+        PayloadLog::open(dir.path()),
+        Err(LogError::Locked)
+    ));
     let other = tempfile::tempdir().unwrap();
     std::fs::write(other.path().join("file"), "x").unwrap();
-    assert!(matches!(PayloadLog::open(other.path()), Err(LogError::NotALog(_))));
+    assert!(matches!(
+        PayloadLog::open(other.path()),
+        Err(LogError::NotALog(_))
+    ));
 }
 
 #[test]
@@ -190,7 +256,13 @@ fn nothing_is_logged_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = PayloadLog::open(dir.path()).unwrap();
     Arc::get_mut(&mut log.0).unwrap().floor = u64::MAX;
-    assert!(matches!(log.append(&payload(1, B256::ZERO, 1), 0), Err(LogError::NoSpace { floor: u64::MAX, .. })));
+    assert!(matches!(
+        log.append(&payload(1, B256::ZERO, 1), 0),
+        Err(LogError::NoSpace {
+            floor: u64::MAX,
+            ..
+        })
+    ));
     assert!(heights(&log, 0).is_empty());
 }
 

@@ -20,7 +20,8 @@ const TYPE_EIP1559: u8 = 2;
 const TYPE_EIP7702: u8 = 4;
 
 /// Half the order of secp256k1: the highest `s` of a signature (EIP-2).
-const HALF_ORDER: U256 = uint!(0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0_U256);
+const HALF_ORDER: U256 =
+    uint!(0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0_U256);
 const ORDER: U256 = uint!(0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141_U256);
 
 /// Decodes EIP-2718 bytes and recovers the sender. Only types a wallet may send: blobs, deposits and 0x7D are refused.
@@ -28,17 +29,27 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
     // The type comes before the size: a blob transaction with its sidecar is refused for its type, not as oversized.
     match raw.first() {
         // Below 0x80 the first byte is a type (EIP-2718).
-        Some(&t) if t >= 0x80 || raw.len() > 1 && [TYPE_EIP2930, TYPE_EIP1559, TYPE_EIP7702].contains(&t) => {}
+        Some(&t)
+            if t >= 0x80
+                || raw.len() > 1 && [TYPE_EIP2930, TYPE_EIP1559, TYPE_EIP7702].contains(&t) => {}
         Some(_) if raw.len() > 1 => return Err(PoolError::TypeNotSupported),
         _ => return Err(PoolError::Decode("typed transaction too short".into())),
     }
     // Before any parsing: the limit bounds the work below.
     if raw.len() > MAX_SIZE {
-        return Err(PoolError::Oversized { size: raw.len(), limit: MAX_SIZE });
+        return Err(PoolError::Oversized {
+            size: raw.len(),
+            limit: MAX_SIZE,
+        });
     }
-    let tx = decode_transaction(&raw).map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
+    let tx = decode_transaction(&raw)
+        .map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
     let signer = tx.recover_signer().map_err(|_| unsigned(&tx))?;
-    Ok(PoolTx { tx: Recovered::new_unchecked(tx, signer), hash: keccak256(&raw), raw })
+    Ok(PoolTx {
+        tx: Recovered::new_unchecked(tx, signer),
+        hash: keccak256(&raw),
+        raw,
+    })
 }
 
 /// What geth's decoder says of bytes that are no transaction, as far as the shape of their list tells it; else what ours says.
@@ -51,12 +62,18 @@ fn malformed(raw: &[u8], ours: &str) -> String {
     };
     let mut rest = list;
     match alloy_rlp::Header::decode(&mut rest) {
-        Err(alloy_rlp::Error::InputTooShort) => "rlp: value size exceeds available input length".to_owned(),
+        Err(alloy_rlp::Error::InputTooShort) => {
+            "rlp: value size exceeds available input length".to_owned()
+        }
         Ok(header) if !header.list => format!("rlp: expected List for types.{kind}"),
-        Ok(header) if header.payload_length < rest.len() => "rlp: input contains more than one value".to_owned(),
+        Ok(header) if header.payload_length < rest.len() => {
+            "rlp: input contains more than one value".to_owned()
+        }
         Ok(_) => match items(rest) {
             Some(count) if count < fields => format!("rlp: too few elements for types.{kind}"),
-            Some(count) if count > fields => format!("rlp: input list has too many elements for types.{kind}"),
+            Some(count) if count > fields => {
+                format!("rlp: input list has too many elements for types.{kind}")
+            }
             _ => format!("rlp: {ours}"),
         },
         Err(_) => format!("rlp: {ours}"),
@@ -80,25 +97,43 @@ fn unsigned(tx: &OpTxEnvelope) -> PoolError {
         let (r, s) = (signature.r(), signature.s());
         !r.is_zero() && r < ORDER && !s.is_zero() && s <= HALF_ORDER
     });
-    PoolError::InvalidSender(if valid { "recovery failed" } else { "invalid transaction v, r, s values" })
+    PoolError::InvalidSender(if valid {
+        "recovery failed"
+    } else {
+        "invalid transaction v, r, s values"
+    })
 }
 
 /// Every rule that needs no other transaction of the pool, in geth's order: of several faults the first is told.
-pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolConfig, min_tip: u128) -> Result<(), PoolError> {
+pub(super) fn check(
+    tx: &PoolTx,
+    at: &Admission,
+    rules: &TxRules,
+    config: &PoolConfig,
+    min_tip: u128,
+) -> Result<(), PoolError> {
     let t = &tx.tx;
     let fee = U256::from(t.gas_limit()).saturating_mul(U256::from(t.max_fee_per_gas()));
     if !config.tx_fee_cap.is_zero() && fee > config.tx_fee_cap {
-        return Err(PoolError::FeeCap { fee: ether(fee), cap: ether(config.tx_fee_cap) });
+        return Err(PoolError::FeeCap {
+            fee: ether(fee),
+            cap: ether(config.tx_fee_cap),
+        });
     }
     match t.ty() {
-        0 if t.chain_id().is_none() && !config.allow_unprotected => return Err(PoolError::Unprotected),
+        0 if t.chain_id().is_none() && !config.allow_unprotected => {
+            return Err(PoolError::Unprotected);
+        }
         0 | TYPE_EIP2930 | TYPE_EIP1559 => {}
         TYPE_EIP7702 if rules.prague => {}
         TYPE_EIP7702 => return Err(PoolError::SetCodeTooEarly),
         _ => return Err(PoolError::TypeNotSupported),
     }
     if tx.raw.len() > MAX_SIZE {
-        return Err(PoolError::Oversized { size: tx.raw.len(), limit: MAX_SIZE });
+        return Err(PoolError::Oversized {
+            size: tx.raw.len(),
+            limit: MAX_SIZE,
+        });
     }
     check_gas_limit(tx, at, rules, config)?;
     let tip = tip_cap(tx);
@@ -106,24 +141,36 @@ pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolC
         return Err(PoolError::TipAboveFeeCap);
     }
     if let Some(have) = t.chain_id().filter(|have| *have != rules.chain_id) {
-        return Err(PoolError::ChainId { have, want: rules.chain_id });
+        return Err(PoolError::ChainId {
+            have,
+            want: rules.chain_id,
+        });
     }
     if t.nonce() == u64::MAX {
         return Err(PoolError::NonceMax); // EIP-2681
     }
     check_gas_needed(tx, rules)?;
     if tip < min_tip {
-        return Err(PoolError::TipTooLow { tip, minimum: min_tip });
+        return Err(PoolError::TipTooLow {
+            tip,
+            minimum: min_tip,
+        });
     }
     if t.ty() == TYPE_EIP7702 && t.authorization_list().is_none_or(<[_]>::is_empty) {
         return Err(PoolError::NoAuthorizations);
     }
     if t.nonce() < at.nonce {
-        return Err(PoolError::NonceTooLow { next: at.nonce, nonce: t.nonce() });
+        return Err(PoolError::NonceTooLow {
+            next: at.nonce,
+            nonce: t.nonce(),
+        });
     }
     let cost = tx.cost().saturating_add(at.l1_cost);
     if cost > at.balance {
-        return Err(PoolError::InsufficientFunds { balance: at.balance, cost });
+        return Err(PoolError::InsufficientFunds {
+            balance: at.balance,
+            cost,
+        });
     }
     Ok(())
 }
@@ -131,16 +178,32 @@ pub(super) fn check(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolC
 /// Whose code a transaction would set (EIP-7702). Recovering them costs as much as recovering senders: first [`check`].
 pub(super) fn authorities(tx: &PoolTx) -> Vec<Address> {
     let list = tx.tx.authorization_list().unwrap_or_default();
-    list.iter().filter_map(|authorization| authorization.recover_authority().ok()).collect()
+    list.iter()
+        .filter_map(|authorization| authorization.recover_authority().ok())
+        .collect()
 }
 
 /// What bounds the gas limit, and the init code, from above.
-fn check_gas_limit(tx: &PoolTx, at: &Admission, rules: &TxRules, config: &PoolConfig) -> Result<(), PoolError> {
+fn check_gas_limit(
+    tx: &PoolTx,
+    at: &Admission,
+    rules: &TxRules,
+    config: &PoolConfig,
+) -> Result<(), PoolError> {
     let (t, gas) = (&tx.tx, tx.tx.gas_limit());
     if rules.init_code_limit && t.is_create() && t.input().len() > MAX_INIT_CODE {
-        return Err(PoolError::InitCode { size: t.input().len(), limit: MAX_INIT_CODE });
+        return Err(PoolError::InitCode {
+            size: t.input().len(),
+            limit: MAX_INIT_CODE,
+        });
     }
-    if let Some(cap) = rules.gas_cap.into_iter().chain(config.max_gas).min().filter(|cap| gas > *cap) {
+    if let Some(cap) = rules
+        .gas_cap
+        .into_iter()
+        .chain(config.max_gas)
+        .min()
+        .filter(|cap| gas > *cap)
+    {
         return Err(PoolError::GasCap { cap, gas });
     }
     if gas > at.block_gas_limit.saturating_sub(rules.reserved_gas) {
@@ -193,11 +256,18 @@ fn count_zeros(input: &[u8]) -> (u64, u64) {
 
 /// The tip cap; a legacy transaction offers its whole gas price.
 pub(super) fn tip_cap(tx: &PoolTx) -> u128 {
-    tx.tx.max_priority_fee_per_gas().unwrap_or_else(|| tx.tx.max_fee_per_gas())
+    tx.tx
+        .max_priority_fee_per_gas()
+        .unwrap_or_else(|| tx.tx.max_fee_per_gas())
 }
 
 /// Wei as ether with two decimals, as geth prints it.
 fn ether(wei: U256) -> String {
-    let cents = (wei + U256::from(5_000_000_000_000_000u64)) / U256::from(10_000_000_000_000_000u64);
-    format!("{}.{:02}", cents / U256::from(100), (cents % U256::from(100)).to::<u64>())
+    let cents =
+        (wei + U256::from(5_000_000_000_000_000u64)) / U256::from(10_000_000_000_000_000u64);
+    format!(
+        "{}.{:02}",
+        cents / U256::from(100),
+        (cents % U256::from(100)).to::<u64>()
+    )
 }

@@ -3,7 +3,10 @@
 //! Of each sender the run of nonces that starts at the state's nonce is *pending* (executable), the rest *queued*. Only the last
 //! nonce of a sender is ever evicted for space, so eviction never opens a gap.
 
-use super::{Admission, Content, HeadChange, PoolConfig, PoolError, PoolStats, PoolTx, SLOT_SIZE, admit::tip_cap};
+use super::{
+    Admission, Content, HeadChange, PoolConfig, PoolError, PoolStats, PoolTx, SLOT_SIZE,
+    admit::tip_cap,
+};
 use alloy_consensus::Transaction;
 use alloy_primitives::{Address, B256, U256};
 use std::{
@@ -102,7 +105,10 @@ impl Book {
     }
 
     pub(super) fn next_nonce(&self, sender: &Address) -> Option<u64> {
-        self.accounts.get(sender).filter(|account| account.pending() > 0).map(|account| account.next)
+        self.accounts
+            .get(sender)
+            .filter(|account| account.pending() > 0)
+            .map(|account| account.next)
     }
 
     pub(super) fn senders(&self) -> Vec<Address> {
@@ -110,11 +116,20 @@ impl Book {
     }
 
     pub(super) fn stats(&self) -> PoolStats {
-        PoolStats { pending: self.pending, queued: self.queued, senders: self.accounts.len() }
+        PoolStats {
+            pending: self.pending,
+            queued: self.queued,
+            senders: self.accounts.len(),
+        }
     }
 
     /// Takes a transaction that passed `admit::check`. Gives the transactions that became pending.
-    pub(super) fn add(&mut self, tx: PoolTx, authorities: Vec<Address>, at: &Admission) -> Result<Vec<Arc<PoolTx>>, PoolError> {
+    pub(super) fn add(
+        &mut self,
+        tx: PoolTx,
+        authorities: Vec<Address>,
+        at: &Admission,
+    ) -> Result<Vec<Arc<PoolTx>>, PoolError> {
         if self.by_hash.contains_key(&tx.hash) {
             return Err(PoolError::AlreadyKnown);
         }
@@ -124,7 +139,13 @@ impl Book {
         self.check_delegation(&tx, &authorities, at)?;
         self.check_place(&tx)?;
 
-        let entry = Entry { tx: Arc::new(tx), cost, added: at.now, arrival: self.arrivals, authorities };
+        let entry = Entry {
+            tx: Arc::new(tx),
+            cost,
+            added: at.now,
+            arrival: self.arrivals,
+            authorities,
+        };
         self.learn(&entry);
         let (replaced, mut promoted) = self.with_account(sender, |account| {
             if account.txs.is_empty() {
@@ -152,7 +173,8 @@ impl Book {
     fn learn(&mut self, entry: &Entry) {
         self.arrivals += 1;
         self.slots += entry.slots();
-        self.by_hash.insert(entry.tx.hash, (entry.tx.sender(), entry.tx.tx.nonce()));
+        self.by_hash
+            .insert(entry.tx.hash, (entry.tx.sender(), entry.tx.tx.nonce()));
         for authority in &entry.authorities {
             *self.authorities.entry(*authority).or_default() += 1;
         }
@@ -173,53 +195,93 @@ impl Book {
 
     /// The balance covers all that the sender's pending transactions and this one may cost.
     fn check_funds(&self, tx: &PoolTx, cost: U256, at: &Admission) -> Result<(), PoolError> {
-        let Some(account) = self.accounts.get(&tx.sender()) else { return Ok(()) };
+        let Some(account) = self.accounts.get(&tx.sender()) else {
+            return Ok(());
+        };
         let pending = account.txs.range(account.nonce..account.next);
         let queued = pending.fold(U256::ZERO, |sum, (_, entry)| sum.saturating_add(entry.cost));
-        let old = account.txs.get(&tx.tx.nonce()).filter(|_| tx.tx.nonce() < account.next);
+        let old = account
+            .txs
+            .get(&tx.tx.nonce())
+            .filter(|_| tx.tx.nonce() < account.next);
         match old {
             // A cheaper one cannot overdraw.
             Some(old) => match cost.checked_sub(old.cost) {
                 Some(bump) if queued.saturating_add(bump) > at.balance => {
-                    Err(PoolError::BumpOverdraft { balance: at.balance, queued, bump })
+                    Err(PoolError::BumpOverdraft {
+                        balance: at.balance,
+                        queued,
+                        bump,
+                    })
                 }
                 _ => Ok(()),
             },
-            None if queued.saturating_add(cost) > at.balance => Err(PoolError::Overdraft { balance: at.balance, queued, cost }),
+            None if queued.saturating_add(cost) > at.balance => Err(PoolError::Overdraft {
+                balance: at.balance,
+                queued,
+                cost,
+            }),
             None => Ok(()),
         }
     }
 
     /// An account that others can spend from has one transaction here at a time: one call can make all of its transactions worthless
     /// (EIP-7702, transaction propagation).
-    fn check_delegation(&self, tx: &PoolTx, authorities: &[Address], at: &Admission) -> Result<(), PoolError> {
+    fn check_delegation(
+        &self,
+        tx: &PoolTx,
+        authorities: &[Address],
+        at: &Admission,
+    ) -> Result<(), PoolError> {
         let (sender, nonce) = (tx.sender(), tx.tx.nonce());
         if at.delegated || self.authorities.contains_key(&sender) {
-            match self.accounts.get(&sender).filter(|account| account.pending() > 0) {
+            match self
+                .accounts
+                .get(&sender)
+                .filter(|account| account.pending() > 0)
+            {
                 None if nonce != at.nonce => return Err(PoolError::DelegatedGap),
-                Some(account) if !(account.nonce..account.next).contains(&nonce) => return Err(PoolError::DelegatedInFlight),
+                Some(account) if !(account.nonce..account.next).contains(&nonce) => {
+                    return Err(PoolError::DelegatedInFlight);
+                }
                 _ => {}
             }
         }
-        let many = |authority| self.accounts.get(authority).is_some_and(|account| account.txs.len() > 1);
-        if authorities.iter().any(many) { Err(PoolError::AuthorityReserved) } else { Ok(()) }
+        let many = |authority| {
+            self.accounts
+                .get(authority)
+                .is_some_and(|account| account.txs.len() > 1)
+        };
+        if authorities.iter().any(many) {
+            Err(PoolError::AuthorityReserved)
+        } else {
+            Ok(())
+        }
     }
 
     /// A replacement pays enough more; a nonce behind a gap finds room in its sender's queue.
     fn check_place(&self, tx: &PoolTx) -> Result<(), PoolError> {
-        let Some(account) = self.accounts.get(&tx.sender()) else { return Ok(()) };
+        let Some(account) = self.accounts.get(&tx.sender()) else {
+            return Ok(());
+        };
         let nonce = tx.tx.nonce();
         let Some(old) = account.txs.get(&nonce) else {
             return match nonce > account.next && account.queued() >= self.config.account_queue {
-                true => Err(PoolError::AccountQueueFull { limit: self.config.account_queue }),
+                true => Err(PoolError::AccountQueueFull {
+                    limit: self.config.account_queue,
+                }),
                 false => Ok(()),
             };
         };
         let enough = |new: u128, old: u128| {
             new > old
-                && U256::from(new) >= U256::from(old) * (U256::from(self.config.price_bump) + U256::from(100)) / U256::from(100)
+                && U256::from(new)
+                    >= U256::from(old) * (U256::from(self.config.price_bump) + U256::from(100))
+                        / U256::from(100)
         };
-        match enough(tx.tx.max_fee_per_gas(), old.tx.tx.max_fee_per_gas()) && enough(tip_cap(tx), tip_cap(&old.tx)) {
+        match enough(tx.tx.max_fee_per_gas(), old.tx.tx.max_fee_per_gas())
+            && enough(tip_cap(tx), tip_cap(&old.tx))
+        {
             true => Ok(()),
             false => Err(PoolError::ReplacementUnderpriced),
         }
@@ -233,8 +295,14 @@ impl Book {
 
     /// Drops the transactions that offer less than this tip. Later transactions of their senders stay, behind a nonce gap.
     pub(super) fn drop_below(&mut self, tip: u128) {
-        let entries = self.accounts.values().flat_map(|account| account.txs.values());
-        let low: Vec<B256> = entries.filter(|entry| tip_cap(&entry.tx) < tip).map(|entry| entry.tx.hash).collect();
+        let entries = self
+            .accounts
+            .values()
+            .flat_map(|account| account.txs.values());
+        let low: Vec<B256> = entries
+            .filter(|entry| tip_cap(&entry.tx) < tip)
+            .map(|entry| entry.tx.hash)
+            .collect();
         low.iter().for_each(|hash| self.drop_one(hash));
         self.shrink();
     }
@@ -250,16 +318,33 @@ impl Book {
     pub(super) fn best(&self, base_fee: u64) -> Vec<Arc<PoolTx>> {
         // The best head of every sender; popping one offers the sender's next nonce.
         let offer = |entry: &Entry| {
-            Some((entry.tx.effective_tip(base_fee)?, Reverse(entry.arrival), entry.tx.sender(), entry.tx.tx.nonce()))
+            Some((
+                entry.tx.effective_tip(base_fee)?,
+                Reverse(entry.arrival),
+                entry.tx.sender(),
+                entry.tx.tx.nonce(),
+            ))
         };
-        let mut heads: BinaryHeap<_> =
-            self.accounts.values().filter(|a| a.pending() > 0).filter_map(|a| offer(a.txs.get(&a.nonce)?)).collect();
+        let mut heads: BinaryHeap<_> = self
+            .accounts
+            .values()
+            .filter(|a| a.pending() > 0)
+            .filter_map(|a| offer(a.txs.get(&a.nonce)?))
+            .collect();
         let mut best = Vec::with_capacity(self.pending);
         while let Some((_, _, sender, nonce)) = heads.pop() {
-            let Some(account) = self.accounts.get(&sender) else { continue };
-            let Some(entry) = account.txs.get(&nonce) else { continue };
+            let Some(account) = self.accounts.get(&sender) else {
+                continue;
+            };
+            let Some(entry) = account.txs.get(&nonce) else {
+                continue;
+            };
             best.push(entry.tx.clone());
-            heads.extend((nonce + 1 < account.next).then(|| account.txs.get(&(nonce + 1)).and_then(offer)).flatten());
+            heads.extend(
+                (nonce + 1 < account.next)
+                    .then(|| account.txs.get(&(nonce + 1)).and_then(offer))
+                    .flatten(),
+            );
         }
         best
     }
@@ -277,7 +362,10 @@ impl Book {
             self.mine(hash);
         }
         let mut change = change;
-        for (tx, authorities) in std::mem::take(&mut change.abandoned).into_iter().zip(authorities) {
+        for (tx, authorities) in std::mem::take(&mut change.abandoned)
+            .into_iter()
+            .zip(authorities)
+        {
             self.take_back(tx, authorities, accounts, change.now);
         }
         for sender in self.senders() {
@@ -291,7 +379,9 @@ impl Book {
 
     /// A transaction is in the chain: it and everything of its sender at or below its nonce leaves; what follows stays pending.
     fn mine(&mut self, hash: &B256) {
-        let Some(&(sender, nonce)) = self.by_hash.get(hash) else { return };
+        let Some(&(sender, nonce)) = self.by_hash.get(hash) else {
+            return;
+        };
         let stale = self.with_account(sender, |account| {
             let kept = account.txs.split_off(&nonce.saturating_add(1));
             account.nonce = account.nonce.max(nonce.saturating_add(1));
@@ -303,17 +393,34 @@ impl Book {
 
     /// Takes back a transaction of an abandoned block unless the sender has sent something else for its nonce. It was valid there;
     /// whether it still can be paid for is checked by `refresh` and by the builder.
-    fn take_back(&mut self, tx: PoolTx, authorities: Vec<Address>, accounts: &BTreeMap<Address, (u64, U256)>, now: u64) {
+    fn take_back(
+        &mut self,
+        tx: PoolTx,
+        authorities: Vec<Address>,
+        accounts: &BTreeMap<Address, (u64, U256)>,
+        now: u64,
+    ) {
         let (sender, nonce) = (tx.sender(), tx.tx.nonce());
-        let Some((state_nonce, _)) = accounts.get(&sender) else { return };
+        let Some((state_nonce, _)) = accounts.get(&sender) else {
+            return;
+        };
         if op_alloy_consensus::OpTransaction::is_deposit(tx.tx.inner())
             || nonce < *state_nonce
             || self.by_hash.contains_key(&tx.hash)
-            || self.accounts.get(&sender).is_some_and(|account| account.txs.contains_key(&nonce))
+            || self
+                .accounts
+                .get(&sender)
+                .is_some_and(|account| account.txs.contains_key(&nonce))
         {
             return;
         }
-        let entry = Entry { cost: tx.cost(), tx: Arc::new(tx), added: now, arrival: self.arrivals, authorities };
+        let entry = Entry {
+            cost: tx.cost(),
+            tx: Arc::new(tx),
+            added: now,
+            arrival: self.arrivals,
+            authorities,
+        };
         self.learn(&entry);
         self.with_account(sender, |account| {
             if account.txs.is_empty() {
@@ -324,7 +431,12 @@ impl Book {
     }
 
     /// Brings one sender up to the new head: drops what is stale, unaffordable, too large or expired, then promotes.
-    fn refresh(&mut self, sender: Address, state: Option<&(u64, U256)>, change: &HeadChange) -> Vec<Arc<PoolTx>> {
+    fn refresh(
+        &mut self,
+        sender: Address,
+        state: Option<&(u64, U256)>,
+        change: &HeadChange,
+    ) -> Vec<Arc<PoolTx>> {
         let (lifetime, now, gas_limit) = (self.config.lifetime, change.now, change.block_gas_limit);
         let (dropped, promoted) = self.with_account(sender, |account| {
             let mut dropped = Vec::new();
@@ -358,12 +470,18 @@ impl Book {
         }
         let slots = self.config.account_slots;
         while self.pending > self.config.global_slots {
-            let evicted = self.evict(|account| account.pending() > slots) || self.evict(|account| account.pending() > 0);
+            let evicted = self.evict(|account| account.pending() > slots)
+                || self.evict(|account| account.pending() > 0);
             if !evicted {
                 break;
             }
         }
-        while self.slots > self.config.global_slots.saturating_add(self.config.global_queue) {
+        while self.slots
+            > self
+                .config
+                .global_slots
+                .saturating_add(self.config.global_queue)
+        {
             if !(self.evict(|account| account.queued() > 0) || self.evict(|_| true)) {
                 break;
             }
@@ -373,7 +491,11 @@ impl Book {
     /// Drops the last nonce of the account, among those that `from` selects, whose last nonce pays least.
     fn evict(&mut self, from: impl Fn(&Account) -> bool) -> bool {
         let base_fee = u128::from(self.base_fee);
-        let price = |tx: &PoolTx| tx.tx.max_fee_per_gas().min(tip_cap(tx).saturating_add(base_fee));
+        let price = |tx: &PoolTx| {
+            tx.tx
+                .max_fee_per_gas()
+                .min(tip_cap(tx).saturating_add(base_fee))
+        };
         let worst = self
             .accounts
             .values()
@@ -398,13 +520,26 @@ impl Book {
     }
 
     pub(super) fn content_of(&self, sender: &Address) -> Content {
-        let Some(account) = self.accounts.get(sender) else { return Content::default() };
-        let (pending, queued): (Vec<_>, Vec<_>) = account.txs.iter().partition(|(nonce, _)| **nonce < account.next);
-        let txs = |entries: Vec<(&u64, &Entry)>| entries.into_iter().map(|(_, entry)| entry.tx.clone()).collect();
+        let Some(account) = self.accounts.get(sender) else {
+            return Content::default();
+        };
+        let (pending, queued): (Vec<_>, Vec<_>) = account
+            .txs
+            .iter()
+            .partition(|(nonce, _)| **nonce < account.next);
+        let txs = |entries: Vec<(&u64, &Entry)>| {
+            entries
+                .into_iter()
+                .map(|(_, entry)| entry.tx.clone())
+                .collect()
+        };
         (txs(pending), txs(queued))
     }
 
     pub(super) fn content(&self) -> BTreeMap<Address, Content> {
-        self.accounts.keys().map(|sender| (*sender, self.content_of(sender))).collect()
+        self.accounts
+            .keys()
+            .map(|sender| (*sender, self.content_of(sender)))
+            .collect()
     }
 }

@@ -13,7 +13,12 @@ fn receipts(file: &Value) -> Vec<Receipt> {
         deposit_nonce: json["depositNonce"].as_u64(),
         deposit_version: None,
     };
-    file["receipts"].as_array().unwrap().iter().map(read).collect()
+    file["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(read)
+        .collect()
 }
 
 #[test]
@@ -33,9 +38,13 @@ fn a_legacy_receipt_has_no_type_byte() {
 
 #[test]
 fn the_root_leaves_the_deposit_nonce_out_before_canyon() {
-    let Some(file) = fixture("deposits-fees/receipts-root-base-sepolia.json") else { return };
+    let Some(file) = fixture("deposits-fees/receipts-root-base-sepolia.json") else {
+        return;
+    };
     let receipts = receipts(&file);
-    let want = |case: usize| serde_json::from_value::<B256>(file["cases"][case]["receiptsRoot"].clone()).unwrap();
+    let want = |case: usize| {
+        serde_json::from_value::<B256>(file["cases"][case]["receiptsRoot"].clone()).unwrap()
+    };
     assert_eq!(receipts_root(&receipts, Some(Fork::Regolith)), want(0));
     // The vectors put the nonce in without Canyon's version.
     assert_eq!(receipts_root(&receipts, Some(Fork::Canyon)), want(1));
@@ -47,7 +56,9 @@ fn receipts_of_other_clients_read_and_write_the_same() {
     let files = ["receipt-rlp", "receipt-deposit-rlp", "op-geth-receipt-test"];
     let mut seen = 0;
     for name in files {
-        let Some(file) = fixture(&format!("deposits-fees/{name}.json")) else { return };
+        let Some(file) = fixture(&format!("deposits-fees/{name}.json")) else {
+            return;
+        };
         for literal in file["literals"].as_array().unwrap() {
             let test = literal["test"].as_str().unwrap();
             let mut bytes = hex::decode(literal["hex"].as_str().unwrap()).unwrap();
@@ -60,13 +71,20 @@ fn receipts_of_other_clients_read_and_write_the_same() {
                 }
                 // Logs without a bloom.
                 "encode_legacy_receipt" | "decode_legacy_receipt" => {
-                    assert_eq!(Receipt::decode_2718(&bytes), Err(alloy_rlp::Error::Custom("the bloom is not that of the logs")));
+                    assert_eq!(
+                        Receipt::decode_2718(&bytes),
+                        Err(alloy_rlp::Error::Custom(
+                            "the bloom is not that of the logs"
+                        ))
+                    );
                     continue;
                 }
                 // In the network's form, wrapped as a string.
                 _ if bytes[0] == 0xb9 => bytes = bytes[3..].to_vec(),
                 // Without its type byte.
-                "regolith_receipt_roundtrip" | "post_canyon_receipt_roundtrip" => bytes.insert(0, DEPOSIT),
+                "regolith_receipt_roundtrip" | "post_canyon_receipt_roundtrip" => {
+                    bytes.insert(0, DEPOSIT)
+                }
                 _ => {}
             }
             let receipt = match Receipt::decode_2718(&bytes) {
@@ -78,7 +96,11 @@ fn receipts_of_other_clients_read_and_write_the_same() {
             assert_eq!(receipt.to_bytes(), bytes, "{name} {test}");
             let canyon = test.contains("canyon");
             assert_eq!(receipt.deposit_version, canyon.then_some(1), "{test}");
-            assert_eq!(receipt.deposit_nonce, (canyon || test.contains("regolith")).then_some(4_012_991), "{test}");
+            assert_eq!(
+                receipt.deposit_nonce,
+                (canyon || test.contains("regolith")).then_some(4_012_991),
+                "{test}"
+            );
             seen += 1;
         }
     }

@@ -33,12 +33,22 @@ impl ExtraData {
     /// Decodes the form that the fork asks for: `0 ‖ denominator ‖ elasticity` in Holocene, `1 ‖ denominator ‖ elasticity ‖ minimum
     /// base fee` from Jovian on. Zeros are refused: a base fee cannot be computed from them.
     pub fn decode(bytes: &Bytes, active: &Active) -> Result<Self, ExtraDataError> {
-        let (version, want) = if active.is_op(Fork::Jovian) { (1, 17) } else { (0, 9) };
+        let (version, want) = if active.is_op(Fork::Jovian) {
+            (1, 17)
+        } else {
+            (0, 9)
+        };
         if bytes.len() != want {
-            return Err(ExtraDataError::Length { have: bytes.len(), want });
+            return Err(ExtraDataError::Length {
+                have: bytes.len(),
+                want,
+            });
         }
         if bytes[0] != version {
-            return Err(ExtraDataError::Version { have: bytes[0], want: version });
+            return Err(ExtraDataError::Version {
+                have: bytes[0],
+                want: version,
+            });
         }
         let (params, minimum) = bytes[1..].split_at(8);
         let params = Eip1559Params::decode(B64::from_slice(params));
@@ -48,8 +58,14 @@ impl ExtraData {
         if params.elasticity == 0 {
             return Err(ExtraDataError::ZeroElasticity);
         }
-        let params = BaseFeeParams { denominator: params.denominator.into(), elasticity: params.elasticity.into() };
-        Ok(Self { params, min_base_fee: minimum.try_into().map(u64::from_be_bytes).unwrap_or(0) })
+        let params = BaseFeeParams {
+            denominator: params.denominator.into(),
+            elasticity: params.elasticity.into(),
+        };
+        Ok(Self {
+            params,
+            min_base_fee: minimum.try_into().map(u64::from_be_bytes).unwrap_or(0),
+        })
     }
 
     /// The extra data of a block at `timestamp` whose attributes carry these parameters. Zeros stand for the chain's constants, and
@@ -65,10 +81,17 @@ impl ExtraData {
             return Ok(Bytes::new());
         }
         let params = match attributes {
-            Eip1559Params { denominator: 0, elasticity: 0 } => {
+            Eip1559Params {
+                denominator: 0,
+                elasticity: 0,
+            } => {
                 let constants = spec.base_fee_constants(timestamp);
-                let fit = |value: u64| u32::try_from(value).map_err(|_| ExtraDataError::TooLarge(value));
-                Eip1559Params { denominator: fit(constants.denominator)?, elasticity: fit(constants.elasticity)? }
+                let fit =
+                    |value: u64| u32::try_from(value).map_err(|_| ExtraDataError::TooLarge(value));
+                Eip1559Params {
+                    denominator: fit(constants.denominator)?,
+                    elasticity: fit(constants.elasticity)?,
+                }
             }
             Eip1559Params { denominator: 0, .. } => return Err(ExtraDataError::ZeroDenominator),
             Eip1559Params { elasticity: 0, .. } => return Err(ExtraDataError::ZeroElasticity),

@@ -59,7 +59,11 @@ pub enum HeaderError {
 }
 
 /// `Ok` with the value if a field is there exactly when its fork is active.
-fn field<T: Copy>(name: &'static str, value: Option<T>, active: bool) -> Result<Option<T>, HeaderError> {
+fn field<T: Copy>(
+    name: &'static str,
+    value: Option<T>,
+    active: bool,
+) -> Result<Option<T>, HeaderError> {
     match (value, active) {
         (None, true) => Err(HeaderError::Missing(name)),
         (Some(_), false) => Err(HeaderError::Unexpected(name)),
@@ -70,16 +74,30 @@ fn field<T: Copy>(name: &'static str, value: Option<T>, active: bool) -> Result<
 impl ChainSpec {
     /// Checks a header against its parent (specs: exec-engine of each fork). What only execution can tell is left to execution: the
     /// roots, the bloom, gas used, and from Isthmus the withdrawals root.
-    pub fn check_header(&self, header: &Header, parent: &Header, parent_hash: B256) -> Result<(), HeaderError> {
+    pub fn check_header(
+        &self,
+        header: &Header,
+        parent: &Header,
+        parent_hash: B256,
+    ) -> Result<(), HeaderError> {
         if header.parent_hash != parent_hash {
-            return Err(HeaderError::ParentHash { have: header.parent_hash, want: parent_hash });
+            return Err(HeaderError::ParentHash {
+                have: header.parent_hash,
+                want: parent_hash,
+            });
         }
         let number = parent.number.saturating_add(1);
         if header.number != number {
-            return Err(HeaderError::Number { have: header.number, want: number });
+            return Err(HeaderError::Number {
+                have: header.number,
+                want: number,
+            });
         }
         if header.timestamp <= parent.timestamp {
-            return Err(HeaderError::Timestamp { have: header.timestamp, parent: parent.timestamp });
+            return Err(HeaderError::Timestamp {
+                have: header.timestamp,
+                parent: parent.timestamp,
+            });
         }
         if !header.difficulty.is_zero() {
             return Err(HeaderError::Difficulty(header.difficulty));
@@ -109,7 +127,11 @@ impl ChainSpec {
     }
 
     fn check_gas(&self, header: &Header, parent: &Header) -> Result<(), HeaderError> {
-        let Header { gas_limit, gas_used, .. } = *header;
+        let Header {
+            gas_limit,
+            gas_used,
+            ..
+        } = *header;
         if gas_limit > MAX_GAS_LIMIT {
             return Err(HeaderError::GasLimit(gas_limit));
         }
@@ -118,14 +140,24 @@ impl ChainSpec {
             if gas_limit < MIN_GAS_LIMIT {
                 return Err(HeaderError::GasLimit(gas_limit));
             }
-            if gas_limit.abs_diff(parent.gas_limit) >= (parent.gas_limit / GAS_LIMIT_BOUND_DIVISOR).max(1) {
-                return Err(HeaderError::GasLimitChange { have: gas_limit, parent: parent.gas_limit });
+            if gas_limit.abs_diff(parent.gas_limit)
+                >= (parent.gas_limit / GAS_LIMIT_BOUND_DIVISOR).max(1)
+            {
+                return Err(HeaderError::GasLimitChange {
+                    have: gas_limit,
+                    parent: parent.gas_limit,
+                });
             }
         }
         if gas_used > gas_limit {
-            return Err(HeaderError::GasUsed { have: gas_used, limit: gas_limit });
+            return Err(HeaderError::GasUsed {
+                have: gas_used,
+                limit: gas_limit,
+            });
         }
-        let have = header.base_fee_per_gas.ok_or(HeaderError::Missing("base fee"))?;
+        let have = header
+            .base_fee_per_gas
+            .ok_or(HeaderError::Missing("base fee"))?;
         let want = self.next_base_fee(parent, header.timestamp)?;
         if have != want {
             return Err(HeaderError::BaseFee { have, want });
@@ -142,9 +174,16 @@ impl ChainSpec {
             && !active.is_op(Fork::Isthmus)
             && have != EMPTY_ROOT_HASH
         {
-            return Err(HeaderError::WithdrawalsRoot { have, want: EMPTY_ROOT_HASH });
+            return Err(HeaderError::WithdrawalsRoot {
+                have,
+                want: EMPTY_ROOT_HASH,
+            });
         }
-        field("parent beacon block root", header.parent_beacon_block_root, active.cancun)?;
+        field(
+            "parent beacon block root",
+            header.parent_beacon_block_root,
+            active.cancun,
+        )?;
         if let Some(have) = field("excess blob gas", header.excess_blob_gas, active.cancun)? {
             let want = self.excess_blob_gas(parent, header.timestamp);
             if have != want {
@@ -154,7 +193,10 @@ impl ChainSpec {
         if let Some(have) = field("blob gas used", header.blob_gas_used, active.cancun)? {
             if active.is_op(Fork::Jovian) {
                 if have > header.gas_limit {
-                    return Err(HeaderError::DataFootprint { have, limit: header.gas_limit });
+                    return Err(HeaderError::DataFootprint {
+                        have,
+                        limit: header.gas_limit,
+                    });
                 }
             } else if have != 0 {
                 return Err(HeaderError::BlobGasUsed { have, want: 0 });
@@ -163,13 +205,18 @@ impl ChainSpec {
         if let Some(have) = field("requests hash", header.requests_hash, active.prague)?
             && have != EMPTY_REQUESTS_HASH
         {
-            return Err(HeaderError::RequestsHash { have, want: EMPTY_REQUESTS_HASH });
+            return Err(HeaderError::RequestsHash {
+                have,
+                want: EMPTY_REQUESTS_HASH,
+            });
         }
         Ok(())
     }
 
     /// The excess blob gas of a block at `timestamp` on `parent`: zero on OP.
     pub fn excess_blob_gas(&self, parent: &Header, timestamp: u64) -> u64 {
-        self.blob_params(timestamp).and_then(|params| parent.next_block_excess_blob_gas(params)).unwrap_or(0)
+        self.blob_params(timestamp)
+            .and_then(|params| parent.next_block_excess_blob_gas(params))
+            .unwrap_or(0)
     }
 }

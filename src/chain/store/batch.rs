@@ -2,7 +2,10 @@
 
 use crate::chain::{
     receipt::Receipt,
-    store::{HEAD, Inner, Space, StoreError, buffers::Weights, cache::Written, codec, keys, proofs, unwind},
+    store::{
+        HEAD, Inner, Space, StoreError, buffers::Weights, cache::Written, codec, keys, proofs,
+        unwind,
+    },
     view::{ExecutedBlock, Overlay},
 };
 use alloy_primitives::{B256, Bytes};
@@ -17,22 +20,47 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
 }
 
 /// What is kept of each block beside the state. `proven` is how many bytes of trie history there are.
-fn kept_rows(blocks: &[Arc<ExecutedBlock>], proven: &mut u64, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+fn kept_rows(
+    blocks: &[Arc<ExecutedBlock>],
+    proven: &mut u64,
+    put: &mut impl FnMut(Space, &[u8], Option<&[u8]>),
+) {
     for block in blocks {
         let (overlay, number) = (&block.overlay, block.payload.number());
         for (key, row) in overlay.rows.iter().filter(|(key, _)| keys::is_flat(key)) {
-            put(Space::History, &keys::history(key, number), Some(&codec::encode_before(row.before.as_ref())));
+            put(
+                Space::History,
+                &keys::history(key, number),
+                Some(&codec::encode_before(row.before.as_ref())),
+            );
         }
         proofs::rows(overlay, number, |key, entry| {
             *proven = proven.wrapping_add((key.len() + entry.len()) as u64);
             put(Space::History, key, Some(entry));
         });
-        put(Space::History, &keys::trie_history_bytes(number), Some(&proven.to_be_bytes()));
-        put(Space::History, &keys::unwind(number), Some(&unwind::encode(overlay)));
+        put(
+            Space::History,
+            &keys::trie_history_bytes(number),
+            Some(&proven.to_be_bytes()),
+        );
+        put(
+            Space::History,
+            &keys::unwind(number),
+            Some(&unwind::encode(overlay)),
+        );
         code_rows(overlay, put);
-        block_rows(&block.payload, block.transaction_hashes(), &block.receipts, put);
+        block_rows(
+            &block.payload,
+            block.transaction_hashes(),
+            &block.receipts,
+            put,
+        );
         if !block.senders.is_empty() {
-            put(Space::Blocks, &keys::senders(number), Some(&codec::encode_senders(&block.senders)));
+            put(
+                Space::Blocks,
+                &keys::senders(number),
+                Some(&codec::encode_senders(&block.senders)),
+            );
         }
     }
 }
@@ -44,15 +72,40 @@ fn code_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>
 }
 
 /// Header, body, receipts and index rows of a canonical block.
-fn block_rows(payload: &Payload, transactions: &[B256], receipts: &[Receipt], put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+fn block_rows(
+    payload: &Payload,
+    transactions: &[B256],
+    receipts: &[Receipt],
+    put: &mut impl FnMut(Space, &[u8], Option<&[u8]>),
+) {
     let (hash, number) = (payload.hash, payload.number());
-    put(Space::Blocks, &keys::header(number), Some(&alloy_rlp::encode(&payload.header)));
-    put(Space::Blocks, &keys::body(number), Some(&alloy_rlp::encode(&payload.transactions)));
-    put(Space::Blocks, &keys::receipts(number), Some(&codec::encode_receipts(receipts)));
+    put(
+        Space::Blocks,
+        &keys::header(number),
+        Some(&alloy_rlp::encode(&payload.header)),
+    );
+    put(
+        Space::Blocks,
+        &keys::body(number),
+        Some(&alloy_rlp::encode(&payload.transactions)),
+    );
+    put(
+        Space::Blocks,
+        &keys::receipts(number),
+        Some(&codec::encode_receipts(receipts)),
+    );
     put(Space::Index, &keys::hash_of(number), Some(hash.as_slice()));
-    put(Space::Index, &keys::number_of(&hash), Some(&number.to_be_bytes()));
+    put(
+        Space::Index,
+        &keys::number_of(&hash),
+        Some(&number.to_be_bytes()),
+    );
     for (index, transaction) in transactions.iter().enumerate() {
-        put(Space::Index, &keys::transaction(transaction), Some(&codec::encode_place(number, index)));
+        put(
+            Space::Index,
+            &keys::transaction(transaction),
+            Some(&codec::encode_place(number, index)),
+        );
     }
 }
 
@@ -63,9 +116,17 @@ pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
     kept_rows(blocks, &mut 0, &mut |space, key, value| {
-        rows.push((space.name(), Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)));
+        rows.push((
+            space.name(),
+            Bytes::copy_from_slice(key),
+            value.map(Bytes::copy_from_slice),
+        ));
     });
-    rows.extend(state_rows(blocks).into_iter().map(|(key, value)| (Space::State.name(), key.clone(), value.cloned())));
+    rows.extend(
+        state_rows(blocks)
+            .into_iter()
+            .map(|(key, value)| (Space::State.name(), key.clone(), value.cloned())),
+    );
     rows
 }
 
@@ -80,7 +141,12 @@ pub(super) struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     pub(super) fn new(inner: &'a Inner) -> Self {
-        Self { inner, batch: inner.db.batch(), written: Written::new(), weights: Weights::default() }
+        Self {
+            inner,
+            batch: inner.db.batch(),
+            written: Written::new(),
+            weights: Weights::default(),
+        }
     }
 
     /// Adds the rows of a genesis. Nobody has read a state yet: the row cache does not see them.
@@ -88,13 +154,19 @@ impl<'a> Batch<'a> {
         for (key, row) in &overlay.rows {
             self.write(Space::State, key, row.after.as_ref().map(AsRef::as_ref));
         }
-        code_rows(overlay, &mut |space, key, value| self.write(space, key, value));
-        block_rows(genesis, &[], &[], &mut |space, key, value| self.write(space, key, value));
+        code_rows(overlay, &mut |space, key, value| {
+            self.write(space, key, value)
+        });
+        block_rows(genesis, &[], &[], &mut |space, key, value| {
+            self.write(space, key, value)
+        });
     }
 
     /// Adds the rows of a group of blocks, oldest first. `proven` is how many bytes of trie history there are.
     pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], proven: &mut u64) {
-        kept_rows(blocks, proven, &mut |space, key, value| self.write(space, key, value));
+        kept_rows(blocks, proven, &mut |space, key, value| {
+            self.write(space, key, value)
+        });
         for (key, value) in state_rows(blocks) {
             self.state(key, value);
         }
@@ -113,7 +185,10 @@ impl<'a> Batch<'a> {
     /// Sets or removes a row.
     pub(super) fn set(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
         match space {
-            Space::State => self.state(&Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice).as_ref()),
+            Space::State => self.state(
+                &Bytes::copy_from_slice(key),
+                value.map(Bytes::copy_from_slice).as_ref(),
+            ),
             _ => self.write(space, key, value),
         }
     }
@@ -131,7 +206,12 @@ impl<'a> Batch<'a> {
         for space in Space::ALL.into_iter().filter(|space| space.has_head()) {
             self.write(space, HEAD, Some(&codec::encode_id(head)));
         }
-        let Self { inner, batch, written, weights } = self;
+        let Self {
+            inner,
+            batch,
+            written,
+            weights,
+        } = self;
         if written.is_empty() {
             batch.commit()?;
         } else {

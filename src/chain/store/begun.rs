@@ -13,12 +13,18 @@ const KEYSPACES: &str = "keyspaces";
 /// Whether the engine finished making this folder.
 pub(in crate::chain) fn is_database(folder: &Path) -> bool {
     // Written whole or not at all, but for a power cut.
-    folder.join(VERSION).metadata().is_ok_and(|file| file.is_file() && file.len() > 0)
+    folder
+        .join(VERSION)
+        .metadata()
+        .is_ok_and(|file| file.is_file() && file.len() > 0)
 }
 
 /// Whether the engine has made keyspaces in this folder, whatever else is missing there.
 pub(super) fn has_keyspaces(folder: &Path) -> bool {
-    folder.join(KEYSPACES).read_dir().is_ok_and(|mut entries| entries.next().is_some())
+    folder
+        .join(KEYSPACES)
+        .read_dir()
+        .is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// What the engine has made in a folder, if that is all there is in it and no process is at it.
@@ -53,7 +59,8 @@ fn is_zeros(path: &Path) -> io::Result<bool> {
 
 /// Whether a folder that is no database is the beginning of one.
 pub(in crate::chain) fn is_begun(folder: &Path) -> bool {
-    !is_database(folder) && begun(folder).is_ok_and(|made| made.is_some_and(|made| !made.is_empty()))
+    !is_database(folder)
+        && begun(folder).is_ok_and(|made| made.is_some_and(|made| !made.is_empty()))
 }
 
 /// Removes the beginning of a database, so that it can be made anew. Anything else stays as it is.
@@ -62,7 +69,11 @@ pub(in crate::chain) fn clear(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     for path in begun(folder)?.unwrap_or_default() {
-        if path.is_dir() { std::fs::remove_dir(path)? } else { std::fs::remove_file(path)? }
+        if path.is_dir() {
+            std::fs::remove_dir(path)?
+        } else {
+            std::fs::remove_file(path)?
+        }
     }
     Ok(())
 }
@@ -87,7 +98,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         begin(&dir.path().join("chain"), &[0; 4096]);
         let refused = crate::chain::store::Store::open(dir.path(), tests::CACHE, None).map(drop);
-        assert!(matches!(refused, Err(StoreError::Uninitialised(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StoreError::Uninitialised(_))),
+            "{refused:?}"
+        );
         drop(tests::create(dir.path()));
         drop(crate::chain::store::Store::open(dir.path(), tests::CACHE, None).unwrap());
 
@@ -102,11 +116,17 @@ mod tests {
     fn what_holds_anything_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         begin(dir.path(), &[0, 0, 1]);
-        assert!(matches!(PayloadLog::open(dir.path()), Err(LogError::NotALog(_))));
+        assert!(matches!(
+            PayloadLog::open(dir.path()),
+            Err(LogError::NotALog(_))
+        ));
         assert_eq!(std::fs::read(dir.path().join("0.jnl")).unwrap(), [0, 0, 1]);
         begin(dir.path(), &[]);
         std::fs::write(dir.path().join("keyspaces/file"), "x").unwrap();
-        assert!(matches!(PayloadLog::open(dir.path()), Err(LogError::NotALog(_))));
+        assert!(matches!(
+            PayloadLog::open(dir.path()),
+            Err(LogError::NotALog(_))
+        ));
         assert!(dir.path().join("keyspaces/file").exists() && dir.path().join("lock").exists());
     }
 }

@@ -70,7 +70,8 @@ impl Inner {
         self.remove_retired();
         for space in Space::ALL {
             let added = batch.0[space as usize];
-            let bytes = self.buffers.active[space as usize].fetch_add(added, Ordering::Relaxed) + added;
+            let bytes =
+                self.buffers.active[space as usize].fetch_add(added, Ordering::Relaxed) + added;
             if bytes >= space.memtable(self.spaces[space as usize].tree.l0_run_count()) {
                 self.seal(space)?;
             }
@@ -89,7 +90,11 @@ impl Inner {
     fn fullest(&self) -> Option<Space> {
         let keeps_up = |space: &Space| self.spaces[*space as usize].tree.l0_run_count() <= BEHIND;
         let full = |space: &Space| self.spaces[*space as usize].sealed_memtable_count() > 0;
-        Space::ALL.into_iter().filter(full).filter(keeps_up).max_by_key(|space| self.sealed(*space))
+        Space::ALL
+            .into_iter()
+            .filter(full)
+            .filter(keeps_up)
+            .max_by_key(|space| self.sealed(*space))
     }
 
     /// Writes the full memtables of a keyspace out. The engine then finds nothing to write, and merges.
@@ -97,14 +102,19 @@ impl Inner {
         // No keyspace may have a batch on the disk of which the journal, and with it the others, could lose the rest.
         self.db.persist(PersistMode::SyncAll)?;
         let tree = &self.spaces[space as usize].tree;
-        tree.flush(&tree.get_flush_lock(), self.db.supervisor.snapshot_tracker.get_seqno_safe_to_gc())?;
+        tree.flush(
+            &tree.get_flush_lock(),
+            self.db.supervisor.snapshot_tracker.get_seqno_safe_to_gc(),
+        )?;
         Ok(())
     }
 
     /// Turns all memtables over.
     pub(super) fn turn_over(&self) -> Result<(), fjall::Error> {
         self.remove_retired();
-        Space::ALL.into_iter().try_for_each(|space| self.seal(space))
+        Space::ALL
+            .into_iter()
+            .try_for_each(|space| self.seal(space))
     }
 
     fn seal(&self, space: Space) -> Result<(), fjall::Error> {
@@ -125,9 +135,17 @@ impl Inner {
 
     /// Whether memtables hold too much, and some are to be written out.
     fn over_budget(&self) -> bool {
-        let active: u64 = self.buffers.active.iter().map(|held| held.load(Ordering::Relaxed)).sum();
+        let active: u64 = self
+            .buffers
+            .active
+            .iter()
+            .map(|held| held.load(Ordering::Relaxed))
+            .sum();
         let sealed: u64 = Space::ALL.into_iter().map(|space| self.sealed(space)).sum();
-        let queued = self.spaces.iter().any(|space| space.sealed_memtable_count() >= QUEUED);
+        let queued = self
+            .spaces
+            .iter()
+            .any(|space| space.sealed_memtable_count() >= QUEUED);
         queued || (sealed > 0 && active + sealed > BUDGET)
     }
 }
@@ -151,7 +169,10 @@ mod tests {
     fn while_engine_is_busy(store: &Store, check: impl FnOnce()) {
         let code = &store.0.spaces[Space::Code as usize];
         let lock = code.tree.get_flush_lock();
-        assert!(code.rotate_memtable().unwrap(), "there is something to write out");
+        assert!(
+            code.rotate_memtable().unwrap(),
+            "there is something to write out"
+        );
         check();
         drop(lock);
     }
@@ -178,7 +199,12 @@ mod tests {
         });
         let snapshot = store.0.db.snapshot();
         for key in 0..(2 * BUDGET) >> 20 {
-            let row = crate::chain::store::get(&snapshot, &store.0.spaces[Space::State as usize], &key.to_be_bytes()).unwrap();
+            let row = crate::chain::store::get(
+                &snapshot,
+                &store.0.spaces[Space::State as usize],
+                &key.to_be_bytes(),
+            )
+            .unwrap();
             assert_eq!(row.map(|row| row.len()), Some(1 << 20), "{key}");
         }
     }
@@ -196,7 +222,10 @@ mod tests {
             }
             put(&store, 0, 1 << 10);
             store.0.seal(Space::State).unwrap();
-            assert_eq!(store.0.spaces[Space::State as usize].sealed_memtable_count(), 1);
+            assert_eq!(
+                store.0.spaces[Space::State as usize].sealed_memtable_count(),
+                1
+            );
             assert_ne!(store.0.fullest(), Some(Space::State));
         });
     }

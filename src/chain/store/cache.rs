@@ -44,9 +44,19 @@ impl RowCache {
     /// `budget` in bytes.
     pub fn new(budget: u64) -> Self {
         let budget = usize::try_from(budget).unwrap_or(usize::MAX) / SHARDS;
-        let shard = || Mutex::new(Shard { rows: LruCache::unbounded_with_hasher(Default::default()), weight: 0, budget });
+        let shard = || {
+            Mutex::new(Shard {
+                rows: LruCache::unbounded_with_hasher(Default::default()),
+                weight: 0,
+                budget,
+            })
+        };
         let shards = std::iter::repeat_with(shard).take(SHARDS).collect();
-        Self { shards, hasher: DefaultHashBuilder::default(), generation: AtomicU64::new(0) }
+        Self {
+            shards,
+            hasher: DefaultHashBuilder::default(),
+            generation: AtomicU64::new(0),
+        }
     }
 
     /// Takes a snapshot with `take` and tells its generation; `None` if a batch was under way.
@@ -74,7 +84,13 @@ impl RowCache {
         let mut shard = shard.lock();
         // A batch that begins after this look takes the lock after us and puts its own value over ours.
         if self.generation.load(Ordering::SeqCst) == generation {
-            shard.put(key, Row { value: value.clone(), since: generation });
+            shard.put(
+                key,
+                Row {
+                    value: value.clone(),
+                    since: generation,
+                },
+            );
         }
         Ok(value)
     }
@@ -104,7 +120,9 @@ impl RowCache {
 
 impl Shard {
     fn put(&mut self, key: &[u8], row: Row) {
-        let weight = |key: &[u8], row: &Row| ROW_OVERHEAD + key.len() + row.value.as_ref().map_or(0, |value| value.len());
+        let weight = |key: &[u8], row: &Row| {
+            ROW_OVERHEAD + key.len() + row.value.as_ref().map_or(0, |value| value.len())
+        };
         self.weight += weight(key, &row);
         if let Some((key, old)) = self.rows.push(key.into(), row) {
             self.weight -= weight(&key, &old);
@@ -131,7 +149,12 @@ mod tests {
     }
 
     fn write(cache: &RowCache, key: &'static [u8], value: &'static [u8]) {
-        cache.write(vec![(Bytes::from_static(key), Some(Bytes::from_static(value)))], || Ok::<_, ()>(())).unwrap();
+        cache
+            .write(
+                vec![(Bytes::from_static(key), Some(Bytes::from_static(value)))],
+                || Ok::<_, ()>(()),
+            )
+            .unwrap();
     }
 
     #[test]
@@ -140,12 +163,22 @@ mod tests {
         let (_, old) = cache.at_generation(|| ());
         write(&cache, b"k", b"new");
         let (_, new) = cache.at_generation(|| ());
-        assert_eq!(read(&cache, b"k", new.unwrap()).unwrap(), Some(Bytes::from_static(b"new")));
+        assert_eq!(
+            read(&cache, b"k", new.unwrap()).unwrap(),
+            Some(Bytes::from_static(b"new"))
+        );
         assert!(read(&cache, b"k", old.unwrap()).is_err());
         // It reads the disk and leaves nothing behind.
-        let from_disk = cache.get(b"k", old.unwrap(), || Ok::<_, ()>(Some(Bytes::from_static(b"old")))).unwrap();
+        let from_disk = cache
+            .get(b"k", old.unwrap(), || {
+                Ok::<_, ()>(Some(Bytes::from_static(b"old")))
+            })
+            .unwrap();
         assert_eq!(from_disk, Some(Bytes::from_static(b"old")));
-        assert_eq!(read(&cache, b"k", new.unwrap()).unwrap(), Some(Bytes::from_static(b"new")));
+        assert_eq!(
+            read(&cache, b"k", new.unwrap()).unwrap(),
+            Some(Bytes::from_static(b"new"))
+        );
     }
 
     #[test]
@@ -168,11 +201,19 @@ mod tests {
         cache
             .write(rows, || {
                 assert_eq!(cache.at_generation(|| ()).1, None);
-                cache.get(b"k", old.unwrap(), || Ok::<_, ()>(Some(Bytes::from_static(b"old")))).map(|_| ())
+                cache
+                    .get(b"k", old.unwrap(), || {
+                        Ok::<_, ()>(Some(Bytes::from_static(b"old")))
+                    })
+                    .map(|_| ())
             })
             .unwrap();
         let (_, new) = cache.at_generation(|| ());
-        assert_eq!(read(&cache, b"k", new.unwrap()), Ok(None), "the row was removed");
+        assert_eq!(
+            read(&cache, b"k", new.unwrap()),
+            Ok(None),
+            "the row was removed"
+        );
         // The same when the read began before the batch and ends after it.
         let late = cache.get(b"z", new.unwrap(), || {
             write(&cache, b"z", b"new");
@@ -180,7 +221,10 @@ mod tests {
         });
         assert_eq!(late, Ok(None));
         let (_, newest) = cache.at_generation(|| ());
-        assert_eq!(read(&cache, b"z", newest.unwrap()).unwrap(), Some(Bytes::from_static(b"new")));
+        assert_eq!(
+            read(&cache, b"z", newest.unwrap()).unwrap(),
+            Some(Bytes::from_static(b"new"))
+        );
     }
 
     #[test]
@@ -199,11 +243,24 @@ mod tests {
     fn the_weight_is_bounded() {
         let cache = RowCache::new(SHARDS as u64 * 4 * (ROW_OVERHEAD as u64 + 8 + 32));
         for index in 0..10_000u64 {
-            cache.get(&index.to_be_bytes(), 0, || Ok::<_, ()>(Some(vec![1; 32].into()))).unwrap();
-            cache.get(&[0; 8], 0, || Ok::<_, ()>(Some(vec![1; 32].into()))).unwrap();
+            cache
+                .get(&index.to_be_bytes(), 0, || {
+                    Ok::<_, ()>(Some(vec![1; 32].into()))
+                })
+                .unwrap();
+            cache
+                .get(&[0; 8], 0, || Ok::<_, ()>(Some(vec![1; 32].into())))
+                .unwrap();
         }
-        let rows: usize = cache.shards.iter().map(|shard| shard.lock().rows.len()).sum();
+        let rows: usize = cache
+            .shards
+            .iter()
+            .map(|shard| shard.lock().rows.len())
+            .sum();
         assert_eq!(rows, 4 * SHARDS);
-        assert!(read(&cache, &[0; 8], 0).is_ok(), "what is read all the time stays");
+        assert!(
+            read(&cache, &[0; 8], 0).is_ok(),
+            "what is read all the time stays"
+        );
     }
 }

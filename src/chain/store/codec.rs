@@ -83,7 +83,8 @@ impl<'a> Iterator for Items<'a> {
         let mut rest = self.0;
         let item = Header::decode(&mut rest).ok().and_then(|header| {
             // A single byte below 0x80 is its own header, so `Header::decode` does not consume it.
-            self.0.split_at_checked(self.0.len() - rest.len() + header.payload_length)
+            self.0
+                .split_at_checked(self.0.len() - rest.len() + header.payload_length)
         });
         self.0 = item.map_or(&[], |(_, rest)| rest);
         Some(item.map(|(item, _)| item))
@@ -103,7 +104,11 @@ pub(super) fn decode_receipt(row: &[u8], index: usize) -> Option<Option<MinedRec
         let item = item?;
         if at == index {
             let receipt = decode_whole::<StoredReceipt>(item)?.read()?;
-            return Some(Some(MinedReceipt { receipt, gas_before, logs_before }));
+            return Some(Some(MinedReceipt {
+                receipt,
+                gas_before,
+                logs_before,
+            }));
         }
         let (gas, mut logs) = gas_and_logs(item)?;
         gas_before = gas;
@@ -113,7 +118,10 @@ pub(super) fn decode_receipt(row: &[u8], index: usize) -> Option<Option<MinedRec
 }
 
 /// The logs of a row of receipts that `wanted` accepts by address and topics. Other logs are not copied.
-pub(super) fn decode_logs(row: &[u8], wanted: &dyn Fn(&Address, &[B256]) -> bool) -> Option<Vec<MinedLog>> {
+pub(super) fn decode_logs(
+    row: &[u8],
+    wanted: &dyn Fn(&Address, &[B256]) -> bool,
+) -> Option<Vec<MinedLog>> {
     let (mut found, mut log_index) = (Vec::new(), 0);
     for (index, receipt) in Items::of(row)?.enumerate() {
         for log in gas_and_logs(receipt?)?.1 {
@@ -125,8 +133,15 @@ pub(super) fn decode_logs(row: &[u8], wanted: &dyn Fn(&Address, &[B256]) -> bool
                 count += 1;
             }
             if wanted(&address, &topics[..count]) {
-                let data = LogData::new_unchecked(topics[..count].to_vec(), decode_whole(fields.next()??)?);
-                found.push(MinedLog { index, log_index, log: Log { address, data } });
+                let data = LogData::new_unchecked(
+                    topics[..count].to_vec(),
+                    decode_whole(fields.next()??)?,
+                );
+                found.push(MinedLog {
+                    index,
+                    log_index,
+                    log: Log { address, data },
+                });
             }
             log_index += 1;
         }
@@ -152,7 +167,8 @@ pub(super) fn encode_senders(senders: &[Address]) -> Vec<u8> {
 
 pub(super) fn decode_senders(row: &[u8]) -> Option<Vec<Address>> {
     let (senders, rest) = row.as_chunks::<20>();
-    rest.is_empty().then(|| senders.iter().copied().map(Address::from).collect())
+    rest.is_empty()
+        .then(|| senders.iter().copied().map(Address::from).collect())
 }
 
 /// Where a transaction stands: block number and index in the block.
@@ -193,7 +209,10 @@ pub(super) fn encode_id(id: BlockId) -> Vec<u8> {
 
 pub(super) fn decode_id(row: &[u8]) -> Option<BlockId> {
     let (hash, number) = row.split_at_checked(32)?;
-    Some(BlockId { hash: B256::from_slice(hash), number: decode_number(number)? })
+    Some(BlockId {
+        hash: B256::from_slice(hash),
+        number: decode_number(number)?,
+    })
 }
 
 pub(super) fn encode_two(first: u64, second: u64) -> Vec<u8> {
@@ -215,25 +234,42 @@ mod tests {
     use proptest::prelude::*;
 
     fn log() -> impl Strategy<Value = Log> {
-        (any::<[u8; 20]>(), prop::collection::vec(any::<[u8; 32]>(), 0..=MAX_TOPICS), prop::collection::vec(any::<u8>(), 0..80))
+        (
+            any::<[u8; 20]>(),
+            prop::collection::vec(any::<[u8; 32]>(), 0..=MAX_TOPICS),
+            prop::collection::vec(any::<u8>(), 0..80),
+        )
             .prop_map(|(address, topics, data)| Log {
                 address: Address::from(address),
-                data: LogData::new_unchecked(topics.into_iter().map(B256::from).collect(), data.into()),
+                data: LogData::new_unchecked(
+                    topics.into_iter().map(B256::from).collect(),
+                    data.into(),
+                ),
             })
     }
 
     fn receipt() -> impl Strategy<Value = Receipt> {
         let optional = || prop::option::of(prop_oneof![Just(0), Just(u64::MAX), any::<u64>()]);
-        (any::<u8>(), any::<bool>(), any::<u64>(), prop::collection::vec(log(), 0..4), optional(), optional()).prop_map(
-            |(tx_type, success, cumulative_gas_used, logs, deposit_nonce, deposit_version)| Receipt {
-                tx_type,
-                success,
-                cumulative_gas_used,
-                logs,
-                deposit_nonce,
-                deposit_version,
-            },
+        (
+            any::<u8>(),
+            any::<bool>(),
+            any::<u64>(),
+            prop::collection::vec(log(), 0..4),
+            optional(),
+            optional(),
         )
+            .prop_map(
+                |(tx_type, success, cumulative_gas_used, logs, deposit_nonce, deposit_version)| {
+                    Receipt {
+                        tx_type,
+                        success,
+                        cumulative_gas_used,
+                        logs,
+                        deposit_nonce,
+                        deposit_version,
+                    }
+                },
+            )
     }
 
     #[test]

@@ -47,9 +47,13 @@ pub enum StoreError {
     Torn { dir: PathBuf, heads: String },
     #[error("the repair of the database in {} has not come to its end: run `starling db repair` again. If it does not: {}", .0.display(), rebuild(.0))]
     Unproven(PathBuf),
-    #[error("the {what} of block {block} is missing or another's: run `starling db verify` to see how much is lost")]
+    #[error(
+        "the {what} of block {block} is missing or another's: run `starling db verify` to see how much is lost"
+    )]
     Gap { block: BlockId, what: &'static str },
-    #[error("{0}: `starling db repair` cuts it at its last whole batch. After a power cut nothing that was synced is lost by it")]
+    #[error(
+        "{0}: `starling db repair` cuts it at its last whole batch. After a power cut nothing that was synced is lost by it"
+    )]
     Journal(#[from] DamagedJournal),
     #[error("the database is in use{}: one process at a time can open it, stop the other first", .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
     Locked { pid: Option<u32> },
@@ -72,7 +76,10 @@ pub enum StoreError {
     #[error("database: {0}")]
     Engine(String),
     #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: std::io::Error },
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
 }
 
 impl StoreError {
@@ -94,13 +101,16 @@ pub fn rebuild(dir: &Path) -> String {
 
 /// What the engine says, in words. Its own text is that of its types.
 pub(in crate::chain) fn words(error: &fjall::Error) -> String {
-    let (checksum, missing) = ("a part of a file is not what was written", "a file is missing or cannot be read as what it was");
+    let (checksum, missing) = (
+        "a part of a file is not what was written",
+        "a file is missing or cannot be read as what it was",
+    );
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(LsmError::Io(error)) => error.to_string(),
         fjall::Error::Storage(LsmError::ChecksumMismatch { .. }) => checksum.into(),
-        fjall::Error::Storage(LsmError::Unrecoverable) | fjall::Error::Unrecoverable | fjall::Error::InvalidVersion(_) => {
-            missing.into()
-        }
+        fjall::Error::Storage(LsmError::Unrecoverable)
+        | fjall::Error::Unrecoverable
+        | fjall::Error::InvalidVersion(_) => missing.into(),
         fjall::Error::Storage(other) => format!("{checksum} ({other:?})"),
         other => format!("{other:?}"),
     }

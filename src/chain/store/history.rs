@@ -6,12 +6,15 @@
 //! still answer by an older one.
 
 use crate::chain::store::{
-    Batch, FINALIZED_ROW, HEAD, Inner, OLDEST_ROW, Space, StoreError, UNWIND_MARGIN, UNWIND_ROW, codec, damaged_meta, get,
+    Batch, FINALIZED_ROW, HEAD, Inner, OLDEST_ROW, Space, StoreError, UNWIND_MARGIN, UNWIND_ROW,
+    codec, damaged_meta, get,
     proofs::{self, PASSER_BLOCKS, Written},
 };
 use fjall::{
     Keyspace,
-    compaction::filter::{CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict},
+    compaction::filter::{
+        CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
+    },
 };
 use parking_lot::Mutex;
 use starling_proto::payload::BlockId;
@@ -80,8 +83,19 @@ pub(super) struct History {
 
 impl Default for History {
     fn default() -> Self {
-        let (window, proofs, passer) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(PASSER_BLOCKS));
-        Self { window, proofs, passer, committed: Mutex::default(), pending: Mutex::default(), floors: Arc::default() }
+        let (window, proofs, passer) = (
+            AtomicU64::new(0),
+            AtomicU64::new(0),
+            AtomicU64::new(PASSER_BLOCKS),
+        );
+        Self {
+            window,
+            proofs,
+            passer,
+            committed: Mutex::default(),
+            pending: Mutex::default(),
+            floors: Arc::default(),
+        }
     }
 }
 
@@ -118,7 +132,10 @@ impl Floors {
         let durable = *self.durable.lock();
         // Who goes back by unwind records finds out when one is missing.
         let unwinds = durable.unwinds;
-        Kept { unwinds, ..pins.keys().copied().fold(durable, Kept::and) }
+        Kept {
+            unwinds,
+            ..pins.keys().copied().fold(durable, Kept::and)
+        }
     }
 }
 
@@ -135,14 +152,18 @@ impl History {
         let mut pins = self.floors.pins.lock();
         let kept = *self.floors.durable.lock();
         *pins.entry(kept).or_default() += 1;
-        Pin { kept, floors: self.floors.clone() }
+        Pin {
+            kept,
+            floors: self.floors.clone(),
+        }
     }
 
     /// For the history keyspace.
     pub(super) fn filters(&self) -> Filters {
         let floors = self.floors.clone();
         Arc::new(move |name| {
-            let factory = || Arc::new(DropsOld(AssertUnwindSafe(floors.clone()))) as Arc<dyn Factory>;
+            let factory =
+                || Arc::new(DropsOld(AssertUnwindSafe(floors.clone()))) as Arc<dyn Factory>;
             (name == Space::History.name()).then(factory)
         })
     }
@@ -183,9 +204,12 @@ impl History {
 impl Inner {
     /// The bounds as they are stored.
     pub(super) fn kept(&self, snapshot: &fjall::Snapshot) -> Result<Kept, StoreError> {
-        let [history, meta] = [Space::History, Space::Meta].map(|space| &self.spaces[space as usize]);
+        let [history, meta] =
+            [Space::History, Space::Meta].map(|space| &self.spaces[space as usize]);
         let number = |space, key: &'static [u8]| -> Result<Option<u64>, StoreError> {
-            get(snapshot, space, key)?.map(|row| codec::decode_number(&row).ok_or_else(|| damaged_meta(key))).transpose()
+            get(snapshot, space, key)?
+                .map(|row| codec::decode_number(&row).ok_or_else(|| damaged_meta(key)))
+                .transpose()
         };
         // Beside the rows it is about since there is a window; before, in meta alone.
         let states = match number(history, STATES)? {
@@ -200,12 +224,18 @@ impl Inner {
             Some(row) => codec::decode_two(&row).ok_or_else(|| damaged_meta(PROOFS))?,
             // Written before there was trie history: it begins with the next block.
             None => {
-                let head =
-                    get(snapshot, history, HEAD)?.and_then(|row| codec::decode_id(&row)).ok_or_else(|| damaged_meta(HEAD))?;
+                let head = get(snapshot, history, HEAD)?
+                    .and_then(|row| codec::decode_id(&row))
+                    .ok_or_else(|| damaged_meta(HEAD))?;
                 (head.number, head.number)
             }
         };
-        Ok(Kept { states, unwinds, proofs, passer })
+        Ok(Kept {
+            states,
+            unwinds,
+            proofs,
+            passer,
+        })
     }
 
     /// Moves the bounds up to where a head and a finalized head allow it; `None` is the stored one. A finalized state can always be
@@ -220,7 +250,8 @@ impl Inner {
         let snapshot = self.db.snapshot();
         let finalized = match finalized {
             Some(finalized) => Some(finalized),
-            None => get(&snapshot, &self.spaces[Space::Meta as usize], FINALIZED_ROW)?.and_then(|row| codec::decode_id(&row)),
+            None => get(&snapshot, &self.spaces[Space::Meta as usize], FINALIZED_ROW)?
+                .and_then(|row| codec::decode_id(&row)),
         };
         let finalized = finalized.map(|id| id.number.min(head));
         let old = self.kept(&snapshot)?;
@@ -232,13 +263,19 @@ impl Inner {
                 kept.states = wanted;
             }
         }
-        let settled = finalized.unwrap_or(0).max(if window > 0 { kept.states } else { 0 });
+        let settled = finalized
+            .unwrap_or(0)
+            .max(if window > 0 { kept.states } else { 0 });
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
         self.advance_proofs(&snapshot, &mut kept, head, written)?;
         // Trie history without the values it leads to proves nothing.
         kept.proofs = kept.proofs.max(kept.states);
         if (kept.proofs, kept.passer) != (old.proofs, old.passer) || !written.whole {
-            batch.put(Space::History, PROOFS, codec::encode_two(kept.proofs, kept.passer));
+            batch.put(
+                Space::History,
+                PROOFS,
+                codec::encode_two(kept.proofs, kept.passer),
+            );
         }
         if kept.states != old.states {
             batch.put(Space::History, STATES, kept.states.to_be_bytes());
@@ -259,7 +296,8 @@ impl Inner {
     fn sync_and_let_go(&self, all: bool) -> Result<(), StoreError> {
         let kept = *self.history.committed.lock();
         self.db.persist(fjall::PersistMode::SyncAll)?;
-        self.history.synced(kept, &self.spaces[Space::History as usize], all)
+        self.history
+            .synced(kept, &self.spaces[Space::History as usize], all)
     }
 
     /// Moves the bounds and drops what is below them now, however long that takes.
@@ -293,15 +331,23 @@ struct Filter(Kept);
 impl CompactionFilter for Filter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
         // A row of a block that was unwound and stored again has an older version below: a tombstone, and then as old a row as this.
-        Ok(if is_old(item.key(), self.0) { Verdict::Destroy } else { Verdict::Keep })
+        Ok(if is_old(item.key(), self.0) {
+            Verdict::Destroy
+        } else {
+            Verdict::Keep
+        })
     }
 }
 
 fn is_old(key: &[u8], kept: Kept) -> bool {
     let number = || key.last_chunk().copied().map(u64::from_be_bytes);
     match key.first() {
-        Some(b'H') => number().is_some_and(|number| number <= kept.states && !(number > kept.passer && proofs::is_passers(key))),
-        Some(b'T') => number().is_some_and(|number| number <= kept.proofs && !(number > kept.passer && proofs::is_passers(key))),
+        Some(b'H') => number().is_some_and(|number| {
+            number <= kept.states && !(number > kept.passer && proofs::is_passers(key))
+        }),
+        Some(b'T') => number().is_some_and(|number| {
+            number <= kept.proofs && !(number > kept.passer && proofs::is_passers(key))
+        }),
         Some(b'B') => number().is_some_and(|number| number < kept.proofs.min(kept.passer)),
         Some(b'U') => number().is_some_and(|number| number < kept.unwinds),
         _ => false,

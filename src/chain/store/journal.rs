@@ -46,7 +46,9 @@ pub(in crate::chain) fn check(database: &Path) -> io::Result<Option<DamagedJourn
     for entry in database.read_dir()? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "jnl")
-            && let Some(number) = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok())
+            && let Some(number) = path
+                .file_stem()
+                .and_then(|stem| stem.to_str()?.parse::<u64>().ok())
         {
             journals.push((number, path));
         }
@@ -58,8 +60,16 @@ pub(in crate::chain) fn check(database: &Path) -> io::Result<Option<DamagedJourn
         let newest = rest.len() == 0;
         let newer = |rest: std::vec::IntoIter<(u64, PathBuf)>| rest.map(|(_, path)| path).collect();
         // The engine numbers them one by one and removes the oldest first.
-        if before.replace(number).is_some_and(|before| number != before + 1) {
-            return Ok(Some(DamagedJournal { path, at: 0, reason: "the journal before it is missing", newer: newer(rest) }));
+        if before
+            .replace(number)
+            .is_some_and(|before| number != before + 1)
+        {
+            return Ok(Some(DamagedJournal {
+                path,
+                at: 0,
+                reason: "the journal before it is missing",
+                newer: newer(rest),
+            }));
         }
         let (at, found) = read(&path, &mut sequence)?;
         let reason = match found {
@@ -68,7 +78,12 @@ pub(in crate::chain) fn check(database: &Path) -> io::Result<Option<DamagedJourn
             Rest::Unfinished => "it ends in the middle of a batch, and there is a newer journal",
             Rest::Damaged(reason) => reason,
         };
-        return Ok(Some(DamagedJournal { path, at, reason, newer: newer(rest) }));
+        return Ok(Some(DamagedJournal {
+            path,
+            at,
+            reason,
+            newer: newer(rest),
+        }));
     }
     Ok(None)
 }
@@ -89,7 +104,11 @@ impl DamagedJournal {
             kept.push(beside(&self.path));
             std::fs::copy(&self.path, &kept[0])?;
         }
-        for newer in (self.at == 0).then_some(&self.path).into_iter().chain(&self.newer) {
+        for newer in (self.at == 0)
+            .then_some(&self.path)
+            .into_iter()
+            .chain(&self.newer)
+        {
             let to = beside(newer);
             std::fs::rename(newer, &to)?;
             kept.push(to);
@@ -109,7 +128,11 @@ impl DamagedJournal {
 /// The end of the last whole batch, and what stands after it. `sequence` is the number of the last batch so far.
 fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, Rest)> {
     let file = File::open(path)?;
-    let mut input = Input { file: BufReader::with_capacity(1 << 20, file), hash: Xxh3::new(), at: 0 };
+    let mut input = Input {
+        file: BufReader::with_capacity(1 << 20, file),
+        hash: Xxh3::new(),
+        at: 0,
+    };
     loop {
         let start = input.at;
         let damaged = match input.batch()? {
@@ -164,7 +187,9 @@ impl Input {
         use io::BufRead;
         while count > 0 {
             let buffer = self.file.fill_buf()?;
-            let part = buffer.len().min(usize::try_from(count).unwrap_or(usize::MAX));
+            let part = buffer
+                .len()
+                .min(usize::try_from(count).unwrap_or(usize::MAX));
             if part == 0 {
                 return Ok(false);
             }
@@ -179,19 +204,27 @@ impl Input {
     fn batch(&mut self) -> io::Result<Batch> {
         const NO_ENTRY: &str = "a batch holds what is no entry, and is followed by another";
         let out_of_data = Ok(Batch::Broken(OUT_OF_DATA));
-        let Some([1]) = self.take()? else { return out_of_data };
-        let (Some(count), Some(number)) = (self.take()?.map(u32::from_le_bytes), self.take()?.map(u64::from_le_bytes)) else {
+        let Some([1]) = self.take()? else {
+            return out_of_data;
+        };
+        let (Some(count), Some(number)) = (
+            self.take()?.map(u32::from_le_bytes),
+            self.take()?.map(u64::from_le_bytes),
+        ) else {
             return out_of_data;
         };
         self.hash.reset();
         for _ in 0..count {
             match self.take::<1>()? {
                 Some([2]) => {
-                    let Some(head) = self.take::<20>()? else { return out_of_data };
+                    let Some(head) = self.take::<20>()? else {
+                        return out_of_data;
+                    };
                     self.hash.update(&[2]);
                     self.hash.update(&head);
                     let key = u64::from(u16::from_le_bytes([head[10], head[11]]));
-                    let value = u64::from(u32::from_le_bytes([head[16], head[17], head[18], head[19]]));
+                    let value =
+                        u64::from(u32::from_le_bytes([head[16], head[17], head[18], head[19]]));
                     if !self.pass(key + value)? {
                         return out_of_data;
                     }
@@ -207,7 +240,9 @@ impl Input {
             }
         }
         let sum = match self.take::<13>()? {
-            Some(end) if end[0] == 3 && end[9..] == *TRAILER => u64::from_le_bytes(std::array::from_fn(|i| end[1 + i])),
+            Some(end) if end[0] == 3 && end[9..] == *TRAILER => {
+                u64::from_le_bytes(std::array::from_fn(|i| end[1 + i]))
+            }
             Some(end) if end[0] != 3 && end[0] != 0 => return Ok(Batch::Broken(NO_ENTRY)),
             _ => return out_of_data,
         };
@@ -233,12 +268,20 @@ fn after(file: &mut impl Read) -> io::Result<After> {
         // Trailers may lie across two reads.
         let read = file.read(&mut buffer[carried..])?;
         if read == 0 {
-            return Ok(if zeros { After::Zeros } else { After::Something });
+            return Ok(if zeros {
+                After::Zeros
+            } else {
+                After::Something
+            });
         }
         let filled = carried + read;
         // Compared as memory is, since most of a journal is this.
         zeros = zeros && buffer[carried..filled] == empty[..read];
-        if !zeros && buffer[..filled].windows(TRAILER.len()).any(|window| window == TRAILER) {
+        if !zeros
+            && buffer[..filled]
+                .windows(TRAILER.len())
+                .any(|window| window == TRAILER)
+        {
             return Ok(After::End);
         }
         carried = filled.min(TRAILER.len() - 1);

@@ -70,7 +70,12 @@ pub(super) fn history(row: &[u8], number: u64) -> Bytes {
 
 /// The part of a trie history key that says which trie: `T‖t` or `T‖u‖keccak(address)`, from the key of a node's row.
 fn trie_history_trie(node: &[u8]) -> (&[u8], &[u8]) {
-    node.split_at_checked(if node.first() == Some(&STORAGE_NODE) { 33 } else { 1 }).unwrap_or((node, &[]))
+    node.split_at_checked(if node.first() == Some(&STORAGE_NODE) {
+        33
+    } else {
+        1
+    })
+    .unwrap_or((node, &[]))
 }
 
 /// `T‖node's trie‖depth‖path, two nibbles a byte` in `history`, to which the number of the block is appended.
@@ -82,20 +87,37 @@ pub(super) fn trie_history_prefix(node: &[u8]) -> Bytes {
 /// `T‖node's trie‖depth‖path‖number` in `history` → what stood there before this block.
 pub(super) fn trie_history(node: &[u8], number: u64) -> Bytes {
     let (trie, path) = trie_history_trie(node);
-    key(b'T', &[trie, &[path.len() as u8], &pack(path), &number.to_be_bytes()])
+    key(
+        b'T',
+        &[
+            trie,
+            &[path.len() as u8],
+            &pack(path),
+            &number.to_be_bytes(),
+        ],
+    )
 }
 
 fn pack(path: &[u8]) -> Vec<u8> {
-    path.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).copied().unwrap_or_default()).collect()
+    path.chunks(2)
+        .map(|pair| pair[0] << 4 | pair.get(1).copied().unwrap_or_default())
+        .collect()
 }
 
 /// The trie, the depth and the packed path of a trie history row; the number of its block.
 pub(super) fn trie_history_parts(row: &[u8]) -> Option<(&[u8], usize, &[u8], u64)> {
     let (rest, number) = row.strip_prefix(b"T")?.split_last_chunk()?;
-    let (trie, rest) = rest.split_at_checked(if *rest.first()? == STORAGE_NODE { 33 } else { 1 })?;
+    let (trie, rest) = rest.split_at_checked(if *rest.first()? == STORAGE_NODE {
+        33
+    } else {
+        1
+    })?;
     let (depth, path) = rest.split_first()?;
     let depth = usize::from(*depth);
-    (matches!(trie[0], STATE_NODE | STORAGE_NODE) && depth <= 64 && path.len() == depth.div_ceil(2)).then_some(())?;
+    (matches!(trie[0], STATE_NODE | STORAGE_NODE)
+        && depth <= 64
+        && path.len() == depth.div_ceil(2))
+    .then_some(())?;
     Some((trie, depth, path, u64::from_be_bytes(*number)))
 }
 

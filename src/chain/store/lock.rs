@@ -17,15 +17,26 @@ impl Lock {
 
     pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(Self::NAME);
-        let io = |source| StoreError::Io { path: path.clone(), source };
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        let io = |source| StoreError::Io {
+            path: path.clone(),
+            source,
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(io)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
                 // What cannot be read is only left out of the message.
                 let _ = file.take(16).read_to_string(&mut pid);
-                return Err(StoreError::Locked { pid: pid.trim().parse().ok() });
+                return Err(StoreError::Locked {
+                    pid: pid.trim().parse().ok(),
+                });
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
@@ -53,7 +64,9 @@ mod tests {
     fn one_at_a_time_and_free_again_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let lock = Lock::take(dir.path()).unwrap();
-        assert!(matches!(Lock::take(dir.path()), Err(StoreError::Locked { pid: Some(pid) }) if pid == std::process::id()));
+        assert!(
+            matches!(Lock::take(dir.path()), Err(StoreError::Locked { pid: Some(pid) }) if pid == std::process::id())
+        );
         // What a child holds between fork and exec.
         let _inherited = lock.0.try_clone().unwrap();
         drop(lock);

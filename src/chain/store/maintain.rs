@@ -23,12 +23,32 @@ pub(in crate::chain) const KINDS: [(Space, &[(u8, &str)]); 6] = [
             (keys::STORAGE_NODE, "storage trie nodes"),
         ],
     ),
-    (Space::History, &[(b'H', "state history"), (b'T', "trie history"), (b'B', "trie history marks"), (b'U', "unwind records")]),
+    (
+        Space::History,
+        &[
+            (b'H', "state history"),
+            (b'T', "trie history"),
+            (b'B', "trie history marks"),
+            (b'U', "unwind records"),
+        ],
+    ),
     (
         Space::Blocks,
-        &[(keys::HEADER, "headers"), (keys::BODY, "bodies"), (keys::RECEIPTS, "receipts"), (keys::SENDERS, "senders")],
+        &[
+            (keys::HEADER, "headers"),
+            (keys::BODY, "bodies"),
+            (keys::RECEIPTS, "receipts"),
+            (keys::SENDERS, "senders"),
+        ],
     ),
-    (Space::Index, &[(b'n', "hashes by number"), (b'N', "numbers by hash"), (b'x', "transactions")]),
+    (
+        Space::Index,
+        &[
+            (b'n', "hashes by number"),
+            (b'N', "numbers by hash"),
+            (b'x', "transactions"),
+        ],
+    ),
     (Space::Code, &[]),
     (Space::Meta, &[]),
 ];
@@ -40,7 +60,10 @@ impl Space {
             Self::Blocks => keys::block_row_parts(key)?.1,
             _ => *key.first()?,
         };
-        KINDS[self as usize].1.iter().position(|(kind, _)| *kind == tag)
+        KINDS[self as usize]
+            .1
+            .iter()
+            .position(|(kind, _)| *kind == tag)
     }
 }
 
@@ -49,7 +72,11 @@ pub(in crate::chain) type Row = Result<(Bytes, Bytes), ReadError>;
 
 impl Snapshot {
     /// The rows of a keyspace with this prefix, ascending.
-    pub(in crate::chain) fn rows(&self, space: Space, prefix: &[u8]) -> impl Iterator<Item = Row> + use<> {
+    pub(in crate::chain) fn rows(
+        &self,
+        space: Space,
+        prefix: &[u8],
+    ) -> impl Iterator<Item = Row> + use<> {
         self.scan(space, prefix, prefix)
     }
 
@@ -60,10 +87,17 @@ impl Snapshot {
     }
 
     /// What a state row was before this block, if the block changed it.
-    pub(in crate::chain) fn before(&self, row: &[u8], number: u64) -> Result<Option<Option<Bytes>>, ReadError> {
+    pub(in crate::chain) fn before(
+        &self,
+        row: &[u8],
+        number: u64,
+    ) -> Result<Option<Option<Bytes>>, ReadError> {
         let key = keys::history(row, number);
         self.get(Space::History, &key)?
-            .map(|before| codec::decode_before(&before).ok_or_else(|| ReadError::Damaged(format!("history row {key}"))))
+            .map(|before| {
+                codec::decode_before(&before)
+                    .ok_or_else(|| ReadError::Damaged(format!("history row {key}")))
+            })
             .transpose()
     }
 
@@ -86,7 +120,10 @@ pub(in crate::chain) fn is_own(key: &[u8]) -> bool {
 impl Store {
     /// Bytes on the disk, by keyspace.
     pub fn disk_use(&self) -> Vec<(&'static str, u64)> {
-        Space::ALL.iter().map(|space| (space.name(), self.0.spaces[*space as usize].disk_space())).collect()
+        Space::ALL
+            .iter()
+            .map(|space| (space.name(), self.0.spaces[*space as usize].disk_space()))
+            .collect()
     }
 
     /// Bytes of the journals on the disk.
@@ -100,7 +137,11 @@ impl Store {
 
     /// Writes what is in memory to tables, and waits for it.
     pub fn flush(&self) -> Result<(), StoreError> {
-        Ok(self.0.spaces.iter().try_for_each(|space| space.rotate_memtable_and_wait())?)
+        Ok(self
+            .0
+            .spaces
+            .iter()
+            .try_for_each(|space| space.rotate_memtable_and_wait())?)
     }
 
     /// Drops what the window does not keep, now.
@@ -110,7 +151,12 @@ impl Store {
     }
 
     pub(in crate::chain) fn rewrite(&self) -> Rewrite<'_> {
-        Rewrite { store: self, batch: Batch::new(&self.0), weight: 0, rows: 0 }
+        Rewrite {
+            store: self,
+            batch: Batch::new(&self.0),
+            weight: 0,
+            rows: 0,
+        }
     }
 }
 
@@ -123,32 +169,70 @@ pub(in crate::chain) struct Rewrite<'a> {
 }
 
 impl Rewrite<'_> {
-    pub(in crate::chain) fn set(&mut self, space: Space, key: &[u8], value: Option<&Bytes>) -> Result<(), StoreError> {
+    pub(in crate::chain) fn set(
+        &mut self,
+        space: Space,
+        key: &[u8],
+        value: Option<&Bytes>,
+    ) -> Result<(), StoreError> {
         match space {
             Space::State => self.batch.state(&Bytes::copy_from_slice(key), value),
             _ => self.batch.set(space, key, value.map(AsRef::as_ref)),
         }
         self.rows += 1;
         self.weight += key.len() + value.map_or(0, |value| value.len());
-        if self.weight >= BATCH { self.flush() } else { Ok(()) }
+        if self.weight >= BATCH {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     /// The index rows of a canonical block.
-    pub(in crate::chain) fn index(&mut self, number: u64, hash: B256, transactions: &[Bytes]) -> Result<(), StoreError> {
-        self.set(Space::Index, &keys::hash_of(number), Some(&Bytes::copy_from_slice(hash.as_slice())))?;
-        self.set(Space::Index, &keys::number_of(&hash), Some(&Bytes::copy_from_slice(&number.to_be_bytes())))?;
+    pub(in crate::chain) fn index(
+        &mut self,
+        number: u64,
+        hash: B256,
+        transactions: &[Bytes],
+    ) -> Result<(), StoreError> {
+        self.set(
+            Space::Index,
+            &keys::hash_of(number),
+            Some(&Bytes::copy_from_slice(hash.as_slice())),
+        )?;
+        self.set(
+            Space::Index,
+            &keys::number_of(&hash),
+            Some(&Bytes::copy_from_slice(&number.to_be_bytes())),
+        )?;
         for (index, raw) in transactions.iter().enumerate() {
             let key = keys::transaction(&alloy_primitives::keccak256(raw));
-            self.set(Space::Index, &key, Some(&codec::encode_place(number, index).into()))?;
+            self.set(
+                Space::Index,
+                &key,
+                Some(&codec::encode_place(number, index).into()),
+            )?;
         }
         Ok(())
     }
 
-    pub(in crate::chain) fn receipts(&mut self, number: u64, receipts: &[Receipt]) -> Result<(), StoreError> {
-        self.set(Space::Blocks, &keys::receipts(number), Some(&codec::encode_receipts(receipts).into()))
+    pub(in crate::chain) fn receipts(
+        &mut self,
+        number: u64,
+        receipts: &[Receipt],
+    ) -> Result<(), StoreError> {
+        self.set(
+            Space::Blocks,
+            &keys::receipts(number),
+            Some(&codec::encode_receipts(receipts).into()),
+        )
     }
 
-    pub(in crate::chain) fn senders(&mut self, number: u64, senders: &[Address]) -> Result<(), StoreError> {
+    pub(in crate::chain) fn senders(
+        &mut self,
+        number: u64,
+        senders: &[Address],
+    ) -> Result<(), StoreError> {
         let row = (!senders.is_empty()).then(|| codec::encode_senders(senders).into());
         self.set(Space::Blocks, &keys::senders(number), row.as_ref())
     }

@@ -18,10 +18,15 @@ pub(in crate::chain) fn check(database: &Path) -> io::Result<Option<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Some(folder));
     }
-    let mut keyspaces = folder.read_dir()?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    let mut keyspaces = folder
+        .read_dir()?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<Vec<_>>>()?;
     keyspaces.sort();
     for keyspace in keyspaces.into_iter().filter(|path| path.is_dir()) {
-        let number = keyspace.file_name().and_then(|name| name.to_str()?.parse::<u64>().ok());
+        let number = keyspace
+            .file_name()
+            .and_then(|name| name.to_str()?.parse::<u64>().ok());
         if number.is_none() {
             return Ok(Some(keyspace));
         }
@@ -40,8 +45,12 @@ fn check_keyspace(keyspace: &Path) -> io::Result<Option<PathBuf>> {
         let empty = !tables.is_dir() || tables.read_dir()?.next().is_none();
         return Ok((!empty).then_some(current));
     };
-    let Some((number, rest)) = said.split_first_chunk() else { return Ok(Some(current)) };
-    let (Some((sum, [0])), number) = (rest.split_first_chunk(), u64::from_le_bytes(*number)) else { return Ok(Some(current)) };
+    let Some((number, rest)) = said.split_first_chunk() else {
+        return Ok(Some(current));
+    };
+    let (Some((sum, [0])), number) = (rest.split_first_chunk(), u64::from_le_bytes(*number)) else {
+        return Ok(Some(current));
+    };
     let list = keyspace.join(format!("v{number}"));
     let sound = read(&list)?.is_some_and(|list| xxh3_128(&list) == u128::from_le_bytes(*sum));
     Ok((!sound).then_some(list))
@@ -67,9 +76,18 @@ mod tests {
 
     /// The lists of tables, and the files that name them.
     fn lists(database: &Path) -> Vec<PathBuf> {
-        let entries = |path: &Path| path.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+        let entries = |path: &Path| {
+            path.read_dir()
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+                .collect::<Vec<_>>()
+        };
         let keyspaces = entries(&database.join("keyspaces"));
-        let mut files: Vec<_> = keyspaces.iter().flat_map(|keyspace| entries(keyspace)).filter(|path| path.is_file()).collect();
+        let mut files: Vec<_> = keyspaces
+            .iter()
+            .flat_map(|keyspace| entries(keyspace))
+            .filter(|path| path.is_file())
+            .collect();
         files.sort();
         files
     }
@@ -80,7 +98,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = tests::create(dir.path());
         let first = tests::block(store.head());
-        store.commit(std::slice::from_ref(&first), None, None).unwrap();
+        store
+            .commit(std::slice::from_ref(&first), None, None)
+            .unwrap();
         store.flush().unwrap();
         drop(store);
         drop(PayloadLog::open(&dir.path().join("wal")).unwrap());
@@ -95,12 +115,24 @@ mod tests {
                     let mut bytes = sound.clone();
                     bytes[at] ^= 1 << (at % 8);
                     fs::write(file, &bytes).unwrap();
-                    assert!(check(&database).unwrap().is_some() || is_stale(file), "byte {at} of {}", file.display());
+                    assert!(
+                        check(&database).unwrap().is_some() || is_stale(file),
+                        "byte {at} of {}",
+                        file.display()
+                    );
                 }
                 fs::write(file, &sound[..sound.len() - 1]).unwrap();
-                assert!(check(&database).unwrap().is_some() || is_stale(file), "the end of {}", file.display());
+                assert!(
+                    check(&database).unwrap().is_some() || is_stale(file),
+                    "the end of {}",
+                    file.display()
+                );
                 fs::remove_file(file).unwrap();
-                assert!(check(&database).unwrap().is_some() || is_stale(file) || is_empty(file), "no {}", file.display());
+                assert!(
+                    check(&database).unwrap().is_some() || is_stale(file) || is_empty(file),
+                    "no {}",
+                    file.display()
+                );
                 fs::write(file, &sound).unwrap();
             }
             assert_eq!(check(&database).unwrap(), None);
@@ -110,13 +142,20 @@ mod tests {
     /// Whether this is a list that `current` no longer names.
     fn is_stale(file: &Path) -> bool {
         let current = file.with_file_name("current");
-        let name = fs::read(current).map(|said| format!("v{}", u64::from_le_bytes(*said.first_chunk().unwrap())));
+        let name = fs::read(current)
+            .map(|said| format!("v{}", u64::from_le_bytes(*said.first_chunk().unwrap())));
         !file.ends_with("current") && name.is_ok_and(|name| !file.ends_with(name))
     }
 
     /// Whether the keyspace of this file has no tables.
     fn is_empty(file: &Path) -> bool {
-        file.ends_with("current") && file.with_file_name("tables").read_dir().unwrap().next().is_none()
+        file.ends_with("current")
+            && file
+                .with_file_name("tables")
+                .read_dir()
+                .unwrap()
+                .next()
+                .is_none()
     }
 
     #[test]
@@ -125,14 +164,24 @@ mod tests {
         drop(tests::create(dir.path()));
         let copy = killed(dir.path());
         let is_listed = |file: &PathBuf| !file.ends_with("current") && !is_stale(file);
-        let file = lists(&copy.path().join("chain")).into_iter().find(is_listed).unwrap();
+        let file = lists(&copy.path().join("chain"))
+            .into_iter()
+            .find(is_listed)
+            .unwrap();
         let mut bytes = fs::read(&file).unwrap();
         bytes[0] ^= 1;
         fs::write(&file, bytes).unwrap();
-        let error = Store::open(copy.path(), tests::CACHE, None).map(drop).unwrap_err();
+        let error = Store::open(copy.path(), tests::CACHE, None)
+            .map(drop)
+            .unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         let text = error.to_string();
-        for part in [file.to_str().unwrap(), "starling init", "starling import", copy.path().join("chain").to_str().unwrap()] {
+        for part in [
+            file.to_str().unwrap(),
+            "starling init",
+            "starling import",
+            copy.path().join("chain").to_str().unwrap(),
+        ] {
             assert!(text.contains(part), "no {part} in: {text}");
         }
     }
@@ -145,8 +194,15 @@ mod tests {
         drop(store);
         let tables = dir.path().join("chain/keyspaces/1/tables");
         let table = tables.read_dir().unwrap().next().unwrap().unwrap().path();
-        fs::File::options().write(true).open(&table).unwrap().set_len(100).unwrap();
-        let error = Store::open(dir.path(), tests::CACHE, None).map(drop).unwrap_err();
+        fs::File::options()
+            .write(true)
+            .open(&table)
+            .unwrap()
+            .set_len(100)
+            .unwrap();
+        let error = Store::open(dir.path(), tests::CACHE, None)
+            .map(drop)
+            .unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     }
 }

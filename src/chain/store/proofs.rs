@@ -33,20 +33,26 @@ static PASSER: LazyLock<B256> = LazyLock::new(|| keccak256(MESSAGE_PASSER));
 /// The trie history of a block.
 pub(super) fn rows(overlay: &Overlay, number: u64, mut put: impl FnMut(&[u8], &[u8])) {
     let nodes = overlay.rows.iter().filter(|(key, _)| !keys::is_flat(key));
-    let nodes = nodes.map(|(key, row)| -> TrieRow<'_> { (key, row.before.as_ref(), row.after.as_ref()) });
-    history::entries(nodes, |node, entry| put(&keys::trie_history(node, number), entry));
+    let nodes =
+        nodes.map(|(key, row)| -> TrieRow<'_> { (key, row.before.as_ref(), row.after.as_ref()) });
+    history::entries(nodes, |node, entry| {
+        put(&keys::trie_history(node, number), entry)
+    });
 }
 
 /// Whether this row of history is needed to prove the message passer's account or a slot of it.
 pub(super) fn is_passers(key: &[u8]) -> bool {
     match key.split_first() {
         Some((b'H', row)) => row.get(1..33) == Some(PASSER.as_slice()),
-        Some((b'T', _)) => keys::trie_history_parts(key).is_some_and(|(trie, depth, path, _)| match trie.get(1..33) {
-            Some(account) => account == PASSER.as_slice(),
-            // The children of all nodes on the way to the account.
-            None => {
-                let (whole, odd) = ((depth.max(1) - 1) / 2, (depth.max(1) - 1) % 2 == 1);
-                path[..whole] == PASSER[..whole] && (!odd || path[whole] >> 4 == PASSER[whole] >> 4)
+        Some((b'T', _)) => keys::trie_history_parts(key).is_some_and(|(trie, depth, path, _)| {
+            match trie.get(1..33) {
+                Some(account) => account == PASSER.as_slice(),
+                // The children of all nodes on the way to the account.
+                None => {
+                    let (whole, odd) = ((depth.max(1) - 1) / 2, (depth.max(1) - 1) % 2 == 1);
+                    path[..whole] == PASSER[..whole]
+                        && (!odd || path[whole] >> 4 == PASSER[whole] >> 4)
+                }
             }
         }),
         _ => false,
@@ -76,7 +82,11 @@ impl Inner {
     /// How much there is below the next block.
     pub(super) fn written(&self, head: BlockId) -> Result<Written, StoreError> {
         let bytes = mark(&self.db.snapshot(), self, head.number)?;
-        Ok(Written { below: head, whole: bytes.is_some(), bytes: bytes.unwrap_or_default() })
+        Ok(Written {
+            below: head,
+            whole: bytes.is_some(),
+            bytes: bytes.unwrap_or_default(),
+        })
     }
 
     /// Moves the bounds of proofs in `kept`, which holds the old ones.
@@ -97,7 +107,9 @@ impl Inner {
             kept.passer = passer;
         }
         let window = self.history.proofs.load(Ordering::Relaxed);
-        let bytes_at = |number| -> Result<u64, StoreError> { Ok(mark(snapshot, self, number)?.unwrap_or_default()) };
+        let bytes_at = |number| -> Result<u64, StoreError> {
+            Ok(mark(snapshot, self, number)?.unwrap_or_default())
+        };
         let bytes = written.bytes.saturating_sub(bytes_at(kept.proofs)?);
         if window == 0 || bytes <= window {
             if written.below.number / TELL_EVERY < head / TELL_EVERY {
@@ -107,7 +119,14 @@ impl Inner {
         }
         // Down to a little less than all, so that the bound moves seldom.
         let room = window - window / 64;
-        let (mut low, mut high) = (kept.proofs, written.below.number.min(head.saturating_sub(LEAST_BLOCKS)).max(kept.proofs));
+        let (mut low, mut high) = (
+            kept.proofs,
+            written
+                .below
+                .number
+                .min(head.saturating_sub(LEAST_BLOCKS))
+                .max(kept.proofs),
+        );
         while low < high {
             let middle = low + (high - low) / 2;
             match written.bytes.saturating_sub(bytes_at(middle)?) <= room {
@@ -124,7 +143,10 @@ impl Inner {
 fn mark(snapshot: &fjall::Snapshot, inner: &Inner, number: u64) -> Result<Option<u64>, ReadError> {
     let key = keys::trie_history_bytes(number);
     let row = get(snapshot, &inner.spaces[Space::History as usize], &key)?;
-    row.map(|row| codec::decode_number(&row).ok_or_else(|| ReadError::Damaged(format!("history row {key}")))).transpose()
+    row.map(|row| {
+        codec::decode_number(&row).ok_or_else(|| ReadError::Damaged(format!("history row {key}")))
+    })
+    .transpose()
 }
 
 impl Store {
@@ -132,7 +154,11 @@ impl Store {
     pub fn keep_proofs(&self, bytes: u64) -> Result<(), StoreError> {
         self.0.history.proofs.store(bytes, Ordering::Relaxed);
         let snapshot = self.snapshot()?;
-        tell(snapshot.0.kept, snapshot.head().number, snapshot.proof_bytes()?);
+        tell(
+            snapshot.0.kept,
+            snapshot.head().number,
+            snapshot.proof_bytes()?,
+        );
         Ok(())
     }
 
@@ -141,7 +167,11 @@ impl Store {
         let head = self.head().number;
         let mut rewrite = self.rewrite();
         rewrite.set(Space::History, &keys::trie_history_bytes(head), None)?;
-        rewrite.set(Space::History, PROOFS, Some(&codec::encode_two(head, head).into()))?;
+        rewrite.set(
+            Space::History,
+            PROOFS,
+            Some(&codec::encode_two(head, head).into()),
+        )?;
         rewrite.finish().map(drop)
     }
 }
@@ -149,7 +179,12 @@ impl Store {
 /// Says how far back the window reaches.
 fn tell(kept: Kept, head: u64, bytes: u64) {
     let oldest = kept.proofs.max(kept.states).min(head);
-    tracing::info!(blocks = head - oldest, oldest, bytes, "blocks whose proofs are kept");
+    tracing::info!(
+        blocks = head - oldest,
+        oldest,
+        bytes,
+        "blocks whose proofs are kept"
+    );
 }
 
 impl Snapshot {
@@ -157,21 +192,39 @@ impl Snapshot {
     pub fn oldest_proof(&self, address: Address) -> u64 {
         let kept = self.0.kept;
         let all = kept.proofs.max(kept.states);
-        if address == MESSAGE_PASSER { all.min(kept.passer) } else { all }
+        if address == MESSAGE_PASSER {
+            all.min(kept.passer)
+        } else {
+            all
+        }
     }
 
     /// The oldest block at which this row of `state` can be read.
     pub fn oldest_row(&self, key: &[u8]) -> u64 {
         let kept = self.0.kept;
-        let bound = if keys::is_flat(key) { kept.states } else { kept.proofs };
-        if is_passers_state(key) { bound.min(kept.passer) } else { bound }
+        let bound = if keys::is_flat(key) {
+            kept.states
+        } else {
+            kept.proofs
+        };
+        if is_passers_state(key) {
+            bound.min(kept.passer)
+        } else {
+            bound
+        }
     }
 
     /// The row of a trie's node after an earlier block: a seek for itself, and one for each of its children if it has changed since.
     pub fn node_row_at(&self, key: &[u8], number: u64) -> Result<Option<Bytes>, ReadError> {
         let stood = |node: &[u8]| {
-            let (prefix, from) = (keys::trie_history_prefix(node), keys::trie_history(node, number.saturating_add(1)));
-            let entry = self.scan(Space::History, &prefix, &from).next().transpose()?;
+            let (prefix, from) = (
+                keys::trie_history_prefix(node),
+                keys::trie_history(node, number.saturating_add(1)),
+            );
+            let entry = self
+                .scan(Space::History, &prefix, &from)
+                .next()
+                .transpose()?;
             Ok(entry.map(|(_, entry)| entry))
         };
         history::row_at(key, &stood, &|node| self.state_row(node))
@@ -184,13 +237,19 @@ impl Snapshot {
 
     /// Rows of trie history with this key are kept above this block.
     pub(in crate::chain) fn oldest_trie_row(&self, key: &[u8]) -> u64 {
-        if is_passers(key) { self.oldest_trie() } else { self.0.kept.proofs }
+        if is_passers(key) {
+            self.oldest_trie()
+        } else {
+            self.0.kept.proofs
+        }
     }
 
     /// The rows of trie history that a block must have written.
     pub(in crate::chain) fn trie_history_of(overlay: &Overlay, number: u64) -> Vec<(Bytes, Bytes)> {
         let mut made = Vec::new();
-        rows(overlay, number, |key, entry| made.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(entry))));
+        rows(overlay, number, |key, entry| {
+            made.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(entry)))
+        });
         made
     }
 
@@ -200,7 +259,10 @@ impl Snapshot {
     }
 
     /// Bytes of trie history up to a block.
-    pub(in crate::chain) fn trie_history_mark(&self, number: u64) -> Result<Option<u64>, ReadError> {
+    pub(in crate::chain) fn trie_history_mark(
+        &self,
+        number: u64,
+    ) -> Result<Option<u64>, ReadError> {
         mark(&self.0.snapshot, &self.0.inner, number)
     }
 
@@ -210,8 +272,13 @@ impl Snapshot {
 
     /// Bytes of trie history that the window holds at the stored head.
     pub fn proof_bytes(&self) -> Result<u64, ReadError> {
-        let all = self.trie_history_mark(self.0.head.number)?.unwrap_or_default();
-        Ok(all.saturating_sub(self.trie_history_mark(self.0.kept.proofs)?.unwrap_or_default()))
+        let all = self
+            .trie_history_mark(self.0.head.number)?
+            .unwrap_or_default();
+        Ok(all.saturating_sub(
+            self.trie_history_mark(self.0.kept.proofs)?
+                .unwrap_or_default(),
+        ))
     }
 }
 

@@ -30,7 +30,10 @@ impl Snapshot {
             }
             let header = self.header(at.number)?.ok_or_else(|| gap("header"))?;
             let below = at.number.checked_sub(1).ok_or_else(|| gap("parent"))?;
-            at = BlockId { number: below, hash: header.parent_hash };
+            at = BlockId {
+                number: below,
+                hash: header.parent_hash,
+            };
         }
         Ok(())
     }
@@ -38,35 +41,66 @@ impl Snapshot {
     /// A row of the `state` keyspace at the stored head.
     pub fn state_row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         match self.0.generation {
-            Some(generation) => self.0.inner.rows.get(key, generation, || self.get(Space::State, key)),
+            Some(generation) => self
+                .0
+                .inner
+                .rows
+                .get(key, generation, || self.get(Space::State, key)),
             None => self.get(Space::State, key),
         }
     }
 
     /// The rows of the `state` keyspace with this prefix, at or after `from`, ascending.
-    pub fn state_scan(&self, prefix: &[u8], from: &[u8]) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
+    pub fn state_scan(
+        &self,
+        prefix: &[u8],
+        from: &[u8],
+    ) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> + use<> {
         self.scan(Space::State, prefix, from)
     }
 
     /// A flat row after an earlier block. One seek: the oldest history row above that block holds what was before it.
     pub fn state_row_at(&self, key: &[u8], number: u64) -> Result<Option<Bytes>, ReadError> {
         let from = keys::history(key, number.saturating_add(1));
-        match self.scan(Space::History, &keys::history_prefix(key), &from).next().transpose()? {
-            Some((_, before)) => codec::decode_before(&before).ok_or_else(|| damaged("history", &from)),
+        match self
+            .scan(Space::History, &keys::history_prefix(key), &from)
+            .next()
+            .transpose()?
+        {
+            Some((_, before)) => {
+                codec::decode_before(&before).ok_or_else(|| damaged("history", &from))
+            }
             None => self.state_row(key),
         }
     }
 
     /// The first flat row with this prefix at or after `from`, after an earlier block.
-    pub fn state_first_at(&self, prefix: &[u8], from: &[u8], number: u64) -> Result<Option<(Bytes, Bytes)>, ReadError> {
+    pub fn state_first_at(
+        &self,
+        prefix: &[u8],
+        from: &[u8],
+        number: u64,
+    ) -> Result<Option<(Bytes, Bytes)>, ReadError> {
         let mut from = from.max(prefix).to_vec();
         loop {
             // A row that existed then exists still or has a history row: look at the nearer of the two.
-            let stored = self.state_scan(prefix, &from).next().transpose()?.map(|(key, _)| key);
-            let changed =
-                self.scan(Space::History, &keys::history_prefix(prefix), &keys::history_prefix(&from)).next().transpose()?;
+            let stored = self
+                .state_scan(prefix, &from)
+                .next()
+                .transpose()?
+                .map(|(key, _)| key);
+            let changed = self
+                .scan(
+                    Space::History,
+                    &keys::history_prefix(prefix),
+                    &keys::history_prefix(&from),
+                )
+                .next()
+                .transpose()?;
             let changed = changed.map(|(key, _)| key.slice(1..key.len().saturating_sub(8).max(1)));
-            let Some(key) = [stored, changed].into_iter().flatten().min() else { return Ok(None) };
+            let Some(key) = [stored, changed].into_iter().flatten().min() else {
+                return Ok(None);
+            };
             if key.as_ref() >= from.as_slice()
                 && let Some(value) = self.state_row_at(&key, number)?
             {
@@ -89,7 +123,9 @@ impl Snapshot {
 
     /// Hash of the canonical block of this number.
     pub fn hash_of(&self, number: u64) -> Result<Option<B256>, ReadError> {
-        self.read(Space::Index, &keys::hash_of(number), |row| row.try_into().ok())
+        self.read(Space::Index, &keys::hash_of(number), |row| {
+            row.try_into().ok()
+        })
     }
 
     /// Number of a canonical block.
@@ -108,9 +144,15 @@ impl Snapshot {
 
     /// The header of the genesis block, which is the lowest; `None` if another lies there.
     pub fn genesis_header(&self) -> Result<Option<Header>, ReadError> {
-        let Some((key, _)) = self.scan(Space::Blocks, &[], &[]).next().transpose()? else { return Ok(None) };
-        let Some((number, _)) = keys::block_row_parts(&key) else { return Ok(None) };
-        Ok(self.header(number)?.filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
+        let Some((key, _)) = self.scan(Space::Blocks, &[], &[]).next().transpose()? else {
+            return Ok(None);
+        };
+        let Some((number, _)) = keys::block_row_parts(&key) else {
+            return Ok(None);
+        };
+        Ok(self
+            .header(number)?
+            .filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
     }
 
     /// The header as it is kept, which is its RLP.
@@ -128,9 +170,17 @@ impl Snapshot {
         let (mut next, last) = numbers.into_inner();
         let ends = keys::block_row(next, 0)..=keys::block_row(last, u8::MAX);
         let mut body = None;
-        for row in self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], ends) {
-            let wanted = |key: &fjall::UserKey| !matches!(key.last(), Some(&keys::RECEIPTS | &keys::SENDERS));
-            let (key, row) = row.into_inner_if(wanted).map_err(|error| ReadError::Store(words(&error)))?;
+        for row in self
+            .0
+            .snapshot
+            .range(&self.0.inner.spaces[Space::Blocks as usize], ends)
+        {
+            let wanted = |key: &fjall::UserKey| {
+                !matches!(key.last(), Some(&keys::RECEIPTS | &keys::SENDERS))
+            };
+            let (key, row) = row
+                .into_inner_if(wanted)
+                .map_err(|error| ReadError::Store(words(&error)))?;
             let Some(row) = row else { continue };
             match (keys::block_row_parts(&key), body.take()) {
                 (Some((number, keys::BODY)), _) if number == next => body = Some(row),
@@ -143,12 +193,19 @@ impl Snapshot {
                 _ => return Err(damaged("blocks", &key)),
             }
         }
-        if next > last { Ok(true) } else { Err(damaged("blocks", &keys::header(next))) }
+        if next > last {
+            Ok(true)
+        } else {
+            Err(damaged("blocks", &keys::header(next)))
+        }
     }
 
     /// The lowest block whose transactions are kept. All above have theirs: whatever goes, goes from below.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
-        let rows = self.0.snapshot.range(&self.0.inner.spaces[Space::Blocks as usize], keys::body(0)..);
+        let rows = self.0.snapshot.range(
+            &self.0.inner.spaces[Space::Blocks as usize],
+            keys::body(0)..,
+        );
         for row in rows {
             let key = row.key().map_err(|error| ReadError::Store(words(&error)))?;
             if let Some((number, keys::BODY)) = keys::block_row_parts(&key) {
@@ -159,29 +216,54 @@ impl Snapshot {
     }
 
     pub fn receipts(&self, number: u64) -> Result<Option<Vec<Receipt>>, ReadError> {
-        self.read(Space::Blocks, &keys::receipts(number), codec::decode_receipts)
+        self.read(
+            Space::Blocks,
+            &keys::receipts(number),
+            codec::decode_receipts,
+        )
     }
 
     /// One receipt of a block, read without the others; `Some(None)` if the block has no such transaction.
-    pub fn receipt(&self, number: u64, index: usize) -> Result<Option<Option<MinedReceipt>>, ReadError> {
-        self.read(Space::Blocks, &keys::receipts(number), |row| codec::decode_receipt(row, index))
+    pub fn receipt(
+        &self,
+        number: u64,
+        index: usize,
+    ) -> Result<Option<Option<MinedReceipt>>, ReadError> {
+        self.read(Space::Blocks, &keys::receipts(number), |row| {
+            codec::decode_receipt(row, index)
+        })
     }
 
     /// The logs of a block that `wanted` accepts by address and topics.
-    pub fn logs(&self, number: u64, wanted: &dyn Fn(&Address, &[B256]) -> bool) -> Result<Option<Vec<MinedLog>>, ReadError> {
-        self.read(Space::Blocks, &keys::receipts(number), |row| codec::decode_logs(row, wanted))
+    pub fn logs(
+        &self,
+        number: u64,
+        wanted: &dyn Fn(&Address, &[B256]) -> bool,
+    ) -> Result<Option<Vec<MinedLog>>, ReadError> {
+        self.read(Space::Blocks, &keys::receipts(number), |row| {
+            codec::decode_logs(row, wanted)
+        })
     }
 
     /// The raw transactions of a block at `indexes`, read without the others; `None` for an index that the block does not have.
-    pub fn transactions(&self, number: u64, indexes: &[usize]) -> Result<Option<Vec<Option<Bytes>>>, ReadError> {
+    pub fn transactions(
+        &self,
+        number: u64,
+        indexes: &[usize],
+    ) -> Result<Option<Vec<Option<Bytes>>>, ReadError> {
         self.read(Space::Blocks, &keys::body(number), |row| {
-            indexes.iter().map(|index| codec::decode_transaction(row, *index)).collect()
+            indexes
+                .iter()
+                .map(|index| codec::decode_transaction(row, *index))
+                .collect()
         })
     }
 
     /// The first block from which on the senders of every block are kept.
     pub fn oldest_senders(&self) -> Result<u64, ReadError> {
-        Ok(self.read(Space::Meta, SENDERS_ROW, codec::decode_number)?.unwrap_or(u64::MAX))
+        Ok(self
+            .read(Space::Meta, SENDERS_ROW, codec::decode_number)?
+            .unwrap_or(u64::MAX))
     }
 
     /// Senders in block order; `None` in a block that an older version wrote.
@@ -202,12 +284,24 @@ impl Snapshot {
         self.get(Space::Code, hash.as_slice())
     }
 
-    fn read<T>(&self, space: Space, key: &[u8], decode: impl FnOnce(&[u8]) -> Option<T>) -> Result<Option<T>, ReadError> {
-        let Some(row) = self.get(space, key)? else { return Ok(None) };
-        decode(&row).map(Some).ok_or_else(|| damaged(space.name(), key))
+    fn read<T>(
+        &self,
+        space: Space,
+        key: &[u8],
+        decode: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, ReadError> {
+        let Some(row) = self.get(space, key)? else {
+            return Ok(None);
+        };
+        decode(&row)
+            .map(Some)
+            .ok_or_else(|| damaged(space.name(), key))
     }
 }
 
 fn damaged(keyspace: &str, key: &[u8]) -> ReadError {
-    ReadError::Damaged(format!("row {} of {keyspace}", alloy_primitives::hex::encode(key)))
+    ReadError::Damaged(format!(
+        "row {} of {keyspace}",
+        alloy_primitives::hex::encode(key)
+    ))
 }

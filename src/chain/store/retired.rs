@@ -30,7 +30,10 @@ impl Inner {
             if held.back().is_none_or(|(id, _)| *id < newest) {
                 held.push_back((newest, Box::new(current)));
             }
-            while held.pop_front_if(|(id, _)| *id + earlier < newest).is_some() {}
+            while held
+                .pop_front_if(|(id, _)| *id + earlier < newest)
+                .is_some()
+            {}
         }
     }
 }
@@ -51,14 +54,22 @@ mod tests {
     /// Rows past the writer.
     fn batch(store: &Store) {
         let mut batch = store.0.db.batch();
-        store.0.spaces.iter().for_each(|space| batch.insert(space, "x", "y"));
+        store
+            .0
+            .spaces
+            .iter()
+            .for_each(|space| batch.insert(space, "x", "y"));
         batch.commit().unwrap();
     }
 
     /// The files of tables of the state.
     fn files(store: &Store) -> BTreeSet<PathBuf> {
         let folder = store.0.spaces[Space::State as usize].path().join("tables");
-        folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect()
+        folder
+            .read_dir()
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
     }
 
     /// A store whose state lies in a few tables.
@@ -79,15 +90,24 @@ mod tests {
         let (before, tree) = (files(&store), &store.0.spaces[Space::State as usize].tree);
         assert!(before.len() > 1, "{before:?}");
         let merged = tree.current_version().id();
-        store.0.spaces[Space::State as usize].major_compact().unwrap();
+        store.0.spaces[Space::State as usize]
+            .major_compact()
+            .unwrap();
         // The engine forgets what it has replaced when it writes out the next memtables, if nobody can read an older state.
         for _ in 0..2 {
             batch(&store);
-            store.0.spaces.iter().for_each(|space| space.rotate_memtable_and_wait().unwrap());
+            store
+                .0
+                .spaces
+                .iter()
+                .for_each(|space| space.rotate_memtable_and_wait().unwrap());
         }
         let oldest = tree.current_version().id() - tree.version_free_list_len() as u64;
         assert!(oldest > merged, "{oldest} of {merged}");
-        assert!(files(&store).is_superset(&before), "the engine removes nothing");
+        assert!(
+            files(&store).is_superset(&before),
+            "the engine removes nothing"
+        );
         store.0.remove_retired();
         assert!(files(&store).is_disjoint(&before), "{before:?}");
     }
@@ -104,7 +124,10 @@ mod tests {
             // There is always one.
             pin = store.snapshot().unwrap();
             let held = store.0.retired.0[Space::State as usize].lock().len();
-            let known = store.0.spaces[Space::State as usize].tree.version_free_list_len() + 1;
+            let known = store.0.spaces[Space::State as usize]
+                .tree
+                .version_free_list_len()
+                + 1;
             assert!(held <= known, "{held} of {known}");
         }
         drop(pin);

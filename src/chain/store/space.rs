@@ -35,7 +35,14 @@ pub(in crate::chain) enum Space {
 }
 
 impl Space {
-    pub(super) const ALL: [Space; 6] = [Self::State, Self::History, Self::Blocks, Self::Index, Self::Code, Self::Meta];
+    pub(super) const ALL: [Space; 6] = [
+        Self::State,
+        Self::History,
+        Self::Blocks,
+        Self::Index,
+        Self::Code,
+        Self::Meta,
+    ];
 
     pub(in crate::chain) fn name(self) -> &'static str {
         match self {
@@ -59,15 +66,26 @@ impl Space {
         // Compaction moves the places of long rows, not them.
         let separated = |long| KvSeparationOptions::default().separation_threshold(long);
         let unfiltered = FilterPolicy::disabled();
-        let gathering = |table| Arc::new(Leveled::default().with_l0_threshold(GATHERED_TABLES).with_table_target_size(table));
+        let gathering = |table| {
+            Arc::new(
+                Leveled::default()
+                    .with_l0_threshold(GATHERED_TABLES)
+                    .with_table_target_size(table),
+            )
+        };
         match self {
             // Who asks for a row mostly knows that it is there.
-            Self::State => options.expect_point_read_hits(true).compaction_strategy(gathering(TABLE)),
+            Self::State => options
+                .expect_point_read_hits(true)
+                .compaction_strategy(gathering(TABLE)),
             // Rows are looked for by their neighbours: a filter would not be asked.
             Self::History => {
                 // Hashes do not get shorter.
                 let records = separated(LONG_HISTORY).compression(CompressionType::None);
-                options.filter_policy(unfiltered).with_kv_separation(Some(records)).compaction_strategy(gathering(TABLE))
+                options
+                    .filter_policy(unfiltered)
+                    .with_kv_separation(Some(records))
+                    .compaction_strategy(gathering(TABLE))
             }
             // Written in the order of keys, and without a row that every batch changes: what is written out overlaps with nothing and
             // becomes part of the lowest level as it is.

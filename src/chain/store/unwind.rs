@@ -40,18 +40,31 @@ pub enum Before {
 impl Before {
     fn new(key: &[u8], row: &RowChange) -> Self {
         let by_words = |before: &Bytes, after: &Bytes| {
-            (!keys::is_flat(key) && before.len() == after.len() && before.len() <= MOST_WORDS * WORD).then(|| {
-                let (mut changed, mut words) = (0, Vec::new());
-                for (index, (before, after)) in before.rchunks(WORD).zip(after.rchunks(WORD)).enumerate() {
-                    if before != after {
-                        changed |= 1 << index;
-                        words.extend_from_slice(before);
+            (!keys::is_flat(key)
+                && before.len() == after.len()
+                && before.len() <= MOST_WORDS * WORD)
+                .then(|| {
+                    let (mut changed, mut words) = (0, Vec::new());
+                    for (index, (before, after)) in
+                        before.rchunks(WORD).zip(after.rchunks(WORD)).enumerate()
+                    {
+                        if before != after {
+                            changed |= 1 << index;
+                            words.extend_from_slice(before);
+                        }
                     }
-                }
-                Self::Words { length: before.len() as u16, changed, words: words.into() }
-            })
+                    Self::Words {
+                        length: before.len() as u16,
+                        changed,
+                        words: words.into(),
+                    }
+                })
         };
-        let by_words = row.before.as_ref().zip(row.after.as_ref()).and_then(|(before, after)| by_words(before, after));
+        let by_words = row
+            .before
+            .as_ref()
+            .zip(row.after.as_ref())
+            .and_then(|(before, after)| by_words(before, after));
         by_words.unwrap_or_else(|| Self::Whole(row.before.clone()))
     }
 
@@ -59,10 +72,20 @@ impl Before {
     pub fn row(&self, after: Option<&Bytes>) -> Option<Option<Bytes>> {
         let (length, changed, mut words) = match self {
             Self::Whole(before) => return Some(before.clone()),
-            Self::Words { length, changed, words } => (*length, *changed, words.as_ref()),
+            Self::Words {
+                length,
+                changed,
+                words,
+            } => (*length, *changed, words.as_ref()),
         };
-        let mut row = after.filter(|after| after.len() == usize::from(length))?.to_vec();
-        for (_, word) in row.rchunks_mut(WORD).enumerate().filter(|(index, _)| changed & (1 << index) != 0) {
+        let mut row = after
+            .filter(|after| after.len() == usize::from(length))?
+            .to_vec();
+        for (_, word) in row
+            .rchunks_mut(WORD)
+            .enumerate()
+            .filter(|(index, _)| changed & (1 << index) != 0)
+        {
             word.copy_from_slice(take(&mut words, word.len())?);
         }
         words.is_empty().then(|| Some(row.into()))
@@ -88,7 +111,11 @@ pub(super) fn encode_row(key: &[u8], before: &Before, record: &mut Vec<u8>) {
             record.extend_from_slice(&(row.len() as u32).to_be_bytes());
             record.extend_from_slice(row);
         }
-        Before::Words { length, changed, words } => {
+        Before::Words {
+            length,
+            changed,
+            words,
+        } => {
             record.push(WORDS);
             record.extend_from_slice(&length.to_be_bytes());
             record.extend_from_slice(&changed.to_be_bytes());
@@ -111,9 +138,16 @@ pub(super) fn decode(mut record: &[u8]) -> Option<UnwindRecord> {
                 Before::Whole(Some(Bytes::copy_from_slice(take(record, length)?)))
             }
             [WORDS] => {
-                let (length, changed) = (u16::from_be_bytes(number(record)?), u32::from_be_bytes(number(record)?));
+                let (length, changed) = (
+                    u16::from_be_bytes(number(record)?),
+                    u32::from_be_bytes(number(record)?),
+                );
                 let words = take(record, words_length(length, changed)?)?;
-                Before::Words { length, changed, words: Bytes::copy_from_slice(words) }
+                Before::Words {
+                    length,
+                    changed,
+                    words: Bytes::copy_from_slice(words),
+                }
             }
             _ => return None,
         };
@@ -124,7 +158,10 @@ pub(super) fn decode(mut record: &[u8]) -> Option<UnwindRecord> {
 
 /// The record of a block does not fit what a row is after it.
 pub(in crate::chain) fn misfit(number: u64, key: &[u8]) -> ReadError {
-    ReadError::Damaged(format!("the unwind record of block {number} at row {}", alloy_primitives::hex::encode(key)))
+    ReadError::Damaged(format!(
+        "the unwind record of block {number} at row {}",
+        alloy_primitives::hex::encode(key)
+    ))
 }
 
 fn number<const N: usize>(record: &mut &[u8]) -> Option<[u8; N]> {
@@ -136,10 +173,14 @@ fn words_length(length: u16, changed: u32) -> Option<usize> {
     if usize::from(length) > MOST_WORDS * WORD {
         return None;
     }
-    (0..MOST_WORDS).filter(|index| changed & (1 << index) != 0).try_fold(0, |sum, index| {
-        let left = usize::from(length).checked_sub(index * WORD).filter(|left| *left > 0)?;
-        Some(sum + left.min(WORD))
-    })
+    (0..MOST_WORDS)
+        .filter(|index| changed & (1 << index) != 0)
+        .try_fold(0, |sum, index| {
+            let left = usize::from(length)
+                .checked_sub(index * WORD)
+                .filter(|left| *left > 0)?;
+            Some(sum + left.min(WORD))
+        })
 }
 
 #[cfg(test)]
@@ -149,21 +190,34 @@ mod tests {
 
     /// Keys of nodes and of flat rows, and of no kind.
     fn key() -> impl Strategy<Value = Vec<u8>> {
-        (prop::sample::select(vec![keys::ACCOUNT, keys::SLOT, keys::STATE_NODE, keys::STORAGE_NODE, b'?']), any::<[u8; 3]>())
+        (
+            prop::sample::select(vec![
+                keys::ACCOUNT,
+                keys::SLOT,
+                keys::STATE_NODE,
+                keys::STORAGE_NODE,
+                b'?',
+            ]),
+            any::<[u8; 3]>(),
+        )
             .prop_map(|(tag, rest)| [&[tag][..], &rest].concat())
     }
 
     fn row() -> impl Strategy<Value = Option<Vec<u8>>> {
         prop::option::of(prop_oneof![
             prop::collection::vec(any::<u8>(), 0..80),
-            prop::sample::select(vec![0, 1, 31, 32, 33, 519, 1024, 1025, 2000]).prop_map(|length| vec![7; length]),
+            prop::sample::select(vec![0, 1, 31, 32, 33, 519, 1024, 1025, 2000])
+                .prop_map(|length| vec![7; length]),
         ])
     }
 
     /// Rows before and after: of their own, or the same but for some bytes.
     fn change() -> impl Strategy<Value = RowChange> {
-        let near =
-            (row(), prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6)).prop_map(|(before, bytes)| {
+        let near = (
+            row(),
+            prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        )
+            .prop_map(|(before, bytes)| {
                 let mut after = before.clone();
                 for (at, byte) in bytes {
                     if let Some(row) = after.as_mut().filter(|row| !row.is_empty()) {
@@ -173,8 +227,10 @@ mod tests {
                 }
                 (before, after)
             });
-        prop_oneof![near, (row(), row())]
-            .prop_map(|(before, after)| RowChange { before: before.map(Bytes::from), after: after.map(Bytes::from) })
+        prop_oneof![near, (row(), row())].prop_map(|(before, after)| RowChange {
+            before: before.map(Bytes::from),
+            after: after.map(Bytes::from),
+        })
     }
 
     proptest! {
@@ -226,8 +282,14 @@ mod tests {
         let mut after = before.to_vec();
         after[7 + 32 * 3] = 2;
         let key = keys::state_node(&Default::default());
-        let row = RowChange { before: Some(before.clone()), after: Some(after.clone().into()) };
-        let overlay = Overlay { rows: [(key.clone(), row)].into(), codes: vec![] };
+        let row = RowChange {
+            before: Some(before.clone()),
+            after: Some(after.clone().into()),
+        };
+        let overlay = Overlay {
+            rows: [(key.clone(), row)].into(),
+            codes: vec![],
+        };
         assert_eq!(encode(&overlay).len(), 2 + key.len() + 1 + 2 + 4 + 32);
         let record = decode(&encode(&overlay)).unwrap();
         assert_eq!(record[0].1.row(Some(&after.into())), Some(Some(before)));

@@ -4,7 +4,10 @@ use super::*;
 use crate::chain::{tests::durable::Disk, verify::tests::grow};
 
 /// Some blocks fit into these, and not all.
-const SMALL: Limits = Limits { overlays: 150_000, way_back: 10_000 };
+const SMALL: Limits = Limits {
+    overlays: 150_000,
+    way_back: 10_000,
+};
 
 /// The blocks of a chain that another node has.
 async fn grown(seed: u64, count: u64) -> Vec<Arc<Payload>> {
@@ -12,13 +15,21 @@ async fn grown(seed: u64, count: u64) -> Vec<Arc<Payload>> {
     let (chain, _threads) = open(dir.path());
     grow(&chain, seed, count as usize).await;
     let view = chain.view();
-    (1..=count).map(|number| view.payload(number).unwrap().unwrap()).collect()
+    (1..=count)
+        .map(|number| view.payload(number).unwrap().unwrap())
+        .collect()
 }
 
 /// Follows a range of blocks that ends at this tip.
 async fn follow_all(chain: &Chain, blocks: &[Arc<Payload>], tip: u64) {
     for block in blocks {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip }).await.unwrap(), Inserted::Valid);
+        assert_eq!(
+            chain
+                .follow(block.clone(), Provenance::Linked { tip })
+                .await
+                .unwrap(),
+            Inserted::Valid
+        );
     }
 }
 
@@ -33,7 +44,10 @@ async fn a_crowded_height_says_nothing_about_a_block() {
     }
     let (elsewhere, _others) = open(other.path());
     let block = build(&elsewhere, genesis, 99, []).await.payload.clone();
-    assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::NoRoom);
+    assert_eq!(
+        chain.follow(block.clone(), GOSSIP).await.unwrap(),
+        Inserted::NoRoom
+    );
     assert!(!chain.knows(block.hash));
     assert_eq!(chain.logged(block.hash).unwrap(), None);
 }
@@ -46,7 +60,9 @@ async fn an_abandoned_branch_is_forgotten_as_a_whole() {
     // A side branch that begins low and ends high enough to be kept by its height alone.
     let mut side = vec![];
     for _ in 0..15 {
-        let parent = side.last().map_or(genesis, |block: &Arc<Payload>| block.hash);
+        let parent = side
+            .last()
+            .map_or(genesis, |block: &Arc<Payload>| block.hash);
         side.push(build(&chain, parent, 7, []).await.payload.clone());
     }
     let mut head = genesis;
@@ -60,9 +76,15 @@ async fn an_abandoned_branch_is_forgotten_as_a_whole() {
     }
     // Offered again from its root, it is taken again, until the next block is stored.
     until("all is stored", || chain.view().stored().hash == head).await;
-    assert_eq!(chain.insert(side[14].clone(), GOSSIP).await.unwrap(), Inserted::Syncing);
+    assert_eq!(
+        chain.insert(side[14].clone(), GOSSIP).await.unwrap(),
+        Inserted::Syncing
+    );
     for block in &side {
-        assert_eq!(chain.insert(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+        assert_eq!(
+            chain.insert(block.clone(), GOSSIP).await.unwrap(),
+            Inserted::Valid
+        );
     }
 }
 
@@ -71,12 +93,29 @@ async fn a_stop_does_not_wait_for_handles() {
     let dir = datadir();
     let (chain, threads) = open(dir.path());
     let block = build(&chain, chain.view().head().hash, 0, []).await;
-    chain.forkchoice(block.payload.hash, None, None).await.unwrap();
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    chain
+        .forkchoice(block.payload.hash, None, None)
+        .await
+        .unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     chain.ended().await;
-    assert!(matches!(chain.forkchoice(block.payload.hash, None, None).await, Err(ChainError::Stopped)));
-    assert!(matches!(chain.start(block.payload.hash, attributes(&block.payload.header, 0, [])).await, Err(ChainError::Stopped)));
-    assert!(matches!(chain.seal(PayloadId::new([1; 8])).await, Err(ChainError::Stopped)));
+    assert!(matches!(
+        chain.forkchoice(block.payload.hash, None, None).await,
+        Err(ChainError::Stopped)
+    ));
+    assert!(matches!(
+        chain
+            .start(block.payload.hash, attributes(&block.payload.header, 0, []))
+            .await,
+        Err(ChainError::Stopped)
+    ));
+    assert!(matches!(
+        chain.seal(PayloadId::new([1; 8])).await,
+        Err(ChainError::Stopped)
+    ));
     drop(chain);
     assert_eq!(open(dir.path()).0.view().head(), block.payload.id());
 }
@@ -92,7 +131,10 @@ async fn a_view_is_never_older_than_the_heads() {
         while heads.changed().await.is_ok() {
             let heads = *heads.borrow_and_update();
             let view = watched.view();
-            assert_eq!(view.hash_of(heads.head.number).unwrap(), Some(heads.head.hash));
+            assert_eq!(
+                view.hash_of(heads.head.number).unwrap(),
+                Some(heads.head.hash)
+            );
             assert!(heads.head.number > seen);
             seen = heads.head.number;
             if seen == 60 {
@@ -102,9 +144,15 @@ async fn a_view_is_never_older_than_the_heads() {
     });
     for _ in 0..60 {
         let block = build(&chain, chain.view().head().hash, 0, []).await;
-        chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+        chain
+            .forkchoice(block.payload.hash, None, None)
+            .await
+            .unwrap();
     }
-    tokio::time::timeout(Duration::from_secs(20), reader).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), reader)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 /// A file is authority: the store goes back to where its branch leaves ours, if what is safe allows it.
@@ -116,12 +164,22 @@ async fn a_branch_from_a_file_that_leaves_far_below_becomes_the_chain() {
     grow(&chain, 32, 40).await;
     let ours = chain.view().head();
     until("it is stored", || chain.view().stored() == ours).await;
-    let import = async || chain.import(theirs.clone(), Arc::default()).await.unwrap().await.unwrap();
+    let import = async || {
+        chain
+            .import(theirs.clone(), Arc::default())
+            .await
+            .unwrap()
+            .await
+            .unwrap()
+    };
 
     let safe = chain.view().hash_of(3).unwrap();
     chain.forkchoice(ours.hash, safe, None).await.unwrap();
     let refused = import().await.refused.expect("it is refused");
-    assert!(refused.0 == 0 && refused.1.contains("contradicts"), "{refused:?}");
+    assert!(
+        refused.0 == 0 && refused.1.contains("contradicts"),
+        "{refused:?}"
+    );
     assert_eq!(chain.view().head(), ours);
 
     let genesis = chain.view().hash_of(0).unwrap();
@@ -137,21 +195,44 @@ async fn a_damaged_block_from_a_file_far_below_leaves_the_chain() {
     let dir = datadir();
     let ours = grown(33, 40).await;
     let (chain, threads) = open_within(dir.path(), SMALL);
-    let import = async |blocks: &[Arc<Payload>]| chain.import(blocks.to_vec(), Arc::default()).await.unwrap().await.unwrap();
+    let import = async |blocks: &[Arc<Payload>]| {
+        chain
+            .import(blocks.to_vec(), Arc::default())
+            .await
+            .unwrap()
+            .await
+            .unwrap()
+    };
     assert_eq!(import(&ours).await.executed, 40);
     until("it is stored", || chain.view().stored() == ours[39].id()).await;
 
-    let header = Header { state_root: B256::ZERO, ..ours[2].header.clone() };
+    let header = Header {
+        state_root: B256::ZERO,
+        ..ours[2].header.clone()
+    };
     let damaged = Arc::new(Payload::sealed(header, ours[2].transactions.clone()));
-    assert_eq!(chain.follow(damaged.clone(), GOSSIP).await.unwrap(), Inserted::NoRoom, "it is too far below to be looked at");
-    let (at, reason) = import(&[ours[0].clone(), ours[1].clone(), damaged]).await.refused.expect("it is refused");
+    assert_eq!(
+        chain.follow(damaged.clone(), GOSSIP).await.unwrap(),
+        Inserted::NoRoom,
+        "it is too far below to be looked at"
+    );
+    let (at, reason) = import(&[ours[0].clone(), ours[1].clone(), damaged])
+        .await
+        .refused
+        .expect("it is refused");
     assert!(at == 2 && reason.contains("state root"), "{at}: {reason}");
     assert_eq!(chain.view().head(), ours[39].id());
-    until("it is stored again", || chain.view().stored() == ours[39].id()).await;
+    until("it is stored again", || {
+        chain.view().stored() == ours[39].id()
+    })
+    .await;
     assert_eq!(import(&ours).await.known, 40);
 
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(open(dir.path()).0.view().head(), ours[39].id());
 }
 
@@ -164,7 +245,10 @@ async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours(
     follow_all(&chain, &ours, 40).await;
     until("it is stored", || chain.view().stored() == ours[39].id()).await;
     assert_eq!(
-        chain.follow(theirs[0].clone(), Provenance::Linked { tip: 40 }).await.unwrap(),
+        chain
+            .follow(theirs[0].clone(), Provenance::Linked { tip: 40 })
+            .await
+            .unwrap(),
         Inserted::NoRoom,
         "ends no higher"
     );
@@ -174,8 +258,17 @@ async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours(
     until("it is stored", || chain.view().stored() == theirs[59].id()).await;
 
     // What is safe is not left.
-    chain.forkchoice(theirs[59].hash, Some(theirs[9].hash), None).await.unwrap();
-    assert_eq!(chain.follow(ours[0].clone(), Provenance::Linked { tip: 100 }).await.unwrap(), Inserted::NoRoom);
+    chain
+        .forkchoice(theirs[59].hash, Some(theirs[9].hash), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        chain
+            .follow(ours[0].clone(), Provenance::Linked { tip: 100 })
+            .await
+            .unwrap(),
+        Inserted::NoRoom
+    );
     assert_eq!(chain.view().head(), theirs[59].id());
 }
 
@@ -192,19 +285,40 @@ async fn a_branch_that_ends_early_gives_the_head_back() {
     until("it is stored", || chain.view().stored() == theirs[9].id()).await;
     // Killed on the way.
     let dead = killed(dir.path());
-    assert_eq!(open_within(dead.path(), SMALL).0.view().head(), ours[39].id());
+    assert_eq!(
+        open_within(dead.path(), SMALL).0.view().head(),
+        ours[39].id()
+    );
 
-    let header = Header { state_root: B256::ZERO, ..theirs[10].header.clone() };
+    let header = Header {
+        state_root: B256::ZERO,
+        ..theirs[10].header.clone()
+    };
     let damaged = Arc::new(Payload::sealed(header, theirs[10].transactions.clone()));
-    assert!(matches!(chain.follow(damaged, Provenance::Linked { tip: 60 }).await.unwrap(), Inserted::Invalid { .. }));
+    assert!(matches!(
+        chain
+            .follow(damaged, Provenance::Linked { tip: 60 })
+            .await
+            .unwrap(),
+        Inserted::Invalid { .. }
+    ));
     assert_eq!(chain.view().head(), ours[39].id());
-    until("it is stored again", || chain.view().stored() == ours[39].id()).await;
+    until("it is stored again", || {
+        chain.view().stored() == ours[39].id()
+    })
+    .await;
 
     // Once it is higher, it is the chain.
     follow_all(&chain, &theirs, 60).await;
     assert_eq!(chain.view().head(), theirs[59].id());
     until("it is stored", || chain.view().stored() == theirs[59].id()).await;
-    assert_eq!(open_within(killed(dir.path()).path(), SMALL).0.view().head(), theirs[59].id());
+    assert_eq!(
+        open_within(killed(dir.path()).path(), SMALL)
+            .0
+            .view()
+            .head(),
+        theirs[59].id()
+    );
 }
 
 /// What peers gave is in no log, and what is on its way to the store in no snapshot of it.
@@ -214,29 +328,44 @@ async fn a_branch_that_is_left_while_it_is_stored_can_be_brought_back() {
     let (ours, theirs) = (grown(40, 60).await, grown(41, 2).await);
     let (chain, _threads) = open(dir.path());
     for block in &theirs {
-        assert_eq!(chain.insert(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+        assert_eq!(
+            chain.insert(block.clone(), GOSSIP).await.unwrap(),
+            Inserted::Valid
+        );
     }
     follow_all(&chain, &ours, 60).await;
     chain.forkchoice(theirs[1].hash, None, None).await.unwrap();
     for block in &ours {
-        assert!(chain.logged(block.hash).unwrap().is_some(), "block {}", block.number());
+        assert!(
+            chain.logged(block.hash).unwrap().is_some(),
+            "block {}",
+            block.number()
+        );
     }
 }
 
 /// Killed after a head was acknowledged on another branch, before the store has gone there: the way back may be long.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledged_head_on_a_branch_far_below_the_stored_one_is_found_again() {
-    let Some((disk, dir)) = Disk::mount() else { return };
+    let Some((disk, dir)) = Disk::mount() else {
+        return;
+    };
     let (ours, theirs) = (grown(36, 40).await, grown(37, 45).await);
     let (chain, _threads) = open(&dir);
     for block in &ours {
-        assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+        assert_eq!(
+            chain.follow(block.clone(), GOSSIP).await.unwrap(),
+            Inserted::Valid
+        );
     }
     until("it is stored", || chain.view().stored() == ours[39].id()).await;
     // Too full for the store: the log alone can know.
     let _filler = disk.fill_below_the_floor(&dir);
     for block in &theirs {
-        assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+        assert_eq!(
+            chain.follow(block.clone(), GOSSIP).await.unwrap(),
+            Inserted::Valid
+        );
     }
     let dead = killed(&dir);
     assert_eq!(chain.view().head(), theirs[44].id());

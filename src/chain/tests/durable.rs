@@ -8,7 +8,9 @@ async fn branch(salt: u64, count: usize) -> Vec<Arc<Payload>> {
     let (chain, _threads) = open(dir.path());
     let mut blocks: Vec<Arc<Payload>> = vec![];
     for _ in 0..count {
-        let parent = blocks.last().map_or(chain.view().head().hash, |block| block.hash);
+        let parent = blocks
+            .last()
+            .map_or(chain.view().head().hash, |block| block.hash);
         blocks.push(build(&chain, parent, salt, []).await.payload.clone());
     }
     blocks
@@ -39,7 +41,10 @@ async fn the_head_of_a_branch_that_overtakes_survives_a_kill() {
     follow(&theirs[4]).await;
     assert_eq!(chain.view().head(), theirs[4].id());
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     let after = killed(dir.path());
     let dir = with_log(before, &after);
     let (chain, _threads) = open(dir.path());
@@ -56,17 +61,35 @@ async fn a_head_chosen_among_siblings_survives_a_kill() {
     // The picture of a kill before anything was stored: the log alone knows.
     let (chain, _threads) = open(dir.path());
     let stored = killed(dir.path());
-    chain.insert(siblings[1].clone(), Provenance::Engine).await.unwrap();
-    chain.insert(siblings[0].clone(), Provenance::Engine).await.unwrap();
-    chain.forkchoice(siblings[0].hash, None, None).await.unwrap();
+    chain
+        .insert(siblings[1].clone(), Provenance::Engine)
+        .await
+        .unwrap();
+    chain
+        .insert(siblings[0].clone(), Provenance::Engine)
+        .await
+        .unwrap();
+    chain
+        .forkchoice(siblings[0].hash, None, None)
+        .await
+        .unwrap();
     for block in &siblings[2..] {
-        assert_eq!(chain.insert(block.clone(), Provenance::Engine).await.unwrap(), Inserted::Valid);
+        assert_eq!(
+            chain
+                .insert(block.clone(), Provenance::Engine)
+                .await
+                .unwrap(),
+            Inserted::Valid
+        );
     }
     let log = killed(dir.path());
     let dir = with_log(stored, &log);
     let (chain, _threads) = open(dir.path());
     assert_eq!(chain.view().head(), siblings[0].id());
-    assert!(chain.knows(siblings[tree::MAX_SIBLINGS].hash), "the newest has found room");
+    assert!(
+        chain.knows(siblings[tree::MAX_SIBLINGS].hash),
+        "the newest has found room"
+    );
 }
 
 /// However deep: while the store goes back block by block nobody is shown, or has to hold, a view that goes back all the way.
@@ -76,7 +99,10 @@ async fn a_deep_rewind_holds_no_way_back() {
     let (chain, _threads) = open(dir.path());
     let mut blocks = vec![chain.view().head()];
     for salt in 0..300 {
-        let block = build(&chain, blocks[salt as usize].hash, salt, []).await.payload.id();
+        let block = build(&chain, blocks[salt as usize].hash, salt, [])
+            .await
+            .payload
+            .id();
         chain.forkchoice(block.hash, None, None).await.unwrap();
         blocks.push(block);
     }
@@ -94,14 +120,26 @@ async fn a_deep_rewind_holds_no_way_back() {
             (deepest, seen)
         })
     };
-    chain.forkchoice(blocks[10].hash, Some(blocks[8].hash), Some(blocks[3].hash)).await.unwrap();
+    chain
+        .forkchoice(blocks[10].hash, Some(blocks[8].hash), Some(blocks[3].hash))
+        .await
+        .unwrap();
     done.store(true, Ordering::Relaxed);
     let (deepest, seen) = reader.join().unwrap();
     assert_eq!(deepest, 0);
-    assert!(seen.iter().all(|number| [10, 300].contains(number)), "{seen:?}");
+    assert!(
+        seen.iter().all(|number| [10, 300].contains(number)),
+        "{seen:?}"
+    );
     let heads = *chain.heads().borrow();
-    assert_eq!((heads.head, heads.safe, heads.finalized), (blocks[10], Some(blocks[8]), Some(blocks[3])));
-    assert_eq!((chain.view().head(), chain.view().stored()), (blocks[10], blocks[10]));
+    assert_eq!(
+        (heads.head, heads.safe, heads.finalized),
+        (blocks[10], Some(blocks[8]), Some(blocks[3]))
+    );
+    assert_eq!(
+        (chain.view().head(), chain.view().stored()),
+        (blocks[10], blocks[10])
+    );
     // A kill now finds it there, and the chain goes on.
     let killed = killed(dir.path());
     let (again, _threads) = open(killed.path());
@@ -111,7 +149,10 @@ async fn a_deep_rewind_holds_no_way_back() {
     assert_eq!(chain.view().head(), next);
     // A head that stays and is not on the branch is an error, and nothing has moved.
     let refused = chain.forkchoice(blocks[5].hash, None, None).await;
-    assert!(matches!(refused, Err(ChainError::NotOnBranch { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ChainError::NotOnBranch { .. })),
+        "{refused:?}"
+    );
     assert_eq!(chain.view().head(), next);
 }
 
@@ -120,9 +161,15 @@ async fn after_a_stop_there_is_nothing_to_replay() {
     let dir = datadir();
     let (chain, threads) = open(dir.path());
     let block = build(&chain, chain.view().head().hash, 0, []).await;
-    chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+    chain
+        .forkchoice(block.payload.hash, None, None)
+        .await
+        .unwrap();
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     let store = Store::open(dir.path(), 4 << 20, None).unwrap();
     assert_eq!((store.head(), store.buffered()), (block.payload.id(), 0));
 }
@@ -135,9 +182,15 @@ impl Disk {
     pub fn mount() -> Option<(Self, PathBuf)> {
         let disk = tempfile::tempdir().unwrap();
         let mut mount = std::process::Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=512m", "tmpfs"]).arg(disk.path()).stderr(std::process::Stdio::null());
+        mount
+            .args(["-t", "tmpfs", "-o", "size=512m", "tmpfs"])
+            .arg(disk.path())
+            .stderr(std::process::Stdio::null());
         let mounted = mount.status().is_ok_and(|status| status.success());
-        starling_testkit::require(mounted.then_some(()), "the right to mount a file system (run as root)")?;
+        starling_testkit::require(
+            mounted.then_some(()),
+            "the right to mount a file system (run as root)",
+        )?;
         let dir = disk.path().join("data");
         let disk = Self(disk);
         assert!(init(&dir, &test_genesis()).unwrap());
@@ -162,40 +215,59 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+        let _ = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(self.0.path())
+            .status();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
-    let Some((disk, dir)) = Disk::mount() else { return };
+    let Some((disk, dir)) = Disk::mount() else {
+        return;
+    };
     let blocks = branch(1, 12).await;
     let (chain, threads) = open(&dir);
     for (round, part) in blocks.chunks(4).enumerate() {
         let stored = chain.view().stored();
         let filler = disk.fill_below_the_floor(&dir);
         for block in part {
-            assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+            assert_eq!(
+                chain.follow(block.clone(), GOSSIP).await.unwrap(),
+                Inserted::Valid
+            );
         }
         assert_eq!(chain.view().head(), part[3].id(), "round {round}");
-        assert_eq!(chain.view().stored(), stored, "round {round}: nothing is written");
+        assert_eq!(
+            chain.view().stored(),
+            stored,
+            "round {round}: nothing is written"
+        );
         std::fs::remove_file(filler).unwrap();
         until("it is stored", || chain.view().stored() == part[3].id()).await;
     }
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     let (chain, _threads) = open(&dir);
     assert_eq!(chain.view().head(), blocks[11].id());
 }
 
 /// Whether this is still waited for after a while.
 async fn waits<T>(answer: &mut (impl Future<Output = T> + Unpin)) -> bool {
-    tokio::time::timeout(Duration::from_secs(1), answer).await.is_err()
+    tokio::time::timeout(Duration::from_secs(1), answer)
+        .await
+        .is_err()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_even_the_log_has_no_room_blocks_and_signatures_wait() {
-    let Some((disk, dir)) = Disk::mount() else { return };
+    let Some((disk, dir)) = Disk::mount() else {
+        return;
+    };
     let blocks = branch(1, 4).await;
     let (chain, threads) = open(&dir);
     // Below the floor of the log, which is half that of the store.
@@ -208,14 +280,22 @@ async fn when_even_the_log_has_no_room_blocks_and_signatures_wait() {
     std::fs::remove_file(filler).unwrap();
     assert_eq!(followed.await.unwrap(), Inserted::Valid);
     signed.await.unwrap();
-    assert_eq!(chain.follow(blocks[1].clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+    assert_eq!(
+        chain.follow(blocks[1].clone(), GOSSIP).await.unwrap(),
+        Inserted::Valid
+    );
 
     // What is in the log already needs none, and a stop does not wait for it.
     let filler = nearly_full();
-    assert_eq!(chain.follow(blocks[2].clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+    assert_eq!(
+        chain.follow(blocks[2].clone(), GOSSIP).await.unwrap(),
+        Inserted::Valid
+    );
     let mut followed = Box::pin(chain.follow(blocks[3].clone(), GOSSIP));
     assert!(waits(&mut followed).await);
-    let stopped = tokio::task::spawn_blocking(|| threads.stop()).await.unwrap();
+    let stopped = tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap();
     assert!(stopped.is_err_and(|error| error.to_string().contains("bytes are free")));
     drop(followed);
     drop(chain);
@@ -231,17 +311,34 @@ async fn a_disk_that_fails_ends_the_chain_by_itself() {
     let block = branch(1, 1).await.remove(0);
     // Longer than it takes to break the disk, and what the test then waits for.
     let commit_interval = Duration::from_secs(10);
-    let (chain, threads) = Chain::open(&Options { datadir: dir.path().into(), cache: 4 << 20, commit_interval }).unwrap();
-    assert_eq!(chain.follow(block.clone(), GOSSIP).await.unwrap(), Inserted::Valid);
+    let (chain, threads) = Chain::open(&Options {
+        datadir: dir.path().into(),
+        cache: 4 << 20,
+        commit_interval,
+    })
+    .unwrap();
+    assert_eq!(
+        chain.follow(block.clone(), GOSSIP).await.unwrap(),
+        Inserted::Valid
+    );
     until("it is stored", || chain.view().stored() == block.id()).await;
     // No table can be written any more.
     for keyspace in std::fs::read_dir(dir.path().join("chain/keyspaces")).unwrap() {
         std::fs::remove_dir_all(keyspace.unwrap().path()).unwrap();
     }
     chain.settings.rotate().unwrap();
-    tokio::time::timeout(Duration::from_secs(300), chain.ended()).await.expect("it ends");
-    let error = tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap_err().to_string();
-    assert!(error.contains("a write to the database failed") && error.contains("start again"), "{error}");
+    tokio::time::timeout(Duration::from_secs(300), chain.ended())
+        .await
+        .expect("it ends");
+    let error = tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("a write to the database failed") && error.contains("start again"),
+        "{error}"
+    );
     // In the log is what was acknowledged.
     drop(chain);
     std::fs::remove_dir_all(dir.path().join("chain")).unwrap();
@@ -252,19 +349,39 @@ async fn a_disk_that_fails_ends_the_chain_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fills_a_gap_is_logged_when_something_else_stands_on_it() {
-    let Some((disk, dir)) = Disk::mount() else { return };
+    let Some((disk, dir)) = Disk::mount() else {
+        return;
+    };
     let blocks = branch(1, 6).await;
     let (chain, _threads) = open(&dir);
     // Too full for the store: the log alone can know.
     let _filler = disk.fill_below_the_floor(&dir);
     for block in &blocks[..4] {
-        assert_eq!(chain.follow(block.clone(), Provenance::Linked { tip: 6 }).await.unwrap(), Inserted::Valid);
+        assert_eq!(
+            chain
+                .follow(block.clone(), Provenance::Linked { tip: 6 })
+                .await
+                .unwrap(),
+            Inserted::Valid
+        );
     }
     let gap = killed(&dir);
-    assert_eq!(chain.follow(blocks[4].clone(), GOSSIP).await.unwrap(), Inserted::Valid);
-    assert_eq!(chain.follow(blocks[5].clone(), Provenance::Linked { tip: 6 }).await.unwrap(), Inserted::Valid);
+    assert_eq!(
+        chain.follow(blocks[4].clone(), GOSSIP).await.unwrap(),
+        Inserted::Valid
+    );
+    assert_eq!(
+        chain
+            .follow(blocks[5].clone(), Provenance::Linked { tip: 6 })
+            .await
+            .unwrap(),
+        Inserted::Valid
+    );
     let tip = killed(&dir);
-    assert_eq!((chain.view().head(), chain.view().stored().number), (blocks[5].id(), 0));
+    assert_eq!(
+        (chain.view().head(), chain.view().stored().number),
+        (blocks[5].id(), 0)
+    );
 
     let (chain, _threads) = open(gap.path());
     assert_eq!(chain.view().head().number, 0, "peers fill the gap again");

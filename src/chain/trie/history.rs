@@ -7,7 +7,9 @@
 
 use crate::chain::{
     trie::{
-        node::{Kind, Node, RowRef, branch_row, decode_reference, decode_row, extension_row, parse_row},
+        node::{
+            Kind, Node, RowRef, branch_row, decode_reference, decode_row, extension_row, parse_row,
+        },
         walk::reference_of,
     },
     view::ReadError,
@@ -32,25 +34,36 @@ pub fn entries<'a>(rows: impl Iterator<Item = TrieRow<'a>>, mut put: impl FnMut(
     let mut above: Vec<(&Bytes, Option<RowRef<'_>>)> = Vec::new();
     for (key, before, after) in rows {
         let [before, after] = [before, after].map(|row| row.and_then(|row| parse_row(row)));
-        while above.last().is_some_and(|(other, _)| !key.starts_with(other)) {
+        while above
+            .last()
+            .is_some_and(|(other, _)| !key.starts_with(other))
+        {
             above.pop();
         }
-        let named = above.iter().rev().find_map(|(other, row)| row.as_ref()?.child(&key[other.len()..]));
+        let named = above
+            .iter()
+            .rev()
+            .find_map(|(other, row)| row.as_ref()?.child(&key[other.len()..]));
         let named_as = |tag: u8, named: Option<(bool, &[u8])>| {
             let mut entry = vec![tag];
-            named.iter().for_each(|(_, reference)| entry.extend_from_slice(reference));
+            named
+                .iter()
+                .for_each(|(_, reference)| entry.extend_from_slice(reference));
             entry
         };
         let entry = match (&before, named) {
             (Some(RowRef::Branch(_)), named) => named_as(BRANCH, named),
-            (Some(RowRef::Extension { nibbles, child }), _) => [&[EXTENSION, nibbles.len() as u8], *nibbles, *child].concat(),
+            (Some(RowRef::Extension { nibbles, child }), _) => {
+                [&[EXTENSION, nibbles.len() as u8], *nibbles, *child].concat()
+            }
             (None, Some((true, _))) => named_as(LEAF, named),
             (None, _) => vec![NOTHING],
         };
         put(key, &entry);
         // Its leaves have no rows that would come by here.
         for index in 0..16u8 {
-            let [was, is] = [&before, &after].map(|row| row.as_ref().and_then(|row| row.child(&[index])));
+            let [was, is] =
+                [&before, &after].map(|row| row.as_ref().and_then(|row| row.child(&[index])));
             let is_node = |child: Option<(bool, &[u8])>| matches!(child, Some((false, _)));
             if was != is && !is_node(was) && !is_node(is) {
                 let tag = if was.is_some() { LEAF } else { NOTHING };
@@ -67,14 +80,23 @@ type Now<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, ReadError> + 'a;
 /// The row of a node as it was: `stood` gives the entry that says what was there then, if any has been written since, and `now` the
 /// row as it is.
 pub fn row_at(key: &[u8], stood: &Now<'_>, now: &Now<'_>) -> Result<Option<Bytes>, ReadError> {
-    let damaged =
-        || ReadError::Damaged(format!("the trie history of node {} cannot be read", alloy_primitives::hex::encode(key)));
-    let Some(entry) = stood(key)? else { return now(key) };
+    let damaged = || {
+        ReadError::Damaged(format!(
+            "the trie history of node {} cannot be read",
+            alloy_primitives::hex::encode(key)
+        ))
+    };
+    let Some(entry) = stood(key)? else {
+        return now(key);
+    };
     match entry.split_first().ok_or_else(damaged)? {
         (&(NOTHING | LEAF), _) => Ok(None),
         (&EXTENSION, rest) => {
             let (nibbles, child) = extension(rest).ok_or_else(damaged)?;
-            Ok(Some(extension_row(&Nibbles::from_nibbles(nibbles), &decode_reference(child).ok_or_else(damaged)?)))
+            Ok(Some(extension_row(
+                &Nibbles::from_nibbles(nibbles),
+                &decode_reference(child).ok_or_else(damaged)?,
+            )))
         }
         (&BRANCH, _) => {
             let row = now(key)?;
@@ -87,7 +109,10 @@ pub fn row_at(key: &[u8], stood: &Now<'_>, now: &Now<'_>) -> Result<Option<Bytes
                     (None, Some(RowRef::Branch(children))) => match children[usize::from(index)] {
                         Some((is_leaf, reference)) => {
                             let kind = if is_leaf { Kind::Leaf } else { Kind::Any };
-                            Node::Stored { reference: decode_reference(reference).ok_or_else(damaged)?, kind }
+                            Node::Stored {
+                                reference: decode_reference(reference).ok_or_else(damaged)?,
+                                kind,
+                            }
                         }
                         None => Node::Empty,
                     },
@@ -95,14 +120,22 @@ pub fn row_at(key: &[u8], stood: &Now<'_>, now: &Now<'_>) -> Result<Option<Bytes
                     (None, _) => match now(&path)? {
                         Some(row) => {
                             let node = decode_row(&row, &Nibbles::new()).map_err(|_| damaged())?;
-                            Node::Stored { reference: reference_of(&node), kind: Kind::Any }
+                            Node::Stored {
+                                reference: reference_of(&node),
+                                kind: Kind::Any,
+                            }
                         }
                         None => Node::Empty,
                     },
                 };
                 children[usize::from(index)] = child;
             }
-            let present = || children.iter().enumerate().filter(|(_, child)| **child != Node::Empty);
+            let present = || {
+                children
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, child)| **child != Node::Empty)
+            };
             let mask = present().fold(0, |mask, (index, _)| mask | 1 << index);
             let references: Vec<_> = present().map(|(_, child)| reference_of(child)).collect();
             Ok(Some(branch_row(&children, mask, &references)))
@@ -121,13 +154,28 @@ fn decode_child(entry: &[u8]) -> Option<Node> {
     let (tag, rest) = entry.split_first()?;
     Some(match *tag {
         NOTHING if rest.is_empty() => Node::Empty,
-        LEAF => Node::Stored { reference: decode_reference(rest)?, kind: Kind::Leaf },
-        BRANCH => Node::Stored { reference: decode_reference(rest)?, kind: Kind::Any },
+        LEAF => Node::Stored {
+            reference: decode_reference(rest)?,
+            kind: Kind::Leaf,
+        },
+        BRANCH => Node::Stored {
+            reference: decode_reference(rest)?,
+            kind: Kind::Any,
+        },
         EXTENSION => {
             let (nibbles, child) = extension(rest)?;
-            let child = Box::new(Node::Stored { reference: decode_reference(child)?, kind: Kind::Branch });
-            let whole = Node::Extension { nibbles: Nibbles::from_nibbles(nibbles), child };
-            Node::Stored { reference: reference_of(&whole), kind: Kind::Any }
+            let child = Box::new(Node::Stored {
+                reference: decode_reference(child)?,
+                kind: Kind::Branch,
+            });
+            let whole = Node::Extension {
+                nibbles: Nibbles::from_nibbles(nibbles),
+                child,
+            };
+            Node::Stored {
+                reference: reference_of(&whole),
+                kind: Kind::Any,
+            }
         }
         _ => return None,
     })
@@ -136,5 +184,6 @@ fn decode_child(entry: &[u8]) -> Option<Node> {
 fn extension(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let (count, rest) = rest.split_first()?;
     let (nibbles, child) = rest.split_at_checked(usize::from(*count))?;
-    (!nibbles.is_empty() && nibbles.len() < 64 && nibbles.iter().all(|nibble| *nibble < 16)).then_some((nibbles, child))
+    (!nibbles.is_empty() && nibbles.len() < 64 && nibbles.iter().all(|nibble| *nibble < 16))
+        .then_some((nibbles, child))
 }

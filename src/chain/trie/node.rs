@@ -41,14 +41,25 @@ impl Node {
     }
 
     fn is_leaf(&self) -> bool {
-        matches!(self, Node::Leaf { .. } | Node::Stored { kind: Kind::Leaf, .. })
+        matches!(
+            self,
+            Node::Leaf { .. }
+                | Node::Stored {
+                    kind: Kind::Leaf,
+                    ..
+                }
+        )
     }
 }
 
 /// The `depth`-th nibble of a key.
 pub(super) fn nibble(key: &B256, depth: usize) -> usize {
     let byte = key[depth / 2];
-    usize::from(if depth.is_multiple_of(2) { byte >> 4 } else { byte & 0x0f })
+    usize::from(if depth.is_multiple_of(2) {
+        byte >> 4
+    } else {
+        byte & 0x0f
+    })
 }
 
 pub(super) fn rlp_leaf(key: &B256, depth: usize, value: &[u8]) -> Vec<u8> {
@@ -115,7 +126,10 @@ pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
 }
 
 /// A row of the trie as it is read without making anything of it. References are 32 bytes of hash or RLP shorter than that.
-#[expect(clippy::large_enum_variant, reason = "nearly all are branches, and live on the stack for as long as a row is read")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are branches, and live on the stack for as long as a row is read"
+)]
 pub(super) enum RowRef<'a> {
     /// Each child: whether it is a leaf, and its reference.
     Branch([Option<(bool, &'a [u8])>; 16]),
@@ -156,7 +170,11 @@ fn parse_branch<'a>(input: &mut Reader<'a>) -> Option<RowRef<'a>> {
     }
     let mut children = [None; 16];
     for index in (0..16).filter(|i| mask & (1 << i) != 0) {
-        let len = if inlines & (1 << index) != 0 { usize::from(input.byte().filter(|len| *len < 32)?) } else { 32 };
+        let len = if inlines & (1 << index) != 0 {
+            usize::from(input.byte().filter(|len| *len < 32)?)
+        } else {
+            32
+        };
         children[index] = Some((leaves & (1 << index) != 0, input.take(len)?));
     }
     Some(RowRef::Branch(children))
@@ -167,14 +185,24 @@ fn parse_extension<'a>(input: &mut Reader<'a>) -> Option<RowRef<'a>> {
     let nibbles = input.take(count)?;
     let len = usize::from(input.byte()?);
     let valid = count > 0 && nibbles.iter().all(|n| *n < 16) && len <= 32;
-    valid.then(|| Some(RowRef::Extension { nibbles, child: input.take(len)? })).flatten()
+    valid
+        .then(|| {
+            Some(RowRef::Extension {
+                nibbles,
+                child: input.take(len)?,
+            })
+        })
+        .flatten()
 }
 
 /// Reads a row of the trie. `path` serves the error message and the bound on depth.
 pub(super) fn decode_row(row: &[u8], path: &Nibbles) -> Result<Node, TrieError> {
     let node = parse_row(row).and_then(|row| decode_node(row, path.len()));
-    node.filter(|_| path.len() < KEY_NIBBLES)
-        .ok_or_else(|| TrieError::Damaged(format!("the row of the node at path {path:?} cannot be read")))
+    node.filter(|_| path.len() < KEY_NIBBLES).ok_or_else(|| {
+        TrieError::Damaged(format!(
+            "the row of the node at path {path:?} cannot be read"
+        ))
+    })
 }
 
 fn decode_node(row: RowRef<'_>, depth: usize) -> Option<Node> {
@@ -184,14 +212,23 @@ fn decode_node(row: RowRef<'_>, depth: usize) -> Option<Node> {
             for (child, reference) in children.iter_mut().zip(references) {
                 if let Some((is_leaf, reference)) = reference {
                     let kind = if is_leaf { Kind::Leaf } else { Kind::Any };
-                    *child = Node::Stored { reference: decode_reference(reference)?, kind };
+                    *child = Node::Stored {
+                        reference: decode_reference(reference)?,
+                        kind,
+                    };
                 }
             }
             Some(Node::Branch(children))
         }
         RowRef::Extension { nibbles, child } => {
-            let child = Box::new(Node::Stored { reference: decode_reference(child)?, kind: Kind::Branch });
-            let node = Node::Extension { nibbles: Nibbles::from_nibbles(nibbles), child };
+            let child = Box::new(Node::Stored {
+                reference: decode_reference(child)?,
+                kind: Kind::Branch,
+            });
+            let node = Node::Extension {
+                nibbles: Nibbles::from_nibbles(nibbles),
+                child,
+            };
             (depth + nibbles.len() < KEY_NIBBLES).then_some(node)
         }
     }
@@ -201,7 +238,10 @@ fn decode_node(row: RowRef<'_>, depth: usize) -> Option<Node> {
 pub(super) fn decode_reference(bytes: &[u8]) -> Option<RlpNode> {
     match B256::try_from(bytes) {
         Ok(hash) => Some(RlpNode::word_rlp(&hash)),
-        Err(_) => (1..32).contains(&bytes.len()).then(|| RlpNode::from_raw(bytes)).flatten(),
+        Err(_) => (1..32)
+            .contains(&bytes.len())
+            .then(|| RlpNode::from_raw(bytes))
+            .flatten(),
     }
 }
 

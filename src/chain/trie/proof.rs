@@ -37,7 +37,10 @@ pub struct SlotProof {
 
 /// Proves an account and slots of it in a state that has a trie (see [`crate::chain::view::View::provable_state`]).
 pub fn prove(state: &State, address: Address, slots: &[U256]) -> Result<AccountProof, TrieError> {
-    let slots: Vec<_> = slots.iter().map(|slot| keccak256(B256::from(*slot))).collect();
+    let slots: Vec<_> = slots
+        .iter()
+        .map(|slot| keccak256(B256::from(*slot)))
+        .collect();
     prove_hashed(state, &keccak256(address), &slots)
 }
 
@@ -45,33 +48,63 @@ pub fn prove(state: &State, address: Address, slots: &[U256]) -> Result<AccountP
 pub fn prove_hashed(state: &State, hash: &B256, slots: &[B256]) -> Result<AccountProof, TrieError> {
     let found = row(Some(state), &keys::account(hash))?;
     let account = found.as_ref().map(|row| decode_account(row)).transpose()?;
-    let nodes = path(&StateSource::new(Some(state), None), state.header().state_root, hash, found.as_ref())?;
+    let nodes = path(
+        &StateSource::new(Some(state), None),
+        state.header().state_root,
+        hash,
+        found.as_ref(),
+    )?;
     let root = account.map_or(EMPTY_ROOT_HASH, |account| account.storage_root);
     let slots = slots.iter().map(|key| {
         let found = row(Some(state), &keys::slot(hash, key))?;
-        let value = found.as_ref().map_or(Ok(U256::ZERO), |row| decode_slot(row))?;
+        let value = found
+            .as_ref()
+            .map_or(Ok(U256::ZERO), |row| decode_slot(row))?;
         let leaf = found.map(|row| slot_leaf(&row));
-        let nodes = path(&StateSource::new(Some(state), Some(*hash)), root, key, leaf.as_ref())?;
+        let nodes = path(
+            &StateSource::new(Some(state), Some(*hash)),
+            root,
+            key,
+            leaf.as_ref(),
+        )?;
         Ok(SlotProof { value, nodes })
     });
-    Ok(AccountProof { account, nodes, slots: slots.collect::<Result<_, TrieError>>()? })
+    Ok(AccountProof {
+        account,
+        nodes,
+        slots: slots.collect::<Result<_, TrieError>>()?,
+    })
 }
 
 /// The nodes from the root towards a key. `leaf` is what the flat rows say: the trie must say the same.
-pub(super) fn path<S: Source>(source: &S, root: B256, key: &B256, leaf: Option<&Bytes>) -> Result<Vec<Bytes>, TrieError> {
+pub(super) fn path<S: Source>(
+    source: &S,
+    root: B256,
+    key: &B256,
+    leaf: Option<&Bytes>,
+) -> Result<Vec<Bytes>, TrieError> {
     let (mut node, mut path) = (root_node(root), Nibbles::new());
     let mut nodes = Vec::new();
     let found = loop {
-        let Node::Stored { reference, kind } = node else { break None };
+        let Node::Stored { reference, kind } = node else {
+            break None;
+        };
         // A leaf that the flat rows have needs no search, which is long where much has changed since an old state.
-        let known = leaf.filter(|_| kind == Kind::Leaf || path.is_empty()).map(|value| (value, rlp_leaf(key, path.len(), value)));
+        let known = leaf
+            .filter(|_| kind == Kind::Leaf || path.is_empty())
+            .map(|value| (value, rlp_leaf(key, path.len(), value)));
         let loaded = match known {
-            Some((value, rlp)) if RlpNode::from_rlp(&rlp) == reference => Node::Leaf { key: *key, value: value.clone() },
+            Some((value, rlp)) if RlpNode::from_rlp(&rlp) == reference => Node::Leaf {
+                key: *key,
+                value: value.clone(),
+            },
             _ => source.load(&path, &reference, kind)?,
         };
         let rlp = encode(&loaded, path.len())?;
         if RlpNode::from_rlp(&rlp) != reference {
-            return Err(TrieError::Damaged(format!("the node at path {path:?} is not the one its parent names")));
+            return Err(TrieError::Damaged(format!(
+                "the node at path {path:?} is not the one its parent names"
+            )));
         }
         // The root is one of these: its keys are too long for it to be shorter.
         if rlp.len() >= 32 {
@@ -96,7 +129,9 @@ pub(super) fn path<S: Source>(source: &S, root: B256, key: &B256, leaf: Option<&
     };
     match found.as_ref() == leaf {
         true => Ok(nodes),
-        false => Err(TrieError::Damaged(format!("the trie and the row of key {key} differ"))),
+        false => Err(TrieError::Damaged(format!(
+            "the trie and the row of key {key} differ"
+        ))),
     }
 }
 
@@ -110,11 +145,20 @@ fn encode(node: &Node, depth: usize) -> Result<Vec<u8>, TrieError> {
         Node::Leaf { key, value } => rlp_leaf(key, depth, value),
         Node::Extension { nibbles, child } => rlp_extension(nibbles, &reference(child)?),
         Node::Branch(children) => {
-            let present = || children.iter().enumerate().filter(|(_, child)| **child != Node::Empty);
+            let present = || {
+                children
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, child)| **child != Node::Empty)
+            };
             let mask = present().fold(0, |mask, (index, _)| mask | 1 << index);
-            let references: Vec<_> = present().map(|(_, child)| reference(child)).collect::<Result<_, _>>()?;
+            let references: Vec<_> = present()
+                .map(|(_, child)| reference(child))
+                .collect::<Result<_, _>>()?;
             rlp_branch(mask, &references)
         }
-        Node::Empty | Node::Stored { .. } => return Err(TrieError::Damaged("a source gave no node".into())),
+        Node::Empty | Node::Stored { .. } => {
+            return Err(TrieError::Damaged("a source gave no node".into()));
+        }
     })
 }

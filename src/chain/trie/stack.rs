@@ -3,7 +3,10 @@
 
 use crate::chain::trie::{
     TrieError,
-    node::{KEY_NIBBLES, Kind, Node, branch_row, decode_row, extension_row, nibble, rlp_branch, rlp_extension, rlp_leaf},
+    node::{
+        KEY_NIBBLES, Kind, Node, branch_row, decode_row, extension_row, nibble, rlp_branch,
+        rlp_extension, rlp_leaf,
+    },
     walk::seal,
 };
 use alloy_primitives::{B256, Bytes, keccak256};
@@ -24,20 +27,34 @@ struct Open {
 
 impl StackTrie {
     /// The next leaf. Its key is above all before it.
-    pub fn insert<E>(&mut self, key: B256, value: Bytes, row: impl FnMut(Nibbles, Bytes) -> Result<(), E>) -> Result<(), E> {
+    pub fn insert<E>(
+        &mut self,
+        key: B256,
+        value: Bytes,
+        row: impl FnMut(Nibbles, Bytes) -> Result<(), E>,
+    ) -> Result<(), E> {
         if let Some((last, old)) = self.last.replace((key, value)) {
             debug_assert!(last < key);
-            let fork = (0..KEY_NIBBLES).find(|depth| nibble(&last, *depth) != nibble(&key, *depth)).unwrap_or_default();
+            let fork = (0..KEY_NIBBLES)
+                .find(|depth| nibble(&last, *depth) != nibble(&key, *depth))
+                .unwrap_or_default();
             self.close(&last, &old, Some(fork), row)?;
         }
         Ok(())
     }
 
     /// The root hash of all leaves.
-    pub fn finish<E>(mut self, row: impl FnMut(Nibbles, Bytes) -> Result<(), E>) -> Result<B256, E> {
-        let Some((last, value)) = self.last.take() else { return Ok(EMPTY_ROOT_HASH) };
+    pub fn finish<E>(
+        mut self,
+        row: impl FnMut(Nibbles, Bytes) -> Result<(), E>,
+    ) -> Result<B256, E> {
+        let Some((last, value)) = self.last.take() else {
+            return Ok(EMPTY_ROOT_HASH);
+        };
         let root = self.close(&last, &value, None, row)?;
-        Ok(root.map_or(EMPTY_ROOT_HASH, |root| root.as_hash().unwrap_or_else(|| keccak256(&root))))
+        Ok(root.map_or(EMPTY_ROOT_HASH, |root| {
+            root.as_hash().unwrap_or_else(|| keccak256(&root))
+        }))
     }
 
     /// Puts the last leaf into its branch and closes all branches below `fork`, where the next leaf leaves its path; `None` closes
@@ -57,17 +74,27 @@ impl StackTrie {
         let mut node = RlpNode::from_rlp(&rlp_leaf(key, start(above), value));
         let mut kind = Kind::Leaf;
         loop {
-            let Some(depth) = above else { return Ok(Some(node)) };
+            let Some(depth) = above else {
+                return Ok(Some(node));
+            };
             if self.open.last().is_none_or(|open| open.depth < depth) {
-                self.open.push(Open { depth, children: Node::empty_branch() });
+                self.open.push(Open {
+                    depth,
+                    children: Node::empty_branch(),
+                });
             }
             if let Some(open) = self.open.last_mut() {
-                open.children[nibble(key, depth)] = Node::Stored { reference: node, kind };
+                open.children[nibble(key, depth)] = Node::Stored {
+                    reference: node,
+                    kind,
+                };
             }
             if Some(depth) == fork {
                 return Ok(None);
             }
-            let Some(Open { children, .. }) = self.open.pop() else { return Ok(None) };
+            let Some(Open { children, .. }) = self.open.pop() else {
+                return Ok(None);
+            };
             above = parent(&self.open);
             node = branch(&children, path.slice(..depth), &mut row)?;
             let start = start(above);
@@ -81,7 +108,11 @@ impl StackTrie {
     }
 }
 
-fn branch<E>(children: &[Node; 16], path: Nibbles, row: &mut impl FnMut(Nibbles, Bytes) -> Result<(), E>) -> Result<RlpNode, E> {
+fn branch<E>(
+    children: &[Node; 16],
+    path: Nibbles,
+    row: &mut impl FnMut(Nibbles, Bytes) -> Result<(), E>,
+) -> Result<RlpNode, E> {
     let (mut mask, mut references) = (0u16, Vec::with_capacity(16));
     for (index, child) in children.iter().enumerate() {
         if let Node::Stored { reference, .. } = child {
@@ -103,8 +134,18 @@ pub fn row_children(row: &[u8], path: &Nibbles) -> Result<Vec<Nibbles>, TrieErro
     Ok(match decode_row(row, path)? {
         Node::Extension { nibbles, .. } => vec![path.join(&nibbles)],
         Node::Branch(children) => {
-            let nodes = children.iter().enumerate().filter(|(_, child)| matches!(child, Node::Stored { kind: Kind::Any, .. }));
-            nodes.map(|(index, _)| path.join(&Nibbles::from_nibbles([index as u8]))).collect()
+            let nodes = children.iter().enumerate().filter(|(_, child)| {
+                matches!(
+                    child,
+                    Node::Stored {
+                        kind: Kind::Any,
+                        ..
+                    }
+                )
+            });
+            nodes
+                .map(|(index, _)| path.join(&Nibbles::from_nibbles([index as u8])))
+                .collect()
         }
         _ => vec![],
     })
@@ -121,7 +162,10 @@ mod tests {
 
     impl Source for Nothing {
         fn load(&self, path: &Nibbles, reference: &RlpNode, _: Kind) -> Result<Node, TrieError> {
-            Err(TrieError::Missing { path: format!("{path:?}"), hash: reference.as_hash() })
+            Err(TrieError::Missing {
+                path: format!("{path:?}"),
+                hash: reference.as_hash(),
+            })
         }
     }
 
@@ -129,7 +173,9 @@ mod tests {
     fn leaves() -> impl Strategy<Value = BTreeMap<B256, Bytes>> {
         let key = prop::collection::vec((0usize..64, 0u8..3), 0..4).prop_map(|marks| {
             let mut key = [0; 32];
-            marks.iter().for_each(|(at, value)| key[at / 2] |= value << (4 * (1 - at % 2)));
+            marks
+                .iter()
+                .for_each(|(at, value)| key[at / 2] |= value << (4 * (1 - at % 2)));
             B256::from(key)
         });
         let value = prop::collection::vec(any::<u8>(), 1..40).prop_map(Bytes::from);

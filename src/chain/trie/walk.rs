@@ -28,17 +28,28 @@ pub(super) trait Source: Sync {
 pub(super) fn root_node(root: B256) -> Node {
     match root {
         EMPTY_ROOT_HASH => Node::Empty,
-        _ => Node::Stored { reference: RlpNode::word_rlp(&root), kind: Kind::Any },
+        _ => Node::Stored {
+            reference: RlpNode::word_rlp(&root),
+            kind: Kind::Any,
+        },
     }
 }
 
 /// Applies a batch of changes to the trie under `root`.
-pub(super) fn apply<S: Source>(source: &S, root: B256, changes: &[Change]) -> Result<Node, TrieError> {
+pub(super) fn apply<S: Source>(
+    source: &S,
+    root: B256,
+    changes: &[Change],
+) -> Result<Node, TrieError> {
     update(source, root_node(root), Nibbles::new(), changes)
 }
 
 /// The value of one leaf, or `None` if the trie does not hold the key.
-pub(super) fn find<S: Source>(source: &S, root: B256, key: &B256) -> Result<Option<Bytes>, TrieError> {
+pub(super) fn find<S: Source>(
+    source: &S,
+    root: B256,
+    key: &B256,
+) -> Result<Option<Bytes>, TrieError> {
     let whole = Nibbles::unpack(key);
     let (mut node, mut path) = (root_node(root), Nibbles::new());
     loop {
@@ -62,29 +73,52 @@ pub(super) fn find<S: Source>(source: &S, root: B256, key: &B256) -> Result<Opti
     }
 }
 
-pub(super) fn update<S: Source>(source: &S, node: Node, path: Nibbles, changes: &[Change]) -> Result<Node, TrieError> {
-    let (Some(first), Some(last)) = (changes.first(), changes.last()) else { return Ok(node) };
+pub(super) fn update<S: Source>(
+    source: &S,
+    node: Node,
+    path: Nibbles,
+    changes: &[Change],
+) -> Result<Node, TrieError> {
+    let (Some(first), Some(last)) = (changes.first(), changes.last()) else {
+        return Ok(node);
+    };
     match node {
         Node::Empty => Ok(build(path.len(), &leaves(changes, None))),
         // The leaf here is the one that is known to exist and changes: no need to look for it.
-        Node::Stored { kind: Kind::Leaf, .. } if changes.iter().any(|c| c.exists) => {
-            Ok(build(path.len(), &leaves(changes, None)))
+        Node::Stored {
+            kind: Kind::Leaf, ..
+        } if changes.iter().any(|c| c.exists) => Ok(build(path.len(), &leaves(changes, None))),
+        Node::Stored { reference, kind } => {
+            update(source, source.load(&path, &reference, kind)?, path, changes)
         }
-        Node::Stored { reference, kind } => update(source, source.load(&path, &reference, kind)?, path, changes),
         Node::Leaf { key, value } => Ok(build(path.len(), &leaves(changes, Some((key, value))))),
         Node::Extension { nibbles, child } => {
             // Changes are sorted, so the one that leaves the extension earliest is the first or the last.
-            let shared = |change: &Change| Nibbles::unpack(change.key).slice(path.len()..).common_prefix_length(&nibbles);
+            let shared = |change: &Change| {
+                Nibbles::unpack(change.key)
+                    .slice(path.len()..)
+                    .common_prefix_length(&nibbles)
+            };
             let shared = shared(first).min(shared(last));
             if shared == nibbles.len() {
                 let below = path.join(&nibbles);
                 let child = update(source, *child, below, changes)?;
                 return join(source, nibbles, child, below);
             }
-            let (above, at, rest) = (nibbles.slice(..shared), nibbles.get(shared), nibbles.slice(shared + 1..));
+            let (above, at, rest) = (
+                nibbles.slice(..shared),
+                nibbles.get(shared),
+                nibbles.slice(shared + 1..),
+            );
             let mut children = Node::empty_branch();
-            children[usize::from(at.unwrap_or_default())] =
-                if rest.is_empty() { *child } else { Node::Extension { nibbles: rest, child } };
+            children[usize::from(at.unwrap_or_default())] = if rest.is_empty() {
+                *child
+            } else {
+                Node::Extension {
+                    nibbles: rest,
+                    child,
+                }
+            };
             let below = path.join(&above);
             let branch = update_branch(source, children, below, changes)?;
             join(source, above, branch, below)
@@ -101,19 +135,33 @@ fn update_branch<S: Source>(
 ) -> Result<Node, TrieError> {
     let mut rest = changes;
     let parts: [&[Change]; 16] = std::array::from_fn(|index| {
-        let (here, others) = rest.split_at(rest.partition_point(|change| nibble(&change.key, path.len()) <= index));
+        let (here, others) =
+            rest.split_at(rest.partition_point(|change| nibble(&change.key, path.len()) <= index));
         rest = others;
         here
     });
     let change = |(index, (child, part)): (usize, (&mut Node, &&[Change]))| {
         if !part.is_empty() {
-            *child = update(source, std::mem::replace(child, Node::Empty), child_path(&path, index), part)?;
+            *child = update(
+                source,
+                std::mem::replace(child, Node::Empty),
+                child_path(&path, index),
+                part,
+            )?;
         }
         Ok::<_, TrieError>(())
     };
     match changes.len() < SHARED {
-        true => children.iter_mut().zip(&parts).enumerate().try_for_each(change)?,
-        false => children.par_iter_mut().zip(&parts).enumerate().try_for_each(change)?,
+        true => children
+            .iter_mut()
+            .zip(&parts)
+            .enumerate()
+            .try_for_each(change)?,
+        false => children
+            .par_iter_mut()
+            .zip(&parts)
+            .enumerate()
+            .try_for_each(change)?,
     }
     let mut present = (0..16).filter(|i| children[*i] != Node::Empty);
     match (present.next(), present.next()) {
@@ -121,7 +169,12 @@ fn update_branch<S: Source>(
         (Some(only), None) => {
             drop(present);
             let child = std::mem::replace(&mut children[only], Node::Empty);
-            join(source, Nibbles::from_nibbles([only as u8]), child, child_path(&path, only))
+            join(
+                source,
+                Nibbles::from_nibbles([only as u8]),
+                child,
+                child_path(&path, only),
+            )
         }
         _ => {
             drop(present);
@@ -131,14 +184,31 @@ fn update_branch<S: Source>(
 }
 
 /// Puts `nibbles` before a node that stands at `path`; a node that can take them up itself does.
-fn join<S: Source>(source: &S, nibbles: Nibbles, node: Node, path: Nibbles) -> Result<Node, TrieError> {
+fn join<S: Source>(
+    source: &S,
+    nibbles: Nibbles,
+    node: Node,
+    path: Nibbles,
+) -> Result<Node, TrieError> {
     if nibbles.is_empty() {
         return Ok(node);
     }
     Ok(match node {
         Node::Empty | Node::Leaf { .. } => node,
-        Node::Branch(_) | Node::Stored { kind: Kind::Branch, .. } => Node::Extension { nibbles, child: Box::new(node) },
-        Node::Extension { nibbles: more, child } => Node::Extension { nibbles: nibbles.join(&more), child },
+        Node::Branch(_)
+        | Node::Stored {
+            kind: Kind::Branch, ..
+        } => Node::Extension {
+            nibbles,
+            child: Box::new(node),
+        },
+        Node::Extension {
+            nibbles: more,
+            child,
+        } => Node::Extension {
+            nibbles: nibbles.join(&more),
+            child,
+        },
         Node::Stored { reference, kind } => {
             let loaded = source.load(&path, &reference, kind)?;
             return join(source, nibbles, loaded, path);
@@ -148,7 +218,10 @@ fn join<S: Source>(source: &S, nibbles: Nibbles, node: Node, path: Nibbles) -> R
 
 /// The leaves that are left where an old leaf (if any) meets the changes.
 fn leaves(changes: &[Change], old: Option<(B256, Bytes)>) -> Vec<(B256, Bytes)> {
-    let mut leaves: Vec<_> = changes.iter().filter_map(|c| Some((c.key, c.value.clone()?))).collect();
+    let mut leaves: Vec<_> = changes
+        .iter()
+        .filter_map(|c| Some((c.key, c.value.clone()?)))
+        .collect();
     if let Some(old) = old
         && changes.binary_search_by_key(&old.0, |c| c.key).is_err()
     {
@@ -159,9 +232,14 @@ fn leaves(changes: &[Change], old: Option<(B256, Bytes)>) -> Vec<(B256, Bytes)> 
 
 /// A trie from nothing. All keys agree in their first `depth` nibbles.
 fn build(depth: usize, leaves: &[(B256, Bytes)]) -> Node {
-    let (Some((first, value)), Some((last, _))) = (leaves.first(), leaves.last()) else { return Node::Empty };
+    let (Some((first, value)), Some((last, _))) = (leaves.first(), leaves.last()) else {
+        return Node::Empty;
+    };
     if leaves.len() == 1 {
-        return Node::Leaf { key: *first, value: value.clone() };
+        return Node::Leaf {
+            key: *first,
+            value: value.clone(),
+        };
     }
     let whole = Nibbles::unpack(first);
     let fork = whole.common_prefix_length(&Nibbles::unpack(last));
@@ -174,7 +252,14 @@ fn build(depth: usize, leaves: &[(B256, Bytes)]) -> Node {
         rest = more;
     }
     let branch = Node::Branch(children);
-    if fork == depth { branch } else { Node::Extension { nibbles: whole.slice(depth..fork), child: Box::new(branch) } }
+    if fork == depth {
+        branch
+    } else {
+        Node::Extension {
+            nibbles: whole.slice(depth..fork),
+            child: Box::new(branch),
+        }
+    }
 }
 
 /// The root hash of a trie, and the rows of all its nodes that are in memory, by path.
@@ -184,7 +269,10 @@ pub(super) fn seal(root: &Node) -> (B256, Vec<(Nibbles, Bytes)>) {
         return (EMPTY_ROOT_HASH, rows);
     }
     let reference = reference(root, Nibbles::new(), true, &mut rows);
-    (reference.as_hash().unwrap_or_else(|| keccak256(&reference)), rows)
+    (
+        reference.as_hash().unwrap_or_else(|| keccak256(&reference)),
+        rows,
+    )
 }
 
 /// The reference of a node whose children are references.
@@ -217,20 +305,28 @@ fn reference(node: &Node, path: Nibbles, large: bool, rows: &mut Vec<(Nibbles, B
         }
         Node::Branch(children) => {
             let large = large && is_large(node, &mut 0);
-            let present: Vec<_> = (0..16).filter(|index| children[*index] != Node::Empty).collect();
+            let present: Vec<_> = (0..16)
+                .filter(|index| children[*index] != Node::Empty)
+                .collect();
             let mask = present.iter().fold(0u16, |mask, index| mask | 1 << index);
-            let child = |index: usize, rows: &mut _| reference(&children[index], child_path(&path, index), large, rows);
+            let child = |index: usize, rows: &mut _| {
+                reference(&children[index], child_path(&path, index), large, rows)
+            };
             let references: Vec<_> = match large {
                 true => {
                     let alone = |index| {
                         let mut rows = Vec::new();
                         (child(index, &mut rows), rows)
                     };
-                    let (references, others): (_, Vec<_>) = present.into_par_iter().map(alone).unzip();
+                    let (references, others): (_, Vec<_>) =
+                        present.into_par_iter().map(alone).unzip();
                     rows.extend(others.into_iter().flatten());
                     references
                 }
-                false => present.into_iter().map(|index| child(index, rows)).collect(),
+                false => present
+                    .into_iter()
+                    .map(|index| child(index, rows))
+                    .collect(),
             };
             rows.push((path, branch_row(children, mask, &references)));
             RlpNode::from_rlp(&rlp_branch(mask, &references))

@@ -37,7 +37,12 @@ pub struct Roots {
 impl Witness {
     /// Hashes every preimage, so that no wrong one can get in.
     pub fn new(preimages: impl IntoIterator<Item = Bytes>) -> Self {
-        Self { nodes: preimages.into_iter().map(|bytes| (keccak256(&bytes), bytes)).collect() }
+        Self {
+            nodes: preimages
+                .into_iter()
+                .map(|bytes| (keccak256(&bytes), bytes))
+                .collect(),
+        }
     }
 
     /// `None` if the state under `root` provably holds no such account.
@@ -47,7 +52,12 @@ impl Witness {
 
     /// Zero if the state under `root` provably holds no such slot.
     pub fn storage(&self, root: B256, address: Address, slot: U256) -> Result<U256, TrieError> {
-        let Some(leaf) = find(self, self.storage_root(root, address)?, &keccak256(B256::from(slot)))? else {
+        let Some(leaf) = find(
+            self,
+            self.storage_root(root, address)?,
+            &keccak256(B256::from(slot)),
+        )?
+        else {
             return Ok(U256::ZERO);
         };
         let value = alloy_rlp::Header::decode_bytes(&mut leaf.as_ref(), false)
@@ -57,7 +67,9 @@ impl Witness {
 
     /// The root of the empty trie if there is no such account.
     pub fn storage_root(&self, root: B256, address: Address) -> Result<B256, TrieError> {
-        Ok(self.account(root, address)?.map_or(EMPTY_ROOT_HASH, |account| account.storage_root))
+        Ok(self
+            .account(root, address)?
+            .map_or(EMPTY_ROOT_HASH, |account| account.storage_root))
     }
 
     pub fn code(&self, hash: B256) -> Option<Bytes> {
@@ -69,36 +81,58 @@ impl Witness {
         let mut storage_roots = BTreeMap::new();
         let mut leaves = Vec::new();
         for (hash, account, storage) in touched(changes) {
-            let Some(account) = account else { return Err(TrieError::Orphan(hash)) };
+            let Some(account) = account else {
+                return Err(TrieError::Orphan(hash));
+            };
             let Some(account) = account else {
                 storage_roots.insert(hash, EMPTY_ROOT_HASH);
-                leaves.push(Change { key: hash, value: None, exists: false });
+                leaves.push(Change {
+                    key: hash,
+                    value: None,
+                    exists: false,
+                });
                 continue;
             };
             let mut storage_root = match storage {
                 Some(storage) if storage.wiped => EMPTY_ROOT_HASH,
-                _ => self.account_by_hash(root, &hash)?.map_or(EMPTY_ROOT_HASH, |account| account.storage_root),
+                _ => self
+                    .account_by_hash(root, &hash)?
+                    .map_or(EMPTY_ROOT_HASH, |account| account.storage_root),
             };
             if let Some(storage) = storage {
                 let slots: Vec<_> = storage
                     .slots
                     .iter()
                     .map(|(slot, value)| {
-                        let value = (!value.is_zero()).then(|| slot_leaf(&value.to_be_bytes_trimmed_vec()));
-                        Change { key: *slot, value, exists: false }
+                        let value =
+                            (!value.is_zero()).then(|| slot_leaf(&value.to_be_bytes_trimmed_vec()));
+                        Change {
+                            key: *slot,
+                            value,
+                            exists: false,
+                        }
                     })
                     .collect();
                 storage_root = seal(&apply(self, storage_root, &slots)?).0;
                 storage_roots.insert(hash, storage_root);
             }
-            leaves.push(Change { key: hash, value: Some(encode_account(&account, storage_root)), exists: false });
+            leaves.push(Change {
+                key: hash,
+                value: Some(encode_account(&account, storage_root)),
+                exists: false,
+            });
         }
         let (state_root, _) = seal(&apply(self, root, &leaves)?);
-        Ok(Roots { state_root, storage_roots })
+        Ok(Roots {
+            state_root,
+            storage_roots,
+        })
     }
 
     fn account_by_hash(&self, root: B256, hash: &B256) -> Result<Option<Account>, TrieError> {
-        Ok(find(self, root, hash)?.map(|leaf| decode_account(&leaf)).transpose()?)
+        Ok(find(self, root, hash)?
+            .map(|leaf| decode_account(&leaf))
+            .transpose()?)
     }
 }
 
@@ -107,15 +141,24 @@ impl Source for Witness {
         let damaged = |what: &str| TrieError::Damaged(format!("the node at path {path:?} {what}"));
         let mut rlp: &[u8] = match reference.as_hash() {
             Some(hash) => {
-                let missing = || TrieError::Missing { path: format!("{path:?}"), hash: Some(hash) };
+                let missing = || TrieError::Missing {
+                    path: format!("{path:?}"),
+                    hash: Some(hash),
+                };
                 self.nodes.get(&hash).ok_or_else(missing)?
             }
             None => reference,
         };
-        let node = TrieNode::decode(&mut rlp).map_err(|e| damaged(&format!("cannot be read: {e}")))?;
-        let any = |reference| Node::Stored { reference, kind: Kind::Any };
+        let node =
+            TrieNode::decode(&mut rlp).map_err(|e| damaged(&format!("cannot be read: {e}")))?;
+        let any = |reference| Node::Stored {
+            reference,
+            kind: Kind::Any,
+        };
         match node {
-            TrieNode::Branch(branch) if path.len() < KEY_NIBBLES && branch.state_mask.count_bits() >= 2 => {
+            TrieNode::Branch(branch)
+                if path.len() < KEY_NIBBLES && branch.state_mask.count_bits() >= 2 =>
+            {
                 let mut children = Node::empty_branch();
                 for (index, reference) in branch.state_mask.iter().zip(branch.stack) {
                     children[usize::from(index)] = any(reference);
@@ -123,14 +166,27 @@ impl Source for Witness {
                 Ok(Node::Branch(children))
             }
             TrieNode::Extension(extension)
-                if kind != Kind::Branch && !extension.key.is_empty() && path.len() + extension.key.len() < KEY_NIBBLES =>
+                if kind != Kind::Branch
+                    && !extension.key.is_empty()
+                    && path.len() + extension.key.len() < KEY_NIBBLES =>
             {
-                let child = Box::new(Node::Stored { reference: extension.child, kind: Kind::Branch });
-                Ok(Node::Extension { nibbles: extension.key, child })
+                let child = Box::new(Node::Stored {
+                    reference: extension.child,
+                    kind: Kind::Branch,
+                });
+                Ok(Node::Extension {
+                    nibbles: extension.key,
+                    child,
+                })
             }
-            TrieNode::Leaf(leaf) if kind != Kind::Branch && path.len() + leaf.key.len() == KEY_NIBBLES => {
+            TrieNode::Leaf(leaf)
+                if kind != Kind::Branch && path.len() + leaf.key.len() == KEY_NIBBLES =>
+            {
                 let key = B256::from_slice(&path.join(&leaf.key).pack());
-                Ok(Node::Leaf { key, value: leaf.value.into() })
+                Ok(Node::Leaf {
+                    key,
+                    value: leaf.value.into(),
+                })
             }
             _ => Err(damaged("does not fit its place")),
         }

@@ -58,18 +58,33 @@ async fn the_pool_follows_the_chain_over_reorgs() {
     for raw in [&first, &second, &behind] {
         submit(&chain, raw);
     }
-    assert_eq!(chain.pool().stats(), PoolStats { pending: 2, queued: 1, senders: 1 });
+    assert_eq!(
+        chain.pool().stats(),
+        PoolStats {
+            pending: 2,
+            queued: 1,
+            senders: 1
+        }
+    );
     // Each head is followed before the next one comes: over those that it passes by the pool learns of nothing.
     let go = async |block: &crate::chain::ExecutedBlock| {
         let before = chain.pool().version();
-        chain.insert(block.payload.clone(), Provenance::Engine).await.unwrap();
-        chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+        chain
+            .insert(block.payload.clone(), Provenance::Engine)
+            .await
+            .unwrap();
+        chain
+            .forkchoice(block.payload.hash, None, None)
+            .await
+            .unwrap();
         let followed = async {
             while chain.pool().version() == before {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), followed).await.expect("the pool follows the head");
+        tokio::time::timeout(Duration::from_secs(60), followed)
+            .await
+            .expect("the pool follows the head");
     };
 
     // Mined: they leave, and what waits behind the gap goes on waiting.
@@ -88,7 +103,14 @@ async fn the_pool_follows_the_chain_over_reorgs() {
     let with_first = build(&chain, genesis, 3, [first.clone()]).await;
     go(&with_first).await;
     holds(&chain, &[&second]).await;
-    let other = sign(1, TxEip1559 { value: U256::from(77), ..transfer(0) }).1;
+    let other = sign(
+        1,
+        TxEip1559 {
+            value: U256::from(77),
+            ..transfer(0)
+        },
+    )
+    .1;
     let with_other = build(&chain, genesis, 4, [other.clone()]).await;
     go(&with_other).await;
     holds(&chain, &[&second]).await;
@@ -97,7 +119,14 @@ async fn the_pool_follows_the_chain_over_reorgs() {
 
     // The sender's money goes elsewhere: nothing of the sender's stays.
     let all = account(&chain.view(), address_of(1)).unwrap().1 - U256::from(10).pow(U256::from(16));
-    let spent = sign(1, TxEip1559 { value: all, ..transfer(0) }).1;
+    let spent = sign(
+        1,
+        TxEip1559 {
+            value: all,
+            ..transfer(0)
+        },
+    )
+    .1;
     let broke = build(&chain, genesis, 5, [spent]).await;
     go(&broke).await;
     holds(&chain, &[&second]).await;
@@ -114,8 +143,14 @@ async fn a_pool_whose_first_head_after_a_restart_is_a_reorg_of_three_takes_all_t
     let mut parent = genesis;
     for raw in &raw {
         let block = build(&chain, parent, 1, [raw.clone()]).await;
-        chain.insert(block.payload.clone(), Provenance::Engine).await.unwrap();
-        chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+        chain
+            .insert(block.payload.clone(), Provenance::Engine)
+            .await
+            .unwrap();
+        chain
+            .forkchoice(block.payload.hash, None, None)
+            .await
+            .unwrap();
         parent = block.payload.hash;
     }
     drop(chain);
@@ -139,9 +174,15 @@ async fn a_pool_that_has_lost_its_position_goes_on_from_the_head() {
     let (chain, _threads) = open(datadir.path());
     let raw = sign(1, transfer(0)).1;
     submit(&chain, &raw);
-    let mut cursor = Cursor::new(BlockId { number: 3, hash: B256::repeat_byte(9) });
+    let mut cursor = Cursor::new(BlockId {
+        number: 3,
+        hash: B256::repeat_byte(9),
+    });
     let block = build(&chain, chain.view().head().hash, 1, [raw]).await;
-    chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+    chain
+        .forkchoice(block.payload.hash, None, None)
+        .await
+        .unwrap();
     follow(&chain, &mut cursor).unwrap();
     assert_eq!(cursor, Cursor::new(block.payload.id()));
     // By the sender's nonce.

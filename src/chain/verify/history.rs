@@ -37,8 +37,14 @@ pub(super) fn check(
     for number in pick(oldest + 1, head, samples.replays) {
         match compare(snapshot, view, spec, number) {
             Ok(None) => {}
-            Ok(Some(what)) => report.add(format!("block {number}, executed again: {what}"), Remedy::Resync),
-            Err(error) => report.unreadable(&format!("what block {number} needs to be executed again"), &error),
+            Ok(Some(what)) => report.add(
+                format!("block {number}, executed again: {what}"),
+                Remedy::Resync,
+            ),
+            Err(error) => report.unreadable(
+                &format!("what block {number} needs to be executed again"),
+                &error,
+            ),
         }
         replayed += 1;
         tell("replays", replayed, samples.replays);
@@ -54,12 +60,25 @@ pub(super) fn pick(first: u64, last: u64, samples: u64) -> BTreeSet<u64> {
     }
     let newest = samples / 2;
     let older = all - newest;
-    let random = index::sample(&mut rand::rng(), older as usize, (samples - newest) as usize);
-    random.into_iter().map(|at| first + at as u64).chain(last + 1 - newest..=last).collect()
+    let random = index::sample(
+        &mut rand::rng(),
+        older as usize,
+        (samples - newest) as usize,
+    );
+    random
+        .into_iter()
+        .map(|at| first + at as u64)
+        .chain(last + 1 - newest..=last)
+        .collect()
 }
 
 /// Goes back through the records that are kept: every one must be there, and the root it leads to must be the one below it.
-fn unwinds(snapshot: &Snapshot, samples: u64, report: &mut Report, tell: &mut Tell<'_>) -> Result<(), ReadError> {
+fn unwinds(
+    snapshot: &Snapshot,
+    samples: u64,
+    report: &mut Report,
+    tell: &mut Tell<'_>,
+) -> Result<(), ReadError> {
     let (oldest, head) = (snapshot.oldest_unwind(), snapshot.head().number);
     let compared = pick(oldest.max(1), head, samples);
     let root_key = keys::state_node(&Nibbles::new());
@@ -74,21 +93,29 @@ fn unwinds(snapshot: &Snapshot, samples: u64, report: &mut Report, tell: &mut Te
             break;
         };
         if let Some((_, before)) = record.iter().find(|(key, _)| *key == root_key) {
-            root_row = before.row(root_row.as_ref()).ok_or_else(|| misfit(number, &root_key))?;
+            root_row = before
+                .row(root_row.as_ref())
+                .ok_or_else(|| misfit(number, &root_key))?;
         }
         let below = snapshot.header(number - 1)?;
         // A trie of one leaf has no row at its root.
         if let (Some(row), Some(header)) = (&root_row, below)
             && row_hash(row).ok() != Some(header.state_root)
         {
-            let what = format!("the unwind record of block {number} does not lead to the state root below it");
+            let what = format!(
+                "the unwind record of block {number} does not lead to the state root below it"
+            );
             report.add(what, Remedy::Resync);
         }
         if compared.contains(&number) {
             for (key, before) in record.iter().filter(|(key, _)| keys::is_flat(key)) {
                 // Rows at or below the bound may be gone.
-                if number > snapshot.oldest_state() && snapshot.before(key, number)?.map(Before::Whole).as_ref() != Some(before) {
-                    let what = format!("the state history of row {key} at block {number} is not what its unwind record says");
+                if number > snapshot.oldest_state()
+                    && snapshot.before(key, number)?.map(Before::Whole).as_ref() != Some(before)
+                {
+                    let what = format!(
+                        "the state history of row {key} at block {number} is not what its unwind record says"
+                    );
                     report.add(what, Remedy::Resync);
                 }
             }
@@ -109,11 +136,21 @@ fn rows(snapshot: &Snapshot, report: &mut Report, tell: &mut Tell<'_>) -> Result
     for row in snapshot.rows(Space::History, b"H") {
         let (key, value) = row?;
         let sound = Snapshot::history_row(&key).is_some_and(|(row, number)| {
-            let length = if row.first() == Some(&keys::ACCOUNT) { 33 } else { 65 };
-            keys::is_flat(row) && row.len() == length && number <= head && matches!(value.as_ref(), [0] | [1, _, ..])
+            let length = if row.first() == Some(&keys::ACCOUNT) {
+                33
+            } else {
+                65
+            };
+            keys::is_flat(row)
+                && row.len() == length
+                && number <= head
+                && matches!(value.as_ref(), [0] | [1, _, ..])
         });
         if !sound {
-            report.add(format!("the row {key} of history has no right form, or is above the head"), Remedy::Resync);
+            report.add(
+                format!("the row {key} of history has no right form, or is above the head"),
+                Remedy::Resync,
+            );
         }
         count += 1;
         if count.is_multiple_of(TELL_EVERY * 1024) {
@@ -125,9 +162,17 @@ fn rows(snapshot: &Snapshot, report: &mut Report, tell: &mut Tell<'_>) -> Result
 }
 
 /// Executes a stored block again on the state before it, from state history. The inner error says why it is not executed to its end.
-pub(in crate::chain) fn replay(view: &Arc<View>, spec: &ChainSpec, number: u64) -> Result<Result<Execution, String>, ReadError> {
-    let parent = view.state_at(number.saturating_sub(1))?.ok_or(ReadError::Pruned(number.saturating_sub(1)))?;
-    let payload = view.payload(number)?.ok_or_else(|| ReadError::Damaged(format!("block {number} is not whole")))?;
+pub(in crate::chain) fn replay(
+    view: &Arc<View>,
+    spec: &ChainSpec,
+    number: u64,
+) -> Result<Result<Execution, String>, ReadError> {
+    let parent = view
+        .state_at(number.saturating_sub(1))?
+        .ok_or(ReadError::Pruned(number.saturating_sub(1)))?;
+    let payload = view
+        .payload(number)?
+        .ok_or_else(|| ReadError::Damaged(format!("block {number} is not whole")))?;
     let mut execution = match BlockExecution::begin(spec, &payload.header, (&parent).into()) {
         Ok(execution) => execution,
         Err(error) => return unreadable(error).map(Err),
@@ -154,12 +199,23 @@ fn unreadable(error: StateError) -> Result<String, ReadError> {
     }
 }
 
-fn words(AccountChange { nonce, balance, code_hash }: &AccountChange) -> String {
+fn words(
+    AccountChange {
+        nonce,
+        balance,
+        code_hash,
+    }: &AccountChange,
+) -> String {
     format!("nonce {nonce}, balance {balance} and code {code_hash}")
 }
 
 /// What differs, if anything.
-fn compare(snapshot: &Snapshot, view: &Arc<View>, spec: &ChainSpec, number: u64) -> Result<Option<String>, ReadError> {
+fn compare(
+    snapshot: &Snapshot,
+    view: &Arc<View>,
+    spec: &ChainSpec,
+    number: u64,
+) -> Result<Option<String>, ReadError> {
     let execution = match replay(view, spec, number)? {
         Ok(execution) => execution,
         Err(reason) => return Ok(Some(reason)),
@@ -167,30 +223,59 @@ fn compare(snapshot: &Snapshot, view: &Arc<View>, spec: &ChainSpec, number: u64)
     // Receipts have a check of their own, which can repair them.
     let used = view.header_of(number)?.map(|header| header.gas_used);
     if used != Some(execution.gas_used) {
-        return Ok(Some(format!("it uses {} gas, and its header says {}", execution.gas_used, or_none(&used))));
+        return Ok(Some(format!(
+            "it uses {} gas, and its header says {}",
+            execution.gas_used,
+            or_none(&used)
+        )));
     }
     for (hash, account) in &execution.changes.accounts {
         let key = keys::account(hash);
-        let stored = snapshot.state_row_at(&key, number)?.map(|row| decode_account(&row)).transpose()?;
-        let stored = stored.map(|a| AccountChange { nonce: a.nonce, balance: a.balance, code_hash: a.code_hash });
+        let stored = snapshot
+            .state_row_at(&key, number)?
+            .map(|row| decode_account(&row))
+            .transpose()?;
+        let stored = stored.map(|a| AccountChange {
+            nonce: a.nonce,
+            balance: a.balance,
+            code_hash: a.code_hash,
+        });
         if stored != *account {
-            let [made, stored] = [account, &stored].map(|account| or_none(&account.as_ref().map(words)));
-            return Ok(Some(format!("account {hash} has {made} after it, and history says {stored}")));
+            let [made, stored] =
+                [account, &stored].map(|account| or_none(&account.as_ref().map(words)));
+            return Ok(Some(format!(
+                "account {hash} has {made} after it, and history says {stored}"
+            )));
         }
-        for (slot, value) in execution.changes.storages.get(hash).into_iter().flat_map(|storage| &storage.slots) {
+        for (slot, value) in execution
+            .changes
+            .storages
+            .get(hash)
+            .into_iter()
+            .flat_map(|storage| &storage.slots)
+        {
             let stored = snapshot.state_row_at(&keys::slot(hash, slot), number)?;
             let made = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
             if stored != made {
                 let [made, stored] = [made, stored].map(|value| or_none(&value));
-                return Ok(Some(format!("slot {slot} of account {hash} holds {made} after it, and history says {stored}")));
+                return Ok(Some(format!(
+                    "slot {slot} of account {hash} holds {made} after it, and history says {stored}"
+                )));
             }
         }
     }
     // And nothing else changed, as far as its unwind record is kept.
-    for (key, _) in snapshot.unwind_record(number)?.into_iter().flatten().filter(|(key, _)| keys::is_flat(key)) {
+    for (key, _) in snapshot
+        .unwind_record(number)?
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| keys::is_flat(key))
+    {
         let hash = key.get(1..33).map(B256::from_slice).unwrap_or_default();
         if !execution.changes.accounts.contains_key(&hash) {
-            return Ok(Some(format!("its unwind record has row {key}, which it does not change")));
+            return Ok(Some(format!(
+                "its unwind record has row {key}, which it does not change"
+            )));
         }
     }
     Ok(None)

@@ -43,12 +43,17 @@ impl Report {
     pub(super) fn add(&mut self, what: String, remedy: Remedy) {
         self.count += 1;
         // What cannot be repaired is always named.
-        if self.damages.len() < NAMED || (remedy == Remedy::Resync && self.damages.len() < 2 * NAMED) {
+        if self.damages.len() < NAMED
+            || (remedy == Remedy::Resync && self.damages.len() < 2 * NAMED)
+        {
             self.damages.push(Damage { what, remedy });
         }
     }
 
     pub(super) fn unreadable(&mut self, what: &str, error: &ReadError) {
-        self.add(format!("{what} cannot be read: {}", error.cause()), Remedy::Resync);
+        self.add(
+            format!("{what} cannot be read: {}", error.cause()),
+            Remedy::Resync,
+        );
     }
 }

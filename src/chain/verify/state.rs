@@ -21,7 +21,12 @@ pub(in crate::chain) trait Sink {
     fn node(&mut self, key: Bytes, row: Bytes) -> Result<(), Self::Error>;
 
     /// An account and the root of the slots that are there.
-    fn account(&mut self, hash: B256, account: &Account, storage_root: B256) -> Result<(), Self::Error>;
+    fn account(
+        &mut self,
+        hash: B256,
+        account: &Account,
+        storage_root: B256,
+    ) -> Result<(), Self::Error>;
 
     /// A flat row that no state has: its key or value has no right form, or it is a slot of no account.
     fn stray(&mut self, key: &Bytes) -> Result<(), Self::Error>;
@@ -33,14 +38,18 @@ pub(in crate::chain) fn walk<S: Sink>(snapshot: &Snapshot, sink: &mut S) -> Resu
     let mut trie = StackTrie::default();
     for row in snapshot.rows(Space::State, &[keys::ACCOUNT]) {
         let (key, value) = row?;
-        let account = decode_account(&value).ok().filter(|account| encode_account_row(account) == value);
+        let account = decode_account(&value)
+            .ok()
+            .filter(|account| encode_account_row(account) == value);
         let (Ok(hash), Some(account)) = (B256::try_from(&key[1..]), account) else {
             sink.stray(&key)?;
             continue;
         };
         let storage_root = storage(&mut slots, Some(hash), sink)?;
         sink.account(hash, &account, storage_root)?;
-        trie.insert(hash, value, |path, row| sink.node(keys::state_node(&path), row))?;
+        trie.insert(hash, value, |path, row| {
+            sink.node(keys::state_node(&path), row)
+        })?;
     }
     storage(&mut slots, None, sink)?;
     trie.finish(|path, row| sink.node(keys::state_node(&path), row))
@@ -54,15 +63,21 @@ fn storage<S: Sink>(
 ) -> Result<B256, S::Error> {
     let mut trie = StackTrie::default();
     while let Some(row) = slots.next_if(|row| match (row, account) {
-        (Ok((key, _)), Some(account)) => key[1..].get(..32).is_none_or(|owner| owner <= account.as_slice()),
+        (Ok((key, _)), Some(account)) => key[1..]
+            .get(..32)
+            .is_none_or(|owner| owner <= account.as_slice()),
         _ => true,
     }) {
         let (key, value) = row?;
-        let parts = key[1..].split_at_checked(32).and_then(|(owner, slot)| Some((owner, B256::try_from(slot).ok()?)));
+        let parts = key[1..]
+            .split_at_checked(32)
+            .and_then(|(owner, slot)| Some((owner, B256::try_from(slot).ok()?)));
         let valid = matches!(value.first(), Some(1..)) && value.len() <= 32;
         match (parts, account) {
             (Some((owner, slot)), Some(account)) if owner == account.as_slice() && valid => {
-                trie.insert(slot, slot_leaf(&value), |path, row| sink.node(keys::storage_node(&account, &path), row))?;
+                trie.insert(slot, slot_leaf(&value), |path, row| {
+                    sink.node(keys::storage_node(&account, &path), row)
+                })?;
             }
             _ => sink.stray(&key)?,
         }
@@ -88,27 +103,41 @@ fn check_row_place(
     row: &[u8],
     root: impl FnOnce() -> Result<Option<B256>, ReadError>,
 ) -> Result<bool, ReadError> {
-    let Some((trie, path)) = key.split_at_checked(reach.prefix) else { return Ok(false) };
+    let Some((trie, path)) = key.split_at_checked(reach.prefix) else {
+        return Ok(false);
+    };
     if path.len() >= 64 || path.iter().any(|nibble| *nibble > 15) {
         return Ok(false);
     }
     let path = Nibbles::from_nibbles(path);
-    while reach.above.last().is_some_and(|(other, above, _)| other.as_ref() != trie || !path.starts_with(above)) {
+    while reach
+        .above
+        .last()
+        .is_some_and(|(other, above, _)| other.as_ref() != trie || !path.starts_with(above))
+    {
         reach.above.pop();
     }
     let reached = match reach.above.last() {
         Some((_, _, children)) => children.contains(&path),
-        None => path.is_empty() && root()?.is_some_and(|root| row_hash(row).is_ok_and(|hash| hash == root)),
+        None => {
+            path.is_empty()
+                && root()?.is_some_and(|root| row_hash(row).is_ok_and(|hash| hash == root))
+        }
     };
     if reached && let Ok(children) = row_children(row, &path) {
-        reach.above.push((key.slice(..reach.prefix), path, children));
+        reach
+            .above
+            .push((key.slice(..reach.prefix), path, children));
     }
     Ok(reached)
 }
 
 impl Reach {
     fn new(tag: u8) -> Self {
-        Self { prefix: if tag == keys::STORAGE_NODE { 33 } else { 1 }, above: vec![] }
+        Self {
+            prefix: if tag == keys::STORAGE_NODE { 33 } else { 1 },
+            above: vec![],
+        }
     }
 }
 
@@ -125,8 +154,14 @@ pub(in crate::chain) fn unreachable<E: From<ReadError>>(
         let root = || match tag {
             keys::STATE_NODE => Ok(Some(state_root)),
             _ => {
-                let account = key.get(1..33).map(|hash| snapshot.state_row(&keys::account(&B256::from_slice(hash))));
-                let account = account.transpose()?.flatten().map(|row| decode_account(&row)).transpose()?;
+                let account = key
+                    .get(1..33)
+                    .map(|hash| snapshot.state_row(&keys::account(&B256::from_slice(hash))));
+                let account = account
+                    .transpose()?
+                    .flatten()
+                    .map(|row| decode_account(&row))
+                    .transpose()?;
                 Ok(account.map(|account| account.storage_root))
             }
         };
@@ -158,53 +193,104 @@ impl Sink for Check<'_, '_> {
         }
         match self.snapshot.state_row(&key)? {
             Some(stored) if stored == row => {}
-            Some(_) => self.report.add(format!("the trie row {key} does not follow from the flat state"), Remedy::Repair),
-            None => self.report.add(format!("the trie row {key} is missing"), Remedy::Repair),
+            Some(_) => self.report.add(
+                format!("the trie row {key} does not follow from the flat state"),
+                Remedy::Repair,
+            ),
+            None => self
+                .report
+                .add(format!("the trie row {key} is missing"), Remedy::Repair),
         }
         Ok(())
     }
 
-    fn account(&mut self, hash: B256, account: &Account, storage_root: B256) -> Result<(), ReadError> {
+    fn account(
+        &mut self,
+        hash: B256,
+        account: &Account,
+        storage_root: B256,
+    ) -> Result<(), ReadError> {
         self.accounts += 1;
         if self.accounts.is_multiple_of(TELL_EVERY) {
             (self.tell)("accounts", self.accounts, 0);
         }
         if storage_root != account.storage_root {
             let have = account.storage_root;
-            let what = format!("the slots of account {hash} make the storage root {storage_root}, and the account says {have}");
+            let what = format!(
+                "the slots of account {hash} make the storage root {storage_root}, and the account says {have}"
+            );
             self.report.add(what, Remedy::Resync);
         }
         if account.code_hash != KECCAK256_EMPTY
             && self.codes.insert(account.code_hash)
             && self.snapshot.code(&account.code_hash)?.is_none()
         {
-            self.report.add(format!("the code {} of account {hash} is missing", account.code_hash), Remedy::Resync);
+            self.report.add(
+                format!(
+                    "the code {} of account {hash} is missing",
+                    account.code_hash
+                ),
+                Remedy::Resync,
+            );
         }
         Ok(())
     }
 
     fn stray(&mut self, key: &Bytes) -> Result<(), ReadError> {
-        self.report.add(format!("the flat row {key} is no account's, or has no right form"), Remedy::Resync);
+        self.report.add(
+            format!("the flat row {key} is no account's, or has no right form"),
+            Remedy::Resync,
+        );
         Ok(())
     }
 }
 
 /// `root` is what the head's header says; `None` if that is not known.
-pub(super) fn check(snapshot: &Snapshot, root: Option<B256>, report: &mut Report, tell: &mut Tell<'_>) {
-    let mut check = Check { snapshot, report, tell, accounts: 0, state_nodes: 0, storage_nodes: 0, codes: HashSet::default() };
+pub(super) fn check(
+    snapshot: &Snapshot,
+    root: Option<B256>,
+    report: &mut Report,
+    tell: &mut Tell<'_>,
+) {
+    let mut check = Check {
+        snapshot,
+        report,
+        tell,
+        accounts: 0,
+        state_nodes: 0,
+        storage_nodes: 0,
+        codes: HashSet::default(),
+    };
     let made = walk(snapshot, &mut check);
-    let Check { accounts, state_nodes, storage_nodes, .. } = check;
+    let Check {
+        accounts,
+        state_nodes,
+        storage_nodes,
+        ..
+    } = check;
     report.count("accounts", accounts);
     report.count("trie nodes", state_nodes + storage_nodes);
     match (made, root) {
         (Err(error), _) => return report.unreadable("the flat state", &error),
         (Ok(made), Some(root)) if made != root => {
-            report.add(format!("the flat state has the root {made}, and the head's header says {root}"), Remedy::Resync);
+            report.add(
+                format!("the flat state has the root {made}, and the head's header says {root}"),
+                Remedy::Resync,
+            );
         }
         _ => {}
     }
-    for (tag, expected) in [(keys::STATE_NODE, state_nodes), (keys::STORAGE_NODE, storage_nodes)] {
-        if let Err(error) = extra(snapshot, tag, expected, root.unwrap_or(EMPTY_ROOT_HASH), report) {
+    for (tag, expected) in [
+        (keys::STATE_NODE, state_nodes),
+        (keys::STORAGE_NODE, storage_nodes),
+    ] {
+        if let Err(error) = extra(
+            snapshot,
+            tag,
+            expected,
+            root.unwrap_or(EMPTY_ROOT_HASH),
+            report,
+        ) {
             report.unreadable("the trie", &error);
         }
     }
@@ -214,7 +300,13 @@ pub(super) fn check(snapshot: &Snapshot, root: Option<B256>, report: &mut Report
 }
 
 /// Trie rows that should not be there. Those that should have been looked at.
-fn extra(snapshot: &Snapshot, tag: u8, expected: u64, root: B256, report: &mut Report) -> Result<(), ReadError> {
+fn extra(
+    snapshot: &Snapshot,
+    tag: u8,
+    expected: u64,
+    root: B256,
+    report: &mut Report,
+) -> Result<(), ReadError> {
     let mut stored = 0;
     for row in snapshot.rows(Space::State, &[tag]) {
         row?;
@@ -223,7 +315,10 @@ fn extra(snapshot: &Snapshot, tag: u8, expected: u64, root: B256, report: &mut R
     match stored <= expected {
         true => Ok(()),
         false => unreachable(snapshot, tag, root, |key| {
-            report.add(format!("the trie row {key} belongs to no trie"), Remedy::Repair);
+            report.add(
+                format!("the trie row {key} belongs to no trie"),
+                Remedy::Repair,
+            );
             Ok(())
         }),
     }

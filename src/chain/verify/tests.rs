@@ -24,7 +24,16 @@ fn create() -> Bytes {
     let mut init = vec![0x60 + runtime.len() as u8 - 1];
     init.extend_from_slice(&runtime);
     // mstore(0, runtime), return(32 - length, length)
-    init.extend_from_slice(&[0x60, 0, 0x52, 0x60, runtime.len() as u8, 0x60, 32 - runtime.len() as u8, 0xf3]);
+    init.extend_from_slice(&[
+        0x60,
+        0,
+        0x52,
+        0x60,
+        runtime.len() as u8,
+        0x60,
+        32 - runtime.len() as u8,
+        0xf3,
+    ]);
     init.into()
 }
 
@@ -34,35 +43,58 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
     let sender = address_of(1);
     for _ in 0..blocks {
         let view = chain.view();
-        let next = view.state().account(sender).unwrap().map_or(0, |account| account.nonce);
+        let next = view
+            .state()
+            .account(sender)
+            .unwrap()
+            .map_or(0, |account| account.nonce);
         let mut transactions = vec![];
         for nonce in next..next + rng.random_range(0..4) {
             // The first transactions make contracts.
             let contract = sender.create(rng.random_range(0..4));
             let word = |value: u64| B256::from(U256::from(value));
             let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
-                0 => (TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))), Bytes::new()),
+                0 => (
+                    TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))),
+                    Bytes::new(),
+                ),
                 1 => (TxKind::Create, create()),
                 2 => (TxKind::Call(contract), Bytes::new()),
                 kind => {
-                    let value = if kind == 3 { 0 } else { rng.random_range(0..1000) };
+                    let value = if kind == 3 {
+                        0
+                    } else {
+                        rng.random_range(0..1000)
+                    };
                     let input = [word(rng.random_range(0..40)), word(value)].concat();
                     (TxKind::Call(contract), input.into())
                 }
             };
             let value = U256::from(u8::from(input.is_empty()));
-            let paid = alloy_consensus::TxEip1559 { to, input, value, gas_limit: 200_000, ..transfer(nonce) };
+            let paid = alloy_consensus::TxEip1559 {
+                to,
+                input,
+                value,
+                gas_limit: 200_000,
+                ..transfer(nonce)
+            };
             transactions.push(sign(1, paid).1);
         }
         // As on a real chain, no two deposits are the same.
         let source_hash = rng.random::<[u8; 32]>().into();
-        let deposit = TxDeposit { source_hash, ..l1_attributes(0) };
+        let deposit = TxDeposit {
+            source_hash,
+            ..l1_attributes(0)
+        };
         transactions.insert(0, deposited(deposit).1);
         let mut attributes = attributes(view.header(), rng.random(), []);
         attributes.transactions = Some(transactions);
         let id = chain.start(view.head().hash, attributes).await.unwrap();
         let block = chain.seal(id).await.unwrap();
-        chain.forkchoice(block.payload.hash, None, None).await.unwrap();
+        chain
+            .forkchoice(block.payload.hash, None, None)
+            .await
+            .unwrap();
     }
 }
 
@@ -72,7 +104,10 @@ pub(crate) async fn grown(seed: u64, blocks: usize) -> tempfile::TempDir {
     let (chain, threads) = open(dir.path());
     grow(&chain, seed, blocks).await;
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     dir
 }
 
@@ -86,7 +121,11 @@ fn mend(dir: &Path) -> Result<crate::chain::repair::Repaired, RepairError> {
 }
 
 fn counted(report: &Report, what: &str) -> u64 {
-    report.checked.iter().find(|(name, _)| *name == what).map_or(0, |(_, count)| *count)
+    report
+        .checked
+        .iter()
+        .find(|(name, _)| *name == what)
+        .map_or(0, |(_, count)| *count)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,19 +133,46 @@ async fn a_sound_store_is_found_so() {
     let dir = grown(1, 60).await;
     let report = check(dir.path());
     assert!(report.is_sound(), "{report:#?}");
-    for (what, least) in [("head", 60), ("accounts", 20), ("trie nodes", 10), ("codes", 1), ("blocks", 61), ("transactions", 80)]
-    {
-        assert!(counted(&report, what) >= least, "{what}: {}", counted(&report, what));
+    for (what, least) in [
+        ("head", 60),
+        ("accounts", 20),
+        ("trie nodes", 10),
+        ("codes", 1),
+        ("blocks", 61),
+        ("transactions", 80),
+    ] {
+        assert!(
+            counted(&report, what) >= least,
+            "{what}: {}",
+            counted(&report, what)
+        );
     }
     for (what, least) in [("rows of trie history", 200), ("blocks with proofs", 60)] {
-        assert!(counted(&report, what) >= least, "{what}: {}", counted(&report, what));
+        assert!(
+            counted(&report, what) >= least,
+            "{what}: {}",
+            counted(&report, what)
+        );
     }
-    for (what, least) in [("unwind records", 60), ("rows of state history", 200), ("blocks executed again", 60)] {
-        assert!(counted(&report, what) >= least, "{what}: {}", counted(&report, what));
+    for (what, least) in [
+        ("unwind records", 60),
+        ("rows of state history", 200),
+        ("blocks executed again", 60),
+    ] {
+        assert!(
+            counted(&report, what) >= least,
+            "{what}: {}",
+            counted(&report, what)
+        );
     }
     // Nothing to do, and nothing done.
     assert_eq!(mend(dir.path()).unwrap(), Default::default());
-    let slots = Store::open(dir.path(), CACHE, None).unwrap().snapshot().unwrap().rows(Space::State, b"s").count();
+    let slots = Store::open(dir.path(), CACHE, None)
+        .unwrap()
+        .snapshot()
+        .unwrap()
+        .rows(Space::State, b"s")
+        .count();
     assert!(slots > 5, "{slots} slots");
 }
 
@@ -120,13 +186,22 @@ async fn damage_to_any_kind_of_row_is_found() {
         if space == Space::Meta {
             continue;
         }
-        let all = if kinds.is_empty() { vec![None] } else { (0..kinds.len()).map(Some).collect() };
+        let all = if kinds.is_empty() {
+            vec![None]
+        } else {
+            (0..kinds.len()).map(Some).collect()
+        };
         for kind in all {
             let tag = kind.map(|kind| kinds[kind].0);
             for change in [false, true] {
                 let dir = killed(sound.path());
                 let store = Store::open(dir.path(), CACHE, None).unwrap();
-                let rows: Vec<_> = store.snapshot().unwrap().rows(space, &[]).map(Result::unwrap).collect();
+                let rows: Vec<_> = store
+                    .snapshot()
+                    .unwrap()
+                    .rows(space, &[])
+                    .map(Result::unwrap)
+                    .collect();
                 let of_kind = |key: &Bytes| !key.starts_with(b"_") && space.kind(key) == kind;
                 let rows: Vec<_> = rows.into_iter().filter(|(key, _)| of_kind(key)).collect();
                 let (key, value) = rows[rng.random_range(0..rows.len())].clone();
@@ -177,19 +252,33 @@ async fn rows_that_should_not_be_there_are_found() {
     let extra: [(Space, Vec<u8>, bool); 9] = [
         (Space::State, keys::slot(&hash, &hash).to_vec(), false),
         (Space::State, keys::account(&hash).to_vec(), false),
-        (Space::State, keys::storage_node_prefix(&hash).to_vec(), true),
+        (
+            Space::State,
+            keys::storage_node_prefix(&hash).to_vec(),
+            true,
+        ),
         (Space::State, below, true),
         (Space::State, vec![b't', 1, 2, 3, 4, 5, 6, 7], true),
-        (Space::Blocks, [&7u64.to_be_bytes()[..], b"z"].concat(), true),
+        (
+            Space::Blocks,
+            [&7u64.to_be_bytes()[..], b"z"].concat(),
+            true,
+        ),
         (Space::Index, [b"x", hash.as_slice()].concat(), true),
-        (Space::Index, [&b"n"[..], &99u64.to_be_bytes()].concat(), true),
+        (
+            Space::Index,
+            [&b"n"[..], &99u64.to_be_bytes()].concat(),
+            true,
+        ),
         (Space::History, b"Hs".to_vec(), false),
     ];
     for (space, key, repairable) in extra {
         let dir = killed(sound.path());
         let store = Store::open(dir.path(), CACHE, None).unwrap();
         let mut rewrite = store.rewrite();
-        rewrite.set(space, &key, Some(&Bytes::from_static(&[1, 2, 3]))).unwrap();
+        rewrite
+            .set(space, &key, Some(&Bytes::from_static(&[1, 2, 3])))
+            .unwrap();
         rewrite.finish().unwrap();
         drop(store);
         let key = hex::encode(key);
@@ -197,7 +286,11 @@ async fn rows_that_should_not_be_there_are_found() {
         assert!(!report.is_sound(), "{key}");
         if repairable {
             mend(dir.path()).unwrap();
-            assert!(check(dir.path()).is_sound(), "{key}: {:#?}", check(dir.path()));
+            assert!(
+                check(dir.path()).is_sound(),
+                "{key}: {:#?}",
+                check(dir.path())
+            );
         }
     }
 }
@@ -215,8 +308,14 @@ async fn a_damaged_journal_is_refused_and_cut() {
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
     bytes[used / 2] ^= 0x10;
     std::fs::write(&journal, &bytes).unwrap();
-    let error = Store::open(copied.path(), CACHE, None).map(drop).unwrap_err().to_string();
-    assert!(error.contains("0.jnl") && error.contains("starling db repair"), "{error}");
+    let error = Store::open(copied.path(), CACHE, None)
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("0.jnl") && error.contains("starling db repair"),
+        "{error}"
+    );
 
     let kept = cut_journals(copied.path()).unwrap();
     assert_eq!(std::fs::read(&kept[0]).unwrap(), bytes);
@@ -236,10 +335,18 @@ fn an_empty_trie_has_the_empty_root() {
 }
 
 /// What can be read of the state after a block.
-fn values(state: &State, address: Address, slot: U256) -> (Option<(u64, U256)>, U256, Option<Bytes>) {
+fn values(
+    state: &State,
+    address: Address,
+    slot: U256,
+) -> (Option<(u64, U256)>, U256, Option<Bytes>) {
     let account = state.account(address).unwrap();
     let code = account.and_then(|account| state.code(account.code_hash).unwrap());
-    (account.map(|account| (account.nonce, account.balance)), state.storage(address, slot).unwrap(), code)
+    (
+        account.map(|account| (account.nonce, account.balance)),
+        state.storage(address, slot).unwrap(),
+        code,
+    )
 }
 
 /// Reads at random accounts, slots and blocks give what executing up to there gave, and below the window a clear nothing.
@@ -266,7 +373,10 @@ async fn old_states_are_read_as_they_were() {
         }
     }
     drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
     let mut rng = StdRng::seed_from_u64(21);
     for window in [None, Some(50)] {
         {
@@ -281,15 +391,25 @@ async fn old_states_are_read_as_they_were() {
         assert!((0..oldest).all(|number| view.state_at(number).unwrap().is_none()));
         let mut written = 0;
         for _ in 0..1_000 {
-            let (address, slot) = (*addresses.choose(&mut rng).unwrap(), *slots.choose(&mut rng).unwrap());
+            let (address, slot) = (
+                *addresses.choose(&mut rng).unwrap(),
+                *slots.choose(&mut rng).unwrap(),
+            );
             let number = rng.random_range(oldest..=BLOCKS);
             let read = values(&view.state_at(number).unwrap().unwrap(), address, slot);
-            assert_eq!(read, replayed[&(number, address, slot)], "{address} {slot} at {number}");
+            assert_eq!(
+                read,
+                replayed[&(number, address, slot)],
+                "{address} {slot} at {number}"
+            );
             written += u32::from(read.0.is_some());
         }
         assert!(written > 50, "{written}");
         drop((view, chain));
-        tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(|| threads.stop())
+            .await
+            .unwrap()
+            .unwrap();
         let report = check(dir.path());
         assert!(report.is_sound(), "{report:#?}");
     }

@@ -23,14 +23,19 @@ impl Back {
     /// Goes back over this block, from the rows after it. The oldest record that knows a row tells what it was at the fork.
     pub fn add(&mut self, snapshot: &Snapshot, number: u64) -> Result<(), ReadError> {
         let bytes = |row: &Option<Bytes>| row.as_ref().map_or(0, |row| row.len());
-        for (key, before) in snapshot.unwind_record(number)?.ok_or(ReadError::Pruned(number))? {
+        for (key, before) in snapshot
+            .unwind_record(number)?
+            .ok_or(ReadError::Pruned(number))?
+        {
             let known = self.rows.get(&key).cloned();
             match &known {
                 Some(later) => self.weight -= bytes(later),
                 None => self.weight += OVERHEAD + key.len(),
             }
             let after = known.map_or_else(|| snapshot.state_row(&key), Ok)?;
-            let before = before.row(after.as_ref()).ok_or_else(|| misfit(number, &key))?;
+            let before = before
+                .row(after.as_ref())
+                .ok_or_else(|| misfit(number, &key))?;
             self.weight += bytes(&before);
             self.rows.insert(key, before);
         }

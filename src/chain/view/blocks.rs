@@ -29,9 +29,12 @@ pub struct Mined {
 
 /// The sender of a transaction of a block. The block has been executed, so its signatures were checked then.
 pub(in crate::chain) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
-    let damaged = |what: String| ReadError::Damaged(format!("a transaction of block {number}: {what}"));
+    let damaged =
+        |what: String| ReadError::Damaged(format!("a transaction of block {number}: {what}"));
     let transaction = OpTxEnvelope::decode_2718_exact(raw).map_err(|e| damaged(e.to_string()))?;
-    transaction.recover_signer_unchecked().map_err(|e| damaged(e.to_string()))
+    transaction
+        .recover_signer_unchecked()
+        .map_err(|e| damaged(e.to_string()))
 }
 
 impl View {
@@ -40,9 +43,19 @@ impl View {
             return Ok(Some(block.payload.clone()));
         }
         self.stored_part(number, |snapshot, number| {
-            let Some(hash) = snapshot.hash_of(number)? else { return Ok(None) };
-            let (Some(header), Some(transactions)) = (snapshot.header(number)?, snapshot.body(number)?) else { return Ok(None) };
-            Ok(Some(Arc::new(Payload { hash, header, transactions })))
+            let Some(hash) = snapshot.hash_of(number)? else {
+                return Ok(None);
+            };
+            let (Some(header), Some(transactions)) =
+                (snapshot.header(number)?, snapshot.body(number)?)
+            else {
+                return Ok(None);
+            };
+            Ok(Some(Arc::new(Payload {
+                hash,
+                header,
+                transactions,
+            })))
         })
     }
 
@@ -55,7 +68,9 @@ impl View {
         if let Some(block) = self.in_memory(number) {
             return Ok(Some(block.receipts.clone()));
         }
-        self.stored_part(number, |snapshot, number| Ok(snapshot.receipts(number)?.map(Arc::new)))
+        self.stored_part(number, |snapshot, number| {
+            Ok(snapshot.receipts(number)?.map(Arc::new))
+        })
     }
 
     /// One transaction of a block with its receipt, read without the others; `None` if the block has no such index.
@@ -63,24 +78,57 @@ impl View {
         let parts = match self.in_memory(number) {
             Some(block) => {
                 let transactions = &block.payload.transactions;
-                let (Some(raw), Some(receipt)) = (transactions.get(index), mined_receipt(&block.receipts, index)) else {
+                let (Some(raw), Some(receipt)) = (
+                    transactions.get(index),
+                    mined_receipt(&block.receipts, index),
+                ) else {
                     return Ok(None);
                 };
                 let sender = block.senders.get(index).copied();
-                Some((block.payload.hash, block.payload.header.clone(), transactions[0].clone(), raw.clone(), receipt, sender))
+                Some((
+                    block.payload.hash,
+                    block.payload.header.clone(),
+                    transactions[0].clone(),
+                    raw.clone(),
+                    receipt,
+                    sender,
+                ))
             }
             None => self.stored_part(number, |snapshot, number| {
-                let (Some(hash), Some(header)) = (snapshot.hash_of(number)?, snapshot.header(number)?) else { return Ok(None) };
-                let Some(receipt) = snapshot.receipt(number, index)?.flatten() else { return Ok(None) };
-                let Some(transactions) = snapshot.transactions(number, &[0, index])? else { return Ok(None) };
-                let [Some(first), Some(raw)] = <[_; 2]>::try_from(transactions).unwrap_or_default() else { return Ok(None) };
-                let sender = snapshot.senders(number)?.and_then(|senders| senders.get(index).copied());
+                let (Some(hash), Some(header)) =
+                    (snapshot.hash_of(number)?, snapshot.header(number)?)
+                else {
+                    return Ok(None);
+                };
+                let Some(receipt) = snapshot.receipt(number, index)?.flatten() else {
+                    return Ok(None);
+                };
+                let Some(transactions) = snapshot.transactions(number, &[0, index])? else {
+                    return Ok(None);
+                };
+                let [Some(first), Some(raw)] = <[_; 2]>::try_from(transactions).unwrap_or_default()
+                else {
+                    return Ok(None);
+                };
+                let sender = snapshot
+                    .senders(number)?
+                    .and_then(|senders| senders.get(index).copied());
                 Ok(Some((hash, header, first, raw, receipt, sender)))
             })?,
         };
-        let Some((hash, header, first, raw, receipt, sender)) = parts else { return Ok(None) };
+        let Some((hash, header, first, raw, receipt, sender)) = parts else {
+            return Ok(None);
+        };
         let sender = sender.map_or_else(|| recover(number, &raw), Ok)?;
-        Ok(Some(Mined { block: BlockId { hash, number }, header, index, first, raw, sender, receipt }))
+        Ok(Some(Mined {
+            block: BlockId { hash, number },
+            header,
+            index,
+            first,
+            raw,
+            sender,
+            receipt,
+        }))
     }
 
     /// One transaction of a block in its EIP-2718 form.
@@ -89,7 +137,9 @@ impl View {
             return Ok(block.payload.transactions.get(index).cloned());
         }
         let read = |snapshot: &Snapshot, number| snapshot.transactions(number, &[index]);
-        Ok(self.stored_part(number, read)?.and_then(|mut found| found.pop().flatten()))
+        Ok(self
+            .stored_part(number, read)?
+            .and_then(|mut found| found.pop().flatten()))
     }
 
     /// The logs of a block that `wanted` accepts by address and topics, each with the hash of its transaction.
@@ -101,23 +151,36 @@ impl View {
         if let Some(block) = self.in_memory(number) {
             let hashes = block.transaction_hashes();
             let logs = mined_logs(&block.receipts, wanted).into_iter();
-            return Ok(Some(logs.filter_map(|log| hashes.get(log.index).map(|hash| (log.clone(), *hash))).collect()));
+            return Ok(Some(
+                logs.filter_map(|log| hashes.get(log.index).map(|hash| (log.clone(), *hash)))
+                    .collect(),
+            ));
         }
         self.stored_part(number, |snapshot, number| {
-            let Some(logs) = snapshot.logs(number, wanted)? else { return Ok(None) };
+            let Some(logs) = snapshot.logs(number, wanted)? else {
+                return Ok(None);
+            };
             if logs.is_empty() {
                 return Ok(Some(vec![]));
             }
             let mut indexes: Vec<usize> = logs.iter().map(|log| log.index).collect();
             indexes.dedup();
             let raw = snapshot.transactions(number, &indexes)?.unwrap_or_default();
-            let hashes: BTreeMap<_, _> =
-                indexes.into_iter().zip(raw).filter_map(|(index, raw)| Some((index, keccak256(raw?)))).collect();
+            let hashes: BTreeMap<_, _> = indexes
+                .into_iter()
+                .zip(raw)
+                .filter_map(|(index, raw)| Some((index, keccak256(raw?))))
+                .collect();
             let hash = |log: MinedLog| {
-                let hash = hashes.get(&log.index).ok_or_else(|| ReadError::Damaged(format!("transactions of block {number}")))?;
+                let hash = hashes
+                    .get(&log.index)
+                    .ok_or_else(|| ReadError::Damaged(format!("transactions of block {number}")))?;
                 Ok((log, *hash))
             };
-            logs.into_iter().map(hash).collect::<Result<_, _>>().map(Some)
+            logs.into_iter()
+                .map(hash)
+                .collect::<Result<_, _>>()
+                .map(Some)
         })
     }
 
@@ -130,7 +193,11 @@ impl View {
         match self.stored_part(number, Snapshot::senders)? {
             Some(senders) if senders.len() == count => Ok(senders),
             Some(_) => Err(ReadError::Damaged(format!("senders of block {number}"))),
-            None => payload.transactions.par_iter().map(|raw| recover(number, raw)).collect(),
+            None => payload
+                .transactions
+                .par_iter()
+                .map(|raw| recover(number, raw))
+                .collect(),
         }
     }
 
@@ -138,10 +205,17 @@ impl View {
     pub fn transaction(&self, hash: B256) -> Result<Option<(u64, usize)>, ReadError> {
         // Only blocks above the store's are scanned: the store's index covers stored blocks that are still in memory, and is faster.
         for block in self.blocks.iter().rev() {
-            if let Some(index) = block.transaction_hashes().iter().position(|other| *other == hash) {
+            if let Some(index) = block
+                .transaction_hashes()
+                .iter()
+                .position(|other| *other == hash)
+            {
                 return Ok(Some((block.payload.number(), index)));
             }
         }
-        Ok(self.snapshot.transaction(&hash)?.filter(|(number, _)| *number <= self.base.number))
+        Ok(self
+            .snapshot
+            .transaction(&hash)?
+            .filter(|(number, _)| *number <= self.base.number))
     }
 }

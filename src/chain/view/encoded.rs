@@ -7,7 +7,11 @@ use std::ops::RangeInclusive;
 impl View {
     /// Hands the RLP of the headers of a block and of its ancestors to `take`, highest first, until that says `false`. Nothing if the
     /// block is not on this branch. Above it is what is in memory, below it what is stored.
-    pub fn encoded_headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), ReadError> {
+    pub fn encoded_headers(
+        &self,
+        from: BlockId,
+        take: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<(), ReadError> {
         if self.hash_of(from.number)? != Some(from.hash) {
             return Ok(());
         }
@@ -20,7 +24,11 @@ impl View {
             }
         }
         for number in (0..=from.number.min(oldest.saturating_sub(1))).rev() {
-            if !self.snapshot.encoded_header(number)?.is_some_and(|header| take(&header)) {
+            if !self
+                .snapshot
+                .encoded_header(number)?
+                .is_some_and(|header| take(&header))
+            {
                 break;
             }
         }
@@ -50,6 +58,9 @@ impl View {
 
     /// Below it all blocks of this branch are read from the store.
     fn oldest_in_memory(&self) -> u64 {
-        self.recent.first().or(self.blocks.first()).map_or(self.base.number + 1, |block| block.payload.number())
+        self.recent
+            .first()
+            .or(self.blocks.first())
+            .map_or(self.base.number + 1, |block| block.payload.number())
     }
 }

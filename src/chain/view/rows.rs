@@ -42,11 +42,21 @@ pub(super) enum Found {
 
 impl Rows {
     /// The index of the branch that leads over `blocks`, the first of which stands on `base`: one of `near` if it is of this branch.
-    pub fn of<'a>(near: impl IntoIterator<Item = &'a Arc<Self>>, base: u64, blocks: &[Arc<ExecutedBlock>]) -> Arc<Self> {
-        if let Some(near) = near.into_iter().find(|near| near.0.write().cover(base, blocks)) {
+    pub fn of<'a>(
+        near: impl IntoIterator<Item = &'a Arc<Self>>,
+        base: u64,
+        blocks: &[Arc<ExecutedBlock>],
+    ) -> Arc<Self> {
+        if let Some(near) = near
+            .into_iter()
+            .find(|near| near.0.write().cover(base, blocks))
+        {
             return near.clone();
         }
-        let mut inner = Inner { base, ..Inner::default() };
+        let mut inner = Inner {
+            base,
+            ..Inner::default()
+        };
         blocks.iter().for_each(|block| inner.push(block));
         Arc::new(Self(RwLock::new(inner)))
     }
@@ -58,9 +68,13 @@ impl Rows {
             return Found::Unknown;
         }
         // What was written at or below the view's base is in its snapshot, and what is there may be newer.
-        let visible = |(number, value): &(u64, Option<Bytes>)| (base + 1..=tip).contains(number).then(|| value.clone());
+        let visible = |(number, value): &(u64, Option<Bytes>)| {
+            (base + 1..=tip).contains(number).then(|| value.clone())
+        };
         let versions = inner.versions.get(key);
-        let value = versions.and_then(|row| visible(&row.newest).or_else(|| row.older.iter().rev().find_map(visible)));
+        let value = versions.and_then(|row| {
+            visible(&row.newest).or_else(|| row.older.iter().rev().find_map(visible))
+        });
         value.map_or(Found::Unchanged, Found::Written)
     }
 
@@ -77,8 +91,14 @@ impl Inner {
         if self.base > base {
             return false;
         }
-        let Some(last) = blocks.last().map(|block| block.payload.id()) else { return true };
-        let place = |number: u64| number.checked_sub(self.base + 1).map(|place| place as usize);
+        let Some(last) = blocks.last().map(|block| block.payload.id()) else {
+            return true;
+        };
+        let place = |number: u64| {
+            number
+                .checked_sub(self.base + 1)
+                .map(|place| place as usize)
+        };
         if let Some(here) = place(last.number).and_then(|place| self.blocks.get(place)) {
             return here.payload.id() == last;
         }
@@ -91,11 +111,15 @@ impl Inner {
         // The tip among the blocks, or right below them.
         let above = match tip.number.checked_sub(base) {
             Some(0) => parent(&blocks[0]) == Some(tip),
-            Some(place) => blocks.get(place as usize - 1).is_some_and(|block| block.payload.id() == tip),
+            Some(place) => blocks
+                .get(place as usize - 1)
+                .is_some_and(|block| block.payload.id() == tip),
             None => false,
         };
         if above {
-            blocks[(tip.number - base) as usize..].iter().for_each(|block| self.push(block));
+            blocks[(tip.number - base) as usize..]
+                .iter()
+                .for_each(|block| self.push(block));
         }
         above
     }
@@ -105,8 +129,16 @@ impl Inner {
         for (key, row) in &block.overlay.rows {
             let version = (number, row.after.clone());
             match self.versions.get_mut(key) {
-                Some(row) => row.older.push_back(std::mem::replace(&mut row.newest, version)),
-                None => drop(self.versions.insert(key.clone(), Versions { newest: version, older: VecDeque::new() })),
+                Some(row) => row
+                    .older
+                    .push_back(std::mem::replace(&mut row.newest, version)),
+                None => drop(self.versions.insert(
+                    key.clone(),
+                    Versions {
+                        newest: version,
+                        older: VecDeque::new(),
+                    },
+                )),
             }
         }
         self.blocks.push_back(block.clone());
@@ -114,15 +146,25 @@ impl Inner {
 
     /// Lets go of the oldest block, if it is stored.
     fn pop(&mut self, stored: u64) -> bool {
-        if self.blocks.front().is_none_or(|block| block.payload.number() > stored) {
+        if self
+            .blocks
+            .front()
+            .is_none_or(|block| block.payload.number() > stored)
+        {
             return false;
         }
-        let Some(block) = self.blocks.pop_front() else { return false };
+        let Some(block) = self.blocks.pop_front() else {
+            return false;
+        };
         self.base = block.payload.number();
         for key in block.overlay.rows.keys() {
             if let Some(row) = self.versions.get_mut(key) {
                 // The root of the trie has as many versions as there are blocks: only the oldest is looked at.
-                if row.older.front().is_some_and(|(number, _)| *number <= self.base) {
+                if row
+                    .older
+                    .front()
+                    .is_some_and(|(number, _)| *number <= self.base)
+                {
                     row.older.pop_front();
                 } else if row.newest.0 <= self.base {
                     self.versions.remove(key);
@@ -134,7 +176,10 @@ impl Inner {
 }
 
 fn parent(block: &ExecutedBlock) -> Option<BlockId> {
-    Some(BlockId { number: block.payload.number().checked_sub(1)?, hash: block.payload.parent_hash() })
+    Some(BlockId {
+        number: block.payload.number().checked_sub(1)?,
+        hash: block.payload.parent_hash(),
+    })
 }
 
 #[cfg(test)]
@@ -175,7 +220,12 @@ mod tests {
                 for key in 0..KEYS {
                     match self.rows.get(&[key], self.base, tip) {
                         Found::Unknown => told = false,
-                        found => assert_eq!(found, self.plain(&[key], tip), "key {key} at {tip} on {}", self.base),
+                        found => assert_eq!(
+                            found,
+                            self.plain(&[key], tip),
+                            "key {key} at {tip} on {}",
+                            self.base
+                        ),
                     }
                 }
             }
@@ -183,15 +233,44 @@ mod tests {
         }
     }
 
-    fn block(random: &mut StdRng, number: u64, parent_hash: alloy_primitives::B256) -> Arc<ExecutedBlock> {
-        let header = Header { number, parent_hash, gas_used: random.random(), ..Default::default() };
-        let value = |random: &mut StdRng| random.random_bool(0.8).then(|| Bytes::from(vec![random.random(); 4]));
-        let row = |random: &mut StdRng| {
-            (Bytes::from(vec![random.random_range(0..KEYS)]), RowChange { before: None, after: value(random) })
+    fn block(
+        random: &mut StdRng,
+        number: u64,
+        parent_hash: alloy_primitives::B256,
+    ) -> Arc<ExecutedBlock> {
+        let header = Header {
+            number,
+            parent_hash,
+            gas_used: random.random(),
+            ..Default::default()
         };
-        let rows = (0..random.random_range(0..5)).map(|_| row(random)).collect();
-        let overlay = Arc::new(Overlay { rows, codes: vec![] });
-        Arc::new(ExecutedBlock::new(Arc::new(Payload::sealed(header, vec![])), vec![], Arc::default(), overlay))
+        let value = |random: &mut StdRng| {
+            random
+                .random_bool(0.8)
+                .then(|| Bytes::from(vec![random.random(); 4]))
+        };
+        let row = |random: &mut StdRng| {
+            (
+                Bytes::from(vec![random.random_range(0..KEYS)]),
+                RowChange {
+                    before: None,
+                    after: value(random),
+                },
+            )
+        };
+        let rows = (0..random.random_range(0..5))
+            .map(|_| row(random))
+            .collect();
+        let overlay = Arc::new(Overlay {
+            rows,
+            codes: vec![],
+        });
+        Arc::new(ExecutedBlock::new(
+            Arc::new(Payload::sealed(header, vec![])),
+            vec![],
+            Arc::default(),
+            overlay,
+        ))
     }
 
     /// Branches that fork, grow, are stored from below and go on at other indexes: what an index tells is what the blocks say.
@@ -200,19 +279,37 @@ mod tests {
         let mut random = StdRng::seed_from_u64(11);
         let (mut shared, mut untold) = (0, 0);
         for _ in 0..60 {
-            let mut branches = vec![Branch { base: 7, blocks: vec![], rows: Arc::default() }];
+            let mut branches = vec![Branch {
+                base: 7,
+                blocks: vec![],
+                rows: Arc::default(),
+            }];
             for _ in 0..40 {
                 let from = &branches[random.random_range(0..branches.len())];
                 // A fork at some of its blocks, on a store that may have some of them.
                 let kept = from.blocks.len() - random.random_range(0..4).min(from.blocks.len());
                 let stored = random.random_range(0..3).min(kept);
-                let (base, mut blocks) = (from.base + stored as u64, from.blocks[stored..kept].to_vec());
+                let (base, mut blocks) = (
+                    from.base + stored as u64,
+                    from.blocks[stored..kept].to_vec(),
+                );
                 for _ in 0..random.random_range(0..4) {
-                    let parent = blocks.last().or(from.blocks[..stored].last()).map_or_else(Default::default, |b| b.payload.hash);
+                    let parent = blocks
+                        .last()
+                        .or(from.blocks[..stored].last())
+                        .map_or_else(Default::default, |b| b.payload.hash);
                     blocks.push(block(&mut random, base + 1 + blocks.len() as u64, parent));
                 }
-                let rows = Rows::of(branches.iter().rev().take(3).map(|branch| &branch.rows), base, &blocks);
-                shared += branches.iter().filter(|branch| Arc::ptr_eq(&branch.rows, &rows)).count().min(1);
+                let rows = Rows::of(
+                    branches.iter().rev().take(3).map(|branch| &branch.rows),
+                    base,
+                    &blocks,
+                );
+                shared += branches
+                    .iter()
+                    .filter(|branch| Arc::ptr_eq(&branch.rows, &rows))
+                    .count()
+                    .min(1);
                 branches.push(Branch { base, blocks, rows });
                 if random.random_bool(0.2) {
                     let branch = &branches[random.random_range(0..branches.len())];
@@ -221,7 +318,10 @@ mod tests {
                 untold += branches.iter().filter(|branch| !branch.check()).count();
             }
         }
-        assert!(shared > 500 && untold > 500, "{shared} shared, {untold} untold");
+        assert!(
+            shared > 500 && untold > 500,
+            "{shared} shared, {untold} untold"
+        );
     }
 
     #[test]
@@ -229,13 +329,29 @@ mod tests {
         let mut random = StdRng::seed_from_u64(12);
         let mut blocks: Vec<Arc<ExecutedBlock>> = vec![];
         for number in 1..=50 {
-            blocks.push(block(&mut random, number, blocks.last().map_or_else(Default::default, |block| block.payload.hash)));
+            blocks.push(block(
+                &mut random,
+                number,
+                blocks
+                    .last()
+                    .map_or_else(Default::default, |block| block.payload.hash),
+            ));
         }
         let rows = Rows::of([], 0, &blocks);
         rows.forget(20);
-        let of_the_rest: usize = blocks[20..].iter().map(|block| block.overlay.rows.len()).sum();
+        let of_the_rest: usize = blocks[20..]
+            .iter()
+            .map(|block| block.overlay.rows.len())
+            .sum();
         let inner = rows.0.read();
-        assert_eq!(inner.versions.values().map(|row| 1 + row.older.len()).sum::<usize>(), of_the_rest);
+        assert_eq!(
+            inner
+                .versions
+                .values()
+                .map(|row| 1 + row.older.len())
+                .sum::<usize>(),
+            of_the_rest
+        );
         assert_eq!((inner.base, inner.blocks.len()), (20, 30));
         drop(inner);
         rows.forget(50);

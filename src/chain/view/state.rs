@@ -45,17 +45,27 @@ impl State {
     }
 
     pub fn account(&self, address: Address) -> Result<Option<Account>, ReadError> {
-        self.row(&keys::account(&keccak256(address)))?.map(|row| decode_account(&row)).transpose()
+        self.row(&keys::account(&keccak256(address)))?
+            .map(|row| decode_account(&row))
+            .transpose()
     }
 
     /// Zero if there is no such slot.
     pub fn storage(&self, address: Address, slot: U256) -> Result<U256, ReadError> {
-        let row = self.row(&keys::slot(&keccak256(address), &keccak256(B256::from(slot))))?;
+        let row = self.row(&keys::slot(
+            &keccak256(address),
+            &keccak256(B256::from(slot)),
+        ))?;
         row.map_or(Ok(U256::ZERO), |row| decode_slot(&row))
     }
 
     pub fn code(&self, hash: B256) -> Result<Option<Bytes>, ReadError> {
-        let codes = self.view.blocks.iter().rev().flat_map(|block| &block.overlay.codes);
+        let codes = self
+            .view
+            .blocks
+            .iter()
+            .rev()
+            .flat_map(|block| &block.overlay.codes);
         match codes.into_iter().find(|(other, _)| *other == hash) {
             Some((_, code)) => Ok(Some(code.clone())),
             None => self.view.snapshot.code(&hash),
@@ -64,7 +74,11 @@ impl State {
 
     /// The hash of an ancestor or of the block itself (BLOCKHASH).
     pub fn block_hash(&self, number: u64) -> Result<Option<B256>, ReadError> {
-        if number > self.header.number { Ok(None) } else { self.view.hash_of(number) }
+        if number > self.header.number {
+            Ok(None)
+        } else {
+            self.view.hash_of(number)
+        }
     }
 
     /// A raw row of the `state` keyspace (see [`keys`]). Below the newest stored block the rows of tries come from trie history.
@@ -85,7 +99,10 @@ impl State {
             Found::Unchanged => {}
             Found::Unknown => {
                 let blocks = self.view.blocks[..blocks].iter().rev();
-                if let Some(row) = blocks.filter_map(|block| block.overlay.rows.get(key)).next() {
+                if let Some(row) = blocks
+                    .filter_map(|block| block.overlay.rows.get(key))
+                    .next()
+                {
                     return Ok(row.after.clone());
                 }
             }
@@ -97,7 +114,11 @@ impl State {
     }
 
     /// The first row with this prefix, at or after `from`.
-    pub fn first_with_prefix(&self, prefix: &[u8], from: &[u8]) -> Result<Option<(Bytes, Bytes)>, ReadError> {
+    pub fn first_with_prefix(
+        &self,
+        prefix: &[u8],
+        from: &[u8],
+    ) -> Result<Option<(Bytes, Bytes)>, ReadError> {
         self.scan(prefix, from)?.next().transpose()
     }
 
@@ -114,26 +135,46 @@ impl State {
                 self.check_kept(prefix, number)?;
                 let (prefix, mut from) = (prefix.to_vec(), from.to_vec());
                 let rows = std::iter::from_fn(move || {
-                    let row = snapshot.state_first_at(&prefix, &from, number).transpose()?;
+                    let row = snapshot
+                        .state_first_at(&prefix, &from, number)
+                        .transpose()?;
                     if let Ok((key, _)) = &row {
                         from = [key.as_ref(), &[0]].concat();
                     }
                     Some(row)
                 });
-                return Ok(Scan { layers: Vec::new(), stored: (Box::new(rows) as Rows<'_>).peekable() });
+                return Ok(Scan {
+                    layers: Vec::new(),
+                    stored: (Box::new(rows) as Rows<'_>).peekable(),
+                });
             }
         };
         let range = (Bound::Included(from), Bound::<&[u8]>::Unbounded);
         let mut layers: Vec<Peekable<Layer<'_>>> = Vec::with_capacity(blocks + 1);
         for block in self.view.blocks[..blocks].iter().rev() {
-            let rows = block.overlay.rows.range::<[u8], _>(range).map(|(key, row)| (key, row.after.as_ref()));
+            let rows = block
+                .overlay
+                .rows
+                .range::<[u8], _>(range)
+                .map(|(key, row)| (key, row.after.as_ref()));
             let prefix = prefix.to_vec();
-            layers.push((Box::new(rows.take_while(move |(key, _)| key.starts_with(&prefix))) as Layer<'_>).peekable());
+            layers.push(
+                (Box::new(rows.take_while(move |(key, _)| key.starts_with(&prefix))) as Layer<'_>)
+                    .peekable(),
+            );
         }
-        let rows = back.range::<[u8], _>(range).map(|(key, value)| (key, value.as_ref()));
+        let rows = back
+            .range::<[u8], _>(range)
+            .map(|(key, value)| (key, value.as_ref()));
         let owned = prefix.to_vec();
-        layers.push((Box::new(rows.take_while(move |(key, _)| key.starts_with(&owned))) as Layer<'_>).peekable());
-        Ok(Scan { layers, stored: (Box::new(snapshot.state_scan(prefix, from)) as Rows<'_>).peekable() })
+        layers.push(
+            (Box::new(rows.take_while(move |(key, _)| key.starts_with(&owned))) as Layer<'_>)
+                .peekable(),
+        );
+        Ok(Scan {
+            layers,
+            stored: (Box::new(snapshot.state_scan(prefix, from)) as Rows<'_>).peekable(),
+        })
     }
 
     /// Whether history still has what this row was.
@@ -163,8 +204,17 @@ impl Iterator for Scan<'_> {
             if let Some(Err(_)) = self.stored.peek() {
                 return self.stored.next();
             }
-            let stored = self.stored.peek().and_then(|row| row.as_ref().ok()).map(|(key, _)| key.clone());
-            let layered = self.layers.iter_mut().filter_map(|layer| layer.peek().map(|(key, _)| *key)).min().cloned();
+            let stored = self
+                .stored
+                .peek()
+                .and_then(|row| row.as_ref().ok())
+                .map(|(key, _)| key.clone());
+            let layered = self
+                .layers
+                .iter_mut()
+                .filter_map(|layer| layer.peek().map(|(key, _)| *key))
+                .min()
+                .cloned();
             let key = [stored, layered].into_iter().flatten().min()?;
             let mut found = None;
             for layer in &mut self.layers {
@@ -172,7 +222,9 @@ impl Iterator for Scan<'_> {
                     found.get_or_insert(value.cloned());
                 }
             }
-            let stored = self.stored.next_if(|row| row.as_ref().is_ok_and(|(other, _)| *other == key));
+            let stored = self
+                .stored
+                .next_if(|row| row.as_ref().is_ok_and(|(other, _)| *other == key));
             // The newest layer that knows the row decides; a row it has removed is passed over.
             match found {
                 Some(Some(value)) => return Some(Ok((key, value))),

@@ -44,7 +44,12 @@ impl Dice {
                 changes.storages.remove(&hash);
                 continue;
             }
-            let (mut nonce, _, mut code_hash) = plain.accounts.get(&address).copied().unwrap_or((0, U256::ZERO, KECCAK256_EMPTY));
+            let (mut nonce, _, mut code_hash) =
+                plain
+                    .accounts
+                    .get(&address)
+                    .copied()
+                    .unwrap_or((0, U256::ZERO, KECCAK256_EMPTY));
             nonce += self.below(3);
             if self.below(4) == 0 {
                 let code = Bytes::from(vec![self.below(256) as u8; 1 + self.below(50) as usize]);
@@ -56,11 +61,21 @@ impl Dice {
             // An account that vanished earlier in this block comes back with nothing of its storage.
             let wiped = matches!(changes.accounts.get(&hash), Some(None)) || self.below(10) == 0;
             plain.accounts.insert(address, (nonce, balance, code_hash));
-            changes.accounts.insert(hash, Some(AccountChange { nonce, balance, code_hash }));
+            changes.accounts.insert(
+                hash,
+                Some(AccountChange {
+                    nonce,
+                    balance,
+                    code_hash,
+                }),
+            );
             let storage: &mut StorageChange = changes.storages.entry(hash).or_default();
             let slots = plain.slots.entry(address).or_default();
             if wiped {
-                *storage = StorageChange { wiped: true, ..Default::default() };
+                *storage = StorageChange {
+                    wiped: true,
+                    ..Default::default()
+                };
                 slots.clear();
             }
             for _ in 0..self.below(5) {
@@ -78,10 +93,20 @@ impl Dice {
         let senders: Vec<_> = (0..self.below(4)).map(|_| self.address()).collect();
         let deposit = |from: &Address| {
             let source_hash = B256::from(U256::from(self.0.next_u64()));
-            Bytes::from(TxDeposit { source_hash, from: *from, ..Default::default() }.encoded_2718())
+            Bytes::from(
+                TxDeposit {
+                    source_hash,
+                    from: *from,
+                    ..Default::default()
+                }
+                .encoded_2718(),
+            )
         };
         let transactions: Vec<_> = senders.iter().map(deposit).collect();
-        let log = Log { address: Address::ZERO, data: LogData::new_unchecked(vec![B256::ZERO], vec![1, 2].into()) };
+        let log = Log {
+            address: Address::ZERO,
+            data: LogData::new_unchecked(vec![B256::ZERO], vec![1, 2].into()),
+        };
         let receipts = (0..senders.len() as u64).map(|n| Receipt {
             tx_type: 0x7e,
             success: n % 2 == 0,
@@ -98,7 +123,12 @@ impl Dice {
             ..Default::default()
         };
         let receipts = Arc::new(receipts.collect());
-        Arc::new(ExecutedBlock::new(Arc::new(Payload::sealed(header, transactions)), senders, receipts, Arc::new(update.overlay)))
+        Arc::new(ExecutedBlock::new(
+            Arc::new(Payload::sealed(header, transactions)),
+            senders,
+            receipts,
+            Arc::new(update.overlay),
+        ))
     }
 }
 
@@ -107,18 +137,32 @@ fn check_state(state: &State, plain: &Plain) {
     for byte in 0..12u8 {
         let address = Address::repeat_byte(byte);
         let account = state.account(address).unwrap();
-        assert_eq!(account.map(|a| (a.nonce, a.balance, a.code_hash)), plain.accounts.get(&address).copied());
+        assert_eq!(
+            account.map(|a| (a.nonce, a.balance, a.code_hash)),
+            plain.accounts.get(&address).copied()
+        );
         let none = BTreeMap::new();
         let slots = plain.slots.get(&address).unwrap_or(&none);
         for slot in 0..10 {
             let slot = U256::from(slot);
-            assert_eq!(state.storage(address, slot).unwrap(), slots.get(&slot).copied().unwrap_or_default());
+            assert_eq!(
+                state.storage(address, slot).unwrap(),
+                slots.get(&slot).copied().unwrap_or_default()
+            );
         }
         let prefix = keys::storage_prefix(&keccak256(address));
-        let mut want: Vec<_> = slots.iter().map(|(slot, v)| (keccak256(B256::from(*slot)), *v)).collect();
+        let mut want: Vec<_> = slots
+            .iter()
+            .map(|(slot, v)| (keccak256(B256::from(*slot)), *v))
+            .collect();
         want.sort();
-        let found = state.scan(&prefix, &prefix).unwrap().map(|row| row.unwrap());
-        let found: Vec<_> = found.map(|(key, v)| (B256::from_slice(&key[33..]), U256::from_be_slice(&v))).collect();
+        let found = state
+            .scan(&prefix, &prefix)
+            .unwrap()
+            .map(|row| row.unwrap());
+        let found: Vec<_> = found
+            .map(|(key, v)| (B256::from_slice(&key[33..]), U256::from_be_slice(&v)))
+            .collect();
         assert_eq!(found, want);
         if let Some((middle, value)) = want.get(want.len() / 2) {
             let from = keys::slot(&keccak256(address), middle);
@@ -128,7 +172,11 @@ fn check_state(state: &State, plain: &Plain) {
     }
     let accounts = state.scan(&keys::account_prefix(), &[]).unwrap().count();
     assert_eq!(accounts, plain.accounts.len());
-    for (_, _, hash) in plain.accounts.values().filter(|(_, _, hash)| *hash != KECCAK256_EMPTY) {
+    for (_, _, hash) in plain
+        .accounts
+        .values()
+        .filter(|(_, _, hash)| *hash != KECCAK256_EMPTY)
+    {
         assert_eq!(state.code(*hash).unwrap().as_ref(), plain.codes.get(hash));
     }
 }
@@ -150,34 +198,72 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
     let proof = trie::prove(&provable, address, &[slot]).unwrap();
     assert_eq!(
         (proof.account, proof.slots[0].value),
-        (earlier.account(address).unwrap(), earlier.storage(address, slot).unwrap())
+        (
+            earlier.account(address).unwrap(),
+            earlier.storage(address, slot).unwrap()
+        )
     );
     assert!(view.provable_state(head + 1, address).unwrap().is_none());
     assert_eq!(view.hash_of(head + 1).unwrap(), None);
     assert!(view.payload(head + 1).unwrap().is_none());
 
-    let Some(block) = &branch[number as usize].0 else { return };
+    let Some(block) = &branch[number as usize].0 else {
+        return;
+    };
     let hash = block.payload.hash;
     assert_eq!(view.hash_of(number).unwrap(), Some(hash));
     assert_eq!(earlier.block_hash(number).unwrap(), Some(hash));
     assert_eq!(view.number_of(hash).unwrap(), Some(number));
-    assert_eq!(view.header_of(number).unwrap().as_ref(), Some(&block.payload.header));
+    assert_eq!(
+        view.header_of(number).unwrap().as_ref(),
+        Some(&block.payload.header)
+    );
     assert_eq!(view.payload(number).unwrap().as_ref(), Some(&block.payload));
-    assert_eq!(view.receipts(number).unwrap().as_ref(), Some(&block.receipts));
+    assert_eq!(
+        view.receipts(number).unwrap().as_ref(),
+        Some(&block.receipts)
+    );
     assert_eq!(view.senders(&block.payload).unwrap(), block.senders);
     for (index, transaction) in block.payload.transactions.iter().enumerate() {
-        assert_eq!(view.transaction(keccak256(transaction)).unwrap(), Some((number, index)));
-        assert_eq!(view.raw_transaction(number, index).unwrap().as_ref(), Some(transaction));
+        assert_eq!(
+            view.transaction(keccak256(transaction)).unwrap(),
+            Some((number, index))
+        );
+        assert_eq!(
+            view.raw_transaction(number, index).unwrap().as_ref(),
+            Some(transaction)
+        );
         let mined = view.mined(number, index).unwrap().unwrap();
-        assert_eq!((mined.block, &mined.header, mined.index), (block.payload.id(), &block.payload.header, index));
-        assert_eq!((&mined.first, &mined.raw, mined.sender), (&block.payload.transactions[0], transaction, block.senders[index]));
+        assert_eq!(
+            (mined.block, &mined.header, mined.index),
+            (block.payload.id(), &block.payload.header, index)
+        );
+        assert_eq!(
+            (&mined.first, &mined.raw, mined.sender),
+            (
+                &block.payload.transactions[0],
+                transaction,
+                block.senders[index]
+            )
+        );
         assert_eq!(Some(mined.receipt), mined_receipt(&block.receipts, index));
     }
     let beyond = block.payload.transactions.len();
-    assert!(view.mined(number, beyond).unwrap().is_none() && view.raw_transaction(number, beyond).unwrap().is_none());
-    let logs = view.logs(number, &|_, topics| topics == [B256::ZERO]).unwrap().unwrap();
+    assert!(
+        view.mined(number, beyond).unwrap().is_none()
+            && view.raw_transaction(number, beyond).unwrap().is_none()
+    );
+    let logs = view
+        .logs(number, &|_, topics| topics == [B256::ZERO])
+        .unwrap()
+        .unwrap();
     let expected = mined_logs(&block.receipts, &|_, _| true).into_iter();
-    let expected = expected.map(|log| (log.clone(), keccak256(&block.payload.transactions[log.index])));
+    let expected = expected.map(|log| {
+        (
+            log.clone(),
+            keccak256(&block.payload.transactions[log.index]),
+        )
+    });
     assert_eq!(logs, expected.collect::<Vec<_>>());
     assert_eq!(view.logs(number, &|_, _| false).unwrap(), Some(vec![]));
 }
@@ -186,7 +272,10 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
 fn check_absent(view: &View, gone: &[(Option<Arc<ExecutedBlock>>, Plain)]) {
     for block in gone.iter().filter_map(|(block, _)| block.as_ref()) {
         assert_eq!(view.number_of(block.payload.hash).unwrap(), None);
-        assert_ne!(view.hash_of(block.payload.number()).unwrap(), Some(block.payload.hash));
+        assert_ne!(
+            view.hash_of(block.payload.number()).unwrap(),
+            Some(block.payload.hash)
+        );
         for hash in block.transaction_hashes() {
             assert_eq!(view.transaction(*hash).unwrap(), None);
         }
@@ -198,20 +287,33 @@ const CACHES: [u64; 3] = [0, 64 << 10, 1 << 20];
 
 fn create(dir: &Path, cache: u64, plain: &mut Plain, dice: &mut Dice) -> Store {
     let update = trie::genesis(&dice.changes(plain)).unwrap();
-    let genesis = Payload::sealed(Header { state_root: update.state_root, ..Default::default() }, vec![]);
-    let identity = Identity { chain_id: 901, genesis_hash: genesis.hash };
+    let genesis = Payload::sealed(
+        Header {
+            state_root: update.state_root,
+            ..Default::default()
+        },
+        vec![],
+    );
+    let identity = Identity {
+        chain_id: 901,
+        genesis_hash: genesis.hash,
+    };
     Store::create(dir, cache, identity, &genesis, &update.overlay).unwrap()
 }
 
 fn executed(branch: &Branch, from: u64) -> Vec<Arc<ExecutedBlock>> {
-    branch[from as usize..].iter().map(|(block, _)| block.clone().unwrap()).collect()
+    branch[from as usize..]
+        .iter()
+        .map(|(block, _)| block.clone().unwrap())
+        .collect()
 }
 
 #[test]
 fn views_agree_with_a_plain_model() {
     for seed in 0..6 {
         let dir = tempfile::tempdir().unwrap();
-        let [mut dice, mut other_dice] = [seed, seed + 1000].map(|seed| Dice(StdRng::seed_from_u64(seed)));
+        let [mut dice, mut other_dice] =
+            [seed, seed + 1000].map(|seed| Dice(StdRng::seed_from_u64(seed)));
         let mut plain = Plain::default();
         let cache = CACHES[seed as usize % CACHES.len()];
         let mut store = create(dir.path(), cache, &mut plain, &mut dice);
@@ -223,12 +325,30 @@ fn views_agree_with_a_plain_model() {
             let stored = store.head().number;
             // Some blocks that are stored already stay in memory.
             let kept = stored.saturating_sub(dice.below(4)).max(1);
-            let blocks = if branch.len() as u64 > kept { executed(&branch, kept) } else { vec![] };
+            let blocks = if branch.len() as u64 > kept {
+                executed(&branch, kept)
+            } else {
+                vec![]
+            };
             // Some share the index of a view that was made before, of this branch or of another one.
-            let shared: Vec<Arc<View>> = held.iter().filter(|_| dice.below(4) > 0).map(|(view, _)| view.clone()).collect();
+            let shared: Vec<Arc<View>> = held
+                .iter()
+                .filter(|_| dice.below(4) > 0)
+                .map(|(view, _)| view.clone())
+                .collect();
             let near: Vec<&View> = shared.iter().map(|view| &**view).collect();
-            let mut view =
-                Arc::new(View::near_branch(&near, store.snapshot().unwrap(), stored, blocks, None, None, WAY_BACK).unwrap());
+            let mut view = Arc::new(
+                View::near_branch(
+                    &near,
+                    store.snapshot().unwrap(),
+                    stored,
+                    blocks,
+                    None,
+                    None,
+                    WAY_BACK,
+                )
+                .unwrap(),
+            );
             check_view(&view, &branch, &mut dice);
             if dice.below(3) == 0 {
                 view.release();
@@ -270,7 +390,16 @@ fn views_agree_with_a_plain_model() {
                         let base = fork.min(stored);
                         let blocks = executed(&side, base + 1);
                         view = Arc::new(
-                            View::near_branch(&near, store.snapshot().unwrap(), base, blocks, None, None, WAY_BACK).unwrap(),
+                            View::near_branch(
+                                &near,
+                                store.snapshot().unwrap(),
+                                base,
+                                blocks,
+                                None,
+                                None,
+                                WAY_BACK,
+                            )
+                            .unwrap(),
                         );
                         check_view(&view, &side, &mut dice);
                         check_absent(&view, &branch[fork as usize + 1..]);
@@ -278,14 +407,20 @@ fn views_agree_with_a_plain_model() {
                         let mut plain = side.last().unwrap().1.clone();
                         let block = dice.block(&view, &mut plain);
                         side.push((Some(block.clone()), plain));
-                        check_view(&Arc::new(view.clone().child(block, None, None).unwrap()), &side, &mut other_dice);
+                        check_view(
+                            &Arc::new(view.clone().child(block, None, None).unwrap()),
+                            &side,
+                            &mut other_dice,
+                        );
                     }
                     if dice.below(2) == 0 {
                         // The side branch becomes the chain.
                         while store.head().number > fork {
                             let head = store.unwind_one().unwrap();
                             let number = head.number as usize;
-                            let past = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
+                            let past = Arc::new(
+                                View::new(store.snapshot().unwrap(), vec![], None, None).unwrap(),
+                            );
                             check_view(&past, &branch[..=number].to_vec(), &mut dice);
                             check_absent(&past, &branch[number + 1..]);
                         }
@@ -301,7 +436,11 @@ fn views_agree_with_a_plain_model() {
                 }
             }
         }
-        assert!(branch.len() > 20 && forks[0] > 2 && forks[1] > 2, "seed {seed}: {} blocks, forks {forks:?}", branch.len());
+        assert!(
+            branch.len() > 20 && forks[0] > 2 && forks[1] > 2,
+            "seed {seed}: {} blocks, forks {forks:?}",
+            branch.len()
+        );
         while store.head().number > 0 {
             store.unwind_one().unwrap();
         }
@@ -319,14 +458,30 @@ fn blocks_that_do_not_link_are_refused() {
     let store = create(dir.path(), CACHES[2], &mut plain, &mut dice);
     let genesis = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
     let first = dice.block(&genesis, &mut plain);
-    let view = Arc::new(View::new(store.snapshot().unwrap(), vec![first.clone()], None, None).unwrap());
+    let view =
+        Arc::new(View::new(store.snapshot().unwrap(), vec![first.clone()], None, None).unwrap());
     let second = dice.block(&view, &mut plain);
     let new = |blocks| View::new(store.snapshot().unwrap(), blocks, None, None);
-    assert!(matches!(new(vec![second.clone()]), Err(ReadError::Unlinked(0))));
-    assert!(matches!(genesis.clone().child(second.clone(), None, None), Err(ReadError::Unlinked(2))));
-    assert!(matches!(new(vec![first.clone(), first.clone()]), Err(ReadError::Unlinked(1))));
-    assert!(matches!(View::at_branch(store.snapshot().unwrap(), 1, vec![], None, None), Err(ReadError::Unlinked(1))));
-    assert!(matches!(store.commit(std::slice::from_ref(&second), None, None), Err(StoreError::Unlinked { .. })));
+    assert!(matches!(
+        new(vec![second.clone()]),
+        Err(ReadError::Unlinked(0))
+    ));
+    assert!(matches!(
+        genesis.clone().child(second.clone(), None, None),
+        Err(ReadError::Unlinked(2))
+    ));
+    assert!(matches!(
+        new(vec![first.clone(), first.clone()]),
+        Err(ReadError::Unlinked(1))
+    ));
+    assert!(matches!(
+        View::at_branch(store.snapshot().unwrap(), 1, vec![], None, None),
+        Err(ReadError::Unlinked(1))
+    ));
+    assert!(matches!(
+        store.commit(std::slice::from_ref(&second), None, None),
+        Err(StoreError::Unlinked { .. })
+    ));
     assert_eq!(store.head().number, 0);
     store.commit(&[first, second], None, None).unwrap();
     assert_eq!(store.head().number, 2);
@@ -335,14 +490,27 @@ fn blocks_that_do_not_link_are_refused() {
 /// A block of one transaction that this sender is said to have sent, and who signed it.
 fn signed(parent: BlockId, sender: Option<Address>) -> (Arc<ExecutedBlock>, Address) {
     let secret = secp256k1::SecretKey::from_slice(&[0x42; 32]).unwrap();
-    let public = secret.public_key(secp256k1::SECP256K1).serialize_uncompressed();
+    let public = secret
+        .public_key(secp256k1::SECP256K1)
+        .serialize_uncompressed();
     let signer = Address::from_slice(&keccak256(&public[1..])[12..]);
-    let transaction = TxLegacy { chain_id: Some(901), nonce: parent.number, gas_limit: 21_000, ..Default::default() };
+    let transaction = TxLegacy {
+        chain_id: Some(901),
+        nonce: parent.number,
+        gas_limit: 21_000,
+        ..Default::default()
+    };
     let message = secp256k1::Message::from_digest(transaction.signature_hash().0);
-    let (id, bytes) = secp256k1::SECP256K1.sign_ecdsa_recoverable(&message, &secret).serialize_compact();
+    let (id, bytes) = secp256k1::SECP256K1
+        .sign_ecdsa_recoverable(&message, &secret)
+        .serialize_compact();
     let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) == 1);
     let raw = OpTxEnvelope::from(transaction.into_signed(signature)).encoded_2718();
-    let header = Header { parent_hash: parent.hash, number: parent.number + 1, ..Default::default() };
+    let header = Header {
+        parent_hash: parent.hash,
+        number: parent.number + 1,
+        ..Default::default()
+    };
     let receipt = Receipt {
         tx_type: 0,
         success: true,
@@ -353,7 +521,15 @@ fn signed(parent: BlockId, sender: Option<Address>) -> (Arc<ExecutedBlock>, Addr
     };
     let payload = Arc::new(Payload::sealed(header, vec![raw.into()]));
     let senders = vec![sender.unwrap_or(signer)];
-    (Arc::new(ExecutedBlock::new(payload, senders, Arc::new(vec![receipt]), Arc::default())), signer)
+    (
+        Arc::new(ExecutedBlock::new(
+            payload,
+            senders,
+            Arc::new(vec![receipt]),
+            Arc::default(),
+        )),
+        signer,
+    )
 }
 
 #[test]
@@ -364,7 +540,9 @@ fn senders_are_stored_with_their_block_and_not_recovered() {
     let said = Address::repeat_byte(0x77);
     let (block, signer) = signed(store.head(), Some(said));
     assert_ne!(said, signer);
-    store.commit(std::slice::from_ref(&block), None, None).unwrap();
+    store
+        .commit(std::slice::from_ref(&block), None, None)
+        .unwrap();
     let view = View::new(store.snapshot().unwrap(), vec![], None, None).unwrap();
     assert_eq!(view.senders(&block.payload).unwrap(), [said]);
     assert_eq!(view.mined(1, 0).unwrap().unwrap().sender, said);
@@ -378,16 +556,30 @@ fn a_store_of_the_version_before_senders_is_read_and_continued() {
     let mut dice = Dice(StdRng::seed_from_u64(5));
     let store = create(dir.path(), CACHES[2], &mut Plain::default(), &mut dice);
     let (old, signer) = signed(store.head(), None);
-    store.commit(std::slice::from_ref(&old), None, None).unwrap();
+    store
+        .commit(std::slice::from_ref(&old), None, None)
+        .unwrap();
     let mut rewrite = store.rewrite();
     rewrite.senders(1, &[]).unwrap();
     rewrite.set(Space::Meta, b"senders", None).unwrap();
-    rewrite.set(Space::Meta, b"schema", Some(&Bytes::from_static(&[0, 0, 0, 3]))).unwrap();
+    rewrite
+        .set(
+            Space::Meta,
+            b"schema",
+            Some(&Bytes::from_static(&[0, 0, 0, 3])),
+        )
+        .unwrap();
     rewrite.finish().unwrap();
     drop(store);
 
     let store = Store::open(dir.path(), CACHES[2], None).unwrap();
-    assert_eq!((store.snapshot().unwrap().schema(), store.snapshot().unwrap().oldest_senders().unwrap()), (3, u64::MAX));
+    assert_eq!(
+        (
+            store.snapshot().unwrap().schema(),
+            store.snapshot().unwrap().oldest_senders().unwrap()
+        ),
+        (3, u64::MAX)
+    );
     let view = View::new(store.snapshot().unwrap(), vec![], None, None).unwrap();
     assert_eq!(view.senders(&old.payload).unwrap(), [signer]);
     assert_eq!(view.mined(1, 0).unwrap().unwrap().sender, signer);
@@ -397,8 +589,14 @@ fn a_store_of_the_version_before_senders_is_read_and_continued() {
 
     let store = Store::open(dir.path(), CACHES[2], None).unwrap();
     let snapshot = store.snapshot().unwrap();
-    assert_eq!((snapshot.schema(), snapshot.oldest_senders().unwrap()), (4, 2));
-    assert_eq!((snapshot.senders(1).unwrap(), snapshot.senders(2).unwrap()), (None, Some(vec![signer])));
+    assert_eq!(
+        (snapshot.schema(), snapshot.oldest_senders().unwrap()),
+        (4, 2)
+    );
+    assert_eq!(
+        (snapshot.senders(1).unwrap(), snapshot.senders(2).unwrap()),
+        (None, Some(vec![signer]))
+    );
 }
 
 /// Going back far below the store reads each record once, and views of the same snapshot share what was read.
@@ -413,16 +611,23 @@ fn the_way_back_is_read_once() {
         let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
         let mut plain = branch.last().unwrap().1.clone();
         let block = dice.block(&view, &mut plain);
-        store.commit(std::slice::from_ref(&block), None, None).unwrap();
+        store
+            .commit(std::slice::from_ref(&block), None, None)
+            .unwrap();
         branch.push((Some(block), plain));
     }
     let snapshot = store.snapshot().unwrap();
-    let back =
-        |near: &[&View], fork| Arc::new(View::near_branch(near, snapshot.clone(), fork, vec![], None, None, WAY_BACK).unwrap());
+    let back = |near: &[&View], fork| {
+        Arc::new(
+            View::near_branch(near, snapshot.clone(), fork, vec![], None, None, WAY_BACK).unwrap(),
+        )
+    };
     let deep = back(&[], 20);
     // Each row once, however many of the 500 records have it.
-    let rows: std::collections::BTreeSet<Bytes> =
-        (21..=520).flat_map(|number| snapshot.unwind_record(number).unwrap().unwrap()).map(|(key, _)| key).collect();
+    let rows: std::collections::BTreeSet<Bytes> = (21..=520)
+        .flat_map(|number| snapshot.unwind_record(number).unwrap().unwrap())
+        .map(|(key, _)| key)
+        .collect();
     assert_eq!(deep.back.rows.len(), rows.len());
     check_view(&deep, &branch[..=20].to_vec(), &mut dice);
     // The same again costs nothing; deeper reads on from there; above it, or at another snapshot, it is of no use.
@@ -434,15 +639,28 @@ fn the_way_back_is_read_once() {
         check_view(&deeper, &branch[..=5].to_vec(), &mut dice);
     }
     assert_eq!(back(&[&deep], 270).back, middle.back);
-    let other = View::near_branch(&[&deep], store.snapshot().unwrap(), 20, vec![], None, None, WAY_BACK).unwrap();
+    let other = View::near_branch(
+        &[&deep],
+        store.snapshot().unwrap(),
+        20,
+        vec![],
+        None,
+        None,
+        WAY_BACK,
+    )
+    .unwrap();
     assert!(other.back == deep.back && !Arc::ptr_eq(&other.back, &deep.back));
     // It has a bound, also where it is shared.
-    let bounded =
-        |near: &[&View], fork, most| View::near_branch(near, snapshot.clone(), fork, vec![], None, None, most).map(drop);
+    let bounded = |near: &[&View], fork, most| {
+        View::near_branch(near, snapshot.clone(), fork, vec![], None, None, most).map(drop)
+    };
     let weight = deep.back.weight();
     assert!(weight > rows.len() * 100, "{weight}");
     for near in [&[][..], &[&*middle]] {
         assert!(bounded(near, 20, 2 * weight).is_ok());
-        assert!(matches!(bounded(near, 20, weight / 2), Err(ReadError::Far(20))));
+        assert!(matches!(
+            bounded(near, 20, weight / 2),
+            Err(ReadError::Far(20))
+        ));
     }
 }

@@ -19,7 +19,10 @@ pub struct EngineConfig {
 
 impl EngineConfig {
     pub(super) fn read(values: &Values) -> Result<Self, CliError> {
-        let jwt_secret = match values.text("authrpc.jwtsecret")?.filter(|path| !path.is_empty()) {
+        let jwt_secret = match values
+            .text("authrpc.jwtsecret")?
+            .filter(|path| !path.is_empty())
+        {
             Some(path) => expand_home(&path),
             None => datadir(values)?.join("geth").join("jwtsecret"),
         };

@@ -71,24 +71,37 @@ pub struct MeshConfig {
 }
 
 impl P2pConfig {
-    pub(super) fn read(values: &Values, datadir: &Path, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
+    pub(super) fn read(
+        values: &Values,
+        datadir: &Path,
+        notices: &mut Vec<String>,
+    ) -> Result<Option<Self>, CliError> {
         let static_peers = values.list("p2p.static")?;
         if let Some(peer) = static_peers.iter().find(|peer| peer.starts_with("enode:")) {
             let reason = format!(
                 "{peer} is an address of devp2p, which is not spoken here: give the peer as a multiaddr, /ip4/ADDRESS/tcp/PORT/p2p/PEER_ID"
             );
-            return Err(CliError::Invalid { name: "p2p.static", reason });
+            return Err(CliError::Invalid {
+                name: "p2p.static",
+                reason,
+            });
         }
         if values.bool("p2p.disable")? {
             return match static_peers.is_empty() {
                 true => Ok(None),
-                false => Err(CliError::Invalid { name: "p2p.static", reason: "it contradicts --p2p.disable".into() }),
+                false => Err(CliError::Invalid {
+                    name: "p2p.static",
+                    reason: "it contradicts --p2p.disable".into(),
+                }),
             };
         }
         let listen_ip = values.required_text("p2p.listen.ip")?;
         let key = match values.secret("p2p.priv.raw")? {
             Some(key) if key.bytes().is_none() => {
-                return Err(CliError::Invalid { name: "p2p.priv.raw", reason: "a key is 32 bytes in hex".into() });
+                return Err(CliError::Invalid {
+                    name: "p2p.priv.raw",
+                    reason: "a key is 32 bytes in hex".into(),
+                });
             }
             Some(key) => {
                 warn_of_key(values, "p2p.priv.raw", "--p2p.priv.path", notices);
@@ -106,11 +119,16 @@ impl P2pConfig {
         if !(mesh.lo <= mesh.d && mesh.d <= mesh.hi) {
             return Err(CliError::Invalid {
                 name: "p2p.gossip.mesh.d",
-                reason: format!("it must lie between the least ({}) and the most ({}), and is {}", mesh.lo, mesh.hi, mesh.d),
+                reason: format!(
+                    "it must lie between the least ({}) and the most ({}), and is {}",
+                    mesh.lo, mesh.hi, mesh.d
+                ),
             });
         }
         Ok(Some(Self {
-            listen_ip: listen_ip.parse().map_err(|_| CliError::Table("p2p.listen.ip"))?,
+            listen_ip: listen_ip
+                .parse()
+                .map_err(|_| CliError::Table("p2p.listen.ip"))?,
             listen_tcp: values.port("p2p.listen.tcp")?,
             listen_quic: values.optional_port("p2p.listen.quic")?,
             key,
@@ -139,31 +157,51 @@ impl P2pConfig {
 
 fn tides(values: &Values) -> Result<Tides, CliError> {
     let count = |name| Ok::<_, CliError>(usize::try_from(values.uint(name)?).unwrap_or(usize::MAX));
-    let tides = Tides { lo: count("p2p.peers.lo")?, hi: count("p2p.peers.hi")?, grace: values.duration("p2p.peers.grace")? };
+    let tides = Tides {
+        lo: count("p2p.peers.lo")?,
+        hi: count("p2p.peers.hi")?,
+        grace: values.duration("p2p.peers.grace")?,
+    };
     match tides.check() {
         Ok(()) => Ok(tides),
-        Err(reason) => Err(CliError::Invalid { name: "p2p.peers.lo", reason }),
+        Err(reason) => Err(CliError::Invalid {
+            name: "p2p.peers.lo",
+            reason,
+        }),
     }
 }
 
 fn restrict(networks: &[String]) -> Result<Vec<IpNet>, CliError> {
     let parse = |text: &String| {
         let reason = || format!("{text} is no network in CIDR notation, such as 10.0.0.0/8");
-        text.trim().parse::<IpNet>().map_err(|_| CliError::Invalid { name: "p2p.netrestrict", reason: reason() })
+        text.trim().parse::<IpNet>().map_err(|_| CliError::Invalid {
+            name: "p2p.netrestrict",
+            reason: reason(),
+        })
     };
-    networks.iter().filter(|text| !text.trim().is_empty()).map(parse).collect()
+    networks
+        .iter()
+        .filter(|text| !text.trim().is_empty())
+        .map(parse)
+        .collect()
 }
 
 fn discovery(values: &Values, datadir: &Path) -> Result<Option<DiscoveryConfig>, CliError> {
     if values.bool("p2p.no-discovery")? {
         return Ok(None);
     }
-    let advertise_ip = values.text("p2p.advertise.ip")?.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    let advertise_ip = values
+        .text("p2p.advertise.ip")?
+        .map(|text| text.trim().to_owned())
+        .filter(|text| !text.is_empty());
     if let Some(text) = &advertise_ip
         && text.parse::<Host>().is_err()
     {
         let reason = format!("{text} is neither an address nor a host name");
-        return Err(CliError::Invalid { name: "p2p.advertise.ip", reason });
+        return Err(CliError::Invalid {
+            name: "p2p.advertise.ip",
+            reason,
+        });
     }
     Ok(Some(DiscoveryConfig {
         listen_udp: values.port("p2p.listen.udp")?,
@@ -178,10 +216,17 @@ fn discovery(values: &Values, datadir: &Path) -> Result<Option<DiscoveryConfig>,
 /// A list of nothing but empty entries means that there are no bootnodes; no list, that there are those of the L1 network.
 fn bootnodes(values: &Values) -> Result<Option<Vec<Bootnode>>, CliError> {
     let parse = |text: &String| {
-        let invalid = |error| CliError::Invalid { name: "p2p.bootnodes", reason: format!("{text}: {error}") };
+        let invalid = |error| CliError::Invalid {
+            name: "p2p.bootnodes",
+            reason: format!("{text}: {error}"),
+        };
         text.parse::<Bootnode>().map_err(invalid)
     };
-    let named: Vec<Bootnode> = values.list("p2p.bootnodes")?.iter().map(parse).collect::<Result<_, _>>()?;
+    let named: Vec<Bootnode> = values
+        .list("p2p.bootnodes")?
+        .iter()
+        .map(parse)
+        .collect::<Result<_, _>>()?;
     Ok(values.source("p2p.bootnodes").is_some().then_some(named))
 }
 

@@ -52,14 +52,27 @@ pub struct SignerTlsConfig {
 impl SequencerConfig {
     const SEALING: Duration = Duration::from_millis(50);
 
-    pub(super) fn read(values: &Values, notices: &mut Vec<String>) -> Result<Option<Self>, CliError> {
+    pub(super) fn read(
+        values: &Values,
+        notices: &mut Vec<String>,
+    ) -> Result<Option<Self>, CliError> {
         let key = values.secret("p2p.sequencer.key")?;
         if key.is_some() {
-            warn_of_key(values, "p2p.sequencer.key", "--p2p.sequencer.key.path", notices);
+            warn_of_key(
+                values,
+                "p2p.sequencer.key",
+                "--p2p.sequencer.key.path",
+                notices,
+            );
         }
         if !values.bool("sequencer.enabled")? {
-            if key.is_some() || values.text("p2p.sequencer.key.path")?.is_some() || values.text("signer.endpoint")?.is_some() {
-                notices.push("the sequencer's signer is not used: --sequencer.enabled is not given".into());
+            if key.is_some()
+                || values.text("p2p.sequencer.key.path")?.is_some()
+                || values.text("signer.endpoint")?.is_some()
+            {
+                notices.push(
+                    "the sequencer's signer is not used: --sequencer.enabled is not given".into(),
+                );
             }
             return Ok(None);
         }
@@ -76,7 +89,9 @@ impl SequencerConfig {
             max_safe_lag: Some(values.uint("sequencer.max-safe-lag")?).filter(|blocks| *blocks > 0),
             recover: values.bool("sequencer.recover")?,
             // Zero stands for the default (op-node).
-            sealing: Some(values.duration("sequencer.sealing-duration")?).filter(|time| !time.is_zero()).unwrap_or(Self::SEALING),
+            sealing: Some(values.duration("sequencer.sealing-duration")?)
+                .filter(|time| !time.is_zero())
+                .unwrap_or(Self::SEALING),
         }))
     }
 }
@@ -85,17 +100,26 @@ impl SignerConfig {
     fn read(values: &Values) -> Result<Self, CliError> {
         let mut given = values.secret("p2p.sequencer.key")?;
         let mut path = values.text("p2p.sequencer.key.path")?;
-        match (values.source("p2p.sequencer.key"), values.source("p2p.sequencer.key.path")) {
+        match (
+            values.source("p2p.sequencer.key"),
+            values.source("p2p.sequencer.key.path"),
+        ) {
             (Some(Source::CommandLine), Some(Source::Environment(_))) => path = None,
             (Some(Source::Environment(_)), Some(Source::CommandLine)) => given = None,
             _ => {}
         }
         if given.is_some() && path.is_some() {
-            return Err(invalid("p2p.sequencer.key", "a key file is given too; give one of them"));
+            return Err(invalid(
+                "p2p.sequencer.key",
+                "a key file is given too; give one of them",
+            ));
         }
         let remote = RemoteSignerConfig::read(values)?;
         if remote.is_some() && (given.is_some() || path.is_some()) {
-            return Err(invalid("signer.endpoint", "the sequencer's key is given too; give one of them"));
+            return Err(invalid(
+                "signer.endpoint",
+                "the sequencer's key is given too; give one of them",
+            ));
         }
         let key = match (given, path) {
             (Some(key), _) => key,
@@ -107,7 +131,10 @@ impl SignerConfig {
                 });
             }
         };
-        if key.bytes().is_none_or(|bytes| secp256k1::SecretKey::from_byte_array(&bytes).is_err()) {
+        if key
+            .bytes()
+            .is_none_or(|bytes| secp256k1::SecretKey::from_byte_array(&bytes).is_err())
+        {
             return Err(invalid("p2p.sequencer.key", "a key is 32 bytes in hex"));
         }
         Ok(Self::Key(key))
@@ -116,25 +143,50 @@ impl SignerConfig {
 
 impl RemoteSignerConfig {
     fn read(values: &Values) -> Result<Option<Self>, CliError> {
-        let (endpoint, address) = match (values.text("signer.endpoint")?, values.text("signer.address")?) {
+        let (endpoint, address) = match (
+            values.text("signer.endpoint")?,
+            values.text("signer.address")?,
+        ) {
             (None, None) => return Ok(None),
-            (Some(_), None) => return Err(invalid("signer.endpoint", "the address it signs for is missing (--signer.address)")),
-            (None, Some(_)) => return Err(invalid("signer.address", "the signer's endpoint is missing (--signer.endpoint)")),
+            (Some(_), None) => {
+                return Err(invalid(
+                    "signer.endpoint",
+                    "the address it signs for is missing (--signer.address)",
+                ));
+            }
+            (None, Some(_)) => {
+                return Err(invalid(
+                    "signer.address",
+                    "the signer's endpoint is missing (--signer.endpoint)",
+                ));
+            }
             (Some(endpoint), Some(address)) => (endpoint, address),
         };
         if !endpoint.starts_with("http") {
-            return Err(invalid("signer.endpoint", "a URL that begins with http:// or https:// is expected"));
+            return Err(invalid(
+                "signer.endpoint",
+                "a URL that begins with http:// or https:// is expected",
+            ));
         }
-        let address = address.parse().map_err(|_| invalid("signer.address", "an address is 20 bytes in hex"))?;
+        let address = address
+            .parse()
+            .map_err(|_| invalid("signer.address", "an address is 20 bytes in hex"))?;
         let file = |name| values.required_text(name).map(|path| expand_home(&path));
         let tls = match values.bool("signer.tls.enabled")? {
-            true => {
-                Some(SignerTlsConfig { ca: file("signer.tls.ca")?, cert: file("signer.tls.cert")?, key: file("signer.tls.key")? })
-            }
+            true => Some(SignerTlsConfig {
+                ca: file("signer.tls.ca")?,
+                cert: file("signer.tls.cert")?,
+                key: file("signer.tls.key")?,
+            }),
             false => None,
         };
         let headers = headers(values.list("signer.header")?)?;
-        Ok(Some(Self { endpoint: Secret::new(endpoint), address, headers, tls }))
+        Ok(Some(Self {
+            endpoint: Secret::new(endpoint),
+            address,
+            headers,
+            tls,
+        }))
     }
 }
 
@@ -143,22 +195,32 @@ fn headers(pieces: Vec<String>) -> Result<Vec<(String, Secret)>, CliError> {
     let mut headers: Vec<(String, String)> = Vec::new();
     for piece in pieces {
         match (piece.split_once('='), headers.last_mut()) {
-            (Some((name, value)), _) => headers.push((name.trim().to_owned(), value.trim().to_owned())),
+            (Some((name, value)), _) => {
+                headers.push((name.trim().to_owned(), value.trim().to_owned()))
+            }
             (None, Some((_, value))) => *value = format!("{value},{piece}"),
             (None, None) => return Err(invalid("signer.header", "a header is given as key=value")),
         }
     }
-    Ok(headers.into_iter().map(|(name, value)| (name, Secret::new(value))).collect())
+    Ok(headers
+        .into_iter()
+        .map(|(name, value)| (name, Secret::new(value)))
+        .collect())
 }
 
 fn invalid(name: &'static str, reason: &str) -> CliError {
-    CliError::Invalid { name, reason: reason.into() }
+    CliError::Invalid {
+        name,
+        reason: reason.into(),
+    }
 }
 
 fn read_key(path: &Path) -> Result<Secret, CliError> {
-    std::fs::read_to_string(path).map(|text| Secret::new(text.trim())).map_err(|error| CliError::Unreadable {
-        what: "the sequencer's key",
-        path: path.to_path_buf(),
-        error,
-    })
+    std::fs::read_to_string(path)
+        .map(|text| Secret::new(text.trim()))
+        .map_err(|error| CliError::Unreadable {
+            what: "the sequencer's key",
+            path: path.to_path_buf(),
+            error,
+        })
 }

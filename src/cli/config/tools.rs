@@ -54,7 +54,9 @@ pub struct HistoryConfig {
 impl ImportConfig {
     pub fn read(values: &Values, files: Vec<String>) -> Result<Self, CliError> {
         if files.is_empty() {
-            return Err(CliError::Usage("This command requires an argument: the files to import".into()));
+            return Err(CliError::Usage(
+                "This command requires an argument: the files to import".into(),
+            ));
         }
         let files = files.iter().map(|file| expand_home(file)).collect();
         Ok(Self {
@@ -71,16 +73,33 @@ impl ExportConfig {
     /// The operands: file, and perhaps first and last block.
     pub fn read(values: &Values, operands: &[String]) -> Result<Self, CliError> {
         let number = |text: &String| {
-            let wrong = || CliError::Usage(format!("Export error in parsing parameters: block number not an integer: {text}"));
+            let wrong = || {
+                CliError::Usage(format!(
+                    "Export error in parsing parameters: block number not an integer: {text}"
+                ))
+            };
             text.parse::<u64>().map_err(|_| wrong())
         };
         let (file, range) = match operands {
             [file] => (file, None),
             [file, first, last] => (file, Some((number(first)?, number(last)?))),
-            [_, _] => return Err(CliError::Usage("a range has a first and a last block: export FILE FIRST LAST".into())),
-            _ => return Err(CliError::Usage("This command requires an argument: export FILE [FIRST LAST]".into())),
+            [_, _] => {
+                return Err(CliError::Usage(
+                    "a range has a first and a last block: export FILE FIRST LAST".into(),
+                ));
+            }
+            _ => {
+                return Err(CliError::Usage(
+                    "This command requires an argument: export FILE [FIRST LAST]".into(),
+                ));
+            }
         };
-        Ok(Self { datadir: datadir(values)?, file: expand_home(file), range, cache: cache(values)? })
+        Ok(Self {
+            datadir: datadir(values)?,
+            file: expand_home(file),
+            range,
+            cache: cache(values)?,
+        })
     }
 }
 
@@ -91,9 +110,18 @@ impl DbConfig {
             Some("stats") => DbAction::Stats,
             Some("prune") => DbAction::Prune,
             Some("repair") => DbAction::Repair,
-            _ => return Err(CliError::Usage("db takes one of verify, stats, prune, repair".into())),
+            _ => {
+                return Err(CliError::Usage(
+                    "db takes one of verify, stats, prune, repair".into(),
+                ));
+            }
         };
-        Ok(Self { datadir: datadir(values)?, action, cache: cache(values)?, history: HistoryConfig::read(values)? })
+        Ok(Self {
+            datadir: datadir(values)?,
+            action,
+            cache: cache(values)?,
+            history: HistoryConfig::read(values)?,
+        })
     }
 }
 
@@ -101,6 +129,9 @@ impl HistoryConfig {
     pub(super) fn read(values: &Values) -> Result<Self, CliError> {
         let archive = values.required_text("gcmode")? == "archive";
         let states = Some(values.uint("history.state")?).filter(|blocks| *blocks > 0 && !archive);
-        Ok(Self { states, proofs: values.uint("proofs.max-size")? })
+        Ok(Self {
+            states,
+            proofs: values.uint("proofs.max-size")?,
+        })
     }
 }

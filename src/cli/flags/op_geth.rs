@@ -9,19 +9,32 @@ const OWN_STORE: &str = "there is one database and one state scheme";
 const NO_IPC: &str = "there is no IPC socket yet";
 const FIXED: &str = "fee suggestions use op-geth's defaults";
 const NO_PROFILER: &str = "there is no profiler yet";
-const NO_INTEROP: &str = "interop messages are not checked; leave it out, and keep op-geth for a chain with interop";
-const ROOT_ONLY: &str = "requests are served at / only; leave it out, and let a proxy in front strip the prefix";
+const NO_INTEROP: &str =
+    "interop messages are not checked; leave it out, and keep op-geth for a chain with interop";
+const ROOT_ONLY: &str =
+    "requests are served at / only; leave it out, and let a proxy in front strip the prefix";
 const NO_OVERRIDE: &str = "fork times come from the genesis; change them there before init";
 
 const BOTH: &[Role] = &[Role::Node, Role::Execution];
 
 const fn section(title: &'static str, roles: &'static [Role], flags: &'static [Flag]) -> Section {
-    Section { title, program: Program::OpGeth, roles, flags }
+    Section {
+        title,
+        program: Program::OpGeth,
+        roles,
+        flags,
+    }
 }
 
 /// A flag without a default: an override that is not given changes nothing, and 0 is a valid time.
 const fn fork(name: &'static str) -> Flag {
-    flag(name, Uint, "", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
+    flag(
+        name,
+        Uint,
+        "",
+        "Activation time of this fork (Unix seconds), instead of the configured one",
+    )
+    .refused(NO_OVERRIDE)
 }
 
 pub const SECTIONS: &[Section] = &[

@@ -2,24 +2,30 @@
 
 use super::{Flag, Kind::*, Program, Role, Section, flag};
 
-const NO_DERIVATION: &str = "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
+const NO_DERIVATION: &str =
+    "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
 const NO_BEACON: &str = "no blobs are read yet";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
 const NO_ROLLUP_RPC: &str = "the rollup node's own RPC serves opp2p, and admin if it is enabled";
 const NO_PROFILER: &str = "there is no profiler yet";
-const NO_CONDUCTOR: &str =
-    "no conductor is consulted, so two sequencers could make blocks at once; keep op-node for a sequencer under a conductor";
-const NO_ALTDA: &str =
-    "no DA server is used; leave it out for a replica, which gets its blocks by gossip, and keep op-node for a node that derives";
+const NO_CONDUCTOR: &str = "no conductor is consulted, so two sequencers could make blocks at once; keep op-node for a sequencer under a conductor";
+const NO_ALTDA: &str = "no DA server is used; leave it out for a replica, which gets its blocks by gossip, and keep op-node for a node that derives";
 const NO_INTEROP: &str = "a chain with interop is refused by its genesis";
-const NO_HALT: &str = "required protocol versions are not read from L1: follow the chain's upgrade notices";
-const NO_OVERRIDE: &str = "fork times come from the rollup config and the genesis; change them there";
+const NO_HALT: &str =
+    "required protocol versions are not read from L1: follow the chain's upgrade notices";
+const NO_OVERRIDE: &str =
+    "fork times come from the rollup config and the genesis; change them there";
 const OLD: &str = "it is obsolete";
 
 const NODE: &[Role] = &[Role::Node];
 
 const fn section(title: &'static str, flags: &'static [Flag]) -> Section {
-    Section { title, program: Program::OpNode, roles: NODE, flags }
+    Section {
+        title,
+        program: Program::OpNode,
+        roles: NODE,
+        flags,
+    }
 }
 
 impl Section {
@@ -32,7 +38,13 @@ impl Section {
 
 /// A flag without a default: an override that is not given changes nothing, and 0 is a valid time.
 const fn fork(name: &'static str) -> Flag {
-    flag(name, Uint, "", "Activation time of this fork (Unix seconds), instead of the configured one").refused(NO_OVERRIDE)
+    flag(
+        name,
+        Uint,
+        "",
+        "Activation time of this fork (Unix seconds), instead of the configured one",
+    )
+    .refused(NO_OVERRIDE)
 }
 
 pub const SECTIONS: &[Section] = &[

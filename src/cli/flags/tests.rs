@@ -7,9 +7,18 @@ fn names_and_environment_are_unique_in_a_role() {
     for role in Role::ALL {
         let (mut names, mut variables) = (HashSet::new(), HashSet::new());
         for flag in of_role(role) {
-            assert!(names.insert(flag.name.clone()), "--{} twice in {}", flag.name, role.name());
+            assert!(
+                names.insert(flag.name.clone()),
+                "--{} twice in {}",
+                flag.name,
+                role.name()
+            );
             for variable in flag.env_names() {
-                assert!(variables.insert(variable.clone()), "{variable} twice in {}", role.name());
+                assert!(
+                    variables.insert(variable.clone()),
+                    "{variable} twice in {}",
+                    role.name()
+                );
             }
         }
     }
@@ -17,8 +26,15 @@ fn names_and_environment_are_unique_in_a_role() {
 
 #[test]
 fn every_default_has_the_form_of_its_flag() {
-    for flag in sections().flat_map(|section| section.flags).filter(|flag| !flag.default.is_empty()) {
-        assert!(value::read(flag.kind, &[flag.default.to_string()]).is_ok(), "--{}", flag.name);
+    for flag in sections()
+        .flat_map(|section| section.flags)
+        .filter(|flag| !flag.default.is_empty())
+    {
+        assert!(
+            value::read(flag.kind, &[flag.default.to_string()]).is_ok(),
+            "--{}",
+            flag.name
+        );
     }
 }
 
@@ -29,7 +45,9 @@ const OWN_DEFAULTS: [&str; 3] = ["datadir", "cache", "history.state"];
 /// Every option of op-node and op-geth is known, with the environment variables and the default that operators know.
 #[test]
 fn the_table_agrees_with_the_list_of_options() {
-    let Some(list) = starling_testkit::shared_text("facts/flags.csv") else { return };
+    let Some(list) = starling_testkit::shared_text("facts/flags.csv") else {
+        return;
+    };
     let mut compared = 0;
     for line in list.lines().skip(1) {
         let columns = columns(line);
@@ -39,7 +57,10 @@ fn the_table_agrees_with_the_list_of_options() {
             _ => continue,
         };
         // clap makes these two itself; and one timeout is an error in op-node too.
-        if columns[1].starts_with("help") || columns[1].starts_with("version") || columns[1] == "l2.follow.source.rpc-timeout" {
+        if columns[1].starts_with("help")
+            || columns[1].starts_with("version")
+            || columns[1] == "l2.follow.source.rpc-timeout"
+        {
             continue;
         }
         // An execution core's swarm is the rollup node's, and so are its options.
@@ -57,7 +78,12 @@ fn the_table_agrees_with_the_list_of_options() {
         if !OWN_DEFAULTS.contains(&flag.name) && !flag.name.starts_with("override.") {
             assert_eq!(flag.default, columns[3], "--{}", flag.name);
         }
-        assert_eq!(flag.kind == Kind::Bool, columns[2] == "bool", "--{}", flag.name);
+        assert_eq!(
+            flag.kind == Kind::Bool,
+            columns[2] == "bool",
+            "--{}",
+            flag.name
+        );
         compared += 1;
     }
     assert!(compared > 200, "only {compared} options were compared");
@@ -70,7 +96,10 @@ fn columns(line: &str) -> Vec<String> {
         match letter {
             '"' => quoted = !quoted,
             ',' if !quoted => columns.push(String::new()),
-            letter => columns.last_mut().expect("there is always a column").push(letter),
+            letter => columns
+                .last_mut()
+                .expect("there is always a column")
+                .push(letter),
         }
     }
     columns
@@ -123,12 +152,21 @@ fn another_value(flag: &Flag) -> &'static str {
     match flag.kind {
         Kind::Bool if flag.default == "true" => "false",
         Kind::Bool => "true",
-        Kind::Choice(choices) => choices.iter().find(|choice| **choice != flag.default).expect("two choices"),
+        Kind::Choice(choices) => choices
+            .iter()
+            .find(|choice| **choice != flag.default)
+            .expect("two choices"),
         Kind::Url => "http://127.0.0.1:1",
         Kind::Ip => "10.1.2.3",
         Kind::Duration => "17s",
         Kind::Size => "17MB",
-        Kind::Text | Kind::Path | Kind::Port | Kind::Uint | Kind::Float | Kind::List | Kind::Secret => "17",
+        Kind::Text
+        | Kind::Path
+        | Kind::Port
+        | Kind::Uint
+        | Kind::Float
+        | Kind::List
+        | Kind::Secret => "17",
     }
 }
 
@@ -142,14 +180,24 @@ fn no_option_is_ignored_where_that_does_harm() {
         match flag.flag.effect {
             Effect::Works => {}
             Effect::NoEffect(reason) => {
-                let parsed = given(another_value(flag.flag)).unwrap_or_else(|error| panic!("{}: {error}", role.name()));
-                assert!(parsed.notices.contains(&format!("--{name} has no effect: {reason}")), "{:?}", parsed.notices);
+                let parsed = given(another_value(flag.flag))
+                    .unwrap_or_else(|error| panic!("{}: {error}", role.name()));
+                assert!(
+                    parsed
+                        .notices
+                        .contains(&format!("--{name} has no effect: {reason}")),
+                    "{:?}",
+                    parsed.notices
+                );
                 ignored.insert(flag.name);
             }
             Effect::Refused(reason) => {
                 let said = given(another_value(flag.flag)).expect_err(name).to_string();
                 assert_eq!(said, format!("--{name} is not supported: {reason}"));
-                assert!(reason.contains("; "), "--{name}: a cause and a next step: {reason}");
+                assert!(
+                    reason.contains("; "),
+                    "--{name}: a cause and a next step: {reason}"
+                );
                 if !flag.flag.default.is_empty() {
                     assert!(given(flag.flag.default).is_ok(), "the default of --{name}");
                 }
@@ -157,26 +205,52 @@ fn no_option_is_ignored_where_that_does_harm() {
             }
         }
     }
-    let (overrides, others): (Vec<&str>, Vec<&str>) =
-        refused.iter().map(String::as_str).partition(|name| name.contains("override."));
+    let (overrides, others): (Vec<&str>, Vec<&str>) = refused
+        .iter()
+        .map(String::as_str)
+        .partition(|name| name.contains("override."));
     assert_eq!(others, HARMFUL);
     assert_eq!(overrides.len(), 22, "{overrides:?}");
-    assert_eq!(ignored.iter().map(String::as_str).collect::<Vec<_>>(), HARMLESS.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(
+        ignored.iter().map(String::as_str).collect::<Vec<_>>(),
+        HARMLESS.split_whitespace().collect::<Vec<_>>()
+    );
 }
 
 /// Every command line of op-node has `--l2`, often with a container's name. An engine elsewhere gets no blocks, so a notice says so.
 #[test]
 fn an_engine_on_another_host_is_accepted_with_a_notice() {
     let foreign = "--l2 names an engine on another host: nothing drives it, the execution core runs in this process";
-    for url in ["http://127.0.0.1:8551", "ws://localhost:8551", "http://[::1]:8551/path"] {
-        let options = [format!("--l2={url}"), "--l2.jwt-secret=jwt.txt".into(), "--l2.enginekind=reth".into()];
+    for url in [
+        "http://127.0.0.1:8551",
+        "ws://localhost:8551",
+        "http://[::1]:8551/path",
+    ] {
+        let options = [
+            format!("--l2={url}"),
+            "--l2.jwt-secret=jwt.txt".into(),
+            "--l2.enginekind=reth".into(),
+        ];
         let notices = start(Role::Node, &options).expect(url).notices;
         assert_eq!(notices.len(), 3, "{notices:?}");
-        assert!(notices.iter().all(|notice| notice != foreign), "{url}: {notices:?}");
+        assert!(
+            notices.iter().all(|notice| notice != foreign),
+            "{url}: {notices:?}"
+        );
     }
-    for url in ["http://op-geth:8551", "http://10.0.0.2:8551", "http://user@engine.example/", "http://127.0.0.1.example:1"] {
-        let notices = start(Role::Node, &[format!("--l2={url}")]).expect(url).notices;
-        assert!(notices.iter().any(|notice| notice == foreign), "{url}: {notices:?}");
+    for url in [
+        "http://op-geth:8551",
+        "http://10.0.0.2:8551",
+        "http://user@engine.example/",
+        "http://127.0.0.1.example:1",
+    ] {
+        let notices = start(Role::Node, &[format!("--l2={url}")])
+            .expect(url)
+            .notices;
+        assert!(
+            notices.iter().any(|notice| notice == foreign),
+            "{url}: {notices:?}"
+        );
     }
 }
 
@@ -184,8 +258,16 @@ fn an_engine_on_another_host_is_accepted_with_a_notice() {
 #[test]
 fn a_sequencer_whose_state_is_kept_in_a_file_is_refused() {
     let state = "--rpc.admin-state=state.json".to_owned();
-    assert!(start(Role::Node, std::slice::from_ref(&state)).is_ok(), "a replica has no such state");
+    assert!(
+        start(Role::Node, std::slice::from_ref(&state)).is_ok(),
+        "a replica has no such state"
+    );
     let key = format!("--p2p.sequencer.key={}", "11".repeat(32));
-    let said = start(Role::Node, &[state, "--sequencer.enabled".into(), key]).expect_err("a sequencer").to_string();
-    assert!(said.contains("--rpc.admin-state") && said.contains("--sequencer.stopped"), "{said}");
+    let said = start(Role::Node, &[state, "--sequencer.enabled".into(), key])
+        .expect_err("a sequencer")
+        .to_string();
+    assert!(
+        said.contains("--rpc.admin-state") && said.contains("--sequencer.stopped"),
+        "{said}"
+    );
 }

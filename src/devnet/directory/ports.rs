@@ -25,10 +25,26 @@ impl NodePorts {
     /// As they were described; zero where nothing was.
     pub fn of(entry: &NodeEntry) -> Self {
         let of_url = |url: &str| {
-            url.split("://").nth(1).and_then(|rest| rest.split('/').next()?.rsplit(':').next()?.parse().ok()).unwrap_or(0)
+            url.split("://")
+                .nth(1)
+                .and_then(|rest| rest.split('/').next()?.rsplit(':').next()?.parse().ok())
+                .unwrap_or(0)
         };
-        let p2p = entry.p2p.as_deref().and_then(|address| address.split("/tcp/").nth(1)?.split('/').next()?.parse().ok());
-        Self { http: of_url(&entry.http), ws: of_url(&entry.ws), p2p: p2p.unwrap_or(0), metrics: of_url(&entry.metrics) }
+        let p2p = entry.p2p.as_deref().and_then(|address| {
+            address
+                .split("/tcp/")
+                .nth(1)?
+                .split('/')
+                .next()?
+                .parse()
+                .ok()
+        });
+        Self {
+            http: of_url(&entry.http),
+            ws: of_url(&entry.ws),
+            p2p: p2p.unwrap_or(0),
+            metrics: of_url(&entry.metrics),
+        }
     }
 
     pub fn http_url(&self) -> String {
@@ -45,7 +61,10 @@ pub struct Ports {
 
 impl Ports {
     pub fn new(base: Option<u16>) -> Self {
-        Self { next: base.map(u32::from), held: Vec::new() }
+        Self {
+            next: base.map(u32::from),
+            held: Vec::new(),
+        }
     }
 
     /// The ports of the next node.
@@ -59,7 +78,12 @@ impl Ports {
                 metrics: self.given(first + 3)?,
             });
         }
-        let earlier = earlier.unwrap_or(NodePorts { http: 0, ws: 0, p2p: 0, metrics: 0 });
+        let earlier = earlier.unwrap_or(NodePorts {
+            http: 0,
+            ws: 0,
+            p2p: 0,
+            metrics: 0,
+        });
         Ok(NodePorts {
             http: self.free(earlier.http)?,
             ws: self.free(earlier.ws)?,
@@ -70,7 +94,8 @@ impl Ports {
 
     fn given(&mut self, port: u32) -> Result<u16, DirectoryError> {
         let in_use = |error| DirectoryError::Port { port, error };
-        let port = u16::try_from(port).map_err(|_| in_use(io::Error::other("there is no such port")))?;
+        let port =
+            u16::try_from(port).map_err(|_| in_use(io::Error::other("there is no such port")))?;
         self.hold(port).map_err(in_use)
     }
 

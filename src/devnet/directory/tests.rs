@@ -24,7 +24,11 @@ fn open(config: &DevnetConfig) -> Result<Directory, DirectoryError> {
 #[test]
 fn every_command_line_is_one_this_program_takes() {
     let directory = open(&config(None, 2)).expect("a network");
-    let names: Vec<_> = directory.nodes().iter().map(|node| node.name.as_str()).collect();
+    let names: Vec<_> = directory
+        .nodes()
+        .iter()
+        .map(|node| node.name.as_str())
+        .collect();
     assert_eq!(names, ["l1", "sequencer", "replica-1", "replica-2"]);
     for node in directory.nodes() {
         let parsed = parse(node.command.clone(), &|_| None).expect("a command line");
@@ -37,23 +41,47 @@ fn every_command_line_is_one_this_program_takes() {
             }
             (Role::Replica, Invocation::Node(config)) => {
                 assert!(config.sequencer.is_none());
-                assert_eq!(config.rpc.sequencer_http.as_deref(), Some(directory.nodes()[1].http.as_str()));
+                assert_eq!(
+                    config.rpc.sequencer_http.as_deref(),
+                    Some(directory.nodes()[1].http.as_str())
+                );
             }
             (role, other) => panic!("{role}: {other:?}"),
         }
-        assert!(matches!(parse(node.init.clone(), &|_| None).expect("init").invocation, Invocation::Init(_)));
+        assert!(matches!(
+            parse(node.init.clone(), &|_| None)
+                .expect("init")
+                .invocation,
+            Invocation::Init(_)
+        ));
     }
     // Rollup nodes are given the L1's chain config, and none has to trust the L1: it proves what it says.
-    for node in directory.nodes().iter().filter(|node| node.role != Role::L1) {
-        let Invocation::Node(config) = parse(node.command.clone(), &|_| None).expect("a command line").invocation else {
+    for node in directory
+        .nodes()
+        .iter()
+        .filter(|node| node.role != Role::L1)
+    {
+        let Invocation::Node(config) = parse(node.command.clone(), &|_| None)
+            .expect("a command line")
+            .invocation
+        else {
             panic!()
         };
         let path = config.l1.chain_config.expect("a chain config");
         let text = fs::read_to_string(path).expect("a file");
-        assert_eq!(L1ChainConfig::from_json(&text).expect("a chain config").chain_id, genesis::L1_CHAIN_ID);
+        assert_eq!(
+            L1ChainConfig::from_json(&text)
+                .expect("a chain config")
+                .chain_id,
+            genesis::L1_CHAIN_ID
+        );
         assert!(!config.l1.trust_rpc);
     }
-    let urls: HashSet<_> = directory.nodes().iter().flat_map(|node| [&node.http, &node.ws, &node.metrics]).collect();
+    let urls: HashSet<_> = directory
+        .nodes()
+        .iter()
+        .flat_map(|node| [&node.http, &node.ws, &node.metrics])
+        .collect();
     assert_eq!(urls.len(), 12, "no port twice");
 }
 
@@ -64,9 +92,17 @@ fn keys_are_in_files_that_only_their_owner_reads() {
     for entry in fs::read_dir(&directory.path).expect("entries").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.ends_with("key") {
-            assert_eq!(entry.metadata().expect("metadata").permissions().mode() & 0o777, 0o600, "{name}");
+            assert_eq!(
+                entry.metadata().expect("metadata").permissions().mode() & 0o777,
+                0o600,
+                "{name}"
+            );
             let key = fs::read_to_string(entry.path()).expect("key");
-            let printed = directory.nodes().iter().flat_map(|node| node.command.clone()).collect::<String>();
+            let printed = directory
+                .nodes()
+                .iter()
+                .flat_map(|node| node.command.clone())
+                .collect::<String>();
             assert!(key.trim().len() == 64 && !printed.contains(key.trim()));
             keys += 1;
         }
@@ -87,34 +123,80 @@ fn a_temporary_network_leaves_nothing_and_a_named_one_goes_on() {
     let one = open(&named).expect("a network");
     one.write_description([]).expect("a description");
     let rollup = fs::read_to_string(one.path.join(ROLLUP)).expect("a file");
-    let (path, peer) = (one.path.clone(), one.nodes[1].p2p.clone().and_then(|p2p| p2p.split("/p2p/").nth(1).map(str::to_string)));
+    let (path, peer) = (
+        one.path.clone(),
+        one.nodes[1]
+            .p2p
+            .clone()
+            .and_then(|p2p| p2p.split("/p2p/").nth(1).map(str::to_string)),
+    );
     one.close();
-    let two = open(&DevnetConfig { replicas: 3, ..named.clone() }).expect("the network again");
+    let two = open(&DevnetConfig {
+        replicas: 3,
+        ..named.clone()
+    })
+    .expect("the network again");
     assert!(two.resumed && two.nodes.len() == 5);
-    assert_eq!(fs::read_to_string(path.join(ROLLUP)).expect("a file"), rollup);
-    assert_eq!(two.nodes[1].p2p.clone().and_then(|p2p| p2p.split("/p2p/").nth(1).map(str::to_string)), peer);
+    assert_eq!(
+        fs::read_to_string(path.join(ROLLUP)).expect("a file"),
+        rollup
+    );
+    assert_eq!(
+        two.nodes[1]
+            .p2p
+            .clone()
+            .and_then(|p2p| p2p.split("/p2p/").nth(1).map(str::to_string)),
+        peer
+    );
 
     two.close();
-    let changed = open(&DevnetConfig { l2_block_time: Some(7), ..named }).expect_err("another block time");
-    assert!(matches!(changed, DirectoryError::BlockTime { kept: 2, .. }), "{changed}");
+    let changed = open(&DevnetConfig {
+        l2_block_time: Some(7),
+        ..named
+    })
+    .expect_err("another block time");
+    assert!(
+        matches!(changed, DirectoryError::BlockTime { kept: 2, .. }),
+        "{changed}"
+    );
 }
 
 #[test]
 fn other_programs_find_the_network_in_its_description() {
     let directory = open(&config(None, 1)).expect("a network");
-    directory.write_description(directory.nodes().iter().zip(100..)).expect("a description");
+    directory
+        .write_description(directory.nodes().iter().zip(100..))
+        .expect("a description");
     let text = fs::read_to_string(directory.description()).expect("a file");
     let description: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(description["chain_ids"], serde_json::json!({"l1": 900, "l2": 901}));
-    assert_eq!(description["contracts"]["portal"], serde_json::json!(genesis::PORTAL));
-    assert_eq!(description["contracts"]["system_config"], serde_json::json!(genesis::SYSTEM_CONFIG));
+    assert_eq!(
+        description["chain_ids"],
+        serde_json::json!({"l1": 900, "l2": 901})
+    );
+    assert_eq!(
+        description["contracts"]["portal"],
+        serde_json::json!(genesis::PORTAL)
+    );
+    assert_eq!(
+        description["contracts"]["system_config"],
+        serde_json::json!(genesis::SYSTEM_CONFIG)
+    );
     assert_eq!(description["accounts"].as_array().map(Vec::len), Some(10));
-    assert_eq!(description["accounts"][0]["address"], "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266");
+    assert_eq!(
+        description["accounts"][0]["address"],
+        "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"
+    );
     let nodes = description["nodes"].as_array().expect("nodes");
-    let roles: Vec<_> = nodes.iter().filter_map(|node| node["role"].as_str()).collect();
+    let roles: Vec<_> = nodes
+        .iter()
+        .filter_map(|node| node["role"].as_str())
+        .collect();
     assert_eq!(roles, ["l1", "sequencer", "replica"]);
     assert_eq!(nodes[2]["pid"], 102);
-    assert_eq!(nodes[2]["command"], serde_json::json!(directory.nodes()[2].command));
+    assert_eq!(
+        nodes[2]["command"],
+        serde_json::json!(directory.nodes()[2].command)
+    );
     assert!(nodes[0].get("p2p").is_none() && nodes[1]["p2p"].is_string());
     assert!(
         fs::read_dir(&directory.path)
@@ -137,8 +219,16 @@ fn what_is_not_ours_is_left_alone() {
 fn a_port_in_use_is_said() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    let error = open(&DevnetConfig { base_port: Some(port), ..config(None, 0) }).expect_err("in use").to_string();
-    assert!(error.starts_with(&format!("port {port} is in use")), "{error}");
+    let error = open(&DevnetConfig {
+        base_port: Some(port),
+        ..config(None, 0)
+    })
+    .expect_err("in use")
+    .to_string();
+    assert!(
+        error.starts_with(&format!("port {port} is in use")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -147,19 +237,44 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
         name: "replica-1".into(),
         role: Role::Replica,
         pid: 1,
-        command: vec!["starling".into(), "execution".into(), "--dev.period=3".into()],
+        command: vec![
+            "starling".into(),
+            "execution".into(),
+            "--dev.period=3".into(),
+        ],
         http: "http://127.0.0.1:1001".into(),
         ws: "ws://127.0.0.1:1002".into(),
         metrics: "http://127.0.0.1:1004/metrics".into(),
         p2p: Some("/ip4/127.0.0.1/tcp/1003/p2p/16Uiu2".into()),
     };
-    assert_eq!(NodePorts::of(&entry), NodePorts { http: 1001, ws: 1002, p2p: 1003, metrics: 1004 });
-    assert_eq!(kept_period(&[NodeEntry { role: Role::L1, ..entry }]), Some(3));
+    assert_eq!(
+        NodePorts::of(&entry),
+        NodePorts {
+            http: 1001,
+            ws: 1002,
+            p2p: 1003,
+            metrics: 1004
+        }
+    );
+    assert_eq!(
+        kept_period(&[NodeEntry {
+            role: Role::L1,
+            ..entry
+        }]),
+        Some(3)
+    );
 
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let http = listener.local_addr().expect("an address").port();
-    let wanted = NodePorts { http, ws: 0, p2p: 0, metrics: 0 };
-    let other = Ports::new(None).of_node(Some(wanted.clone())).expect("ports");
+    let wanted = NodePorts {
+        http,
+        ws: 0,
+        p2p: 0,
+        metrics: 0,
+    };
+    let other = Ports::new(None)
+        .of_node(Some(wanted.clone()))
+        .expect("ports");
     assert_ne!(other.http, http, "it is in use");
     drop(listener);
     let same = Ports::new(None).of_node(Some(wanted)).expect("ports");
@@ -171,20 +286,41 @@ fn the_sequencers_key_is_the_one_that_the_l1_names() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path();
     let [known, unknown] = [accounts::all()[5].clone(), accounts::all()[6].clone()];
-    assert_eq!(sequencer_key(path, None, Some(known.address)).expect("a key"), known.address);
-    assert_eq!(fs::read_to_string(path.join("sequencer.key")).expect("a file").trim(), &known.private_key[2..]);
+    assert_eq!(
+        sequencer_key(path, None, Some(known.address)).expect("a key"),
+        known.address
+    );
+    assert_eq!(
+        fs::read_to_string(path.join("sequencer.key"))
+            .expect("a file")
+            .trim(),
+        &known.private_key[2..]
+    );
     let file = path.join("given");
     fs::write(&file, format!("{}\n", unknown.private_key)).expect("written");
-    assert_eq!(sequencer_key(path, Some(&file), None).expect("a key"), unknown.address);
-    assert_eq!(sequencer_key(path, Some(&file), Some(unknown.address)).expect("a key"), unknown.address);
-    let refusal = |file, signer| sequencer_key(path, file, Some(signer)).expect_err("a refusal").to_string();
+    assert_eq!(
+        sequencer_key(path, Some(&file), None).expect("a key"),
+        unknown.address
+    );
+    assert_eq!(
+        sequencer_key(path, Some(&file), Some(unknown.address)).expect("a key"),
+        unknown.address
+    );
+    let refusal = |file, signer| {
+        sequencer_key(path, file, Some(signer))
+            .expect_err("a refusal")
+            .to_string()
+    };
     assert!(refusal(Some(&file), known.address).contains("the L1's SystemConfig names"));
     assert!(refusal(None, Address::repeat_byte(1)).contains("give --p2p.sequencer.key.path"));
     fs::write(&file, "no key").expect("written");
     assert!(refusal(Some(&file), known.address).contains("holds no key"));
     fs::remove_file(path.join("sequencer.key")).expect("removed");
     assert!(refusal(Some(&path.join("none")), known.address).contains("cannot be used"));
-    assert!(!path.join("sequencer.key").exists(), "a refusal writes nothing");
+    assert!(
+        !path.join("sequencer.key").exists(),
+        "a refusal writes nothing"
+    );
 }
 
 #[test]
@@ -193,11 +329,20 @@ fn a_directory_has_one_network_at_a_time_and_a_foreign_one_no_lock() {
     let named = config(Some(&parent.path().join("net")), 0);
     let first = open(&named).expect("a network");
     let error = open(&named).expect_err("it runs already");
-    assert!(error.to_string().contains(&format!("already, as process {}: stop it first", std::process::id())), "{error}");
+    assert!(
+        error.to_string().contains(&format!(
+            "already, as process {}: stop it first",
+            std::process::id()
+        )),
+        "{error}"
+    );
     first.close();
     open(&named).expect("it goes on").close();
 
     fs::write(parent.path().join("notes"), "mine").expect("a file");
-    assert!(matches!(open(&config(Some(parent.path()), 0)), Err(DirectoryError::Foreign(_))));
+    assert!(matches!(
+        open(&config(Some(parent.path()), 0)),
+        Err(DirectoryError::Foreign(_))
+    ));
     assert!(!parent.path().join(Lock::NAME).exists());
 }

@@ -9,7 +9,12 @@ fn selector(signature: &str) -> Vec<u8> {
 }
 
 fn ask(scratch: &mut Scratch, contract: Address, signature: &str) -> U256 {
-    let outcome = scratch.call(Address::ZERO, contract, U256::ZERO, selector(signature).into());
+    let outcome = scratch.call(
+        Address::ZERO,
+        contract,
+        U256::ZERO,
+        selector(signature).into(),
+    );
     U256::from_be_slice(&outcome.expect(signature).output)
 }
 
@@ -24,7 +29,11 @@ fn call(signature: &str, words: &[B256]) -> Bytes {
 fn the_gas_price_oracle_answers_from_the_first_block_on() {
     let mut scratch = l2_contracts().expect("contracts");
     for fork in ["isEcotone()", "isFjord()", "isIsthmus()", "isJovian()"] {
-        assert_eq!(ask(&mut scratch, GAS_PRICE_ORACLE, fork), U256::ONE, "{fork}");
+        assert_eq!(
+            ask(&mut scratch, GAS_PRICE_ORACLE, fork),
+            U256::ONE,
+            "{fork}"
+        );
     }
     // A Jovian L1 attributes transaction (specs: jovian, L1 attributes): what it sets is what the oracle says.
     let mut attributes = hex!("3db6be2b").to_vec();
@@ -36,32 +45,76 @@ fn the_gas_price_oracle_answers_from_the_first_block_on() {
     attributes.extend([0; 64]); // hash, batcher
     attributes.extend([0; 14]); // operator fee, data footprint scalar
     assert_eq!(attributes.len(), 178);
-    scratch.call(DEPOSITOR, L1_BLOCK, U256::ZERO, attributes.into()).expect("attributes");
-    assert_eq!(ask(&mut scratch, GAS_PRICE_ORACLE, "baseFeeScalar()"), U256::from(7));
-    assert_eq!(ask(&mut scratch, GAS_PRICE_ORACLE, "blobBaseFeeScalar()"), U256::from(11));
-    assert_eq!(ask(&mut scratch, GAS_PRICE_ORACLE, "l1BaseFee()"), U256::from(13));
-    assert_eq!(ask(&mut scratch, GAS_PRICE_ORACLE, "blobBaseFee()"), U256::from(17));
+    scratch
+        .call(DEPOSITOR, L1_BLOCK, U256::ZERO, attributes.into())
+        .expect("attributes");
+    assert_eq!(
+        ask(&mut scratch, GAS_PRICE_ORACLE, "baseFeeScalar()"),
+        U256::from(7)
+    );
+    assert_eq!(
+        ask(&mut scratch, GAS_PRICE_ORACLE, "blobBaseFeeScalar()"),
+        U256::from(11)
+    );
+    assert_eq!(
+        ask(&mut scratch, GAS_PRICE_ORACLE, "l1BaseFee()"),
+        U256::from(13)
+    );
+    assert_eq!(
+        ask(&mut scratch, GAS_PRICE_ORACLE, "blobBaseFee()"),
+        U256::from(17)
+    );
     // And nobody else may.
-    assert!(scratch.call(SEQUENCER, L1_BLOCK, U256::ZERO, hex!("3db6be2b").into()).is_err());
+    assert!(
+        scratch
+            .call(SEQUENCER, L1_BLOCK, U256::ZERO, hex!("3db6be2b").into())
+            .is_err()
+    );
 }
 
 #[test]
 fn an_op_node_that_sequences_on_the_genesis_can_gossip_its_blocks() {
-    let plan = Plan { time: 1_700_000_000, l2_block_time: 2, sequencer: SEQUENCER };
-    let genesis = genesis::parse(&build(&plan).expect("files").l2_genesis.to_string()).expect("a genesis");
+    let plan = Plan {
+        time: 1_700_000_000,
+        l2_block_time: 2,
+        sequencer: SEQUENCER,
+    };
+    let genesis =
+        genesis::parse(&build(&plan).expect("files").l2_genesis.to_string()).expect("a genesis");
     // op-node encodes a block with the empty root as one of a version before Isthmus.
     let empty = b256!("56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421");
-    assert!(genesis.header.withdrawals_root.is_some_and(|root| root != empty), "{:?}", genesis.header);
+    assert!(
+        genesis
+            .header
+            .withdrawals_root
+            .is_some_and(|root| root != empty),
+        "{:?}",
+        genesis.header
+    );
 }
 
 #[test]
 fn the_vault_has_its_published_code() {
     let scratch = l2_contracts().expect("contracts");
-    for address in [OPERATOR_FEE_VAULT, MESSAGE_PASSER, BEACON_ROOTS, BLOCK_HASHES] {
-        assert!(scratch.contract(address).is_some_and(|contract| contract.code.len() > 20), "{address}");
+    for address in [
+        OPERATOR_FEE_VAULT,
+        MESSAGE_PASSER,
+        BEACON_ROOTS,
+        BLOCK_HASHES,
+    ] {
+        assert!(
+            scratch
+                .contract(address)
+                .is_some_and(|contract| contract.code.len() > 20),
+            "{address}"
+        );
     }
     // EIP-2935 and EIP-4788 name the code that their creation leaves behind.
-    let code = |address| scratch.contract(address).map(|contract| hex::encode(&contract.code[..8]));
+    let code = |address| {
+        scratch
+            .contract(address)
+            .map(|contract| hex::encode(&contract.code[..8]))
+    };
     assert_eq!(code(BEACON_ROOTS).as_deref(), Some("3373ffffffffffff"));
     assert_eq!(code(BLOCK_HASHES).as_deref(), Some("3373ffffffffffff"));
 }
@@ -85,23 +138,55 @@ fn the_system_config_says_what_the_rollup_config_says() {
         ("minBaseFee()", U256::ZERO),
         ("daFootprintGasScalar()", U256::ZERO),
     ] {
-        assert_eq!(ask(&mut scratch, SYSTEM_CONFIG, getter), expected, "{getter}");
+        assert_eq!(
+            ask(&mut scratch, SYSTEM_CONFIG, getter),
+            expected,
+            "{getter}"
+        );
     }
     let slot = b256!("65a7ed542fb37fe237fdfbdd70b31598523fe5b32879e307bae27a0bd9581c08");
     let storage = scratch.contract(SYSTEM_CONFIG).expect("contract").storage;
-    assert_eq!(storage.get(&slot.into()), Some(&SEQUENCER.into_word().into()));
+    assert_eq!(
+        storage.get(&slot.into()),
+        Some(&SEQUENCER.into_word().into())
+    );
 }
 
 /// Every setter's log has the form that derivation reads, and only the owner may call one.
 #[test]
 fn config_updates_are_encoded_as_the_specs_say() {
     let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
-    let two_words = (U256::from(64), vec![U256::ZERO, (U256::ONE << 248) | (U256::from(6) << 32) | U256::from(5)]);
+    let two_words = (
+        U256::from(64),
+        vec![
+            U256::ZERO,
+            (U256::ONE << 248) | (U256::from(6) << 32) | U256::from(5),
+        ],
+    );
     let cases: [(u8, Bytes, (U256, Vec<U256>)); 8] = [
-        (0, call("setBatcherHash(bytes32)", &[number(9)]), (U256::from(32), vec![U256::from(9)])),
-        (1, call("setGasConfigEcotone(uint32,uint32)", &[number(5), number(6)]), two_words),
-        (2, call("setGasLimit(uint64)", &[number(7)]), (U256::from(32), vec![U256::from(7)])),
-        (3, call("setUnsafeBlockSigner(address)", &[number(8)]), (U256::from(32), vec![U256::from(8)])),
+        (
+            0,
+            call("setBatcherHash(bytes32)", &[number(9)]),
+            (U256::from(32), vec![U256::from(9)]),
+        ),
+        (
+            1,
+            call(
+                "setGasConfigEcotone(uint32,uint32)",
+                &[number(5), number(6)],
+            ),
+            two_words,
+        ),
+        (
+            2,
+            call("setGasLimit(uint64)", &[number(7)]),
+            (U256::from(32), vec![U256::from(7)]),
+        ),
+        (
+            3,
+            call("setUnsafeBlockSigner(address)", &[number(8)]),
+            (U256::from(32), vec![U256::from(8)]),
+        ),
         (
             4,
             call("setEIP1559Params(uint32,uint32)", &[number(50), number(6)]),
@@ -109,31 +194,65 @@ fn config_updates_are_encoded_as_the_specs_say() {
         ),
         (
             5,
-            call("setOperatorFeeScalars(uint32,uint64)", &[number(3), number(4)]),
+            call(
+                "setOperatorFeeScalars(uint32,uint64)",
+                &[number(3), number(4)],
+            ),
             (U256::from(32), vec![(U256::from(3) << 64) | U256::from(4)]),
         ),
-        (6, call("setMinBaseFee(uint64)", &[number(2)]), (U256::from(32), vec![U256::from(2)])),
-        (7, call("setDAFootprintGasScalar(uint16)", &[number(400)]), (U256::from(32), vec![U256::from(400)])),
+        (
+            6,
+            call("setMinBaseFee(uint64)", &[number(2)]),
+            (U256::from(32), vec![U256::from(2)]),
+        ),
+        (
+            7,
+            call("setDAFootprintGasScalar(uint16)", &[number(400)]),
+            (U256::from(32), vec![U256::from(400)]),
+        ),
     ];
     let mut derived = SystemConfig::default();
     for (kind, data, (length, words)) in cases {
-        assert!(scratch.call(SEQUENCER, SYSTEM_CONFIG, U256::ZERO, data.clone()).is_err(), "update {kind} by a stranger");
-        let outcome = scratch.call(accounts::owner(), SYSTEM_CONFIG, U256::ZERO, data).expect("setter");
+        assert!(
+            scratch
+                .call(SEQUENCER, SYSTEM_CONFIG, U256::ZERO, data.clone())
+                .is_err(),
+            "update {kind} by a stranger"
+        );
+        let outcome = scratch
+            .call(accounts::owner(), SYSTEM_CONFIG, U256::ZERO, data)
+            .expect("setter");
         let [log]: [Log; 1] = outcome.logs.try_into().expect("one log");
-        let topics = [b256!("1d2b0bda21d56b8bd12d4f94ebacffdfb35f5e226f84b461103bb8beab6353be"), B256::ZERO, number(kind.into())];
+        let topics = [
+            b256!("1d2b0bda21d56b8bd12d4f94ebacffdfb35f5e226f84b461103bb8beab6353be"),
+            B256::ZERO,
+            number(kind.into()),
+        ];
         assert_eq!(log.topics(), topics);
         let mut expected = vec![U256::from(32), length];
         expected.extend(words);
-        let expected: Vec<u8> = expected.iter().flat_map(|word| word.to_be_bytes::<32>()).collect();
+        let expected: Vec<u8> = expected
+            .iter()
+            .flat_map(|word| word.to_be_bytes::<32>())
+            .collect();
         assert_eq!(log.data.data, expected, "update {kind}");
-        derived.apply_log(&log, true).expect("an update that derivation reads");
+        derived
+            .apply_log(&log, true)
+            .expect("an update that derivation reads");
     }
     let expected = SystemConfig {
         batcher_addr: Address::with_last_byte(9),
         overhead: B256::ZERO,
-        scalar: FeeScalars { base_fee: 5, blob_base_fee: 6 }.encode(),
+        scalar: FeeScalars {
+            base_fee: 5,
+            blob_base_fee: 6,
+        }
+        .encode(),
         gas_limit: 7,
-        eip1559: Eip1559Params { denominator: 50, elasticity: 6 },
+        eip1559: Eip1559Params {
+            denominator: 50,
+            elasticity: 6,
+        },
         operator_fee_scalar: 3,
         operator_fee_constant: 4,
         min_base_fee: 2,
@@ -141,13 +260,28 @@ fn config_updates_are_encoded_as_the_specs_say() {
     };
     assert_eq!(derived, expected);
     let zero = call("setEIP1559Params(uint32,uint32)", &[number(0), number(6)]);
-    assert!(scratch.call(accounts::owner(), SYSTEM_CONFIG, U256::ZERO, zero).is_err());
+    assert!(
+        scratch
+            .call(accounts::owner(), SYSTEM_CONFIG, U256::ZERO, zero)
+            .is_err()
+    );
 }
 
 /// Calldata of depositTransaction(address,uint256,uint64,bool,bytes).
 fn deposit(to: Address, value: u64, gas: u64, creation: bool, data: &[u8]) -> Bytes {
-    let words = [to.into_word(), number(value), number(gas), number(creation.into()), number(160), number(data.len() as u64)];
-    let mut call = call("depositTransaction(address,uint256,uint64,bool,bytes)", &words).to_vec();
+    let words = [
+        to.into_word(),
+        number(value),
+        number(gas),
+        number(creation.into()),
+        number(160),
+        number(data.len() as u64),
+    ];
+    let mut call = call(
+        "depositTransaction(address,uint256,uint64,bool,bytes)",
+        &words,
+    )
+    .to_vec();
     call.extend(data);
     call.resize(call.len().next_multiple_of(32) + 4, 0);
     call.into()
@@ -159,10 +293,20 @@ fn a_deposit_is_logged_in_the_packed_form() {
     let from = accounts::owner();
     scratch.fund(from, U256::from(1_000));
     let to = address!("00000000000000000000000000000000000000aa");
-    let outcome = scratch.call(from, PORTAL, U256::from(10), deposit(to, 4, 50_000, false, b"hello")).expect("deposit");
+    let outcome = scratch
+        .call(
+            from,
+            PORTAL,
+            U256::from(10),
+            deposit(to, 4, 50_000, false, b"hello"),
+        )
+        .expect("deposit");
     let [log]: [Log; 1] = outcome.logs.try_into().expect("one log");
     let topic = b256!("b3813568d9991fc951961fcb4c784893574240a28925604d09fc577c55bb7c32");
-    assert_eq!(log.topics(), [topic, from.into_word(), to.into_word(), B256::ZERO]);
+    assert_eq!(
+        log.topics(),
+        [topic, from.into_word(), to.into_word(), B256::ZERO]
+    );
     let mut opaque = U256::from(10).to_be_bytes::<32>().to_vec();
     opaque.extend(U256::from(4).to_be_bytes::<32>());
     opaque.extend(50_000u64.to_be_bytes());
@@ -172,19 +316,41 @@ fn a_deposit_is_logged_in_the_packed_form() {
     data.extend(&opaque);
     data.resize(data.len().next_multiple_of(32), 0);
     assert_eq!(log.data.data, data);
-    let transaction = deposit_from_log(&log, B256::ZERO, 0).expect("a deposit that derivation reads");
-    assert_eq!((transaction.from, transaction.to, transaction.mint), (from, TxKind::Call(to), 10));
-    assert_eq!((transaction.value, transaction.gas_limit, &transaction.input[..]), (U256::from(4), 50_000, &b"hello"[..]));
+    let transaction =
+        deposit_from_log(&log, B256::ZERO, 0).expect("a deposit that derivation reads");
+    assert_eq!(
+        (transaction.from, transaction.to, transaction.mint),
+        (from, TxKind::Call(to), 10)
+    );
+    assert_eq!(
+        (
+            transaction.value,
+            transaction.gas_limit,
+            &transaction.input[..]
+        ),
+        (U256::from(4), 50_000, &b"hello"[..])
+    );
 
     // Ether sent plainly comes to its sender.
-    let outcome = scratch.call(from, PORTAL, U256::from(3), Bytes::new()).expect("plain deposit");
+    let outcome = scratch
+        .call(from, PORTAL, U256::from(3), Bytes::new())
+        .expect("plain deposit");
     assert_eq!(outcome.logs[0].topics()[2], from.into_word());
 
     let mut refused = |data: Bytes| scratch.call(from, PORTAL, U256::ZERO, data).is_err();
-    assert!(refused(deposit(to, 0, 20_999, false, b"")), "too little gas");
-    assert!(refused(deposit(to, 0, 21_039, false, b"x")), "too little gas for its data");
+    assert!(
+        refused(deposit(to, 0, 20_999, false, b"")),
+        "too little gas"
+    );
+    assert!(
+        refused(deposit(to, 0, 21_039, false, b"x")),
+        "too little gas for its data"
+    );
     assert!(!refused(deposit(to, 0, 21_040, false, b"x")));
-    assert!(refused(deposit(to, 0, 100_000, true, b"")), "a creation has no target");
+    assert!(
+        refused(deposit(to, 0, 100_000, true, b"")),
+        "a creation has no target"
+    );
 }
 
 #[test]
@@ -194,12 +360,29 @@ fn a_contracts_deposit_comes_from_its_alias() {
     let mut runtime = hex!("365f5f375f5f365f5f73").to_vec();
     runtime.extend(PORTAL.0);
     runtime.extend(hex!("5af1005f"));
-    let mut creation = vec![0x60, runtime.len() as u8, 0x80, 0x60, 0x0a, 0x5f, 0x39, 0x5f, 0xf3, 0x00];
+    let mut creation = vec![
+        0x60,
+        runtime.len() as u8,
+        0x80,
+        0x60,
+        0x0a,
+        0x5f,
+        0x39,
+        0x5f,
+        0xf3,
+        0x00,
+    ];
     creation.extend(&runtime);
     let relay = address!("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee0001");
     scratch.deploy(relay, creation.into()).expect("relay");
-    let outcome =
-        scratch.call(accounts::owner(), relay, U256::ZERO, deposit(Address::ZERO, 0, 100_000, false, b"")).expect("relayed");
+    let outcome = scratch
+        .call(
+            accounts::owner(),
+            relay,
+            U256::ZERO,
+            deposit(Address::ZERO, 0, 100_000, false, b""),
+        )
+        .expect("relayed");
     // The alias wraps around at 2^160.
     let alias = address!("ffffeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee1112");
     assert_eq!(outcome.logs[0].topics()[1], alias.into_word());
@@ -213,15 +396,38 @@ fn a_withdrawal_is_remembered() {
     let target = address!("00000000000000000000000000000000000000aa");
     let nonce = |count: u64| -> U256 { (U256::ONE << 240) | U256::from(count) };
     for count in 0..2 {
-        assert_eq!(ask(&mut scratch, MESSAGE_PASSER, "messageNonce()"), nonce(count));
-        let data =
-            call("initiateWithdrawal(address,uint256,bytes)", &[target.into_word(), number(50_000), number(96), number(0)]);
-        let outcome = scratch.call(from, MESSAGE_PASSER, U256::from(5), data).expect("withdrawal");
-        let words =
-            [nonce(count).into(), from.into_word(), target.into_word(), number(5), number(50_000), number(192), number(0)];
+        assert_eq!(
+            ask(&mut scratch, MESSAGE_PASSER, "messageNonce()"),
+            nonce(count)
+        );
+        let data = call(
+            "initiateWithdrawal(address,uint256,bytes)",
+            &[target.into_word(), number(50_000), number(96), number(0)],
+        );
+        let outcome = scratch
+            .call(from, MESSAGE_PASSER, U256::from(5), data)
+            .expect("withdrawal");
+        let words = [
+            nonce(count).into(),
+            from.into_word(),
+            target.into_word(),
+            number(5),
+            number(50_000),
+            number(192),
+            number(0),
+        ];
         let hash = keccak256(words.concat());
-        let topic = keccak256("MessagePassed(uint256,address,address,uint256,uint256,bytes,bytes32)");
-        assert_eq!(outcome.logs[0].topics(), [topic, nonce(count).into(), from.into_word(), target.into_word()]);
+        let topic =
+            keccak256("MessagePassed(uint256,address,address,uint256,uint256,bytes,bytes32)");
+        assert_eq!(
+            outcome.logs[0].topics(),
+            [
+                topic,
+                nonce(count).into(),
+                from.into_word(),
+                target.into_word()
+            ]
+        );
         assert_eq!(outcome.logs[0].data.data[96..128], hash[..]);
         // A proof of the withdrawal on L1 looks at this slot (specs: withdrawals).
         let slot = keccak256([hash, B256::ZERO].concat());
@@ -232,24 +438,53 @@ fn a_withdrawal_is_remembered() {
 
 #[test]
 fn the_same_plan_gives_the_same_network() {
-    let plan = Plan { time: 1_800_000_000, l2_block_time: 2, sequencer: SEQUENCER };
+    let plan = Plan {
+        time: 1_800_000_000,
+        l2_block_time: 2,
+        sequencer: SEQUENCER,
+    };
     let (one, two) = (build(&plan).expect("files"), build(&plan).expect("files"));
-    assert_eq!((&one.l1_genesis, &one.l2_genesis, &one.rollup), (&two.l1_genesis, &two.l2_genesis, &two.rollup));
+    assert_eq!(
+        (&one.l1_genesis, &one.l2_genesis, &one.rollup),
+        (&two.l1_genesis, &two.l2_genesis, &two.rollup)
+    );
     assert_ne!(one.rollup.genesis.l1.hash, one.rollup.genesis.l2.hash);
-    let later = build(&Plan { time: plan.time + 1, ..plan }).expect("files");
+    let later = build(&Plan {
+        time: plan.time + 1,
+        ..plan
+    })
+    .expect("files");
     assert_ne!(one.rollup.genesis.l2.hash, later.rollup.genesis.l2.hash);
 }
 
 #[test]
 fn other_programs_read_the_genesis_files() {
-    let files = build(&Plan { time: 1_800_000_000, l2_block_time: 2, sequencer: SEQUENCER }).expect("files");
-    for (file, chain_id, contracts) in [(files.l1_genesis, L1_CHAIN_ID, 3), (files.l2_genesis, L2_CHAIN_ID, 6)] {
+    let files = build(&Plan {
+        time: 1_800_000_000,
+        l2_block_time: 2,
+        sequencer: SEQUENCER,
+    })
+    .expect("files");
+    for (file, chain_id, contracts) in [
+        (files.l1_genesis, L1_CHAIN_ID, 3),
+        (files.l2_genesis, L2_CHAIN_ID, 6),
+    ] {
         let read: alloy_genesis::Genesis = serde_json::from_value(file).expect("a genesis");
-        assert_eq!((read.config.chain_id, read.timestamp), (chain_id, 1_800_000_000));
+        assert_eq!(
+            (read.config.chain_id, read.timestamp),
+            (chain_id, 1_800_000_000)
+        );
         assert_eq!(read.alloc.len(), accounts::all().len() + contracts);
         assert_eq!(read.config.cancun_time, Some(0));
-        assert_eq!(read.config.prague_time, (chain_id == L2_CHAIN_ID).then_some(0));
-        assert!(read.config.terminal_total_difficulty.is_some_and(|difficulty| difficulty.is_zero()));
+        assert_eq!(
+            read.config.prague_time,
+            (chain_id == L2_CHAIN_ID).then_some(0)
+        );
+        assert!(
+            read.config
+                .terminal_total_difficulty
+                .is_some_and(|difficulty| difficulty.is_zero())
+        );
         assert_eq!(read.alloc[&accounts::owner()].balance, accounts::BALANCE);
     }
     let rollup = RollupConfig::from_json(&files.rollup.to_json()).expect("a rollup config");

@@ -33,7 +33,8 @@ struct ReceiptLog {
 
 /// Reads a block object (specs: L1 header verification as in op-node's `sources/types.go`).
 pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, L1Cause> {
-    let header: alloy_rpc_types_eth::Header = serde_json::from_value(value).map_err(|e| L1Cause::Malformed(e.to_string()))?;
+    let header: alloy_rpc_types_eth::Header =
+        serde_json::from_value(value).map_err(|e| L1Cause::Malformed(e.to_string()))?;
     let (hash, header) = (header.hash, header.inner);
     if !trust {
         check(&header)?;
@@ -50,7 +51,9 @@ pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, L1
         hash,
         parent_hash: header.parent_hash,
         time: header.timestamp,
-        base_fee: header.base_fee_per_gas.ok_or_else(|| L1Cause::Untrue("a block without base fee".into()))?,
+        base_fee: header
+            .base_fee_per_gas
+            .ok_or_else(|| L1Cause::Untrue("a block without base fee".into()))?,
         mix_hash: header.mix_hash,
         excess_blob_gas: header.excess_blob_gas,
         parent_beacon_root: header.parent_beacon_block_root,
@@ -72,8 +75,14 @@ fn check(header: &Header) -> Result<(), L1Cause> {
 }
 
 /// Success and logs of all receipts, after the whole list has been checked against the header.
-pub(super) fn receipts(receipts: Vec<Receipt>, block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Cause> {
-    let receipts = receipts.into_iter().map(convert).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn receipts(
+    receipts: Vec<Receipt>,
+    block: &L1Block,
+) -> Result<Vec<ReceiptLogs>, L1Cause> {
+    let receipts = receipts
+        .into_iter()
+        .map(convert)
+        .collect::<Result<Vec<_>, _>>()?;
     let root = alloy_trie::root::ordered_trie_root_with_encoder(&receipts, |(ty, receipt), out| {
         // EIP-2718: legacy receipts carry no type byte.
         if *ty != 0 {
@@ -87,19 +96,32 @@ pub(super) fn receipts(receipts: Vec<Receipt>, block: &L1Block) -> Result<Vec<Re
             block.hash, block.receipts_root
         )));
     }
-    Ok(receipts.into_iter().map(|(_, r)| (r.status(), r.receipt.logs)).collect())
+    Ok(receipts
+        .into_iter()
+        .map(|(_, r)| (r.status(), r.receipt.logs))
+        .collect())
 }
 
 type Encodes = ReceiptWithBloom<alloy_consensus::Receipt>;
 
 fn convert(receipt: Receipt) -> Result<(u8, Encodes), L1Cause> {
-    let ty = u8::try_from(receipt.ty.to::<u64>()).map_err(|_| L1Cause::Malformed(format!("transaction type {}", receipt.ty)))?;
+    let ty = u8::try_from(receipt.ty.to::<u64>())
+        .map_err(|_| L1Cause::Malformed(format!("transaction type {}", receipt.ty)))?;
     let log = |log: ReceiptLog| {
         let topics = log.topics.len();
-        Log::new(log.address, log.topics, log.data).ok_or_else(|| L1Cause::Malformed(format!("a log with {topics} topics")))
+        Log::new(log.address, log.topics, log.data)
+            .ok_or_else(|| L1Cause::Malformed(format!("a log with {topics} topics")))
     };
-    let logs = receipt.logs.into_iter().map(log).collect::<Result<_, _>>()?;
+    let logs = receipt
+        .logs
+        .into_iter()
+        .map(log)
+        .collect::<Result<_, _>>()?;
     let status = Eip658Value::Eip658(receipt.status == U64::from(1));
-    let receipt = alloy_consensus::Receipt { status, cumulative_gas_used: receipt.cumulative_gas_used.to(), logs };
+    let receipt = alloy_consensus::Receipt {
+        status,
+        cumulative_gas_used: receipt.cumulative_gas_used.to(),
+        logs,
+    };
     Ok((ty, receipt.with_bloom()))
 }

@@ -52,16 +52,24 @@ impl FakeL1 {
         let state = Arc::new(Mutex::new(State::default()));
         let mut module = RpcModule::from_arc(state.clone());
         for method in METHODS {
-            let answer = move |params: jsonrpsee::types::Params<'static>, state: Arc<Mutex<State>>, _: jsonrpsee::Extensions| async move {
+            let answer = move |params: jsonrpsee::types::Params<'static>,
+                               state: Arc<Mutex<State>>,
+                               _: jsonrpsee::Extensions| async move {
                 let delay = state.lock().delay;
                 tokio::time::sleep(delay).await;
-                state.lock().answer(method, params.parse().unwrap_or_default())
+                state
+                    .lock()
+                    .answer(method, params.parse().unwrap_or_default())
             };
             module.register_async_method(method, answer).unwrap();
         }
         let server = ServerBuilder::default().build("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();
-        Self { port, state, _server: server.start(module) }
+        Self {
+            port,
+            state,
+            _server: server.start(module),
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -69,7 +77,12 @@ impl FakeL1 {
     }
 
     pub(crate) fn calls(&self, method: &str) -> usize {
-        self.state.lock().calls.iter().filter(|call| **call == method).count()
+        self.state
+            .lock()
+            .calls
+            .iter()
+            .filter(|call| **call == method)
+            .count()
     }
 
     /// Replaces everything from this height on by `headers`.
@@ -78,9 +91,23 @@ impl FakeL1 {
     }
 
     /// Replaces the blocks by `headers` whose state has `value` in a slot of `contract`, and proves it.
-    pub(crate) fn set_with_storage(&self, headers: Vec<Header>, contract: Address, slot: B256, value: B256) {
+    pub(crate) fn set_with_storage(
+        &self,
+        headers: Vec<Header>,
+        contract: Address,
+        slot: B256,
+        value: B256,
+    ) {
         let (state_root, proof) = prove(contract, slot, value);
-        let blocks = headers.into_iter().map(|header| block_json(&Header { state_root, ..header })).collect();
+        let blocks = headers
+            .into_iter()
+            .map(|header| {
+                block_json(&Header {
+                    state_root,
+                    ..header
+                })
+            })
+            .collect();
         let mut state = self.state.lock();
         state.blocks = blocks;
         state.answers.insert("eth_getProof", Ok(proof));
@@ -88,15 +115,32 @@ impl FakeL1 {
 }
 
 impl State {
-    fn answer(&mut self, method: &'static str, params: Vec<Value>) -> Result<Value, ErrorObjectOwned> {
+    fn answer(
+        &mut self,
+        method: &'static str,
+        params: Vec<Value>,
+    ) -> Result<Value, ErrorObjectOwned> {
         self.calls.push(method);
         if let Some(answer) = self.answers.get(method) {
-            return answer.clone().map_err(|(code, message)| ErrorObjectOwned::owned(code, message, None::<()>));
+            return answer
+                .clone()
+                .map_err(|(code, message)| ErrorObjectOwned::owned(code, message, None::<()>));
         }
-        let first = params.first().and_then(Value::as_str).unwrap_or_default().to_owned();
-        let find = |field: &str| self.blocks.iter().find(|block| block[field] == first.as_str()).cloned();
+        let first = params
+            .first()
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        let find = |field: &str| {
+            self.blocks
+                .iter()
+                .find(|block| block[field] == first.as_str())
+                .cloned()
+        };
         Ok(match method {
-            "eth_getBlockByNumber" if first == "latest" => self.blocks.last().cloned().unwrap_or_default(),
+            "eth_getBlockByNumber" if first == "latest" => {
+                self.blocks.last().cloned().unwrap_or_default()
+            }
             "eth_getBlockByNumber" => find("number").unwrap_or_default(),
             "eth_getBlockByHash" => find("hash").unwrap_or_default(),
             _ => self.receipts.get(&first).cloned().unwrap_or_default(),
@@ -132,10 +176,19 @@ pub(crate) fn chain(first: u64, time: u64, count: u64, salt: u8) -> Vec<Header> 
 /// A state root, and the `eth_getProof` answer for a slot of a contract in that state; a value of zero is an empty slot. Other slots
 /// give the proof some depth.
 pub(crate) fn prove(contract: Address, slot: B256, value: B256) -> (B256, Value) {
-    let slots = (0..50).map(|n| (B256::with_last_byte(n), U256::from(n) + U256::from(1))).chain([(slot, value.into())]);
-    let slots = slots.filter(|(_, value)| !value.is_zero()).map(|(slot, value)| (path(slot), alloy_rlp::encode(value)));
+    let slots = (0..50)
+        .map(|n| (B256::with_last_byte(n), U256::from(n) + U256::from(1)))
+        .chain([(slot, value.into())]);
+    let slots = slots
+        .filter(|(_, value)| !value.is_zero())
+        .map(|(slot, value)| (path(slot), alloy_rlp::encode(value)));
     let (storage_root, storage_proof) = trie(slots.collect(), path(slot));
-    let account = TrieAccount { nonce: 1, balance: U256::from(5), storage_root, code_hash: B256::repeat_byte(0xc0) };
+    let account = TrieAccount {
+        nonce: 1,
+        balance: U256::from(5),
+        storage_root,
+        code_hash: B256::repeat_byte(0xc0),
+    };
     let (state_root, account_proof) = prove_account(contract, Some(account));
     let proof = json!({
         "address": contract, "balance": "0x5", "nonce": "0x1", "codeHash": account.code_hash, "storageHash": storage_root,
@@ -147,9 +200,22 @@ pub(crate) fn prove(contract: Address, slot: B256, value: B256) -> (B256, Value)
 
 /// A state root, and the nodes that prove an account in that state, or its absence. Other accounts give the proof some depth.
 pub(crate) fn prove_account(at: Address, account: Option<TrieAccount>) -> (B256, Vec<Bytes>) {
-    let others = (0..50).map(|n| (Address::with_last_byte(n), TrieAccount { nonce: n.into(), ..Default::default() }));
+    let others = (0..50).map(|n| {
+        (
+            Address::with_last_byte(n),
+            TrieAccount {
+                nonce: n.into(),
+                ..Default::default()
+            },
+        )
+    });
     let accounts = others.chain(account.map(|account| (at, account)));
-    trie(accounts.map(|(at, account)| (path(at), alloy_rlp::encode(account))).collect(), path(at))
+    trie(
+        accounts
+            .map(|(at, account)| (path(at), alloy_rlp::encode(account)))
+            .collect(),
+        path(at),
+    )
 }
 
 fn path(key: impl AsRef<[u8]>) -> Nibbles {

@@ -13,22 +13,49 @@ pub(super) fn storage(
     slot: B256,
     block: &L1Block,
 ) -> Result<B256, L1Cause> {
-    let untrue = |what: String| L1Cause::Untrue(format!("{what} does not lead to the state root of block {}", block.hash));
+    let untrue = |what: String| {
+        L1Cause::Untrue(format!(
+            "{what} does not lead to the state root of block {}",
+            block.hash
+        ))
+    };
     let path = Nibbles::unpack(keccak256(contract));
-    if verify_proof(block.state_root, path, None, &proof.account_proof).is_ok() || proof.code_hash == KECCAK256_EMPTY {
-        return Err(L1Cause::Malformed(format!("no contract at {contract} in block {}", block.hash)));
+    if verify_proof(block.state_root, path, None, &proof.account_proof).is_ok()
+        || proof.code_hash == KECCAK256_EMPTY
+    {
+        return Err(L1Cause::Malformed(format!(
+            "no contract at {contract} in block {}",
+            block.hash
+        )));
     }
-    let account =
-        TrieAccount { nonce: proof.nonce, balance: proof.balance, storage_root: proof.storage_hash, code_hash: proof.code_hash };
-    verify_proof(block.state_root, path, Some(alloy_rlp::encode(account)), &proof.account_proof)
-        .map_err(|_| untrue(format!("the proof of account {contract}")))?;
+    let account = TrieAccount {
+        nonce: proof.nonce,
+        balance: proof.balance,
+        storage_root: proof.storage_hash,
+        code_hash: proof.code_hash,
+    };
+    verify_proof(
+        block.state_root,
+        path,
+        Some(alloy_rlp::encode(account)),
+        &proof.account_proof,
+    )
+    .map_err(|_| untrue(format!("the proof of account {contract}")))?;
     let [slot_proof] = &proof.storage_proof[..] else {
-        return Err(L1Cause::Malformed(format!("{} slots are proven where one was asked for", proof.storage_proof.len())));
+        return Err(L1Cause::Malformed(format!(
+            "{} slots are proven where one was asked for",
+            proof.storage_proof.len()
+        )));
     };
     // A trie holds no zeros: an empty slot is proven by the absence of its leaf.
     let value = (!slot_proof.value.is_zero()).then(|| alloy_rlp::encode(slot_proof.value));
-    verify_proof(proof.storage_hash, Nibbles::unpack(keccak256(slot)), value, &slot_proof.proof)
-        .map_err(|_| untrue(format!("the proof of slot {slot} of {contract}")))?;
+    verify_proof(
+        proof.storage_hash,
+        Nibbles::unpack(keccak256(slot)),
+        value,
+        &slot_proof.proof,
+    )
+    .map_err(|_| untrue(format!("the proof of slot {slot} of {contract}")))?;
     Ok(slot_proof.value.into())
 }
 

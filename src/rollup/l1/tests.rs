@@ -4,12 +4,19 @@ use super::{
     fake::{FakeL1, block, block_json, chain},
     *,
 };
-use alloy_consensus::{Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, proofs::calculate_receipt_root};
+use alloy_consensus::{
+    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, proofs::calculate_receipt_root,
+};
 use alloy_primitives::LogData;
 use serde_json::{Value, json};
 
 fn client(l1: &FakeL1) -> L1Client {
-    L1Client::new(&L1Config { timeout: Duration::from_millis(500), max_batch: 2, ..L1Config::new(l1.url()) }).unwrap()
+    L1Client::new(&L1Config {
+        timeout: Duration::from_millis(500),
+        max_batch: 2,
+        ..L1Config::new(l1.url())
+    })
+    .unwrap()
 }
 
 fn cause<T: std::fmt::Debug>(result: Result<T, L1Error>) -> L1Cause {
@@ -20,7 +27,10 @@ fn cause<T: std::fmt::Debug>(result: Result<T, L1Error>) -> L1Cause {
 fn receipts() -> (Vec<ReceiptEnvelope>, Vec<Value>, Header) {
     let log = |n: u8| alloy_primitives::Log {
         address: Address::repeat_byte(n),
-        data: LogData::new_unchecked(vec![B256::repeat_byte(n); usize::from(n % 5)], vec![n; usize::from(n)].into()),
+        data: LogData::new_unchecked(
+            vec![B256::repeat_byte(n); usize::from(n % 5)],
+            vec![n; usize::from(n)].into(),
+        ),
     };
     let receipt = |success, gas, logs: Vec<u8>| {
         ReceiptWithBloom::from(Receipt {
@@ -52,7 +62,10 @@ fn receipts() -> (Vec<ReceiptEnvelope>, Vec<Value>, Header) {
             })
         })
         .collect();
-    let header = Header { receipts_root: calculate_receipt_root(&envelopes), ..fake::header(7, B256::ZERO, 100, 1) };
+    let header = Header {
+        receipts_root: calculate_receipt_root(&envelopes),
+        ..fake::header(7, B256::ZERO, 100, 1)
+    };
     (envelopes, json, header)
 }
 
@@ -62,15 +75,34 @@ async fn blocks_are_found_by_tag_number_and_hash() {
     let headers = chain(5, 100, 3, 1);
     l1.set(&headers);
     let client = client(&l1);
-    assert_eq!(client.block(Tag::Latest).await.unwrap(), Some(block(&headers[2])));
-    assert_eq!(client.block_by_number(6).await.unwrap(), Some(block(&headers[1])));
-    assert_eq!(client.block_by_hash(headers[0].hash_slow()).await.unwrap(), Some(block(&headers[0])));
+    assert_eq!(
+        client.block(Tag::Latest).await.unwrap(),
+        Some(block(&headers[2]))
+    );
+    assert_eq!(
+        client.block_by_number(6).await.unwrap(),
+        Some(block(&headers[1]))
+    );
+    assert_eq!(
+        client.block_by_hash(headers[0].hash_slow()).await.unwrap(),
+        Some(block(&headers[0]))
+    );
     assert_eq!(client.block_by_number(8).await.unwrap(), None);
     assert_eq!(client.block_by_hash(B256::ZERO).await.unwrap(), None);
     assert_eq!(client.block(Tag::Safe).await.unwrap(), None, "null");
-    l1.state.lock().answers.insert("eth_getBlockByNumber", Err((-32000, "finalized block not found".into())));
-    assert_eq!(client.block(Tag::Finalized).await.unwrap(), None, "geth's error");
-    l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x384")));
+    l1.state.lock().answers.insert(
+        "eth_getBlockByNumber",
+        Err((-32000, "finalized block not found".into())),
+    );
+    assert_eq!(
+        client.block(Tag::Finalized).await.unwrap(),
+        None,
+        "geth's error"
+    );
+    l1.state
+        .lock()
+        .answers
+        .insert("eth_chainId", Ok(json!("0x384")));
     assert_eq!(client.chain_id().await.unwrap(), 900);
 }
 
@@ -80,40 +112,81 @@ async fn lies_about_blocks_are_found_out() {
     let headers = chain(5, 100, 2, 1);
     let client = client(&l1);
     let say = |value: Value| {
-        l1.state.lock().answers.extend([("eth_getBlockByNumber", Ok(value.clone())), ("eth_getBlockByHash", Ok(value))]);
+        l1.state.lock().answers.extend([
+            ("eth_getBlockByNumber", Ok(value.clone())),
+            ("eth_getBlockByHash", Ok(value)),
+        ]);
     };
     // A field that does not belong to the hash.
     let mut forged = block_json(&headers[0]);
     forged["timestamp"] = json!("0x1");
     say(forged.clone());
-    assert!(matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text.contains("claims the hash")));
-    let trusting = L1Client::new(&L1Config { trust: true, ..L1Config::new(l1.url()) }).unwrap();
+    assert!(
+        matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text.contains("claims the hash"))
+    );
+    let trusting = L1Client::new(&L1Config {
+        trust: true,
+        ..L1Config::new(l1.url())
+    })
+    .unwrap();
     assert_eq!(trusting.block_by_number(5).await.unwrap().unwrap().time, 1);
     // Another block than the one asked for.
     say(block_json(&headers[1]));
-    assert!(matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text == "asked for block 5, got 6"));
-    assert!(matches!(cause(client.block_by_hash(headers[0].hash_slow()).await), L1Cause::Untrue(_)));
+    assert!(
+        matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text == "asked for block 5, got 6")
+    );
+    assert!(matches!(
+        cause(client.block_by_hash(headers[0].hash_slow()).await),
+        L1Cause::Untrue(_)
+    ));
     // No header at all, or not one of a proof-of-stake chain.
-    for (field, value) in
-        [("receiptsRoot", Value::Null), ("hash", json!("0x12")), ("number", json!(-1)), ("extraData", json!("0xzz"))]
-    {
+    for (field, value) in [
+        ("receiptsRoot", Value::Null),
+        ("hash", json!("0x12")),
+        ("number", json!(-1)),
+        ("extraData", json!("0xzz")),
+    ] {
         let mut broken = block_json(&headers[0]);
         broken[field] = value;
         say(broken);
-        assert!(matches!(cause(client.block_by_number(5).await), L1Cause::Malformed(_)), "{field}");
+        assert!(
+            matches!(
+                cause(client.block_by_number(5).await),
+                L1Cause::Malformed(_)
+            ),
+            "{field}"
+        );
     }
     for nonsense in [json!([]), json!("latest"), json!({}), json!(7)] {
         say(nonsense);
-        assert!(matches!(cause(client.block_by_number(5).await), L1Cause::Malformed(_)));
+        assert!(matches!(
+            cause(client.block_by_number(5).await),
+            L1Cause::Malformed(_)
+        ));
     }
     for header in [
-        Header { difficulty: U256::from(1), ..headers[0].clone() },
-        Header { ommers_hash: B256::ZERO, ..headers[0].clone() },
-        Header { extra_data: vec![0; 33].into(), ..headers[0].clone() },
-        Header { base_fee_per_gas: None, ..headers[0].clone() },
+        Header {
+            difficulty: U256::from(1),
+            ..headers[0].clone()
+        },
+        Header {
+            ommers_hash: B256::ZERO,
+            ..headers[0].clone()
+        },
+        Header {
+            extra_data: vec![0; 33].into(),
+            ..headers[0].clone()
+        },
+        Header {
+            base_fee_per_gas: None,
+            ..headers[0].clone()
+        },
     ] {
         say(block_json(&header));
-        assert!(matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(_)), "{header:?}");
+        assert!(
+            matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(_)),
+            "{header:?}"
+        );
     }
 }
 
@@ -122,10 +195,18 @@ async fn receipts_of_every_type_are_checked_against_the_header() {
     let l1 = FakeL1::start().await;
     let (envelopes, json, header) = receipts();
     let (client, block) = (client(&l1), block(&header));
-    let say = |receipts: &[Value]| l1.state.lock().answers.insert("eth_getBlockReceipts", Ok(json!(receipts)));
+    let say = |receipts: &[Value]| {
+        l1.state
+            .lock()
+            .answers
+            .insert("eth_getBlockReceipts", Ok(json!(receipts)))
+    };
 
     say(&json);
-    let expected: Vec<_> = envelopes.iter().map(|receipt| (receipt.status(), receipt.logs().to_vec())).collect();
+    let expected: Vec<_> = envelopes
+        .iter()
+        .map(|receipt| (receipt.status(), receipt.logs().to_vec()))
+        .collect();
     assert_eq!(client.receipts(&block).await.unwrap(), expected);
 
     let mut forged = json.clone();
@@ -134,27 +215,50 @@ async fn receipts_of_every_type_are_checked_against_the_header() {
     failed_as_success[2]["status"] = json!("0x1");
     for lie in [&json[1..], &forged, &failed_as_success, &[]] {
         say(lie);
-        assert!(matches!(cause(client.receipts(&block).await), L1Cause::Untrue(_)));
+        assert!(matches!(
+            cause(client.receipts(&block).await),
+            L1Cause::Untrue(_)
+        ));
     }
-    for (field, value) in
-        [("status", Value::Null), ("type", json!("0x100")), ("cumulativeGasUsed", json!("x")), ("logs", json!(1))]
-    {
+    for (field, value) in [
+        ("status", Value::Null),
+        ("type", json!("0x100")),
+        ("cumulativeGasUsed", json!("x")),
+        ("logs", json!(1)),
+    ] {
         let mut broken = json.clone();
         broken[0][field] = value;
         say(&broken);
-        assert!(matches!(cause(client.receipts(&block).await), L1Cause::Malformed(_)), "{field}");
+        assert!(
+            matches!(cause(client.receipts(&block).await), L1Cause::Malformed(_)),
+            "{field}"
+        );
     }
     let mut topics = json.clone();
     topics[1]["logs"][0]["topics"] = json!(vec![B256::ZERO; 5]);
     say(&topics);
-    assert!(matches!(cause(client.receipts(&block).await), L1Cause::Malformed(text) if text == "a log with 5 topics"));
+    assert!(
+        matches!(cause(client.receipts(&block).await), L1Cause::Malformed(text) if text == "a log with 5 topics")
+    );
 
-    l1.state.lock().answers.insert("eth_getBlockReceipts", Ok(Value::Null));
-    assert_eq!(cause(client.receipts(&block).await), L1Cause::Missing(block.hash));
+    l1.state
+        .lock()
+        .answers
+        .insert("eth_getBlockReceipts", Ok(Value::Null));
+    assert_eq!(
+        cause(client.receipts(&block).await),
+        L1Cause::Missing(block.hash)
+    );
 
     // A block without transactions needs no question.
     let before = l1.state.lock().calls.len();
-    assert!(client.receipts(&fake::block(&fake::header(1, B256::ZERO, 1, 1))).await.unwrap().is_empty());
+    assert!(
+        client
+            .receipts(&fake::block(&fake::header(1, B256::ZERO, 1, 1)))
+            .await
+            .unwrap()
+            .is_empty()
+    );
     assert_eq!(l1.state.lock().calls.len(), before);
 }
 
@@ -162,50 +266,103 @@ async fn receipts_of_every_type_are_checked_against_the_header() {
 async fn without_block_receipts_they_are_fetched_one_by_one() {
     let l1 = FakeL1::start().await;
     let (envelopes, json, header) = receipts();
-    let hashes: Vec<_> = (0..json.len()).map(|i| B256::with_last_byte(i as u8 + 1)).collect();
+    let hashes: Vec<_> = (0..json.len())
+        .map(|i| B256::with_last_byte(i as u8 + 1))
+        .collect();
     {
         let mut state = l1.state.lock();
         let mut value = block_json(&header);
         value["transactions"] = json!(hashes);
         state.blocks = vec![value];
-        state.receipts = hashes.iter().map(|hash| hash.to_string()).zip(json).collect();
-        state.answers.insert("eth_getBlockReceipts", Err((-32601, "the method eth_getBlockReceipts does not exist".into())));
+        state.receipts = hashes
+            .iter()
+            .map(|hash| hash.to_string())
+            .zip(json)
+            .collect();
+        state.answers.insert(
+            "eth_getBlockReceipts",
+            Err((
+                -32601,
+                "the method eth_getBlockReceipts does not exist".into(),
+            )),
+        );
     }
     let (client, block) = (client(&l1), block(&header));
     for _ in 0..2 {
-        assert_eq!(client.receipts(&block).await.unwrap().len(), envelopes.len());
+        assert_eq!(
+            client.receipts(&block).await.unwrap().len(),
+            envelopes.len()
+        );
     }
-    assert_eq!(l1.calls("eth_getBlockReceipts"), 1, "not asked again within a minute");
+    assert_eq!(
+        l1.calls("eth_getBlockReceipts"),
+        1,
+        "not asked again within a minute"
+    );
     assert_eq!(l1.calls("eth_getTransactionReceipt"), 2 * envelopes.len());
     l1.state.lock().receipts.remove(&hashes[3].to_string());
-    assert!(matches!(cause(client.receipts(&block).await), L1Cause::Untrue(text) if text.contains("has no receipt")));
+    assert!(
+        matches!(cause(client.receipts(&block).await), L1Cause::Untrue(text) if text.contains("has no receipt"))
+    );
 }
 
 #[tokio::test]
 async fn errors_say_where_and_what_and_no_secret() {
     let l1 = FakeL1::start().await;
-    let url = format!("http://user:hunter2@127.0.0.1:{}/v3/apikey?token=x", l1.port);
+    let url = format!(
+        "http://user:hunter2@127.0.0.1:{}/v3/apikey?token=x",
+        l1.port
+    );
     let with_secret = L1Client::new(&L1Config::new(url)).unwrap();
-    l1.state.lock().answers.insert("eth_chainId", Err((-32005, "daily limit reached".into())));
+    l1.state
+        .lock()
+        .answers
+        .insert("eth_chainId", Err((-32005, "daily limit reached".into())));
     let error = with_secret.chain_id().await.unwrap_err();
-    let expected = format!("L1 at http://127.0.0.1:{}: eth_chainId: error -32005: daily limit reached", l1.port);
+    let expected = format!(
+        "L1 at http://127.0.0.1:{}: eth_chainId: error -32005: daily limit reached",
+        l1.port
+    );
     assert_eq!(error.to_string(), expected);
     assert!(!format!("{error:?}").contains("hunter2") && !format!("{error:?}").contains("apikey"));
 
     // Nobody listens on a port that was just given back.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let gone = L1Client::new(&L1Config::new(format!("http://127.0.0.1:{port}"))).unwrap();
     let error = gone.chain_id().await.unwrap_err();
-    assert!(matches!(&error.cause, L1Cause::Transport(text) if text.contains("refused")), "{error}");
-    assert!(matches!(L1Client::new(&L1Config::new("ftp://x")), Err(L1Error { cause: L1Cause::Transport(_), .. })));
+    assert!(
+        matches!(&error.cause, L1Cause::Transport(text) if text.contains("refused")),
+        "{error}"
+    );
+    assert!(matches!(
+        L1Client::new(&L1Config::new("ftp://x")),
+        Err(L1Error {
+            cause: L1Cause::Transport(_),
+            ..
+        })
+    ));
 }
 
 #[tokio::test]
 async fn slow_and_huge_answers_are_cut_off() {
     let l1 = FakeL1::start().await;
-    l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x".to_owned() + &"0".repeat(100_000))));
-    let small = L1Client::new(&L1Config { max_answer: 10_000, ..L1Config::new(l1.url()) }).unwrap();
-    assert!(matches!(cause(small.chain_id().await), L1Cause::Transport(_)));
+    l1.state.lock().answers.insert(
+        "eth_chainId",
+        Ok(json!("0x".to_owned() + &"0".repeat(100_000))),
+    );
+    let small = L1Client::new(&L1Config {
+        max_answer: 10_000,
+        ..L1Config::new(l1.url())
+    })
+    .unwrap();
+    assert!(matches!(
+        cause(small.chain_id().await),
+        L1Cause::Transport(_)
+    ));
     l1.state.lock().delay = Duration::from_secs(5);
     let error = client(&l1).chain_id().await.unwrap_err();
     assert_eq!(error.cause, L1Cause::Transport("no answer in time".into()));
@@ -215,31 +372,61 @@ async fn slow_and_huge_answers_are_cut_off() {
 async fn the_system_contract_is_read_and_missed() {
     let l1 = FakeL1::start().await;
     let (signer, contract) = (Address::repeat_byte(0x55), Address::repeat_byte(0x5c));
-    l1.set_with_storage(chain(1, 100, 1, 1), contract, UNSAFE_BLOCK_SIGNER_SLOT, signer.into_word());
+    l1.set_with_storage(
+        chain(1, 100, 1, 1),
+        contract,
+        UNSAFE_BLOCK_SIGNER_SLOT,
+        signer.into_word(),
+    );
     let at = &client(&l1).block(Tag::Latest).await.unwrap().unwrap();
-    l1.state.lock().answers.insert("eth_call", Ok(json!(B256::left_padding_from(&60_000_000u64.to_be_bytes()))));
+    l1.state.lock().answers.insert(
+        "eth_call",
+        Ok(json!(B256::left_padding_from(&60_000_000u64.to_be_bytes()))),
+    );
     let read = client(&l1).system_contract(contract, at).await.unwrap();
-    assert_eq!((read.unsafe_block_signer, read.gas_limit), (signer, 60_000_000));
+    assert_eq!(
+        (read.unsafe_block_signer, read.gas_limit),
+        (signer, 60_000_000)
+    );
     l1.state.lock().answers.insert("eth_call", Ok(json!("0x")));
-    let error = client(&l1).system_contract(contract, at).await.unwrap_err().to_string();
-    assert!(error.contains(&format!("no SystemConfig contract at {contract}")), "{error}");
-    l1.state.lock().answers.insert("eth_call", Ok(json!(B256::repeat_byte(0xff))));
-    assert!(matches!(cause(client(&l1).system_contract(contract, at).await), L1Cause::Untrue(_)));
+    let error = client(&l1)
+        .system_contract(contract, at)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(&format!("no SystemConfig contract at {contract}")),
+        "{error}"
+    );
+    l1.state
+        .lock()
+        .answers
+        .insert("eth_call", Ok(json!(B256::repeat_byte(0xff))));
+    assert!(matches!(
+        cause(client(&l1).system_contract(contract, at).await),
+        L1Cause::Untrue(_)
+    ));
 }
 
 /// Answers of real L1 nodes, intact and corrupted. The withdrawals of a body are not looked at here: only headers are read.
 #[test]
 fn published_headers_are_accepted_and_corrupted_ones_refused() {
-    let Some(folder) = starling_testkit::fixture("l1-source") else { return };
+    let Some(folder) = starling_testkit::fixture("l1-source") else {
+        return;
+    };
     let mut seen = (0, 0);
     for kind in ["headers", "blocks"] {
         for entry in std::fs::read_dir(folder.join(kind)).unwrap() {
             let path = entry.unwrap().path().display().to_string();
-            let Some(name) = path.strip_suffix("_data.json") else { continue };
+            let Some(name) = path.strip_suffix("_data.json") else {
+                continue;
+            };
             if name.contains("bad-withdrawals") && !name.ends_with("-hash") {
                 continue;
             }
-            let read = |path: String| serde_json::from_reader::<_, Value>(std::fs::File::open(path).unwrap()).unwrap();
+            let read = |path: String| {
+                serde_json::from_reader::<_, Value>(std::fs::File::open(path).unwrap()).unwrap()
+            };
             let fails = read(format!("{name}_metadata.json"))["fail"] == true;
             let answer = answer::block(read(path.clone()), false);
             assert_eq!(answer.is_err(), fails, "{name}: {answer:?}");
@@ -258,13 +445,28 @@ async fn heads_are_followed() {
     let (sender, mut receiver) = tokio::sync::watch::channel(L1Heads::default());
     let token = tokio_util::sync::CancellationToken::new();
     let interval = Duration::from_millis(20);
-    let task = tokio::spawn(follow_heads(client(&l1), sender, interval, interval, token.clone()));
-    receiver.wait_for(|heads| heads.head == Some(block(&headers[0]))).await.unwrap();
+    let task = tokio::spawn(follow_heads(
+        client(&l1),
+        sender,
+        interval,
+        interval,
+        token.clone(),
+    ));
+    receiver
+        .wait_for(|heads| heads.head == Some(block(&headers[0])))
+        .await
+        .unwrap();
     l1.set(&headers);
-    receiver.wait_for(|heads| heads.head == Some(block(&headers[1]))).await.unwrap();
+    receiver
+        .wait_for(|heads| heads.head == Some(block(&headers[1])))
+        .await
+        .unwrap();
     assert_eq!(receiver.borrow().safe, None);
     // A failing endpoint changes nothing.
-    l1.state.lock().answers.insert("eth_getBlockByNumber", Err((-32000, "busy".into())));
+    l1.state
+        .lock()
+        .answers
+        .insert("eth_getBlockByNumber", Err((-32000, "busy".into())));
     tokio::time::sleep(Duration::from_millis(60)).await;
     assert_eq!(receiver.borrow().head, Some(block(&headers[1])));
     token.cancel();

@@ -22,8 +22,13 @@ pub enum ControlError {
 }
 
 pub(super) enum Command {
-    Start { hash: B256, reply: oneshot::Sender<Result<(), ControlError>> },
-    Stop { reply: oneshot::Sender<Result<B256, ControlError>> },
+    Start {
+        hash: B256,
+        reply: oneshot::Sender<Result<(), ControlError>>,
+    },
+    Stop {
+        reply: oneshot::Sender<Result<B256, ControlError>>,
+    },
     Recover(bool),
 }
 
@@ -56,7 +61,10 @@ impl SequencerHandle {
 
     /// `admin_setRecoverMode`.
     pub async fn set_recover(&self, recover: bool) -> Result<(), ControlError> {
-        self.commands.send(Command::Recover(recover)).await.map_err(|_| ControlError::NotEnabled)
+        self.commands
+            .send(Command::Recover(recover))
+            .await
+            .map_err(|_| ControlError::NotEnabled)
     }
 
     pub fn active(&self) -> bool {
@@ -72,16 +80,31 @@ impl SequencerHandle {
         self.status.clone()
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Command) -> Result<T, ControlError> {
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Command,
+    ) -> Result<T, ControlError> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| ControlError::NotEnabled)?;
+        self.commands
+            .send(command(reply))
+            .await
+            .map_err(|_| ControlError::NotEnabled)?;
         answer.await.map_err(|_| ControlError::NotEnabled)?
     }
 }
 
-pub(super) fn channel(active: bool) -> (SequencerHandle, mpsc::Receiver<Command>, watch::Sender<SequencerStatus>) {
+pub(super) fn channel(
+    active: bool,
+) -> (
+    SequencerHandle,
+    mpsc::Receiver<Command>,
+    watch::Sender<SequencerStatus>,
+) {
     let (commands, receiver) = mpsc::channel(COMMANDS);
-    let (sender, status) = watch::channel(SequencerStatus { active, reason: None });
+    let (sender, status) = watch::channel(SequencerStatus {
+        active,
+        reason: None,
+    });
     (SequencerHandle { commands, status }, receiver, sender)
 }
 
@@ -103,8 +126,18 @@ mod tests {
     fn a_start_names_the_head() {
         let (head, other) = (B256::repeat_byte(1), B256::ZERO);
         assert_eq!(may_start(false, head, head), Ok(()));
-        assert_eq!(may_start(true, head, head), Err(ControlError::AlreadyRunning));
-        assert_eq!(may_start(false, head, other), Err(ControlError::WrongHead { head, received: other }), "zero is no wildcard");
+        assert_eq!(
+            may_start(true, head, head),
+            Err(ControlError::AlreadyRunning)
+        );
+        assert_eq!(
+            may_start(false, head, other),
+            Err(ControlError::WrongHead {
+                head,
+                received: other
+            }),
+            "zero is no wildcard"
+        );
     }
 
     #[tokio::test]
@@ -113,6 +146,9 @@ mod tests {
         assert!(handle.active());
         drop(commands);
         assert_eq!(handle.stop().await, Err(ControlError::NotEnabled));
-        assert_eq!(handle.start(B256::ZERO).await, Err(ControlError::NotEnabled));
+        assert_eq!(
+            handle.start(B256::ZERO).await,
+            Err(ControlError::NotEnabled)
+        );
     }
 }

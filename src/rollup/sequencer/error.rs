@@ -19,7 +19,9 @@ pub enum SequencerError {
     L1(#[from] L1Error),
     #[error(transparent)]
     Origin(#[from] OriginError),
-    #[error("the head's L1 origin {origin} is no longer canonical: L1 has {canonical} at this height")]
+    #[error(
+        "the head's L1 origin {origin} is no longer canonical: L1 has {canonical} at this height"
+    )]
     OriginGone { origin: BlockId, canonical: B256 },
     #[error("L1 has no block {} yet, which is the L1 origin of an L2 block: the L1 endpoint lags, or L1 became shorter", .0)]
     OriginAhead(BlockId),
@@ -28,7 +30,11 @@ pub enum SequencerError {
          the safe block, so no block is made until L1 has that origin again. Check that --l1 is a synchronised node of this chain's L1; if \
          the L1 reorg is real, the blocks must be derived from L1 anew: start from a fresh data directory (`starling init`)"
     )]
-    SafeOriginGone { safe: BlockId, origin: BlockId, canonical: B256 },
+    SafeOriginGone {
+        safe: BlockId,
+        origin: BlockId,
+        canonical: B256,
+    },
     #[error(transparent)]
     Attributes(#[from] AttributesError),
     #[error("the head {0} has no body in the chain")]
@@ -47,7 +53,9 @@ pub enum SequencerError {
          another block is made"
     )]
     SignedBlockReorganised(B256),
-    #[error("block {hash} may have been signed here for this height, but the chain cannot execute it now: {reason}")]
+    #[error(
+        "block {hash} may have been signed here for this height, but the chain cannot execute it now: {reason}"
+    )]
     SignedBlockWaits { hash: B256, reason: &'static str },
     #[error(
         "block {hash} may have been signed here for this height, and this version finds it invalid: {reason}. Another one would be a \
@@ -69,9 +77,9 @@ pub(super) enum Consequence {
 impl SequencerError {
     pub(super) fn consequence(&self) -> Consequence {
         match self {
-            Self::Origin(OriginError::Reorganised { .. }) | Self::OriginGone { .. } | Self::OriginAhead(_) => {
-                Consequence::Confirm
-            }
+            Self::Origin(OriginError::Reorganised { .. })
+            | Self::OriginGone { .. }
+            | Self::OriginAhead(_) => Consequence::Confirm,
             Self::SignedBlockInvalid { .. } => Consequence::End,
             error if error.is_of_chain() => Consequence::End,
             Self::Attributes(_) => Consequence::Retry(Failure::Attributes),
@@ -81,6 +89,9 @@ impl SequencerError {
 
     /// Whether the chain itself has failed, not only sequencing.
     pub fn is_of_chain(&self) -> bool {
-        matches!(self, Self::Chain(ChainError::Stopped | ChainError::Store(_)) | Self::Read(_))
+        matches!(
+            self,
+            Self::Chain(ChainError::Stopped | ChainError::Store(_)) | Self::Read(_)
+        )
     }
 }

@@ -47,7 +47,13 @@ pub(super) struct Origins {
 
 impl Origins {
     pub(super) fn new(l1: L1Client, heads: watch::Receiver<L1Heads>, confs: u64) -> Self {
-        Self { l1, heads, confs, reading: None, receipts: None }
+        Self {
+            l1,
+            heads,
+            confs,
+            reading: None,
+            receipts: None,
+        }
     }
 
     /// The origin of a block at `time` (Unix seconds) whose parent stands on `parent`.
@@ -74,13 +80,20 @@ impl Origins {
         }
         if select(rollup, time, &reading.current, reading.next, recover)? == Choice::AskNext {
             let asked = timeout(REQUIRED, self.next(&reading)).await;
-            reading.next =
-                asked.map_err(|_| self.error("eth_getBlockByNumber", L1Cause::Transport("no answer in time".into())))??;
+            reading.next = asked.map_err(|_| {
+                self.error(
+                    "eth_getBlockByNumber",
+                    L1Cause::Transport("no answer in time".into()),
+                )
+            })??;
         }
         self.reading = Some(reading);
         match select(rollup, time, &reading.current, reading.next, recover)? {
             Choice::Origin(origin) => Ok(origin),
-            Choice::AskNext => Err(self.error("eth_getBlockByNumber", L1Cause::Transport("the next origin is not known".into()))),
+            Choice::AskNext => Err(self.error(
+                "eth_getBlockByNumber",
+                L1Cause::Transport("the next origin is not known".into()),
+            )),
         }
     }
 
@@ -92,7 +105,10 @@ impl Origins {
     }
 
     /// The receipts of an origin, fetched once.
-    pub(super) async fn receipts(&mut self, origin: &L1Block) -> Result<Arc<Vec<ReceiptLogs>>, L1Error> {
+    pub(super) async fn receipts(
+        &mut self,
+        origin: &L1Block,
+    ) -> Result<Arc<Vec<ReceiptLogs>>, L1Error> {
         if let Some((id, receipts)) = &self.receipts
             && *id == origin.id()
         {
@@ -108,11 +124,9 @@ impl Origins {
         let told = self.heads.borrow().head;
         let head = match told {
             Some(head) => head,
-            None => self
-                .l1
-                .block(Tag::Latest)
-                .await?
-                .ok_or_else(|| self.error("eth_getBlockByNumber", L1Cause::Malformed("no head".into())))?,
+            None => self.l1.block(Tag::Latest).await?.ok_or_else(|| {
+                self.error("eth_getBlockByNumber", L1Cause::Malformed("no head".into()))
+            })?,
         };
         if let Some(reading) = self.reading
             && reading.l1_head == head.id()
@@ -124,14 +138,23 @@ impl Origins {
             if let NextOrigin::Known(next) = reading.next
                 && next.id() == origin
             {
-                return Ok(Reading { current: next, next: NextOrigin::Unknown, ..reading });
+                return Ok(Reading {
+                    current: next,
+                    next: NextOrigin::Unknown,
+                    ..reading
+                });
             }
         }
         match self.l1.block_by_number(origin.number).await? {
-            Some(current) if current.hash == origin.hash => {
-                Ok(Reading { l1_head: head.id(), current, next: NextOrigin::Unknown })
-            }
-            Some(other) => Err(SequencerError::OriginGone { origin, canonical: other.hash }),
+            Some(current) if current.hash == origin.hash => Ok(Reading {
+                l1_head: head.id(),
+                current,
+                next: NextOrigin::Unknown,
+            }),
+            Some(other) => Err(SequencerError::OriginGone {
+                origin,
+                canonical: other.hash,
+            }),
             None => Err(SequencerError::OriginAhead(origin)),
         }
     }
@@ -140,17 +163,24 @@ impl Origins {
     pub(super) async fn standing(&self, origin: BlockId) -> Result<Standing, L1Error> {
         Ok(match self.l1.block_by_number(origin.number).await? {
             Some(block) if block.hash == origin.hash => Standing::Canonical,
-            Some(block) => Standing::Gone { canonical: block.hash },
+            Some(block) => Standing::Gone {
+                canonical: block.hash,
+            },
             None => Standing::Ahead,
         })
     }
 
     /// The canonical L1 block after this one, whatever the confirmations.
     pub(super) async fn after(&self, origin: BlockId) -> Result<Option<B256>, SequencerError> {
-        match self.l1.block_by_number(origin.number.saturating_add(1)).await? {
-            Some(next) if next.parent_hash != origin.hash => {
-                Err(SequencerError::OriginGone { origin, canonical: next.parent_hash })
-            }
+        match self
+            .l1
+            .block_by_number(origin.number.saturating_add(1))
+            .await?
+        {
+            Some(next) if next.parent_hash != origin.hash => Err(SequencerError::OriginGone {
+                origin,
+                canonical: next.parent_hash,
+            }),
             next => Ok(next.map(|block| block.hash)),
         }
     }
@@ -160,11 +190,20 @@ impl Origins {
         if number.saturating_add(self.confs) > reading.l1_head.number {
             return Ok(NextOrigin::NotYet);
         }
-        Ok(self.l1.block_by_number(number).await?.map_or(NextOrigin::NotYet, NextOrigin::Known))
+        Ok(self
+            .l1
+            .block_by_number(number)
+            .await?
+            .map_or(NextOrigin::NotYet, NextOrigin::Known))
     }
 
     fn error(&self, method: &'static str, cause: L1Cause) -> SequencerError {
-        L1Error { endpoint: self.l1.endpoint().into(), method, cause }.into()
+        L1Error {
+            endpoint: self.l1.endpoint().into(),
+            method,
+            cause,
+        }
+        .into()
     }
 }
 

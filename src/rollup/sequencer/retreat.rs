@@ -41,13 +41,19 @@ pub(super) struct Search {
 
 impl Search {
     pub(super) fn new(floor: u64, head: u64) -> Self {
-        Self { floor, low: None, high: (head.saturating_add(1), Standing::Ahead) }
+        Self {
+            floor,
+            low: None,
+            high: (head.saturating_add(1), Standing::Ahead),
+        }
     }
 
     pub(super) fn step(&self) -> Step {
         let (high, above) = self.high;
         match (self.low, above) {
-            (None, Standing::Gone { canonical }) if high == self.floor => Step::Found(Retreat::FloorGone { canonical }),
+            (None, Standing::Gone { canonical }) if high == self.floor => {
+                Step::Found(Retreat::FloorGone { canonical })
+            }
             (None, _) if high == self.floor => Step::Found(Retreat::Stay),
             (None, _) => Step::Ask(self.floor),
             (Some(low), _) if high - low > 1 => Step::Ask(low + (high - low) / 2),
@@ -81,7 +87,9 @@ impl Sequencer {
             loop {
                 match search.step() {
                     Step::Found(found) => return Ok::<_, SequencerError>(found),
-                    Step::Ask(number) => search.answer(number, self.origins.standing(origin_of(number)?).await?),
+                    Step::Ask(number) => {
+                        search.answer(number, self.origins.standing(origin_of(number)?).await?)
+                    }
                 }
             }
         });
@@ -92,9 +100,11 @@ impl Sequencer {
         }
         match found {
             Retreat::Stay => Ok(()),
-            Retreat::FloorGone { canonical } => {
-                Err(SequencerError::SafeOriginGone { safe: floor, origin: origin_of(floor.number)?, canonical })
-            }
+            Retreat::FloorGone { canonical } => Err(SequencerError::SafeOriginGone {
+                safe: floor,
+                origin: origin_of(floor.number)?,
+                canonical,
+            }),
             Retreat::To(number) => {
                 let hash = view.hash_of(number)?.ok_or(SequencerError::NoHead(head))?;
                 let to = BlockId { number, hash };

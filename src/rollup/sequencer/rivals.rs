@@ -36,7 +36,10 @@ pub(super) enum Evidence {
 
 impl Term {
     pub(super) fn new(started: u64) -> Self {
-        Self { started, ..Self::default() }
+        Self {
+            started,
+            ..Self::default()
+        }
     }
 
     /// A block was published here.
@@ -66,7 +69,9 @@ impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BuiltOnOurs => write!(f, "it is built on a block that was made here"),
-            Self::MadeAfterStart(after) => write!(f, "its time is {after} s after this sequencer's start"),
+            Self::MadeAfterStart(after) => {
+                write!(f, "its time is {after} s after this sequencer's start")
+            }
         }
     }
 }

@@ -66,26 +66,46 @@ impl World {
         let id = genesis.payload().id();
         let system_config = SystemConfig {
             batcher_addr: Address::repeat_byte(0xba),
-            scalar: FeeScalars { base_fee: 5, blob_base_fee: 6 }.encode(),
+            scalar: FeeScalars {
+                base_fee: 5,
+                blob_base_fee: 6,
+            }
+            .encode(),
             gas_limit: 30_000_000,
             ..Default::default()
         };
         let rollup = RollupConfig {
-            genesis: RollupGenesis { l1: block(&l1_headers[0]).id(), l2: id, l2_time, system_config },
+            genesis: RollupGenesis {
+                l1: block(&l1_headers[0]).id(),
+                l2: id,
+                l2_time,
+                system_config,
+            },
             block_time: 2,
             l1_chain_id: 900,
             l2_chain_id: 901,
             forks,
             ..Default::default()
         };
-        let heads = L1Heads { head: l1_headers.last().map(block), ..Default::default() };
-        Self { datadir, genesis, l1, l1_headers, l1_heads: watch::Sender::new(heads), rollup: Arc::new(rollup) }
+        let heads = L1Heads {
+            head: l1_headers.last().map(block),
+            ..Default::default()
+        };
+        Self {
+            datadir,
+            genesis,
+            l1,
+            l1_headers,
+            l1_heads: watch::Sender::new(heads),
+            rollup: Arc::new(rollup),
+        }
     }
 
     /// L1 has these blocks, the last one its head.
     fn show_l1(&self, headers: &[Header]) {
         self.l1.set(headers);
-        self.l1_heads.send_modify(|heads| heads.head = headers.last().map(block));
+        self.l1_heads
+            .send_modify(|heads| heads.head = headers.last().map(block));
     }
 
     fn open(&self) -> (Chain, Threads) {
@@ -101,7 +121,12 @@ impl World {
 
     fn open_in(&self, datadir: &tempfile::TempDir) -> (Chain, Threads) {
         let datadir = datadir.path().to_owned();
-        Chain::open(&Options { datadir, cache: 16 << 20, commit_interval: Duration::from_millis(100) }).unwrap()
+        Chain::open(&Options {
+            datadir,
+            cache: 16 << 20,
+            commit_interval: Duration::from_millis(100),
+        })
+        .unwrap()
     }
 
     fn sequencer(&self, chain: &Chain, config: SequencerConfig) -> (Sequencer, SequencerHandle) {
@@ -117,8 +142,19 @@ impl World {
     ) -> (Sequencer, SequencerHandle) {
         let l1 = L1Client::new(&L1Config::new(self.l1.url())).unwrap();
         let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
-        let l1 = FollowedL1 { client: l1, heads: self.l1_heads.subscribe() };
-        Sequencer::new(config, self.rollup.clone(), blobs, chain.clone(), l1, signer, network)
+        let l1 = FollowedL1 {
+            client: l1,
+            heads: self.l1_heads.subscribe(),
+        };
+        Sequencer::new(
+            config,
+            self.rollup.clone(),
+            blobs,
+            chain.clone(),
+            l1,
+            signer,
+            network,
+        )
     }
 }
 
@@ -147,7 +183,9 @@ fn transfer(nonce: u64) -> Bytes {
     };
     let signature = sign::sign_hash(&sign::secret_from_hex(WALLET).unwrap(), tx.signature_hash());
     let signature = Signature::from_bytes_and_parity(&signature[..64], signature[64] == 1);
-    OpTxEnvelope::from(tx.into_signed(signature)).encoded_2718().into()
+    OpTxEnvelope::from(tx.into_signed(signature))
+        .encoded_2718()
+        .into()
 }
 
 /// Puts a transaction into the pool as JSON-RPC does; this chain has no L1 fee.
@@ -169,18 +207,29 @@ fn submit(chain: &Chain, raw: Bytes) -> B256 {
 }
 
 fn config() -> SequencerConfig {
-    SequencerConfig { l1_confs: 0, ..Default::default() }
+    SequencerConfig {
+        l1_confs: 0,
+        ..Default::default()
+    }
 }
 
 /// The L1 block that an L2 block of this world is on.
 fn origin_of(world: &World, payload: &Payload) -> BlockId {
-    L2BlockRef::of(payload, &world.rollup.genesis).unwrap().origin
+    L2BlockRef::of(payload, &world.rollup.genesis)
+        .unwrap()
+        .origin
 }
 
 /// Waits until the head has this time, Unix seconds.
 async fn until_time(chain: &Chain, time: u64) {
     let mut heads = chain.heads();
-    tokio::time::timeout(Duration::from_secs(20), heads.wait_for(|heads| heads.timestamp >= time)).await.unwrap().unwrap();
+    tokio::time::timeout(
+        Duration::from_secs(20),
+        heads.wait_for(|heads| heads.timestamp >= time),
+    )
+    .await
+    .unwrap()
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,14 +249,21 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
         let payload = view.payload(number).unwrap().unwrap();
         assert_eq!(payload.timestamp(), genesis.l2_time + 2 * number);
         let l2 = L2BlockRef::of(&payload, genesis).unwrap();
-        assert!(origins.last().is_none_or(|last: &u64| l2.origin.number - last <= 1));
+        assert!(
+            origins
+                .last()
+                .is_none_or(|last: &u64| l2.origin.number - last <= 1)
+        );
         origins.push(l2.origin.number);
     }
     assert_eq!(origins.last(), Some(&13));
     let (made, time) = (view.head().number, now());
     until_time(&chain, view.header().timestamp + 4).await;
     let took = now() - time;
-    assert!(took > Duration::from_millis(2_500) && took < Duration::from_millis(4_500), "{took:?}");
+    assert!(
+        took > Duration::from_millis(2_500) && took < Duration::from_millis(4_500),
+        "{took:?}"
+    );
 
     // Stopped and started by its handle.
     assert!(handle.active());
@@ -215,7 +271,10 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
     assert_eq!(head, chain.view().head().hash);
     assert!(chain.view().head().number >= made + 2);
     assert_eq!(handle.stop().await, Err(ControlError::NotRunning));
-    assert!(matches!(handle.start(B256::ZERO).await, Err(ControlError::WrongHead { .. })));
+    assert!(matches!(
+        handle.start(B256::ZERO).await,
+        Err(ControlError::WrongHead { .. })
+    ));
     handle.start(head).await.unwrap();
     assert_eq!(handle.start(head).await, Err(ControlError::AlreadyRunning));
     until_time(&chain, now().as_secs() + 1).await;
@@ -232,12 +291,17 @@ async fn a_block_that_was_signed_before_is_used_again() {
     let genesis = chain.view().payload(0).unwrap().unwrap();
     let origin = block(&world.l1_headers[0]);
     let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
-    let mut derived = attributes(&world.rollup, &blobs, &genesis, &origin, None).unwrap().attributes;
+    let mut derived = attributes(&world.rollup, &blobs, &genesis, &origin, None)
+        .unwrap()
+        .attributes;
     derived.no_tx_pool = Some(true);
     derived.payload_attributes.prev_randao = B256::repeat_byte(9);
     let id = chain.start(genesis.hash, derived).await.unwrap();
     let signed = chain.seal(id).await.unwrap();
-    chain.log_before_sign(signed.payload.clone(), origin.hash).await.unwrap();
+    chain
+        .log_before_sign(signed.payload.clone(), origin.hash)
+        .await
+        .unwrap();
 
     let (sequencer, _handle) = world.sequencer(&chain, config());
     let token = CancellationToken::new();
@@ -256,11 +320,26 @@ async fn pool_transactions_are_mined_in_order_and_leave_the_pool() {
     let token = CancellationToken::new();
     let upkeep = tokio::spawn(crate::chain::upkeep::run(chain.clone(), token.clone()));
     let task = tokio::spawn(sequencer.run(token.clone()));
-    let hashes: Vec<_> = [2, 0, 1].into_iter().map(|nonce| submit(&chain, transfer(nonce))).collect();
+    let hashes: Vec<_> = [2, 0, 1]
+        .into_iter()
+        .map(|nonce| submit(&chain, transfer(nonce)))
+        .collect();
     until_time(&chain, now().as_secs() + 4).await;
-    let places: Vec<_> = hashes.iter().map(|hash| chain.view().transaction(*hash).unwrap().expect("mined")).collect();
+    let places: Vec<_> = hashes
+        .iter()
+        .map(|hash| chain.view().transaction(*hash).unwrap().expect("mined"))
+        .collect();
     assert!(places[1] < places[2] && places[2] < places[0], "{places:?}");
-    assert_eq!(chain.view().state().account(wallet()).unwrap().unwrap().nonce, 3);
+    assert_eq!(
+        chain
+            .view()
+            .state()
+            .account(wallet())
+            .unwrap()
+            .unwrap()
+            .nonce,
+        3
+    );
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(chain.pool().stats(), Default::default());
     token.cancel();
@@ -272,7 +351,13 @@ async fn pool_transactions_are_mined_in_order_and_leave_the_pool() {
 async fn recovering_leaves_the_pool_alone() {
     let world = World::new(2, 2).await;
     let (chain, _threads) = world.open();
-    let (sequencer, _handle) = world.sequencer(&chain, SequencerConfig { recover: true, ..config() });
+    let (sequencer, _handle) = world.sequencer(
+        &chain,
+        SequencerConfig {
+            recover: true,
+            ..config()
+        },
+    );
     let token = CancellationToken::new();
     let hash = submit(&chain, transfer(0));
     let task = tokio::spawn(sequencer.run(token.clone()));
@@ -300,7 +385,10 @@ async fn a_restart_goes_on_where_the_log_ended() {
         last = Some(chain.view().head());
         assert!(last.unwrap().number >= head.number + 2);
         drop(chain);
-        tokio::task::spawn_blocking(|| threads.stop()).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(|| threads.stop())
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -314,7 +402,10 @@ async fn a_sequencer_that_catches_up_can_be_stopped() {
     until_time(&chain, world.rollup.genesis.l2_time + 4).await;
     let head = handle.stop().await.unwrap();
     assert_eq!(chain.view().head().hash, head);
-    assert!(chain.view().header().timestamp + 1000 < now().as_secs(), "stopped on the way");
+    assert!(
+        chain.view().header().timestamp + 1000 < now().as_secs(),
+        "stopped on the way"
+    );
     token.cancel();
     task.await.unwrap().unwrap();
 }
@@ -331,12 +422,16 @@ async fn an_l1_endpoint_that_contradicts_itself_once_does_not_end_sequencing() {
     let other = l1_chain(10, world.rollup.genesis.l2_time - 2, 3, 2);
     let asked = world.l1.calls("eth_getBlockByNumber");
     world.l1.set(&other);
-    world.l1_heads.send_modify(|heads| heads.head = other.last().map(block));
+    world
+        .l1_heads
+        .send_modify(|heads| heads.head = other.last().map(block));
     while world.l1.calls("eth_getBlockByNumber") == asked {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     world.l1.set(&world.l1_headers);
-    world.l1_heads.send_modify(|heads| heads.head = world.l1_headers.last().map(block));
+    world
+        .l1_heads
+        .send_modify(|heads| heads.head = world.l1_headers.last().map(block));
     until_time(&chain, now().as_secs() + 1).await;
     token.cancel();
     task.await.unwrap().unwrap();

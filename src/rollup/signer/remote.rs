@@ -84,7 +84,9 @@ pub enum RemoteCause {
     Unreachable(String),
     #[error("no answer within {0:?}")]
     Slow(Duration),
-    #[error("401 Unauthorized: it saw no client certificate that it accepts; check --signer.tls.cert")]
+    #[error(
+        "401 Unauthorized: it saw no client certificate that it accepts; check --signer.tls.cert"
+    )]
     Unauthorized,
     #[error("403 Forbidden: it knows the client certificate and signs nothing for it")]
     Forbidden,
@@ -117,12 +119,26 @@ impl Remote {
     /// Reads the certificates and asks the signer whether it is there.
     pub async fn connect(config: &RemoteConfig) -> Result<Self, RemoteError> {
         let endpoint: Arc<str> = endpoint_of(&config.endpoint).into();
-        let failed = |cause| RemoteError { endpoint: endpoint.clone(), cause };
+        let failed = |cause| RemoteError {
+            endpoint: endpoint.clone(),
+            cause,
+        };
         let http = client(config).map_err(|reason| failed(RemoteCause::Config(reason)))?;
         let only_v1 = AtomicBool::new(false);
-        let inner = Inner { http, endpoint: endpoint.clone(), address: config.address, timeout: config.timeout, only_v1 };
-        let signer = Self { inner: Arc::new(inner) };
-        let health = signer.inner.http.request::<String, _>("health_status", rpc_params![]);
+        let inner = Inner {
+            http,
+            endpoint: endpoint.clone(),
+            address: config.address,
+            timeout: config.timeout,
+            only_v1,
+        };
+        let signer = Self {
+            inner: Arc::new(inner),
+        };
+        let health = signer
+            .inner
+            .http
+            .request::<String, _>("health_status", rpc_params![]);
         let version = match tokio::time::timeout(HEALTH_TIMEOUT, health).await {
             Ok(answer) => answer.map_err(|error| signer.failure(error))?,
             Err(_) => return Err(failed(RemoteCause::Slow(HEALTH_TIMEOUT))),
@@ -136,12 +152,26 @@ impl Remote {
     }
 
     /// Has a block signed: the second version of the call, or the first where the second is unknown.
-    pub async fn sign(&self, chain_id: u64, payload_hash: B256) -> Result<[u8; SIGNATURE_LEN], RemoteError> {
+    pub async fn sign(
+        &self,
+        chain_id: u64,
+        payload_hash: B256,
+    ) -> Result<[u8; SIGNATURE_LEN], RemoteError> {
         let domain = sign::DOMAIN_BLOCKS_V1;
         let answer = if self.inner.only_v1.load(Ordering::Relaxed) {
-            Err(ClientError::Call(jsonrpsee::types::ErrorObject::owned(UNKNOWN_METHOD, "", None::<()>)))
+            Err(ClientError::Call(jsonrpsee::types::ErrorObject::owned(
+                UNKNOWN_METHOD,
+                "",
+                None::<()>,
+            )))
         } else {
-            self.inner.http.request(V2, rpc_params![args_v2(domain, chain_id, payload_hash, self.inner.address)]).await
+            self.inner
+                .http
+                .request(
+                    V2,
+                    rpc_params![args_v2(domain, chain_id, payload_hash, self.inner.address)],
+                )
+                .await
         };
         let answer: String = match answer {
             Err(ClientError::Call(refusal)) if refusal.code() == UNKNOWN_METHOD => {
@@ -153,29 +183,45 @@ impl Remote {
             answer => answer,
         }
         .map_err(|error| self.failure(error))?;
-        self.checked(&answer, sign::signing_hash(chain_id, payload_hash)).map_err(|cause| self.error(cause))
+        self.checked(&answer, sign::signing_hash(chain_id, payload_hash))
+            .map_err(|cause| self.error(cause))
     }
 
     /// The answer's bytes, if they are a signature by the address we sign for.
-    fn checked(&self, answer: &str, signing_hash: B256) -> Result<[u8; SIGNATURE_LEN], RemoteCause> {
-        let bytes = hex::decode(answer).map_err(|error| RemoteCause::Malformed(error.to_string()))?;
-        let signature: [u8; SIGNATURE_LEN] =
-            bytes[..].try_into().map_err(|_| RemoteCause::Malformed(format!("{} bytes, not {SIGNATURE_LEN}", bytes.len())))?;
-        let signed_by =
-            sign::recover_hash(&signature, signing_hash).map_err(|error| RemoteCause::Malformed(error.to_string()))?;
+    fn checked(
+        &self,
+        answer: &str,
+        signing_hash: B256,
+    ) -> Result<[u8; SIGNATURE_LEN], RemoteCause> {
+        let bytes =
+            hex::decode(answer).map_err(|error| RemoteCause::Malformed(error.to_string()))?;
+        let signature: [u8; SIGNATURE_LEN] = bytes[..].try_into().map_err(|_| {
+            RemoteCause::Malformed(format!("{} bytes, not {SIGNATURE_LEN}", bytes.len()))
+        })?;
+        let signed_by = sign::recover_hash(&signature, signing_hash)
+            .map_err(|error| RemoteCause::Malformed(error.to_string()))?;
         let wanted = self.inner.address;
-        if signed_by == wanted { Ok(signature) } else { Err(RemoteCause::WrongKey { signed_by, wanted }) }
+        if signed_by == wanted {
+            Ok(signature)
+        } else {
+            Err(RemoteCause::WrongKey { signed_by, wanted })
+        }
     }
 
     fn failure(&self, error: ClientError) -> RemoteError {
         self.error(match error {
-            ClientError::Call(refusal) => RemoteCause::Refused { code: refusal.code(), message: refusal.message().to_owned() },
+            ClientError::Call(refusal) => RemoteCause::Refused {
+                code: refusal.code(),
+                message: refusal.message().to_owned(),
+            },
             ClientError::ParseError(error) => RemoteCause::Malformed(error.to_string()),
             ClientError::RequestTimeout => RemoteCause::Slow(self.inner.timeout),
             ClientError::Transport(error) => match error.downcast_ref::<transport::Error>() {
                 Some(transport::Error::Rejected { status_code: 401 }) => RemoteCause::Unauthorized,
                 Some(transport::Error::Rejected { status_code: 403 }) => RemoteCause::Forbidden,
-                Some(transport::Error::Rejected { status_code }) => RemoteCause::Status(*status_code),
+                Some(transport::Error::Rejected { status_code }) => {
+                    RemoteCause::Status(*status_code)
+                }
                 _ => RemoteCause::Unreachable(causes(&*error)),
             },
             error => RemoteCause::Unreachable(error.to_string()),
@@ -183,7 +229,10 @@ impl Remote {
     }
 
     fn error(&self, cause: RemoteCause) -> RemoteError {
-        RemoteError { endpoint: self.inner.endpoint.clone(), cause }
+        RemoteError {
+            endpoint: self.inner.endpoint.clone(),
+            cause,
+        }
     }
 }
 
@@ -211,51 +260,79 @@ pub(super) fn args_v2(domain: B256, chain_id: u64, payload_hash: B256, sender: A
 fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &config.headers {
-        let mut value = HeaderValue::from_str(value).map_err(|_| format!("--signer.header {name}: no value of a header"))?;
+        let mut value = HeaderValue::from_str(value)
+            .map_err(|_| format!("--signer.header {name}: no value of a header"))?;
         value.set_sensitive(true);
-        let name = name.parse::<http::HeaderName>().map_err(|_| format!("--signer.header {name}: no name of a header"))?;
+        let name = name
+            .parse::<http::HeaderName>()
+            .map_err(|_| format!("--signer.header {name}: no name of a header"))?;
         headers.append(name, value);
     }
-    let builder = HttpClientBuilder::new().request_timeout(config.timeout).max_response_size(MAX_ANSWER).set_headers(headers);
+    let builder = HttpClientBuilder::new()
+        .request_timeout(config.timeout)
+        .max_response_size(MAX_ANSWER)
+        .set_headers(headers);
     let builder = match &config.tls {
         Some(_) if !config.endpoint.starts_with("https://") => {
-            return Err("--signer.endpoint is no https:// URL: give one, or --signer.tls.enabled=false".into());
+            return Err(
+                "--signer.endpoint is no https:// URL: give one, or --signer.tls.enabled=false"
+                    .into(),
+            );
         }
         Some(files) => builder.with_custom_cert_store(tls(files)?),
         None => builder,
     };
-    builder.build(&config.endpoint).map_err(|error| format!("--signer.endpoint: {error}"))
+    builder
+        .build(&config.endpoint)
+        .map_err(|error| format!("--signer.endpoint: {error}"))
 }
 
 /// TLS 1.3, the signer's certificate from our authorities alone, our own shown to it.
 fn tls(files: &TlsFiles) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
-    let unreadable = |error: &dyn fmt::Display| format!("--signer.tls.ca: {}: {error}", files.ca.display());
-    for certificate in CertificateDer::pem_file_iter(&files.ca).map_err(|error| unreadable(&error))? {
+    let unreadable =
+        |error: &dyn fmt::Display| format!("--signer.tls.ca: {}: {error}", files.ca.display());
+    for certificate in
+        CertificateDer::pem_file_iter(&files.ca).map_err(|error| unreadable(&error))?
+    {
         let certificate = certificate.map_err(|error| unreadable(&error))?;
         roots.add(certificate).map_err(|error| unreadable(&error))?;
     }
     if roots.is_empty() {
         return Err(unreadable(&"there is no certificate in it"));
     }
-    let identity =
-        Identity { files: files.clone(), last: Mutex::new(read_identity(files, &provider)?), provider: provider.clone() };
+    let identity = Identity {
+        files: files.clone(),
+        last: Mutex::new(read_identity(files, &provider)?),
+        provider: provider.clone(),
+    };
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
-    let builder = builder.map_err(|error| error.to_string())?.with_root_certificates(roots);
+    let builder = builder
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots);
     Ok(builder.with_client_cert_resolver(Arc::new(identity)))
 }
 
 fn read_identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, String> {
-    let of_cert = |error: &dyn fmt::Display| format!("--signer.tls.cert: {}: {error}", files.cert.display());
-    let of_key = |error: &dyn fmt::Display| format!("--signer.tls.key: {}: {error}", files.key.display());
+    let of_cert =
+        |error: &dyn fmt::Display| format!("--signer.tls.cert: {}: {error}", files.cert.display());
+    let of_key =
+        |error: &dyn fmt::Display| format!("--signer.tls.key: {}: {error}", files.key.display());
     let chain = CertificateDer::pem_file_iter(&files.cert).map_err(|error| of_cert(&error))?;
-    let chain: Vec<_> = chain.collect::<Result<_, _>>().map_err(|error| of_cert(&error))?;
+    let chain: Vec<_> = chain
+        .collect::<Result<_, _>>()
+        .map_err(|error| of_cert(&error))?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| of_key(&error))?;
-    let key = provider.key_provider.load_private_key(key).map_err(|error| of_key(&error))?;
+    let key = provider
+        .key_provider
+        .load_private_key(key)
+        .map_err(|error| of_key(&error))?;
     let identity = CertifiedKey::new(chain, key);
     match identity.keys_match() {
-        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(Arc::new(identity)),
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+            Ok(Arc::new(identity))
+        }
         Err(error) => Err(of_cert(&error)),
     }
 }
@@ -274,7 +351,10 @@ impl ResolvesClientCert for Identity {
         let mut last = self.last.lock();
         match read_identity(&self.files, &self.provider) {
             Ok(identity) => *last = identity,
-            Err(reason) => tracing::warn!(reason, "the certificate read last is used for the block signer"),
+            Err(reason) => tracing::warn!(
+                reason,
+                "the certificate read last is used for the block signer"
+            ),
         }
         Some(last.clone())
     }
@@ -286,7 +366,9 @@ impl ResolvesClientCert for Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("files", &self.files).finish()
+        f.debug_struct("Identity")
+            .field("files", &self.files)
+            .finish()
     }
 }
 

@@ -46,17 +46,32 @@ impl World {
         let genesis = genesis::parse(&genesis.to_string()).unwrap();
         let datadir = tempfile::tempdir().unwrap();
         chain::init(datadir.path(), &genesis).unwrap();
-        let options =
-            Options { datadir: datadir.path().to_owned(), cache: 16 << 20, commit_interval: Duration::from_millis(100) };
+        let options = Options {
+            datadir: datadir.path().to_owned(),
+            cache: 16 << 20,
+            commit_interval: Duration::from_millis(100),
+        };
         let (chain, threads) = Chain::open(&options).unwrap();
         let l1 = FakeL1::start().await;
-        l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x384")));
+        l1.state
+            .lock()
+            .answers
+            .insert("eth_chainId", Ok(json!("0x384")));
         l1.set(&headers());
-        Self { chain, l1, _threads: threads, _datadir: datadir }
+        Self {
+            chain,
+            l1,
+            _threads: threads,
+            _datadir: datadir,
+        }
     }
 
     fn source(&self) -> UnsafeSigner {
-        let rollup = RollupConfig { l1_chain_id: 900, l1_system_config_address: CONTRACT, ..Default::default() };
+        let rollup = RollupConfig {
+            l1_chain_id: 900,
+            l1_system_config_address: CONTRACT,
+            ..Default::default()
+        };
         UnsafeSigner {
             l1: L1Client::new(&L1Config::new(self.l1.url())).unwrap(),
             rollup: Arc::new(rollup),
@@ -68,21 +83,36 @@ impl World {
     }
 
     fn name(&self, signer: Address) {
-        self.l1.set_with_storage(headers(), CONTRACT, UNSAFE_BLOCK_SIGNER_SLOT, signer.into_word());
+        self.l1.set_with_storage(
+            headers(),
+            CONTRACT,
+            UNSAFE_BLOCK_SIGNER_SLOT,
+            signer.into_word(),
+        );
     }
 
     async fn until_remembered(&self, signer: Address) {
         let remembered = async {
-            while self.chain.remembered(SETTING).unwrap().is_none_or(|bytes| bytes[..] != signer[..]) {
+            while self
+                .chain
+                .remembered(SETTING)
+                .unwrap()
+                .is_none_or(|bytes| bytes[..] != signer[..])
+            {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), remembered).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), remembered)
+            .await
+            .unwrap();
     }
 }
 
 /// A swarm of one that believes this signer.
-fn swarm(token: &CancellationToken, signer: Address) -> (Network, mpsc::Receiver<starling_p2p::Event>) {
+fn swarm(
+    token: &CancellationToken,
+    signer: Address,
+) -> (Network, mpsc::Receiver<starling_p2p::Event>) {
     struct Empty;
     impl starling_p2p::Blocks for Empty {
         fn knows(&self, _: alloy_primitives::B256) -> bool {
@@ -92,9 +122,17 @@ fn swarm(token: &CancellationToken, signer: Address) -> (Network, mpsc::Receiver
             None
         }
     }
-    let genesis = Genesis { id: BlockId::default(), time: 0, block_time: 2 };
-    let mut config =
-        starling_p2p::Config::new(Keypair::generate_secp256k1(), 901, ForkSchedule::from_genesis(Fork::Jovian), genesis);
+    let genesis = Genesis {
+        id: BlockId::default(),
+        time: 0,
+        block_time: 2,
+    };
+    let mut config = starling_p2p::Config::new(
+        Keypair::generate_secp256k1(),
+        901,
+        ForkSchedule::from_genesis(Fork::Jovian),
+        genesis,
+    );
     config.unsafe_block_signer = Some(signer);
     (config.listen_ip, config.listen_tcp) = ([127, 0, 0, 1].into(), 0);
     let (service, network, events) = Service::new(config, Arc::new(Empty)).unwrap();
@@ -107,21 +145,51 @@ fn swarm(token: &CancellationToken, signer: Address) -> (Network, mpsc::Receiver
 async fn another_l1_chain_is_refused_at_once() {
     let world = World::new().await;
     world.chain.remember(SETTING, OLD.to_vec()).await.unwrap();
-    world.l1.state.lock().answers.insert("eth_chainId", Ok(json!("0x5")));
+    world
+        .l1
+        .state
+        .lock()
+        .answers
+        .insert("eth_chainId", Ok(json!("0x5")));
     let error = world.source().at_start().await.unwrap_err().to_string();
-    assert!(error.contains("serves chain 5") && error.contains("--l1"), "{error}");
+    assert!(
+        error.contains("serves chain 5") && error.contains("--l1"),
+        "{error}"
+    );
     // One that does not answer is another matter.
-    world.l1.state.lock().answers.insert("eth_chainId", Err((-32000, "away".into())));
+    world
+        .l1
+        .state
+        .lock()
+        .answers
+        .insert("eth_chainId", Err((-32000, "away".into())));
     assert_eq!(world.source().at_start().await.unwrap(), OLD);
 }
 
 #[tokio::test]
 async fn the_signer_is_read_behind_l1s_head() {
     let world = World::new().await;
-    let at = async |confs| UnsafeSigner { confs, ..world.source() }.confirmed().await.unwrap().number;
+    let at = async |confs| {
+        UnsafeSigner {
+            confs,
+            ..world.source()
+        }
+        .confirmed()
+        .await
+        .unwrap()
+        .number
+    };
     assert_eq!((at(0).await, at(3).await), (104, 101));
-    let too_far = UnsafeSigner { confs: 50, ..world.source() }.confirmed().await;
-    assert!(matches!(too_far, Err(UnsafeSignerError::NoHead(_))), "{too_far:?}");
+    let too_far = UnsafeSigner {
+        confs: 50,
+        ..world.source()
+    }
+    .confirmed()
+    .await;
+    assert!(
+        matches!(too_far, Err(UnsafeSignerError::NoHead(_))),
+        "{too_far:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,14 +198,26 @@ async fn a_change_is_found_by_reading_again() {
     let token = CancellationToken::new();
     let (network, _events) = swarm(&token, OLD);
     world.name(OLD);
-    let source = UnsafeSigner { reload: Duration::from_millis(20), ..world.source() };
+    let source = UnsafeSigner {
+        reload: Duration::from_millis(20),
+        ..world.source()
+    };
     let task = tokio::spawn(source.follow(OLD, Some(OLD), network, token.clone()));
     while world.l1.calls("eth_getProof") < 3 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(world.chain.remembered(SETTING).unwrap(), None, "nothing has changed");
+    assert_eq!(
+        world.chain.remembered(SETTING).unwrap(),
+        None,
+        "nothing has changed"
+    );
     // A failure changes nothing.
-    world.l1.state.lock().answers.insert("eth_getProof", Err((-32000, "away".into())));
+    world
+        .l1
+        .state
+        .lock()
+        .answers
+        .insert("eth_getProof", Err((-32000, "away".into())));
     let asked = world.l1.calls("eth_getProof");
     while world.l1.calls("eth_getProof") < asked + 3 {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -159,19 +239,28 @@ async fn a_lie_about_the_signers_storage_changes_nothing() {
     {
         let answers = &mut world.l1.state.lock().answers;
         answers.insert("eth_getStorageAt", Ok(json!(NEW.into_word())));
-        answers.insert("eth_call", Ok(json!(alloy_primitives::B256::with_last_byte(1))));
+        answers.insert(
+            "eth_call",
+            Ok(json!(alloy_primitives::B256::with_last_byte(1))),
+        );
         if let Some(Ok(proof)) = answers.get_mut("eth_getProof") {
             proof["storageProof"][0]["value"] = json!(NEW.into_word());
         }
     }
     world.chain.remember(SETTING, OLD.to_vec()).await.unwrap();
     assert_eq!(world.source().at_start().await.unwrap(), OLD);
-    let source = UnsafeSigner { reload: Duration::from_millis(20), ..world.source() };
+    let source = UnsafeSigner {
+        reload: Duration::from_millis(20),
+        ..world.source()
+    };
     let task = tokio::spawn(source.follow(OLD, None, network, token.clone()));
     while world.l1.calls("eth_getProof") < 4 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(world.chain.remembered(SETTING).unwrap(), Some(OLD.to_vec().into()));
+    assert_eq!(
+        world.chain.remembered(SETTING).unwrap(),
+        Some(OLD.to_vec().into())
+    );
     token.cancel();
     task.await.unwrap().unwrap();
 }
@@ -181,7 +270,13 @@ async fn an_interval_of_zero_reads_never_again() {
     let world = World::new().await;
     let token = CancellationToken::new();
     let (network, _events) = swarm(&token, OLD);
-    UnsafeSigner { reload: Duration::ZERO, ..world.source() }.follow(OLD, None, network, token.clone()).await.unwrap();
+    UnsafeSigner {
+        reload: Duration::ZERO,
+        ..world.source()
+    }
+    .follow(OLD, None, network, token.clone())
+    .await
+    .unwrap();
     assert_eq!(world.l1.calls("eth_getProof"), 0);
     token.cancel();
 }
@@ -213,9 +308,18 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
     let stranger = sign::address(&key);
     let (publisher, _events) = swarm(&token, stranger);
     let (network, _followed) = swarm(&token, OLD);
-    let address = publisher.listen_addrs().wait_for(|all| !all.is_empty()).await.unwrap()[0].clone();
+    let address = publisher
+        .listen_addrs()
+        .wait_for(|all| !all.is_empty())
+        .await
+        .unwrap()[0]
+        .clone();
     world.name(OLD);
-    let task = tokio::spawn(world.source().follow(OLD, None, network.clone(), token.clone()));
+    let task = tokio::spawn(
+        world
+            .source()
+            .follow(OLD, None, network.clone(), token.clone()),
+    );
     network.connect(&address).await.unwrap();
     let publish = async |number| {
         let block = block(number);
@@ -223,8 +327,16 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
         publisher.publish(block, signature).await;
     };
     let charges = async || {
-        let ledger = network.ledger(Some(publisher.local_peer_id()), 100).await.unwrap();
-        ledger.iter().filter(|entry| entry.reason == "wrong_signer" && matches!(entry.change, Change::Score(_))).count()
+        let ledger = network
+            .ledger(Some(publisher.local_peer_id()), 100)
+            .await
+            .unwrap();
+        ledger
+            .iter()
+            .filter(|entry| {
+                entry.reason == "wrong_signer" && matches!(entry.change, Change::Score(_))
+            })
+            .count()
     };
 
     publish(10).await;
@@ -233,8 +345,14 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(120), charged).await.unwrap();
-    assert_eq!(world.l1.calls("eth_getProof"), CONFIRMATIONS as usize, "it is not condemned by one answer");
+    tokio::time::timeout(Duration::from_secs(120), charged)
+        .await
+        .unwrap();
+    assert_eq!(
+        world.l1.calls("eth_getProof"),
+        CONFIRMATIONS as usize,
+        "it is not condemned by one answer"
+    );
 
     world.name(stranger);
     publish(11).await;
@@ -246,8 +364,14 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(120), heard).await.unwrap();
-    assert_eq!(charges().await, 1, "the second block is held against nobody");
+    tokio::time::timeout(Duration::from_secs(120), heard)
+        .await
+        .unwrap();
+    assert_eq!(
+        charges().await,
+        1,
+        "the second block is held against nobody"
+    );
     token.cancel();
     task.await.unwrap().unwrap();
 }

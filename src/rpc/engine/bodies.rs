@@ -25,7 +25,10 @@ pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
     let Json(hashes): Json<Vec<B256>> = args.required()?;
     args.at_most(1)?;
     if hashes.len() as u64 > MOST {
-        return Err(error(TOO_LARGE, format!("requested count too large: {}", hashes.len())));
+        return Err(error(
+            TOO_LARGE,
+            format!("requested count too large: {}", hashes.len()),
+        ));
     }
     let (view, chain) = (context.view(), engine(context)?.engine.chain());
     let find = |hash: B256| -> Result<Option<Value>, RpcError> {
@@ -34,7 +37,12 @@ pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
         }
         Ok(chain.payload(hash)?.map(|payload| body(&payload)))
     };
-    reply(hashes.into_iter().map(find).collect::<Result<Vec<_>, _>>()?)
+    reply(
+        hashes
+            .into_iter()
+            .map(find)
+            .collect::<Result<Vec<_>, _>>()?,
+    )
 }
 
 /// Canonical blocks from a number on, as far as there are any.
@@ -42,10 +50,16 @@ pub fn by_range(context: &RpcContext, mut args: Args) -> Reply {
     let (Quantity(start), Quantity(count)) = (args.required()?, args.required()?);
     args.at_most(2)?;
     if start == 0 || count == 0 {
-        return Err(error(INVALID_PARAMS, format!("invalid start or count, start: {start} count: {count}")));
+        return Err(error(
+            INVALID_PARAMS,
+            format!("invalid start or count, start: {start} count: {count}"),
+        ));
     }
     if count > MOST {
-        return Err(error(TOO_LARGE, format!("requested count too large: {count}")));
+        return Err(error(
+            TOO_LARGE,
+            format!("requested count too large: {count}"),
+        ));
     }
     let view = context.view();
     let end = start.saturating_add(count - 1).min(view.head().number);

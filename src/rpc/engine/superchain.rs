@@ -54,20 +54,29 @@ fn supported() -> B256 {
 fn ahead(encoded: B256) -> Option<HaltAt> {
     let theirs = version(encoded)?;
     let levels = [HaltAt::Major, HaltAt::Minor, HaltAt::Patch];
-    let (level, (theirs, ours)) = levels.into_iter().zip(theirs.into_iter().zip(SUPPORTED)).find(|(_, (a, b))| a != b)?;
+    let (level, (theirs, ours)) = levels
+        .into_iter()
+        .zip(theirs.into_iter().zip(SUPPORTED))
+        .find(|(_, (a, b))| a != b)?;
     (theirs > ours).then_some(level)
 }
 
 pub fn signal(context: &RpcContext, mut args: Args) -> Reply {
     let signal: Option<Json<Signal>> = args.optional()?;
     args.at_most(1)?;
-    let Some(Json(signal)) = signal else { return reply(supported()) };
+    let Some(Json(signal)) = signal else {
+        return reply(supported());
+    };
     if ahead(signal.recommended).is_some() {
         tracing::warn!(recommended = %signal.recommended, "a newer protocol version is recommended: update this node");
     }
     if let Some(level) = ahead(signal.required) {
         tracing::error!(required = %signal.required, "a newer protocol version is required: update this node");
-        if let Some(halt) = engine(context)?.halt.as_ref().filter(|halt| level <= halt.at) {
+        if let Some(halt) = engine(context)?
+            .halt
+            .as_ref()
+            .filter(|halt| level <= halt.at)
+        {
             tracing::error!("the node stops, as --rollup.halt says");
             halt.token.cancel();
         }
@@ -80,8 +89,17 @@ pub fn exchange_transition_configuration(_: &RpcContext, mut args: Args) -> Repl
     let Json(given): Json<Value> = args.required()?;
     args.at_most(1)?;
     let member = |name: &str| given.get(name).cloned().unwrap_or_default();
-    let names = ["terminalTotalDifficulty", "terminalBlockHash", "terminalBlockNumber"];
-    reply(names.into_iter().map(|name| (name.to_owned(), member(name))).collect::<serde_json::Map<_, _>>())
+    let names = [
+        "terminalTotalDifficulty",
+        "terminalBlockHash",
+        "terminalBlockNumber",
+    ];
+    reply(
+        names
+            .into_iter()
+            .map(|name| (name.to_owned(), member(name)))
+            .collect::<serde_json::Map<_, _>>(),
+    )
 }
 
 #[cfg(test)]
@@ -103,7 +121,10 @@ mod tests {
         assert_eq!(ahead(supported()), None);
         assert_eq!(ahead(encoded([major + 1, 0, 0])), Some(HaltAt::Major));
         assert_eq!(ahead(encoded([major, minor + 1, 0])), Some(HaltAt::Minor));
-        assert_eq!(ahead(encoded([major, minor, patch + 1])), Some(HaltAt::Patch));
+        assert_eq!(
+            ahead(encoded([major, minor, patch + 1])),
+            Some(HaltAt::Patch)
+        );
         assert_eq!(ahead(encoded([major - 1, minor + 7, patch + 7])), None);
         assert!(HaltAt::Major <= HaltAt::Patch && HaltAt::Patch > HaltAt::Minor);
         let mut other = encoded([major + 1, 0, 0]);

@@ -9,8 +9,8 @@ use alloy_consensus::Transaction;
 use alloy_eips::eip4895::Withdrawal;
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U64, U256};
 use alloy_rpc_types_engine::{
-    ExecutionPayloadV1, ExecutionPayloadV2, ExecutionPayloadV3, ForkchoiceState, PayloadAttributes, PayloadId, PayloadStatus,
-    PayloadStatusEnum,
+    ExecutionPayloadV1, ExecutionPayloadV2, ExecutionPayloadV3, ForkchoiceState, PayloadAttributes,
+    PayloadId, PayloadStatus, PayloadStatusEnum,
 };
 use op_alloy_rpc_types_engine::{OpExecutionPayload, OpExecutionPayloadV4, OpPayloadAttributes};
 use serde::Deserialize;
@@ -50,10 +50,14 @@ impl PayloadJson {
     pub fn check_fork(&self, spec: &ChainSpec, version: u8) -> Result<(), RpcError> {
         let active = spec.at(self.timestamp());
         match version {
-            3 if !active.cancun || active.prague => {
-                Err(error(UNSUPPORTED_FORK, "newPayloadV3 must only be called for cancun payloads"))
-            }
-            4 if !active.prague => Err(error(UNSUPPORTED_FORK, "newPayloadV4 must only be called for prague or later payloads")),
+            3 if !active.cancun || active.prague => Err(error(
+                UNSUPPORTED_FORK,
+                "newPayloadV3 must only be called for cancun payloads",
+            )),
+            4 if !active.prague => Err(error(
+                UNSUPPORTED_FORK,
+                "newPayloadV4 must only be called for prague or later payloads",
+            )),
             _ => Ok(()),
         }
     }
@@ -76,7 +80,10 @@ impl PayloadJson {
             block_hash: self.block_hash,
             transactions: self.transactions,
         };
-        let v2 = |v1, withdrawals| ExecutionPayloadV2 { payload_inner: v1, withdrawals };
+        let v2 = |v1, withdrawals| ExecutionPayloadV2 {
+            payload_inner: v1,
+            withdrawals,
+        };
         let v3 = |v2| ExecutionPayloadV3 {
             payload_inner: v2,
             blob_gas_used: self.blob_gas_used.unwrap_or_default().to(),
@@ -91,7 +98,8 @@ impl PayloadJson {
                 withdrawals_root: self.withdrawals_root.unwrap_or_default(),
             }),
         };
-        let wire = WirePayload::from_execution_payload(payload, beacon_root).map_err(|error| error.to_string())?;
+        let wire = WirePayload::from_execution_payload(payload, beacon_root)
+            .map_err(|error| error.to_string())?;
         wire.into_payload().map_err(|error| error.to_string())
     }
 }
@@ -106,8 +114,16 @@ pub struct ForkchoiceJson {
 
 impl From<ForkchoiceJson> for ForkchoiceState {
     fn from(json: ForkchoiceJson) -> Self {
-        let ForkchoiceJson { head_block_hash, safe_block_hash, finalized_block_hash } = json;
-        Self { head_block_hash, safe_block_hash, finalized_block_hash }
+        let ForkchoiceJson {
+            head_block_hash,
+            safe_block_hash,
+            finalized_block_hash,
+        } = json;
+        Self {
+            head_block_hash,
+            safe_block_hash,
+            finalized_block_hash,
+        }
     }
 }
 
@@ -137,7 +153,10 @@ impl AttributesJson {
         let eip_1559_params = match self.eip1559_params.filter(|params| !params.is_empty()) {
             Some(params) => {
                 let length = params.len();
-                Some(B64::try_from(&params[..]).map_err(|_| format!("eip1559Params has {length} bytes, want 8"))?)
+                Some(
+                    B64::try_from(&params[..])
+                        .map_err(|_| format!("eip1559Params has {length} bytes, want 8"))?,
+                )
             }
             None => None,
         };
@@ -164,13 +183,20 @@ pub struct PayloadIdJson(pub PayloadId);
 
 impl Arg for PayloadIdJson {
     fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str(json).map(Self).map_err(|error| error.to_string())
+        serde_json::from_str(json)
+            .map(Self)
+            .map_err(|error| error.to_string())
     }
 }
 
 /// The status of a payload that is no block of this chain whatever its parent is.
 pub fn refused(reason: &str) -> PayloadStatus {
-    PayloadStatus::new(PayloadStatusEnum::Invalid { validation_error: reason.to_owned() }, None)
+    PayloadStatus::new(
+        PayloadStatusEnum::Invalid {
+            validation_error: reason.to_owned(),
+        },
+        None,
+    )
 }
 
 /// Always with all three members, as geth writes it.
@@ -187,7 +213,13 @@ pub fn block_value(block: &ExecutedBlock) -> Option<U256> {
     let base_fee = block.payload.header.base_fee_per_gas?;
     let mut before = 0;
     let mut value = U256::ZERO;
-    for (tx, receipt) in block.payload.decode_transactions().ok()?.iter().zip(block.receipts.iter()) {
+    for (tx, receipt) in block
+        .payload
+        .decode_transactions()
+        .ok()?
+        .iter()
+        .zip(block.receipts.iter())
+    {
         let gas_used = receipt.cumulative_gas_used.saturating_sub(before);
         before = receipt.cumulative_gas_used;
         if !tx.is_deposit() {

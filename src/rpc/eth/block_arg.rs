@@ -40,7 +40,9 @@ impl BlockTag {
             "safe" => Self::Safe,
             "finalized" => Self::Finalized,
             number => match quantity(number)? {
-                number if number > i64::MAX as u64 => return Err("block number larger than int64".into()),
+                number if number > i64::MAX as u64 => {
+                    return Err("block number larger than int64".into());
+                }
                 number => Self::Number(number),
             },
         })
@@ -49,11 +51,14 @@ impl BlockTag {
     /// The number of the block, which may be above the head.
     pub fn number(self, context: &RpcContext, view: &View) -> Result<u64, RpcError> {
         let set = |id: Option<BlockId>, name: &str| {
-            id.map(|id| id.number).ok_or_else(|| RpcError::server(format!("{name} block not found")))
+            id.map(|id| id.number)
+                .ok_or_else(|| RpcError::server(format!("{name} block not found")))
         };
         match self {
             Self::Latest | Self::Pending => Ok(view.head().number),
-            Self::Earliest => Ok(view.number_of(context.chain.spec.genesis_hash)?.unwrap_or(0)),
+            Self::Earliest => Ok(view
+                .number_of(context.chain.spec.genesis_hash)?
+                .unwrap_or(0)),
             Self::Safe => set(view.safe(), "safe"),
             Self::Finalized => set(view.finalized(), "finalized"),
             Self::Number(number) => Ok(number),
@@ -79,7 +84,9 @@ impl BlockArg {
     pub fn number(self, context: &RpcContext, view: &View) -> Result<Option<u64>, RpcError> {
         match self {
             Self::Hash(hash) => Ok(view.number_of(hash)?),
-            Self::Tag(tag) => Ok(Some(tag.number(context, view)?).filter(|number| *number <= view.head().number)),
+            Self::Tag(tag) => {
+                Ok(Some(tag.number(context, view)?).filter(|number| *number <= view.head().number))
+            }
         }
     }
 
@@ -89,7 +96,8 @@ impl BlockArg {
             Self::Hash(_) => "header for hash not found",
             Self::Tag(_) => "header not found",
         };
-        self.number(context, view)?.ok_or_else(|| RpcError::server(unknown))
+        self.number(context, view)?
+            .ok_or_else(|| RpcError::server(unknown))
     }
 
     /// The state after the block.
@@ -97,7 +105,9 @@ impl BlockArg {
         let number = self.known_number(context, view)?;
         view.state_at(number)?.ok_or_else(|| {
             let oldest = view.oldest_state();
-            RpcError::server(format!("state at block #{number} is pruned, the oldest state is at block #{oldest}"))
+            RpcError::server(format!(
+                "state at block #{number} is pruned, the oldest state is at block #{oldest}"
+            ))
         })
     }
 }
@@ -111,11 +121,18 @@ impl Arg for BlockArg {
             };
         }
         // EIP-1898. Only canonical blocks have a state here, so `requireCanonical` changes nothing.
-        let object: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(json).map_err(|_| "json: cannot unmarshal non-string into Go value of type string")?;
-        let member = |name| object.get(name).filter(|value| !value.is_null()).map(ToString::to_string);
+        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)
+            .map_err(|_| "json: cannot unmarshal non-string into Go value of type string")?;
+        let member = |name| {
+            object
+                .get(name)
+                .filter(|value| !value.is_null())
+                .map(ToString::to_string)
+        };
         match (member("blockNumber"), member("blockHash")) {
-            (Some(_), Some(_)) => Err("cannot specify both BlockHash and BlockNumber, choose one or the other".into()),
+            (Some(_), Some(_)) => {
+                Err("cannot specify both BlockHash and BlockNumber, choose one or the other".into())
+            }
             (Some(number), None) => BlockTag::from_json(&number).map(Self::Tag),
             (None, Some(hash)) => B256::from_json(&hash).map(Self::Hash),
             (None, None) => Err("at least one of blockNumber or blockHash is needed".into()),
@@ -133,9 +150,18 @@ mod tests {
         let tag = |tag| Ok(BlockArg::Tag(tag));
         assert_eq!(BlockArg::from_json(r#""latest""#), tag(BlockTag::Latest));
         assert_eq!(BlockArg::from_json(r#""0x10""#), tag(BlockTag::Number(16)));
-        assert_eq!(BlockArg::from_json(r#"{"blockNumber":"0x10"}"#), tag(BlockTag::Number(16)));
-        assert_eq!(BlockArg::from_json(r#"{"blockNumber":"safe","blockHash":null}"#), tag(BlockTag::Safe));
-        assert_eq!(BlockArg::from_json(&format!("\"{hash}\"")), Ok(BlockArg::Hash(hash)));
+        assert_eq!(
+            BlockArg::from_json(r#"{"blockNumber":"0x10"}"#),
+            tag(BlockTag::Number(16))
+        );
+        assert_eq!(
+            BlockArg::from_json(r#"{"blockNumber":"safe","blockHash":null}"#),
+            tag(BlockTag::Safe)
+        );
+        assert_eq!(
+            BlockArg::from_json(&format!("\"{hash}\"")),
+            Ok(BlockArg::Hash(hash))
+        );
         let object = format!(r#"{{"blockHash":"{hash}","requireCanonical":true}}"#);
         assert_eq!(BlockArg::from_json(&object), Ok(BlockArg::Hash(hash)));
     }
@@ -145,9 +171,18 @@ mod tests {
         let refused = |json: &str| BlockArg::from_json(json).unwrap_err();
         assert_eq!(refused(r#""0x010""#), "hex number with leading zero digits");
         assert_eq!(refused(r#""10""#), "hex string without 0x prefix");
-        assert_eq!(refused(r#""0x8000000000000000""#), "block number larger than int64");
-        assert_eq!(BlockTag::from_json("16").unwrap_err(), "hex string without 0x prefix");
+        assert_eq!(
+            refused(r#""0x8000000000000000""#),
+            "block number larger than int64"
+        );
+        assert_eq!(
+            BlockTag::from_json("16").unwrap_err(),
+            "hex string without 0x prefix"
+        );
         let both = format!(r#"{{"blockNumber":"0x1","blockHash":"{}"}}"#, B256::ZERO);
-        assert_eq!(refused(&both), "cannot specify both BlockHash and BlockNumber, choose one or the other");
+        assert_eq!(
+            refused(&both),
+            "cannot specify both BlockHash and BlockNumber, choose one or the other"
+        );
     }
 }

@@ -16,26 +16,53 @@ use crate::{
 use alloy_primitives::{B256, Bytes, U64, keccak256};
 
 /// One transaction of a block; `None` if the block has no such index.
-fn transaction_json(view: &View, number: u64, index: usize) -> Result<Option<TransactionJson>, RpcError> {
-    let Some(mined) = view.mined(number, index)? else { return Ok(None) };
+fn transaction_json(
+    view: &View,
+    number: u64,
+    index: usize,
+) -> Result<Option<TransactionJson>, RpcError> {
+    let Some(mined) = view.mined(number, index)? else {
+        return Ok(None);
+    };
     let place = Place::new(mined.block, &mined.header, index, &mined.receipt.receipt);
     let tx = transaction(number, &mined.raw)?;
     Ok(Some(TransactionJson::new(&tx, mined.sender, Some(&place))))
 }
 
 /// A block's transactions in full, or none of them loaded for hashes.
-fn block_json(context: &RpcContext, view: &View, number: u64, full: bool) -> Result<Option<BlockJson>, RpcError> {
+fn block_json(
+    context: &RpcContext,
+    view: &View,
+    number: u64,
+    full: bool,
+) -> Result<Option<BlockJson>, RpcError> {
     let optimism = matches!(context.chain.spec.rules, Rules::Optimism { .. });
     if !full {
-        let Some(payload) = view.payload(number)? else { return Ok(None) };
+        let Some(payload) = view.payload(number)? else {
+            return Ok(None);
+        };
         let hashes = payload.transactions.iter().map(keccak256).collect();
-        return Ok(Some(BlockJson::new(&payload, optimism, TransactionsJson::Hashes(hashes))));
+        return Ok(Some(BlockJson::new(
+            &payload,
+            optimism,
+            TransactionsJson::Hashes(hashes),
+        )));
     }
-    let Some(block) = context.blocks.load(view, number)? else { return Ok(None) };
-    let transactions = (block.transactions.iter().zip(block.senders(view)?).enumerate())
-        .map(|(index, (tx, from))| TransactionJson::new(tx, *from, Some(&block.place(index))))
-        .collect();
-    Ok(Some(BlockJson::new(&block.payload, optimism, TransactionsJson::Full(transactions))))
+    let Some(block) = context.blocks.load(view, number)? else {
+        return Ok(None);
+    };
+    let transactions = (block
+        .transactions
+        .iter()
+        .zip(block.senders(view)?)
+        .enumerate())
+    .map(|(index, (tx, from))| TransactionJson::new(tx, *from, Some(&block.place(index))))
+    .collect();
+    Ok(Some(BlockJson::new(
+        &block.payload,
+        optimism,
+        TransactionsJson::Full(transactions),
+    )))
 }
 
 /// The number of a block by tag, if there is one: an unknown number is an answer of null, an unset tag an error.
@@ -47,7 +74,9 @@ pub fn get_block_by_number(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (tag, full): (BlockTag, bool) = (args.required()?, args.required()?);
     let view = context.view();
-    let Some(number) = by_tag(context, &view, tag)? else { return reply(()) };
+    let Some(number) = by_tag(context, &view, tag)? else {
+        return reply(());
+    };
     reply(block_json(context, &view, number, full)?)
 }
 
@@ -55,7 +84,9 @@ pub fn get_block_by_hash(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (hash, full): (B256, bool) = (args.required()?, args.required()?);
     let view = context.view();
-    let Some(number) = view.number_of(hash)? else { return reply(()) };
+    let Some(number) = view.number_of(hash)? else {
+        return reply(());
+    };
     reply(block_json(context, &view, number, full)?)
 }
 
@@ -74,8 +105,12 @@ pub fn get_header_by_hash(context: &RpcContext, args: Args) -> Reply {
 }
 
 fn header(view: &View, number: Option<u64>) -> Reply {
-    let Some(number) = number else { return reply(()) };
-    let (Some(hash), Some(header)) = (view.hash_of(number)?, view.header_of(number)?) else { return reply(()) };
+    let Some(number) = number else {
+        return reply(());
+    };
+    let (Some(hash), Some(header)) = (view.hash_of(number)?, view.header_of(number)?) else {
+        return reply(());
+    };
     reply(HeaderJson::new(hash, &header))
 }
 
@@ -94,7 +129,10 @@ pub fn get_transaction_count_by_hash(context: &RpcContext, args: Args) -> Reply 
 }
 
 fn transaction_count(view: &View, number: Option<u64>) -> Reply {
-    let payload = number.map(|number| view.payload(number)).transpose()?.flatten();
+    let payload = number
+        .map(|number| view.payload(number))
+        .transpose()?
+        .flatten();
     reply(payload.map(|payload| U64::from(payload.transactions.len())))
 }
 
@@ -105,7 +143,13 @@ pub fn get_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     if let Some((number, index)) = view.transaction(hash)? {
         return reply(transaction_json(&view, number, index)?);
     }
-    reply(context.chain.pool.get(&hash).map(|pooled| TransactionJson::pooled(&pooled)))
+    reply(
+        context
+            .chain
+            .pool
+            .get(&hash)
+            .map(|pooled| TransactionJson::pooled(&pooled)),
+    )
 }
 
 /// The EIP-2718 bytes of a transaction of the chain, else of the pool.
@@ -114,7 +158,11 @@ pub fn get_raw_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
     let raw = match view.transaction(hash)? {
         Some((number, index)) => raw_transaction(&view, number, index)?,
-        None => context.chain.pool.get(&hash).map(|pooled| pooled.raw.clone()),
+        None => context
+            .chain
+            .pool
+            .get(&hash)
+            .map(|pooled| pooled.raw.clone()),
     };
     reply(raw.unwrap_or_default())
 }
@@ -124,17 +172,27 @@ fn raw_transaction(view: &View, number: u64, index: usize) -> Result<Option<Byte
 }
 
 /// A place in a block, by tag and index: the block's number is `None` if there is no such block.
-fn place_by_number(context: &RpcContext, view: &View, args: Args) -> Result<(Option<u64>, usize), RpcError> {
+fn place_by_number(
+    context: &RpcContext,
+    view: &View,
+    args: Args,
+) -> Result<(Option<u64>, usize), RpcError> {
     let mut args = args.at_most(2)?;
     let (tag, Quantity(index)): (BlockTag, Quantity) = (args.required()?, args.required()?);
-    Ok((by_tag(context, view, tag)?, usize::try_from(index).unwrap_or(usize::MAX)))
+    Ok((
+        by_tag(context, view, tag)?,
+        usize::try_from(index).unwrap_or(usize::MAX),
+    ))
 }
 
 /// A place in a block, by hash and index.
 fn place_by_hash(view: &View, args: Args) -> Result<(Option<u64>, usize), RpcError> {
     let mut args = args.at_most(2)?;
     let (hash, Quantity(index)): (B256, Quantity) = (args.required()?, args.required()?);
-    Ok((view.number_of(hash)?, usize::try_from(index).unwrap_or(usize::MAX)))
+    Ok((
+        view.number_of(hash)?,
+        usize::try_from(index).unwrap_or(usize::MAX),
+    ))
 }
 
 pub fn get_transaction_by_number_and_index(context: &RpcContext, args: Args) -> Reply {
@@ -150,7 +208,12 @@ pub fn get_transaction_by_hash_and_index(context: &RpcContext, args: Args) -> Re
 }
 
 fn transaction_at(view: &View, (number, index): (Option<u64>, usize)) -> Reply {
-    reply(number.map(|number| transaction_json(view, number, index)).transpose()?.flatten())
+    reply(
+        number
+            .map(|number| transaction_json(view, number, index))
+            .transpose()?
+            .flatten(),
+    )
 }
 
 pub fn get_raw_transaction_by_number_and_index(context: &RpcContext, args: Args) -> Reply {
@@ -166,7 +229,10 @@ pub fn get_raw_transaction_by_hash_and_index(context: &RpcContext, args: Args) -
 }
 
 fn raw_transaction_at(view: &View, (number, index): (Option<u64>, usize)) -> Reply {
-    let raw = number.map(|number| raw_transaction(view, number, index)).transpose()?.flatten();
+    let raw = number
+        .map(|number| raw_transaction(view, number, index))
+        .transpose()?
+        .flatten();
     reply(raw.unwrap_or_default())
 }
 

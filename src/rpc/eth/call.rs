@@ -29,10 +29,23 @@ impl Question {
         let mut args = args.at_most(most)?;
         let call: CallObject = args.required()?;
         let block: BlockArg = args.optional()?.unwrap_or_default();
-        let state = args.optional::<Json<StateOverride>>()?.map(|Json(state)| state).unwrap_or_default();
-        let overrides = args.optional::<Json<BlockOverrides>>()?.map(|Json(block)| block).unwrap_or_default();
+        let state = args
+            .optional::<Json<StateOverride>>()?
+            .map(|Json(state)| state)
+            .unwrap_or_default();
+        let overrides = args
+            .optional::<Json<BlockOverrides>>()?
+            .map(|Json(block)| block)
+            .unwrap_or_default();
         let input = call.into_input(context.chain.spec.chain_id)?;
-        Ok(Self { input, state: block.state(context, &context.view())?, overrides: Overrides { state, block: overrides } })
+        Ok(Self {
+            input,
+            state: block.state(context, &context.view())?,
+            overrides: Overrides {
+                state,
+                block: overrides,
+            },
+        })
     }
 
     /// The question for the EVM.
@@ -69,7 +82,9 @@ pub fn estimate_gas(context: &RpcContext, args: Args, deadline: &Deadline) -> Re
     let question = Question::read(context, args, 4)?;
     match evm::estimate_gas(question.ask(context, deadline)) {
         Ok(gas) => reply(U64::from(gas)),
-        Err(EstimateError::Reverted { message, output }) => Err(RpcError::reverted(message, &output)),
+        Err(EstimateError::Reverted { message, output }) => {
+            Err(RpcError::reverted(message, &output))
+        }
         Err(error) => Err(RpcError::server(error.to_string())),
     }
 }
@@ -87,5 +102,9 @@ struct AccessListJson {
 pub fn create_access_list(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let question = Question::read(context, args, 3)?;
     let outcome = evm::create_access_list(question.ask(context, deadline))?;
-    reply(AccessListJson { access_list: outcome.list, error: outcome.error, gas_used: U64::from(outcome.gas_used) })
+    reply(AccessListJson {
+        access_list: outcome.list,
+        error: outcome.error,
+        gas_used: U64::from(outcome.gas_used),
+    })
 }

@@ -54,9 +54,14 @@ pub struct CallObject {
 }
 
 fn member<T: Arg>(name: &str, value: Option<&RawValue>) -> Result<Option<T>, String> {
-    let Some(value) = value.filter(|value| value.get() != "null") else { return Ok(None) };
+    let Some(value) = value.filter(|value| value.get() != "null") else {
+        return Ok(None);
+    };
     let field = format!("into Go struct field TransactionArgs.{name} of type");
-    T::from_json(value.get()).map(Some).map_err(|text| text.replace("into Go value of type", &field).replace("type *", "type "))
+    T::from_json(value.get()).map(Some).map_err(|text| {
+        text.replace("into Go value of type", &field)
+            .replace("type *", "type ")
+    })
 }
 
 impl Arg for CallObject {
@@ -66,37 +71,63 @@ impl Arg for CallObject {
         }
         let members: Members<'_> = serde_json::from_str(json).map_err(|error| error.to_string())?;
         // More wei than fit 128 bits nobody has: the balance will say so.
-        let wei = |name, value| Ok::<_, String>(member::<Big>(name, value)?.map(|Big(wei)| wei.saturating_to::<u128>()));
+        let wei = |name, value| {
+            Ok::<_, String>(member::<Big>(name, value)?.map(|Big(wei)| wei.saturating_to::<u128>()))
+        };
         let call = CallInput {
             from: member::<Address>("from", members.from)?.unwrap_or_default(),
             to: member("to", members.to)?,
             gas: member::<Quantity>("gas", members.gas)?.map(|Quantity(gas)| gas),
             gas_price: wei("gasPrice", members.gas_price)?,
             max_fee_per_gas: wei("maxFeePerGas", members.max_fee_per_gas)?,
-            max_priority_fee_per_gas: wei("maxPriorityFeePerGas", members.max_priority_fee_per_gas)?,
-            value: member::<Big>("value", members.value)?.map_or_else(Default::default, |Big(value)| value),
+            max_priority_fee_per_gas: wei(
+                "maxPriorityFeePerGas",
+                members.max_priority_fee_per_gas,
+            )?,
+            value: member::<Big>("value", members.value)?
+                .map_or_else(Default::default, |Big(value)| value),
             nonce: member::<Quantity>("nonce", members.nonce)?.map(|Quantity(nonce)| nonce),
             data: Bytes::new(),
-            access_list: member::<Json<AccessList>>("accessList", members.access_list)?.map_or_else(Default::default, |it| it.0),
-            authorization_list: member::<Json<Vec<SignedAuthorization>>>("authorizationList", members.authorization_list)?
+            access_list: member::<Json<AccessList>>("accessList", members.access_list)?
                 .map_or_else(Default::default, |it| it.0),
+            authorization_list: member::<Json<Vec<SignedAuthorization>>>(
+                "authorizationList",
+                members.authorization_list,
+            )?
+            .map_or_else(Default::default, |it| it.0),
         };
-        let (data, input) = (member("data", members.data)?, member("input", members.input)?);
-        Ok(Self { call, data, input, chain_id: member("chainId", members.chain_id)? })
+        let (data, input) = (
+            member("data", members.data)?,
+            member("input", members.input)?,
+        );
+        Ok(Self {
+            call,
+            data,
+            input,
+            chain_id: member("chainId", members.chain_id)?,
+        })
     }
 }
 
 impl CallObject {
     pub fn into_input(self, chain_id: u64) -> Result<CallInput, RpcError> {
-        if let Some(Big(id)) = self.chain_id.filter(|Big(id)| id.saturating_to::<u64>() != chain_id) {
-            return Err(RpcError::server(format!("chainId does not match node's (have={id}, want={chain_id})")));
+        if let Some(Big(id)) = self
+            .chain_id
+            .filter(|Big(id)| id.saturating_to::<u64>() != chain_id)
+        {
+            return Err(RpcError::server(format!(
+                "chainId does not match node's (have={id}, want={chain_id})"
+            )));
         }
         if self.input.is_some() && self.data.is_some() && self.input != self.data {
             return Err(RpcError::server(
                 r#"both "data" and "input" are set and not equal. Please use "input" to pass transaction call data"#,
             ));
         }
-        Ok(CallInput { data: self.input.or(self.data).unwrap_or_default(), ..self.call })
+        Ok(CallInput {
+            data: self.input.or(self.data).unwrap_or_default(),
+            ..self.call
+        })
     }
 }
 
@@ -109,26 +140,62 @@ mod tests {
     fn members_are_read_and_others_are_not_looked_at() {
         let object = r#"{"from":"0x00000000000000000000000000000000000000aa","to":null,"gas":"0x5208","value":"0x1","data":"0x1234",
             "input":"0x1234","nonce":"0x2","chainId":"0x385","blobs":7,"type":"0x2"}"#;
-        let call = CallObject::from_json(object).unwrap().into_input(901).unwrap();
+        let call = CallObject::from_json(object)
+            .unwrap()
+            .into_input(901)
+            .unwrap();
         assert_eq!((call.from, call.to), (Address::with_last_byte(0xaa), None));
-        assert_eq!((call.gas, call.nonce, call.value), (Some(21_000), Some(2), U256::from(1)));
+        assert_eq!(
+            (call.gas, call.nonce, call.value),
+            (Some(21_000), Some(2), U256::from(1))
+        );
         assert_eq!(call.data, Bytes::from_static(&[0x12, 0x34]));
-        assert_eq!(CallObject::from_json("{}").unwrap().into_input(901).unwrap().gas, None);
+        assert_eq!(
+            CallObject::from_json("{}")
+                .unwrap()
+                .into_input(901)
+                .unwrap()
+                .gas,
+            None
+        );
     }
 
     #[test]
     fn what_is_wrong_is_told_in_geths_words() {
         let refused = |json: &str| CallObject::from_json(json).unwrap_err();
         let field = |problem: &str, name: &str, kind: &str| {
-            format!("json: cannot unmarshal {problem} into Go struct field TransactionArgs.{name} of type {kind}")
+            format!(
+                "json: cannot unmarshal {problem} into Go struct field TransactionArgs.{name} of type {kind}"
+            )
         };
-        assert_eq!(refused(r#"{"to":"0x12"}"#), "hex string has length 2, want 40 for common.Address");
-        assert_eq!(refused(r#"{"data":"0x1"}"#), field("hex string of odd length", "data", "hexutil.Bytes"));
-        assert_eq!(refused(r#"{"gas":"0x10000000000000000"}"#), field("hex number > 64 bits", "gas", "hexutil.Uint64"));
+        assert_eq!(
+            refused(r#"{"to":"0x12"}"#),
+            "hex string has length 2, want 40 for common.Address"
+        );
+        assert_eq!(
+            refused(r#"{"data":"0x1"}"#),
+            field("hex string of odd length", "data", "hexutil.Bytes")
+        );
+        assert_eq!(
+            refused(r#"{"gas":"0x10000000000000000"}"#),
+            field("hex number > 64 bits", "gas", "hexutil.Uint64")
+        );
         // Decimal numbers, with or without quotes, are no quantities.
-        assert_eq!(refused(r#"{"value":"10"}"#), field("hex string without 0x prefix", "value", "hexutil.Big"));
-        assert_eq!(refused(r#"{"gasPrice":10}"#), field("non-string", "gasPrice", "hexutil.Big"));
-        assert_eq!(refused(r#""0x12""#), "json: cannot unmarshal string into Go value of type ethapi.TransactionArgs");
-        assert_eq!(refused("[]"), "json: cannot unmarshal array into Go value of type ethapi.TransactionArgs");
+        assert_eq!(
+            refused(r#"{"value":"10"}"#),
+            field("hex string without 0x prefix", "value", "hexutil.Big")
+        );
+        assert_eq!(
+            refused(r#"{"gasPrice":10}"#),
+            field("non-string", "gasPrice", "hexutil.Big")
+        );
+        assert_eq!(
+            refused(r#""0x12""#),
+            "json: cannot unmarshal string into Go value of type ethapi.TransactionArgs"
+        );
+        assert_eq!(
+            refused("[]"),
+            "json: cannot unmarshal array into Go value of type ethapi.TransactionArgs"
+        );
     }
 }

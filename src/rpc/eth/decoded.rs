@@ -35,12 +35,24 @@ pub struct Block {
 
 impl Block {
     fn read(view: &View, number: u64) -> Result<Option<Self>, RpcError> {
-        let (Some(payload), Some(receipts)) = (view.payload(number)?, view.receipts(number)?) else { return Ok(None) };
+        let (Some(payload), Some(receipts)) = (view.payload(number)?, view.receipts(number)?)
+        else {
+            return Ok(None);
+        };
         if payload.transactions.len() != receipts.len() {
             return Err(ReadError::Damaged(format!("receipts of block {number}")).into());
         }
-        let transactions = payload.transactions.iter().map(|raw| transaction(number, raw)).collect::<Result<_, _>>()?;
-        Ok(Some(Self { payload, receipts, transactions, senders: OnceLock::new() }))
+        let transactions = payload
+            .transactions
+            .iter()
+            .map(|raw| transaction(number, raw))
+            .collect::<Result<_, _>>()?;
+        Ok(Some(Self {
+            payload,
+            receipts,
+            transactions,
+            senders: OnceLock::new(),
+        }))
     }
 
     /// Senders in block order. `view` must have this block.
@@ -50,14 +62,21 @@ impl Block {
         }
         let senders = view.senders(&self.payload)?;
         if senders.len() != self.transactions.len() {
-            return Err(ReadError::Damaged(format!("senders of block {}", self.payload.number())).into());
+            return Err(
+                ReadError::Damaged(format!("senders of block {}", self.payload.number())).into(),
+            );
         }
         Ok(self.senders.get_or_init(|| senders))
     }
 
     /// The place of the transaction at `index`, which must exist.
     pub fn place(&self, index: usize) -> Place {
-        Place::new(self.payload.id(), &self.payload.header, index, &self.receipts[index])
+        Place::new(
+            self.payload.id(),
+            &self.payload.header,
+            index,
+            &self.receipts[index],
+        )
     }
 
     /// The L1 attributes; `None` on Ethereum and in a block without any, as genesis is.
@@ -68,7 +87,9 @@ impl Block {
     /// Approximate bytes held in memory. Inputs count twice: decoded transactions have their own copy.
     fn weight(&self) -> usize {
         let logs = self.receipts.iter().flat_map(|receipt| &receipt.logs);
-        let logs: usize = logs.map(|log| 100 + 32 * log.topics().len() + log.data.data.len()).sum();
+        let logs: usize = logs
+            .map(|log| 100 + 32 * log.topics().len() + log.data.data.len())
+            .sum();
         let each = size_of::<OpTxEnvelope>() + size_of::<Receipt>() + size_of::<Address>();
         size_of::<Self>() + 2 * self.payload.weight() + each * self.transactions.len() + logs
     }
@@ -76,7 +97,9 @@ impl Block {
 
 /// Decodes a transaction of a block.
 pub fn transaction(number: u64, raw: &[u8]) -> Result<OpTxEnvelope, RpcError> {
-    decode_transaction(raw).map_err(|error| ReadError::Damaged(format!("a transaction of block {number}: {error}")).into())
+    decode_transaction(raw).map_err(|error| {
+        ReadError::Damaged(format!("a transaction of block {number}: {error}")).into()
+    })
 }
 
 /// The L1 attributes that the first transaction of a block carries.
@@ -104,16 +127,24 @@ impl Default for DecodedBlocks {
 
 impl DecodedBlocks {
     fn with_budget(budget: usize) -> Self {
-        Self(Mutex::new(Kept { blocks: LruCache::unbounded(), weight: 0, budget }))
+        Self(Mutex::new(Kept {
+            blocks: LruCache::unbounded(),
+            weight: 0,
+            budget,
+        }))
     }
 
     /// The block of this number in `view`.
     pub fn load(&self, view: &View, number: u64) -> Result<Option<Arc<Block>>, RpcError> {
-        let Some(hash) = view.hash_of(number)? else { return Ok(None) };
+        let Some(hash) = view.hash_of(number)? else {
+            return Ok(None);
+        };
         if let Some(block) = self.kept(&hash) {
             return Ok(Some(block));
         }
-        let Some(block) = Block::read(view, number)?.map(Arc::new) else { return Ok(None) };
+        let Some(block) = Block::read(view, number)?.map(Arc::new) else {
+            return Ok(None);
+        };
         self.0.lock().keep(hash, block.clone());
         Ok(Some(block))
     }
@@ -147,10 +178,25 @@ mod tests {
 
     fn block(number: u64, input: usize) -> Arc<Block> {
         use alloy_consensus::SignableTransaction;
-        let tx = TxLegacy { input: vec![7; input].into(), ..Default::default() }.into_signed(Signature::test_signature());
+        let tx = TxLegacy {
+            input: vec![7; input].into(),
+            ..Default::default()
+        }
+        .into_signed(Signature::test_signature());
         let tx = OpTxEnvelope::from(tx);
-        let payload = Payload::sealed(Header { number, ..Default::default() }, vec![Bytes::from(tx.encoded_2718())]);
-        Arc::new(Block { payload: Arc::new(payload), receipts: Arc::default(), transactions: vec![tx], senders: OnceLock::new() })
+        let payload = Payload::sealed(
+            Header {
+                number,
+                ..Default::default()
+            },
+            vec![Bytes::from(tx.encoded_2718())],
+        );
+        Arc::new(Block {
+            payload: Arc::new(payload),
+            receipts: Arc::default(),
+            transactions: vec![tx],
+            senders: OnceLock::new(),
+        })
     }
 
     #[test]
@@ -161,7 +207,11 @@ mod tests {
         for number in 1..100 {
             let next = block(number, 1_000);
             blocks.0.lock().keep(next.payload.hash, next.clone());
-            assert!(blocks.kept(&first.payload.hash).is_some() && blocks.kept(&next.payload.hash).is_some(), "{number}");
+            assert!(
+                blocks.kept(&first.payload.hash).is_some()
+                    && blocks.kept(&next.payload.hash).is_some(),
+                "{number}"
+            );
         }
         let kept = blocks.0.lock();
         let weight: usize = kept.blocks.iter().map(|(_, block)| block.weight()).sum();
@@ -171,6 +221,10 @@ mod tests {
         let large = block(100, 60_000);
         blocks.0.lock().keep(large.payload.hash, large);
         let kept = blocks.0.lock();
-        assert_eq!((kept.weight, kept.blocks.len()), (0, 0), "one that is larger than the budget is not kept");
+        assert_eq!(
+            (kept.weight, kept.blocks.len()),
+            (0, 0),
+            "one that is larger than the budget is not kept"
+        );
     }
 }

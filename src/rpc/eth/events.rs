@@ -83,7 +83,13 @@ struct Walk {
 fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
     let heads = context.chain.heads.clone();
     let cursor = Cursor::new(head);
-    let walk = Walk { context: context.clone(), heads, cursor, tell, failed: None };
+    let walk = Walk {
+        context: context.clone(),
+        heads,
+        cursor,
+        tell,
+        failed: None,
+    };
     let batches = stream::unfold(walk, |mut walk| async move {
         loop {
             // Before the walk, so that a head that moves during it wakes the next one.
@@ -107,8 +113,11 @@ fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
             }
         }
     });
-    let told = batches.flatten().take_while(|event| std::future::ready(event.is_ok()));
-    told.filter_map(|event| std::future::ready(event.ok())).boxed()
+    let told = batches
+        .flatten()
+        .take_while(|event| std::future::ready(event.is_ok()));
+    told.filter_map(|event| std::future::ready(event.ok()))
+        .boxed()
 }
 
 impl Walk {
@@ -139,14 +148,28 @@ impl Walk {
             return Ok(None);
         }
         let room = u32::try_from(bytes.div_ceil(KIB)).ok();
-        let room = room.and_then(|room| self.context.bounds.events.clone().try_acquire_many_owned(room).ok());
-        let room = room.ok_or_else(|| RpcError::server("too many events wait for their readers"))?;
-        Ok(Some(Events { list, _room: room, until: Instant::now() + PATIENCE }))
+        let room = room.and_then(|room| {
+            self.context
+                .bounds
+                .events
+                .clone()
+                .try_acquire_many_owned(room)
+                .ok()
+        });
+        let room =
+            room.ok_or_else(|| RpcError::server("too many events wait for their readers"))?;
+        Ok(Some(Events {
+            list,
+            _room: room,
+            until: Instant::now() + PATIENCE,
+        }))
     }
 
     /// The events of the next step; `None` at the head.
     fn next(&mut self, view: &Arc<View>) -> Result<Option<Vec<Box<RawValue>>>, RpcError> {
-        let Some(step) = self.context.step(&mut self.cursor, view)? else { return Ok(None) };
+        let Some(step) = self.context.step(&mut self.cursor, view)? else {
+            return Ok(None);
+        };
         (self.tell)(view, step).map(Some)
     }
 }
@@ -159,7 +182,9 @@ pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
         context.view().head(),
         Box::new(|view, step| match step {
             Step::Added(id) => {
-                let header = view.header_of(id.number)?.ok_or_else(|| RpcError::server("header not found"))?;
+                let header = view
+                    .header_of(id.number)?
+                    .ok_or_else(|| RpcError::server("header not found"))?;
                 Ok(vec![reply(HeaderJson::new(id.hash, &header))?])
             }
             Step::Removed(_) => Ok(vec![]),
@@ -171,12 +196,23 @@ pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
 pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(2)?;
     let head = context.view().head();
-    let mut follower = Follower::new(args.optional::<Filter>()?.unwrap_or_default(), &context.bounds, head)?;
-    Ok(events(context, head, Box::new(move |view, step| follower.logs(view, step)?.iter().map(reply).collect())))
+    let mut follower = Follower::new(
+        args.optional::<Filter>()?.unwrap_or_default(),
+        &context.bounds,
+        head,
+    )?;
+    Ok(events(
+        context,
+        head,
+        Box::new(move |view, step| follower.logs(view, step)?.iter().map(reply).collect()),
+    ))
 }
 
 /// Transactions as they become executable: hashes, or in full.
-pub fn new_pending_transactions(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
+pub fn new_pending_transactions(
+    context: &Arc<RpcContext>,
+    args: Args,
+) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(2)?;
     let full = args.optional()?.unwrap_or(false);
     let transactions = BroadcastStream::new(context.chain.pool.subscribe());
@@ -187,21 +223,33 @@ pub fn new_pending_transactions(context: &Arc<RpcContext>, args: Args) -> Result
             Err(_) => Some(Err(RpcError::server("the subscriber reads too slowly"))),
             Ok(hash) if !full => Some(reply(hash)),
             // One that has left meanwhile is pending no more.
-            Ok(hash) => pool.get(&hash).map(|tx| reply(TransactionJson::pooled(&tx))),
+            Ok(hash) => pool
+                .get(&hash)
+                .map(|tx| reply(TransactionJson::pooled(&tx))),
         };
         std::future::ready(told)
     });
-    Ok(told.take_while(|event| std::future::ready(event.is_ok())).filter_map(|event| std::future::ready(event.ok())).boxed())
+    Ok(told
+        .take_while(|event| std::future::ready(event.is_ok()))
+        .filter_map(|event| std::future::ready(event.ok()))
+        .boxed())
 }
 
 /// How far there is to go, whenever that changes; `false` once at the head.
 pub fn syncing(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     args.at_most(1)?;
-    let Some(progress) = context.syncing.clone() else { return Ok(stream::pending().boxed()) };
+    let Some(progress) = context.syncing.clone() else {
+        return Ok(stream::pending().boxed());
+    };
     let context = context.clone();
     let told = WatchStream::from_changes(progress).map(move |progress| {
         let status = super::progress_json(progress, &context);
-        status.map_or_else(|| reply(false), |status| reply(serde_json::json!({ "syncing": true, "status": status })))
+        status.map_or_else(
+            || reply(false),
+            |status| reply(serde_json::json!({ "syncing": true, "status": status })),
+        )
     });
-    Ok(told.filter_map(|event| std::future::ready(event.ok())).boxed())
+    Ok(told
+        .filter_map(|event| std::future::ready(event.ok()))
+        .boxed())
 }

@@ -36,7 +36,9 @@ pub fn gas_price(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
     let base_fee = view.header().base_fee_per_gas.unwrap_or(0);
-    reply(U128::from(suggested_tip(context, &view)? + u128::from(base_fee)))
+    reply(U128::from(
+        suggested_tip(context, &view)? + u128::from(base_fee),
+    ))
 }
 
 /// The base fee of the block to come.
@@ -48,7 +50,10 @@ pub fn base_fee(context: &RpcContext, args: Args) -> Reply {
 
 /// geth asks for the next second, whatever the block time.
 fn next_base_fee(context: &RpcContext, header: &Header) -> Result<u64, RpcError> {
-    let next = context.chain.spec.next_base_fee(header, header.timestamp.saturating_add(1));
+    let next = context
+        .chain
+        .spec
+        .next_base_fee(header, header.timestamp.saturating_add(1));
     next.map_err(|error| RpcError::server(error.to_string()))
 }
 
@@ -62,7 +67,9 @@ pub fn blob_base_fee(context: &RpcContext, args: Args) -> Reply {
 /// geth's rule for OP chains: the minimum unless the newest block had no room for one more transaction as large as its largest;
 /// then a tenth above the median tip it was paid.
 fn suggested_tip(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
-    let Some(block) = context.blocks.load(view, view.head().number)? else { return Ok(MIN_TIP) };
+    let Some(block) = context.blocks.load(view, view.head().number)? else {
+        return Ok(MIN_TIP);
+    };
     let header = &block.payload.header;
     let largest = gas_used(&block.receipts).max().unwrap_or(0);
     if largest > header.gas_limit || header.gas_used.saturating_add(largest) <= header.gas_limit {
@@ -70,7 +77,9 @@ fn suggested_tip(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
     }
     let mut tips = tips(&block);
     tips.sort_unstable();
-    let Some(median) = tips.get(tips.len() / 2) else { return Ok(MIN_TIP) };
+    let Some(median) = tips.get(tips.len() / 2) else {
+        return Ok(MIN_TIP);
+    };
     Ok(median.saturating_add(median / 10).clamp(MIN_TIP, MAX_TIP))
 }
 
@@ -109,7 +118,10 @@ struct FeeHistory {
 pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(3)?;
     let (Count(count), newest): (Count, BlockTag) = (args.required()?, args.required()?);
-    let percentiles = args.optional::<List<f64>>()?.map(|List(list)| list).unwrap_or_default();
+    let percentiles = args
+        .optional::<List<f64>>()?
+        .map(|List(list)| list)
+        .unwrap_or_default();
     if count == 0 {
         return reply(FeeHistory {
             oldest_block: U64::ZERO,
@@ -125,9 +137,13 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
     let head = view.head().number;
     let newest = newest.number(context, &view)?;
     if newest > head {
-        return Err(RpcError::server(format!("request beyond head block: requested {newest}, head {head}")));
+        return Err(RpcError::server(format!(
+            "request beyond head block: requested {newest}, head {head}"
+        )));
     }
-    let genesis = BlockArg::Tag(BlockTag::Earliest).number(context, &view)?.unwrap_or(0);
+    let genesis = BlockArg::Tag(BlockTag::Earliest)
+        .number(context, &view)?
+        .unwrap_or(0);
     let oldest = oldest(count, newest, genesis);
     let mut history = FeeHistory {
         oldest_block: U64::from(oldest),
@@ -139,18 +155,30 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
     };
     for number in oldest..=newest {
         deadline.check()?;
-        let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
-        history.base_fee_per_gas.push(U64::from(header.base_fee_per_gas.unwrap_or(0)));
-        history.gas_used_ratio.get_or_insert_default().push(header.gas_used as f64 / header.gas_limit as f64);
+        let header = view
+            .header_of(number)?
+            .ok_or_else(|| RpcError::server("header not found"))?;
+        history
+            .base_fee_per_gas
+            .push(U64::from(header.base_fee_per_gas.unwrap_or(0)));
+        history
+            .gas_used_ratio
+            .get_or_insert_default()
+            .push(header.gas_used as f64 / header.gas_limit as f64);
         history.base_fee_per_blob_gas.push(one_if_blobs(&header));
         // Neither rule set has blob transactions; in Jovian the field counts data of another kind.
         history.blob_gas_used_ratio.push(0.0);
         if !percentiles.is_empty() {
-            let block = context.blocks.load(&view, number)?.ok_or_else(|| RpcError::server("header not found"))?;
+            let block = context
+                .blocks
+                .load(&view, number)?
+                .ok_or_else(|| RpcError::server("header not found"))?;
             history.reward.push(rewards(&block, &percentiles)?);
         }
         if number == newest {
-            history.base_fee_per_gas.push(U64::from(next_base_fee(context, &header)?));
+            history
+                .base_fee_per_gas
+                .push(U64::from(next_base_fee(context, &header)?));
             history.base_fee_per_blob_gas.push(one_if_blobs(&header));
         }
     }
@@ -159,7 +187,10 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
 
 /// The first block of a history that ends with `newest` and has so many blocks, if there are and may be that many.
 fn oldest(count: u64, newest: u64, genesis: u64) -> u64 {
-    newest + 1 - count.min(MAX_BLOCKS).min(newest.saturating_sub(genesis) + 1)
+    newest + 1
+        - count
+            .min(MAX_BLOCKS)
+            .min(newest.saturating_sub(genesis) + 1)
 }
 
 /// One wei since blob fields exist (there are no blobs to raise it).
@@ -168,14 +199,22 @@ fn one_if_blobs(header: &Header) -> U64 {
 }
 
 fn check_percentiles(percentiles: &[f64]) -> Result<(), RpcError> {
-    let invalid = |detail: String| Err(RpcError::server(format!("invalid reward percentile: {detail}")));
+    let invalid = |detail: String| {
+        Err(RpcError::server(format!(
+            "invalid reward percentile: {detail}"
+        )))
+    };
     if percentiles.len() > MAX_PERCENTILES {
         return invalid(format!("over the query limit {MAX_PERCENTILES}"));
     }
     if let Some(wrong) = percentiles.iter().find(|p| !(0.0..=100.0).contains(*p)) {
         return invalid(format!("{wrong:.6}"));
     }
-    match percentiles.windows(2).enumerate().find(|(_, pair)| pair[1] <= pair[0]) {
+    match percentiles
+        .windows(2)
+        .enumerate()
+        .find(|(_, pair)| pair[1] <= pair[0])
+    {
         Some((i, pair)) => invalid(format!("#{i}:{:.6} >= #{}:{:.6}", pair[0], i + 1, pair[1])),
         None => Ok(()),
     }
@@ -183,14 +222,23 @@ fn check_percentiles(percentiles: &[f64]) -> Result<(), RpcError> {
 
 /// The tips at these percentiles of the block's gas.
 fn rewards(block: &Block, percentiles: &[f64]) -> Result<Vec<U128>, RpcError> {
-    let mut paid: Vec<(u128, u64)> = tips(block).into_iter().zip(gas_used(&block.receipts)).collect();
+    let mut paid: Vec<(u128, u64)> = tips(block)
+        .into_iter()
+        .zip(gas_used(&block.receipts))
+        .collect();
     paid.sort_by_key(|(tip, _)| *tip);
-    Ok(at_percentiles(&paid, block.payload.header.gas_used, percentiles))
+    Ok(at_percentiles(
+        &paid,
+        block.payload.header.gas_used,
+        percentiles,
+    ))
 }
 
 /// `paid` are tip and gas of each transaction, cheapest first.
 fn at_percentiles(paid: &[(u128, u64)], total: u64, percentiles: &[f64]) -> Vec<U128> {
-    let Some((_, first)) = paid.first() else { return vec![U128::ZERO; percentiles.len()] };
+    let Some((_, first)) = paid.first() else {
+        return vec![U128::ZERO; percentiles.len()];
+    };
     let (mut index, mut sum) = (0, *first);
     let mut rewards = Vec::with_capacity(percentiles.len());
     for percentile in percentiles {
@@ -211,10 +259,16 @@ mod tests {
     #[test]
     fn percentiles_are_checked_in_geths_words() {
         let refused = |list: &[f64]| check_percentiles(list).unwrap_err().message;
-        assert_eq!(refused(&[0.0; 101]), "invalid reward percentile: over the query limit 100");
+        assert_eq!(
+            refused(&[0.0; 101]),
+            "invalid reward percentile: over the query limit 100"
+        );
         assert_eq!(refused(&[101.0]), "invalid reward percentile: 101.000000");
         assert_eq!(refused(&[f64::NAN]), "invalid reward percentile: NaN");
-        assert_eq!(refused(&[20.0, 10.0]), "invalid reward percentile: #0:20.000000 >= #1:10.000000");
+        assert_eq!(
+            refused(&[20.0, 10.0]),
+            "invalid reward percentile: #0:20.000000 >= #1:10.000000"
+        );
         check_percentiles(&[0.0, 50.0, 100.0]).unwrap();
     }
 
@@ -231,7 +285,10 @@ mod tests {
     fn rewards_follow_the_gas() {
         let paid = [(1, 100), (5, 100), (9, 200)];
         let rewards = at_percentiles(&paid, 400, &[0.0, 25.0, 26.0, 50.0, 51.0, 100.0]);
-        assert_eq!(rewards, [1, 1, 5, 5, 9, 9].map(|tip| U128::from(tip as u64)));
+        assert_eq!(
+            rewards,
+            [1, 1, 5, 5, 9, 9].map(|tip| U128::from(tip as u64))
+        );
         assert_eq!(at_percentiles(&[], 0, &[1.0]), [U128::ZERO]);
     }
 }

@@ -53,13 +53,23 @@ struct Entry {
 
 enum Filter {
     Blocks(Cursor),
-    Logs { query: Query, cursor: Cursor, follower: Box<Follower> },
-    Pending { transactions: broadcast::Receiver<B256>, full: bool },
+    Logs {
+        query: Query,
+        cursor: Cursor,
+        follower: Box<Follower>,
+    },
+    Pending {
+        transactions: broadcast::Receiver<B256>,
+        full: bool,
+    },
 }
 
 impl Default for Filters {
     fn default() -> Self {
-        Self { live: Mutex::default(), lifetime: LIFETIME }
+        Self {
+            live: Mutex::default(),
+            lifetime: LIFETIME,
+        }
     }
 }
 
@@ -68,10 +78,18 @@ impl Filters {
         let mut live = self.live.lock();
         live.retain(|_, entry| entry.asked.elapsed() < self.lifetime);
         if live.len() >= MAX_FILTERS {
-            return Err(RpcError::server(format!("too many filters: {MAX_FILTERS} are in use, ask again later or subscribe")));
+            return Err(RpcError::server(format!(
+                "too many filters: {MAX_FILTERS} are in use, ask again later or subscribe"
+            )));
         }
         let id = random_id();
-        live.insert(id.clone(), Entry { asked: Instant::now(), filter: Arc::new(Mutex::new(filter)) });
+        live.insert(
+            id.clone(),
+            Entry {
+                asked: Instant::now(),
+                filter: Arc::new(Mutex::new(filter)),
+            },
+        );
         reply(id)
     }
 
@@ -85,7 +103,10 @@ impl Filters {
     }
 
     fn remove(&self, id: &str) -> bool {
-        self.live.lock().remove(id).is_some_and(|entry| entry.asked.elapsed() < self.lifetime)
+        self.live
+            .lock()
+            .remove(id)
+            .is_some_and(|entry| entry.asked.elapsed() < self.lifetime)
     }
 }
 
@@ -99,19 +120,28 @@ pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     query.check_order()?;
     let head = context.view().head();
     let follower = Box::new(query.follower(&context.bounds, head)?);
-    context.filters.add(Filter::Logs { query, cursor: Cursor::new(head), follower })
+    context.filters.add(Filter::Logs {
+        query,
+        cursor: Cursor::new(head),
+        follower,
+    })
 }
 
 /// Hashes of blocks to come.
 pub fn new_block_filter(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
-    context.filters.add(Filter::Blocks(Cursor::new(context.view().head())))
+    context
+        .filters
+        .add(Filter::Blocks(Cursor::new(context.view().head())))
 }
 
 /// Transactions that become executable: hashes, or in full.
 pub fn new_pending_transaction_filter(context: &RpcContext, args: Args) -> Reply {
     let full = args.at_most(1)?.optional()?.unwrap_or(false);
-    context.filters.add(Filter::Pending { transactions: context.chain.pool.subscribe(), full })
+    context.filters.add(Filter::Pending {
+        transactions: context.chain.pool.subscribe(),
+        full,
+    })
 }
 
 pub fn uninstall_filter(context: &RpcContext, args: Args) -> Reply {
@@ -156,15 +186,22 @@ impl Filter {
                 }
                 reply(added)
             }
-            Self::Logs { cursor, follower, .. } => {
+            Self::Logs {
+                cursor, follower, ..
+            } => {
                 let view = context.view();
                 let (limits, mut logs, mut bytes) = (context.bounds.logs, Vec::new(), 0);
                 let began = Instant::now();
                 for _ in 0..MAX_BLOCKS {
-                    if began.elapsed() > PATIENCE || logs.len() >= limits.logs || bytes >= limits.bytes {
+                    if began.elapsed() > PATIENCE
+                        || logs.len() >= limits.logs
+                        || bytes >= limits.bytes
+                    {
                         break;
                     }
-                    let Some(step) = context.step(cursor, &view)? else { break };
+                    let Some(step) = context.step(cursor, &view)? else {
+                        break;
+                    };
                     let more = follower.logs(&view, step)?;
                     bytes += more.iter().map(LogJson::weight).sum::<usize>();
                     logs.extend(more);
@@ -189,7 +226,12 @@ impl Filter {
                     }
                 }
                 match *full {
-                    true => reply(found.iter().map(|tx| TransactionJson::pooled(tx)).collect::<Vec<_>>()),
+                    true => reply(
+                        found
+                            .iter()
+                            .map(|tx| TransactionJson::pooled(tx))
+                            .collect::<Vec<_>>(),
+                    ),
                     false => reply(hashes),
                 }
             }

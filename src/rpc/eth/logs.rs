@@ -37,7 +37,11 @@ pub struct LogLimits {
 
 impl Default for LogLimits {
     fn default() -> Self {
-        Self { blocks: 100_000, logs: 20_000, bytes: 10_000_000 }
+        Self {
+            blocks: 100_000,
+            logs: 20_000,
+            bytes: 10_000_000,
+        }
     }
 }
 
@@ -68,19 +72,41 @@ impl Filter {
     pub fn matches(&self, address: &Address, topics: &[B256]) -> bool {
         (self.addresses.is_empty() || self.addresses.contains(address))
             && self.topics.len() <= topics.len()
-            && self.topics.iter().zip(topics).all(|(wanted, topic)| wanted.is_empty() || wanted.contains(topic))
+            && self
+                .topics
+                .iter()
+                .zip(topics)
+                .all(|(wanted, topic)| wanted.is_empty() || wanted.contains(topic))
     }
 
     /// Whether a block with this bloom can hold a matching log.
     pub fn may_match(&self, bloom: &Bloom) -> bool {
-        let set = |bits: &Bits| bits.iter().all(|(byte, mask)| bloom[usize::from(*byte)] & mask != 0);
-        self.blooms.iter().all(|wanted| wanted.is_empty() || wanted.iter().any(set))
+        let set = |bits: &Bits| {
+            bits.iter()
+                .all(|(byte, mask)| bloom[usize::from(*byte)] & mask != 0)
+        };
+        self.blooms
+            .iter()
+            .all(|wanted| wanted.is_empty() || wanted.iter().any(set))
     }
 
     fn new(addresses: Vec<Address>, topics: Vec<Vec<B256>>) -> Self {
-        let mut blooms: Vec<Vec<Bits>> = vec![addresses.iter().map(|address| bits(address.as_slice())).collect()];
-        blooms.extend(topics.iter().map(|wanted| wanted.iter().map(|topic| bits(topic.as_slice())).collect()));
-        Self { addresses, topics, blooms }
+        let mut blooms: Vec<Vec<Bits>> = vec![
+            addresses
+                .iter()
+                .map(|address| bits(address.as_slice()))
+                .collect(),
+        ];
+        blooms.extend(
+            topics
+                .iter()
+                .map(|wanted| wanted.iter().map(|topic| bits(topic.as_slice())).collect()),
+        );
+        Self {
+            addresses,
+            topics,
+            blooms,
+        }
     }
 
     /// In memory.
@@ -93,18 +119,34 @@ impl Filter {
     }
 
     /// The matching logs of the block with this number and header.
-    pub fn logs(&self, view: &View, number: u64, header: &Header) -> Result<Vec<LogJson>, RpcError> {
+    pub fn logs(
+        &self,
+        view: &View,
+        number: u64,
+        header: &Header,
+    ) -> Result<Vec<LogJson>, RpcError> {
         if !self.may_match(&header.logs_bloom) {
             return Ok(vec![]);
         }
         let missing = || RpcError::server("header not found");
-        let found = view.logs(number, &|address, topics| self.matches(address, topics))?.ok_or_else(missing)?;
+        let found = view
+            .logs(number, &|address, topics| self.matches(address, topics))?
+            .ok_or_else(missing)?;
         if found.is_empty() {
             return Ok(vec![]);
         }
-        let block = BlockId { number, hash: view.hash_of(number)?.ok_or_else(missing)? };
+        let block = BlockId {
+            number,
+            hash: view.hash_of(number)?.ok_or_else(missing)?,
+        };
         let json = |(mined, hash): (MinedLog, B256)| {
-            LogJson::new(&mined.log, block, header.timestamp, (mined.index, hash), mined.log_index)
+            LogJson::new(
+                &mined.log,
+                block,
+                header.timestamp,
+                (mined.index, hash),
+                mined.log_index,
+            )
         };
         Ok(found.into_iter().map(json).collect())
     }
@@ -115,12 +157,20 @@ impl Filter {
             None | Some(Value::Null) => vec![],
             Some(Value::Array(list)) => {
                 let address = |(index, one): (usize, &Value)| {
-                    let text = one.as_str().ok_or_else(|| format!("non-string address at index {index}"))?;
-                    address(text).map_err(|problem| format!("invalid address at index {index}: {problem}"))
+                    let text = one
+                        .as_str()
+                        .ok_or_else(|| format!("non-string address at index {index}"))?;
+                    address(text)
+                        .map_err(|problem| format!("invalid address at index {index}: {problem}"))
                 };
-                list.iter().enumerate().map(address).collect::<Result<_, String>>()?
+                list.iter()
+                    .enumerate()
+                    .map(address)
+                    .collect::<Result<_, String>>()?
             }
-            Some(Value::String(one)) => vec![address(one).map_err(|problem| format!("invalid address: {problem}"))?],
+            Some(Value::String(one)) => {
+                vec![address(one).map_err(|problem| format!("invalid address: {problem}"))?]
+            }
             Some(_) => return Err("invalid addresses in query".into()),
         };
         let alternatives = |position: &Value| match position {
@@ -132,10 +182,14 @@ impl Filter {
         };
         let topics: Vec<Vec<B256>> = match object.get("topics") {
             None | Some(Value::Null) => vec![],
-            Some(Value::Array(list)) => list.iter().map(alternatives).collect::<Result<_, String>>()?,
+            Some(Value::Array(list)) => list
+                .iter()
+                .map(alternatives)
+                .collect::<Result<_, String>>()?,
             Some(_) => return Err("invalid topic(s)".into()),
         };
-        if topics.len() > MAX_TOPICS || topics.iter().any(|wanted| wanted.len() > MAX_ALTERNATIVES) {
+        if topics.len() > MAX_TOPICS || topics.iter().any(|wanted| wanted.len() > MAX_ALTERNATIVES)
+        {
             return Err("exceed max topics".into());
         }
         if addresses.len() > MAX_ALTERNATIVES {
@@ -149,7 +203,9 @@ impl Filter {
 fn decode<const N: usize>(text: &str, what: &str) -> Result<[u8; N], String> {
     let found = bytes(text)?;
     let length = found.len();
-    found.try_into().map_err(|_| format!("hex has invalid length {length} after decoding; expected {N} for {what}"))
+    found.try_into().map_err(|_| {
+        format!("hex has invalid length {length} after decoding; expected {N} for {what}")
+    })
 }
 
 fn address(text: &str) -> Result<Address, String> {
@@ -183,7 +239,9 @@ impl Query {
     /// Refuses a range whose numbers can be seen to be in the wrong order.
     pub fn check_order(&self) -> Result<(), RpcError> {
         match self.blocks {
-            Blocks::Range(BlockTag::Number(from), BlockTag::Number(to)) if from > to => Err(bad_range()),
+            Blocks::Range(BlockTag::Number(from), BlockTag::Number(to)) if from > to => {
+                Err(bad_range())
+            }
             _ => Ok(()),
         }
     }
@@ -198,7 +256,11 @@ impl Query {
             Blocks::Hash(_) => (u64::MAX, 0),
             Blocks::Range(from, to) => (bound(from, 0), bound(to, u64::MAX)),
         };
-        Ok(Follower { first, last, ..Follower::new(self.filter.clone(), bounds, head)? })
+        Ok(Follower {
+            first,
+            last,
+            ..Follower::new(self.filter.clone(), bounds, head)?
+        })
     }
 }
 
@@ -215,7 +277,10 @@ const LOG: usize = 256;
 
 /// Takes permits for this many bytes, if they are free.
 fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
-    memory.clone().try_acquire_many_owned(u32::try_from(bytes.div_ceil(KIB)).ok()?).ok()
+    memory
+        .clone()
+        .try_acquire_many_owned(u32::try_from(bytes.div_ceil(KIB)).ok()?)
+        .ok()
 }
 
 /// The logs of each block that joins the chain, and again with `removed` when it leaves.
@@ -244,19 +309,35 @@ impl Follower {
     /// A follower of the blocks after `head`. Refused when all filters together take too much memory.
     pub fn new(filter: Filter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
         let memory = bounds.filters.clone();
-        let permit = reserve(&memory, filter.bytes()).ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
-        Ok(Self { filter, first: 0, last: u64::MAX, reported: VecDeque::new(), forgotten: head.number, memory, _permit: permit })
+        let permit = reserve(&memory, filter.bytes())
+            .ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
+        Ok(Self {
+            filter,
+            first: 0,
+            last: u64::MAX,
+            reported: VecDeque::new(),
+            forgotten: head.number,
+            memory,
+            _permit: permit,
+        })
     }
 
     /// Keeps the reported logs of a block, within [`REMEMBERED_BYTES`] and the memory of all filters.
     fn remember(&mut self, block: BlockId, logs: &[LogJson]) {
         let bytes = logs.iter().map(|log| LOG + log.weight()).sum();
         while self.reported.iter().map(|old| old.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {
-            let Some(oldest) = self.reported.pop_front() else { break };
+            let Some(oldest) = self.reported.pop_front() else {
+                break;
+            };
             self.forgotten = self.forgotten.max(oldest.block.number);
         }
         match reserve(&self.memory, bytes).filter(|_| bytes <= REMEMBERED_BYTES) {
-            Some(_permit) => self.reported.push_back(ReportedLogs { block, logs: logs.to_vec(), bytes, _permit }),
+            Some(_permit) => self.reported.push_back(ReportedLogs {
+                block,
+                logs: logs.to_vec(),
+                bytes,
+                _permit,
+            }),
             None => {
                 self.reported.clear();
                 self.forgotten = self.forgotten.max(block.number);
@@ -266,61 +347,114 @@ impl Follower {
 
     pub fn logs(&mut self, view: &View, step: Step) -> Result<Vec<LogJson>, RpcError> {
         match step {
-            Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => Ok(vec![]),
+            Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => {
+                Ok(vec![])
+            }
             Step::Added(BlockId { number, .. }) => {
-                while let Some(old) = self.reported.pop_front_if(|old| old.block.number + REMEMBERED <= number) {
+                while let Some(old) = self
+                    .reported
+                    .pop_front_if(|old| old.block.number + REMEMBERED <= number)
+                {
                     self.forgotten = self.forgotten.max(old.block.number);
                 }
-                let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
+                let header = view
+                    .header_of(number)?
+                    .ok_or_else(|| RpcError::server("header not found"))?;
                 let logs = self.filter.logs(view, number, &header)?;
                 if let Some(log) = logs.first() {
-                    self.remember(BlockId { number, hash: log.block_hash }, &logs);
+                    self.remember(
+                        BlockId {
+                            number,
+                            hash: log.block_hash,
+                        },
+                        &logs,
+                    );
                 }
                 Ok(logs)
             }
             Step::Removed(block) => {
                 let logs = self.removed(block)?;
-                Ok(logs.into_iter().rev().map(|log| LogJson { removed: true, ..log }).collect())
+                Ok(logs
+                    .into_iter()
+                    .rev()
+                    .map(|log| LogJson {
+                        removed: true,
+                        ..log
+                    })
+                    .collect())
             }
         }
     }
 
     /// The logs of an abandoned block, as they were reported. If the block is older than the follower, its logs are read from the receipts,
     /// because op-geth reports those too.
-    fn removed(&mut self, Abandoned { payload, receipts }: Abandoned) -> Result<Vec<LogJson>, RpcError> {
+    fn removed(
+        &mut self,
+        Abandoned { payload, receipts }: Abandoned,
+    ) -> Result<Vec<LogJson>, RpcError> {
         let BlockId { hash, number } = payload.id();
-        if let Some(block) = self.reported.pop_back_if(|newest| newest.block.hash == hash) {
+        if let Some(block) = self
+            .reported
+            .pop_back_if(|newest| newest.block.hash == hash)
+        {
             return Ok(block.logs);
         }
         let outside = number < self.first || number > self.last;
-        if outside || number > self.forgotten || !self.filter.may_match(&payload.header.logs_bloom) {
+        if outside || number > self.forgotten || !self.filter.may_match(&payload.header.logs_bloom)
+        {
             return Ok(vec![]);
         }
         let unknown = "blocks were removed whose logs are no longer known: request the logs again with eth_getLogs";
         let receipts = receipts.ok_or_else(|| RpcError::server(unknown))?;
         let (block, time) = (payload.id(), payload.timestamp());
         let json = |mined: MinedLog| {
-            let hash = payload.transactions.get(mined.index).map(keccak256).unwrap_or_default();
-            LogJson::new(&mined.log, block, time, (mined.index, hash), mined.log_index)
+            let hash = payload
+                .transactions
+                .get(mined.index)
+                .map(keccak256)
+                .unwrap_or_default();
+            LogJson::new(
+                &mined.log,
+                block,
+                time,
+                (mined.index, hash),
+                mined.log_index,
+            )
         };
-        let found = mined_logs(&receipts, &|address, topics| self.filter.matches(address, topics));
+        let found = mined_logs(&receipts, &|address, topics| {
+            self.filter.matches(address, topics)
+        });
         Ok(found.into_iter().map(json).collect())
     }
 }
 
 impl Arg for Query {
     fn from_json(json: &str) -> Result<Self, String> {
-        let object: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let object: Map<String, Value> =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
         let member = |name| object.get(name).filter(|value| !value.is_null());
-        let tag = |name| member(name).map(|tag| BlockTag::from_json(&tag.to_string())).transpose();
+        let tag = |name| {
+            member(name)
+                .map(|tag| BlockTag::from_json(&tag.to_string()))
+                .transpose()
+        };
         let blocks = match (member("blockHash"), tag("fromBlock")?, tag("toBlock")?) {
             (Some(hash), None, None) => Blocks::Hash(B256::from_json(&hash.to_string())?),
             (Some(_), _, _) => {
-                return Err("cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other".into());
+                return Err(
+                    "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
+                        .into(),
+                );
             }
-            (None, from, to) => Blocks::Range(from.unwrap_or(BlockTag::Latest), to.unwrap_or(BlockTag::Latest)),
+            (None, from, to) => Blocks::Range(
+                from.unwrap_or(BlockTag::Latest),
+                to.unwrap_or(BlockTag::Latest),
+            ),
         };
-        Ok(Self { filter: Filter::parse(&object)?, blocks })
+        Ok(Self {
+            filter: Filter::parse(&object)?,
+            blocks,
+        })
     }
 }
 
@@ -334,17 +468,25 @@ pub fn get_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply 
 }
 
 /// The logs of the chain that a query means.
-pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline: &Deadline) -> Result<Vec<LogJson>, RpcError> {
+pub fn matching(
+    context: &RpcContext,
+    Query { filter, blocks }: Query,
+    deadline: &Deadline,
+) -> Result<Vec<LogJson>, RpcError> {
     let view = context.view();
     let (from, to) = match blocks {
         Blocks::Hash(hash) => {
-            let number = view.number_of(hash)?.ok_or_else(|| RpcError::server("unknown block"))?;
+            let number = view
+                .number_of(hash)?
+                .ok_or_else(|| RpcError::server("unknown block"))?;
             (number, number)
         }
         Blocks::Range(from, to) => (from.number(context, &view)?, to.number(context, &view)?),
     };
     if from.max(to) > view.head().number {
-        return Err(RpcError::invalid_params("block range extends beyond current head block"));
+        return Err(RpcError::invalid_params(
+            "block range extends beyond current head block",
+        ));
     }
     // Two numbers in the wrong order are an error. A tag, such as the `latest` of a missing `fromBlock`, may resolve to a block above
     // `toBlock`: the range is then empty.
@@ -353,7 +495,10 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline:
     }
     let limits = context.bounds.logs;
     if to - from >= limits.blocks {
-        return Err(RpcError::invalid_params(format!("query exceeds max block range {}", limits.blocks)));
+        return Err(RpcError::invalid_params(format!(
+            "query exceeds max block range {}",
+            limits.blocks
+        )));
     }
     let (mut found, mut bytes) = (Vec::new(), 0);
     let (first, head) = (from, view.head());
@@ -364,17 +509,25 @@ pub fn matching(context: &RpcContext, Query { filter, blocks }: Query, deadline:
         if number != first && (number - first).is_multiple_of(1000) {
             view = context.view();
             if view.hash_of(head.number)? != Some(head.hash) {
-                return Err(RpcError::server("the chain was reorganised during the query, ask again"));
+                return Err(RpcError::server(
+                    "the chain was reorganised during the query, ask again",
+                ));
             }
         }
-        let header = view.header_of(number)?.ok_or_else(|| RpcError::server("header not found"))?;
+        let header = view
+            .header_of(number)?
+            .ok_or_else(|| RpcError::server("header not found"))?;
         let logs = filter.logs(&view, number, &header)?;
         bytes += logs.iter().map(LogJson::weight).sum::<usize>();
         found.extend(logs);
         // One block is always answered for: nobody could ask for less.
         if number > from && (found.len() > limits.logs || bytes > limits.bytes) {
             let retry = number - 1;
-            let limit = if found.len() > limits.logs { limits.logs.to_string() } else { format!("of {} bytes", limits.bytes) };
+            let limit = if found.len() > limits.logs {
+                limits.logs.to_string()
+            } else {
+                format!("of {} bytes", limits.bytes)
+            };
             return Err(RpcError::invalid_params(format!(
                 "query exceeds max results {limit}, retry with the range {from}-{retry}"
             )));
@@ -389,7 +542,11 @@ mod tests {
     use alloy_primitives::{Bytes, Log};
 
     fn log(topics: &[u8]) -> Log {
-        Log::new_unchecked(Address::repeat_byte(1), topics.iter().map(|n| B256::repeat_byte(*n)).collect(), Bytes::new())
+        Log::new_unchecked(
+            Address::repeat_byte(1),
+            topics.iter().map(|n| B256::repeat_byte(*n)).collect(),
+            Bytes::new(),
+        )
     }
 
     fn filter(json: Value) -> Filter {
@@ -398,7 +555,11 @@ mod tests {
 
     #[test]
     fn topics_match_by_position_with_alternatives_and_gaps() {
-        let (a, b, c) = (B256::repeat_byte(0xa), B256::repeat_byte(0xb), B256::repeat_byte(0xc));
+        let (a, b, c) = (
+            B256::repeat_byte(0xa),
+            B256::repeat_byte(0xb),
+            B256::repeat_byte(0xc),
+        );
         let logged = log(&[0xa, 0xb]);
         let bloom: Bloom = [&logged].into_iter().collect();
         for (topics, matches) in [
@@ -410,8 +571,13 @@ mod tests {
             (serde_json::json!([[null, c]]), true),
             (serde_json::json!([a, b, null]), false),
         ] {
-            let filter = filter(serde_json::json!({ "address": Address::repeat_byte(1), "topics": topics }));
-            assert_eq!(filter.matches(&logged.address, logged.topics()), matches, "{topics}");
+            let filter =
+                filter(serde_json::json!({ "address": Address::repeat_byte(1), "topics": topics }));
+            assert_eq!(
+                filter.matches(&logged.address, logged.topics()),
+                matches,
+                "{topics}"
+            );
             assert!(!matches || filter.may_match(&bloom), "{topics}");
         }
         let other = filter(serde_json::json!({ "address": [Address::repeat_byte(2)] }));
@@ -425,16 +591,43 @@ mod tests {
             refused(serde_json::json!({ "blockHash": B256::ZERO, "fromBlock": "0x1" })),
             "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
         );
-        assert_eq!(refused(serde_json::json!({ "topics": [null, null, null, null, null] })), "exceed max topics");
-        assert_eq!(refused(serde_json::json!({ "topics": [vec![B256::ZERO; 1001]] })), "exceed max topics");
+        assert_eq!(
+            refused(serde_json::json!({ "topics": [null, null, null, null, null] })),
+            "exceed max topics"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "topics": [vec![B256::ZERO; 1001]] })),
+            "exceed max topics"
+        );
         let short = "hex has invalid length 1 after decoding; expected";
-        assert_eq!(refused(serde_json::json!({ "address": "0x12" })), format!("invalid address: {short} 20 for address"));
+        assert_eq!(
+            refused(serde_json::json!({ "address": "0x12" })),
+            format!("invalid address: {short} 20 for address")
+        );
         let second = serde_json::json!({ "address": [Address::ZERO, "0x12"] });
-        assert_eq!(refused(second), format!("invalid address at index 1: {short} 20 for address"));
-        assert_eq!(refused(serde_json::json!({ "address": [7] })), "non-string address at index 0");
-        assert_eq!(refused(serde_json::json!({ "address": 7 })), "invalid addresses in query");
-        assert_eq!(refused(serde_json::json!({ "topics": ["0x12"] })), format!("{short} 32 for topic"));
-        assert_eq!(refused(serde_json::json!({ "topics": [7] })), "invalid topic(s)");
-        assert_eq!(refused(serde_json::json!({ "fromBlock": "0x01" })), "hex number with leading zero digits");
+        assert_eq!(
+            refused(second),
+            format!("invalid address at index 1: {short} 20 for address")
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "address": [7] })),
+            "non-string address at index 0"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "address": 7 })),
+            "invalid addresses in query"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "topics": ["0x12"] })),
+            format!("{short} 32 for topic")
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "topics": [7] })),
+            "invalid topic(s)"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "fromBlock": "0x01" })),
+            "hex number with leading zero digits"
+        );
     }
 }

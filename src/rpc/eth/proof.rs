@@ -52,14 +52,21 @@ pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
     let (address, List(keys)): (Address, List<String>) = (args.required()?, args.required()?);
     let block: BlockArg = args.optional()?.unwrap_or_default();
     if keys.len() > MAX_SLOTS {
-        return Err(RpcError::invalid_params(format!("too many slots (max {MAX_SLOTS})")));
+        return Err(RpcError::invalid_params(format!(
+            "too many slots (max {MAX_SLOTS})"
+        )));
     }
-    let keys = keys.iter().map(|key| key.parse()).collect::<Result<Vec<StorageKey>, _>>()?;
+    let keys = keys
+        .iter()
+        .map(|key| key.parse())
+        .collect::<Result<Vec<StorageKey>, _>>()?;
     let view = context.view();
     let number = block.known_number(context, &view)?;
     let state = view.provable_state(number, address)?.ok_or_else(|| {
         let oldest = view.oldest_proof(address);
-        RpcError::server(format!("proofs at block #{number} are pruned, the oldest are at block #{oldest}"))
+        RpcError::server(format!(
+            "proofs at block #{number} are pruned, the oldest are at block #{oldest}"
+        ))
     })?;
     deadline.check()?;
     let slots: Vec<U256> = keys.iter().map(|key| key.slot).collect();
@@ -67,10 +74,16 @@ pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
     let mut proof = trie::prove(&state, address, chunks.next().unwrap_or_default())?;
     for chunk in chunks {
         deadline.check()?;
-        proof.slots.extend(trie::prove(&state, address, chunk)?.slots);
+        proof
+            .slots
+            .extend(trie::prove(&state, address, chunk)?.slots);
     }
     let storage_proof = keys.iter().zip(proof.slots).map(|(key, slot)| SlotJson {
-        key: if key.whole { B256::from(key.slot).to_string() } else { format!("{:#x}", key.slot) },
+        key: if key.whole {
+            B256::from(key.slot).to_string()
+        } else {
+            format!("{:#x}", key.slot)
+        },
         value: slot.value,
         proof: slot.nodes,
     });
@@ -78,9 +91,13 @@ pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
         address,
         account_proof: proof.nodes,
         balance: proof.account.map_or(U256::ZERO, |account| account.balance),
-        code_hash: proof.account.map_or(B256::ZERO, |account| account.code_hash),
+        code_hash: proof
+            .account
+            .map_or(B256::ZERO, |account| account.code_hash),
         nonce: U64::from(proof.account.map_or(0, |account| account.nonce)),
-        storage_hash: proof.account.map_or(B256::ZERO, |account| account.storage_root),
+        storage_hash: proof
+            .account
+            .map_or(B256::ZERO, |account| account.storage_root),
         storage_proof: storage_proof.collect(),
     })
 }

@@ -108,7 +108,13 @@ impl LogJson {
         self.topics.len() * 32 + self.data.len()
     }
 
-    pub fn new(log: &Log, block: BlockId, timestamp: u64, (index, transaction): (usize, B256), log_index: usize) -> Self {
+    pub fn new(
+        log: &Log,
+        block: BlockId,
+        timestamp: u64,
+        (index, transaction): (usize, B256),
+        log_index: usize,
+    ) -> Self {
         Self {
             address: log.address,
             topics: log.topics().to_vec(),
@@ -165,9 +171,14 @@ impl L1Context {
         let cost = l1fee::receipt_cost(info, self.fork, raw);
         let since = |format| info.format >= format;
         let ecotone = since(L1InfoFormat::Ecotone);
-        let operator = since(L1InfoFormat::Isthmus) && (info.operator_fee_scalar != 0 || info.operator_fee_constant != 0);
+        let operator = since(L1InfoFormat::Isthmus)
+            && (info.operator_fee_scalar != 0 || info.operator_fee_constant != 0);
         let jovian = since(L1InfoFormat::Jovian);
-        let scalar = if ecotone { U256::from(info.base_fee_scalar) } else { U256::from_be_bytes(info.scalar.0) };
+        let scalar = if ecotone {
+            U256::from(info.base_fee_scalar)
+        } else {
+            U256::from_be_bytes(info.scalar.0)
+        };
         let json = L1Json {
             l1_gas_price: info.base_fee,
             l1_gas_used: cost.gas_used,
@@ -181,7 +192,10 @@ impl L1Context {
             da_footprint_gas_scalar: jovian.then(|| U64::from(info.da_footprint_gas_scalar)),
         };
         // A deposit has no part in the footprint of its block.
-        (Some(json), (jovian && !deposit).then(|| U64::from(cost.da_footprint)))
+        (
+            Some(json),
+            (jovian && !deposit).then(|| U64::from(cost.da_footprint)),
+        )
     }
 }
 
@@ -203,8 +217,22 @@ struct Parts<'a> {
 
 impl ReceiptJson {
     fn new(parts: &Parts<'_>, l1: Option<&L1Context>) -> Self {
-        let Parts { block, header, index, tx, raw, from, receipt, gas_before, logs_before } = *parts;
-        let nonce = if tx.is_deposit() { receipt.deposit_nonce.unwrap_or(0) } else { tx.nonce() };
+        let Parts {
+            block,
+            header,
+            index,
+            tx,
+            raw,
+            from,
+            receipt,
+            gas_before,
+            logs_before,
+        } = *parts;
+        let nonce = if tx.is_deposit() {
+            receipt.deposit_nonce.unwrap_or(0)
+        } else {
+            tx.nonce()
+        };
         let (l1, blob_gas_used) = l1.map_or((None, None), |l1| l1.of(tx, raw));
         let hash = tx.tx_hash();
         let logs = receipt.logs.iter().enumerate();
@@ -212,7 +240,11 @@ impl ReceiptJson {
             ty: U64::from(receipt.tx_type),
             status: U64::from(receipt.success),
             cumulative_gas_used: U64::from(receipt.cumulative_gas_used),
-            logs: logs.map(|(n, log)| LogJson::new(log, block, header.timestamp, (index, hash), logs_before + n)).collect(),
+            logs: logs
+                .map(|(n, log)| {
+                    LogJson::new(log, block, header.timestamp, (index, hash), logs_before + n)
+                })
+                .collect(),
             logs_bloom: receipt.bloom(),
             transaction_hash: hash,
             transaction_index: U64::from(index),
@@ -234,33 +266,73 @@ impl ReceiptJson {
 /// L1 fields of a block's receipts, from the L1 attributes in its first transaction.
 fn l1_context(context: &RpcContext, header: &Header, first: &OpTxEnvelope) -> Option<L1Context> {
     let rules = &context.chain.spec.rules;
-    let Rules::Optimism { forks, .. } = rules else { return None };
+    let Rules::Optimism { forks, .. } = rules else {
+        return None;
+    };
     let info = l1_info(rules, first)?;
-    Some(L1Context { info, fork: forks.at(header.timestamp), geth_exact: context.geth_exact_receipts })
+    Some(L1Context {
+        info,
+        fork: forks.at(header.timestamp),
+        geth_exact: context.geth_exact_receipts,
+    })
 }
 
 /// All receipts of a block.
-fn receipts(context: &RpcContext, view: &View, block: &Block) -> Result<Vec<ReceiptJson>, RpcError> {
+fn receipts(
+    context: &RpcContext,
+    view: &View,
+    block: &Block,
+) -> Result<Vec<ReceiptJson>, RpcError> {
     let (id, header) = (block.payload.id(), &block.payload.header);
-    let l1 = block.transactions.first().and_then(|first| l1_context(context, header, first));
+    let l1 = block
+        .transactions
+        .first()
+        .and_then(|first| l1_context(context, header, first));
     let (mut gas_before, mut logs_before) = (0, 0);
-    let transactions = block.transactions.iter().zip(&block.payload.transactions).zip(block.senders(view)?);
-    let receipts = transactions.zip(block.receipts.iter()).enumerate().map(|(index, (((tx, raw), from), receipt))| {
-        let parts = Parts { block: id, header, index, tx, raw, from: *from, receipt, gas_before, logs_before };
-        gas_before = receipt.cumulative_gas_used;
-        logs_before += receipt.logs.len();
-        ReceiptJson::new(&parts, l1.as_ref())
-    });
+    let transactions = block
+        .transactions
+        .iter()
+        .zip(&block.payload.transactions)
+        .zip(block.senders(view)?);
+    let receipts = transactions.zip(block.receipts.iter()).enumerate().map(
+        |(index, (((tx, raw), from), receipt))| {
+            let parts = Parts {
+                block: id,
+                header,
+                index,
+                tx,
+                raw,
+                from: *from,
+                receipt,
+                gas_before,
+                logs_before,
+            };
+            gas_before = receipt.cumulative_gas_used;
+            logs_before += receipt.logs.len();
+            ReceiptJson::new(&parts, l1.as_ref())
+        },
+    );
     Ok(receipts.collect())
 }
 
 pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
     let view = context.view();
-    let Some((number, index)) = view.transaction(hash)? else { return reply(()) };
-    let Some(mined) = view.mined(number, index)? else { return reply(()) };
-    let (first, tx) = (transaction(number, &mined.first)?, transaction(number, &mined.raw)?);
-    let MinedReceipt { receipt, gas_before, logs_before } = &mined.receipt;
+    let Some((number, index)) = view.transaction(hash)? else {
+        return reply(());
+    };
+    let Some(mined) = view.mined(number, index)? else {
+        return reply(());
+    };
+    let (first, tx) = (
+        transaction(number, &mined.first)?,
+        transaction(number, &mined.raw)?,
+    );
+    let MinedReceipt {
+        receipt,
+        gas_before,
+        logs_before,
+    } = &mined.receipt;
     let parts = Parts {
         block: mined.block,
         header: &mined.header,
@@ -272,14 +344,21 @@ pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
         gas_before: *gas_before,
         logs_before: *logs_before,
     };
-    reply(ReceiptJson::new(&parts, l1_context(context, &mined.header, &first).as_ref()))
+    reply(ReceiptJson::new(
+        &parts,
+        l1_context(context, &mined.header, &first).as_ref(),
+    ))
 }
 
 pub fn get_block_receipts(context: &RpcContext, args: Args) -> Reply {
     let block: BlockArg = args.at_most(1)?.required()?;
     let view = context.view();
-    let Some(number) = block.number(context, &view)? else { return reply(()) };
-    let Some(block) = context.blocks.load(&view, number)? else { return reply(()) };
+    let Some(number) = block.number(context, &view)? else {
+        return reply(());
+    };
+    let Some(block) = context.blocks.load(&view, number)? else {
+        return reply(());
+    };
     reply(receipts(context, &view, &block)?)
 }
 

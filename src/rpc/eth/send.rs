@@ -109,25 +109,37 @@ fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
 
 /// What the transaction would pay besides execution in a block like the head; nothing on Ethereum.
 fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcError> {
-    let Rules::Optimism { forks, .. } = &context.chain.spec.rules else { return Ok(U256::ZERO) };
-    let Some(block) = context.blocks.load(view, view.head().number)? else { return Ok(U256::ZERO) };
+    let Rules::Optimism { forks, .. } = &context.chain.spec.rules else {
+        return Ok(U256::ZERO);
+    };
+    let Some(block) = context.blocks.load(view, view.head().number)? else {
+        return Ok(U256::ZERO);
+    };
     let fork = forks.at(block.payload.timestamp());
     let info = block.l1_info(&context.chain.spec.rules);
-    Ok(info.map_or(U256::ZERO, |info| l1fee::admission_cost(&info, fork, &tx.raw, tx.tx.gas_limit())))
+    Ok(info.map_or(U256::ZERO, |info| {
+        l1fee::admission_cost(&info, fork, &tx.raw, tx.tx.gas_limit())
+    }))
 }
 
 /// Unix seconds.
 fn now() -> u64 {
-    std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs())
+    std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |now| now.as_secs())
 }
 
 /// The sequencer's answer as it is: its result, or its error with code, message and data.
 async fn forward(client: &HttpClient, raw: &Bytes) -> Reply {
-    let answer: Result<Box<RawValue>, _> = client.request("eth_sendRawTransaction", rpc_params![raw]).await;
+    let answer: Result<Box<RawValue>, _> = client
+        .request("eth_sendRawTransaction", rpc_params![raw])
+        .await;
     answer.map_err(|error| match error {
-        ClientError::Call(error) => {
-            RpcError { code: error.code(), message: error.message().to_owned(), data: error.data().map(ToOwned::to_owned) }
-        }
+        ClientError::Call(error) => RpcError {
+            code: error.code(),
+            message: error.message().to_owned(),
+            data: error.data().map(ToOwned::to_owned),
+        },
         error => RpcError::server(format!("the sequencer could not be reached: {error}")),
     })
 }

@@ -223,7 +223,9 @@ impl TransactionJson {
                 let parity = u128::from(signature.v());
                 let v = match legacy {
                     // EIP-155.
-                    Some(legacy) => legacy.chain_id().map_or(27, |id| u128::from(id) * 2 + 35) + parity,
+                    Some(legacy) => {
+                        legacy.chain_id().map_or(27, |id| u128::from(id) * 2 + 35) + parity
+                    }
                     None => parity,
                 };
                 (v, signature.r(), signature.s())
@@ -242,9 +244,15 @@ impl TransactionJson {
             nonce: U64::from(nonce),
             value: tx.value(),
             gas: U64::from(tx.gas_limit()),
-            gas_price: U128::from(effective_gas_price(tx, place.and_then(|place| place.base_fee))),
+            gas_price: U128::from(effective_gas_price(
+                tx,
+                place.and_then(|place| place.base_fee),
+            )),
             max_fee_per_gas: dynamic.then(|| U128::from(tx.max_fee_per_gas())),
-            max_priority_fee_per_gas: tx.max_priority_fee_per_gas().filter(|_| dynamic).map(U128::from),
+            max_priority_fee_per_gas: tx
+                .max_priority_fee_per_gas()
+                .filter(|_| dynamic)
+                .map(U128::from),
             input: tx.input().clone(),
             chain_id: tx.chain_id().filter(|_| deposit.is_none()).map(U64::from),
             access_list: tx.access_list().cloned(),

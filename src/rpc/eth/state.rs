@@ -15,7 +15,8 @@ use std::{collections::BTreeMap, str::FromStr};
 
 pub fn get_balance(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
-    let (address, block): (Address, BlockArg) = (args.required()?, args.optional()?.unwrap_or_default());
+    let (address, block): (Address, BlockArg) =
+        (args.required()?, args.optional()?.unwrap_or_default());
     let account = block.state(context, &context.view())?.account(address)?;
     reply(account.map_or(U256::ZERO, |account| account.balance))
 }
@@ -23,16 +24,22 @@ pub fn get_balance(context: &RpcContext, args: Args) -> Reply {
 /// The nonce; under `pending` it counts the sender's executable transactions in the pool.
 pub fn get_transaction_count(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
-    let (address, block): (Address, BlockArg) = (args.required()?, args.optional()?.unwrap_or_default());
+    let (address, block): (Address, BlockArg) =
+        (args.required()?, args.optional()?.unwrap_or_default());
     let account = block.state(context, &context.view())?.account(address)?;
     let nonce = account.map_or(0, |account| account.nonce);
     let pending = block == BlockArg::Tag(BlockTag::Pending);
-    reply(U64::from(if pending { context.chain.pool.next_nonce(&address, nonce) } else { nonce }))
+    reply(U64::from(if pending {
+        context.chain.pool.next_nonce(&address, nonce)
+    } else {
+        nonce
+    }))
 }
 
 pub fn get_code(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
-    let (address, block): (Address, BlockArg) = (args.required()?, args.optional()?.unwrap_or_default());
+    let (address, block): (Address, BlockArg) =
+        (args.required()?, args.optional()?.unwrap_or_default());
     let state = block.state(context, &context.view())?;
     let code = match state.account(address)? {
         Some(account) if account.code_hash != KECCAK256_EMPTY => state.code(account.code_hash)?,
@@ -46,7 +53,9 @@ pub fn get_storage_at(context: &RpcContext, args: Args) -> Reply {
     let (address, key): (Address, String) = (args.required()?, args.required()?);
     let block: BlockArg = args.optional()?.unwrap_or_default();
     let StorageKey { slot, .. } = key.parse()?;
-    let value = block.state(context, &context.view())?.storage(address, slot)?;
+    let value = block
+        .state(context, &context.view())?
+        .storage(address, slot)?;
     reply(B256::from(value))
 }
 
@@ -60,12 +69,20 @@ pub fn get_storage_values(context: &RpcContext, args: Args) -> Reply {
         return Err(RpcError::invalid_params("empty request"));
     }
     if count > MAX_SLOTS {
-        return Err(RpcError::invalid_params(format!("too many slots (max {MAX_SLOTS})")));
+        return Err(RpcError::invalid_params(format!(
+            "too many slots (max {MAX_SLOTS})"
+        )));
     }
     let state = block.state(context, &context.view())?;
     let values = wanted.into_iter().map(|(address, slots)| {
         let value = |slot: B256| state.storage(address, slot.into()).map(B256::from);
-        Ok((address, slots.into_iter().map(value).collect::<Result<Vec<_>, ReadError>>()?))
+        Ok((
+            address,
+            slots
+                .into_iter()
+                .map(value)
+                .collect::<Result<Vec<_>, ReadError>>()?,
+        ))
     });
     reply(values.collect::<Result<BTreeMap<_, _>, ReadError>>()?)
 }
@@ -81,13 +98,23 @@ impl FromStr for StorageKey {
     type Err = RpcError;
 
     fn from_str(text: &str) -> Result<Self, RpcError> {
-        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+        let digits = text
+            .strip_prefix("0x")
+            .or_else(|| text.strip_prefix("0X"))
+            .unwrap_or(text);
         if digits.len() > 64 {
-            return Err(RpcError::invalid_params(format!("storage key too long (want at most 32 bytes): {text:?}")));
+            return Err(RpcError::invalid_params(format!(
+                "storage key too long (want at most 32 bytes): {text:?}"
+            )));
         }
         let key: Option<Bytes> = format!("{digits:0>64}").parse().ok();
-        let key = key.ok_or_else(|| RpcError::invalid_params(format!("invalid hex in storage key: {text:?}")))?;
-        Ok(Self { slot: U256::from_be_slice(&key), whole: digits.len() > 62 })
+        let key = key.ok_or_else(|| {
+            RpcError::invalid_params(format!("invalid hex in storage key: {text:?}"))
+        })?;
+        Ok(Self {
+            slot: U256::from_be_slice(&key),
+            whole: digits.len() > 62,
+        })
     }
 }
 
@@ -101,10 +128,16 @@ mod tests {
         for one in ["0x1", "0x01", "1"] {
             assert_eq!(storage_key(one).unwrap(), (U256::from(1), false));
         }
-        assert_eq!(storage_key(&format!("0x{:064x}", 1)).unwrap(), (U256::from(1), true));
+        assert_eq!(
+            storage_key(&format!("0x{:064x}", 1)).unwrap(),
+            (U256::from(1), true)
+        );
         assert_eq!(storage_key("0x").unwrap(), (U256::ZERO, false));
         let error = storage_key("0xasdf").unwrap_err();
-        assert_eq!((error.code, error.message.as_str()), (-32602, "invalid hex in storage key: \"0xasdf\""));
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            (-32602, "invalid hex in storage key: \"0xasdf\"")
+        );
         assert_eq!(storage_key(&"0".repeat(65)).unwrap_err().code, -32602);
     }
 }

@@ -25,9 +25,22 @@ async fn wait_until(condition: impl Fn() -> bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_takes_too_long_is_told_so_and_gives_back_its_permit() {
     let heavy = Heavy::new(1);
-    let error = heavy.run("toy", connection(1), Deadline::after(Duration::from_millis(50)), endless).await.unwrap_err();
-    assert_eq!((error.code, error.message.as_str()), (-32000, "execution aborted (timeout = 50ms)"));
-    let next = heavy.run("toy", connection(1), Deadline::after(LONG), |_| reply(3)).await;
+    let error = heavy
+        .run(
+            "toy",
+            connection(1),
+            Deadline::after(Duration::from_millis(50)),
+            endless,
+        )
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (-32000, "execution aborted (timeout = 50ms)")
+    );
+    let next = heavy
+        .run("toy", connection(1), Deadline::after(LONG), |_| reply(3))
+        .await;
     assert_eq!(next.unwrap().get(), "3");
     assert_eq!(format!("{:?}", crate::rpc::api::HEAVY_TIMEOUT), "5s");
 }
@@ -38,7 +51,11 @@ async fn calls_whose_clients_have_gone_give_back_their_permits_and_threads_runni
     let calls: Vec<_> = (0..3)
         .map(|n| {
             let heavy = heavy.clone();
-            tokio::spawn(async move { heavy.run("toy", connection(n), Deadline::after(LONG), endless).await })
+            tokio::spawn(async move {
+                heavy
+                    .run("toy", connection(n), Deadline::after(LONG), endless)
+                    .await
+            })
         })
         .collect();
     // One runs, and the others have run and are paused.
@@ -46,7 +63,10 @@ async fn calls_whose_clients_have_gone_give_back_their_permits_and_threads_runni
     wait_until(|| turns.state.lock().scheduler.started() == 3).await;
     calls.iter().for_each(|call| call.abort());
     wait_until(|| turns.free() == 1).await;
-    wait_until(|| turns.state.lock().slots.is_empty() && turns.state.lock().scheduler.started() == 0).await;
+    wait_until(|| {
+        turns.state.lock().slots.is_empty() && turns.state.lock().scheduler.started() == 0
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,7 +81,9 @@ async fn a_call_that_finds_no_permit_in_time_is_told_so_and_never_runs() {
             let _ = ended.lock().recv();
             reply(1)
         };
-        first.run("toy", connection(1), Deadline::after(LONG), work).await
+        first
+            .run("toy", connection(1), Deadline::after(LONG), work)
+            .await
     });
     wait_until(|| heavy.turns(connection(1)).free() == 0).await;
     let ran = Arc::new(AtomicBool::new(false));
@@ -70,10 +92,22 @@ async fn a_call_that_finds_no_permit_in_time_is_told_so_and_never_runs() {
         run.store(true, Ordering::Relaxed);
         reply(2)
     };
-    let error = heavy.run("toy", connection(2), Deadline::after(Duration::from_millis(50)), late).await.unwrap_err();
+    let error = heavy
+        .run(
+            "toy",
+            connection(2),
+            Deadline::after(Duration::from_millis(50)),
+            late,
+        )
+        .await
+        .unwrap_err();
     assert!(error.message.starts_with("execution aborted"));
     // The rollup node has permits of its own.
-    let engine = heavy.run("toy", Client::RollupNode(3), Deadline::after(LONG), |_| reply(4)).await;
+    let engine = heavy
+        .run("toy", Client::RollupNode(3), Deadline::after(LONG), |_| {
+            reply(4)
+        })
+        .await;
     assert_eq!(engine.unwrap().get(), "4");
     drop(end);
     assert_eq!(first.await.unwrap().unwrap().get(), "1");
@@ -86,13 +120,21 @@ async fn a_short_call_is_answered_while_more_endless_calls_wait_than_may_be_star
     let calls: Vec<_> = (0..2 * STARTED as u64)
         .map(|n| {
             let heavy = heavy.clone();
-            tokio::spawn(async move { heavy.run("toy", connection(n), Deadline::after(LONG), endless).await })
+            tokio::spawn(async move {
+                heavy
+                    .run("toy", connection(n), Deadline::after(LONG), endless)
+                    .await
+            })
         })
         .collect();
     let turns = heavy.turns(connection(0)).clone();
     wait_until(|| turns.state.lock().scheduler.started() == STARTED).await;
     for n in 0..20 {
-        let answer = heavy.run("toy", connection(1000), Deadline::after(LONG), move |_| reply(n)).await;
+        let answer = heavy
+            .run("toy", connection(1000), Deadline::after(LONG), move |_| {
+                reply(n)
+            })
+            .await;
         assert_eq!(answer.unwrap().get(), n.to_string());
     }
     calls.iter().for_each(|call| call.abort());
@@ -103,7 +145,15 @@ async fn a_short_call_is_answered_while_more_endless_calls_wait_than_may_be_star
 #[tokio::test]
 async fn a_call_that_crashes_is_an_error_and_gives_back_its_permit() {
     let heavy = Heavy::new(1);
-    let error = heavy.run("toy", connection(1), Deadline::after(LONG), |_| panic!("a toy that breaks")).await.unwrap_err();
-    assert_eq!((error.code, error.message.as_str()), (-32603, "method handler crashed"));
+    let error = heavy
+        .run("toy", connection(1), Deadline::after(LONG), |_| {
+            panic!("a toy that breaks")
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (-32603, "method handler crashed")
+    );
     assert_eq!(heavy.turns(connection(1)).free(), 1);
 }

@@ -32,28 +32,49 @@ struct Machine {
 impl Machine {
     fn new(permits: usize, started: usize) -> Self {
         let scheduler = Scheduler::new(Capacity { permits, started });
-        Self { scheduler, now: Instant::now(), calls: HashMap::new(), running: HashMap::new(), ended: vec![] }
+        Self {
+            scheduler,
+            now: Instant::now(),
+            calls: HashMap::new(),
+            running: HashMap::new(),
+            ended: vec![],
+        }
     }
 
     fn enter(&mut self, client: Client, needs: Duration) -> CallId {
         let id = self.scheduler.enter(client);
         let deadline = self.now + LIMIT;
-        self.calls.insert(id, Work { client, needs, left: needs, entered: self.now, deadline });
+        self.calls.insert(
+            id,
+            Work {
+                client,
+                needs,
+                left: needs,
+                entered: self.now,
+                deadline,
+            },
+        );
         self.grant();
         id
     }
 
     fn leave(&mut self, id: CallId) {
-        let Some(work) = self.calls.remove(&id) else { return };
+        let Some(work) = self.calls.remove(&id) else {
+            return;
+        };
         self.running.remove(&id);
         self.scheduler.leave(id, self.now);
-        self.ended.push((work.client, self.now - work.entered, work.needs - work.left));
+        self.ended
+            .push((work.client, self.now - work.entered, work.needs - work.left));
         self.grant();
     }
 
     fn grant(&mut self) {
         while let Some((id, slice)) = self.scheduler.grant(self.now) {
-            assert!(self.running.insert(id, self.now + slice).is_none(), "a running call is granted nothing");
+            assert!(
+                self.running.insert(id, self.now + slice).is_none(),
+                "a running call is granted nothing"
+            );
         }
         self.check();
     }
@@ -68,32 +89,59 @@ impl Machine {
             *each.entry(self.calls[id].client).or_default() += 1;
         }
         let most = (permits / 2).max(1);
-        assert!(each.values().all(|running| *running <= most), "one client has at most half of the permits");
+        assert!(
+            each.values().all(|running| *running <= most),
+            "one client has at most half of the permits"
+        );
         if self.running.len() < permits {
             let waits = |(id, work): (&CallId, &Work)| {
                 !self.running.contains_key(id)
                     && each.get(&work.client).is_none_or(|running| *running < most)
                     && self.scheduler.calls[id].class != Class::Deferred
             };
-            assert!(!self.calls.iter().any(waits), "no permit is idle while a call may run");
+            assert!(
+                !self.calls.iter().any(waits),
+                "no permit is idle while a call may run"
+            );
         }
     }
 
     /// Runs until the next slice or call ends, at most until `end`.
     fn step(&mut self, end: Instant) {
-        let stop = |id: &CallId, slice: Instant| slice.min(self.now + self.calls[id].left).min(self.calls[id].deadline);
+        let stop = |id: &CallId, slice: Instant| {
+            slice
+                .min(self.now + self.calls[id].left)
+                .min(self.calls[id].deadline)
+        };
         let waiting = self.calls.values().map(|work| work.deadline);
-        let next = self.running.iter().map(|(id, slice)| stop(id, *slice)).chain(waiting).min().unwrap_or(end).min(end);
+        let next = self
+            .running
+            .iter()
+            .map(|(id, slice)| stop(id, *slice))
+            .chain(waiting)
+            .min()
+            .unwrap_or(end)
+            .min(end);
         for id in self.running.keys() {
             let work = self.calls.get_mut(id).unwrap();
             work.left = work.left.saturating_sub(next - self.now);
         }
         self.now = next;
         let over = |work: &Work| work.left.is_zero() || work.deadline <= next;
-        let mut ended: Vec<_> = self.calls.iter().filter(|(_, work)| over(work)).map(|(id, _)| *id).collect();
+        let mut ended: Vec<_> = self
+            .calls
+            .iter()
+            .filter(|(_, work)| over(work))
+            .map(|(id, _)| *id)
+            .collect();
         ended.sort_unstable();
         ended.into_iter().for_each(|id| self.leave(id));
-        let mut slices: Vec<_> = self.running.iter().filter(|(_, slice)| **slice <= next).map(|(id, _)| *id).collect();
+        let mut slices: Vec<_> = self
+            .running
+            .iter()
+            .filter(|(_, slice)| **slice <= next)
+            .map(|(id, _)| *id)
+            .collect();
         slices.sort_unstable();
         for id in slices {
             match self.scheduler.end_slice(id, next) {
@@ -129,16 +177,30 @@ fn honest_times(permits: usize, mut attack: impl FnMut(&mut Machine)) -> Vec<Dur
             attack(&mut machine);
         }
     }
-    let mut times: Vec<_> = machine.ended.iter().filter(|(client, ..)| *client == honest).map(|(_, time, _)| *time).collect();
+    let mut times: Vec<_> = machine
+        .ended
+        .iter()
+        .filter(|(client, ..)| *client == honest)
+        .map(|(_, time, _)| *time)
+        .collect();
     assert!(times.len() >= 590, "{} honest calls ended", times.len());
     times.sort_unstable();
     times
 }
 
 /// Keeps `calls` calls of each client waiting or running.
-fn keep_busy(machine: &mut Machine, clients: impl Iterator<Item = Client>, calls: usize, needs: Duration) {
+fn keep_busy(
+    machine: &mut Machine,
+    clients: impl Iterator<Item = Client>,
+    calls: usize,
+    needs: Duration,
+) {
     for client in clients {
-        let have = machine.calls.values().filter(|work| work.client == client).count();
+        let have = machine
+            .calls
+            .values()
+            .filter(|work| work.client == client)
+            .count();
         for _ in have..calls {
             machine.enter(client, needs);
         }
@@ -151,14 +213,27 @@ fn an_honest_call_is_quick_beside_twenty_attackers_and_a_hundred_endless_calls()
     let addresses = |n: u8| (0..n).map(address);
     for permits in [1, 2, 8] {
         for times in [
-            honest_times(permits, |machine| keep_busy(machine, connections(20), 1, 150 * MS)),
-            honest_times(permits, |machine| keep_busy(machine, connections(20), 1, ENDLESS)),
-            honest_times(permits, |machine| keep_busy(machine, connections(100), 1, ENDLESS)),
-            honest_times(permits, |machine| keep_busy(machine, addresses(5), 20, ENDLESS)),
-            honest_times(permits, |machine| keep_busy(machine, addresses(5), 20, 2 * MS)),
+            honest_times(permits, |machine| {
+                keep_busy(machine, connections(20), 1, 150 * MS)
+            }),
+            honest_times(permits, |machine| {
+                keep_busy(machine, connections(20), 1, ENDLESS)
+            }),
+            honest_times(permits, |machine| {
+                keep_busy(machine, connections(100), 1, ENDLESS)
+            }),
+            honest_times(permits, |machine| {
+                keep_busy(machine, addresses(5), 20, ENDLESS)
+            }),
+            honest_times(permits, |machine| {
+                keep_busy(machine, addresses(5), 20, 2 * MS)
+            }),
         ] {
             let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
-            assert!(p50 <= 60 * MS && p99 <= 500 * MS, "{permits} permits: median {p50:?}, p99 {p99:?}");
+            assert!(
+                p50 <= 60 * MS && p99 <= 500 * MS,
+                "{permits} permits: median {p50:?}, p99 {p99:?}"
+            );
         }
     }
 }
@@ -173,7 +248,11 @@ fn a_client_that_connects_anew_for_each_call_delays_others_by_first_slices_only(
             machine.enter(Client::Connection(number), ENDLESS);
         }
     });
-    assert!(*times.last().unwrap() <= 20 * FIRST_SLICE + 2 * SLICE, "{:?}", times.last());
+    assert!(
+        *times.last().unwrap() <= 20 * FIRST_SLICE + 2 * SLICE,
+        "{:?}",
+        times.last()
+    );
 }
 
 #[test]
@@ -186,7 +265,10 @@ fn long_calls_keep_a_quarter_of_the_time_beside_a_flood_of_new_calls() {
         machine.step(end);
     }
     let ran = ENDLESS - machine.calls[&long].left;
-    assert!(ran > LIMIT / 5, "of one permit's {LIMIT:?} it ran for {ran:?}");
+    assert!(
+        ran > LIMIT / 5,
+        "of one permit's {LIMIT:?} it ran for {ran:?}"
+    );
 }
 
 #[test]
@@ -220,10 +302,16 @@ fn calls_beyond_the_started_ones_are_begun_anew_and_all_end() {
 #[test]
 fn a_call_that_nobody_waits_for_runs_on() {
     let mut machine = Machine::new(2, 1);
-    let (first, second) = (machine.enter(address(1), ENDLESS), machine.enter(address(2), ENDLESS));
+    let (first, second) = (
+        machine.enter(address(1), ENDLESS),
+        machine.enter(address(2), ENDLESS),
+    );
     machine.run_until(machine.now + LIMIT - MS);
     let left = |id| machine.calls[&id].left;
-    assert_eq!((ENDLESS - left(first), ENDLESS - left(second)), (LIMIT - MS, LIMIT - MS));
+    assert_eq!(
+        (ENDLESS - left(first), ENDLESS - left(second)),
+        (LIMIT - MS, LIMIT - MS)
+    );
 }
 
 #[test]
@@ -235,7 +323,15 @@ fn an_address_is_one_client_and_a_loopback_or_private_connection_is_one() {
     assert_ne!(of("203.0.113.1", 1), of("203.0.113.2", 1));
     assert_ne!(of("127.0.0.1", 1), of("127.0.0.1", 2));
     assert_eq!(of("::1", 3), Client::Connection(3));
-    for private in ["10.0.0.1", "172.17.0.1", "192.168.1.1", "169.254.0.1", "::ffff:10.0.0.1", "fd00::1", "fe80::1"] {
+    for private in [
+        "10.0.0.1",
+        "172.17.0.1",
+        "192.168.1.1",
+        "169.254.0.1",
+        "::ffff:10.0.0.1",
+        "fd00::1",
+        "fe80::1",
+    ] {
         assert_eq!(of(private, 4), Client::Connection(4), "{private}");
     }
     assert_eq!(of("172.32.0.1", 1), of("172.32.0.1", 2));
@@ -250,7 +346,10 @@ fn accounts_of_clients_that_are_gone_are_bounded() {
     }
     assert!(machine.calls.is_empty() && machine.scheduler.calls.is_empty());
     assert!(machine.scheduler.accounts.len() <= IDLE_ACCOUNTS + 1);
-    assert!(machine.scheduler.active.is_empty() && machine.scheduler.ready.iter().all(BTreeSet::is_empty));
+    assert!(
+        machine.scheduler.active.is_empty()
+            && machine.scheduler.ready.iter().all(BTreeSet::is_empty)
+    );
 }
 
 #[derive(Clone, Debug)]

@@ -65,8 +65,16 @@ async fn a_call_has_the_gas_that_the_operator_gives() {
     let chain = Chain::new(Fork::Isthmus).with(|context| context.bounds.gas_cap = 30_000);
     // Returns the gas that is left.
     let gas = json!({ CONTRACT.to_string(): { "code": "0x5a60005260206000f3" } });
-    for wanted in [json!({ "to": CONTRACT }), json!({ "to": CONTRACT, "gas": "0xffffffff" })] {
-        assert_eq!(chain.result("eth_call", json!([wanted, "latest", gas])).await, format!("0x{:064x}", 30_000 - 21_000 - 2));
+    for wanted in [
+        json!({ "to": CONTRACT }),
+        json!({ "to": CONTRACT, "gas": "0xffffffff" }),
+    ] {
+        assert_eq!(
+            chain
+                .result("eth_call", json!([wanted, "latest", gas]))
+                .await,
+            format!("0x{:064x}", 30_000 - 21_000 - 2)
+        );
     }
     let (_, message) = chain.error("eth_estimateGas", endless()).await;
     assert_eq!(message, "gas required exceeds allowance (30000)");
@@ -75,12 +83,24 @@ async fn a_call_has_the_gas_that_the_operator_gives() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_takes_its_call_with_it() {
     let chain = Chain::new(Fork::Isthmus).with(patient);
-    let api = Api::new(&["eth".to_owned()], &NAMESPACES, &chain.context, "--http.api");
+    let api = Api::new(
+        &["eth".to_owned()],
+        &NAMESPACES,
+        &chain.context,
+        "--http.api",
+    );
     let server = Server::of(api, Setup::default()).await;
     let permits = free_permits(&chain.context);
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": endless() }).to_string();
-    let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
-    let request = format!("{}\r\ncontent-length: {}\r\n\r\n{body}", super::POST, body.len());
+    let body =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": endless() }).to_string();
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
+    let request = format!(
+        "{}\r\ncontent-length: {}\r\n\r\n{body}",
+        super::POST,
+        body.len()
+    );
     socket.write_all(request.as_bytes()).await.unwrap();
     while free_permits(&chain.context) == permits {
         tokio::task::yield_now().await;
@@ -99,7 +119,9 @@ async fn every_heavy_method_looks_at_its_deadline() {
     let filter = chain.result("eth_newFilter", json!([{}])).await;
     let over = Deadline::after(Duration::ZERO);
     for (name, method) in NAMESPACES.iter().flat_map(|namespace| namespace.methods) {
-        let Method::Heavy(function) = method else { continue };
+        let Method::Heavy(function) = method else {
+            continue;
+        };
         let params = match *name {
             "eth_getLogs" => json!([{ "fromBlock": "0x0" }]),
             "eth_getFilterLogs" => json!([filter]),
@@ -109,7 +131,11 @@ async fn every_heavy_method_looks_at_its_deadline() {
         };
         let args = Args::parse(Some(&to_raw_value(&params).unwrap())).unwrap();
         let told = function(&chain.context, args, &over).unwrap_err();
-        assert_eq!((told.code, told.message.as_str()), (-32000, "execution aborted (timeout = 0ns)"), "{name}");
+        assert_eq!(
+            (told.code, told.message.as_str()),
+            (-32000, "execution aborted (timeout = 0ns)"),
+            "{name}"
+        );
     }
 }
 
@@ -122,16 +148,52 @@ async fn logs_are_bounded_by_blocks_number_and_bytes() {
     }
     let limited = |chain: Chain, logs| chain.with(|context| context.bounds.logs = logs);
     let defaults = LogLimits::default();
-    assert_eq!((defaults.blocks, defaults.logs, defaults.bytes), (100_000, 20_000, 10_000_000));
+    assert_eq!(
+        (defaults.blocks, defaults.logs, defaults.bytes),
+        (100_000, 20_000, 10_000_000)
+    );
     let ask = |from: &str| json!([{ "fromBlock": from, "toBlock": "latest" }]);
 
-    let chain = limited(chain, LogLimits { blocks: 4, ..defaults });
-    assert_eq!(chain.result("eth_getLogs", ask("0x1")).await.as_array().unwrap().len(), 12);
-    assert_eq!(chain.error("eth_getLogs", ask("0x0")).await, (-32602, "query exceeds max block range 4".into()));
+    let chain = limited(
+        chain,
+        LogLimits {
+            blocks: 4,
+            ..defaults
+        },
+    );
+    assert_eq!(
+        chain
+            .result("eth_getLogs", ask("0x1"))
+            .await
+            .as_array()
+            .unwrap()
+            .len(),
+        12
+    );
+    assert_eq!(
+        chain.error("eth_getLogs", ask("0x0")).await,
+        (-32602, "query exceeds max block range 4".into())
+    );
 
-    let filter = chain.result("eth_newFilter", json!([{ "fromBlock": "0x1" }])).await;
-    for (limits, limit) in [(LogLimits { logs: 7, ..defaults }, "7"), (LogLimits { bytes: 7 * 132, ..defaults }, "of 924 bytes")]
-    {
+    let filter = chain
+        .result("eth_newFilter", json!([{ "fromBlock": "0x1" }]))
+        .await;
+    for (limits, limit) in [
+        (
+            LogLimits {
+                logs: 7,
+                ..defaults
+            },
+            "7",
+        ),
+        (
+            LogLimits {
+                bytes: 7 * 132,
+                ..defaults
+            },
+            "of 924 bytes",
+        ),
+    ] {
         let mut changed = Chain::new(Fork::Canyon);
         for nonce in 0..4 {
             changed.add(&[(legacy(nonce), vec![log(100), log(100), log(100)])]);
@@ -140,20 +202,55 @@ async fn logs_are_bounded_by_blocks_number_and_bytes() {
         let told = format!("query exceeds max results {limit}, retry with the range 1-2");
         assert_eq!(chain.error("eth_getLogs", ask("0x1")).await, (-32602, told));
         assert_eq!(
-            chain.result("eth_getLogs", json!([{ "fromBlock": "0x1", "toBlock": "0x2" }])).await.as_array().unwrap().len(),
+            chain
+                .result(
+                    "eth_getLogs",
+                    json!([{ "fromBlock": "0x1", "toBlock": "0x2" }])
+                )
+                .await
+                .as_array()
+                .unwrap()
+                .len(),
             6
         );
     }
     // A single block is always told.
-    let chain = limited(chain, LogLimits { logs: 1, bytes: 1, ..defaults });
-    assert_eq!(chain.result("eth_getLogs", ask("0x4")).await.as_array().unwrap().len(), 3);
+    let chain = limited(
+        chain,
+        LogLimits {
+            logs: 1,
+            bytes: 1,
+            ..defaults
+        },
+    );
+    assert_eq!(
+        chain
+            .result("eth_getLogs", ask("0x4"))
+            .await
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
     // So does the filter, whose changes come in parts instead.
-    assert_eq!(chain.error("eth_getFilterLogs", json!([filter])).await.0, -32602);
+    assert_eq!(
+        chain.error("eth_getFilterLogs", json!([filter])).await.0,
+        -32602
+    );
 }
 
 #[tokio::test]
 async fn what_a_filter_tells_comes_in_parts() {
-    for limits in [LogLimits { logs: 2, ..Default::default() }, LogLimits { bytes: 100, ..Default::default() }] {
+    for limits in [
+        LogLimits {
+            logs: 2,
+            ..Default::default()
+        },
+        LogLimits {
+            bytes: 100,
+            ..Default::default()
+        },
+    ] {
         let mut chain = Chain::new(Fork::Canyon).with(|context| context.bounds.logs = limits);
         let filter = chain.result("eth_newFilter", json!([{}])).await;
         for nonce in 0..3 {
@@ -161,7 +258,15 @@ async fn what_a_filter_tells_comes_in_parts() {
             chain.add(&[(legacy(nonce), vec![log.clone(), log])]);
         }
         for left in [2, 2, 2, 0] {
-            assert_eq!(chain.result("eth_getFilterChanges", json!([filter])).await.as_array().unwrap().len(), left);
+            assert_eq!(
+                chain
+                    .result("eth_getFilterChanges", json!([filter]))
+                    .await
+                    .as_array()
+                    .unwrap()
+                    .len(),
+                left
+            );
         }
     }
 }
@@ -170,8 +275,12 @@ async fn what_a_filter_tells_comes_in_parts() {
 async fn the_pools_content_is_bounded_in_bytes() {
     let mut chain = Chain::new(Fork::Canyon);
     chain.add(&[]);
-    let all = chain.result("eth_newPendingTransactionFilter", json!([true])).await;
-    let hashes = chain.result("eth_newPendingTransactionFilter", json!([])).await;
+    let all = chain
+        .result("eth_newPendingTransactionFilter", json!([true]))
+        .await;
+    let hashes = chain
+        .result("eth_newPendingTransactionFilter", json!([]))
+        .await;
     let mut chain = chain.with(|context| context.bounds.transactions = 1_000);
     chain.add(&[]);
     let sent = [0, 1, 2].map(|nonce| super::send::transfer(nonce, 21_000));
@@ -192,18 +301,39 @@ async fn the_pools_content_is_bounded_in_bytes() {
     let size: usize = sent.iter().map(|raw| raw.len()).sum();
     assert!(chain.result("txpool_content", json!([])).await.is_object());
     let chain = chain.with(|context| context.bounds.transactions = size - 1);
-    for (method, params) in [("txpool_content", json!([])), ("txpool_contentFrom", json!([super::send::SENDER]))] {
-        let told = (-32003, format!("response too large: {size} bytes of transactions"));
+    for (method, params) in [
+        ("txpool_content", json!([])),
+        ("txpool_contentFrom", json!([super::send::SENDER])),
+    ] {
+        let told = (
+            -32003,
+            format!("response too large: {size} bytes of transactions"),
+        );
         assert_eq!(chain.error(method, params).await, told, "{method}");
     }
     // A filter tells them in parts, if in full.
     let chain = chain.with(|context| context.bounds.transactions = sent[0].len() + 1);
     let mut count = Vec::new();
     for _ in 0..3 {
-        count.push(chain.result("eth_getFilterChanges", json!([all])).await.as_array().unwrap().len());
+        count.push(
+            chain
+                .result("eth_getFilterChanges", json!([all]))
+                .await
+                .as_array()
+                .unwrap()
+                .len(),
+        );
     }
     assert_eq!(count, [2, 1, 0]);
-    assert_eq!(chain.result("eth_getFilterChanges", json!([hashes])).await.as_array().unwrap().len(), 3);
+    assert_eq!(
+        chain
+            .result("eth_getFilterChanges", json!([hashes]))
+            .await
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
 }
 
 #[tokio::test]
@@ -211,20 +341,45 @@ async fn slots_filters_and_subscriptions_are_bounded() {
     let mut chain = Chain::new(Fork::Ecotone);
     chain.add(&[]);
     let slots = |count| vec!["0x1"; count];
-    assert!(chain.result("eth_getProof", json!([RICH, slots(1024), "latest"])).await.is_object());
+    assert!(
+        chain
+            .result("eth_getProof", json!([RICH, slots(1024), "latest"]))
+            .await
+            .is_object()
+    );
     let told = (-32602, "too many slots (max 1024)".to_owned());
-    assert_eq!(chain.error("eth_getProof", json!([RICH, slots(1025), "latest"])).await, told);
-    let halves =
-        |count: usize| json!([{ RICH.to_string(): vec![B256::ZERO; 512], CONTRACT.to_string(): vec![B256::ZERO; count] }]);
-    assert!(chain.result("eth_getStorageValues", halves(512)).await.is_object());
+    assert_eq!(
+        chain
+            .error("eth_getProof", json!([RICH, slots(1025), "latest"]))
+            .await,
+        told
+    );
+    let halves = |count: usize| json!([{ RICH.to_string(): vec![B256::ZERO; 512], CONTRACT.to_string(): vec![B256::ZERO; count] }]);
+    assert!(
+        chain
+            .result("eth_getStorageValues", halves(512))
+            .await
+            .is_object()
+    );
     assert_eq!(chain.error("eth_getStorageValues", halves(513)).await, told);
     for _ in 0..1000 {
         chain.result("eth_newBlockFilter", json!([])).await;
     }
-    for method in ["eth_newBlockFilter", "eth_newPendingTransactionFilter", "eth_newFilter"] {
-        let params = if method == "eth_newFilter" { json!([{}]) } else { json!([]) };
+    for method in [
+        "eth_newBlockFilter",
+        "eth_newPendingTransactionFilter",
+        "eth_newFilter",
+    ] {
+        let params = if method == "eth_newFilter" {
+            json!([{}])
+        } else {
+            json!([])
+        };
         let (code, message) = chain.error(method, params).await;
-        assert!(code == -32000 && message.starts_with("too many filters: 1000 are in use"), "{message}");
+        assert!(
+            code == -32000 && message.starts_with("too many filters: 1000 are in use"),
+            "{message}"
+        );
     }
 }
 
@@ -238,28 +393,40 @@ async fn overrides_of_a_whole_state_are_only_data() {
             (account.to_string(), json!({ "balance": "0x1", "stateDiff": { B256::ZERO.to_string(): B256::ZERO.to_string() } }))
         })
         .collect();
-    let answer = chain.ask("eth_call", json!([{ "to": CONTRACT }, "latest", accounts])).await;
+    let answer = chain
+        .ask("eth_call", json!([{ "to": CONTRACT }, "latest", accounts]))
+        .await;
     assert_eq!(answer["result"], "0x");
     // Code beyond any limit of a deployed one still ends with its gas.
     let code = Bytes::from(vec![0x5b; 1 << 20]);
     let target = address!("0x00000000000000000000000000000000000000c0");
     let call = json!([{ "to": target, "gas": "0x10000" }, "latest", { target.to_string(): { "code": code } }]);
-    assert_eq!(chain.error("eth_call", call).await, (-32000, "out of gas".into()));
+    assert_eq!(
+        chain.error("eth_call", call).await,
+        (-32000, "out of gas".into())
+    );
 }
 
 /// Slow calls of one client leave half of the permits free, and do not delay methods of other kinds.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_calls_of_one_client_hold_up_its_slow_calls_only() {
     let chain = Arc::new(Chain::new(Fork::Isthmus).with(patient));
-    let (heavy, reads) = (free_permits(&chain.context), chain.context.bounds.reads.available_permits());
+    let (heavy, reads) = (
+        free_permits(&chain.context),
+        chain.context.bounds.reads.available_permits(),
+    );
     let cores = std::thread::available_parallelism().unwrap().get().max(2);
     assert_eq!((heavy, reads), (cores, 4 * cores));
-    let slow = |chain: Arc<Chain>| tokio::spawn(async move { chain.ask("eth_call", endless()).await });
+    let slow =
+        |chain: Arc<Chain>| tokio::spawn(async move { chain.ask("eth_call", endless()).await });
     let calls: Vec<_> = (0..2 * heavy).map(|_| slow(chain.clone())).collect();
     while free_permits(&chain.context) > heavy - heavy / 2 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(chain.result("eth_getBalance", json!([RICH])).await, "0xf4240");
+    assert_eq!(
+        chain.result("eth_getBalance", json!([RICH])).await,
+        "0xf4240"
+    );
     assert_eq!(chain.result("eth_blockNumber", json!([])).await, "0x0");
     assert_eq!(free_permits(&chain.context), heavy - heavy / 2);
     calls.iter().for_each(|call| call.abort());
@@ -270,8 +437,13 @@ async fn slow_calls_of_one_client_hold_up_its_slow_calls_only() {
 
 /// An `eth_call` on a connection of its own; the body of the response.
 async fn call_over(server: &Server, params: &Value) -> String {
-    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": params }).to_string();
-    let request = format!("{}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", super::POST, body.len());
+    let body =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": params }).to_string();
+    let request = format!(
+        "{}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        super::POST,
+        body.len()
+    );
     server.raw(request.as_bytes(), LONG).await
 }
 
@@ -279,14 +451,23 @@ async fn call_over(server: &Server, params: &Value) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn honest_calls_succeed_while_endless_calls_of_a_hundred_connections_wait() {
     let limit = Duration::from_secs(20);
-    let chain = Chain::new(Fork::Isthmus).with(|context| (context.bounds.gas_cap, context.bounds.timeout) = (u64::MAX, limit));
-    let api = Api::new(&["eth".to_owned()], &NAMESPACES, &chain.context, "--http.api");
+    let chain = Chain::new(Fork::Isthmus)
+        .with(|context| (context.bounds.gas_cap, context.bounds.timeout) = (u64::MAX, limit));
+    let api = Api::new(
+        &["eth".to_owned()],
+        &NAMESPACES,
+        &chain.context,
+        "--http.api",
+    );
     let server = Server::of(api, Setup::default()).await;
     let endless = endless();
     let attack = futures::future::join_all((0..100).map(|_| async {
         loop {
             let answer = call_over(&server, &endless).await;
-            assert!(answer.contains("execution aborted (timeout = 20s)"), "{answer}");
+            assert!(
+                answer.contains("execution aborted (timeout = 20s)"),
+                "{answer}"
+            );
         }
     }));
     // Counts down from 1000.
@@ -308,26 +489,53 @@ async fn honest_calls_succeed_while_endless_calls_of_a_hundred_connections_wait(
 
 #[tokio::test]
 async fn filters_and_what_they_remember_are_bounded_in_bytes() {
-    let addresses: Vec<_> = (0..1000u64).map(|n| alloy_primitives::Address::left_padding_from(&n.to_be_bytes())).collect();
-    let mut chain = Chain::new(Fork::Canyon).with(|context| context.bounds.filters = Arc::new(tokio::sync::Semaphore::new(64)));
-    let filter = chain.result("eth_newFilter", json!([{ "address": addresses }])).await;
-    chain.result("eth_newFilter", json!([{ "address": addresses }])).await;
+    let addresses: Vec<_> = (0..1000u64)
+        .map(|n| alloy_primitives::Address::left_padding_from(&n.to_be_bytes()))
+        .collect();
+    let mut chain = Chain::new(Fork::Canyon)
+        .with(|context| context.bounds.filters = Arc::new(tokio::sync::Semaphore::new(64)));
+    let filter = chain
+        .result("eth_newFilter", json!([{ "address": addresses }]))
+        .await;
+    chain
+        .result("eth_newFilter", json!([{ "address": addresses }]))
+        .await;
     let told = (-32000, "too many filters: ask again later".to_owned());
-    assert_eq!(chain.error("eth_newFilter", json!([{ "address": addresses }])).await, told);
+    assert_eq!(
+        chain
+            .error("eth_newFilter", json!([{ "address": addresses }]))
+            .await,
+        told
+    );
     chain.result("eth_uninstallFilter", json!([filter])).await;
     let filter = chain.result("eth_newFilter", json!([{}])).await;
     // More logs than it may remember: they are told, and nothing is kept of them.
     let free = chain.context.bounds.filters.available_permits();
     let log = Log::new_unchecked(CONTRACT, vec![B256::ZERO], vec![7u8; 1000].into());
     chain.add(&[(legacy(0), vec![log; 1000])]);
-    assert_eq!(chain.result("eth_getFilterChanges", json!([filter])).await.as_array().unwrap().len(), 1000);
+    assert_eq!(
+        chain
+            .result("eth_getFilterChanges", json!([filter]))
+            .await
+            .as_array()
+            .unwrap()
+            .len(),
+        1000
+    );
     assert_eq!(chain.context.bounds.filters.available_permits(), free);
     // When that block leaves the chain and its receipts are forgotten, the client learns that it cannot be told which.
-    chain.made.lock().values_mut().for_each(|block| block.receipts = None);
+    chain
+        .made
+        .lock()
+        .values_mut()
+        .for_each(|block| block.receipts = None);
     chain.blocks.clear();
     chain.publish();
     let (code, message) = chain.error("eth_getFilterChanges", json!([filter])).await;
-    assert!(code == -32000 && message.starts_with("blocks were removed"), "{message}");
+    assert!(
+        code == -32000 && message.starts_with("blocks were removed"),
+        "{message}"
+    );
 }
 
 #[tokio::test]

@@ -18,7 +18,9 @@ use crate::{
         frame::{Allowance, Live, Session},
     },
 };
-use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxLegacy, transaction::SignerRecoverable};
+use alloy_consensus::{
+    Header, SignableTransaction, TxEip1559, TxLegacy, transaction::SignerRecoverable,
+};
 use alloy_eips::{
     eip2718::Encodable2718,
     eip2930::{AccessList, AccessListItem},
@@ -60,14 +62,28 @@ pub struct Chain {
 }
 
 fn account(nonce: u64, balance: u64, code_hash: B256) -> Option<AccountChange> {
-    Some(AccountChange { nonce, balance: U256::from(balance), code_hash })
+    Some(AccountChange {
+        nonce,
+        balance: U256::from(balance),
+        code_hash,
+    })
 }
 
 impl Chain {
     pub fn new(fork: Fork) -> Self {
         let forks = ForkSchedule::from_genesis(fork);
-        let eip1559 = Eip1559Constants { elasticity: 6, denominator: 50, denominator_canyon: 250 };
-        Self::with_rules(Rules::Optimism { forks: forks.clone(), eip1559 }, forks)
+        let eip1559 = Eip1559Constants {
+            elasticity: 6,
+            denominator: 50,
+            denominator_canyon: 250,
+        };
+        Self::with_rules(
+            Rules::Optimism {
+                forks: forks.clone(),
+                eip1559,
+            },
+            forks,
+        )
     }
 
     fn with_rules(rules: Rules, forks: ForkSchedule) -> Self {
@@ -76,16 +92,31 @@ impl Chain {
         let slots = BTreeMap::from([(keccak256(B256::with_last_byte(1)), U256::from(0x38))]);
         let changes = Changes {
             accounts: BTreeMap::from([
-                (keccak256(RICH), account(7, 1_000_000, alloy_primitives::KECCAK256_EMPTY)),
+                (
+                    keccak256(RICH),
+                    account(7, 1_000_000, alloy_primitives::KECCAK256_EMPTY),
+                ),
                 (keccak256(CONTRACT), account(1, 0, hash)),
-                (keccak256(super::send::SENDER), account(0, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY)),
+                (
+                    keccak256(super::send::SENDER),
+                    account(0, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY),
+                ),
                 (
                     keccak256(super::hostile::address(super::hostile::USED)),
                     account(5, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY),
                 ),
-                (keccak256(super::hostile::address(super::hostile::DELEGATED)), account(0, FUNDS.to(), hash)),
+                (
+                    keccak256(super::hostile::address(super::hostile::DELEGATED)),
+                    account(0, FUNDS.to(), hash),
+                ),
             ]),
-            storages: BTreeMap::from([(keccak256(CONTRACT), StorageChange { wiped: false, slots })]),
+            storages: BTreeMap::from([(
+                keccak256(CONTRACT),
+                StorageChange {
+                    wiped: false,
+                    slots,
+                },
+            )]),
             codes: BTreeMap::from([(hash, code)]),
         };
         let update = trie::genesis(&changes).unwrap();
@@ -98,12 +129,24 @@ impl Chain {
         };
         let genesis = Payload::sealed(header, vec![]);
         let dir = tempfile::tempdir().unwrap();
-        let identity = Identity { chain_id: CHAIN_ID, genesis_hash: genesis.hash };
-        let store = Store::create(dir.path(), 8 << 20, identity, &genesis, &update.overlay).unwrap();
+        let identity = Identity {
+            chain_id: CHAIN_ID,
+            genesis_hash: genesis.hash,
+        };
+        let store =
+            Store::create(dir.path(), 8 << 20, identity, &genesis, &update.overlay).unwrap();
         let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
         let view = Arc::new(Mutex::new(view));
-        let heads = watch::Sender::new(Heads { head: genesis.id(), ..Default::default() });
-        let spec = ChainSpec { chain_id: CHAIN_ID, genesis_hash: genesis.hash, genesis_time: 1000, rules };
+        let heads = watch::Sender::new(Heads {
+            head: genesis.id(),
+            ..Default::default()
+        });
+        let spec = ChainSpec {
+            chain_id: CHAIN_ID,
+            genesis_hash: genesis.hash,
+            genesis_time: 1000,
+            rules,
+        };
         let newest = view.clone();
         let made = Arc::<Mutex<BTreeMap<_, _>>>::default();
         let found = made.clone();
@@ -159,7 +202,12 @@ impl Chain {
     }
 
     /// A block on `parent` with the L1 attributes and these transactions, each with its logs.
-    pub fn block(&self, parent: &Arc<View>, transactions: &[(OpTxEnvelope, Vec<Log>)], extra: &str) -> Arc<ExecutedBlock> {
+    pub fn block(
+        &self,
+        parent: &Arc<View>,
+        transactions: &[(OpTxEnvelope, Vec<Log>)],
+        extra: &str,
+    ) -> Arc<ExecutedBlock> {
         let time = parent.header().timestamp + 2;
         let mut all = vec![(l1_attributes(&self.forks, time), vec![])];
         all.extend_from_slice(transactions);
@@ -194,13 +242,22 @@ impl Chain {
             blob_gas_used: active(Fork::Ecotone).then_some(0),
             excess_blob_gas: active(Fork::Ecotone).then_some(0),
             parent_beacon_block_root: active(Fork::Ecotone).then_some(B256::ZERO),
-            requests_hash: active(Fork::Isthmus).then_some(alloy_eips::eip7685::EMPTY_REQUESTS_HASH),
+            requests_hash: active(Fork::Isthmus)
+                .then_some(alloy_eips::eip7685::EMPTY_REQUESTS_HASH),
             ..Default::default()
         };
         let (payload, receipts) = (Arc::new(Payload::sealed(header, raw)), Arc::new(receipts));
-        let made = Abandoned { payload: payload.clone(), receipts: Some(receipts.clone()) };
+        let made = Abandoned {
+            payload: payload.clone(),
+            receipts: Some(receipts.clone()),
+        };
         self.made.lock().insert(payload.hash, made);
-        Arc::new(ExecutedBlock::new(payload, senders, receipts, Arc::new(update.overlay)))
+        Arc::new(ExecutedBlock::new(
+            payload,
+            senders,
+            receipts,
+            Arc::new(update.overlay),
+        ))
     }
 
     /// Extends the chain by one block.
@@ -213,7 +270,13 @@ impl Chain {
     }
 
     pub fn publish(&self) {
-        let view = View::new(self.store.snapshot().unwrap(), self.blocks.clone(), None, None).unwrap();
+        let view = View::new(
+            self.store.snapshot().unwrap(),
+            self.blocks.clone(),
+            None,
+            None,
+        )
+        .unwrap();
         let head = view.head();
         *self.view.lock() = Arc::new(view);
         self.heads.send_modify(|heads| heads.head = head);
@@ -223,19 +286,39 @@ impl Chain {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let live = Live::default();
         let allowance = Allowance::new(1000, 25_000_000, 128 << 20, 256 << 20);
-        let session = Session { api: &self.api, allowance: &allowance, deadline: None, subscriptions: Some(&live) };
-        serde_json::from_str(&session.answer(request.to_string().as_bytes()).await.text.unwrap()).unwrap()
+        let session = Session {
+            api: &self.api,
+            allowance: &allowance,
+            deadline: None,
+            subscriptions: Some(&live),
+        };
+        serde_json::from_str(
+            &session
+                .answer(request.to_string().as_bytes())
+                .await
+                .text
+                .unwrap(),
+        )
+        .unwrap()
     }
 
     pub async fn result(&self, method: &str, params: Value) -> Value {
         let answer = self.ask(method, params).await;
-        answer.get("result").unwrap_or_else(|| panic!("{method}: {answer}")).clone()
+        answer
+            .get("result")
+            .unwrap_or_else(|| panic!("{method}: {answer}"))
+            .clone()
     }
 
     pub async fn error(&self, method: &str, params: Value) -> (i64, String) {
         let answer = self.ask(method, params).await;
-        let error = answer.get("error").unwrap_or_else(|| panic!("{method}: {answer}"));
-        (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().to_owned())
+        let error = answer
+            .get("error")
+            .unwrap_or_else(|| panic!("{method}: {answer}"));
+        (
+            error["code"].as_i64().unwrap(),
+            error["message"].as_str().unwrap().to_owned(),
+        )
     }
 }
 
@@ -259,8 +342,16 @@ fn l1_attributes(forks: &ForkSchedule, time: u64) -> OpTxEnvelope {
         operator_fee_constant: 5,
         ..Default::default()
     };
-    let origin = L1Origin { hash: B256::repeat_byte(9), number: 77, time, base_fee: 2_000_000_000, blob_base_fee: 7 };
-    l1_info_tx(forks, &config, &origin, 0, time, time - 1).unwrap().into()
+    let origin = L1Origin {
+        hash: B256::repeat_byte(9),
+        number: 77,
+        time,
+        base_fee: 2_000_000_000,
+        blob_base_fee: 7,
+    };
+    l1_info_tx(forks, &config, &origin, 0, time, time - 1)
+        .unwrap()
+        .into()
 }
 
 /// Signed by nobody in particular: the signature recovers to some address.
@@ -270,13 +361,23 @@ pub fn signature() -> Signature {
 
 pub fn legacy(nonce: u64) -> OpTxEnvelope {
     let to = TxKind::Call(RICH);
-    TxLegacy { chain_id: Some(CHAIN_ID), nonce, gas_price: 2000, gas_limit: 21_000, to, ..Default::default() }
-        .into_signed(signature())
-        .into()
+    TxLegacy {
+        chain_id: Some(CHAIN_ID),
+        nonce,
+        gas_price: 2000,
+        gas_limit: 21_000,
+        to,
+        ..Default::default()
+    }
+    .into_signed(signature())
+    .into()
 }
 
 pub fn dynamic() -> OpTxEnvelope {
-    let access_list = AccessList(vec![AccessListItem { address: CONTRACT, storage_keys: vec![B256::ZERO] }]);
+    let access_list = AccessList(vec![AccessListItem {
+        address: CONTRACT,
+        storage_keys: vec![B256::ZERO],
+    }]);
     TxEip1559 {
         chain_id: CHAIN_ID,
         nonce: 3,

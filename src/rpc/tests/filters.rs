@@ -18,7 +18,12 @@ fn log(topic: u8) -> Log {
 
 /// Of each log: its first topic's first byte, and whether it was removed.
 fn seen(logs: &Value) -> Vec<(String, bool)> {
-    let one = |log: &Value| (log["topics"][0].as_str().unwrap()[2..4].to_owned(), log["removed"].as_bool().unwrap());
+    let one = |log: &Value| {
+        (
+            log["topics"][0].as_str().unwrap()[2..4].to_owned(),
+            log["removed"].as_bool().unwrap(),
+        )
+    };
     logs.as_array().unwrap().iter().map(one).collect()
 }
 
@@ -31,10 +36,27 @@ fn gone(id: &Value) -> (i64, String) {
 async fn filters_tell_what_came_since_the_last_question() {
     let mut chain = Chain::new(Fork::Canyon);
     chain.add(&[(legacy(0), vec![log(1)])]);
-    let all = chain.result("eth_newFilter", json!([{ "fromBlock": "0x0", "address": CONTRACT }])).await;
-    let some = chain.result("eth_newFilter", json!([{ "topics": [[B256::repeat_byte(2)]] }])).await;
-    let bounded = chain.result("eth_newFilter", json!([{ "fromBlock": "0x3", "toBlock": "0x3" }])).await;
-    let other = chain.result("eth_newFilter", json!([{ "address": RICH }])).await;
+    let all = chain
+        .result(
+            "eth_newFilter",
+            json!([{ "fromBlock": "0x0", "address": CONTRACT }]),
+        )
+        .await;
+    let some = chain
+        .result(
+            "eth_newFilter",
+            json!([{ "topics": [[B256::repeat_byte(2)]] }]),
+        )
+        .await;
+    let bounded = chain
+        .result(
+            "eth_newFilter",
+            json!([{ "fromBlock": "0x3", "toBlock": "0x3" }]),
+        )
+        .await;
+    let other = chain
+        .result("eth_newFilter", json!([{ "address": RICH }]))
+        .await;
     let blocks = chain.result("eth_newBlockFilter", json!([])).await;
     let changes = |id: &Value| chain_changes(&chain, id.clone());
     for id in [&all, &some, &bounded, &other, &blocks] {
@@ -43,26 +65,56 @@ async fn filters_tell_what_came_since_the_last_question() {
     let second = chain.add(&[(legacy(1), vec![log(2), log(3)])]);
     let third = chain.add(&[(legacy(2), vec![log(2)])]);
     let changes = |id: &Value| chain_changes(&chain, id.clone());
-    let told = |logs: &[(&str, bool)]| logs.iter().map(|(topic, removed)| (topic.to_string(), *removed)).collect::<Vec<_>>();
-    assert_eq!(seen(&changes(&all).await), told(&[("02", false), ("03", false), ("02", false)]));
-    assert_eq!(seen(&changes(&some).await), told(&[("02", false), ("02", false)]));
+    let told = |logs: &[(&str, bool)]| {
+        logs.iter()
+            .map(|(topic, removed)| (topic.to_string(), *removed))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        seen(&changes(&all).await),
+        told(&[("02", false), ("03", false), ("02", false)])
+    );
+    assert_eq!(
+        seen(&changes(&some).await),
+        told(&[("02", false), ("02", false)])
+    );
     assert_eq!(seen(&changes(&bounded).await), told(&[("02", false)]));
     assert_eq!(changes(&other).await, json!([]));
-    assert_eq!(changes(&blocks).await, json!([second.payload.hash, third.payload.hash]));
+    assert_eq!(
+        changes(&blocks).await,
+        json!([second.payload.hash, third.payload.hash])
+    );
     assert_eq!(changes(&all).await, json!([]));
     // All that match, told or not, from before the filter too.
     let logs = chain.result("eth_getFilterLogs", json!([all])).await;
     assert_eq!(seen(&logs).len(), 4);
-    assert_eq!(chain.error("eth_getFilterLogs", json!([blocks])).await, gone(&blocks));
+    assert_eq!(
+        chain.error("eth_getFilterLogs", json!([blocks])).await,
+        gone(&blocks)
+    );
 
     // A branch without the second block's logs, one block higher: what was told comes back as removed, newest first.
     chain.blocks.truncate(1);
-    let parent = Arc::new(View::new(chain.store.snapshot().unwrap(), chain.blocks.clone(), None, None).unwrap());
+    let parent = Arc::new(
+        View::new(
+            chain.store.snapshot().unwrap(),
+            chain.blocks.clone(),
+            None,
+            None,
+        )
+        .unwrap(),
+    );
     let fork = chain.block(&parent, &[(legacy(9), vec![log(7)])], "other");
     chain.blocks.push(fork.clone());
     let mut branch = vec![fork];
     for _ in 0..2 {
-        let view = View::new(chain.store.snapshot().unwrap(), chain.blocks.clone(), None, None).unwrap();
+        let view = View::new(
+            chain.store.snapshot().unwrap(),
+            chain.blocks.clone(),
+            None,
+            None,
+        )
+        .unwrap();
         let block = chain.block(&Arc::new(view), &[], "other");
         chain.blocks.push(block.clone());
         branch.push(block);
@@ -71,34 +123,72 @@ async fn filters_tell_what_came_since_the_last_question() {
     let changes = |id: &Value| chain_changes(&chain, id.clone());
     let expected = told(&[("02", true), ("03", true), ("02", true), ("07", false)]);
     assert_eq!(seen(&changes(&all).await), expected);
-    assert_eq!(seen(&changes(&some).await), told(&[("02", true), ("02", true)]));
+    assert_eq!(
+        seen(&changes(&some).await),
+        told(&[("02", true), ("02", true)])
+    );
     let hashes: Vec<_> = branch.iter().map(|block| block.payload.hash).collect();
     assert_eq!(changes(&blocks).await, json!(hashes));
 
-    assert_eq!(chain.result("eth_uninstallFilter", json!([all])).await, true);
-    assert_eq!(chain.result("eth_uninstallFilter", json!([all])).await, false);
-    assert_eq!(chain.error("eth_getFilterChanges", json!([all])).await, gone(&all));
+    assert_eq!(
+        chain.result("eth_uninstallFilter", json!([all])).await,
+        true
+    );
+    assert_eq!(
+        chain.result("eth_uninstallFilter", json!([all])).await,
+        false
+    );
+    assert_eq!(
+        chain.error("eth_getFilterChanges", json!([all])).await,
+        gone(&all)
+    );
     let reversed = json!([{ "fromBlock": "0x5", "toBlock": "0x2" }]);
-    assert_eq!(chain.error("eth_newFilter", reversed).await, (-32602, "invalid block range params".into()));
+    assert_eq!(
+        chain.error("eth_newFilter", reversed).await,
+        (-32602, "invalid block range params".into())
+    );
 }
 
 #[tokio::test]
 async fn filters_whose_first_change_is_a_reorg_of_three_report_all_of_it() {
     let mut chain = Chain::new(Fork::Canyon);
     let [ours, theirs] = fork_of_three(&mut chain);
-    let logs = chain.result("eth_newFilter", json!([{ "address": CONTRACT }])).await;
-    let first = chain.result("eth_newFilter", json!([{ "fromBlock": "0x3", "toBlock": "0x3" }])).await;
+    let logs = chain
+        .result("eth_newFilter", json!([{ "address": CONTRACT }]))
+        .await;
+    let first = chain
+        .result(
+            "eth_newFilter",
+            json!([{ "fromBlock": "0x3", "toBlock": "0x3" }]),
+        )
+        .await;
     let blocks = chain.result("eth_newBlockFilter", json!([])).await;
     reorganise(&mut chain, &ours, &theirs);
     let hashes: Vec<_> = theirs.iter().map(|block| block.payload.hash).collect();
     assert_eq!(chain_changes(&chain, blocks).await, json!(hashes));
     let seen = |logs: &Value| -> Vec<_> {
-        logs.as_array().unwrap().iter().map(|log| (log["blockHash"].clone(), log["removed"] == json!(true))).collect()
+        logs.as_array()
+            .unwrap()
+            .iter()
+            .map(|log| (log["blockHash"].clone(), log["removed"] == json!(true)))
+            .collect()
     };
-    let removed = ours.iter().rev().map(|block| (json!(block.payload.hash), true));
-    let expected: Vec<_> = removed.chain(theirs.iter().map(|block| (json!(block.payload.hash), false))).collect();
+    let removed = ours
+        .iter()
+        .rev()
+        .map(|block| (json!(block.payload.hash), true));
+    let expected: Vec<_> = removed
+        .chain(
+            theirs
+                .iter()
+                .map(|block| (json!(block.payload.hash), false)),
+        )
+        .collect();
     assert_eq!(seen(&chain_changes(&chain, logs).await), expected);
-    assert_eq!(seen(&chain_changes(&chain, first).await), [expected[2].clone(), expected[3].clone()]);
+    assert_eq!(
+        seen(&chain_changes(&chain, first).await),
+        [expected[2].clone(), expected[3].clone()]
+    );
 }
 
 #[tokio::test]
@@ -111,8 +201,14 @@ async fn filters_end_with_an_error_when_abandoned_blocks_are_no_longer_kept() {
     reorganise(&mut chain, &ours, &theirs);
     for id in [logs, blocks] {
         let (code, message) = chain.error("eth_getFilterChanges", json!([id])).await;
-        assert!(code == -32000 && message.contains("start again from the head"), "{message}");
-        assert_eq!(chain.error("eth_getFilterChanges", json!([id])).await, gone(&id));
+        assert!(
+            code == -32000 && message.contains("start again from the head"),
+            "{message}"
+        );
+        assert_eq!(
+            chain.error("eth_getFilterChanges", json!([id])).await,
+            gone(&id)
+        );
     }
 }
 
@@ -128,18 +224,34 @@ async fn many_logs_are_told_in_parts() {
         chain.add(&[(legacy(nonce), vec![log(1); 15_000])]);
     }
     // Blocks are never cut: two of them cross the bound, the third comes with the next question.
-    assert_eq!(chain_changes(&chain, filter.clone()).await.as_array().unwrap().len(), 30_000);
+    assert_eq!(
+        chain_changes(&chain, filter.clone())
+            .await
+            .as_array()
+            .unwrap()
+            .len(),
+        30_000
+    );
     let rest = chain_changes(&chain, filter.clone()).await;
-    assert_eq!((rest.as_array().unwrap().len(), &rest[0]["blockNumber"]), (15_000, &json!("0x3")));
+    assert_eq!(
+        (rest.as_array().unwrap().len(), &rest[0]["blockNumber"]),
+        (15_000, &json!("0x3"))
+    );
     assert_eq!(chain_changes(&chain, filter).await, json!([]));
 }
 
 #[tokio::test]
 async fn filters_that_nobody_asks_end_and_their_number_is_bounded() {
-    let chain = Chain::new(Fork::Canyon).with(|context| context.filters.lifetime = Duration::from_millis(200));
+    let chain = Chain::new(Fork::Canyon)
+        .with(|context| context.filters.lifetime = Duration::from_millis(200));
     let forgotten = chain.result("eth_newBlockFilter", json!([])).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(chain.error("eth_getFilterChanges", json!([forgotten])).await, gone(&forgotten));
+    assert_eq!(
+        chain
+            .error("eth_getFilterChanges", json!([forgotten]))
+            .await,
+        gone(&forgotten)
+    );
 
     let chain = Chain::new(Fork::Canyon);
     let first = chain.result("eth_newBlockFilter", json!([])).await;
@@ -147,7 +259,10 @@ async fn filters_that_nobody_asks_end_and_their_number_is_bounded() {
         chain.result("eth_newFilter", json!([{}])).await;
     }
     let (code, message) = chain.error("eth_newBlockFilter", json!([])).await;
-    assert!(code == -32000 && message.starts_with("too many filters"), "{message}");
+    assert!(
+        code == -32000 && message.starts_with("too many filters"),
+        "{message}"
+    );
     chain.result("eth_uninstallFilter", json!([first])).await;
     chain.result("eth_newBlockFilter", json!([])).await;
 }
@@ -156,14 +271,29 @@ async fn filters_that_nobody_asks_end_and_their_number_is_bounded() {
 async fn transactions_are_told_as_they_become_executable() {
     let mut chain = Chain::new(Fork::Ecotone);
     chain.add(&[]);
-    let hashes = chain.result("eth_newPendingTransactionFilter", json!([])).await;
-    let full = chain.result("eth_newPendingTransactionFilter", json!([true])).await;
-    let subscribe = chain.api.subscription("eth", "newPendingTransactions").unwrap();
+    let hashes = chain
+        .result("eth_newPendingTransactionFilter", json!([]))
+        .await;
+    let full = chain
+        .result("eth_newPendingTransactionFilter", json!([true]))
+        .await;
+    let subscribe = chain
+        .api
+        .subscription("eth", "newPendingTransactions")
+        .unwrap();
     let mut events = subscribe(Default::default()).unwrap();
-    let hash = chain.result("eth_sendRawTransaction", json!([transfer(0, 21_000)])).await;
+    let hash = chain
+        .result("eth_sendRawTransaction", json!([transfer(0, 21_000)]))
+        .await;
     assert_eq!(chain_changes(&chain, hashes.clone()).await, json!([hash]));
     assert_eq!(chain_changes(&chain, hashes).await, json!([]));
     let told = chain_changes(&chain, full).await;
-    assert_eq!((&told[0]["hash"], &told[0]["blockHash"]), (&hash, &Value::Null));
-    assert_eq!(serde_json::from_str::<Value>(events.next().await.unwrap().get()).unwrap(), hash);
+    assert_eq!(
+        (&told[0]["hash"], &told[0]["blockHash"]),
+        (&hash, &Value::Null)
+    );
+    assert_eq!(
+        serde_json::from_str::<Value>(events.next().await.unwrap().get()).unwrap(),
+        hash
+    );
 }

@@ -13,12 +13,16 @@ use std::fs;
 
 /// The JSON answers in the exchanges recorded for one method.
 fn answers(method: &str) -> Vec<Value> {
-    let Some(folder) = fixture(&format!("rpc-compat/tests/{method}")) else { return vec![] };
+    let Some(folder) = fixture(&format!("rpc-compat/tests/{method}")) else {
+        return vec![];
+    };
     let mut answers = Vec::new();
     for file in fs::read_dir(folder).unwrap() {
         let text = fs::read_to_string(file.unwrap().path()).unwrap();
         let lines = text.lines().filter_map(|line| line.strip_prefix("<< "));
-        answers.extend(lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].take()));
+        answers.extend(
+            lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].take()),
+        );
     }
     answers.retain(|answer| !answer.is_null());
     assert!(!answers.is_empty(), "{method}");
@@ -44,7 +48,10 @@ fn transactions_look_as_geth_prints_them() {
             None => 0,
         };
         let place = Place {
-            block: BlockId { hash: read(&expected["blockHash"]), number: number(&expected["blockNumber"]) },
+            block: BlockId {
+                hash: read(&expected["blockHash"]),
+                number: number(&expected["blockNumber"]),
+            },
             timestamp: number(&expected["blockTimestamp"]),
             index: number(&expected["transactionIndex"]) as usize,
             base_fee: Some(base_fee),
@@ -71,21 +78,37 @@ fn headers_look_as_geth_prints_them() {
         let payload = starling_proto::payload::Payload::sealed(header, vec![]);
         let block = BlockJson::new(&payload, false, TransactionsJson::Hashes(vec![]));
         let block = serde_json::to_value(block).unwrap();
-        assert!(rest.keys().all(|name| block.get(name).is_some()), "{:?}", rest.keys());
+        assert!(
+            rest.keys().all(|name| block.get(name).is_some()),
+            "{:?}",
+            rest.keys()
+        );
     }
 }
 
 #[test]
 fn receipts_have_the_members_of_geths() {
     // Before Byzantium a receipt had a root in place of its status: no chain that we serve begins there.
-    for expected in answers("eth_getTransactionReceipt").into_iter().filter(|receipt| receipt.get("root").is_none()) {
-        let mut keys: Vec<_> = expected.as_object().unwrap().keys().map(String::as_str).collect();
+    for expected in answers("eth_getTransactionReceipt")
+        .into_iter()
+        .filter(|receipt| receipt.get("root").is_none())
+    {
+        let mut keys: Vec<_> = expected
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
         keys.retain(|key| !key.starts_with("blobGas"));
         assert_eq!(keys, super::values::sorted(&[super::values::RECEIPT]));
         for log in expected["logs"].as_array().unwrap() {
-            let keys: Vec<_> = log.as_object().unwrap().keys().map(String::as_str).collect();
-            let ours =
-                "address topics data blockNumber transactionHash transactionIndex blockHash blockTimestamp logIndex removed";
+            let keys: Vec<_> = log
+                .as_object()
+                .unwrap()
+                .keys()
+                .map(String::as_str)
+                .collect();
+            let ours = "address topics data blockNumber transactionHash transactionIndex blockHash blockTimestamp logIndex removed";
             assert_eq!(keys, super::values::sorted(&[ours]));
         }
     }
@@ -93,7 +116,9 @@ fn receipts_have_the_members_of_geths() {
 
 #[test]
 fn deposits_look_as_op_clients_print_them() {
-    let Some(text) = fixture_text("rpc-json/op-deposit-tx-compat.json") else { return };
+    let Some(text) = fixture_text("rpc-json/op-deposit-tx-compat.json") else {
+        return;
+    };
     let file: Value = serde_json::from_str(&text).unwrap();
     let literals = file["literals"].as_array().unwrap();
     assert!(!literals.is_empty());
@@ -111,7 +136,10 @@ fn deposits_look_as_op_clients_print_them() {
         };
         let from = deposit.from;
         let place = Place {
-            block: BlockId { hash: read(&expected["blockHash"]), number: number(&expected["blockNumber"]) },
+            block: BlockId {
+                hash: read(&expected["blockHash"]),
+                number: number(&expected["blockNumber"]),
+            },
             timestamp: 1,
             index: number(&expected["transactionIndex"]) as usize,
             base_fee: Some(1),
@@ -119,7 +147,10 @@ fn deposits_look_as_op_clients_print_them() {
             deposit_version: Some(number(&expected["depositReceiptVersion"])),
         };
         let ours = TransactionJson::new(&deposit.into(), from, Some(&place));
-        assert_eq!(expected["mint"], "0x0", "printed where nothing is minted, too");
+        assert_eq!(
+            expected["mint"], "0x0",
+            "printed where nothing is minted, too"
+        );
         // The block's time is newer than the answer.
         expected["blockTimestamp"] = json!("0x1");
         assert_eq!(serde_json::to_value(ours).unwrap(), expected);
@@ -128,11 +159,15 @@ fn deposits_look_as_op_clients_print_them() {
 
 #[tokio::test]
 async fn deposit_receipts_have_the_members_of_a_real_one() {
-    let Some(text) = fixture_text("rpc-json/op-receipt-real.json") else { return };
+    let Some(text) = fixture_text("rpc-json/op-receipt-real.json") else {
+        return;
+    };
     let file: Value = serde_json::from_str(&text).unwrap();
     let mut chain = Chain::new(Fork::Jovian);
     chain.add(&[]);
-    let ours = chain.result("eth_getBlockReceipts", json!(["latest"])).await;
+    let ours = chain
+        .result("eth_getBlockReceipts", json!(["latest"]))
+        .await;
     for name in file["literals"][0]["json"].as_object().unwrap().keys() {
         assert!(ours[0].get(name).is_some(), "{name} is missing");
     }
@@ -141,9 +176,14 @@ async fn deposit_receipts_have_the_members_of_a_real_one() {
 /// The kinds of values in an answer: members of objects, the first element of lists, and of texts whether they are quantities or data.
 fn shape(value: &Value) -> Value {
     match value {
-        Value::Object(members) => members.iter().map(|(name, member)| (name.clone(), shape(member))).collect(),
+        Value::Object(members) => members
+            .iter()
+            .map(|(name, member)| (name.clone(), shape(member)))
+            .collect(),
         Value::Array(list) => list.first().map(shape).into_iter().collect(),
-        Value::String(text) if text.starts_with("0x") && text.len() >= 42 => json!(text.len().min(66)),
+        Value::String(text) if text.starts_with("0x") && text.len() >= 42 => {
+            json!(text.len().min(66))
+        }
         Value::String(text) if text.starts_with("0x") => json!("quantity"),
         Value::String(_) => json!("text"),
         other => other.clone(),
@@ -154,21 +194,41 @@ fn shape(value: &Value) -> Value {
 async fn other_answers_have_the_shapes_of_geths() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
-    let code = json!({ super::chain::CONTRACT.to_string(): { "code": "0x600054506001545060006000fd" } });
+    let code =
+        json!({ super::chain::CONTRACT.to_string(): { "code": "0x600054506001545060006000fd" } });
     let call = json!({ "to": super::chain::CONTRACT });
-    let list = chain.result("eth_createAccessList", json!([call, "latest", code])).await;
-    let proof = chain.result("eth_getProof", json!([super::chain::CONTRACT, ["0x01"], "latest"])).await;
-    let values =
-        chain.result("eth_getStorageValues", json!([{ super::chain::CONTRACT.to_string(): [B256::ZERO] }, "latest"])).await;
-    let ours = [("eth_createAccessList", list), ("eth_getProof", proof), ("eth_getStorageValues", values)];
+    let list = chain
+        .result("eth_createAccessList", json!([call, "latest", code]))
+        .await;
+    let proof = chain
+        .result(
+            "eth_getProof",
+            json!([super::chain::CONTRACT, ["0x01"], "latest"]),
+        )
+        .await;
+    let values = chain
+        .result(
+            "eth_getStorageValues",
+            json!([{ super::chain::CONTRACT.to_string(): [B256::ZERO] }, "latest"]),
+        )
+        .await;
+    let ours = [
+        ("eth_createAccessList", list),
+        ("eth_getProof", proof),
+        ("eth_getStorageValues", values),
+    ];
     for (method, ours) in &ours {
         for theirs in answers(method) {
             let (mut ours, mut theirs) = (shape(ours), shape(&theirs));
             match *method {
                 // A call that succeeds has no error.
-                "eth_createAccessList" if theirs.get("error").is_none() => drop(ours.as_object_mut().unwrap().remove("error")),
+                "eth_createAccessList" if theirs.get("error").is_none() => {
+                    drop(ours.as_object_mut().unwrap().remove("error"))
+                }
                 // Not all of them ask for slots.
-                "eth_getProof" if theirs["storageProof"] == json!([]) => ours["storageProof"] = json!([]),
+                "eth_getProof" if theirs["storageProof"] == json!([]) => {
+                    ours["storageProof"] = json!([])
+                }
                 // Keyed by address.
                 "eth_getStorageValues" => {
                     ours = ours.as_object().unwrap().values().next().unwrap().clone();
@@ -180,17 +240,36 @@ async fn other_answers_have_the_shapes_of_geths() {
         }
     }
     let status = chain.result("txpool_status", json!([])).await;
-    assert!(answers("txpool_status").iter().all(|theirs| shape(theirs) == shape(&status)));
+    assert!(
+        answers("txpool_status")
+            .iter()
+            .all(|theirs| shape(theirs) == shape(&status))
+    );
     let capabilities = chain.result("eth_capabilities", json!([])).await;
     for mut theirs in answers("eth_capabilities") {
         // Nothing of ours is deleted after a while.
-        theirs["logs"].as_object_mut().unwrap().remove("deleteStrategy");
+        theirs["logs"]
+            .as_object_mut()
+            .unwrap()
+            .remove("deleteStrategy");
         assert_eq!(shape(&capabilities), shape(&theirs));
     }
-    chain.result("eth_sendRawTransaction", json!([super::send::transfer(0, 21_000)])).await;
-    let pooled = chain.result("txpool_contentFrom", json!([super::send::SENDER])).await["pending"]["0"].clone();
+    chain
+        .result(
+            "eth_sendRawTransaction",
+            json!([super::send::transfer(0, 21_000)]),
+        )
+        .await;
+    let pooled = chain
+        .result("txpool_contentFrom", json!([super::send::SENDER]))
+        .await["pending"]["0"]
+        .clone();
     for theirs in answers("txpool_content") {
-        let theirs = theirs["pending"].as_object().unwrap().values().flat_map(|account| account.as_object().unwrap().values());
+        let theirs = theirs["pending"]
+            .as_object()
+            .unwrap()
+            .values()
+            .flat_map(|account| account.as_object().unwrap().values());
         let keys = |tx: &Value| tx.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         let mut legacy = theirs.filter(|tx| tx["type"] == "0x0").map(keys).peekable();
         assert!(legacy.peek().is_some() && legacy.all(|names| names == keys(&pooled)));

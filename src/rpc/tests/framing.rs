@@ -17,7 +17,15 @@ fn echoed(id: &str) -> String {
 #[tokio::test]
 async fn ids_are_echoed_byte_for_byte() {
     let server = Server::plain().await;
-    for id in ["1", "-1", "1.50", "1e3", "\"a\\u0062\"", "null", "18446744073709551616"] {
+    for id in [
+        "1",
+        "-1",
+        "1.50",
+        "1e3",
+        "\"a\\u0062\"",
+        "null",
+        "18446744073709551616",
+    ] {
         assert_eq!(server.post(&echo(id)).await, echoed(id));
     }
 }
@@ -32,18 +40,46 @@ async fn what_is_no_request_is_refused() {
         ("1", error("null", -32600, "invalid request")),
         ("null", error("null", -32600, "invalid request")),
         ("{}", error("null", -32600, "invalid request")),
-        (r#"{"jsonrpc":"1.0","id":1,"method":"toy_echo","params":["hi"]}"#, error("1", -32600, "invalid request")),
-        (r#"{"id":1,"method":"toy_echo","params":["hi"]}"#, error("1", -32600, "invalid request")),
-        (r#"{"jsonrpc":"2.0","id":1}"#, error("1", -32600, "invalid request")),
-        (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, error("1", -32600, "invalid request")),
-        (r#"{"jsonrpc":"2.0","id":{},"method":"toy_echo"}"#, error("null", -32600, "invalid request")),
-        (r#"{"jsonrpc":"2.0","id":[1],"method":"toy_echo"}"#, error("null", -32600, "invalid request")),
+        (
+            r#"{"jsonrpc":"1.0","id":1,"method":"toy_echo","params":["hi"]}"#,
+            error("1", -32600, "invalid request"),
+        ),
+        (
+            r#"{"id":1,"method":"toy_echo","params":["hi"]}"#,
+            error("1", -32600, "invalid request"),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1}"#,
+            error("1", -32600, "invalid request"),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":7}"#,
+            error("1", -32600, "invalid request"),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":{},"method":"toy_echo"}"#,
+            error("null", -32600, "invalid request"),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":[1],"method":"toy_echo"}"#,
+            error("null", -32600, "invalid request"),
+        ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"foo_bar"}"#,
-            error("1", -32601, "the method foo_bar does not exist/is not available"),
+            error(
+                "1",
+                -32601,
+                "the method foo_bar does not exist/is not available",
+            ),
         ),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":{}}"#, error("1", -32602, "non-array args")),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo"}"#, error("1", -32602, "missing value for required argument 0")),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":{}}"#,
+            error("1", -32602, "non-array args"),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo"}"#,
+            error("1", -32602, "missing value for required argument 0"),
+        ),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["count"]}"#,
             error("1", -32601, "notifications not supported"),
@@ -54,9 +90,19 @@ async fn what_is_no_request_is_refused() {
     assert_eq!(server.post("  ").await, "");
     // Millions of values, and nesting without end: refused, not stored, not recursed into.
     let many = "1,".repeat(2_000_000) + "1";
-    assert_eq!(server.post(&format!("[{many}]")).await, format!("[{}]", error("null", -32600, "batch too large")));
+    assert_eq!(
+        server.post(&format!("[{many}]")).await,
+        format!("[{}]", error("null", -32600, "batch too large"))
+    );
     let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"rpc_modules","params":[{many}]}}"#);
-    assert_eq!(server.post(&call).await, error("1", -32601, "the method rpc_modules does not exist/is not available"));
+    assert_eq!(
+        server.post(&call).await,
+        error(
+            "1",
+            -32601,
+            "the method rpc_modules does not exist/is not available"
+        )
+    );
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":[{}]}}"#,
         "[".repeat(1_000_000) + &"]".repeat(1_000_000)
@@ -67,15 +113,22 @@ async fn what_is_no_request_is_refused() {
 #[tokio::test]
 async fn errors_carry_code_message_and_data() {
     let server = Server::plain().await;
-    let answer = server.post(r#"{"jsonrpc":"2.0","id":1,"method":"toy_fail"}"#).await;
+    let answer = server
+        .post(r#"{"jsonrpc":"2.0","id":1,"method":"toy_fail"}"#)
+        .await;
     let error = r#"{"code":3,"message":"execution reverted \"so\"","data":"0x12"}"#;
-    assert_eq!(answer, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#));
+    assert_eq!(
+        answer,
+        format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#)
+    );
 }
 
 #[tokio::test]
 async fn a_crash_is_an_error_and_not_the_end() {
     let server = Server::plain().await;
-    let answer = server.post(r#"{"jsonrpc":"2.0","id":1,"method":"toy_crash"}"#).await;
+    let answer = server
+        .post(r#"{"jsonrpc":"2.0","id":1,"method":"toy_crash"}"#)
+        .await;
     assert_eq!(answer, error("1", -32603, "method handler crashed"));
     assert_eq!(server.post(&echo("2")).await, echoed("2"));
 }
@@ -83,74 +136,168 @@ async fn a_crash_is_an_error_and_not_the_end() {
 #[tokio::test]
 async fn a_notification_has_no_answer() {
     let server = Server::plain().await;
-    assert_eq!(server.post(r#"{"jsonrpc":"2.0","method":"toy_echo","params":["hi"]}"#).await, "");
-    let batch = format!(r#"[{},{{"jsonrpc":"2.0","method":"toy_echo"}},{}]"#, echo("1"), echo("2"));
-    assert_eq!(server.post(&batch).await, format!("[{},{}]", echoed("1"), echoed("2")));
-    assert_eq!(server.post(r#"[{"jsonrpc":"2.0","method":"toy_echo"}]"#).await, "");
+    assert_eq!(
+        server
+            .post(r#"{"jsonrpc":"2.0","method":"toy_echo","params":["hi"]}"#)
+            .await,
+        ""
+    );
+    let batch = format!(
+        r#"[{},{{"jsonrpc":"2.0","method":"toy_echo"}},{}]"#,
+        echo("1"),
+        echo("2")
+    );
+    assert_eq!(
+        server.post(&batch).await,
+        format!("[{},{}]", echoed("1"), echoed("2"))
+    );
+    assert_eq!(
+        server
+            .post(r#"[{"jsonrpc":"2.0","method":"toy_echo"}]"#)
+            .await,
+        ""
+    );
 }
 
 #[tokio::test]
 async fn batches_have_edges() {
     let server = Server::plain().await;
-    assert_eq!(server.post("[]").await, error("null", -32600, "empty batch"));
-    assert_eq!(server.post("[1]").await, format!("[{}]", error("null", -32600, "invalid request")));
+    assert_eq!(
+        server.post("[]").await,
+        error("null", -32600, "empty batch")
+    );
+    assert_eq!(
+        server.post("[1]").await,
+        format!("[{}]", error("null", -32600, "invalid request"))
+    );
     let many = |n: usize| format!("[{}]", vec![echo("9"); n].join(","));
-    assert_eq!(server.post(&many(1000)).await, format!("[{}]", vec![echoed("9"); 1000].join(",")));
-    assert_eq!(server.post(&many(1001)).await, format!("[{}]", error("9", -32600, "batch too large")));
+    assert_eq!(
+        server.post(&many(1000)).await,
+        format!("[{}]", vec![echoed("9"); 1000].join(","))
+    );
+    assert_eq!(
+        server.post(&many(1001)).await,
+        format!("[{}]", error("9", -32600, "batch too large"))
+    );
 }
 
 #[tokio::test]
 async fn a_batch_stops_growing() {
     let server = Server::plain().await;
-    let big = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"toy_big","params":[13000000]}}"#);
-    let answer = server.post(&format!("[{},{},{},{}]", big(1), big(2), big(3), echo("4"))).await;
+    let big =
+        |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"toy_big","params":[13000000]}}"#);
+    let answer = server
+        .post(&format!("[{},{},{},{}]", big(1), big(2), big(3), echo("4")))
+        .await;
     let text = "x".repeat(13_000_000);
     let done = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"{text}"}}"#);
     let refused = |id: &str| error(id, -32003, "response too large");
-    assert!(answer == format!("[{},{},{},{}]", done(1), done(2), refused("3"), refused("4")));
+    assert!(
+        answer
+            == format!(
+                "[{},{},{},{}]",
+                done(1),
+                done(2),
+                refused("3"),
+                refused("4")
+            )
+    );
 }
 
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_told_so() {
-    let limits = Limits { write: Duration::from_millis(100), ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        write: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let sleep = |id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"toy_sleep"}}"#);
     let late = |id: &str| error(id, -32002, "request timed out");
     assert_eq!(server.post(&sleep("1")).await, late("1"));
     let batch = format!("[{},{},{}]", echo("1"), sleep("2"), echo("3"));
-    assert_eq!(server.post(&batch).await, format!("[{},{},{}]", echoed("1"), late("2"), late("3")));
+    assert_eq!(
+        server.post(&batch).await,
+        format!("[{},{},{}]", echoed("1"), late("2"), late("3"))
+    );
 }
 
 #[tokio::test]
 async fn batches_are_as_large_as_the_operator_says() {
-    let limits = Limits { batch: 2, batch_response: 10, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        batch: 2,
+        batch_response: 10,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let many = |n: usize| format!("[{}]", vec![echo("9"); n].join(","));
-    assert_eq!(server.post(&many(2)).await, format!("[{},{}]", echoed("9"), echoed("9")));
-    assert_eq!(server.post(&many(3)).await, format!("[{}]", error("9", -32600, "batch too large")));
+    assert_eq!(
+        server.post(&many(2)).await,
+        format!("[{},{}]", echoed("9"), echoed("9"))
+    );
+    assert_eq!(
+        server.post(&many(3)).await,
+        format!("[{}]", error("9", -32600, "batch too large"))
+    );
     let big = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[9]}"#;
     let answer = server.post(&format!("[{big},{}]", echo("2"))).await;
-    assert!(answer.ends_with(&format!("{}]", error("2", -32003, "response too large"))), "{answer}");
+    assert!(
+        answer.ends_with(&format!("{}]", error("2", -32003, "response too large"))),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
 async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
-    let limits = Limits { answer_memory: 40_000_000, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        answer_memory: 40_000_000,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let big = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[24000000]}"#;
     // The answer fits no socket's buffer: it stays until its reader takes it.
-    let mut reader = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let mut reader = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
     reader
-        .write_all(format!("{POST}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{big}", big.len()).as_bytes())
+        .write_all(
+            format!(
+                "{POST}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{big}",
+                big.len()
+            )
+            .as_bytes(),
+        )
         .await
         .unwrap();
     let mut first = [0; 12];
     reader.read_exact(&mut first).await.unwrap();
-    let full = error("1", -32003, "response too large: too many answers wait for their readers");
+    let full = error(
+        "1",
+        -32003,
+        "response too large: too many answers wait for their readers",
+    );
     assert_eq!(server.post(big).await, full);
     // In a batch nothing more is executed; small answers are given all the same.
-    let refused = error("2", -32003, "response too large: too many answers wait for their readers");
-    assert_eq!(server.post(&format!("[{big},{}]", echo("2"))).await, format!("[{full},{refused}]"));
+    let refused = error(
+        "2",
+        -32003,
+        "response too large: too many answers wait for their readers",
+    );
+    assert_eq!(
+        server.post(&format!("[{big},{}]", echo("2"))).await,
+        format!("[{full},{refused}]")
+    );
     assert_eq!(server.post(&echo("3")).await, echoed("3"));
     assert!(read_all(&mut reader, Duration::from_secs(60)).await.len() > 24_000_000);
     drop(reader);
@@ -161,19 +308,54 @@ async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
 
 #[tokio::test]
 async fn what_is_echoed_is_bounded_and_counted() {
-    let limits = Limits { answer_memory: 100_000, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
-    let call = |id: usize| format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"toy_echo","params":["hi"]}}"#, "i".repeat(id));
-    let invalid = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"invalid request"}}"#;
-    assert!(server.post(&call(1022)).await.ends_with(r#""result":"hi"}"#));
+    let limits = Limits {
+        answer_memory: 100_000,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
+    let call = |id: usize| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":"{}","method":"toy_echo","params":["hi"]}}"#,
+            "i".repeat(id)
+        )
+    };
+    let invalid =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"invalid request"}}"#;
+    assert!(
+        server
+            .post(&call(1022))
+            .await
+            .ends_with(r#""result":"hi"}"#)
+    );
     assert_eq!(server.post(&call(1023)).await, invalid);
-    let unknown = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "m".repeat(1_000_000));
+    let unknown = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#,
+        "m".repeat(1_000_000)
+    );
     assert!(server.post(&unknown).await.len() < 300);
-    let unknown = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}_subscribe"}}"#, "m".repeat(1_000_000));
+    let unknown = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"{}_subscribe"}}"#,
+        "m".repeat(1_000_000)
+    );
     assert!(server.post(&unknown).await.len() < 300);
     // Many small answers are a large one.
     let batch = |count| format!("[{}]", vec![call(1000); count].join(","));
-    assert!(server.post(&batch(50)).await.matches(r#""result":"hi""#).count() == 50);
+    assert!(
+        server
+            .post(&batch(50))
+            .await
+            .matches(r#""result":"hi""#)
+            .count()
+            == 50
+    );
     let answer = server.post(&batch(150)).await;
-    assert!(answer.contains(r#""code":-32003"#) && answer.len() < 300, "{} bytes", answer.len());
+    assert!(
+        answer.contains(r#""code":-32003"#) && answer.len() < 300,
+        "{} bytes",
+        answer.len()
+    );
 }

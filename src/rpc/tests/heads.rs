@@ -17,7 +17,9 @@ async fn new_heads_come_in_order_over_a_reorg() {
     let log = Log::new_unchecked(CONTRACT, vec![], Bytes::new());
     let subscribe = chain.api.subscription("eth", "logs").unwrap();
     let mut logs = subscribe(Default::default()).unwrap();
-    let next = |raw: Option<Box<serde_json::value::RawValue>>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
+    let next = |raw: Option<Box<serde_json::value::RawValue>>| {
+        serde_json::from_str::<Value>(raw.unwrap().get()).unwrap()
+    };
     // Both begin at the present head, then two blocks at once.
     let genesis = Arc::new(View::new(chain.store.snapshot().unwrap(), vec![], None, None).unwrap());
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
@@ -32,7 +34,10 @@ async fn new_heads_come_in_order_over_a_reorg() {
         assert!(head.get("transactions").is_none() && head.get("size").is_none());
     }
     let told = next(logs.next().await);
-    assert_eq!((&told["blockHash"], &told["removed"]), (&json!(second.payload.hash), &json!(false)));
+    assert_eq!(
+        (&told["blockHash"], &told["removed"]),
+        (&json!(second.payload.hash), &json!(false))
+    );
     // Another branch from genesis, one block higher.
     let mut branch = vec![chain.block(&genesis, &[(legacy(2), vec![log])], "other")];
     for _ in 0..3 {
@@ -45,8 +50,14 @@ async fn new_heads_come_in_order_over_a_reorg() {
         assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
     }
     let (removed, added) = (next(logs.next().await), next(logs.next().await));
-    assert_eq!((&removed["blockHash"], &removed["removed"]), (&json!(second.payload.hash), &json!(true)));
-    assert_eq!((&added["blockHash"], &added["removed"]), (&json!(branch[0].payload.hash), &json!(false)));
+    assert_eq!(
+        (&removed["blockHash"], &removed["removed"]),
+        (&json!(second.payload.hash), &json!(true))
+    );
+    assert_eq!(
+        (&added["blockHash"], &added["removed"]),
+        (&json!(branch[0].payload.hash), &json!(false))
+    );
     assert_eq!(chain.head(), branch[3].payload.id());
 }
 
@@ -60,9 +71,15 @@ pub fn fork_of_three(chain: &mut Chain) -> [Vec<Arc<ExecutedBlock>>; 2] {
     for nonce in 0..4 {
         let blocks = trunk.iter().chain(&theirs).cloned().collect();
         let view = View::new(chain.store.snapshot().unwrap(), blocks, None, None).unwrap();
-        theirs.push(chain.block(&Arc::new(view), &[(legacy(10 + nonce), vec![log()])], "other"));
+        theirs.push(chain.block(
+            &Arc::new(view),
+            &[(legacy(10 + nonce), vec![log()])],
+            "other",
+        ));
     }
-    let ours = (1..4).map(|nonce| chain.add(&[(legacy(nonce), vec![log()])])).collect();
+    let ours = (1..4)
+        .map(|nonce| chain.add(&[(legacy(nonce), vec![log()])]))
+        .collect();
     [ours, theirs]
 }
 
@@ -77,18 +94,24 @@ pub fn reorganise(chain: &mut Chain, ours: &[Arc<ExecutedBlock>], theirs: &[Arc<
 async fn subscriptions_whose_first_event_is_a_reorg_of_three_report_all_of_it() {
     let mut chain = Chain::new(Fork::Canyon);
     let [ours, theirs] = fork_of_three(&mut chain);
-    let subscribe = |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
+    let subscribe =
+        |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
     let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
     reorganise(&mut chain, &ours, &theirs);
-    let next = |raw: Option<Box<serde_json::value::RawValue>>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
+    let next = |raw: Option<Box<serde_json::value::RawValue>>| {
+        serde_json::from_str::<Value>(raw.unwrap().get()).unwrap()
+    };
     for block in &theirs {
         assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
     }
     let removed = ours.iter().rev().map(|block| (block, true));
     for (block, removed) in removed.chain(theirs.iter().map(|block| (block, false))) {
         let log = next(logs.next().await);
-        assert_eq!((&log["blockHash"], &log["removed"]), (&json!(block.payload.hash), &json!(removed)));
+        assert_eq!(
+            (&log["blockHash"], &log["removed"]),
+            (&json!(block.payload.hash), &json!(removed))
+        );
     }
 }
 
@@ -97,10 +120,15 @@ async fn subscriptions_end_when_abandoned_blocks_are_no_longer_kept() {
     for receipts_alone in [true, false] {
         let mut chain = Chain::new(Fork::Canyon);
         let [ours, theirs] = fork_of_three(&mut chain);
-        let subscribe = |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
+        let subscribe =
+            |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
         let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
         match receipts_alone {
-            true => chain.made.lock().values_mut().for_each(|block| block.receipts = None),
+            true => chain
+                .made
+                .lock()
+                .values_mut()
+                .for_each(|block| block.receipts = None),
             false => chain.made.lock().clear(),
         }
         reorganise(&mut chain, &ours, &theirs);
@@ -117,7 +145,8 @@ async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_remove
     let mut told = async |count: usize| {
         let mut blocks = vec![];
         for _ in 0..count {
-            let event: Value = serde_json::from_str(logs.next().await.expect("it goes on").get()).unwrap();
+            let event: Value =
+                serde_json::from_str(logs.next().await.expect("it goes on").get()).unwrap();
             blocks.push((event["blockHash"].clone(), event["removed"] == json!(true)));
         }
         blocks
@@ -127,15 +156,32 @@ async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_remove
         let log = Log::new_unchecked(CONTRACT, vec![], vec![1; 1000].into());
         let block = chain.block(&parent, &[(legacy(number), vec![log])], "");
         chain.blocks.push(block);
-        let view = View::new(chain.store.snapshot().unwrap(), chain.blocks.clone(), None, None).unwrap();
+        let view = View::new(
+            chain.store.snapshot().unwrap(),
+            chain.blocks.clone(),
+            None,
+            None,
+        )
+        .unwrap();
         *chain.view.lock() = Arc::new(view);
     }
     chain.publish();
-    let added: Vec<_> = chain.blocks.iter().map(|block| (json!(block.payload.hash), false)).collect();
+    let added: Vec<_> = chain
+        .blocks
+        .iter()
+        .map(|block| (json!(block.payload.hash), false))
+        .collect();
     assert_eq!(told(500).await, added);
     chain.blocks.clear();
     chain.publish();
-    assert_eq!(told(500).await, added.into_iter().rev().map(|(hash, _)| (hash, true)).collect::<Vec<_>>());
+    assert_eq!(
+        told(500).await,
+        added
+            .into_iter()
+            .rev()
+            .map(|(hash, _)| (hash, true))
+            .collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test]
@@ -147,7 +193,13 @@ async fn a_subscriber_too_far_behind_is_let_go() {
         let parent = chain.view.lock().clone();
         let block = chain.block(&parent, &[], "");
         chain.blocks.push(block);
-        let view = View::new(chain.store.snapshot().unwrap(), chain.blocks.clone(), None, None).unwrap();
+        let view = View::new(
+            chain.store.snapshot().unwrap(),
+            chain.blocks.clone(),
+            None,
+            None,
+        )
+        .unwrap();
         *chain.view.lock() = Arc::new(view);
     }
     chain.publish();

@@ -8,7 +8,10 @@ use crate::{
     chain::l1fee,
     rpc::{NAMESPACES, TxRoute, api::Api},
 };
-use alloy_consensus::{SignableTransaction, Signed, TxEip1559, TxEip4844, TxEip7702, TxLegacy, transaction::SignerRecoverable};
+use alloy_consensus::{
+    SignableTransaction, Signed, TxEip1559, TxEip4844, TxEip7702, TxLegacy,
+    transaction::SignerRecoverable,
+};
 use alloy_eips::{eip2718::Encodable2718, eip7702::Authorization};
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, hex, keccak256};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
@@ -32,7 +35,9 @@ pub fn address(key: u8) -> Address {
 
 fn signature(key: u8, hash: B256) -> Signature {
     let key = SecretKey::from_slice(&[key; 32]).unwrap();
-    let (recovery, bytes) = SECP256K1.sign_ecdsa_recoverable(&Message::from_digest(hash.0), &key).serialize_compact();
+    let (recovery, bytes) = SECP256K1
+        .sign_ecdsa_recoverable(&Message::from_digest(hash.0), &key)
+        .serialize_compact();
     Signature::from_bytes_and_parity(&bytes, i32::from(recovery) == 1)
 }
 
@@ -65,7 +70,13 @@ fn transfer() -> TxEip1559 {
 
 fn legacy() -> TxLegacy {
     let to = TxKind::Call(Address::repeat_byte(1));
-    TxLegacy { chain_id: Some(CHAIN_ID), gas_price: PRICE, gas_limit: 21_000, to, ..Default::default() }
+    TxLegacy {
+        chain_id: Some(CHAIN_ID),
+        gas_price: PRICE,
+        gas_limit: 21_000,
+        to,
+        ..Default::default()
+    }
 }
 
 fn set_code(authorization_list: Vec<alloy_eips::eip7702::SignedAuthorization>) -> TxEip7702 {
@@ -84,10 +95,16 @@ async fn pair(fork: Fork) -> (Chain, Chain, Server) {
     let mut sequencer = Chain::new(fork);
     sequencer.gas_limit = GAS_LIMIT;
     sequencer.add(&[]);
-    let api = Api::new(&["eth".to_owned()], &NAMESPACES, &sequencer.context, "--http.api");
+    let api = Api::new(
+        &["eth".to_owned()],
+        &NAMESPACES,
+        &sequencer.context,
+        "--http.api",
+    );
     let server = Server::of(api, Setup::default()).await;
-    let mut replica =
-        Chain::new(fork).with_route(TxRoute::sequencer(&format!("http://{}", server.addrs.http.unwrap()), false).unwrap());
+    let mut replica = Chain::new(fork).with_route(
+        TxRoute::sequencer(&format!("http://{}", server.addrs.http.unwrap()), false).unwrap(),
+    );
     replica.add(&[]);
     (sequencer, replica, server)
 }
@@ -99,7 +116,10 @@ impl Chain {
     }
 
     async fn takes(&self, raw: &Bytes) {
-        assert_eq!(self.result("eth_sendRawTransaction", json!([raw])).await, json!(keccak256(raw)));
+        assert_eq!(
+            self.result("eth_sendRawTransaction", json!([raw])).await,
+            json!(keccak256(raw))
+        );
     }
 }
 
@@ -117,62 +137,205 @@ fn faults() -> Vec<(Bytes, &'static str)> {
     };
     let blob_hash = blob.signature_hash();
     let blob = Bytes::from(blob.into_signed(signature(KEY, blob_hash)).encoded_2718());
-    let deposit = TxDeposit { from: address(KEY), mint: 1 << 80, gas_limit: 21_000, ..Default::default() };
+    let deposit = TxDeposit {
+        from: address(KEY),
+        mint: 1 << 80,
+        gas_limit: 21_000,
+        ..Default::default()
+    };
     let deposit = Bytes::from(OpTxEnvelope::from(deposit).encoded_2718());
     let good = raw(KEY, legacy());
-    let OpTxEnvelope::Eip1559(signed) = sign(KEY, transfer()) else { unreachable!() };
+    let OpTxEnvelope::Eip1559(signed) = sign(KEY, transfer()) else {
+        unreachable!()
+    };
     let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
-    let mirrored = Signature::new(signed.signature().r(), order - signed.signature().s(), !signed.signature().v());
+    let mirrored = Signature::new(
+        signed.signature().r(),
+        order - signed.signature().s(),
+        !signed.signature().v(),
+    );
     let mirrored = Bytes::from(OpTxEnvelope::from(transfer().into_signed(mirrored)).encoded_2718());
     let mut trailing = good.to_vec();
     trailing.push(0);
     vec![
         (
-            raw(KEY, TxLegacy { input: vec![0; 128 * 1024].into(), ..legacy() }),
+            raw(
+                KEY,
+                TxLegacy {
+                    input: vec![0; 128 * 1024].into(),
+                    ..legacy()
+                },
+            ),
             "oversized data: transaction size 131179, limit 131072",
         ),
         (
-            raw(KEY, TxEip1559 { input: vec![0; 49_153].into(), gas_limit: 9_000_000, to: TxKind::Create, ..transfer() }),
+            raw(
+                KEY,
+                TxEip1559 {
+                    input: vec![0; 49_153].into(),
+                    gas_limit: 9_000_000,
+                    to: TxKind::Create,
+                    ..transfer()
+                },
+            ),
             "max initcode size exceeded: code size 49153, limit 49152",
         ),
         (
-            raw(KEY, TxEip1559 { gas_limit: (1 << 24) + 1, ..transfer() }),
+            raw(
+                KEY,
+                TxEip1559 {
+                    gas_limit: (1 << 24) + 1,
+                    ..transfer()
+                },
+            ),
             "transaction gas limit too high (cap: 16777216, tx: 16777217)",
         ),
-        (raw(KEY, TxEip1559 { gas_limit: GAS_LIMIT - 70_000 + 1, ..transfer() }), "exceeds block gas limit"),
-        (raw(KEY, TxEip1559 { gas_limit: 20_999, ..transfer() }), "intrinsic gas too low: gas 20999, minimum needed 21000"),
         (
-            raw(KEY, TxEip1559 { input: vec![1; 10].into(), gas_limit: 21_399, ..transfer() }),
+            raw(
+                KEY,
+                TxEip1559 {
+                    gas_limit: GAS_LIMIT - 70_000 + 1,
+                    ..transfer()
+                },
+            ),
+            "exceeds block gas limit",
+        ),
+        (
+            raw(
+                KEY,
+                TxEip1559 {
+                    gas_limit: 20_999,
+                    ..transfer()
+                },
+            ),
+            "intrinsic gas too low: gas 20999, minimum needed 21000",
+        ),
+        (
+            raw(
+                KEY,
+                TxEip1559 {
+                    input: vec![1; 10].into(),
+                    gas_limit: 21_399,
+                    ..transfer()
+                },
+            ),
             "insufficient gas for floor data gas cost: gas 21399, minimum needed 21400",
         ),
         (
-            raw(KEY, TxEip1559 { max_priority_fee_per_gas: PRICE + 1, ..transfer() }),
+            raw(
+                KEY,
+                TxEip1559 {
+                    max_priority_fee_per_gas: PRICE + 1,
+                    ..transfer()
+                },
+            ),
             "max priority fee per gas higher than max fee per gas",
         ),
         (
-            raw(KEY, TxEip1559 { max_priority_fee_per_gas: 0, ..transfer() }),
+            raw(
+                KEY,
+                TxEip1559 {
+                    max_priority_fee_per_gas: 0,
+                    ..transfer()
+                },
+            ),
             "transaction underpriced: gas tip cap 0, minimum needed 1",
         ),
         (
-            raw(KEY, TxEip1559 { max_fee_per_gas: 50_000_000_000_000, ..transfer() }),
+            raw(
+                KEY,
+                TxEip1559 {
+                    max_fee_per_gas: 50_000_000_000_000,
+                    ..transfer()
+                },
+            ),
             "tx fee (1.05 ether) exceeds the configured cap (1.00 ether)",
         ),
-        (raw(KEY, TxEip1559 { chain_id: 1, ..transfer() }), "invalid sender: invalid chain id for signer: have 1 want 901"),
-        (raw(KEY, TxLegacy { chain_id: Some(1), ..legacy() }), "invalid sender: invalid chain id for signer: have 1 want 901"),
-        (raw(KEY, TxLegacy { chain_id: None, ..legacy() }), "only replay-protected (EIP-155) transactions allowed over RPC"),
-        (raw(KEY, TxEip1559 { nonce: u64::MAX, ..transfer() }), "nonce has max value"),
-        (raw(USED, TxEip1559 { nonce: 4, ..transfer() }), "nonce too low: next nonce 5, tx nonce 4"),
-        (raw(KEY, set_code(vec![])), "set code tx must have at least one authorization tuple"),
-        (raw(DELEGATED, TxEip1559 { nonce: 1, ..transfer() }), "gapped-nonce tx from delegated accounts"),
+        (
+            raw(
+                KEY,
+                TxEip1559 {
+                    chain_id: 1,
+                    ..transfer()
+                },
+            ),
+            "invalid sender: invalid chain id for signer: have 1 want 901",
+        ),
+        (
+            raw(
+                KEY,
+                TxLegacy {
+                    chain_id: Some(1),
+                    ..legacy()
+                },
+            ),
+            "invalid sender: invalid chain id for signer: have 1 want 901",
+        ),
+        (
+            raw(
+                KEY,
+                TxLegacy {
+                    chain_id: None,
+                    ..legacy()
+                },
+            ),
+            "only replay-protected (EIP-155) transactions allowed over RPC",
+        ),
+        (
+            raw(
+                KEY,
+                TxEip1559 {
+                    nonce: u64::MAX,
+                    ..transfer()
+                },
+            ),
+            "nonce has max value",
+        ),
+        (
+            raw(
+                USED,
+                TxEip1559 {
+                    nonce: 4,
+                    ..transfer()
+                },
+            ),
+            "nonce too low: next nonce 5, tx nonce 4",
+        ),
+        (
+            raw(KEY, set_code(vec![])),
+            "set code tx must have at least one authorization tuple",
+        ),
+        (
+            raw(
+                DELEGATED,
+                TxEip1559 {
+                    nonce: 1,
+                    ..transfer()
+                },
+            ),
+            "gapped-nonce tx from delegated accounts",
+        ),
         (blob, unsupported),
         (deposit, unsupported),
         (Bytes::from_static(&hex!("7dc0")), unsupported),
         (Bytes::from_static(&hex!("05c0")), unsupported),
-        (mirrored, "invalid sender: invalid transaction v, r, s values"),
+        (
+            mirrored,
+            "invalid sender: invalid transaction v, r, s values",
+        ),
         (trailing.into(), "rlp: input contains more than one value"),
-        (good.slice(..good.len() - 1), "rlp: value size exceeds available input length"),
-        (Bytes::from_static(&hex!("c0")), "rlp: too few elements for types.LegacyTx"),
-        (Bytes::from_static(&hex!("02")), "typed transaction too short"),
+        (
+            good.slice(..good.len() - 1),
+            "rlp: value size exceeds available input length",
+        ),
+        (
+            Bytes::from_static(&hex!("c0")),
+            "rlp: too few elements for types.LegacyTx",
+        ),
+        (
+            Bytes::from_static(&hex!("02")),
+            "typed transaction too short",
+        ),
         (Bytes::new(), "typed transaction too short"),
     ]
 }
@@ -183,7 +346,12 @@ async fn hostile_transactions_are_refused_in_geths_words_and_kept_nowhere() {
     for (raw, message) in faults() {
         for node in [&sequencer, &replica] {
             assert_eq!(node.refused(&raw).await, (-32000, message.to_owned()));
-            assert_eq!(node.result("eth_getTransactionByHash", json!([keccak256(&raw)])).await, json!(null), "{message}");
+            assert_eq!(
+                node.result("eth_getTransactionByHash", json!([keccak256(&raw)]))
+                    .await,
+                json!(null),
+                "{message}"
+            );
         }
     }
     for node in [&sequencer, &replica] {
@@ -198,28 +366,69 @@ async fn who_cannot_pay_for_everything_is_refused() {
         let info = L1BlockInfo::of(&sequencer.blocks[0].payload).unwrap();
         // All of the balance for gas and value, and nothing left for L1's and the operator's fee.
         let value = FUNDS - U256::from(21_000 * PRICE);
-        let broke = raw(KEY, TxEip1559 { value, ..transfer() });
-        let fees = l1fee::receipt_cost(&info, fork, &broke).fee + l1fee::operator_fee(&info, fork, 21_000);
-        assert_eq!(l1fee::operator_fee(&info, fork, 21_000).is_zero(), fork < Fork::Isthmus);
+        let broke = raw(
+            KEY,
+            TxEip1559 {
+                value,
+                ..transfer()
+            },
+        );
+        let fees =
+            l1fee::receipt_cost(&info, fork, &broke).fee + l1fee::operator_fee(&info, fork, 21_000);
+        assert_eq!(
+            l1fee::operator_fee(&info, fork, 21_000).is_zero(),
+            fork < Fork::Isthmus
+        );
         let told = |balance: U256, cost: U256| {
             let overshot = cost - balance;
             let start = "insufficient funds for gas * price + value";
-            (-32000, format!("{start}: balance {balance}, tx cost {cost}, overshot {overshot}"))
+            (
+                -32000,
+                format!("{start}: balance {balance}, tx cost {cost}, overshot {overshot}"),
+            )
         };
         for node in [&sequencer, &replica] {
-            assert_eq!(node.refused(&broke).await, told(FUNDS, FUNDS + fees), "{fork:?}");
+            assert_eq!(
+                node.refused(&broke).await,
+                told(FUNDS, FUNDS + fees),
+                "{fork:?}"
+            );
             let poor = raw(POOR, transfer());
-            let fees = l1fee::receipt_cost(&info, fork, &poor).fee + l1fee::operator_fee(&info, fork, 21_000);
-            assert_eq!(node.refused(&poor).await, told(U256::ZERO, U256::from(21_000 * PRICE) + fees), "{fork:?}");
+            let fees = l1fee::receipt_cost(&info, fork, &poor).fee
+                + l1fee::operator_fee(&info, fork, 21_000);
+            assert_eq!(
+                node.refused(&poor).await,
+                told(U256::ZERO, U256::from(21_000 * PRICE) + fees),
+                "{fork:?}"
+            );
         }
         assert_eq!(sequencer.context.chain.pool.stats(), Default::default());
         // Another value is other bytes, with a fee a little different. (Before Ecotone it is more than the account has.)
-        let Some(value) = value.checked_sub(fees * U256::from(2)) else { continue };
-        let rich = raw(KEY, TxEip1559 { value, ..transfer() });
+        let Some(value) = value.checked_sub(fees * U256::from(2)) else {
+            continue;
+        };
+        let rich = raw(
+            KEY,
+            TxEip1559 {
+                value,
+                ..transfer()
+            },
+        );
         sequencer.takes(&rich).await;
         // What it has promised already counts too.
-        let (code, message) = replica.refused(&raw(KEY, TxEip1559 { nonce: 1, ..transfer() })).await;
-        assert!(code == -32000 && message.contains(", queued cost "), "{message}");
+        let (code, message) = replica
+            .refused(&raw(
+                KEY,
+                TxEip1559 {
+                    nonce: 1,
+                    ..transfer()
+                },
+            ))
+            .await;
+        assert!(
+            code == -32000 && message.contains(", queued cost "),
+            "{message}"
+        );
     }
 }
 
@@ -228,31 +437,85 @@ async fn replacements_and_repetitions_are_refused_in_geths_words() {
     let (sequencer, replica, _server) = pair(Fork::Karst).await;
     let first = raw(KEY, transfer());
     replica.takes(&first).await;
-    let cheap = TxEip1559 { max_fee_per_gas: 2 * PRICE, max_priority_fee_per_gas: PRICE + PRICE / 10 - 1, ..transfer() };
-    let more = |nonce| raw(DELEGATED, TxEip1559 { nonce, ..transfer() });
+    let cheap = TxEip1559 {
+        max_fee_per_gas: 2 * PRICE,
+        max_priority_fee_per_gas: PRICE + PRICE / 10 - 1,
+        ..transfer()
+    };
+    let more = |nonce| {
+        raw(
+            DELEGATED,
+            TxEip1559 {
+                nonce,
+                ..transfer()
+            },
+        )
+    };
     replica.takes(&more(0)).await;
     for node in [&sequencer, &replica] {
         assert_eq!(node.refused(&first).await, (-32000, "already known".into()));
-        assert_eq!(node.refused(&raw(KEY, cheap.clone())).await, (-32000, "replacement transaction underpriced".into()));
-        assert_eq!(node.refused(&more(1)).await, (-32000, "in-flight transaction limit reached for delegated accounts".into()));
+        assert_eq!(
+            node.refused(&raw(KEY, cheap.clone())).await,
+            (-32000, "replacement transaction underpriced".into())
+        );
+        assert_eq!(
+            node.refused(&more(1)).await,
+            (
+                -32000,
+                "in-flight transaction limit reached for delegated accounts".into()
+            )
+        );
     }
     let enough = PRICE + PRICE / 10;
-    let second = raw(KEY, TxEip1559 { max_fee_per_gas: enough, max_priority_fee_per_gas: enough, ..transfer() });
+    let second = raw(
+        KEY,
+        TxEip1559 {
+            max_fee_per_gas: enough,
+            max_priority_fee_per_gas: enough,
+            ..transfer()
+        },
+    );
     replica.takes(&second).await;
     // Two wait of this account: nobody may set its code now.
-    replica.takes(&raw(KEY, TxEip1559 { nonce: 1, ..transfer() })).await;
-    let authorization = Authorization { chain_id: U256::ZERO, address: Address::ZERO, nonce: 0 };
+    replica
+        .takes(&raw(
+            KEY,
+            TxEip1559 {
+                nonce: 1,
+                ..transfer()
+            },
+        ))
+        .await;
+    let authorization = Authorization {
+        chain_id: U256::ZERO,
+        address: Address::ZERO,
+        nonce: 0,
+    };
     let hash = authorization.signature_hash();
-    let reserved = TxEip7702 { nonce: 5, ..set_code(vec![authorization.into_signed(signature(KEY, hash))]) };
+    let reserved = TxEip7702 {
+        nonce: 5,
+        ..set_code(vec![authorization.into_signed(signature(KEY, hash))])
+    };
     for node in [&sequencer, &replica] {
-        assert_eq!(node.refused(&raw(USED, reserved.clone())).await, (-32000, "authority already reserved".into()));
+        assert_eq!(
+            node.refused(&raw(USED, reserved.clone())).await,
+            (-32000, "authority already reserved".into())
+        );
     }
 }
 
 #[tokio::test]
 async fn a_nonce_far_ahead_waits_and_is_offered_to_no_block() {
     let (sequencer, replica, _server) = pair(Fork::Karst).await;
-    let ahead = |nonce| raw(KEY, TxEip1559 { nonce, ..transfer() });
+    let ahead = |nonce| {
+        raw(
+            KEY,
+            TxEip1559 {
+                nonce,
+                ..transfer()
+            },
+        )
+    };
     replica.takes(&ahead(1_000_000)).await;
     let pool = &sequencer.context.chain.pool;
     assert_eq!((pool.stats().pending, pool.stats().queued), (0, 1));
@@ -261,8 +524,19 @@ async fn a_nonce_far_ahead_waits_and_is_offered_to_no_block() {
     for nonce in 1..64 {
         sequencer.takes(&ahead(nonce)).await;
     }
-    assert_eq!(replica.refused(&ahead(64)).await, (-32000, "account limit exceeded: 64 queued transactions".into()));
-    assert_eq!(replica.result("eth_getTransactionCount", json!([address(KEY), "pending"])).await, "0x0");
+    assert_eq!(
+        replica.refused(&ahead(64)).await,
+        (
+            -32000,
+            "account limit exceeded: 64 queued transactions".into()
+        )
+    );
+    assert_eq!(
+        replica
+            .result("eth_getTransactionCount", json!([address(KEY), "pending"]))
+            .await,
+        "0x0"
+    );
 }
 
 #[tokio::test]
@@ -270,6 +544,9 @@ async fn set_code_transactions_wait_for_their_fork() {
     let (sequencer, replica, _server) = pair(Fork::Holocene).await;
     let told = "transaction type not supported: type 4 rejected, pool not yet in Prague";
     for node in [&sequencer, &replica] {
-        assert_eq!(node.refused(&raw(KEY, set_code(vec![]))).await, (-32000, told.into()));
+        assert_eq!(
+            node.refused(&raw(KEY, set_code(vec![]))).await,
+            (-32000, told.into())
+        );
     }
 }

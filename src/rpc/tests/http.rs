@@ -8,19 +8,72 @@ const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"
 async fn methods_paths_and_types() {
     let server = Server::plain().await;
     let (status, answer) = server.http("GET / HTTP/1.1\r\nhost: localhost", "").await;
-    assert_eq!((status, answer.split_once("\r\n\r\n").unwrap().1), (200, ""));
+    assert_eq!(
+        (status, answer.split_once("\r\n\r\n").unwrap().1),
+        (200, "")
+    );
     for (head, body, status, text) in [
-        ("GET /?x=1 HTTP/1.1\r\nhost: localhost", "", 405, "method not allowed"),
-        ("GET / HTTP/1.1\r\nhost: localhost", "x", 405, "method not allowed"),
-        ("PUT / HTTP/1.1\r\nhost: localhost", CALL, 405, "method not allowed"),
-        ("DELETE / HTTP/1.1\r\nhost: localhost", "", 405, "method not allowed"),
+        (
+            "GET /?x=1 HTTP/1.1\r\nhost: localhost",
+            "",
+            405,
+            "method not allowed",
+        ),
+        (
+            "GET / HTTP/1.1\r\nhost: localhost",
+            "x",
+            405,
+            "method not allowed",
+        ),
+        (
+            "PUT / HTTP/1.1\r\nhost: localhost",
+            CALL,
+            405,
+            "method not allowed",
+        ),
+        (
+            "DELETE / HTTP/1.1\r\nhost: localhost",
+            "",
+            405,
+            "method not allowed",
+        ),
         ("OPTIONS / HTTP/1.1\r\nhost: localhost", "", 200, ""),
-        ("POST /rpc HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json", CALL, 404, ""),
-        ("POST / HTTP/1.1\r\nhost: localhost", CALL, 415, "invalid content type, only application/json is supported"),
-        ("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain", CALL, 415, "invalid content type"),
-        ("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json; charset=utf-8", CALL, 200, "\"hi\""),
-        ("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json-rpc", CALL, 200, "\"hi\""),
-        ("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/jsonrequest", CALL, 200, "\"hi\""),
+        (
+            "POST /rpc HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json",
+            CALL,
+            404,
+            "",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: localhost",
+            CALL,
+            415,
+            "invalid content type, only application/json is supported",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain",
+            CALL,
+            415,
+            "invalid content type",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json; charset=utf-8",
+            CALL,
+            200,
+            "\"hi\"",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json-rpc",
+            CALL,
+            200,
+            "\"hi\"",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/jsonrequest",
+            CALL,
+            200,
+            "\"hi\"",
+        ),
     ] {
         let (got, answer) = server.http(head, body).await;
         assert_eq!(got, status, "{head}: {answer}");
@@ -32,24 +85,43 @@ async fn methods_paths_and_types() {
 async fn bodies_are_bounded() {
     let server = Server::plain().await;
     let request = format!("{POST}\r\ncontent-length: 5242881\r\n\r\n");
-    let answer = server.raw(request.as_bytes(), Duration::from_millis(500)).await;
-    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("content length too large (5242881>5242880)"), "{answer}");
+    let answer = server
+        .raw(request.as_bytes(), Duration::from_millis(500))
+        .await;
+    assert!(
+        answer.starts_with("HTTP/1.1 413")
+            && answer.contains("content length too large (5242881>5242880)"),
+        "{answer}"
+    );
     // One byte less is read, whatever it is.
     let (status, answer) = server.http(POST, &" ".repeat(5_242_880)).await;
     assert_eq!(status, 200, "{answer}");
     // Without a length the bytes are counted.
-    let limits = Limits { body: 1000, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        body: 1000,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let chunk = format!("200\r\n{}\r\n", " ".repeat(0x200));
-    let request = format!("{POST}\r\ntransfer-encoding: chunked\r\n\r\n{}0\r\n\r\n", chunk.repeat(3));
-    let answer = server.raw(request.as_bytes(), Duration::from_millis(500)).await;
+    let request = format!(
+        "{POST}\r\ntransfer-encoding: chunked\r\n\r\n{}0\r\n\r\n",
+        chunk.repeat(3)
+    );
+    let answer = server
+        .raw(request.as_bytes(), Duration::from_millis(500))
+        .await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
 }
 
 #[tokio::test]
 async fn hosts_that_are_not_named_are_refused() {
     let server = Server::plain().await;
-    let post = |host: &str| format!("POST / HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json");
+    let post =
+        |host: &str| format!("POST / HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json");
     for (host, expected) in [
         ("localhost:8545", 200),
         ("LOCALHOST", 200),
@@ -61,15 +133,27 @@ async fn hosts_that_are_not_named_are_refused() {
     ] {
         let (status, answer) = server.http(&post(host), CALL).await;
         assert_eq!(status, expected, "{host}");
-        assert_eq!(status == 403, answer.contains("invalid host specified"), "{host}");
+        assert_eq!(
+            status == 403,
+            answer.contains("invalid host specified"),
+            "{host}"
+        );
     }
-    let server = Server::start(Setup { vhosts: vec!["*".into()], ..Setup::default() }).await;
+    let server = Server::start(Setup {
+        vhosts: vec!["*".into()],
+        ..Setup::default()
+    })
+    .await;
     assert_eq!(server.http(&post("rebound.example"), CALL).await.0, 200);
 }
 
 #[tokio::test]
 async fn browsers_need_leave_by_origin() {
-    let server = Server::start(Setup { cors: vec!["https://app.example".into()], ..Setup::default() }).await;
+    let server = Server::start(Setup {
+        cors: vec!["https://app.example".into()],
+        ..Setup::default()
+    })
+    .await;
     let preflight = |origin: &str| {
         format!(
             "OPTIONS / HTTP/1.1\r\nhost: localhost\r\norigin: {origin}\r\naccess-control-request-method: POST\r\naccess-control-request-headers: content-type"
@@ -87,20 +171,39 @@ async fn browsers_need_leave_by_origin() {
     }
     let (_, answer) = server.http(&preflight("https://evil.example"), "").await;
     assert!(!answer.contains("access-control-allow-origin"), "{answer}");
-    let (_, answer) = server.http(&format!("{POST}\r\norigin: https://app.example"), CALL).await;
-    assert!(answer.contains("access-control-allow-origin: https://app.example") && answer.contains("\"hi\""), "{answer}");
+    let (_, answer) = server
+        .http(&format!("{POST}\r\norigin: https://app.example"), CALL)
+        .await;
+    assert!(
+        answer.contains("access-control-allow-origin: https://app.example")
+            && answer.contains("\"hi\""),
+        "{answer}"
+    );
     let closed = Server::plain().await;
-    let (_, answer) = closed.http(&format!("{POST}\r\norigin: https://app.example"), CALL).await;
+    let (_, answer) = closed
+        .http(&format!("{POST}\r\norigin: https://app.example"), CALL)
+        .await;
     assert!(!answer.contains("access-control"), "{answer}");
 }
 
 #[tokio::test]
 async fn clients_that_do_not_send_are_dropped() {
-    let limits = Limits { read: Duration::from_millis(200), idle: Duration::from_millis(400), ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        read: Duration::from_millis(200),
+        idle: Duration::from_millis(400),
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let began = std::time::Instant::now();
     assert_eq!(server.raw(b"POST / HT", Duration::from_secs(5)).await, "");
-    assert!(began.elapsed() < Duration::from_secs(2), "half a head is waited for");
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "half a head is waited for"
+    );
     let request = format!("{POST}\r\ncontent-length: 10\r\n\r\n{{");
     let answer = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
@@ -108,41 +211,80 @@ async fn clients_that_do_not_send_are_dropped() {
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
     let began = std::time::Instant::now();
     let answer = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
-    assert!(answer.contains("\"hi\"") && began.elapsed() < Duration::from_secs(2), "{answer}");
+    assert!(
+        answer.contains("\"hi\"") && began.elapsed() < Duration::from_secs(2),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
 async fn a_reader_that_does_not_read_is_dropped() {
-    let limits = Limits { write: Duration::from_millis(300), ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        write: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[20000000]}"#;
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
     socket.write_all(request.as_bytes()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let answer = read_all(&mut socket, Duration::from_secs(5)).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.len() < 20_000_000, "{} bytes came", answer.len());
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.len() < 20_000_000,
+        "{} bytes came",
+        answer.len()
+    );
 }
 
 #[tokio::test]
 async fn a_connection_at_the_limit_waits_while_all_are_busy() {
-    let limits = Limits { connections: 1, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
-    let mut first = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let limits = Limits {
+        connections: 1,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
+    let mut first = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
     let sleep = r#"{"jsonrpc":"2.0","id":1,"method":"toy_sleep"}"#;
-    first.write_all(format!("{POST}\r\ncontent-length: {}\r\n\r\n{sleep}", sleep.len()).as_bytes()).await.unwrap();
+    first
+        .write_all(format!("{POST}\r\ncontent-length: {}\r\n\r\n{sleep}", sleep.len()).as_bytes())
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let request = format!("{POST}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
-    let mut second = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let request = format!(
+        "{POST}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{CALL}",
+        CALL.len()
+    );
+    let mut second = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
     second.write_all(request.as_bytes()).await.unwrap();
     assert_eq!(read_all(&mut second, Duration::from_millis(300)).await, "");
     drop(first);
-    assert!(read_all(&mut second, Duration::from_secs(5)).await.contains("\"hi\""));
+    assert!(
+        read_all(&mut second, Duration::from_secs(5))
+            .await
+            .contains("\"hi\"")
+    );
 }
 
 /// Opens a connection and has one call answered on it.
 async fn keep_alive(server: &Server) -> TcpStream {
-    let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
     assert!(asks(&mut socket).await);
     socket
 }
@@ -165,12 +307,23 @@ async fn asks(socket: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn idle_connections_make_room_for_new_clients_oldest_first() {
-    let limits = Limits { connections: 8, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        connections: 8,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     // Half of them never send a request, the others wait for their next one.
     let mut silent = Vec::new();
     for _ in 0..4 {
-        silent.push(TcpStream::connect(server.addrs.http.unwrap()).await.unwrap());
+        silent.push(
+            TcpStream::connect(server.addrs.http.unwrap())
+                .await
+                .unwrap(),
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut idle = Vec::new();
@@ -193,8 +346,15 @@ async fn idle_connections_make_room_for_new_clients_oldest_first() {
 
 #[tokio::test]
 async fn more_idle_connections_than_the_limit_lock_nobody_out() {
-    let limits = Limits { connections: 64, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        connections: 64,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let mut idle = Vec::new();
     for _ in 0..200 {
         idle.push(keep_alive(&server).await);
@@ -206,9 +366,23 @@ async fn more_idle_connections_than_the_limit_lock_nobody_out() {
 async fn a_port_in_use_is_one_sentence() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = taken.local_addr().unwrap();
-    let http = Http { api: Arc::new(toys()), vhosts: vec![], cors: vec![] };
-    let error = RpcServer::bind_sites(Some((addr, http)), None, Limits::default(), &Connections::new(1)).await.err().unwrap();
-    let sentence = format!("{addr} is in use by another program: stop it, or choose another port with --http.port");
+    let http = Http {
+        api: Arc::new(toys()),
+        vhosts: vec![],
+        cors: vec![],
+    };
+    let error = RpcServer::bind_sites(
+        Some((addr, http)),
+        None,
+        Limits::default(),
+        &Connections::new(1),
+    )
+    .await
+    .err()
+    .unwrap();
+    let sentence = format!(
+        "{addr} is in use by another program: stop it, or choose another port with --http.port"
+    );
     assert_eq!(error.to_string(), sentence);
 }
 
@@ -216,23 +390,41 @@ async fn a_port_in_use_is_one_sentence() {
 async fn the_server_stops_when_told() {
     let mut server = Server::plain().await;
     // An idle connection does not hold it up.
-    let mut idle = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let mut idle = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
     idle.write_all(request.as_bytes()).await.unwrap();
     let mut byte = [0];
     idle.read_exact(&mut byte).await.unwrap();
     server.token.cancel();
-    tokio::time::timeout(Duration::from_secs(5), &mut server.running).await.unwrap().unwrap();
-    assert!(TcpStream::connect(server.addrs.http.unwrap()).await.is_err());
+    tokio::time::timeout(Duration::from_secs(5), &mut server.running)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        TcpStream::connect(server.addrs.http.unwrap())
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
 async fn bodies_that_are_only_announced_take_nothing() {
-    let limits = Limits { body_memory: 1 << 20, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        body_memory: 1 << 20,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let mut silent = Vec::new();
     for _ in 0..8 {
-        let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+        let mut socket = TcpStream::connect(server.addrs.http.unwrap())
+            .await
+            .unwrap();
         let head = format!("{POST}\r\nexpect: 100-continue\r\ncontent-length: 5242880\r\n\r\n");
         socket.write_all(head.as_bytes()).await.unwrap();
         // It is told to go on when its body is being waited for.
@@ -240,16 +432,31 @@ async fn bodies_that_are_only_announced_take_nothing() {
         socket.read_exact(&mut go_on).await.unwrap();
         silent.push(socket);
     }
-    assert_eq!(server.http(POST, &format!("{CALL}{}", " ".repeat(900_000))).await.0, 200);
+    assert_eq!(
+        server
+            .http(POST, &format!("{CALL}{}", " ".repeat(900_000)))
+            .await
+            .0,
+        200
+    );
 }
 
 #[tokio::test]
 async fn a_reader_that_takes_a_little_now_and_then_is_dropped() {
-    let limits = Limits { write: Duration::from_millis(1500), ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        write: Duration::from_millis(1500),
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[50000000]}"#;
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    let mut socket = TcpStream::connect(server.addrs.http.unwrap()).await.unwrap();
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
     socket.write_all(request.as_bytes()).await.unwrap();
     let (mut part, mut length) = (vec![0; 200_000], 0);
     loop {

@@ -18,25 +18,41 @@ use std::sync::{
 /// A signed transfer by the account that the chain of these tests funds.
 pub fn transfer(nonce: u64, gas_limit: u64) -> Bytes {
     let to = TxKind::Call(Address::repeat_byte(1));
-    let tx = TxLegacy { chain_id: Some(901), nonce, gas_price: 2_000_000, gas_limit, to, ..Default::default() };
+    let tx = TxLegacy {
+        chain_id: Some(901),
+        nonce,
+        gas_price: 2_000_000,
+        gas_limit,
+        to,
+        ..Default::default()
+    };
     let key = SecretKey::from_slice(&[0x11; 32]).unwrap();
     let message = Message::from_digest(tx.signature_hash().0);
-    let (recovery, bytes) = SECP256K1.sign_ecdsa_recoverable(&message, &key).serialize_compact();
+    let (recovery, bytes) = SECP256K1
+        .sign_ecdsa_recoverable(&message, &key)
+        .serialize_compact();
     let signature = Signature::from_bytes_and_parity(&bytes, i32::from(recovery) == 1);
-    OpTxEnvelope::from(tx.into_signed(signature)).encoded_2718().into()
+    OpTxEnvelope::from(tx.into_signed(signature))
+        .encoded_2718()
+        .into()
 }
 
 /// Whom [`transfer`] is from.
 pub const SENDER: Address = Address::new(hex!("19e7e376e7c213b7e7e7e46cc70a5dd086daff2a"));
 
 /// A sequencer that answers as told and counts its calls.
-async fn sequencer(answer: impl Fn(String) -> Result<Value, RpcError> + Send + Sync + 'static) -> (Server, Arc<AtomicUsize>) {
+async fn sequencer(
+    answer: impl Fn(String) -> Result<Value, RpcError> + Send + Sync + 'static,
+) -> (Server, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
     let mut api = Api::default();
     api.insert("eth_sendRawTransaction", move |mut args: Args| {
         counted.fetch_add(1, Ordering::Relaxed);
-        let reply = args.required().and_then(&answer).and_then(crate::rpc::error::reply);
+        let reply = args
+            .required()
+            .and_then(&answer)
+            .and_then(crate::rpc::error::reply);
         async { reply }.boxed()
     });
     (Server::of(api, Setup::default()).await, calls)
@@ -54,7 +70,10 @@ fn url(server: &Server) -> String {
 async fn the_sequencers_result_is_returned_unchanged() {
     let (server, _) = sequencer(|raw| Ok(json!({ "got": raw }))).await;
     let raw = transfer(0, 21_000);
-    let answer = replica(&url(&server)).await.result("eth_sendRawTransaction", json!([raw])).await;
+    let answer = replica(&url(&server))
+        .await
+        .result("eth_sendRawTransaction", json!([raw]))
+        .await;
     assert_eq!(answer, json!({ "got": raw }));
 }
 
@@ -62,11 +81,18 @@ async fn the_sequencers_result_is_returned_unchanged() {
 async fn the_sequencers_error_is_returned_unchanged() {
     let (server, _) = sequencer(|_| {
         let data = Some(serde_json::value::to_raw_value(&json!({ "by": ["sequencer"] })).unwrap());
-        Err(RpcError { data, ..RpcError::new(-38_123, "not \"today\"") })
+        Err(RpcError {
+            data,
+            ..RpcError::new(-38_123, "not \"today\"")
+        })
     })
     .await;
-    let answer = replica(&url(&server)).await.ask("eth_sendRawTransaction", json!([transfer(0, 21_000)])).await;
-    let error = json!({ "code": -38_123, "message": "not \"today\"", "data": { "by": ["sequencer"] } });
+    let answer = replica(&url(&server))
+        .await
+        .ask("eth_sendRawTransaction", json!([transfer(0, 21_000)]))
+        .await;
+    let error =
+        json!({ "code": -38_123, "message": "not \"today\"", "data": { "by": ["sequencer"] } });
     assert_eq!(answer["error"], error);
 }
 
@@ -76,9 +102,19 @@ async fn a_sequencer_that_is_not_there_is_an_error_with_its_cause() {
     let (gone, token) = (url(&server), server.token.clone());
     token.cancel();
     server.running.await.unwrap();
-    let (code, message) = replica(&gone).await.error("eth_sendRawTransaction", json!([transfer(0, 21_000)])).await;
-    assert!(code == -32000 && message.starts_with("the sequencer could not be reached: "), "{code} {message}");
-    assert!(TxRoute::sequencer("not a url", false).unwrap_err().contains("not a url"));
+    let (code, message) = replica(&gone)
+        .await
+        .error("eth_sendRawTransaction", json!([transfer(0, 21_000)]))
+        .await;
+    assert!(
+        code == -32000 && message.starts_with("the sequencer could not be reached: "),
+        "{code} {message}"
+    );
+    assert!(
+        TxRoute::sequencer("not a url", false)
+            .unwrap_err()
+            .contains("not a url")
+    );
 }
 
 #[tokio::test]
@@ -88,13 +124,31 @@ async fn what_no_wallet_may_send_does_not_reach_the_sequencer() {
     let deposit = Bytes::from(OpTxEnvelope::from(TxDeposit::default()).encoded_2718());
     for (raw, message) in [
         (deposit, "transaction type not supported"),
-        (Bytes::from_static(&[3, 0xc0]), "transaction type not supported"),
-        (Bytes::from_static(&[0x7d, 0xc0]), "transaction type not supported"),
-        (vec![0xc0; 128 * 1024 + 1].into(), "oversized data: transaction size 131073, limit 131072"),
+        (
+            Bytes::from_static(&[3, 0xc0]),
+            "transaction type not supported",
+        ),
+        (
+            Bytes::from_static(&[0x7d, 0xc0]),
+            "transaction type not supported",
+        ),
+        (
+            vec![0xc0; 128 * 1024 + 1].into(),
+            "oversized data: transaction size 131073, limit 131072",
+        ),
     ] {
-        assert_eq!(chain.error("eth_sendRawTransaction", json!([raw])).await, (-32000, message.to_owned()));
+        assert_eq!(
+            chain.error("eth_sendRawTransaction", json!([raw])).await,
+            (-32000, message.to_owned())
+        );
     }
-    assert_eq!(chain.error("eth_sendRawTransaction", json!(["0xc1"])).await.0, -32000);
+    assert_eq!(
+        chain
+            .error("eth_sendRawTransaction", json!(["0xc1"]))
+            .await
+            .0,
+        -32000
+    );
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
@@ -106,18 +160,52 @@ async fn what_the_sequencer_took_is_kept_if_that_is_wanted() {
     })
     .await;
     for (admit, nonce) in [(true, "0x1"), (false, "0x0")] {
-        let mut replica = Chain::new(Fork::Ecotone).with_route(TxRoute::sequencer(&url(&server), admit).unwrap());
+        let mut replica =
+            Chain::new(Fork::Ecotone).with_route(TxRoute::sequencer(&url(&server), admit).unwrap());
         replica.add(&[]);
         let raw = transfer(0, 21_000);
         let pooled = json!([alloy_primitives::keccak256(&raw)]);
-        assert_eq!(replica.result("eth_sendRawTransaction", json!([raw])).await, "taken");
-        assert_eq!(replica.result("eth_getTransactionCount", json!([SENDER, "pending"])).await, nonce);
-        assert_eq!(replica.result("eth_getTransactionByHash", pooled).await.is_object(), admit);
+        assert_eq!(
+            replica.result("eth_sendRawTransaction", json!([raw])).await,
+            "taken"
+        );
+        assert_eq!(
+            replica
+                .result("eth_getTransactionCount", json!([SENDER, "pending"]))
+                .await,
+            nonce
+        );
+        assert_eq!(
+            replica
+                .result("eth_getTransactionByHash", pooled)
+                .await
+                .is_object(),
+            admit
+        );
         // What our own pool refuses is the sequencer's business; what the sequencer refuses is not kept.
-        assert_eq!(replica.result("eth_sendRawTransaction", json!([raw])).await, "taken");
-        assert_eq!(replica.result("eth_sendRawTransaction", json!([transfer(2, 20_000)])).await, "taken");
-        assert_eq!(replica.error("eth_sendRawTransaction", json!([transfer(1, 21_000)])).await.1, "nonce too high");
-        assert_eq!(replica.result("eth_getTransactionCount", json!([SENDER, "pending"])).await, nonce);
+        assert_eq!(
+            replica.result("eth_sendRawTransaction", json!([raw])).await,
+            "taken"
+        );
+        assert_eq!(
+            replica
+                .result("eth_sendRawTransaction", json!([transfer(2, 20_000)]))
+                .await,
+            "taken"
+        );
+        assert_eq!(
+            replica
+                .error("eth_sendRawTransaction", json!([transfer(1, 21_000)]))
+                .await
+                .1,
+            "nonce too high"
+        );
+        assert_eq!(
+            replica
+                .result("eth_getTransactionCount", json!([SENDER, "pending"]))
+                .await,
+            nonce
+        );
     }
 }
 
@@ -129,17 +217,53 @@ async fn without_a_sequencer_transactions_enter_the_pool() {
     let hash = chain.result("eth_sendRawTransaction", json!([raw])).await;
     assert_eq!(hash, json!(alloy_primitives::keccak256(&raw)));
     // In the pool: nulls for its place, and the nonce counts under `pending`.
-    let pooled = chain.result("eth_getTransactionByHash", json!([hash])).await;
-    assert_eq!((&pooled["from"], &pooled["gasPrice"]), (&json!(SENDER), &json!("0x1e8480")));
-    for absent in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {
+    let pooled = chain
+        .result("eth_getTransactionByHash", json!([hash]))
+        .await;
+    assert_eq!(
+        (&pooled["from"], &pooled["gasPrice"]),
+        (&json!(SENDER), &json!("0x1e8480"))
+    );
+    for absent in [
+        "blockHash",
+        "blockNumber",
+        "blockTimestamp",
+        "transactionIndex",
+    ] {
         assert_eq!(pooled[absent], Value::Null, "{absent}");
     }
-    assert_eq!(chain.result("eth_getTransactionReceipt", json!([hash])).await, Value::Null);
-    assert_eq!(chain.result("eth_getTransactionCount", json!([SENDER, "pending"])).await, "0x1");
-    assert_eq!(chain.result("eth_getTransactionCount", json!([SENDER, "latest"])).await, "0x0");
-    assert_eq!(chain.error("eth_sendRawTransaction", json!([raw])).await, (-32000, "already known".into()));
-    let (code, message) = chain.error("eth_sendRawTransaction", json!([transfer(1, 20_000)])).await;
-    assert_eq!((code, message.as_str()), (-32000, "intrinsic gas too low: gas 20000, minimum needed 21000"));
+    assert_eq!(
+        chain
+            .result("eth_getTransactionReceipt", json!([hash]))
+            .await,
+        Value::Null
+    );
+    assert_eq!(
+        chain
+            .result("eth_getTransactionCount", json!([SENDER, "pending"]))
+            .await,
+        "0x1"
+    );
+    assert_eq!(
+        chain
+            .result("eth_getTransactionCount", json!([SENDER, "latest"]))
+            .await,
+        "0x0"
+    );
+    assert_eq!(
+        chain.error("eth_sendRawTransaction", json!([raw])).await,
+        (-32000, "already known".into())
+    );
+    let (code, message) = chain
+        .error("eth_sendRawTransaction", json!([transfer(1, 20_000)]))
+        .await;
+    assert_eq!(
+        (code, message.as_str()),
+        (
+            -32000,
+            "intrinsic gas too low: gas 20000, minimum needed 21000"
+        )
+    );
 }
 
 #[tokio::test]
@@ -150,7 +274,10 @@ async fn the_l1_fee_counts_at_admission() {
     let gas = super::chain::FUNDS / U256::from(2_000_000);
     let raw = transfer(0, gas.to());
     let (code, message) = chain.error("eth_sendRawTransaction", json!([raw])).await;
-    let start = format!("insufficient funds for gas * price + value: balance {}, tx cost ", super::chain::FUNDS);
+    let start = format!(
+        "insufficient funds for gas * price + value: balance {}, tx cost ",
+        super::chain::FUNDS
+    );
     assert!(code == -32000 && message.starts_with(&start), "{message}");
 }
 
@@ -159,28 +286,77 @@ async fn pending_is_the_head_with_the_nonces_of_the_pool() {
     let mut chain = Chain::new(Fork::Jovian);
     chain.add(&[]);
     for nonce in 0..3 {
-        chain.result("eth_sendRawTransaction", json!([transfer(nonce, 21_000)])).await;
+        chain
+            .result("eth_sendRawTransaction", json!([transfer(nonce, 21_000)]))
+            .await;
     }
-    chain.result("eth_sendRawTransaction", json!([transfer(9, 21_000)])).await;
+    chain
+        .result("eth_sendRawTransaction", json!([transfer(9, 21_000)]))
+        .await;
     // Only what a block could hold counts: a gap ends it.
-    assert_eq!(chain.result("eth_getTransactionCount", json!([SENDER, "pending"])).await, "0x3");
-    assert_eq!(chain.result("eth_getTransactionCount", json!([SENDER, { "blockNumber": "pending" }])).await, "0x3");
-    assert_eq!(chain.result("eth_getTransactionCount", json!([SENDER, "latest"])).await, "0x0");
+    assert_eq!(
+        chain
+            .result("eth_getTransactionCount", json!([SENDER, "pending"]))
+            .await,
+        "0x3"
+    );
+    assert_eq!(
+        chain
+            .result(
+                "eth_getTransactionCount",
+                json!([SENDER, { "blockNumber": "pending" }])
+            )
+            .await,
+        "0x3"
+    );
+    assert_eq!(
+        chain
+            .result("eth_getTransactionCount", json!([SENDER, "latest"]))
+            .await,
+        "0x0"
+    );
     let number = json!({ super::chain::CONTRACT.to_string(): { "code": "0x4360005260206000f3" } });
     let call = |tag: &str| json!([{ "to": super::chain::CONTRACT }, tag, number]);
     for (method, params) in [
-        ("eth_getBlockByNumber", (json!(["pending", true]), json!(["latest", true]))),
-        ("eth_getBlockTransactionCountByNumber", (json!(["pending"]), json!(["latest"]))),
-        ("eth_getBlockReceipts", (json!(["pending"]), json!(["latest"]))),
-        ("eth_getBalance", (json!([SENDER, "pending"]), json!([SENDER, "latest"]))),
-        ("eth_getCode", (json!([super::chain::CONTRACT, "pending"]), json!([super::chain::CONTRACT, "latest"]))),
+        (
+            "eth_getBlockByNumber",
+            (json!(["pending", true]), json!(["latest", true])),
+        ),
+        (
+            "eth_getBlockTransactionCountByNumber",
+            (json!(["pending"]), json!(["latest"])),
+        ),
+        (
+            "eth_getBlockReceipts",
+            (json!(["pending"]), json!(["latest"])),
+        ),
+        (
+            "eth_getBalance",
+            (json!([SENDER, "pending"]), json!([SENDER, "latest"])),
+        ),
+        (
+            "eth_getCode",
+            (
+                json!([super::chain::CONTRACT, "pending"]),
+                json!([super::chain::CONTRACT, "latest"]),
+            ),
+        ),
         ("eth_call", (call("pending"), call("latest"))),
         ("eth_estimateGas", (call("pending"), call("latest"))),
-        ("eth_getLogs", (json!([{ "fromBlock": "pending", "toBlock": "pending" }]), json!([{}]))),
+        (
+            "eth_getLogs",
+            (
+                json!([{ "fromBlock": "pending", "toBlock": "pending" }]),
+                json!([{}]),
+            ),
+        ),
     ] {
         let answer = chain.result(method, params.0).await;
         assert_eq!(answer, chain.result(method, params.1).await, "{method}");
         assert!(!answer.is_null(), "{method}");
     }
-    assert_eq!(chain.result("txpool_status", json!([])).await, json!({ "pending": "0x3", "queued": "0x1" }));
+    assert_eq!(
+        chain.result("txpool_status", json!([])).await,
+        json!({ "pending": "0x3", "queued": "0x1" })
+    );
 }

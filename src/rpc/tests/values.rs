@@ -9,19 +9,26 @@ use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
 fn keys(value: &Value) -> Vec<&str> {
-    value.as_object().unwrap().keys().map(String::as_str).collect()
+    value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
 }
 
 pub fn sorted<'a>(lists: &[&'a str]) -> Vec<&'a str> {
-    let mut keys: Vec<_> = lists.iter().flat_map(|list| list.split_whitespace()).collect();
+    let mut keys: Vec<_> = lists
+        .iter()
+        .flat_map(|list| list.split_whitespace())
+        .collect();
     keys.sort_unstable();
     keys
 }
 
 const BLOCK: &str = "difficulty extraData gasLimit gasUsed hash logsBloom miner mixHash nonce number parentHash receiptsRoot \
     sha3Uncles size stateRoot timestamp totalDifficulty transactions transactionsRoot uncles baseFeePerGas";
-const TRANSACTION: &str =
-    "blockHash blockNumber from gas gasPrice hash input nonce to transactionIndex value type v r s blockTimestamp";
+const TRANSACTION: &str = "blockHash blockNumber from gas gasPrice hash input nonce to transactionIndex value type v r s blockTimestamp";
 pub const RECEIPT: &str = "blockHash blockNumber contractAddress cumulativeGasUsed effectiveGasPrice from to gasUsed logs logsBloom \
     status transactionHash transactionIndex type";
 const L1: &str = "l1GasUsed l1GasPrice l1Fee l1FeeScalar";
@@ -39,15 +46,22 @@ async fn blocks_have_their_forks_fields() {
     ] {
         let mut chain = Chain::new(fork);
         let block = chain.add(&[(legacy(0), vec![])]);
-        let json = chain.result("eth_getBlockByNumber", json!(["latest", false])).await;
+        let json = chain
+            .result("eth_getBlockByNumber", json!(["latest", false]))
+            .await;
         let expected = sorted(&[&[BLOCK], &more[..]].concat());
         assert_eq!(keys(&json), expected, "{fork:?}");
         assert_eq!(json["hash"], json!(block.payload.hash));
         assert_eq!(json["totalDifficulty"], "0x0");
         assert_eq!(json["nonce"], "0x0000000000000000");
         assert_eq!(json["transactions"], json!(block.transaction_hashes()));
-        let by_hash = chain.result("eth_getBlockByHash", json!([block.payload.hash, true])).await;
-        assert_eq!(by_hash["transactions"][1]["hash"], json!(block.transaction_hashes()[1]));
+        let by_hash = chain
+            .result("eth_getBlockByHash", json!([block.payload.hash, true]))
+            .await;
+        assert_eq!(
+            by_hash["transactions"][1]["hash"],
+            json!(block.transaction_hashes()[1])
+        );
     }
 }
 
@@ -56,25 +70,69 @@ async fn the_size_is_that_of_the_rlp() {
     let mut chain = Chain::new(Fork::Ecotone);
     let block = chain.add(&[(legacy(0), vec![]), (dynamic(), vec![])]);
     let transactions = block.payload.decode_transactions().unwrap();
-    let body = alloy_consensus::BlockBody { transactions, ommers: vec![], withdrawals: Some(Default::default()) };
-    let rlp = alloy_rlp::encode(alloy_consensus::Block::new(block.payload.header.clone(), body));
-    let json = chain.result("eth_getBlockByNumber", json!(["0x1", false])).await;
+    let body = alloy_consensus::BlockBody {
+        transactions,
+        ommers: vec![],
+        withdrawals: Some(Default::default()),
+    };
+    let rlp = alloy_rlp::encode(alloy_consensus::Block::new(
+        block.payload.header.clone(),
+        body,
+    ));
+    let json = chain
+        .result("eth_getBlockByNumber", json!(["0x1", false]))
+        .await;
     assert_eq!(json["size"], format!("{:#x}", rlp.len()));
 }
 
 #[tokio::test]
 async fn unknown_blocks_are_null_and_unset_tags_are_errors() {
     let chain = Chain::new(Fork::Ecotone);
-    assert_eq!(chain.result("eth_getBlockByNumber", json!(["0x63", false])).await, Value::Null);
-    assert_eq!(chain.result("eth_getBlockByHash", json!([B256::ZERO, false])).await, Value::Null);
-    assert_eq!(chain.result("eth_getBlockReceipts", json!(["0x63"])).await, Value::Null);
-    assert_eq!(chain.result("eth_getBlockReceipts", json!(["earliest"])).await, json!([]));
-    assert_eq!(chain.result("eth_getBlockTransactionCountByNumber", json!(["earliest"])).await, "0x0");
-    assert_eq!(chain.error("eth_getBlockByNumber", json!(["safe", false])).await, (-32000, "safe block not found".into()));
-    let finalized = chain.error("eth_getBalance", json!([RICH, "finalized"])).await;
+    assert_eq!(
+        chain
+            .result("eth_getBlockByNumber", json!(["0x63", false]))
+            .await,
+        Value::Null
+    );
+    assert_eq!(
+        chain
+            .result("eth_getBlockByHash", json!([B256::ZERO, false]))
+            .await,
+        Value::Null
+    );
+    assert_eq!(
+        chain.result("eth_getBlockReceipts", json!(["0x63"])).await,
+        Value::Null
+    );
+    assert_eq!(
+        chain
+            .result("eth_getBlockReceipts", json!(["earliest"]))
+            .await,
+        json!([])
+    );
+    assert_eq!(
+        chain
+            .result("eth_getBlockTransactionCountByNumber", json!(["earliest"]))
+            .await,
+        "0x0"
+    );
+    assert_eq!(
+        chain
+            .error("eth_getBlockByNumber", json!(["safe", false]))
+            .await,
+        (-32000, "safe block not found".into())
+    );
+    let finalized = chain
+        .error("eth_getBalance", json!([RICH, "finalized"]))
+        .await;
     assert_eq!(finalized, (-32000, "finalized block not found".into()));
-    assert_eq!(chain.error("eth_getBalance", json!([RICH, "0x63"])).await, (-32000, "header not found".into()));
-    let by_hash = chain.error("eth_getBalance", json!([RICH, { "blockHash": B256::ZERO }])).await;
+    assert_eq!(
+        chain.error("eth_getBalance", json!([RICH, "0x63"])).await,
+        (-32000, "header not found".into())
+    );
+    let by_hash = chain
+        .error("eth_getBalance", json!([RICH, { "blockHash": B256::ZERO }]))
+        .await;
     assert_eq!(by_hash, (-32000, "header for hash not found".into()));
 }
 
@@ -88,7 +146,10 @@ async fn a_state_that_is_no_longer_kept_is_refused_and_the_oldest_is_named() {
     chain.store.commit(&chain.blocks, None, None).unwrap();
     chain.publish();
     for block in ["0x4", "0x5", "0x6"] {
-        assert_eq!(chain.result("eth_getBalance", json!([RICH, block])).await, "0xf4240");
+        assert_eq!(
+            chain.result("eth_getBalance", json!([RICH, block])).await,
+            "0xf4240"
+        );
     }
     let pruned = "state at block #3 is pruned, the oldest state is at block #4";
     for (method, params) in [
@@ -98,7 +159,11 @@ async fn a_state_that_is_no_longer_kept_is_refused_and_the_oldest_is_named() {
         ("eth_getStorageAt", json!([CONTRACT, "0x1", "0x3"])),
         ("eth_call", json!([{ "to": CONTRACT }, "0x3"])),
     ] {
-        assert_eq!(chain.error(method, params).await, (-32000, pruned.into()), "{method}");
+        assert_eq!(
+            chain.error(method, params).await,
+            (-32000, pruned.into()),
+            "{method}"
+        );
     }
 }
 
@@ -107,15 +172,42 @@ async fn state_is_read_at_a_block() {
     let mut chain = Chain::new(Fork::Ecotone);
     chain.add(&[]);
     let genesis = chain.context.chain.spec.genesis_hash;
-    for block in [json!("latest"), json!("0x0"), json!("earliest"), json!({ "blockHash": genesis }), Value::Null] {
-        assert_eq!(chain.result("eth_getBalance", json!([RICH, block])).await, "0xf4240");
-        assert_eq!(chain.result("eth_getTransactionCount", json!([RICH, block])).await, "0x7");
-        assert_eq!(chain.result("eth_getCode", json!([CONTRACT, block])).await, "0x600000");
-        let value = chain.result("eth_getStorageAt", json!([CONTRACT, "0x1", block])).await;
+    for block in [
+        json!("latest"),
+        json!("0x0"),
+        json!("earliest"),
+        json!({ "blockHash": genesis }),
+        Value::Null,
+    ] {
+        assert_eq!(
+            chain.result("eth_getBalance", json!([RICH, block])).await,
+            "0xf4240"
+        );
+        assert_eq!(
+            chain
+                .result("eth_getTransactionCount", json!([RICH, block]))
+                .await,
+            "0x7"
+        );
+        assert_eq!(
+            chain.result("eth_getCode", json!([CONTRACT, block])).await,
+            "0x600000"
+        );
+        let value = chain
+            .result("eth_getStorageAt", json!([CONTRACT, "0x1", block]))
+            .await;
         assert_eq!(value, format!("0x{:064x}", 0x38));
     }
-    assert_eq!(chain.result("eth_getTransactionCount", json!([RICH, "pending"])).await, "0x7");
-    assert_eq!(chain.result("eth_getBalance", json!([Address::ZERO])).await, "0x0");
+    assert_eq!(
+        chain
+            .result("eth_getTransactionCount", json!([RICH, "pending"]))
+            .await,
+        "0x7"
+    );
+    assert_eq!(
+        chain.result("eth_getBalance", json!([Address::ZERO])).await,
+        "0x0"
+    );
     assert_eq!(chain.result("eth_getCode", json!([RICH])).await, "0x");
     assert_eq!(chain.result("eth_blockNumber", json!([])).await, "0x1");
     assert_eq!(chain.result("eth_chainId", json!([])).await, "0x385");
@@ -125,14 +217,24 @@ async fn state_is_read_at_a_block() {
     let modules = json!({ "eth": "1.0", "net": "1.0", "opp2p": "1.0", "rpc": "1.0", "txpool": "1.0", "web3": "1.0" });
     assert_eq!(chain.result("rpc_modules", json!([])).await, modules);
     let hash = "0x47173285a8d7341e5e972fc677286384f802f8ef42a5ec5f03bbfa254cb01fad";
-    assert_eq!(chain.result("web3_sha3", json!(["0x68656c6c6f20776f726c64"])).await, hash);
+    assert_eq!(
+        chain
+            .result("web3_sha3", json!(["0x68656c6c6f20776f726c64"]))
+            .await,
+        hash
+    );
 }
 
 #[tokio::test]
 async fn transactions_have_their_types_fields() {
     let mut chain = Chain::new(Fork::Isthmus);
-    let authorization = Authorization { chain_id: U256::from(CHAIN_ID), address: CONTRACT, nonce: 1 };
-    let authorization = SignedAuthorization::new_unchecked(authorization, 1, U256::from(2), U256::from(3));
+    let authorization = Authorization {
+        chain_id: U256::from(CHAIN_ID),
+        address: CONTRACT,
+        nonce: 1,
+    };
+    let authorization =
+        SignedAuthorization::new_unchecked(authorization, 1, U256::from(2), U256::from(3));
     let set_code = TxEip7702 {
         chain_id: CHAIN_ID,
         max_fee_per_gas: 5000,
@@ -140,8 +242,17 @@ async fn transactions_have_their_types_fields() {
         authorization_list: vec![authorization],
         ..Default::default()
     };
-    let unprotected = TxLegacy { gas_price: 2000, to: TxKind::Call(RICH), ..Default::default() };
-    let user = TxDeposit { mint: 6, to: TxKind::Call(RICH), from: RICH, ..Default::default() };
+    let unprotected = TxLegacy {
+        gas_price: 2000,
+        to: TxKind::Call(RICH),
+        ..Default::default()
+    };
+    let user = TxDeposit {
+        mint: 6,
+        to: TxKind::Call(RICH),
+        from: RICH,
+        ..Default::default()
+    };
     let block = chain.add(&[
         (legacy(0), vec![]),
         (dynamic(), vec![]),
@@ -151,34 +262,91 @@ async fn transactions_have_their_types_fields() {
     ]);
     let mut seen = Vec::new();
     for hash in block.transaction_hashes() {
-        seen.push(chain.result("eth_getTransactionByHash", json!([hash])).await);
+        seen.push(
+            chain
+                .result("eth_getTransactionByHash", json!([hash]))
+                .await,
+        );
     }
     let fees = "maxFeePerGas maxPriorityFeePerGas accessList chainId yParity";
     let deposit = "sourceHash depositReceiptVersion mint";
-    for (n, more) in [deposit, "chainId", fees, &format!("{fees} authorizationList"), "", deposit].iter().enumerate() {
-        assert_eq!(keys(&seen[n]), sorted(&[TRANSACTION, more]), "transaction {n}");
+    for (n, more) in [
+        deposit,
+        "chainId",
+        fees,
+        &format!("{fees} authorizationList"),
+        "",
+        deposit,
+    ]
+    .iter()
+    .enumerate()
+    {
+        assert_eq!(
+            keys(&seen[n]),
+            sorted(&[TRANSACTION, more]),
+            "transaction {n}"
+        );
         assert_eq!(seen[n]["transactionIndex"], format!("{n:#x}"));
         assert_eq!(seen[n]["blockTimestamp"], "0x3ea");
         let index = json!(["0x1", format!("{n:#x}")]);
-        assert_eq!(chain.result("eth_getTransactionByBlockNumberAndIndex", index).await, seen[n]);
+        assert_eq!(
+            chain
+                .result("eth_getTransactionByBlockNumberAndIndex", index)
+                .await,
+            seen[n]
+        );
     }
     let member = |n: usize, name: &str| seen[n][name].as_str().unwrap().to_owned();
     // Deposits: the nonce of the receipt, no price, no signature.
-    assert_eq!((member(0, "type"), member(0, "nonce"), member(0, "gasPrice")), ("0x7e".into(), "0x28".into(), "0x0".into()));
-    assert_eq!((member(0, "v"), member(0, "r"), member(0, "depositReceiptVersion")), ("0x0".into(), "0x0".into(), "0x1".into()));
-    assert_eq!((member(0, "mint"), member(5, "mint")), ("0x0".into(), "0x6".into()), "also where nothing is minted");
+    assert_eq!(
+        (member(0, "type"), member(0, "nonce"), member(0, "gasPrice")),
+        ("0x7e".into(), "0x28".into(), "0x0".into())
+    );
+    assert_eq!(
+        (
+            member(0, "v"),
+            member(0, "r"),
+            member(0, "depositReceiptVersion")
+        ),
+        ("0x0".into(), "0x0".into(), "0x1".into())
+    );
+    assert_eq!(
+        (member(0, "mint"), member(5, "mint")),
+        ("0x0".into(), "0x6".into()),
+        "also where nothing is minted"
+    );
     // Minimal quantities; EIP-155; 27 and 28 without a chain id.
     assert_eq!(
         (member(1, "r"), member(1, "s"), member(1, "v")),
-        ("0x1234".into(), "0x5678".into(), format!("{:#x}", 901 * 2 + 36))
+        (
+            "0x1234".into(),
+            "0x5678".into(),
+            format!("{:#x}", 901 * 2 + 36)
+        )
     );
     assert_eq!(member(4, "v"), "0x1c");
     // What was paid: the base fee and the tip, at most the fee cap.
-    assert_eq!((member(2, "gasPrice"), member(2, "v"), member(2, "yParity")), ("0x44c".into(), "0x1".into(), "0x1".into()));
+    assert_eq!(
+        (member(2, "gasPrice"), member(2, "v"), member(2, "yParity")),
+        ("0x44c".into(), "0x1".into(), "0x1".into())
+    );
     assert_eq!(member(3, "gasPrice"), "0x1388");
     assert_eq!(seen[2]["to"], Value::Null);
-    assert_eq!(chain.result("eth_getTransactionByBlockNumberAndIndex", json!(["0x1", "0x6"])).await, Value::Null);
-    assert_eq!(chain.result("eth_getTransactionByHash", json!([B256::ZERO])).await, Value::Null);
+    assert_eq!(
+        chain
+            .result(
+                "eth_getTransactionByBlockNumberAndIndex",
+                json!(["0x1", "0x6"])
+            )
+            .await,
+        Value::Null
+    );
+    assert_eq!(
+        chain
+            .result("eth_getTransactionByHash", json!([B256::ZERO]))
+            .await,
+        Value::Null
+    );
 }
 
 #[tokio::test]
@@ -188,26 +356,67 @@ async fn receipts_have_their_forks_fields() {
         (Fork::Bedrock, "", vec![L1]),
         (Fork::Regolith, "depositNonce", vec![L1]),
         (Fork::Canyon, "depositNonce depositReceiptVersion", vec![L1]),
-        (Fork::Ecotone, "depositNonce depositReceiptVersion", vec![L1, ECOTONE]),
-        (Fork::Holocene, "depositNonce depositReceiptVersion", vec![L1, ECOTONE]),
-        (Fork::Isthmus, "depositNonce depositReceiptVersion", vec![L1, ECOTONE, operator]),
-        (Fork::Jovian, "depositNonce depositReceiptVersion", vec![L1, ECOTONE, operator, "daFootprintGasScalar"]),
+        (
+            Fork::Ecotone,
+            "depositNonce depositReceiptVersion",
+            vec![L1, ECOTONE],
+        ),
+        (
+            Fork::Holocene,
+            "depositNonce depositReceiptVersion",
+            vec![L1, ECOTONE],
+        ),
+        (
+            Fork::Isthmus,
+            "depositNonce depositReceiptVersion",
+            vec![L1, ECOTONE, operator],
+        ),
+        (
+            Fork::Jovian,
+            "depositNonce depositReceiptVersion",
+            vec![L1, ECOTONE, operator, "daFootprintGasScalar"],
+        ),
     ] {
         let mut chain = Chain::new(fork);
         let block = chain.add(&[(dynamic(), vec![])]);
-        let all = chain.result("eth_getBlockReceipts", json!(["latest"])).await;
-        let footprint = if fork >= Fork::Jovian { "blobGasUsed" } else { "" };
-        assert_eq!(keys(&all[0]), sorted(&[&[RECEIPT, deposit], &l1[..]].concat()), "{fork:?}");
-        assert_eq!(keys(&all[1]), sorted(&[&[RECEIPT, footprint], &l1[..]].concat()), "{fork:?}");
+        let all = chain
+            .result("eth_getBlockReceipts", json!(["latest"]))
+            .await;
+        let footprint = if fork >= Fork::Jovian {
+            "blobGasUsed"
+        } else {
+            ""
+        };
+        assert_eq!(
+            keys(&all[0]),
+            sorted(&[&[RECEIPT, deposit], &l1[..]].concat()),
+            "{fork:?}"
+        );
+        assert_eq!(
+            keys(&all[1]),
+            sorted(&[&[RECEIPT, footprint], &l1[..]].concat()),
+            "{fork:?}"
+        );
         assert_eq!(all[0]["l1Fee"], "0x0");
-        let scalar = if fork >= Fork::Ecotone { "0.001368" } else { "0.684" };
+        let scalar = if fork >= Fork::Ecotone {
+            "0.001368"
+        } else {
+            "0.684"
+        };
         assert_eq!(all[1]["l1FeeScalar"], scalar);
         assert_eq!(all[1]["l1GasPrice"], "0x77359400");
-        let one = chain.result("eth_getTransactionReceipt", json!([block.transaction_hashes()[1]])).await;
+        let one = chain
+            .result(
+                "eth_getTransactionReceipt",
+                json!([block.transaction_hashes()[1]]),
+            )
+            .await;
         assert_eq!(one, all[1]);
         // As op-geth prints them.
         let chain = chain.with(|context| context.geth_exact_receipts = true);
-        let exact = chain.result("eth_getBlockReceipts", json!(["latest"])).await;
+        let exact = chain
+            .result("eth_getBlockReceipts", json!(["latest"]))
+            .await;
         assert_eq!(keys(&exact[0]), sorted(&[RECEIPT, deposit]), "{fork:?}");
         assert_eq!(exact[1].get("l1FeeScalar").is_some(), fork < Fork::Ecotone);
         assert_eq!(exact[1]["l1Fee"], all[1]["l1Fee"]);
@@ -217,14 +426,26 @@ async fn receipts_have_their_forks_fields() {
 #[tokio::test]
 async fn a_receipt_tells_of_its_own_transaction_only() {
     let mut chain = Chain::new(Fork::Canyon);
-    let log = |n: u8| Log::new_unchecked(CONTRACT, vec![B256::repeat_byte(n)], Bytes::from(vec![n]));
+    let log =
+        |n: u8| Log::new_unchecked(CONTRACT, vec![B256::repeat_byte(n)], Bytes::from(vec![n]));
     let block = chain.add(&[(legacy(0), vec![log(1), log(2)]), (dynamic(), vec![log(3)])]);
-    let all = chain.result("eth_getBlockReceipts", json!([block.payload.hash])).await;
+    let all = chain
+        .result("eth_getBlockReceipts", json!([block.payload.hash]))
+        .await;
     let created = block.senders[2].create(3);
     assert_eq!(all[2]["contractAddress"], json!(created));
-    assert_eq!((&all[1]["contractAddress"], &all[2]["to"]), (&Value::Null, &Value::Null));
-    assert_eq!((&all[2]["gasUsed"], &all[2]["cumulativeGasUsed"]), (&json!("0xc350"), &json!("0x249f0")));
-    assert_eq!((&all[1]["effectiveGasPrice"], &all[2]["effectiveGasPrice"]), (&json!("0x7d0"), &json!("0x44c")));
+    assert_eq!(
+        (&all[1]["contractAddress"], &all[2]["to"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(
+        (&all[2]["gasUsed"], &all[2]["cumulativeGasUsed"]),
+        (&json!("0xc350"), &json!("0x249f0"))
+    );
+    assert_eq!(
+        (&all[1]["effectiveGasPrice"], &all[2]["effectiveGasPrice"]),
+        (&json!("0x7d0"), &json!("0x44c"))
+    );
     assert_eq!(all[2]["logs"][0]["logIndex"], "0x2");
     let expected = json!({
         "address": CONTRACT,
@@ -239,31 +460,89 @@ async fn a_receipt_tells_of_its_own_transaction_only() {
         "removed": false,
     });
     assert_eq!(all[2]["logs"], json!([expected]));
-    assert_eq!(chain.result("eth_getTransactionReceipt", json!([B256::ZERO])).await, Value::Null);
+    assert_eq!(
+        chain
+            .result("eth_getTransactionReceipt", json!([B256::ZERO]))
+            .await,
+        Value::Null
+    );
     // The same log through a filter.
     let filter = json!([{ "fromBlock": "earliest", "topics": [[B256::repeat_byte(3), B256::repeat_byte(9)]] }]);
     assert_eq!(chain.result("eth_getLogs", filter).await, json!([expected]));
-    assert_eq!(chain.result("eth_getLogs", json!([{ "blockHash": block.payload.hash }])).await.as_array().unwrap().len(), 3);
-    assert_eq!(chain.result("eth_getLogs", json!([{ "address": RICH }])).await, json!([]));
-    let reversed = chain.error("eth_getLogs", json!([{ "fromBlock": "0x2", "toBlock": "0x1" }])).await;
+    assert_eq!(
+        chain
+            .result("eth_getLogs", json!([{ "blockHash": block.payload.hash }]))
+            .await
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
+    assert_eq!(
+        chain
+            .result("eth_getLogs", json!([{ "address": RICH }]))
+            .await,
+        json!([])
+    );
+    let reversed = chain
+        .error(
+            "eth_getLogs",
+            json!([{ "fromBlock": "0x2", "toBlock": "0x1" }]),
+        )
+        .await;
     assert_eq!(reversed, (-32602, "invalid block range params".into()));
-    for empty in [json!({ "toBlock": "0x0" }), json!({ "fromBlock": "0x1", "toBlock": "0x0" })] {
-        assert_eq!(chain.result("eth_getLogs", json!([empty])).await, json!([]), "{empty}");
+    for empty in [
+        json!({ "toBlock": "0x0" }),
+        json!({ "fromBlock": "0x1", "toBlock": "0x0" }),
+    ] {
+        assert_eq!(
+            chain.result("eth_getLogs", json!([empty])).await,
+            json!([]),
+            "{empty}"
+        );
     }
-    assert_eq!(chain.result("eth_getLogs", json!([{ "toBlock": "0x1" }])).await, chain.result("eth_getLogs", json!([{}])).await);
-    let beyond = chain.error("eth_getLogs", json!([{ "fromBlock": "0x9" }])).await;
-    assert_eq!(beyond, (-32602, "block range extends beyond current head block".into()));
-    let beyond = chain.error("eth_getLogs", json!([{ "toBlock": "0x9" }])).await;
-    assert_eq!(beyond, (-32602, "block range extends beyond current head block".into()));
+    assert_eq!(
+        chain
+            .result("eth_getLogs", json!([{ "toBlock": "0x1" }]))
+            .await,
+        chain.result("eth_getLogs", json!([{}])).await
+    );
+    let beyond = chain
+        .error("eth_getLogs", json!([{ "fromBlock": "0x9" }]))
+        .await;
+    assert_eq!(
+        beyond,
+        (
+            -32602,
+            "block range extends beyond current head block".into()
+        )
+    );
+    let beyond = chain
+        .error("eth_getLogs", json!([{ "toBlock": "0x9" }]))
+        .await;
+    assert_eq!(
+        beyond,
+        (
+            -32602,
+            "block range extends beyond current head block".into()
+        )
+    );
 }
 
 #[tokio::test]
 async fn the_tip_rises_when_blocks_are_full() {
     let mut chain = Chain::new(Fork::Canyon);
-    assert_eq!(chain.result("eth_maxPriorityFeePerGas", json!([])).await, "0xf4240");
+    assert_eq!(
+        chain.result("eth_maxPriorityFeePerGas", json!([])).await,
+        "0xf4240"
+    );
     let paying = |tip| {
-        let fees =
-            TxEip1559 { chain_id: CHAIN_ID, max_fee_per_gas: tip + 1000, max_priority_fee_per_gas: tip, ..Default::default() };
+        let fees = TxEip1559 {
+            chain_id: CHAIN_ID,
+            max_fee_per_gas: tip + 1000,
+            max_priority_fee_per_gas: tip,
+            ..Default::default()
+        };
         (fees.into_signed(signature()).into(), vec![])
     };
     // Three transactions of 50,000 gas: there is room for a fourth, or there is none.
@@ -275,8 +554,14 @@ async fn the_tip_rises_when_blocks_are_full() {
     ] {
         chain.gas_limit = gas_limit;
         chain.add(&[paying(tip), paying(tip)]);
-        assert_eq!(chain.result("eth_maxPriorityFeePerGas", json!([])).await, format!("{suggested:#x}"));
-        assert_eq!(chain.result("eth_gasPrice", json!([])).await, format!("{:#x}", suggested + 1000));
+        assert_eq!(
+            chain.result("eth_maxPriorityFeePerGas", json!([])).await,
+            format!("{suggested:#x}")
+        );
+        assert_eq!(
+            chain.result("eth_gasPrice", json!([])).await,
+            format!("{:#x}", suggested + 1000)
+        );
     }
 }
 
@@ -284,13 +569,28 @@ async fn the_tip_rises_when_blocks_are_full() {
 async fn fee_history_is_bounded() {
     let mut chain = Chain::new(Fork::Canyon);
     chain.add(&[(dynamic(), vec![])]);
-    let beyond = chain.error("eth_feeHistory", json!(["0x1", "0x9", []])).await;
-    assert_eq!(beyond, (-32000, "request beyond head block: requested 9, head 1".into()));
-    let none = chain.result("eth_feeHistory", json!(["0x0", "latest", []])).await;
+    let beyond = chain
+        .error("eth_feeHistory", json!(["0x1", "0x9", []]))
+        .await;
+    assert_eq!(
+        beyond,
+        (
+            -32000,
+            "request beyond head block: requested 9, head 1".into()
+        )
+    );
+    let none = chain
+        .result("eth_feeHistory", json!(["0x0", "latest", []]))
+        .await;
     assert_eq!(none, json!({ "oldestBlock": "0x0", "gasUsedRatio": null }));
-    let history = chain.result("eth_feeHistory", json!(["0xffff", "latest", [0, 100]])).await;
+    let history = chain
+        .result("eth_feeHistory", json!(["0xffff", "latest", [0, 100]]))
+        .await;
     assert_eq!(history["oldestBlock"], "0x0");
-    assert_eq!(history["gasUsedRatio"], json!([0.0, 100_000.0 / 30_000_000.0]));
+    assert_eq!(
+        history["gasUsedRatio"],
+        json!([0.0, 100_000.0 / 30_000_000.0])
+    );
     assert_eq!(history["reward"], json!([["0x0", "0x0"], ["0x0", "0x64"]]));
     assert_eq!(history["baseFeePerGas"].as_array().unwrap().len(), 3);
     assert_eq!(history["baseFeePerBlobGas"], json!(["0x0", "0x0", "0x0"]));
@@ -301,7 +601,11 @@ async fn fee_history_is_bounded() {
 async fn receipts_read_alone_are_those_of_the_block() {
     let mut chain = Chain::new(Fork::Jovian);
     let log = |n: u8| Log::new_unchecked(CONTRACT, vec![B256::repeat_byte(n)], vec![n; 40].into());
-    let block = chain.add(&[(legacy(0), vec![log(1)]), (dynamic(), vec![]), (legacy(2), vec![log(2), log(3)])]);
+    let block = chain.add(&[
+        (legacy(0), vec![log(1)]),
+        (dynamic(), vec![]),
+        (legacy(2), vec![log(2), log(3)]),
+    ]);
     let mut answers = Vec::new();
     for (stored, decoded) in [(false, false), (true, false), (true, true)] {
         if stored && !decoded {
@@ -311,16 +615,37 @@ async fn receipts_read_alone_are_those_of_the_block() {
             chain = chain.with(|context| context.blocks = Default::default());
         }
         let all = chain.result("eth_getBlockReceipts", json!(["0x1"])).await;
-        let full = chain.result("eth_getBlockByNumber", json!(["0x1", true])).await;
+        let full = chain
+            .result("eth_getBlockByNumber", json!(["0x1", true]))
+            .await;
         for (index, hash) in block.transaction_hashes().iter().enumerate() {
-            assert_eq!(chain.result("eth_getTransactionReceipt", json!([hash])).await, all[index], "{index}, stored: {stored}");
-            let transaction = chain.result("eth_getTransactionByHash", json!([hash])).await;
-            assert_eq!(transaction, full["transactions"][index], "{index}, stored: {stored}");
+            assert_eq!(
+                chain
+                    .result("eth_getTransactionReceipt", json!([hash]))
+                    .await,
+                all[index],
+                "{index}, stored: {stored}"
+            );
+            let transaction = chain
+                .result("eth_getTransactionByHash", json!([hash]))
+                .await;
+            assert_eq!(
+                transaction, full["transactions"][index],
+                "{index}, stored: {stored}"
+            );
         }
-        let logs = chain.result("eth_getLogs", json!([{ "fromBlock": "0x0", "topics": [B256::repeat_byte(3)] }])).await;
+        let logs = chain
+            .result(
+                "eth_getLogs",
+                json!([{ "fromBlock": "0x0", "topics": [B256::repeat_byte(3)] }]),
+            )
+            .await;
         assert_eq!(logs, json!([all[3]["logs"][1]]));
         answers.push((all, full));
     }
     assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
-    assert!(chain.context.blocks.kept(&block.payload.hash).is_some(), "decoded once");
+    assert!(
+        chain.context.blocks.kept(&block.payload.hash).is_some(),
+        "decoded once"
+    );
 }

@@ -14,8 +14,13 @@ struct Socket {
 
 async fn connect(addr: SocketAddr, origin: Option<&str>) -> Result<Socket, u16> {
     let socket = TcpStream::connect(addr).await.unwrap();
-    let headers: Vec<_> =
-        origin.iter().map(|o| soketto::handshake::client::Header { name: "origin", value: o.as_bytes() }).collect();
+    let headers: Vec<_> = origin
+        .iter()
+        .map(|o| soketto::handshake::client::Header {
+            name: "origin",
+            value: o.as_bytes(),
+        })
+        .collect();
     let mut client = Client::new(socket.compat(), "localhost", "/");
     client.set_headers(&headers);
     match client.handshake().await.unwrap() {
@@ -44,7 +49,11 @@ impl Socket {
     /// The next message; `None` if the server closed.
     async fn next(&mut self) -> Option<String> {
         let mut message = Vec::new();
-        let received = tokio::time::timeout(Duration::from_secs(10), self.receiver.receive_data(&mut message)).await;
+        let received = tokio::time::timeout(
+            Duration::from_secs(10),
+            self.receiver.receive_data(&mut message),
+        )
+        .await;
         received.expect("a message in time").ok()?;
         Some(String::from_utf8(message).unwrap())
     }
@@ -60,30 +69,59 @@ async fn requests_and_batches_are_answered() {
     let server = Server::plain().await;
     let mut socket = Socket::open(&server).await;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
-    assert_eq!(socket.ask(call).await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
-    assert_eq!(socket.ask(&format!("[{call}]")).await, r#"[{"jsonrpc":"2.0","id":1,"result":"hi"}]"#);
+    assert_eq!(
+        socket.ask(call).await,
+        r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#
+    );
+    assert_eq!(
+        socket.ask(&format!("[{call}]")).await,
+        r#"[{"jsonrpc":"2.0","id":1,"result":"hi"}]"#
+    );
     let answer = socket.ask("{").await;
-    assert_eq!(answer, r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#);
+    assert_eq!(
+        answer,
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#
+    );
     // A slow call does not hold up the next one.
-    socket.send(r#"{"jsonrpc":"2.0","id":2,"method":"toy_sleep"}"#).await;
-    assert_eq!(socket.ask(call).await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
+    socket
+        .send(r#"{"jsonrpc":"2.0","id":2,"method":"toy_sleep"}"#)
+        .await;
+    assert_eq!(
+        socket.ask(call).await,
+        r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#
+    );
 }
 
 #[tokio::test]
 async fn the_answer_to_a_subscription_comes_before_its_events() {
     let server = Server::plain().await;
     let mut socket = Socket::open(&server).await;
-    let answer = socket.ask(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["count"]}"#).await;
-    let id = answer.strip_prefix(r#"{"jsonrpc":"2.0","id":1,"result":"0x"#).unwrap().strip_suffix("\"}").unwrap();
-    assert!(!id.starts_with('0') && id.len() <= 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
+    let answer = socket
+        .ask(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["count"]}"#)
+        .await;
+    let id = answer
+        .strip_prefix(r#"{"jsonrpc":"2.0","id":1,"result":"0x"#)
+        .unwrap()
+        .strip_suffix("\"}")
+        .unwrap();
+    assert!(
+        !id.starts_with('0') && id.len() <= 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit()),
+        "{id}"
+    );
     for n in 0..3 {
-        let event =
-            format!(r#"{{"jsonrpc":"2.0","method":"toy_subscription","params":{{"subscription":"0x{id}","result":{n}}}}}"#);
+        let event = format!(
+            r#"{{"jsonrpc":"2.0","method":"toy_subscription","params":{{"subscription":"0x{id}","result":{n}}}}}"#
+        );
         assert_eq!(socket.next().await.unwrap(), event);
     }
-    let cancel = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"toy_unsubscribe","params":["0x{id}"]}}"#);
-    assert_eq!(socket.ask(&cancel).await, r#"{"jsonrpc":"2.0","id":2,"result":true}"#);
-    let unknown = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"subscription not found"}}"#;
+    let cancel =
+        format!(r#"{{"jsonrpc":"2.0","id":2,"method":"toy_unsubscribe","params":["0x{id}"]}}"#);
+    assert_eq!(
+        socket.ask(&cancel).await,
+        r#"{"jsonrpc":"2.0","id":2,"result":true}"#
+    );
+    let unknown =
+        r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"subscription not found"}}"#;
     assert_eq!(socket.ask(&cancel).await, unknown);
 }
 
@@ -92,13 +130,42 @@ async fn unknown_subscriptions_are_refused() {
     let server = Server::plain().await;
     let mut socket = Socket::open(&server).await;
     for (method, params, code, message) in [
-        ("toy_subscribe", r#"["tides"]"#, -32601, r#"no \"tides\" subscription in toy namespace"#),
-        ("toy_subscribe", "[]", -32602, "expected subscription name as first argument"),
-        ("sea_subscribe", r#"["tides"]"#, -32601, "the method sea_subscribe does not exist/is not available"),
-        ("sea_unsubscribe", r#"["0x1"]"#, -32601, "the method sea_unsubscribe does not exist/is not available"),
+        (
+            "toy_subscribe",
+            r#"["tides"]"#,
+            -32601,
+            r#"no \"tides\" subscription in toy namespace"#,
+        ),
+        (
+            "toy_subscribe",
+            "[]",
+            -32602,
+            "expected subscription name as first argument",
+        ),
+        (
+            "sea_subscribe",
+            r#"["tides"]"#,
+            -32601,
+            "the method sea_subscribe does not exist/is not available",
+        ),
+        (
+            "sea_unsubscribe",
+            r#"["0x1"]"#,
+            -32601,
+            "the method sea_unsubscribe does not exist/is not available",
+        ),
     ] {
-        let answer = socket.ask(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#)).await;
-        assert_eq!(answer, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"{message}"}}}}"#));
+        let answer = socket
+            .ask(&format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#
+            ))
+            .await;
+        assert_eq!(
+            answer,
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"{message}"}}}}"#
+            )
+        );
     }
 }
 
@@ -106,7 +173,9 @@ async fn unknown_subscriptions_are_refused() {
 async fn a_subscription_that_cannot_go_on_ends_the_connection() {
     let server = Server::plain().await;
     let mut socket = Socket::open(&server).await;
-    socket.ask(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["brief"]}"#).await;
+    socket
+        .ask(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["brief"]}"#)
+        .await;
     assert!(socket.next().await.unwrap().contains("\"result\":7"));
     assert_eq!(socket.next().await, None);
 }
@@ -117,9 +186,16 @@ async fn origins_are_checked() {
     let addr = server.addrs.ws.unwrap();
     assert!(connect(addr, Some("http://localhost")).await.is_ok());
     assert!(connect(addr, Some("http://localhost:3000")).await.is_ok());
-    assert_eq!(connect(addr, Some("https://evil.example")).await.err(), Some(403));
+    assert_eq!(
+        connect(addr, Some("https://evil.example")).await.err(),
+        Some(403)
+    );
     let origins = vec!["https://app.example".into(), "other.example:81".into()];
-    let server = Server::start(Setup { origins, ..Setup::default() }).await;
+    let server = Server::start(Setup {
+        origins,
+        ..Setup::default()
+    })
+    .await;
     let addr = server.addrs.ws.unwrap();
     for (origin, allowed) in [
         ("https://app.example", true),
@@ -129,26 +205,52 @@ async fn origins_are_checked() {
         ("http://other.example:82", false),
         ("http://localhost", false),
     ] {
-        assert_eq!(connect(addr, Some(origin)).await.is_ok(), allowed, "{origin}");
+        assert_eq!(
+            connect(addr, Some(origin)).await.is_ok(),
+            allowed,
+            "{origin}"
+        );
     }
 }
 
 #[tokio::test]
 async fn messages_and_connections_are_bounded() {
-    let limits = Limits { ws_message: 1000, ws_connections: 1, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        ws_message: 1000,
+        ws_connections: 1,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let mut socket = Socket::open(&server).await;
-    assert_eq!(connect(server.addrs.ws.unwrap(), None).await.err(), Some(503));
+    assert_eq!(
+        connect(server.addrs.ws.unwrap(), None).await.err(),
+        Some(503)
+    );
     socket.send(&" ".repeat(1001)).await;
     assert_eq!(socket.next().await, None);
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(connect(server.addrs.ws.unwrap(), None).await.is_ok(), "the place is free again");
+    assert!(
+        connect(server.addrs.ws.unwrap(), None).await.is_ok(),
+        "the place is free again"
+    );
 }
 
 #[tokio::test]
 async fn a_refused_websocket_gives_its_connection_back_at_once() {
-    let limits = Limits { ws_connections: 1, connections: 4, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        ws_connections: 1,
+        connections: 4,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let mut living = Socket::open(&server).await;
     // A client that keeps the socket of a refused handshake open is told that it is of no use.
     let handshake = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
@@ -157,12 +259,22 @@ async fn a_refused_websocket_gives_its_connection_back_at_once() {
         let mut socket = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
         socket.write_all(handshake.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        let read = tokio::time::timeout(Duration::from_secs(30), socket.read_to_string(&mut answer)).await;
-        assert!(read.is_ok_and(|read| read.is_ok()), "the connection is kept open");
-        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("connection: close"), "{answer}");
+        let read =
+            tokio::time::timeout(Duration::from_secs(30), socket.read_to_string(&mut answer)).await;
+        assert!(
+            read.is_ok_and(|read| read.is_ok()),
+            "the connection is kept open"
+        );
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.contains("connection: close"),
+            "{answer}"
+        );
     }
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
-    assert_eq!(living.ask(call).await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
+    assert_eq!(
+        living.ask(call).await,
+        r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#
+    );
 }
 
 #[tokio::test]
@@ -170,24 +282,45 @@ async fn subscriptions_of_a_connection_are_bounded() {
     let server = Server::plain().await;
     let mut socket = Socket::open(&server).await;
     let subscribe = r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["never"]}"#;
-    let begun = socket.ask(&format!("[{}]", vec![subscribe; 100].join(","))).await;
+    let begun = socket
+        .ask(&format!("[{}]", vec![subscribe; 100].join(",")))
+        .await;
     assert_eq!(begun.matches(r#""result":"0x"#).count(), 100);
     let refused = r#"{"code":-32000,"message":"too many subscriptions on this connection"}"#;
-    assert_eq!(socket.ask(subscribe).await, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{refused}}}"#));
+    assert_eq!(
+        socket.ask(subscribe).await,
+        format!(r#"{{"jsonrpc":"2.0","id":1,"error":{refused}}}"#)
+    );
     // Others have room, and so has this one when one of its own has ended.
     let mut other = Socket::open(&server).await;
     assert!(other.ask(subscribe).await.contains(r#""result":"0x"#));
-    let id = begun.split(r#""result":""#).nth(1).unwrap().split('"').next().unwrap();
+    let id = begun
+        .split(r#""result":""#)
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
     let end = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"toy_unsubscribe","params":["{id}"]}}"#);
-    assert_eq!(socket.ask(&end).await, r#"{"jsonrpc":"2.0","id":2,"result":true}"#);
+    assert_eq!(
+        socket.ask(&end).await,
+        r#"{"jsonrpc":"2.0","id":2,"result":true}"#
+    );
     assert!(socket.ask(subscribe).await.contains(r#""result":"0x"#));
 }
 
 #[tokio::test]
 async fn large_messages_wait_for_each_other() {
     // A large message takes all of it at once: two messages that each hold a part would wait for each other.
-    let limits = Limits { body_memory: 4 << 10, ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        body_memory: 4 << 10,
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     // It is worked on for ever, and holds all there is.
     let (mut slow, mut quick) = (Socket::open(&server).await, Socket::open(&server).await);
     let sleep = r#"{"jsonrpc":"2.0","id":1,"method":"toy_sleep"}"#;
@@ -198,10 +331,15 @@ async fn large_messages_wait_for_each_other() {
     // The first may not have been read yet: then the second is answered before it.
     for _ in 0..1000 {
         let mut asking = std::pin::pin!(quick.ask(&large));
-        let waits = tokio::time::timeout(Duration::from_millis(300), &mut asking).await.is_err();
+        let waits = tokio::time::timeout(Duration::from_millis(300), &mut asking)
+            .await
+            .is_err();
         if waits {
             // Small ones do not wait.
-            assert_eq!(Socket::open(&server).await.ask(call).await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
+            assert_eq!(
+                Socket::open(&server).await.ask(call).await,
+                r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#
+            );
             slow.take();
             assert_eq!(asking.await, r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#);
             return;
@@ -212,30 +350,57 @@ async fn large_messages_wait_for_each_other() {
 
 #[tokio::test]
 async fn a_silent_connection_is_pinged_then_closed() {
-    let limits = Limits { ws_ping: Duration::from_millis(200), ..Limits::default() };
-    let server = Server::start(Setup { limits: limits.clone(), ..Setup::default() }).await;
+    let limits = Limits {
+        ws_ping: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits: limits.clone(),
+        ..Setup::default()
+    })
+    .await;
     // soketto answers pings while it receives: this one lives.
     let mut living = Socket::open(&server).await;
     let mut message = Vec::new();
-    let quiet = tokio::time::timeout(Duration::from_millis(1200), living.receiver.receive(&mut message)).await;
-    assert!(!matches!(quiet, Ok(Ok(Incoming::Closed(_)) | Err(_))), "a connection that answers was closed");
+    let quiet = tokio::time::timeout(
+        Duration::from_millis(1200),
+        living.receiver.receive(&mut message),
+    )
+    .await;
+    assert!(
+        !matches!(quiet, Ok(Ok(Incoming::Closed(_)) | Err(_))),
+        "a connection that answers was closed"
+    );
     // This one sends nothing, not even a pong.
     let mut silent = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
     let handshake = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
     silent.write_all(handshake.as_bytes()).await.unwrap();
     let mut received = Vec::new();
-    let closed = tokio::time::timeout(Duration::from_secs(3), silent.read_to_end(&mut received)).await;
+    let closed =
+        tokio::time::timeout(Duration::from_secs(3), silent.read_to_end(&mut received)).await;
     assert!(closed.is_ok(), "a dead connection is kept");
-    assert!(received.windows(2).any(|frame| frame == [0x89, 0]), "no ping came");
+    assert!(
+        received.windows(2).any(|frame| frame == [0x89, 0]),
+        "no ping came"
+    );
 }
 
 #[tokio::test]
 async fn a_slow_reader_is_dropped() {
-    let limits = Limits { ws_write: Duration::from_millis(300), ..Limits::default() };
-    let server = Server::start(Setup { limits, ..Setup::default() }).await;
+    let limits = Limits {
+        ws_write: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
     let mut socket = Socket::open(&server).await;
-    socket.send(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["flood"]}"#).await;
+    socket
+        .send(r#"{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["flood"]}"#)
+        .await;
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let mut messages = 0;
     while socket.next().await.is_some() {
@@ -250,15 +415,40 @@ async fn one_port_can_serve_both() {
     let addr = probe.local_addr().unwrap();
     drop(probe);
     let api = Arc::new(toys());
-    let http = Http { api: api.clone(), vhosts: vec!["localhost".into()], cors: vec![] };
-    let ws = Ws { api, origins: vec![] };
+    let http = Http {
+        api: api.clone(),
+        vhosts: vec!["localhost".into()],
+        cors: vec![],
+    };
+    let ws = Ws {
+        api,
+        origins: vec![],
+    };
     let connections = Connections::new(4);
-    let (server, addrs) =
-        RpcServer::bind_sites(Some((addr, http)), Some((addr, ws)), Limits::default(), &connections).await.unwrap();
-    assert_eq!(addrs, BoundAddrs { http: Some(addr), ws: Some(addr), ..Default::default() });
+    let (server, addrs) = RpcServer::bind_sites(
+        Some((addr, http)),
+        Some((addr, ws)),
+        Limits::default(),
+        &connections,
+    )
+    .await
+    .unwrap();
+    assert_eq!(
+        addrs,
+        BoundAddrs {
+            http: Some(addr),
+            ws: Some(addr),
+            ..Default::default()
+        }
+    );
     let token = CancellationToken::new();
     let running = tokio::spawn(server.run(token.clone()));
-    let server = Server { addrs, running, _guard: token.clone().drop_guard(), token };
+    let server = Server {
+        addrs,
+        running,
+        _guard: token.clone().drop_guard(),
+        token,
+    };
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
     let answer = r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#;
     assert_eq!(server.post(call).await, answer);
@@ -268,11 +458,18 @@ async fn one_port_can_serve_both() {
 #[tokio::test]
 async fn a_port_for_one_does_not_serve_the_other() {
     let server = Server::plain().await;
-    assert_eq!(connect(server.addrs.http.unwrap(), None).await.err(), Some(200));
+    assert_eq!(
+        connect(server.addrs.http.unwrap(), None).await.err(),
+        Some(200)
+    );
     let mut socket = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
     let request = format!("{POST}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}");
     socket.write_all(request.as_bytes()).await.unwrap();
-    assert!(read_all(&mut socket, Duration::from_secs(5)).await.starts_with("HTTP/1.1 404"));
+    assert!(
+        read_all(&mut socket, Duration::from_secs(5))
+            .await
+            .starts_with("HTTP/1.1 404")
+    );
 }
 
 #[tokio::test]
@@ -281,5 +478,8 @@ async fn sessions_end_with_the_server() {
     let mut socket = Socket::open(&server).await;
     server.token.cancel();
     assert_eq!(socket.next().await, None);
-    tokio::time::timeout(Duration::from_secs(5), &mut server.running).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(5), &mut server.running)
+        .await
+        .unwrap()
+        .unwrap();
 }

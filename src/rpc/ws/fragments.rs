@@ -172,7 +172,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Fragments<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
             this.in_time(cx)?;
@@ -184,7 +188,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Fragments<S> {
             }
             (this.given, _) = (0, this.made.clear());
             if this.fragment > 0 {
-                let size = usize::try_from(this.fragment).unwrap_or(usize::MAX).min(buffer.remaining());
+                let size = usize::try_from(this.fragment)
+                    .unwrap_or(usize::MAX)
+                    .min(buffer.remaining());
                 let mut part = ReadBuf::new(buffer.initialize_unfilled_to(size));
                 ready!(Pin::new(&mut this.socket).poll_read(cx, &mut part))?;
                 let read = part.filled().len();
@@ -207,7 +213,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Fragments<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Fragments<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(cx, data)
     }
 
@@ -271,14 +281,23 @@ mod tests {
         client.write_all(&announced).await.unwrap();
         let mut header = [0; 8];
         fragments.read_exact(&mut header).await.unwrap();
-        assert_eq!(header, [0x02, 0x80 | 126, 0x10, 0, 0, 0, 0, 0], "a fragment of 4 KiB that is not the last");
+        assert_eq!(
+            header,
+            [0x02, 0x80 | 126, 0x10, 0, 0, 0, 0, 0],
+            "a fragment of 4 KiB that is not the last"
+        );
         assert_eq!(allowance.requests().available_permits(), 1024);
     }
 
     #[tokio::test]
     async fn a_large_message_must_come_in_time() {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        let mut fragments = Fragments::new(server, 32 << 20, Duration::from_millis(100), &allowance(1 << 20));
+        let mut fragments = Fragments::new(
+            server,
+            32 << 20,
+            Duration::from_millis(100),
+            &allowance(1 << 20),
+        );
         let mut begun = vec![0x82, 127];
         begun.extend_from_slice(&(1u64 << 20).to_be_bytes());
         begun.extend_from_slice(&[7; 100_000]);

@@ -10,7 +10,9 @@ fn read(bytes: &[u8]) -> Vec<Result<FileBlock, BlockFileError>> {
 /// A chain that geth exported: what can be read of it is written the same.
 #[test]
 fn a_file_of_geth_is_read_and_written_the_same() {
-    let Some(path) = starling_testkit::fixture("rpc-compat/tests/chain.rlp") else { return };
+    let Some(path) = starling_testkit::fixture("rpc-compat/tests/chain.rlp") else {
+        return;
+    };
     let bytes = Bytes::from(std::fs::read(path).unwrap());
     let (mut rest, mut count, mut foreign, mut legacy, mut typed) = (bytes.as_ref(), 0, 0, 0, 0);
     while !rest.is_empty() {
@@ -30,27 +32,53 @@ fn a_file_of_geth_is_read_and_written_the_same() {
         count += 1;
         let is_legacy = |raw: &&Bytes| raw.first().is_some_and(|byte| *byte >= 0xc0);
         legacy += payload.transactions.iter().filter(is_legacy).count();
-        typed += payload.transactions.iter().filter(|raw| !is_legacy(raw)).count();
-        assert_eq!(payload.header.transactions_root, alloy_trie::root::ordered_trie_root_encoded(&payload.transactions));
+        typed += payload
+            .transactions
+            .iter()
+            .filter(|raw| !is_legacy(raw))
+            .count();
+        assert_eq!(
+            payload.header.transactions_root,
+            alloy_trie::root::ordered_trie_root_encoded(&payload.transactions)
+        );
     }
-    println!("{count} blocks of ours, {foreign} others, {legacy} legacy and {typed} typed transactions");
+    println!(
+        "{count} blocks of ours, {foreign} others, {legacy} legacy and {typed} typed transactions"
+    );
     assert!(count > 10 && legacy > 0 && typed > 0);
 }
 
 #[test]
 fn lengths_that_lie_cost_nothing() {
-    for bytes in [&[0xff; 9][..], &[0xfa, 0xff, 0xff, 0xff, 1, 2], &[0xf8], &[0xbf], &[0x00], &[0xc1], &[0xf8, 0x00]] {
+    for bytes in [
+        &[0xff; 9][..],
+        &[0xfa, 0xff, 0xff, 0xff, 1, 2],
+        &[0xf8],
+        &[0xbf],
+        &[0x00],
+        &[0xc1],
+        &[0xf8, 0x00],
+    ] {
         let all = read(bytes);
         assert_eq!(all.len(), 1);
-        assert!(all[0].as_ref().is_err_and(|error| error.offset == 0), "{bytes:?}");
+        assert!(
+            all[0].as_ref().is_err_and(|error| error.offset == 0),
+            "{bytes:?}"
+        );
     }
     assert!(read(&[]).is_empty());
 }
 
 #[test]
 fn a_string_that_holds_a_list_is_no_transaction() {
-    assert_eq!(raw_transaction(&mut &[0x82, 0x02, 0xc0][..]).unwrap(), [0x02, 0xc0]);
-    assert_eq!(raw_transaction(&mut &[0xc1, 0x05][..]).unwrap(), [0xc1, 0x05]);
+    assert_eq!(
+        raw_transaction(&mut &[0x82, 0x02, 0xc0][..]).unwrap(),
+        [0x02, 0xc0]
+    );
+    assert_eq!(
+        raw_transaction(&mut &[0xc1, 0x05][..]).unwrap(),
+        [0xc1, 0x05]
+    );
     for string in [&[0x82, 0xc1, 0x05][..], &[0x81, 0x80], &[0x80]] {
         assert!(raw_transaction(&mut &string[..]).is_err(), "{string:?}");
     }
@@ -77,10 +105,22 @@ fn what_no_block_of_this_chain_has_is_named() {
     ] {
         let items = [&items[..items.len() - 2], tail].concat();
         let mut bytes = vec![];
-        alloy_rlp::Header { list: true, payload_length: items.len() }.encode(&mut bytes);
+        alloy_rlp::Header {
+            list: true,
+            payload_length: items.len(),
+        }
+        .encode(&mut bytes);
         bytes.extend_from_slice(&items);
         let all = read(&bytes);
-        let Err(BlockFileError { cause: Cause::Foreign { number: 7, what: have }, .. }) = &all[0] else {
+        let Err(BlockFileError {
+            cause:
+                Cause::Foreign {
+                    number: 7,
+                    what: have,
+                },
+            ..
+        }) = &all[0]
+        else {
             panic!("{all:?}");
         };
         assert_eq!(*have, what);

@@ -22,7 +22,10 @@ const CREATE: [u8; 24] = hex!("6e 36600657 33 ff 5b 602035600035 55 00 600052 60
 fn account() -> Account {
     let key = B256::with_last_byte(7);
     let secret = secp256k1::SecretKey::from_slice(key.as_slice()).expect("a key");
-    Account { address: starling_proto::sign::address(&secret), key }
+    Account {
+        address: starling_proto::sign::address(&secret),
+        key,
+    }
 }
 
 /// The config of a genesis file: an OP chain with every fork through Jovian.
@@ -50,7 +53,11 @@ pub fn datadir() -> TempDir {
         "alloc": { account().address.to_string(): { "balance": "0x56bc75e2d63100000" } },
     });
     let dir = tempfile::tempdir().expect("a folder");
-    chain::init(dir.path(), &genesis::parse(&file.to_string()).expect("a genesis")).expect("an empty folder");
+    chain::init(
+        dir.path(),
+        &genesis::parse(&file.to_string()).expect("a genesis"),
+    )
+    .expect("an empty folder");
     dir
 }
 
@@ -62,18 +69,31 @@ pub struct World {
 
 impl World {
     pub fn open(dir: &Path, window: Option<u64>) -> Self {
-        let options = Options { datadir: dir.into(), cache: 8 << 20, commit_interval: Duration::from_millis(20) };
+        let options = Options {
+            datadir: dir.into(),
+            cache: 8 << 20,
+            commit_interval: Duration::from_millis(20),
+        };
         let (chain, threads) = Chain::open(&options).expect("a chain");
         chain.keep_states(window);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
-        Self { chain, threads: Some(threads), runtime }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .expect("a runtime");
+        Self {
+            chain,
+            threads: Some(threads),
+            runtime,
+        }
     }
 
     /// Adds blocks to the head.
     pub fn extend(&self, rng: &mut StdRng, blocks: usize) {
         for _ in 0..blocks {
             let head = self.build(self.chain.view().head().hash, rng).hash;
-            self.runtime.block_on(self.chain.forkchoice(head, None, None)).expect("it can be the head");
+            self.runtime
+                .block_on(self.chain.forkchoice(head, None, None))
+                .expect("it can be the head");
         }
         // Stored, not only executed.
         crate::net::wait("the blocks to be stored", Duration::from_secs(60), || {
@@ -96,7 +116,9 @@ impl World {
                     let mut at = view.hash_of(fork).expect("a read").expect("a block");
                     for _ in 0..rng.random_range(1..5) {
                         at = self.build(at, rng).hash;
-                        self.runtime.block_on(self.chain.forkchoice(at, None, None)).expect("it can be the head");
+                        self.runtime
+                            .block_on(self.chain.forkchoice(at, None, None))
+                            .expect("it can be the head");
                     }
                 }
                 // The head goes down.
@@ -104,15 +126,26 @@ impl World {
                     let fork = head.number - rng.random_range(1..4);
                     println!("reorg {fork}");
                     let hash = view.hash_of(fork).expect("a read").expect("a block");
-                    self.runtime.block_on(self.chain.forkchoice(hash, None, None)).expect("it can be the head");
+                    self.runtime
+                        .block_on(self.chain.forkchoice(hash, None, None))
+                        .expect("it can be the head");
                 }
                 // What a sequencer does: from here on peers may have the block.
                 2 => {
                     let block = self.build(head.hash, rng);
                     let origin = B256::from(rng.random::<[u8; 32]>());
-                    self.runtime.block_on(self.chain.log_before_sign(block.clone(), origin)).expect("it may be signed");
-                    println!("signed {} {} {} {origin}", block.hash, block.number(), block.parent_hash());
-                    self.runtime.block_on(self.chain.forkchoice(block.hash, None, None)).expect("it can be the head");
+                    self.runtime
+                        .block_on(self.chain.log_before_sign(block.clone(), origin))
+                        .expect("it may be signed");
+                    println!(
+                        "signed {} {} {} {origin}",
+                        block.hash,
+                        block.number(),
+                        block.parent_hash()
+                    );
+                    self.runtime
+                        .block_on(self.chain.forkchoice(block.hash, None, None))
+                        .expect("it can be the head");
                 }
                 // As from a file: not logged.
                 3..8 => {
@@ -122,13 +155,17 @@ impl World {
                         payloads.push(self.build(at, rng));
                         at = payloads[payloads.len() - 1].hash;
                     }
-                    let imported = self.runtime.block_on(async { self.chain.import(payloads, Arc::default()).await?.await });
+                    let imported = self.runtime.block_on(async {
+                        self.chain.import(payloads, Arc::default()).await?.await
+                    });
                     let imported = imported.expect("the chain runs");
                     assert_eq!(imported.refused, None);
                 }
                 _ => {
                     let hash = self.build(head.hash, rng).hash;
-                    self.runtime.block_on(self.chain.forkchoice(hash, None, None)).expect("it can be the head");
+                    self.runtime
+                        .block_on(self.chain.forkchoice(hash, None, None))
+                        .expect("it can be the head");
                 }
             }
         }
@@ -136,21 +173,45 @@ impl World {
 
     /// Checks that a block that was signed for this height, parent and origin is still kept. The error says what is missing.
     pub fn keeps(&self, hash: B256, number: u64, parent: B256, origin: B256) -> Result<(), String> {
-        let block = self.chain.payload(hash).map_err(|error| error.to_string())?;
-        let stored = self.chain.view().hash_of(number).map_err(|error| error.to_string())?;
+        let block = self
+            .chain
+            .payload(hash)
+            .map_err(|error| error.to_string())?;
+        let stored = self
+            .chain
+            .view()
+            .hash_of(number)
+            .map_err(|error| error.to_string())?;
         if block.is_none() && stored != Some(hash) {
             return Err(format!("block {number}, {hash}, is gone"));
         }
-        let signed = self.chain.signed(number, parent).map_err(|error| error.to_string())?;
-        if signed.iter().all(|guard| (guard.l1_origin, guard.hash) != (origin, hash)) {
-            return Err(format!("block {number}, {hash}, was signed for its place, and the payload log has {signed:?}"));
+        let signed = self
+            .chain
+            .signed(number, parent)
+            .map_err(|error| error.to_string())?;
+        if signed
+            .iter()
+            .all(|guard| (guard.l1_origin, guard.hash) != (origin, hash))
+        {
+            return Err(format!(
+                "block {number}, {hash}, was signed for its place, and the payload log has {signed:?}"
+            ));
         }
         // Another block for the same height, parent and origin must be refused.
         if let Some(block) = block {
-            let header = Header { mix_hash: !block.header.mix_hash, ..block.header.clone() };
+            let header = Header {
+                mix_hash: !block.header.mix_hash,
+                ..block.header.clone()
+            };
             let other = Arc::new(Payload::sealed(header, block.transactions.clone()));
-            if self.runtime.block_on(self.chain.log_before_sign(other, origin)).is_ok() {
-                return Err(format!("another block can be signed in place of {number}, {hash}"));
+            if self
+                .runtime
+                .block_on(self.chain.log_before_sign(other, origin))
+                .is_ok()
+            {
+                return Err(format!(
+                    "another block can be signed in place of {number}, {hash}"
+                ));
             }
         }
         Ok(())
@@ -160,9 +221,17 @@ impl World {
     fn build(&self, parent: B256, rng: &mut StdRng) -> Arc<Payload> {
         self.runtime.block_on(async {
             // Attributes need only the parent's time; transactions that do not fit its state would be refused.
-            let state = self.chain.view_of(parent).await.expect("it is known").state();
+            let state = self
+                .chain
+                .view_of(parent)
+                .await
+                .expect("it is known")
+                .state();
             let sender = account();
-            let next = state.account(sender.address).expect("a read").map_or(0, |account| account.nonce);
+            let next = state
+                .account(sender.address)
+                .expect("a read")
+                .map_or(0, |account| account.nonce);
             let deposit = TxDeposit {
                 source_hash: rng.random::<[u8; 32]>().into(),
                 from: Address::repeat_byte(9),
@@ -176,12 +245,20 @@ impl World {
                 // The first transactions make contracts.
                 let contract = sender.address.create(rng.random_range(0..4));
                 let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
-                    0 => (TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))), Bytes::new()),
+                    0 => (
+                        TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))),
+                        Bytes::new(),
+                    ),
                     1 => (TxKind::Create, CREATE.into()),
                     2 => (TxKind::Call(contract), Bytes::new()),
                     kind => {
-                        let value = if kind == 3 { 0 } else { rng.random_range(0..1000u64) };
-                        let words = [rng.random_range(0..40u64), value].map(|word| U256::from(word).to_be_bytes::<32>());
+                        let value = if kind == 3 {
+                            0
+                        } else {
+                            rng.random_range(0..1000u64)
+                        };
+                        let words = [rng.random_range(0..40u64), value]
+                            .map(|word| U256::from(word).to_be_bytes::<32>());
                         (TxKind::Call(contract), words.concat().into())
                     }
                 };
@@ -203,7 +280,11 @@ impl World {
                 eip_1559_params: Some(B64::ZERO),
                 min_base_fee: Some(0),
             };
-            let id = self.chain.start(parent, attributes).await.expect("a build begins");
+            let id = self
+                .chain
+                .start(parent, attributes)
+                .await
+                .expect("a build begins");
             self.chain.seal(id).await.expect("a block").payload.clone()
         })
     }

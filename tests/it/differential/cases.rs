@@ -4,9 +4,13 @@
 mod questions;
 mod transactions;
 
-use super::contracts::{CREATE, DESTROY, ENVIRONMENT, FAILING, LOG0, LOG2, LOG4, PROXY, REVERT, STORE};
+use super::contracts::{
+    CREATE, DESTROY, ENVIRONMENT, FAILING, LOG0, LOG2, LOG4, PROXY, REVERT, STORE,
+};
 use super::nodes::Block;
-use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxEip7702, TxLegacy, crypto::secp256k1::sign_message};
+use alloy_consensus::{
+    SignableTransaction, TxEip1559, TxEip2930, TxEip7702, TxLegacy, crypto::secp256k1::sign_message,
+};
 use alloy_eips::{
     eip2718::Encodable2718,
     eip2930::{AccessList, AccessListItem},
@@ -40,7 +44,11 @@ struct Account {
 
 impl Account {
     fn new(key: B256) -> Self {
-        Self { address: accounts::address_of(&key.to_string()).expect("a key"), key, nonce: 0 }
+        Self {
+            address: accounts::address_of(&key.to_string()).expect("a key"),
+            key,
+            nonce: 0,
+        }
     }
 
     fn sign<T: SignableTransaction<Signature>>(&self, tx: T) -> Bytes
@@ -48,7 +56,9 @@ impl Account {
         OpTxEnvelope: From<alloy_consensus::Signed<T>>,
     {
         let signature = sign_message(self.key, tx.signature_hash()).expect("a signature");
-        OpTxEnvelope::from(tx.into_signed(signature)).encoded_2718().into()
+        OpTxEnvelope::from(tx.into_signed(signature))
+            .encoded_2718()
+            .into()
     }
 }
 
@@ -74,9 +84,34 @@ pub struct Generator {
 
 impl Generator {
     pub fn new(seed: u64, chain_id: u64) -> Self {
-        let users = accounts::all().iter().map(|account| Account::new(account.private_key.parse().expect("a key"))).collect();
-        let contracts = [vec![STORE, LOG2, LOG0, LOG4, REVERT, DESTROY, PROXY, CREATE, ENVIRONMENT], FAILING.to_vec()].concat();
-        Self { rng: StdRng::seed_from_u64(seed), chain_id, users, contracts, token: None, sent: vec![], filters: 0 }
+        let users = accounts::all()
+            .iter()
+            .map(|account| Account::new(account.private_key.parse().expect("a key")))
+            .collect();
+        let contracts = [
+            vec![
+                STORE,
+                LOG2,
+                LOG0,
+                LOG4,
+                REVERT,
+                DESTROY,
+                PROXY,
+                CREATE,
+                ENVIRONMENT,
+            ],
+            FAILING.to_vec(),
+        ]
+        .concat();
+        Self {
+            rng: StdRng::seed_from_u64(seed),
+            chain_id,
+            users,
+            contracts,
+            token: None,
+            sent: vec![],
+            filters: 0,
+        }
     }
 
     fn one_in(&mut self, n: u32) -> bool {
@@ -84,7 +119,9 @@ impl Generator {
     }
 
     fn pick<T: Clone>(&mut self, from: &[T]) -> T {
-        from.choose(&mut self.rng).expect("something to choose from").clone()
+        from.choose(&mut self.rng)
+            .expect("something to choose from")
+            .clone()
     }
 
     fn below(&mut self, end: u64) -> u64 {
@@ -93,7 +130,9 @@ impl Generator {
 
     fn bytes(&mut self, longest: u64) -> Vec<u8> {
         let length = self.below(longest + 1);
-        (0..length).map(|_| if self.one_in(3) { 0 } else { self.rng.random() }).collect()
+        (0..length)
+            .map(|_| if self.one_in(3) { 0 } else { self.rng.random() })
+            .collect()
     }
 
     fn word(&mut self) -> B256 {
@@ -139,7 +178,9 @@ impl Generator {
             8 => (REVERT, self.revert_data()),
             9 | 16 => (ENVIRONMENT, vec![]),
             10 => {
-                let precompile = self.pick(&[1u64, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 256]);
+                let precompile = self.pick(&[
+                    1u64, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 256,
+                ]);
                 let target = B256::from(U256::from(precompile));
                 (PROXY, [target.to_vec(), self.bytes(400)].concat())
             }
@@ -152,7 +193,10 @@ impl Generator {
             }
             12 => (CREATE, self.creation()),
             13 => (self.pick(&FAILING), vec![]),
-            14 => (Address::with_last_byte(1 + self.below(17) as u8), self.bytes(300)),
+            14 => (
+                Address::with_last_byte(1 + self.below(17) as u8),
+                self.bytes(300),
+            ),
             _ => self.token_call(),
         }
     }
@@ -164,23 +208,54 @@ impl Generator {
     fn token_call(&mut self) -> (Address, Vec<u8>) {
         let token = self.token.unwrap_or(STORE);
         let to = self.users[self.rng.random_range(0..8)].address;
-        let amount = if self.one_in(3) { U256::MAX >> 1 } else { U256::from(self.below(9)) };
+        let amount = if self.one_in(3) {
+            U256::MAX >> 1
+        } else {
+            U256::from(self.below(9))
+        };
         let data = match self.below(6) {
             0 => selector("totalSupply()").to_vec(),
-            1 => [selector("balanceOf(address)").to_vec(), to.into_word().to_vec()].concat(),
+            1 => [
+                selector("balanceOf(address)").to_vec(),
+                to.into_word().to_vec(),
+            ]
+            .concat(),
             2 => selector("failWithReason()").to_vec(),
-            3 => [selector("failWithPanic(uint256)").to_vec(), B256::ZERO.to_vec()].concat(),
-            _ => [selector("transfer(address,uint256)").to_vec(), to.into_word().to_vec(), amount.to_be_bytes_vec()].concat(),
+            3 => [
+                selector("failWithPanic(uint256)").to_vec(),
+                B256::ZERO.to_vec(),
+            ]
+            .concat(),
+            _ => [
+                selector("transfer(address,uint256)").to_vec(),
+                to.into_word().to_vec(),
+                amount.to_be_bytes_vec(),
+            ]
+            .concat(),
         };
         (token, data)
     }
 
     fn revert_data(&mut self) -> Vec<u8> {
         let string = |text: &[u8]| {
-            let words = [U256::from(32), U256::from(text.len())].map(|word| word.to_be_bytes::<32>()).concat();
-            [selector("Error(string)").to_vec(), words, text.to_vec(), vec![0; 31 - (text.len() + 31) % 32]].concat()
+            let words = [U256::from(32), U256::from(text.len())]
+                .map(|word| word.to_be_bytes::<32>())
+                .concat();
+            [
+                selector("Error(string)").to_vec(),
+                words,
+                text.to_vec(),
+                vec![0; 31 - (text.len() + 31) % 32],
+            ]
+            .concat()
         };
-        let panic = |code: u64| [selector("Panic(uint256)").to_vec(), U256::from(code).to_be_bytes_vec()].concat();
+        let panic = |code: u64| {
+            [
+                selector("Panic(uint256)").to_vec(),
+                U256::from(code).to_be_bytes_vec(),
+            ]
+            .concat()
+        };
         match self.below(6) {
             0 => vec![],
             1 => string(b"no"),
@@ -221,7 +296,12 @@ fn selector(signature: &str) -> [u8; 4] {
 fn token_creation() -> Vec<u8> {
     let artifact: Value = serde_json::from_str(TOKEN).expect("JSON");
     let mut input = hex::decode(artifact["bytecode"].as_str().expect("bytecode")).expect("hex");
-    for word in [U256::from(0x40), U256::from(1_000), U256::from(1), U256::from(b'T') << 248] {
+    for word in [
+        U256::from(0x40),
+        U256::from(1_000),
+        U256::from(1),
+        U256::from(b'T') << 248,
+    ] {
         input.extend_from_slice(&word.to_be_bytes::<32>());
     }
     input

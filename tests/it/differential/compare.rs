@@ -18,7 +18,11 @@ pub struct Difference {
 
 impl Difference {
     fn new(place: &str, ours: &Value, theirs: &Value) -> Self {
-        Self { place: place.to_owned(), ours: ours.to_string(), theirs: theirs.to_string() }
+        Self {
+            place: place.to_owned(),
+            ours: ours.to_string(),
+            theirs: theirs.to_string(),
+        }
     }
 }
 
@@ -46,25 +50,54 @@ impl Answers {
     pub fn translate(&self, blocks: &[Block], params: &Value) -> [Value; 2] {
         [0, 1].map(|side| {
             replace(params, &|text| {
-                let number = |prefix| text.strip_prefix(prefix).and_then(|n| n.parse::<usize>().ok());
+                let number = |prefix| {
+                    text.strip_prefix(prefix)
+                        .and_then(|n| n.parse::<usize>().ok())
+                };
                 if let Some(n) = number("@block:") {
-                    return Some(json!(if side == 0 { blocks[n].ours } else { blocks[n].theirs }));
+                    return Some(json!(if side == 0 {
+                        blocks[n].ours
+                    } else {
+                        blocks[n].theirs
+                    }));
                 }
-                number("@filter:").map(|n| self.filters.get(n).map_or(json!("0x1234567"), |filter| filter.ids[side].clone()))
+                number("@filter:").map(|n| {
+                    self.filters
+                        .get(n)
+                        .map_or(json!("0x1234567"), |filter| filter.ids[side].clone())
+                })
             })
         })
     }
 
     /// The parameters with those that a filter was made with in place of its identifier.
     pub fn describe(&self, params: &Value) -> Value {
-        let number = |text: &str| text.strip_prefix("@filter:").and_then(|n| n.parse::<usize>().ok());
-        let filter = params[0].as_str().and_then(number).and_then(|n| self.filters.get(n));
+        let number = |text: &str| {
+            text.strip_prefix("@filter:")
+                .and_then(|n| n.parse::<usize>().ok())
+        };
+        let filter = params[0]
+            .as_str()
+            .and_then(number)
+            .and_then(|n| self.filters.get(n));
         filter.map_or_else(|| params.clone(), |filter| filter.params.clone())
     }
 
-    pub fn compare(&mut self, blocks: &[Block], method: &str, params: &Value, ours: Answer, theirs: Answer) -> Vec<Difference> {
-        if let ("eth_newFilter" | "eth_newBlockFilter", Ok(ours), Ok(theirs)) = (method, &ours, &theirs) {
-            self.filters.push(Filter { ids: [ours.clone(), theirs.clone()], params: params.clone() });
+    pub fn compare(
+        &mut self,
+        blocks: &[Block],
+        method: &str,
+        params: &Value,
+        ours: Answer,
+        theirs: Answer,
+    ) -> Vec<Difference> {
+        if let ("eth_newFilter" | "eth_newBlockFilter", Ok(ours), Ok(theirs)) =
+            (method, &ours, &theirs)
+        {
+            self.filters.push(Filter {
+                ids: [ours.clone(), theirs.clone()],
+                params: params.clone(),
+            });
             return vec![];
         }
         let whole = |answer: Answer, side: usize| {
@@ -75,7 +108,11 @@ impl Answers {
             replace(&answer, &|text| {
                 let hash = |block: &Block| if side == 0 { block.ours } else { block.theirs };
                 (text.len() == 66)
-                    .then(|| blocks.iter().position(|block| hash(block).to_string() == text))
+                    .then(|| {
+                        blocks
+                            .iter()
+                            .position(|block| hash(block).to_string() == text)
+                    })
                     .flatten()
                     .map(|n| json!(format!("@block:{n}")))
             })
@@ -98,7 +135,10 @@ fn replace(value: &Value, with: &impl Fn(&str) -> Option<Value>) -> Value {
     match value {
         Value::String(text) => with(text).unwrap_or_else(|| value.clone()),
         Value::Array(list) => list.iter().map(|item| replace(item, with)).collect(),
-        Value::Object(members) => members.iter().map(|(name, member)| (name.clone(), replace(member, with))).collect(),
+        Value::Object(members) => members
+            .iter()
+            .map(|(name, member)| (name.clone(), replace(member, with)))
+            .collect(),
         other => other.clone(),
     }
 }
@@ -111,7 +151,12 @@ fn walk(place: &str, ours: Option<&Value>, theirs: Option<&Value>, found: &mut V
             names.dedup();
             for name in names {
                 let dot = if place.is_empty() { "" } else { "." };
-                walk(&format!("{place}{dot}{name}"), a.get(name), b.get(name), found);
+                walk(
+                    &format!("{place}{dot}{name}"),
+                    a.get(name),
+                    b.get(name),
+                    found,
+                );
             }
         }
         (Some(Value::Array(a)), Some(Value::Array(b))) if a.len() == b.len() => {
@@ -121,8 +166,13 @@ fn walk(place: &str, ours: Option<&Value>, theirs: Option<&Value>, found: &mut V
         }
         (a, b) if a == b => {}
         (a, b) => {
-            let text = |value: Option<&Value>| value.map_or("absent".to_owned(), ToString::to_string);
-            found.push(Difference { place: place.to_owned(), ours: text(a), theirs: text(b) });
+            let text =
+                |value: Option<&Value>| value.map_or("absent".to_owned(), ToString::to_string);
+            found.push(Difference {
+                place: place.to_owned(),
+                ours: text(a),
+                theirs: text(b),
+            });
         }
     }
 }

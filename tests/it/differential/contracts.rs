@@ -22,10 +22,20 @@ pub const CREATE: Address = at(8);
 /// Returns what the EVM tells of block and transaction, in [`TELLS`]' order.
 pub const ENVIRONMENT: Address = at(9);
 /// Contracts that fail, each in its own way.
-pub const FAILING: [Address; 7] = [at(0x10), at(0x11), at(0x12), at(0x13), at(0x14), at(0x15), at(0x16)];
+pub const FAILING: [Address; 7] = [
+    at(0x10),
+    at(0x11),
+    at(0x12),
+    at(0x13),
+    at(0x14),
+    at(0x15),
+    at(0x16),
+];
 
 /// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, GASLIMIT, CHAINID, SELFBALANCE, BASEFEE, BLOBBASEFEE.
-pub const TELLS: [u8; 13] = [0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x45, 0x46, 0x47, 0x48, 0x4a];
+pub const TELLS: [u8; 13] = [
+    0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x45, 0x46, 0x47, 0x48, 0x4a,
+];
 
 /// Where in them.
 pub const GAS_PRICE: usize = 4;
@@ -43,17 +53,35 @@ const fn at(n: u8) -> Address {
 pub fn alloc(others: &[Address]) -> Map<String, Value> {
     let mut environment = Vec::new();
     for (word, opcode) in TELLS.iter().enumerate() {
-        environment.extend([*opcode, 0x61, ((word * 32) >> 8) as u8, (word * 32) as u8, 0x52]);
+        environment.extend([
+            *opcode,
+            0x61,
+            ((word * 32) >> 8) as u8,
+            (word * 32) as u8,
+            0x52,
+        ]);
     }
-    environment.extend([0x61, ((TELLS.len() * 32) >> 8) as u8, (TELLS.len() * 32) as u8, 0x5f, 0xf3]);
+    environment.extend([
+        0x61,
+        ((TELLS.len() * 32) >> 8) as u8,
+        (TELLS.len() * 32) as u8,
+        0x5f,
+        0xf3,
+    ]);
     let codes = [
-        (STORE, hex!("36600f5760005460005260206000f35b60003560005500").to_vec()),
+        (
+            STORE,
+            hex!("36600f5760005460005260206000f35b60003560005500").to_vec(),
+        ),
         (LOG2, hex!("335f35602036038060205f375fa200").to_vec()),
         (LOG0, hex!("365f5f37365fa000").to_vec()),
         (LOG4, hex!("6060356040356020355f355f5fa400").to_vec()),
         (REVERT, hex!("365f5f37365ffd").to_vec()),
         (DESTROY, hex!("5f35ff").to_vec()),
-        (PROXY, hex!("5f5f602036038060205f375f345f355af13d5f5f3e601b573d5ffd5b3d5ff3").to_vec()),
+        (
+            PROXY,
+            hex!("5f5f602036038060205f375f345f355af13d5f5f3e601b573d5ffd5b3d5ff3").to_vec(),
+        ),
         (CREATE, hex!("365f5f37365f34f05f5260205ff3").to_vec()),
         (ENVIRONMENT, environment),
         // INVALID, stack underflow, bad jump, no such opcode, endless loop, return data out of bounds, too much memory.
@@ -67,8 +95,17 @@ pub fn alloc(others: &[Address]) -> Map<String, Value> {
     ];
     codes
         .into_iter()
-        .map(|(address, code)| (address, json!({"balance": "0x64", "nonce": "0x1", "code": hex::encode_prefixed(code)})))
-        .chain(others.iter().map(|address| (*address, json!({"balance": "0x1"}))))
+        .map(|(address, code)| {
+            (
+                address,
+                json!({"balance": "0x64", "nonce": "0x1", "code": hex::encode_prefixed(code)}),
+            )
+        })
+        .chain(
+            others
+                .iter()
+                .map(|address| (*address, json!({"balance": "0x1"}))),
+        )
         .map(|(address, entry)| (address.to_string(), entry))
         .collect()
 }

@@ -52,16 +52,27 @@ pub struct Pair {
 /// The program itself: npm's command is a script that would leave it behind when killed.
 fn anvil() -> Option<PathBuf> {
     let script = client("anvil")?.canonicalize().expect("a link to a script");
-    let packages = script.ancestors().nth(2)?.read_dir().expect("a folder").flatten();
-    let programs = packages.filter(|entry| entry.file_name().to_string_lossy().starts_with("anvil-"));
-    let program = programs.map(|entry| entry.path().join("bin/anvil")).find(|path| path.exists());
+    let packages = script
+        .ancestors()
+        .nth(2)?
+        .read_dir()
+        .expect("a folder")
+        .flatten();
+    let programs =
+        packages.filter(|entry| entry.file_name().to_string_lossy().starts_with("anvil-"));
+    let program = programs
+        .map(|entry| entry.path().join("bin/anvil"))
+        .find(|path| path.exists());
     Some(program.expect("the package has a program for this machine"))
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- anvil\n{}", std::fs::read_to_string(&self.log).unwrap_or_default());
+            eprintln!(
+                "--- anvil\n{}",
+                std::fs::read_to_string(&self.log).unwrap_or_default()
+            );
         }
         self.token.cancel();
     }
@@ -73,7 +84,12 @@ impl Pair {
         let program = anvil()?;
         let dir = tempfile::tempdir().expect("a temporary folder");
         let time = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs();
-        let mut files = build(&Plan { time, l2_block_time: 1, sequencer: Address::repeat_byte(1) }).expect("a genesis");
+        let mut files = build(&Plan {
+            time,
+            l2_block_time: 1,
+            sequencer: Address::repeat_byte(1),
+        })
+        .expect("a genesis");
         let alloc = files.l2_genesis["alloc"].as_object_mut().expect("an alloc");
         alloc.extend(contracts.clone());
         let genesis = genesis::parse(&files.l2_genesis.to_string()).expect("our own genesis");
@@ -83,13 +99,28 @@ impl Pair {
 
         let log = dir.path().join("anvil.log");
         // The port is free until a moment later; nobody else asks for it.
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|socket| socket.local_addr())
+            .expect("a port")
+            .port();
         let chain_id = files.rollup.l2_chain_id;
         let child = Command::new(program)
             .arg(format!("--init={}", path.display()))
             .args([format!("--port={port}"), format!("--chain-id={chain_id}")])
-            .args(["--optimism", "--hardfork=jovian", "--no-mining", "--order=fifo", "--gas-limit=60000000", "--accounts=0"])
-            .args(["--slots-in-an-epoch=1", "--disable-default-create2-deployer", "--disable-min-priority-fee", "--quiet"])
+            .args([
+                "--optimism",
+                "--hardfork=jovian",
+                "--no-mining",
+                "--order=fifo",
+                "--gas-limit=60000000",
+                "--accounts=0",
+            ])
+            .args([
+                "--slots-in-an-epoch=1",
+                "--disable-default-create2-deployer",
+                "--disable-min-priority-fee",
+                "--quiet",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).expect("a log file"))
@@ -100,9 +131,17 @@ impl Pair {
 
         let datadir = dir.path().join("node");
         chain::init(&datadir, &genesis).expect("a new directory");
-        let options = Options { datadir, cache: 16 << 20, commit_interval: Duration::from_millis(500) };
+        let options = Options {
+            datadir,
+            cache: 16 << 20,
+            commit_interval: Duration::from_millis(500),
+        };
         let chain = Chain::open(&options).expect("an own chain").0;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let token = CancellationToken::new();
         let http = HttpEndpoint {
             addr: ([127, 0, 0, 1], 0).into(),
@@ -110,29 +149,57 @@ impl Pair {
             vhosts: vec![],
             cors: vec![],
         };
-        let config = RpcConfig { http: Some(http), ..Default::default() };
+        let config = RpcConfig {
+            http: Some(http),
+            ..Default::default()
+        };
         let context = RpcContext::new((&chain).into(), TxRoute::Pool);
-        let (server, bound) = runtime.block_on(RpcServer::bind(config, context)).expect("a socket");
+        let (server, bound) = runtime
+            .block_on(RpcServer::bind(config, context))
+            .expect("a socket");
         runtime.spawn(server.run(token.clone()));
         runtime.spawn(chain::upkeep::run(chain.clone(), token.clone()));
         let ours = format!("http://{}", bound.http.expect("an address"));
         let first = |url: &str| {
-            let hash = call(url, "eth_getBlockByNumber", json!(["0x0", false])).ok()?["hash"].as_str()?.parse().ok();
+            let hash = call(url, "eth_getBlockByNumber", json!(["0x0", false])).ok()?["hash"]
+                .as_str()?
+                .parse()
+                .ok();
             hash as Option<B256>
         };
         let theirs_first = wait("anvil", Duration::from_secs(120), || first(&theirs));
-        let blocks = vec![Block { ours: first(&ours).expect("our genesis"), theirs: theirs_first, transactions: vec![] }];
-        Some(Self { ours, theirs, chain_id, blocks, chain, rollup: files.rollup, runtime, token, _anvil: anvil, log, _dir: dir })
+        let blocks = vec![Block {
+            ours: first(&ours).expect("our genesis"),
+            theirs: theirs_first,
+            transactions: vec![],
+        }];
+        Some(Self {
+            ours,
+            theirs,
+            chain_id,
+            blocks,
+            chain,
+            rollup: files.rollup,
+            runtime,
+            token,
+            _anvil: anvil,
+            log,
+            _dir: dir,
+        })
     }
 
     fn control(&self, method: &str, params: Value) -> Value {
-        call(&self.theirs, method, params).unwrap_or_else(|error| panic!("anvil's {method}: {error}"))
+        call(&self.theirs, method, params)
+            .unwrap_or_else(|error| panic!("anvil's {method}: {error}"))
     }
 
     /// Makes the next block of both out of these transactions, which are in anvil's pool in this order.
     pub fn mine(&mut self, transactions: &[Bytes]) {
         let parent = self.chain.view();
-        let parent = parent.payload(parent.head().number).expect("a readable store").expect("the head");
+        let parent = parent
+            .payload(parent.head().number)
+            .expect("a readable store")
+            .expect("the head");
         let origin = L1Block {
             number: self.rollup.genesis.l1.number,
             hash: self.rollup.genesis.l1.hash,
@@ -145,7 +212,14 @@ impl Pair {
             receipts_root: B256::ZERO,
             state_root: B256::ZERO,
         };
-        let derived = attributes(&self.rollup, &BlobSchedule::default(), &parent, &origin, None).expect("attributes");
+        let derived = attributes(
+            &self.rollup,
+            &BlobSchedule::default(),
+            &parent,
+            &origin,
+            None,
+        )
+        .expect("attributes");
         let mut attributes = derived.attributes;
         attributes.no_tx_pool = Some(true);
         let listed = attributes.transactions.as_mut().expect("the L1 attributes");
@@ -153,19 +227,36 @@ impl Pair {
         let hashes: Vec<B256> = listed.iter().map(keccak256).collect();
         let deposit = listed[0].clone();
         let block = self.runtime.block_on(async {
-            let id = self.chain.start(parent.hash, attributes).await.expect("a build");
+            let id = self
+                .chain
+                .start(parent.hash, attributes)
+                .await
+                .expect("a build");
             let block = self.chain.seal(id).await.expect("a block");
-            let ancestor = |n: usize| self.blocks.get(self.blocks.len().saturating_sub(n)).map(|block| block.ours);
-            self.chain.forkchoice(block.payload.hash, ancestor(1), ancestor(2)).await.expect("a head");
+            let ancestor = |n: usize| {
+                self.blocks
+                    .get(self.blocks.len().saturating_sub(n))
+                    .map(|block| block.ours)
+            };
+            self.chain
+                .forkchoice(block.payload.hash, ancestor(1), ancestor(2))
+                .await
+                .expect("a head");
             block
         });
         wait("the pool to see the block", Duration::from_secs(60), || {
-            hashes.iter().all(|hash| self.chain.pool().get(hash).is_none()).then_some(())
+            hashes
+                .iter()
+                .all(|hash| self.chain.pool().get(hash).is_none())
+                .then_some(())
         });
 
         let header = &block.payload.header;
         self.control("evm_setNextBlockTimestamp", json!([header.timestamp]));
-        self.control("anvil_setNextBlockBaseFeePerGas", json!([format!("{:#x}", header.base_fee_per_gas.unwrap_or(0))]));
+        self.control(
+            "anvil_setNextBlockBaseFeePerGas",
+            json!([format!("{:#x}", header.base_fee_per_gas.unwrap_or(0))]),
+        );
         self.control("anvil_setCoinbase", json!([FEE_RECIPIENT]));
         // First in, first out: the L1 attributes have to come first.
         self.control("anvil_dropAllTransactions", json!([]));
@@ -174,18 +265,32 @@ impl Pair {
         }
         self.control("evm_mine", json!([]));
         let mined = self.control("eth_getBlockByNumber", json!(["latest", false]));
-        let theirs = mined["hash"].as_str().and_then(|hash| hash.parse().ok()).expect("a hash");
-        assert_eq!(mined["transactions"], json!(hashes), "the blocks differ: the comparison would mean nothing");
-        self.blocks.push(Block { ours: block.payload.hash, theirs, transactions: hashes });
+        let theirs = mined["hash"]
+            .as_str()
+            .and_then(|hash| hash.parse().ok())
+            .expect("a hash");
+        assert_eq!(
+            mined["transactions"],
+            json!(hashes),
+            "the blocks differ: the comparison would mean nothing"
+        );
+        self.blocks.push(Block {
+            ours: block.payload.hash,
+            theirs,
+            transactions: hashes,
+        });
     }
 
     /// Sends a transaction to both. If only one takes it, it is taken out again.
     pub fn send(&self, raw: &str, params: &Value) -> [Result<Value, Value>; 2] {
-        let answers = [&self.ours, &self.theirs].map(|url| call(url, "eth_sendRawTransaction", params.clone()));
+        let answers = [&self.ours, &self.theirs]
+            .map(|url| call(url, "eth_sendRawTransaction", params.clone()));
         let hash = alloy_primitives::hex::decode(raw).map(keccak256);
         match (&answers, hash) {
             ([Ok(_), Err(_)], Ok(hash)) => self.chain.pool().remove(&hash),
-            ([Err(_), Ok(_)], Ok(hash)) => drop(self.control("anvil_dropTransaction", json!([hash]))),
+            ([Err(_), Ok(_)], Ok(hash)) => {
+                drop(self.control("anvil_dropTransaction", json!([hash])))
+            }
             _ => {}
         }
         answers

@@ -19,56 +19,116 @@ fn invalid_payloads_of_every_kind_leave_the_chain_as_it_is() {
     let unsigned: Bytes = vec![0x02, 0xc0].into();
     let changes: [(&str, Change); 15] = [
         ("state root", |p| p.header.state_root = B256::repeat_byte(1)),
-        ("receipts root", |p| p.header.receipts_root = B256::repeat_byte(1)),
+        ("receipts root", |p| {
+            p.header.receipts_root = B256::repeat_byte(1)
+        }),
         ("logs bloom", |p| p.header.logs_bloom = Default::default()),
         ("gas used", |p| p.header.gas_used += 1),
         ("gas limit", |p| p.header.gas_limit = 1),
-        ("base fee", |p| p.header.base_fee_per_gas = p.header.base_fee_per_gas.map(|fee| fee + 1)),
+        ("base fee", |p| {
+            p.header.base_fee_per_gas = p.header.base_fee_per_gas.map(|fee| fee + 1)
+        }),
         ("timestamp", |p| p.header.timestamp -= 2),
         ("number", |p| p.header.number += 1),
         ("extra data", |p| p.header.extra_data = Bytes::new()),
-        ("a zero denominator", |p| p.header.extra_data = vec![1; 1].into_iter().chain([0; 16]).collect()),
+        ("a zero denominator", |p| {
+            p.header.extra_data = vec![1; 1].into_iter().chain([0; 16]).collect()
+        }),
         ("blob gas", |p| p.header.blob_gas_used = Some(7)),
         ("excess blob gas", |p| p.header.excess_blob_gas = Some(1)),
-        ("withdrawals root", |p| p.header.withdrawals_root = Some(B256::repeat_byte(1))),
-        ("a transaction twice", |p| p.transactions = [p.transactions.clone(), p.transactions.clone()].concat()),
+        ("withdrawals root", |p| {
+            p.header.withdrawals_root = Some(B256::repeat_byte(1))
+        }),
+        ("a transaction twice", |p| {
+            p.transactions = [p.transactions.clone(), p.transactions.clone()].concat()
+        }),
         ("no transactions", |p| p.transactions.clear()),
     ];
-    let mut bad: Vec<(&str, Value)> = changes.map(|(name, change)| (name, changed(&good.payload, change))).into();
-    bad.push(("a broken transaction", changed(&good.payload, |p| p.transactions.push(unsigned))));
+    let mut bad: Vec<(&str, Value)> = changes
+        .map(|(name, change)| (name, changed(&good.payload, change)))
+        .into();
+    bad.push((
+        "a broken transaction",
+        changed(&good.payload, |p| p.transactions.push(unsigned)),
+    ));
     for (name, payload) in &bad {
         let status = core.insert(payload);
-        assert_eq!((&status["status"], &status["latestValidHash"]), (&json!("INVALID"), &json!(parent.hash)), "{name}: {status}");
-        assert!(status["validationError"].as_str().is_some_and(|reason| !reason.is_empty()), "{name}");
+        assert_eq!(
+            (&status["status"], &status["latestValidHash"]),
+            (&json!("INVALID"), &json!(parent.hash)),
+            "{name}: {status}"
+        );
+        assert!(
+            status["validationError"]
+                .as_str()
+                .is_some_and(|reason| !reason.is_empty()),
+            "{name}"
+        );
         // Asked again, asked as the head, and asked of a child of it.
         assert_eq!(core.insert(payload), status, "{name}");
         let hash: B256 = payload["blockHash"].as_str().unwrap().parse().unwrap();
         let as_head = core.forkchoice(hash);
-        assert_eq!((&as_head["status"], &as_head["latestValidHash"]), (&json!("INVALID"), &json!(parent.hash)), "{name}");
+        assert_eq!(
+            (&as_head["status"], &as_head["latestValidHash"]),
+            (&json!("INVALID"), &json!(parent.hash)),
+            "{name}"
+        );
         let orphan = changed(&child.payload, |p| p.header.parent_hash = hash);
         let of_child = core.insert(&orphan);
-        assert_eq!((&of_child["status"], &of_child["latestValidHash"]), (&json!("INVALID"), &json!(parent.hash)), "{name}");
-        assert_eq!(of_child["validationError"], "links to previously rejected block");
+        assert_eq!(
+            (&of_child["status"], &of_child["latestValidHash"]),
+            (&json!("INVALID"), &json!(parent.hash)),
+            "{name}"
+        );
+        assert_eq!(
+            of_child["validationError"],
+            "links to previously rejected block"
+        );
         assert_eq!(core.latest(), parent.hash, "{name}");
     }
     // What is not even the block it says.
-    for (member, value) in [("blockHash", json!(B256::repeat_byte(3))), ("stateRoot", json!(B256::repeat_byte(3)))] {
+    for (member, value) in [
+        ("blockHash", json!(B256::repeat_byte(3))),
+        ("stateRoot", json!(B256::repeat_byte(3))),
+    ] {
         let mut payload = good.payload.clone();
         payload[member] = value;
         let status = core.insert(&payload);
-        assert_eq!((&status["status"], &status["latestValidHash"]), (&json!("INVALID"), &Value::Null), "{status}");
-        assert!(status["validationError"].as_str().unwrap().contains("block hash"), "{status}");
+        assert_eq!(
+            (&status["status"], &status["latestValidHash"]),
+            (&json!("INVALID"), &Value::Null),
+            "{status}"
+        );
+        assert!(
+            status["validationError"]
+                .as_str()
+                .unwrap()
+                .contains("block hash"),
+            "{status}"
+        );
     }
     let mut payload = good.payload.clone();
-    payload["withdrawals"] = json!([{ "index": "0x0", "validatorIndex": "0x0", "address": LOGGER, "amount": "0x1" }]);
+    payload["withdrawals"] =
+        json!([{ "index": "0x0", "validatorIndex": "0x0", "address": LOGGER, "amount": "0x1" }]);
     assert_eq!(core.insert(&payload)["status"], "INVALID");
-    for params in [json!([good.payload, [B256::ZERO], B256::ZERO, []]), json!([good.payload, [], B256::ZERO, ["0x00"]])] {
+    for params in [
+        json!([good.payload, [B256::ZERO], B256::ZERO, []]),
+        json!([good.payload, [], B256::ZERO, ["0x00"]]),
+    ] {
         assert_eq!(core.ask("engine_newPayloadV4", params)["status"], "INVALID");
     }
     // An unknown parent is no fault, and makes no head.
-    let lost = changed(&good.payload, |p| p.header.parent_hash = B256::repeat_byte(5));
-    assert_eq!(core.insert(&lost), json!({ "status": "SYNCING", "latestValidHash": null, "validationError": null }));
-    assert_eq!(core.forkchoice(lost["blockHash"].as_str().unwrap().parse().unwrap())["status"], "SYNCING");
+    let lost = changed(&good.payload, |p| {
+        p.header.parent_hash = B256::repeat_byte(5)
+    });
+    assert_eq!(
+        core.insert(&lost),
+        json!({ "status": "SYNCING", "latestValidHash": null, "validationError": null })
+    );
+    assert_eq!(
+        core.forkchoice(lost["blockHash"].as_str().unwrap().parse().unwrap())["status"],
+        "SYNCING"
+    );
     assert_eq!(core.latest(), parent.hash);
     // The good block is still good.
     assert_eq!(core.insert(&good.payload)["status"], "VALID");
@@ -85,15 +145,30 @@ fn nothing_a_client_sends_moves_a_head_or_crashes() {
     let good = core.build(&head, 0);
     let state = json!({ "headBlockHash": head.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
     let requests = [
-        ("engine_newPayloadV4", json!([good.payload, [], B256::ZERO, []])),
+        (
+            "engine_newPayloadV4",
+            json!([good.payload, [], B256::ZERO, []]),
+        ),
         ("engine_newPayloadV2", json!([good.payload])),
-        ("engine_forkchoiceUpdatedV3", json!([state, attributes(&head, 9)])),
-        ("engine_forkchoiceUpdatedV1", json!([state, attributes(&head, 9)])),
+        (
+            "engine_forkchoiceUpdatedV3",
+            json!([state, attributes(&head, 9)]),
+        ),
+        (
+            "engine_forkchoiceUpdatedV1",
+            json!([state, attributes(&head, 9)]),
+        ),
         ("engine_getPayloadV4", json!(["0x0300000000000000"])),
         ("engine_getPayloadBodiesByHashV1", json!([[head.hash]])),
         ("engine_getPayloadBodiesByRangeV1", json!(["0x1", "0x1"])),
-        ("engine_exchangeCapabilities", json!([["engine_newPayloadV4"]])),
-        ("engine_signalSuperchainV1", json!([{ "recommended": B256::ZERO, "required": B256::ZERO }])),
+        (
+            "engine_exchangeCapabilities",
+            json!([["engine_newPayloadV4"]]),
+        ),
+        (
+            "engine_signalSuperchainV1",
+            json!([{ "recommended": B256::ZERO, "required": B256::ZERO }]),
+        ),
     ];
     let nasty = [
         Value::Null,
@@ -138,14 +213,25 @@ fn nothing_a_client_sends_moves_a_head_or_crashes() {
 /// Where the values of a JSON tree are.
 fn pointers(value: &Value) -> Vec<String> {
     let inner: Vec<(String, &Value)> = match value {
-        Value::Array(items) => items.iter().enumerate().map(|(at, item)| (at.to_string(), item)).collect(),
-        Value::Object(members) => members.iter().map(|(name, member)| (name.clone(), member)).collect(),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .map(|(at, item)| (at.to_string(), item))
+            .collect(),
+        Value::Object(members) => members
+            .iter()
+            .map(|(name, member)| (name.clone(), member))
+            .collect(),
         _ => vec![],
     };
     let below = |(at, value): &(String, &Value)| {
         let at = at.clone();
         std::iter::once(format!("/{at}"))
-            .chain(pointers(value).into_iter().map(move |rest| format!("/{at}{rest}")))
+            .chain(
+                pointers(value)
+                    .into_iter()
+                    .map(move |rest| format!("/{at}{rest}")),
+            )
             .collect::<Vec<_>>()
     };
     inner.iter().flat_map(below).collect()
@@ -155,9 +241,15 @@ fn pointers(value: &Value) -> Vec<String> {
 fn only_who_knows_the_secret_is_served() {
     let mut core = Core::start();
     let file = core.dir.path().join("data/geth/jwtsecret");
-    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     assert_eq!(core.ask("eth_chainId", json!([])), "0x385");
-    assert_eq!(core.call("net_version", json!([])).unwrap_err()["code"], -32601);
+    assert_eq!(
+        core.call("net_version", json!([])).unwrap_err()["code"],
+        -32601
+    );
 
     let request = |authorization: &str, host: &str, more: &str| {
         let mut connection = connect(&core.address);
@@ -170,22 +262,46 @@ fn only_who_knows_the_secret_is_served() {
         read_answer(&mut connection)
     };
     let now = seconds();
-    let with = |secret: &JwtSecret, issued: u64| format!("authorization: {}\r\n", secret.authorization(issued));
-    assert_eq!(request("", "localhost", ""), (401, "missing token\n".into()));
-    assert_eq!(request("authorization: Bearer x\r\n", "localhost", "").1, "token contains an invalid number of segments\n");
-    assert_eq!(request(&with(&core.secret, now - 3600), "localhost", ""), (401, "stale token\n".into()));
-    assert_eq!(request(&with(&core.secret, now + 3600), "localhost", ""), (401, "future token\n".into()));
+    let with = |secret: &JwtSecret, issued: u64| {
+        format!("authorization: {}\r\n", secret.authorization(issued))
+    };
+    assert_eq!(
+        request("", "localhost", ""),
+        (401, "missing token\n".into())
+    );
+    assert_eq!(
+        request("authorization: Bearer x\r\n", "localhost", "").1,
+        "token contains an invalid number of segments\n"
+    );
+    assert_eq!(
+        request(&with(&core.secret, now - 3600), "localhost", ""),
+        (401, "stale token\n".into())
+    );
+    assert_eq!(
+        request(&with(&core.secret, now + 3600), "localhost", ""),
+        (401, "future token\n".into())
+    );
     let other = JwtSecret::from_hex(&"11".repeat(32)).unwrap();
-    assert_eq!(request(&with(&other, now), "localhost", ""), (401, "signature is invalid\n".into()));
+    assert_eq!(
+        request(&with(&other, now), "localhost", ""),
+        (401, "signature is invalid\n".into())
+    );
     assert_eq!(request(&with(&core.secret, now), "evil.example", "").0, 403);
     assert_eq!(request(&with(&core.secret, now), "localhost", "").0, 200);
 
     // A WebSocket shows its token once, in the handshake.
     let handshake = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-    for (authorization, status) in [("".to_owned(), "401"), (with(&other, now), "401"), (with(&core.secret, now), "101")] {
+    for (authorization, status) in [
+        ("".to_owned(), "401"),
+        (with(&other, now), "401"),
+        (with(&core.secret, now), "101"),
+    ] {
         let mut connection = connect(&core.address);
-        connection.get_mut().write_all(format!("{handshake}{authorization}\r\n").as_bytes()).unwrap();
+        connection
+            .get_mut()
+            .write_all(format!("{handshake}{authorization}\r\n").as_bytes())
+            .unwrap();
         let mut line = String::new();
         connection.read_line(&mut line).unwrap();
         assert!(line.contains(status), "{line}");
@@ -202,7 +318,10 @@ fn only_who_knows_the_secret_is_served() {
             connection.read_exact(&mut head).unwrap();
             let mut answer = vec![0; usize::from(head[1])];
             connection.read_exact(&mut answer).unwrap();
-            assert_eq!(String::from_utf8(answer).unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":"0x385"}"#);
+            assert_eq!(
+                String::from_utf8(answer).unwrap(),
+                r#"{"jsonrpc":"2.0","id":1,"result":"0x385"}"#
+            );
         }
     }
 }
@@ -210,16 +329,39 @@ fn only_who_knows_the_secret_is_served() {
 #[test]
 fn a_bad_secret_file_is_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
-    let (datadir, genesis_path, secret) = (dir.path().join("data"), dir.path().join("genesis.json"), dir.path().join("secret"));
+    let (datadir, genesis_path, secret) = (
+        dir.path().join("data"),
+        dir.path().join("genesis.json"),
+        dir.path().join("secret"),
+    );
     std::fs::write(&genesis_path, genesis().to_string()).unwrap();
     std::fs::write(&secret, "0x1234").unwrap();
     let datadir = format!("--datadir={}", datadir.display());
-    assert!(starling().arg("init").arg(&datadir).arg(&genesis_path).output().unwrap().status.success());
+    assert!(
+        starling()
+            .arg("init")
+            .arg(&datadir)
+            .arg(&genesis_path)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
     let run = starling()
-        .args(["execution", &datadir, "--authrpc.port=0", &format!("--authrpc.jwtsecret={}", secret.display())])
+        .args([
+            "execution",
+            &datadir,
+            "--authrpc.port=0",
+            &format!("--authrpc.jwtsecret={}", secret.display()),
+        ])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&run.stderr);
-    assert!(!run.status.success() && said.contains("--authrpc.jwtsecret") && said.contains("32 bytes in hex"), "{said}");
+    assert!(
+        !run.status.success()
+            && said.contains("--authrpc.jwtsecret")
+            && said.contains("32 bytes in hex"),
+        "{said}"
+    );
     assert_eq!(std::fs::read_to_string(&secret).unwrap(), "0x1234");
 }

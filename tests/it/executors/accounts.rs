@@ -16,7 +16,10 @@ pub struct Account {
 impl Account {
     fn new(name: &str, n: u8) -> Self {
         let key = keccak256([name.as_bytes(), &[n]].concat());
-        Self { address: accounts::address_of(&key.to_string()).expect("a key"), key }
+        Self {
+            address: accounts::address_of(&key.to_string()).expect("a key"),
+            key,
+        }
     }
 
     pub fn sign<T: SignableTransaction<Signature>>(&self, tx: T) -> Bytes
@@ -24,13 +27,19 @@ impl Account {
         OpTxEnvelope: From<Signed<T>>,
     {
         let signature = sign_message(self.key, tx.signature_hash()).expect("a signature");
-        OpTxEnvelope::from(tx.into_signed(signature)).encoded_2718().into()
+        OpTxEnvelope::from(tx.into_signed(signature))
+            .encoded_2718()
+            .into()
     }
 }
 
 /// Accounts that hold ether at genesis.
 pub fn funded() -> Vec<Address> {
-    users().iter().chain(&authorities()).map(|account| account.address).collect()
+    users()
+        .iter()
+        .chain(&authorities())
+        .map(|account| account.address)
+        .collect()
 }
 
 /// They send transactions.

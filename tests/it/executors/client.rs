@@ -46,15 +46,31 @@ impl Client {
         std::fs::write(&path, genesis.to_string()).expect("a file");
         let data = format!("--datadir={}", dir.path().join("data").display());
         let Output { status, stderr, .. } = match &program {
-            Program::Starling(_) => starling().args(["init", &data]).arg(&path).output().expect("our own binary"),
-            Program::OpGeth(binary) => {
-                Command::new(binary).args(["init", "--state.scheme=hash", &data]).arg(&path).output().expect("op-geth")
-            }
+            Program::Starling(_) => starling()
+                .args(["init", &data])
+                .arg(&path)
+                .output()
+                .expect("our own binary"),
+            Program::OpGeth(binary) => Command::new(binary)
+                .args(["init", "--state.scheme=hash", &data])
+                .arg(&path)
+                .output()
+                .expect("op-geth"),
         };
-        assert!(status.success(), "init: {}", String::from_utf8_lossy(&stderr));
+        assert!(
+            status.success(),
+            "init: {}",
+            String::from_utf8_lossy(&stderr)
+        );
         let secret = JwtSecret::load_or_create(&dir.path().join("jwt")).expect("a secret");
         let (process, address) = run(&program, &dir);
-        Self { program, process, address, secret, dir }
+        Self {
+            program,
+            process,
+            address,
+            secret,
+            dir,
+        }
     }
 
     /// Kills the process without a word and starts it on the same data directory.
@@ -84,8 +100,12 @@ impl Client {
     }
 
     fn try_call(&mut self, method: &str, params: Value) -> Answer {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_secs();
+        let body =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a clock")
+            .as_secs();
         let head = format!(
             "POST / HTTP/1.1\r\nhost: localhost\r\nauthorization: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             self.secret.authorization(now),
@@ -93,9 +113,13 @@ impl Client {
         );
         // A connection of its own: no server keeps one that was idle for long.
         let mut connection = connect(&self.address);
-        connection.get_mut().write_all((head + &body).as_bytes()).expect("the process runs");
+        connection
+            .get_mut()
+            .write_all((head + &body).as_bytes())
+            .expect("the process runs");
         let text = read_answer(&mut connection);
-        let mut answer: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{method}: no JSON: {text}"));
+        let mut answer: Value =
+            serde_json::from_str(&text).unwrap_or_else(|_| panic!("{method}: no JSON: {text}"));
         match answer.get_mut("error") {
             Some(error) => Err(error.take()),
             None => Ok(answer["result"].take()),
@@ -104,12 +128,16 @@ impl Client {
 
     /// Like [`call`](Self::call), for calls that must succeed.
     pub fn ask(&mut self, method: &str, params: Value) -> Result<Value, String> {
-        self.call(method, params).map_err(|error| format!("{method}: {error}"))
+        self.call(method, params)
+            .map_err(|error| format!("{method}: {error}"))
     }
 
     pub fn forkchoice(&mut self, version: u8, head: B256, attributes: Value) -> Answer {
         let state = json!({ "headBlockHash": head, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
-        self.call(&format!("engine_forkchoiceUpdatedV{version}"), json!([state, attributes]))
+        self.call(
+            &format!("engine_forkchoiceUpdatedV{version}"),
+            json!([state, attributes]),
+        )
     }
 
     pub fn new_payload(&mut self, version: u8, payload: &Value, beacon_root: B256) -> Answer {
@@ -123,7 +151,8 @@ impl Client {
 
     /// The account's nonce in the newest block.
     pub fn nonce(&mut self, address: Address) -> Result<u64, String> {
-        self.ask("eth_getTransactionCount", json!([address, "latest"])).map(|nonce| crate::net::number(&nonce))
+        self.ask("eth_getTransactionCount", json!([address, "latest"]))
+            .map(|nonce| crate::net::number(&nonce))
     }
 }
 
@@ -133,23 +162,52 @@ fn run(program: &Program, dir: &tempfile::TempDir) -> (Running, String) {
     let secret = format!("--authrpc.jwtsecret={}", path("jwt").display());
     match program {
         Program::Starling(options) => {
-            let own = [data.as_str(), secret.as_str(), "--authrpc.port=0", "--rpc.geth-exact-receipts"];
+            let own = [
+                data.as_str(),
+                secret.as_str(),
+                "--authrpc.port=0",
+                "--rpc.geth-exact-receipts",
+            ];
             engine::execution(&[&own[..], *options].concat(), &path("log"))
         }
         Program::OpGeth(binary) => {
             // The port is free until a moment later; nobody else asks for it.
-            let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+            let port = TcpListener::bind("127.0.0.1:0")
+                .and_then(|socket| socket.local_addr())
+                .expect("a port")
+                .port();
             let log = File::create(path("log")).expect("a log file");
             let mut command = Command::new(binary);
             command.args([data, secret, format!("--authrpc.port={port}")]);
-            command.args(["--gcmode=archive", "--state.scheme=hash", "--syncmode=full", "--ipcdisable", "--verbosity=3"]);
-            command.args(["--nodiscover", "--maxpeers=0", "--port=0", "--bootnodes=", "--cache=128", "--snapshot=false"]);
-            command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);
-            let mut process = Running { child: command.spawn().expect("op-geth starts") };
+            command.args([
+                "--gcmode=archive",
+                "--state.scheme=hash",
+                "--syncmode=full",
+                "--ipcdisable",
+                "--verbosity=3",
+            ]);
+            command.args([
+                "--nodiscover",
+                "--maxpeers=0",
+                "--port=0",
+                "--bootnodes=",
+                "--cache=128",
+                "--snapshot=false",
+            ]);
+            command
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().expect("a log file"))
+                .stderr(log);
+            let mut process = Running {
+                child: command.spawn().expect("op-geth starts"),
+            };
             let address = format!("127.0.0.1:{port}");
             wait("op-geth's endpoint", DEADLINE, || {
                 if let Ok(Some(status)) = process.child.try_wait() {
-                    panic!("op-geth ended with {status}: {}", std::fs::read_to_string(path("log")).unwrap_or_default());
+                    panic!(
+                        "op-geth ended with {status}: {}",
+                        std::fs::read_to_string(path("log")).unwrap_or_default()
+                    );
                 }
                 TcpStream::connect(&address).ok()
             });
@@ -169,7 +227,10 @@ fn connect(address: &str) -> BufReader<TcpStream> {
 fn read_answer(connection: &mut BufReader<TcpStream>) -> String {
     let line = |connection: &mut BufReader<TcpStream>| {
         let mut line = String::new();
-        assert!(connection.read_line(&mut line).expect("an answer") > 0, "the connection ended");
+        assert!(
+            connection.read_line(&mut line).expect("an answer") > 0,
+            "the connection ended"
+        );
         line.trim().to_ascii_lowercase()
     };
     let (mut length, mut chunked) = (0, false);

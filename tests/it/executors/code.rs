@@ -33,7 +33,8 @@ const PURE: [(u8, usize); 25] = [
 ];
 /// Opcodes that push a value of the environment and take no operand. The last three belong to later forks.
 const READS: [u8; 21] = [
-    0x30, 0x32, 0x33, 0x34, 0x36, 0x38, 0x3a, 0x3d, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48, 0x58, 0x59, 0x5a, 0x5f, 0x4a,
+    0x30, 0x32, 0x33, 0x34, 0x36, 0x38, 0x3a, 0x3d, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,
+    0x58, 0x59, 0x5a, 0x5f, 0x4a,
 ];
 /// They take the address or the slot on the stack: BALANCE, EXTCODESIZE, EXTCODEHASH, CALLDATALOAD, SLOAD, BLOCKHASH, CLZ.
 const LOOKUPS: [u8; 7] = [0x31, 0x3b, 0x3f, 0x35, 0x54, 0x40, 0x1e];
@@ -66,8 +67,24 @@ pub fn random(rng: &mut StdRng) -> Vec<u8> {
                 let (opcode, takes) = *PURE.choose(rng).expect("opcodes");
                 (opcode, takes, 1)
             }
-            10 => (READS[if rng.random_ratio(1, 40) { rng.random_range(18..21) } else { rng.random_range(0..18) }], 0, 1),
-            11 => (LOOKUPS[if rng.random_ratio(1, 40) { 6 } else { rng.random_range(0..6) }], 1, 1),
+            10 => (
+                READS[if rng.random_ratio(1, 40) {
+                    rng.random_range(18..21)
+                } else {
+                    rng.random_range(0..18)
+                }],
+                0,
+                1,
+            ),
+            11 => (
+                LOOKUPS[if rng.random_ratio(1, 40) {
+                    6
+                } else {
+                    rng.random_range(0..6)
+                }],
+                1,
+                1,
+            ),
             // SSTORE; then MSTORE, MSTORE8, MLOAD, KECCAK256 and LOG0, whose places in memory are small.
             12 => (0x55, 2, 0),
             13 => {
@@ -75,7 +92,11 @@ pub fn random(rng: &mut StdRng) -> Vec<u8> {
                     push(rng, &mut code);
                     depth += 1;
                 }
-                code.extend([0x60, rng.random_range(0..200), 0x52 + rng.random_range(0..2u8)]);
+                code.extend([
+                    0x60,
+                    rng.random_range(0..200),
+                    0x52 + rng.random_range(0..2u8),
+                ]);
                 depth -= 1;
                 continue;
             }
@@ -84,11 +105,21 @@ pub fn random(rng: &mut StdRng) -> Vec<u8> {
                 (0x51, 0, 1)
             }
             15 => {
-                code.extend([0x60, rng.random_range(0..100), 0x60, rng.random_range(0..100)]);
+                code.extend([
+                    0x60,
+                    rng.random_range(0..100),
+                    0x60,
+                    rng.random_range(0..100),
+                ]);
                 (0x20, 0, 1)
             }
             16 => {
-                code.extend([0x60, rng.random_range(0..100), 0x60, rng.random_range(0..100)]);
+                code.extend([
+                    0x60,
+                    rng.random_range(0..100),
+                    0x60,
+                    rng.random_range(0..100),
+                ]);
                 (0xa0, 0, 0)
             }
             17 if depth > 1 => (0x90 + rng.random_range(0..depth.min(16) as u8 - 1), 0, 0),
@@ -112,7 +143,25 @@ pub fn random(rng: &mut StdRng) -> Vec<u8> {
 /// code; random programs.
 pub fn creation(rng: &mut StdRng) -> Vec<u8> {
     // Returns the bytes behind the first eleven.
-    let returning = |code: &[u8]| [&[0x60, code.len() as u8, 0x80, 0x60, 0x0b, 0x60, 0, 0x39, 0x60, 0, 0xf3][..], code].concat();
+    let returning = |code: &[u8]| {
+        [
+            &[
+                0x60,
+                code.len() as u8,
+                0x80,
+                0x60,
+                0x0b,
+                0x60,
+                0,
+                0x39,
+                0x60,
+                0,
+                0xf3,
+            ][..],
+            code,
+        ]
+        .concat()
+    };
     match rng.random_range(0..12) {
         0 => returning(&hex!("6020356000355500")),
         1 => returning(&hex!("600035ff")),

@@ -45,7 +45,9 @@ const fn at(n: u8) -> Address {
 
 /// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, PREVRANDAO, GASLIMIT, CHAINID, SELFBALANCE, BASEFEE,
 /// GAS.
-const TELLS: [u8; 14] = [0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48, 0x5a];
+const TELLS: [u8; 14] = [
+    0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48, 0x5a,
+];
 
 /// With the success of a call on the stack: stores 1 + success in the slot named by the hash of the returned bytes, and stops.
 const KEEP: [u8; 17] = hex!("3d600060003e3d60002090600101905500");
@@ -78,7 +80,9 @@ fn create2(after: &[u8]) -> Vec<u8> {
 
 /// Their entries in the alloc of a genesis file.
 pub fn alloc() -> Map<String, Value> {
-    let fill: Vec<u8> = (0..8).flat_map(|slot| [0x60, 0, 0x35, 0x60, slot, 0x55]).collect();
+    let fill: Vec<u8> = (0..8)
+        .flat_map(|slot| [0x60, 0, 0x35, 0x60, slot, 0x55])
+        .collect();
     let codes = [
         (STORE, hex!("6020356000355500").to_vec()),
         (LOG0, hex!("366000600037366000a000").to_vec()),
@@ -92,23 +96,41 @@ pub fn alloc() -> Map<String, Value> {
         (CREATE, hex!("36600060003736600034f06001905500").to_vec()),
         (CREATE2, create2(&hex!("6001905500"))),
         // CALL without a value; the calldata is the salt, which CALLDATALOAD puts in memory first.
-        (CREATE2_AND_CALL, create2(&[&hex!("60003560005260006000602060006000855af1")[..], &KEEP].concat())),
+        (
+            CREATE2_AND_CALL,
+            create2(&[&hex!("60003560005260006000602060006000855af1")[..], &KEEP].concat()),
+        ),
         (ENVIRONMENT, environment()),
-        (ZEROS, [&hex!("60006000602035600060006000355af1")[..], &KEEP].concat()),
+        (
+            ZEROS,
+            [&hex!("60006000602035600060006000355af1")[..], &KEEP].concat(),
+        ),
         (FILL, fill),
-        (RECURSE, hex!("60006000600060006000305af1600035015000").to_vec()),
+        (
+            RECURSE,
+            hex!("60006000600060006000305af1600035015000").to_vec(),
+        ),
         (LOOP, hex!("5b600056").to_vec()),
-        (INSPECT, hex!("6000353b6000556000353f6001556000353160025500").to_vec()),
+        (
+            INSPECT,
+            hex!("6000353b6000556000353f6001556000353160025500").to_vec(),
+        ),
         (NEWER[0], hex!("5f6001015f5500").to_vec()),
         (NEWER[1], hex!("60003560015d60015c60025500").to_vec()),
-        (NEWER[2], hex!("3660006000376020600060105e60105160005500").to_vec()),
+        (
+            NEWER[2],
+            hex!("3660006000376020600060105e60105160005500").to_vec(),
+        ),
         (NEWER[3], hex!("4a60005500").to_vec()),
         (NEWER[4], hex!("6000351e60005500").to_vec()),
     ];
     codes
         .into_iter()
         .map(|(address, code)| {
-            (address.to_string(), json!({"balance": "0x64", "nonce": "0x1", "code": hex::encode_prefixed(code)}))
+            (
+                address.to_string(),
+                json!({"balance": "0x64", "nonce": "0x1", "code": hex::encode_prefixed(code)}),
+            )
         })
         .collect()
 }

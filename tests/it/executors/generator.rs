@@ -97,7 +97,14 @@ impl Draft {
 impl Generator {
     pub fn new(seed: u64, forks: ForkSchedule, oversized: bool) -> Self {
         let rng = StdRng::seed_from_u64(seed);
-        Self { rng, forks, oversized, users: users(), authorities: authorities(), created: vec![] }
+        Self {
+            rng,
+            forks,
+            oversized,
+            users: users(),
+            authorities: authorities(),
+            created: vec![],
+        }
     }
 
     pub fn one_in(&mut self, n: u32) -> bool {
@@ -105,7 +112,9 @@ impl Generator {
     }
 
     fn pick<T: Clone>(&mut self, from: &[T]) -> T {
-        from.choose(&mut self.rng).expect("something to choose from").clone()
+        from.choose(&mut self.rng)
+            .expect("something to choose from")
+            .clone()
     }
 
     fn below(&mut self, end: u64) -> u64 {
@@ -115,7 +124,11 @@ impl Generator {
     /// A number of any size up to `bits` bits.
     fn sized(&mut self, bits: u32) -> u64 {
         let bits = self.rng.random_range(0..=bits);
-        if bits == 0 { 0 } else { self.rng.random::<u64>() >> (64 - bits) }
+        if bits == 0 {
+            0
+        } else {
+            self.rng.random::<u64>() >> (64 - bits)
+        }
     }
 
     fn word(&mut self) -> B256 {
@@ -128,8 +141,15 @@ impl Generator {
 
     /// Attributes of a block on this one, where these accounts have these nonces.
     pub fn attributes(&mut self, on: &Head, nonces: HashMap<Address, u64>) -> Value {
-        let steady = Fork::ALL.into_iter().any(|fork| self.forks.time(fork).is_some_and(|time| time > on.time));
-        let time = on.time + if steady { 2 } else { self.pick(&[1, 2, 2, 2, 12]) };
+        let steady = Fork::ALL
+            .into_iter()
+            .any(|fork| self.forks.time(fork).is_some_and(|time| time > on.time));
+        let time = on.time
+            + if steady {
+                2
+            } else {
+                self.pick(&[1, 2, 2, 2, 12])
+            };
         let fork = self.forks.at(time);
         let falling = on.base_fee > HIGH_BASE_FEE;
         let upgrade = is_upgrade_block(&self.forks, on.time, time);
@@ -141,20 +161,36 @@ impl Generator {
             _ => 30_000_000,
         };
         let config = self.config();
-        let mut draft =
-            Draft { fork, gas_left: gas_limit, footprint_left: gas_limit, footprint_scalar: 0, nonces, transactions: vec![] };
+        let mut draft = Draft {
+            fork,
+            gas_left: gas_limit,
+            footprint_left: gas_limit,
+            footprint_scalar: 0,
+            nonces,
+            transactions: vec![],
+        };
         self.system_transactions(&mut draft, &config, on, time);
         for _ in 0..self.below(4) {
             self.deposit(&mut draft);
         }
-        let count = if upgrade || self.one_in(10) { 0 } else { self.below(12) };
+        let count = if upgrade || self.one_in(10) {
+            0
+        } else {
+            self.below(12)
+        };
         for _ in 0..count {
             self.transaction(&mut draft);
         }
         let params = match self.below(4) {
-            _ if falling => Eip1559Params { denominator: 8, elasticity: 1 },
+            _ if falling => Eip1559Params {
+                denominator: 8,
+                elasticity: 1,
+            },
             0 => Eip1559Params::default(),
-            _ => Eip1559Params { denominator: 1 + self.sized(9) as u32, elasticity: 1 + self.below(8) as u32 },
+            _ => Eip1559Params {
+                denominator: 1 + self.sized(9) as u32,
+                elasticity: 1 + self.below(8) as u32,
+            },
         };
         let minimum = if falling { 0 } else { self.sized(34) };
         let vault = address!("4200000000000000000000000000000000000011");
@@ -188,7 +224,10 @@ impl Generator {
     }
 
     fn config(&mut self) -> SystemConfig {
-        let ecotone = FeeScalars { base_fee: self.sized(22) as u32, blob_base_fee: self.sized(22) as u32 };
+        let ecotone = FeeScalars {
+            base_fee: self.sized(22) as u32,
+            blob_base_fee: self.sized(22) as u32,
+        };
         SystemConfig {
             batcher_addr: self.rng.random::<[u8; 20]>().into(),
             overhead: U256::from(self.sized(12)).into(),
@@ -201,7 +240,13 @@ impl Generator {
     }
 
     /// The L1 attributes and the upgrades of forks that begin with this block.
-    fn system_transactions(&mut self, draft: &mut Draft, config: &SystemConfig, on: &Head, time: u64) {
+    fn system_transactions(
+        &mut self,
+        draft: &mut Draft,
+        config: &SystemConfig,
+        on: &Head,
+        time: u64,
+    ) {
         let origin = L1Origin {
             hash: self.rng.random::<[u8; 32]>().into(),
             number: 1_000 + on.number / 6,
@@ -213,13 +258,19 @@ impl Generator {
         if draft.fork < Fork::Ecotone || self.forks.activates(Fork::Ecotone, on.time, time) {
             config.scalar = U256::from(self.sized(21)).into();
         }
-        let first = l1_info_tx(&self.forks, &config, &origin, on.number % 6, time, on.time).expect("a scalar of version 0 or 1");
-        draft.footprint_scalar = L1BlockInfo::decode(&first.input).expect("our own attributes").da_footprint_gas_scalar;
+        let first = l1_info_tx(&self.forks, &config, &origin, on.number % 6, time, on.time)
+            .expect("a scalar of version 0 or 1");
+        draft.footprint_scalar = L1BlockInfo::decode(&first.input)
+            .expect("our own attributes")
+            .da_footprint_gas_scalar;
         if !first.is_system_transaction {
             draft.gas_left -= first.gas_limit;
         }
         draft.transactions.push(first.encoded_2718().into());
-        for fork in Fork::ALL.into_iter().filter(|fork| self.forks.activates(*fork, on.time, time)) {
+        for fork in Fork::ALL
+            .into_iter()
+            .filter(|fork| self.forks.activates(*fork, on.time, time))
+        {
             for upgrade in upgrade_transactions(fork) {
                 draft.gas_left -= upgrade.gas_limit;
                 draft.transactions.push(upgrade.encoded_2718().into());
@@ -267,7 +318,10 @@ impl Generator {
         };
         match self.below(12) {
             // Not enough for the calldata, or just enough.
-            0 => tx.gas_limit = intrinsic_gas(&tx.input, tx.to, 0, 0).saturating_sub(self.below(30_000)),
+            0 => {
+                tx.gas_limit =
+                    intrinsic_gas(&tx.input, tx.to, 0, 0).saturating_sub(self.below(30_000))
+            }
             1 => tx.gas_limit = 21_000,
             2 => tx.input = vec![self.below(2) as u8; self.below(3_000) as usize].into(),
             3 if self.oversized => {
@@ -276,7 +330,11 @@ impl Generator {
             }
             _ => {}
         }
-        let counted = if tx.is_system_transaction { 0 } else { tx.gas_limit };
+        let counted = if tx.is_system_transaction {
+            0
+        } else {
+            tx.gas_limit
+        };
         if counted > draft.gas_left {
             return;
         }
@@ -293,22 +351,54 @@ impl Generator {
         let from = self.users[user].address;
         let nonce = draft.nonces[&from];
         let (to, input, gas, value) = match self.below(8) {
-            0 => (TxKind::Create, creation(&mut self.rng), 400_000, self.below(2)),
+            0 => (
+                TxKind::Create,
+                creation(&mut self.rng),
+                400_000,
+                self.below(2),
+            ),
             _ => {
                 let message = self.message();
-                (TxKind::Call(message.to), message.input, message.gas, message.value)
+                (
+                    TxKind::Call(message.to),
+                    message.input,
+                    message.gas,
+                    message.value,
+                )
             }
         };
         let mut kind = self.below(if draft.fork >= Fork::Isthmus { 5 } else { 4 });
         if to.is_create() && kind == 4 {
             kind = 2;
         }
-        let access_list = if kind == 0 { AccessList::default() } else { self.access_list() };
-        let authorization_list = if kind == 4 { self.authorizations(draft) } else { vec![] };
+        let access_list = if kind == 0 {
+            AccessList::default()
+        } else {
+            self.access_list()
+        };
+        let authorization_list = if kind == 4 {
+            self.authorizations(draft)
+        } else {
+            vec![]
+        };
         let keys: usize = access_list.iter().map(|item| item.storage_keys.len()).sum();
-        let least = intrinsic_gas(&input, to, access_list.len() as u64 * 2_400 + keys as u64 * 1_900, authorization_list.len());
-        let most = if draft.fork >= Fork::Karst { MOST_GAS } else { u64::MAX };
-        let gas_limit = if self.one_in(12) { least } else { least.max(gas) }.min(most);
+        let least = intrinsic_gas(
+            &input,
+            to,
+            access_list.len() as u64 * 2_400 + keys as u64 * 1_900,
+            authorization_list.len(),
+        );
+        let most = if draft.fork >= Fork::Karst {
+            MOST_GAS
+        } else {
+            u64::MAX
+        };
+        let gas_limit = if self.one_in(12) {
+            least
+        } else {
+            least.max(gas)
+        }
+        .min(most);
         let (input, value) = (Bytes::from(input), U256::from(value));
         let tip = u128::from(self.sized(34));
         let (max_fee_per_gas, max_priority_fee_per_gas) = (MAX_FEE, tip);
@@ -317,11 +407,26 @@ impl Generator {
         let raw = match (kind, to) {
             (0, _) => {
                 let chain_id = (!unprotected).then_some(CHAIN);
-                account.sign(TxLegacy { chain_id, nonce, gas_price: MAX_FEE, gas_limit, to, value, input })
+                account.sign(TxLegacy {
+                    chain_id,
+                    nonce,
+                    gas_price: MAX_FEE,
+                    gas_limit,
+                    to,
+                    value,
+                    input,
+                })
             }
-            (1, _) => {
-                account.sign(TxEip2930 { chain_id: CHAIN, nonce, gas_price: MAX_FEE, gas_limit, to, value, access_list, input })
-            }
+            (1, _) => account.sign(TxEip2930 {
+                chain_id: CHAIN,
+                nonce,
+                gas_price: MAX_FEE,
+                gas_limit,
+                to,
+                value,
+                access_list,
+                input,
+            }),
             (4, TxKind::Call(to)) => account.sign(TxEip7702 {
                 chain_id: CHAIN,
                 nonce,
@@ -366,7 +471,10 @@ impl Generator {
         (0..1 + self.below(3))
             .map(|_| {
                 let authority = self.below(self.authorities.len() as u64) as usize;
-                let Account { address: signer, key } = self.authorities[authority];
+                let Account {
+                    address: signer,
+                    key,
+                } = self.authorities[authority];
                 let address = match self.below(4) {
                     0 => Address::ZERO,
                     1 => self.pick(&PROXIES),
@@ -376,14 +484,19 @@ impl Generator {
                 let nonce = draft.nonces[&signer];
                 let chain_id = U256::from(self.pick(&[CHAIN, CHAIN, 0, 0, 1]));
                 let right = chain_id != U256::ONE && !self.one_in(6);
-                let authorization = Authorization { chain_id, address, nonce: if right { nonce } else { nonce + 1 } };
+                let authorization = Authorization {
+                    chain_id,
+                    address,
+                    nonce: if right { nonce } else { nonce + 1 },
+                };
                 if self.one_in(10) {
                     return authorization.into_signed(Signature::test_signature());
                 }
                 if right {
                     draft.nonces.insert(signer, nonce + 1);
                 }
-                let signature = sign_message(key, authorization.signature_hash()).expect("a signature");
+                let signature =
+                    sign_message(key, authorization.signature_hash()).expect("a signature");
                 authorization.into_signed(signature)
             })
             .collect()
@@ -401,7 +514,13 @@ impl Generator {
     fn anybody(&mut self) -> Address {
         match self.below(8) {
             0 => self.users[0].address,
-            1 => self.pick(&self.authorities.iter().map(|account| account.address).collect::<Vec<_>>()),
+            1 => self.pick(
+                &self
+                    .authorities
+                    .iter()
+                    .map(|account| account.address)
+                    .collect::<Vec<_>>(),
+            ),
             2 => Address::with_last_byte(self.below(20) as u8),
             3 if !self.created.is_empty() => self.pick(&self.created.clone()),
             4 => self.rng.random::<[u8; 20]>().into(),
@@ -420,14 +539,29 @@ impl Generator {
             4 => (REVERT, self.words(2), 50_000),
             5 => (DESTROY, self.anybody().into_word().to_vec(), 90_000),
             6 | 7 => {
-                let inner = if self.one_in(2) { (STORE, self.words(2)) } else { (self.anybody(), self.words(2)) };
-                (self.pick(&PROXIES), [inner.0.into_word().to_vec(), inner.1].concat(), 200_000)
+                let inner = if self.one_in(2) {
+                    (STORE, self.words(2))
+                } else {
+                    (self.anybody(), self.words(2))
+                };
+                (
+                    self.pick(&PROXIES),
+                    [inner.0.into_word().to_vec(), inner.1].concat(),
+                    200_000,
+                )
             }
             8 => (CREATE, creation(&mut self.rng), 400_000),
             9 | 10 => {
-                let (factory, salt) = (self.pick(&[CREATE2, CREATE2_AND_CALL]), B256::with_last_byte(self.below(3) as u8));
+                let (factory, salt) = (
+                    self.pick(&[CREATE2, CREATE2_AND_CALL]),
+                    B256::with_last_byte(self.below(3) as u8),
+                );
                 // So that the same contract is made again, and its address is taken or free again.
-                let init = if self.one_in(3) { creation(&mut self.rng) } else { hex!("600280600b6000396000f333ff").to_vec() };
+                let init = if self.one_in(3) {
+                    creation(&mut self.rng)
+                } else {
+                    hex!("600280600b6000396000f333ff").to_vec()
+                };
                 self.remember(factory.create2(salt, keccak256(&init)));
                 (factory, [salt.to_vec(), init].concat(), 500_000)
             }
@@ -438,13 +572,27 @@ impl Generator {
             15 => (self.pick(&NEWER), self.words(1), 100_000),
             16 => {
                 // initiateWithdrawal(address,uint256,bytes)
-                let arguments = [self.word(), B256::from(U256::from(100_000)), U256::from(96).into(), B256::ZERO];
-                (MESSAGE_PASSER, [hex!("c2b3e5ac").to_vec(), arguments.concat()].concat(), 300_000)
+                let arguments = [
+                    self.word(),
+                    B256::from(U256::from(100_000)),
+                    U256::from(96).into(),
+                    B256::ZERO,
+                ];
+                (
+                    MESSAGE_PASSER,
+                    [hex!("c2b3e5ac").to_vec(), arguments.concat()].concat(),
+                    300_000,
+                )
             }
             17 => self.system_contract(),
             _ => return precompiles::message(&mut self.rng),
         };
-        Message { to, input, gas, value: if self.one_in(4) { self.below(100) } else { 0 } }
+        Message {
+            to,
+            input,
+            gas,
+            value: if self.one_in(4) { self.below(100) } else { 0 },
+        }
     }
 
     fn words(&mut self, count: usize) -> Vec<u8> {
@@ -458,19 +606,35 @@ impl Generator {
                 hex!("000F3df6D732807Ef1319fB7B8bB8522d0Beac02"),
                 U256::from(1_700_000_000 + self.below(2_000)).to_be_bytes_vec(),
             ),
-            1 => (hex!("0000F90827F1C53a10cb7A02335B175320002935"), U256::from(self.below(2_000)).to_be_bytes_vec()),
+            1 => (
+                hex!("0000F90827F1C53a10cb7A02335B175320002935"),
+                U256::from(self.below(2_000)).to_be_bytes_vec(),
+            ),
             // number(), basefee(), sequenceNumber()
             2 => (
                 hex!("4200000000000000000000000000000000000015"),
-                self.pick(&[hex!("8381f58a"), hex!("5cf24969"), hex!("64ca23ef")]).to_vec(),
+                self.pick(&[hex!("8381f58a"), hex!("5cf24969"), hex!("64ca23ef")])
+                    .to_vec(),
             ),
             // getL1Fee(bytes)
             _ => {
-                let arguments = [B256::with_last_byte(32), B256::with_last_byte(32), self.word()].concat();
-                (hex!("420000000000000000000000000000000000000F"), [hex!("49948e0e").to_vec(), arguments].concat())
+                let arguments = [
+                    B256::with_last_byte(32),
+                    B256::with_last_byte(32),
+                    self.word(),
+                ]
+                .concat();
+                (
+                    hex!("420000000000000000000000000000000000000F"),
+                    [hex!("49948e0e").to_vec(), arguments].concat(),
+                )
             }
         };
-        (PROXIES[0], [Address::from(to).into_word().to_vec(), input].concat(), 300_000)
+        (
+            PROXIES[0],
+            [Address::from(to).into_word().to_vec(), input].concat(),
+            300_000,
+        )
     }
 }
 
@@ -478,7 +642,12 @@ impl Generator {
 fn intrinsic_gas(input: &[u8], to: TxKind, listed: u64, authorizations: usize) -> u64 {
     let zeros = input.iter().filter(|byte| **byte == 0).count() as u64;
     let others = input.len() as u64 - zeros;
-    let creation = if to.is_create() { 32_000 + 2 * input.len().div_ceil(32) as u64 } else { 0 };
-    let usual = 21_000 + 4 * zeros + 16 * others + creation + listed + 25_000 * authorizations as u64;
+    let creation = if to.is_create() {
+        32_000 + 2 * input.len().div_ceil(32) as u64
+    } else {
+        0
+    };
+    let usual =
+        21_000 + 4 * zeros + 16 * others + creation + listed + 25_000 * authorizations as u64;
     usual.max(21_000 + 10 * (zeros + 4 * others))
 }

@@ -60,10 +60,20 @@ pub fn message(rng: &mut StdRng) -> Message {
     }
     let gas = rng.random_range(60_000..900_000);
     match rng.random_ratio(1, 3) {
-        true => Message { to: at(number), input, gas, value: 0 },
+        true => Message {
+            to: at(number),
+            input,
+            gas,
+            value: 0,
+        },
         false => {
             let proxy = *PROXIES.choose(rng).expect("proxies");
-            Message { to: proxy, input: [word(number).to_vec(), input].concat(), gas, value: 0 }
+            Message {
+                to: proxy,
+                input: [word(number).to_vec(), input].concat(),
+                gas,
+                value: 0,
+            }
         }
     }
 }
@@ -72,7 +82,9 @@ fn at_limit(rng: &mut StdRng) -> Message {
     let (number, unit, limits) = *LIMITS.choose(rng).expect("limits");
     let limit = *limits.choose(rng).expect("lengths");
     let whole = limit - limit % unit;
-    let length = *[whole, whole + unit, whole - unit, limit, limit + 1, unit, 0].choose(rng).expect("lengths");
+    let length = *[whole, whole + unit, whole - unit, limit, limit + 1, unit, 0]
+        .choose(rng)
+        .expect("lengths");
     Message {
         to: ZEROS,
         input: [word(number), word(length as u64)].concat(),
@@ -83,17 +95,30 @@ fn at_limit(rng: &mut StdRng) -> Message {
 
 /// A precompile and input that it takes, mostly.
 fn input(rng: &mut StdRng) -> (u64, Vec<u8>) {
-    let noise = |rng: &mut StdRng, length: usize| -> Vec<u8> { (0..length).map(|_| rng.random()).collect() };
+    let noise = |rng: &mut StdRng, length: usize| -> Vec<u8> {
+        (0..length).map(|_| rng.random()).collect()
+    };
     match rng.random_range(0..14) {
         // The sender of nobody's transaction: a random hash with a signature that may recover.
-        0 => (1, [noise(rng, 32), word(27 + rng.random_range(0..2)).to_vec(), noise(rng, 64)].concat()),
+        0 => (
+            1,
+            [
+                noise(rng, 32),
+                word(27 + rng.random_range(0..2)).to_vec(),
+                noise(rng, 64),
+            ]
+            .concat(),
+        ),
         n @ 1..4 => {
             let length = rng.random_range(0..700);
             (n + 1, noise(rng, length))
         }
         4 | 5 => (5, modexp(rng)),
         6 => (6, [word(1), word(2), word(1), word(2)].concat()),
-        7 => (7, [word(1).to_vec(), word(2).to_vec(), noise(rng, 32)].concat()),
+        7 => (
+            7,
+            [word(1).to_vec(), word(2).to_vec(), noise(rng, 32)].concat(),
+        ),
         8 => {
             let pair = |y: [u8; 32]| [&word(1)[..], &y, &G2].concat();
             let mut pairs = [pair(word(2)), pair(NEGATIVE)].concat();
@@ -102,18 +127,38 @@ fn input(rng: &mut StdRng) -> (u64, Vec<u8>) {
         }
         9 => {
             let rounds: u32 = *[0, 1, 12, 500, 100_000].choose(rng).expect("rounds");
-            (9, [rounds.to_be_bytes().to_vec(), noise(rng, 208), vec![rng.random_range(0..3)]].concat())
+            (
+                9,
+                [
+                    rounds.to_be_bytes().to_vec(),
+                    noise(rng, 208),
+                    vec![rng.random_range(0..3)],
+                ]
+                .concat(),
+            )
         }
         10 => {
             // The zero polynomial: commitment and proof are the point at infinity, the value is zero everywhere.
             let infinity = [&[0xc0][..], &[0; 47]].concat();
             let hash = hex!("010657f37554c781402a22917dee2f75def7ab966d7b770905398eba3c444014");
-            (10, [hash.to_vec(), word(rng.random_range(0..9)).to_vec(), word(0).to_vec(), infinity.clone(), infinity].concat())
+            (
+                10,
+                [
+                    hash.to_vec(),
+                    word(rng.random_range(0..9)).to_vec(),
+                    word(0).to_vec(),
+                    infinity.clone(),
+                    infinity,
+                ]
+                .concat(),
+            )
         }
         11 | 12 => (0x100, P256.to_vec()),
         _ => {
             let number = rng.random_range(0x0b..0x13);
-            let length = *[64, 128, 160, 256, 288, 384, 512].choose(rng).expect("lengths");
+            let length = *[64, 128, 160, 256, 288, 384, 512]
+                .choose(rng)
+                .expect("lengths");
             (number, vec![0; length])
         }
     }
@@ -130,7 +175,11 @@ fn modexp(rng: &mut StdRng) -> Vec<u8> {
         };
     }
     // A long exponent alone is within reach of the gas limit.
-    lengths[1] = lengths[1].min(if lengths[0].max(lengths[2]) > 70 { 4 } else { 1_025 });
+    lengths[1] = lengths[1].min(if lengths[0].max(lengths[2]) > 70 {
+        4
+    } else {
+        1_025
+    });
     let mut input = lengths.map(|length| word(length as u64)).concat();
     input.extend((0..lengths.iter().sum::<usize>()).map(|_| rng.random::<u8>()));
     input

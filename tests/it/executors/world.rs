@@ -16,7 +16,9 @@ pub fn from_genesis(fork: Fork) -> ForkSchedule {
 
 /// Bedrock at genesis, and a new fork every `blocks` blocks of two seconds, up to `last`.
 pub fn ladder(last: Fork, blocks: u64) -> ForkSchedule {
-    let later = Fork::ALL.into_iter().filter(|fork| (Fork::Regolith..=last).contains(fork));
+    let later = Fork::ALL
+        .into_iter()
+        .filter(|fork| (Fork::Regolith..=last).contains(fork));
     later.fold(ForkSchedule::from_genesis(Fork::Bedrock), |forks, fork| {
         forks.with(fork, Some(GENESIS_TIME + 2 * blocks * fork as u64))
     })
@@ -24,7 +26,11 @@ pub fn ladder(last: Fork, blocks: u64) -> ForkSchedule {
 
 /// A development network's genesis with these forks, the contracts of the test and ether for its accounts.
 pub fn genesis(forks: &ForkSchedule) -> Value {
-    let plan = Plan { time: GENESIS_TIME, l2_block_time: 2, sequencer: Address::repeat_byte(1) };
+    let plan = Plan {
+        time: GENESIS_TIME,
+        l2_block_time: 2,
+        sequencer: Address::repeat_byte(1),
+    };
     let mut file = build(&plan).expect("a genesis").l2_genesis;
     let config = file["config"].as_object_mut().expect("a config");
     for fork in Fork::ALL.into_iter().filter(|fork| *fork > Fork::Bedrock) {
@@ -58,11 +64,15 @@ pub fn genesis(forks: &ForkSchedule) -> Value {
     .into();
     let alloc = file["alloc"].as_object_mut().expect("an alloc");
     // As on every chain whose predeploys are proxies. op-geth leaves the withdrawals root of an empty storage out of its payloads.
-    alloc[&MESSAGE_PASSER.to_string()]["storage"] = json!({ B256::repeat_byte(7).to_string(): B256::repeat_byte(7) });
+    alloc[&MESSAGE_PASSER.to_string()]["storage"] =
+        json!({ B256::repeat_byte(7).to_string(): B256::repeat_byte(7) });
     alloc.extend(contracts::alloc());
     // 10^30 wei each.
-    alloc.extend(
-        accounts::funded().iter().map(|address| (address.to_string(), json!({"balance": "0xc9f2c9cd04674edea40000000"}))),
-    );
+    alloc.extend(accounts::funded().iter().map(|address| {
+        (
+            address.to_string(),
+            json!({"balance": "0xc9f2c9cd04674edea40000000"}),
+        )
+    }));
     file
 }

@@ -31,7 +31,11 @@ pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, V
         2 => {
             json["eip1559Params"] = match good["eip1559Params"].is_null() {
                 true => json!("0x0000000800000002"),
-                false => json!(*["0x0000000000000002", "0x0000000200000000", "0x00", "0x"].choose(rng).expect("parameters")),
+                false => json!(
+                    *["0x0000000000000002", "0x0000000200000000", "0x00", "0x"]
+                        .choose(rng)
+                        .expect("parameters")
+                ),
             };
             "EIP-1559 parameters that are wrong or too early"
         }
@@ -59,7 +63,10 @@ pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, V
             "a beacon root where it should not be, or none"
         }
         7..11 => return transactions(rng, good),
-        11 if good["transactions"].as_array().is_some_and(|all| all.len() > 2) => {
+        11 if good["transactions"]
+            .as_array()
+            .is_some_and(|all| all.len() > 2) =>
+        {
             // The deposits and transactions of most blocks ask for more than this.
             json["gasLimit"] = quantity(1_000_100);
             "no gas for the transactions"
@@ -75,12 +82,24 @@ pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, V
 /// Attributes with something wrong in their list of transactions.
 fn transactions(rng: &mut StdRng, good: &Value) -> (&'static str, Value) {
     let mut json = good.clone();
-    let transactions: Vec<Bytes> = serde_json::from_value(good["transactions"].clone()).expect("a list");
-    let with = |extra: &[u8]| json!([transactions.clone(), vec![Bytes::copy_from_slice(extra)]].concat());
+    let transactions: Vec<Bytes> =
+        serde_json::from_value(good["transactions"].clone()).expect("a list");
+    let with =
+        |extra: &[u8]| json!([transactions.clone(), vec![Bytes::copy_from_slice(extra)]].concat());
     let what = match rng.random_range(0..4) {
         0 => {
-            json["transactions"] =
-                with([&[][..], &[0xc0], &[2, 0xc0], &[3, 0xc0], &[0x7d, 0xc0], &[0x7e, 0xc0]].choose(rng).expect("bytes"));
+            json["transactions"] = with(
+                [
+                    &[][..],
+                    &[0xc0],
+                    &[2, 0xc0],
+                    &[3, 0xc0],
+                    &[0x7d, 0xc0],
+                    &[0x7e, 0xc0],
+                ]
+                .choose(rng)
+                .expect("bytes"),
+            );
             "bytes that are no transaction"
         }
         1 if transactions.last().is_some_and(|raw| raw[0] != 0x7e) => {
@@ -88,7 +107,12 @@ fn transactions(rng: &mut StdRng, good: &Value) -> (&'static str, Value) {
             "a transaction twice"
         }
         2 if good["minBaseFee"].is_number() => {
-            json["transactions"] = json!(transactions[1..].iter().filter(|raw| raw[0] != 0x7e).collect::<Vec<_>>());
+            json["transactions"] = json!(
+                transactions[1..]
+                    .iter()
+                    .filter(|raw| raw[0] != 0x7e)
+                    .collect::<Vec<_>>()
+            );
             "no L1 attributes"
         }
         _ => {
@@ -100,7 +124,12 @@ fn transactions(rng: &mut StdRng, good: &Value) -> (&'static str, Value) {
 }
 
 /// The payload of a block in another form, with one thing wrong and the hash made right; and what it is.
-pub fn payload(rng: &mut StdRng, good: &Value, beacon_root: B256, on: &Head) -> (&'static str, Value) {
+pub fn payload(
+    rng: &mut StdRng,
+    good: &Value,
+    beacon_root: B256,
+    on: &Head,
+) -> (&'static str, Value) {
     let mut payload = decode(good, beacon_root);
     let what = match rng.random_range(0..17) {
         0 => {
@@ -117,10 +146,14 @@ pub fn payload(rng: &mut StdRng, good: &Value, beacon_root: B256, on: &Head) -> 
         }
         _ => spoil(rng, &mut payload.header, on),
     };
-    payload.header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&payload.transactions);
+    payload.header.transactions_root =
+        alloy_trie::root::ordered_trie_root_encoded(&payload.transactions);
     let version = payload.version();
     let payload = Payload::sealed(payload.header, payload.transactions);
-    (what, serde_json::to_value(payload.to_execution_payload(version)).expect("JSON"))
+    (
+        what,
+        serde_json::to_value(payload.to_execution_payload(version)).expect("JSON"),
+    )
 }
 
 /// Makes one field of a header wrong.
@@ -139,7 +172,10 @@ fn spoil(rng: &mut StdRng, header: &mut Header, on: &Head) -> &'static str {
             "bloom"
         }
         3 => {
-            header.gas_used = header.gas_used.wrapping_add(rng.random_range(0..2) * 2).wrapping_sub(1);
+            header.gas_used = header
+                .gas_used
+                .wrapping_add(rng.random_range(0..2) * 2)
+                .wrapping_sub(1);
             "gas used"
         }
         4 => {
@@ -210,10 +246,15 @@ fn decode(json: &Value, beacon_root: B256) -> Payload {
         PayloadVersion::V3 => OpExecutionPayload::V3(read(json)),
         PayloadVersion::V4 => OpExecutionPayload::V4(read(json)),
     };
-    WirePayload::from_execution_payload(payload, Some(beacon_root)).expect("a payload").into_payload().expect("its hash")
+    WirePayload::from_execution_payload(payload, Some(beacon_root))
+        .expect("a payload")
+        .into_payload()
+        .expect("its hash")
 }
 
 /// Wei, of a payload.
 pub fn base_fee(payload: &Value) -> u64 {
-    serde_json::from_value::<U256>(payload["baseFeePerGas"].clone()).expect("a base fee").to()
+    serde_json::from_value::<U256>(payload["baseFeePerGas"].clone())
+        .expect("a base fee")
+        .to()
 }

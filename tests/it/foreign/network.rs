@@ -46,24 +46,52 @@ impl Network {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let accounts: Vec<Account> = accounts::all()
             .into_iter()
-            .map(|account| Account { address: account.address, key: account.private_key.parse().expect("a key") })
+            .map(|account| Account {
+                address: account.address,
+                key: account.private_key.parse().expect("a key"),
+            })
             .collect();
         let time = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs() - age;
-        let files = build(&Plan { time, l2_block_time: 1, sequencer: accounts[0].address }).expect("genesis files");
-        let write = |name: &str, text: String| fs::write(dir.path().join(name), text).expect("a file");
+        let files = build(&Plan {
+            time,
+            l2_block_time: 1,
+            sequencer: accounts[0].address,
+        })
+        .expect("genesis files");
+        let write =
+            |name: &str, text: String| fs::write(dir.path().join(name), text).expect("a file");
         write("l1-genesis.json", files.l1_genesis.to_string());
         write("l2-genesis.json", files.l2_genesis.to_string());
         write("rollup.json", files.rollup.to_json());
-        write("l1-chain-config.json", l1_config::of_genesis(&files.l1_genesis).to_string());
+        write(
+            "l1-chain-config.json",
+            l1_config::of_genesis(&files.l1_genesis).to_string(),
+        );
         write(SEQUENCER_KEY, hex::encode(accounts[0].key));
         write("jwt", hex::encode([7; 32]));
         let port = free_port();
         let mut command = our_init(dir.path(), "l1", "execution", "l1-genesis.json");
-        command.extend(["--dev.period=2".into(), format!("--authrpc.port={}", free_port()), format!("--http.port={port}")]);
+        command.extend([
+            "--dev.period=2".into(),
+            format!("--authrpc.port={}", free_port()),
+            format!("--http.port={port}"),
+        ]);
         command.extend(["--http", "--http.addr=127.0.0.1"].map(String::from));
-        let l1 = Started::new(dir.path(), "l1", command, format!("http://127.0.0.1:{port}"));
-        wait("a block of the L1", PATIENCE, || l1.head().filter(|number| *number > 0));
-        Self { l1, accounts, dir: Some(dir), _turn: turn }
+        let l1 = Started::new(
+            dir.path(),
+            "l1",
+            command,
+            format!("http://127.0.0.1:{port}"),
+        );
+        wait("a block of the L1", PATIENCE, || {
+            l1.head().filter(|number| *number > 0)
+        });
+        Self {
+            l1,
+            accounts,
+            dir: Some(dir),
+            _turn: turn,
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -80,7 +108,10 @@ impl Network {
             format!("--l1={}", self.l1.url),
             "--l1.http-poll-interval=500ms".into(),
             format!("--rollup.config={}", self.file("rollup.json").display()),
-            format!("--rollup.l1-chain-config={}", self.file("l1-chain-config.json").display()),
+            format!(
+                "--rollup.l1-chain-config={}",
+                self.file("l1-chain-config.json").display()
+            ),
         ]
     }
 
@@ -89,21 +120,52 @@ impl Network {
         let (http, p2p) = (free_port(), free_port());
         let mut command = our_init(self.path(), name, "node", "l2-genesis.json");
         command.extend(self.rollup_options());
-        command.extend(["--http", "--http.addr=127.0.0.1", "--http.api=eth,net,web3,txpool,opp2p"].map(String::from));
-        command.extend([format!("--http.port={http}"), format!("--p2p.listen.tcp={p2p}"), "--p2p.listen.ip=127.0.0.1".into()]);
-        command.push(format!("--p2p.priv.path={}", self.file(&format!("{name}.p2p-key")).display()));
+        command.extend(
+            [
+                "--http",
+                "--http.addr=127.0.0.1",
+                "--http.api=eth,net,web3,txpool,opp2p",
+            ]
+            .map(String::from),
+        );
+        command.extend([
+            format!("--http.port={http}"),
+            format!("--p2p.listen.tcp={p2p}"),
+            "--p2p.listen.ip=127.0.0.1".into(),
+        ]);
+        command.push(format!(
+            "--p2p.priv.path={}",
+            self.file(&format!("{name}.p2p-key")).display()
+        ));
         command.extend_from_slice(options);
-        Started::new(self.path(), name, command, format!("http://127.0.0.1:{http}")).ready()
+        Started::new(
+            self.path(),
+            name,
+            command,
+            format!("http://127.0.0.1:{http}"),
+        )
+        .ready()
     }
 
     pub fn our_sequencer(&self) -> Vec<String> {
-        let key = format!("--p2p.sequencer.key.path={}", self.file(SEQUENCER_KEY).display());
-        vec!["--sequencer.enabled".into(), "--sequencer.l1-confs=0".into(), key]
+        let key = format!(
+            "--p2p.sequencer.key.path={}",
+            self.file(SEQUENCER_KEY).display()
+        );
+        vec![
+            "--sequencer.enabled".into(),
+            "--sequencer.l1-confs=0".into(),
+            key,
+        ]
     }
 
     pub fn their_sequencer(&self) -> Vec<String> {
         let key = format!("--p2p.sequencer.key={}", hex::encode(self.accounts[0].key));
-        vec!["--sequencer.enabled".into(), "--sequencer.l1-confs=0".into(), key]
+        vec![
+            "--sequencer.enabled".into(),
+            "--sequencer.l1-confs=0".into(),
+            key,
+        ]
     }
 
     /// Our core instead of op-geth, for an op-node.
@@ -114,11 +176,26 @@ impl Network {
     /// Sends ether from an account to a new address on L2 and waits until it is there, as every one of `nodes` says.
     pub fn transfer(&self, through: &Started, nonce: u64, nodes: &[&Started]) {
         let to = Address::repeat_byte(0xa0 + nonce as u8);
-        let raw = self.accounts[2].sign(L2_CHAIN_ID, nonce, TxKind::Call(to), U256::from(77), Default::default(), 21_000);
+        let raw = self.accounts[2].sign(
+            L2_CHAIN_ID,
+            nonce,
+            TxKind::Call(to),
+            U256::from(77),
+            Default::default(),
+            21_000,
+        );
         let hash = ask(&through.url, "eth_sendRawTransaction", json!([raw]));
         let receipts: Vec<Value> = nodes.iter().map(|node| receipt(node, &hash)).collect();
-        assert!(receipts.iter().all(|receipt| receipt["status"] == "0x1"), "{receipts:?}");
-        assert!(receipts.iter().all(|receipt| receipt["blockHash"] == receipts[0]["blockHash"]), "{receipts:?}");
+        assert!(
+            receipts.iter().all(|receipt| receipt["status"] == "0x1"),
+            "{receipts:?}"
+        );
+        assert!(
+            receipts
+                .iter()
+                .all(|receipt| receipt["blockHash"] == receipts[0]["blockHash"]),
+            "{receipts:?}"
+        );
     }
 
     /// Deposits ether from L1 and waits until every one of `nodes` has it.
@@ -126,15 +203,29 @@ impl Network {
         let to = Address::repeat_byte(0xde);
         // depositTransaction(to, value, gasLimit, isCreation, data)
         let mut input = hex::decode("e9e05c42").expect("hex");
-        let words =
-            [U256::from_be_slice(to.as_slice()), U256::from(5_000), U256::from(100_000), U256::ZERO, U256::from(160), U256::ZERO];
+        let words = [
+            U256::from_be_slice(to.as_slice()),
+            U256::from(5_000),
+            U256::from(100_000),
+            U256::ZERO,
+            U256::from(160),
+            U256::ZERO,
+        ];
         input.extend(words.iter().flat_map(|word| word.to_be_bytes::<32>()));
-        let raw = self.accounts[1].sign(L1_CHAIN_ID, 0, TxKind::Call(PORTAL), U256::from(5_000), input.into(), 300_000);
+        let raw = self.accounts[1].sign(
+            L1_CHAIN_ID,
+            0,
+            TxKind::Call(PORTAL),
+            U256::from(5_000),
+            input.into(),
+            300_000,
+        );
         let hash = ask(&self.l1.url, "eth_sendRawTransaction", json!([raw]));
         assert_eq!(receipt(&self.l1, &hash)["status"], "0x1");
         for node in nodes {
             wait("the deposit on L2", PATIENCE, || {
-                (call(&node.url, "eth_getBalance", json!([to, "latest"])).ok()? == "0x1388").then_some(())
+                (call(&node.url, "eth_getBalance", json!([to, "latest"])).ok()? == "0x1388")
+                    .then_some(())
             });
         }
     }
@@ -146,22 +237,35 @@ impl Drop for Network {
         if std::thread::panicking()
             && let Some(dir) = self.dir.take()
         {
-            eprintln!("the logs of the failed network are kept in {}", dir.keep().display());
+            eprintln!(
+                "the logs of the failed network are kept in {}",
+                dir.keep().display()
+            );
         }
     }
 }
 
 fn receipt(node: &Started, hash: &Value) -> Value {
     wait("a receipt", PATIENCE, || {
-        call(&node.url, "eth_getTransactionReceipt", json!([hash])).ok().filter(|receipt| !receipt.is_null())
+        call(&node.url, "eth_getTransactionReceipt", json!([hash]))
+            .ok()
+            .filter(|receipt| !receipt.is_null())
     })
 }
 
 /// Makes a data directory of ours and gives the command line of its role.
 pub fn our_init(dir: &Path, name: &str, role: &str, genesis: &str) -> Vec<String> {
     let datadir = format!("--datadir={}", dir.join(name).display());
-    let init = starling().args(["init", &datadir]).arg(dir.join(genesis)).output().expect("init starts");
-    assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
+    let init = starling()
+        .args(["init", &datadir])
+        .arg(dir.join(genesis))
+        .output()
+        .expect("init starts");
+    assert!(
+        init.status.success(),
+        "{}",
+        String::from_utf8_lossy(&init.stderr)
+    );
     vec![env!("CARGO_BIN_EXE_starling").into(), role.into(), datadir]
 }
 
@@ -169,32 +273,65 @@ pub fn our_init(dir: &Path, name: &str, role: &str, genesis: &str) -> Vec<String
 pub fn our_core(dir: &Path, name: &str, genesis: &str) -> Started {
     let [http, engine] = [free_port(), free_port()];
     let mut command = our_init(dir, name, "execution", genesis);
-    command.extend(["--http", "--http.addr=127.0.0.1", "--http.api=eth,net,web3,txpool"].map(String::from));
-    command.extend([format!("--http.port={http}"), "--authrpc.addr=127.0.0.1".into(), format!("--authrpc.port={engine}")]);
+    command.extend(
+        [
+            "--http",
+            "--http.addr=127.0.0.1",
+            "--http.api=eth,net,web3,txpool",
+        ]
+        .map(String::from),
+    );
+    command.extend([
+        format!("--http.port={http}"),
+        "--authrpc.addr=127.0.0.1".into(),
+        format!("--authrpc.port={engine}"),
+    ]);
     command.push(format!("--authrpc.jwtsecret={}", dir.join("jwt").display()));
-    Started::new(dir, name, command, format!("http://127.0.0.1:{http}")).with_engine(engine).ready()
+    Started::new(dir, name, command, format!("http://127.0.0.1:{http}"))
+        .with_engine(engine)
+        .ready()
 }
 
 /// A port for TCP that is free until a moment later; nobody else asks for it.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port()
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a port")
+        .port()
 }
 
 pub fn hash_at(node: &Started, at: u64) -> Value {
-    ask(&node.url, "eth_getBlockByNumber", json!([format!("{at:#x}"), false]))["hash"].clone()
+    ask(
+        &node.url,
+        "eth_getBlockByNumber",
+        json!([format!("{at:#x}"), false]),
+    )["hash"]
+        .clone()
 }
 
 /// Compares every block up to `last`: equal hashes are equal headers, state roots and receipts.
 pub fn same_chain(one: &Started, two: &Started, last: u64) {
     for at in 0..=last {
-        assert_eq!(hash_at(one, at), hash_at(two, at), "block {at} of {} and {}", one.name, two.name);
+        assert_eq!(
+            hash_at(one, at),
+            hash_at(two, at),
+            "block {at} of {} and {}",
+            one.name,
+            two.name
+        );
     }
-    assert!(number(&ask(&two.url, "eth_getBlockByNumber", json!(["latest", false]))["number"]) >= last);
+    assert!(
+        number(&ask(&two.url, "eth_getBlockByNumber", json!(["latest", false]))["number"]) >= last
+    );
 }
 
 /// Waits until a node's head is at least `number` and returns the head.
 pub fn reaches(node: &Started, number: u64) -> u64 {
-    wait(&format!("{} to reach block {number}", node.name), PATIENCE, || node.head().filter(|head| *head >= number))
+    wait(
+        &format!("{} to reach block {number}", node.name),
+        PATIENCE,
+        || node.head().filter(|head| *head >= number),
+    )
 }
 
 /// A command line as a process takes it.

@@ -12,7 +12,10 @@ use std::{
 
 /// The programs these variables name; `None`, recorded as a skip, if one is unset.
 pub fn programs<const N: usize>(variables: [&str; N]) -> Option<[PathBuf; N]> {
-    let found: Vec<PathBuf> = variables.into_iter().map_while(starling_testkit::program).collect();
+    let found: Vec<PathBuf> = variables
+        .into_iter()
+        .map_while(starling_testkit::program)
+        .collect();
     found.try_into().ok()
 }
 
@@ -32,19 +35,31 @@ impl Started {
     pub fn new(dir: &Path, name: &str, words: Vec<String>, url: String) -> Self {
         let log = dir.join(format!("{name}.log"));
         let process = spawn(command(&words).current_dir(dir), &log);
-        Self { name: name.into(), url, engine: None, command: words, log, process }
+        Self {
+            name: name.into(),
+            url,
+            engine: None,
+            command: words,
+            log,
+            process,
+        }
     }
 
     /// A core whose Engine API is on this port.
     pub fn with_engine(self, port: u16) -> Self {
-        Self { engine: Some(port), ..self }
+        Self {
+            engine: Some(port),
+            ..self
+        }
     }
 
     /// Waits until it answers.
     pub fn ready(mut self) -> Self {
         wait(&format!("{} to answer", self.name), PATIENCE, || {
             self.check();
-            call(&self.url, "web3_clientVersion", json!([])).or_else(|_| call(&self.url, "optimism_version", json!([]))).ok()
+            call(&self.url, "web3_clientVersion", json!([]))
+                .or_else(|_| call(&self.url, "optimism_version", json!([])))
+                .ok()
         });
         self
     }
@@ -54,7 +69,11 @@ impl Started {
         if let Ok(Some(status)) = self.process.child.try_wait() {
             let log = self.log();
             let tail: Vec<&str> = log.lines().rev().take(20).collect();
-            panic!("{} ended with {status}; newest line first:\n{}", self.name, tail.join("\n"));
+            panic!(
+                "{} ended with {status}; newest line first:\n{}",
+                self.name,
+                tail.join("\n")
+            );
         }
     }
 
@@ -64,8 +83,13 @@ impl Started {
 
     /// Ends it in order and waits for its end.
     pub fn stop(&mut self) {
-        crate::net::signal(self.process.child.id() as i32, nix::sys::signal::Signal::SIGINT);
-        wait(&format!("{} to end", self.name), PATIENCE, || self.process.child.try_wait().expect("a child"));
+        crate::net::signal(
+            self.process.child.id() as i32,
+            nix::sys::signal::Signal::SIGINT,
+        );
+        wait(&format!("{} to end", self.name), PATIENCE, || {
+            self.process.child.try_wait().expect("a child")
+        });
     }
 
     /// Starts it again with the same command line.
@@ -90,44 +114,98 @@ impl Started {
 
     /// Its multiaddr with its peer id.
     pub fn multiaddr(&self) -> String {
-        self.itself()["addresses"][0].as_str().expect("an address").to_owned()
+        self.itself()["addresses"][0]
+            .as_str()
+            .expect("an address")
+            .to_owned()
     }
 }
 
 fn spawn(command: &mut Command, log: &Path) -> Running {
-    let out = fs::File::options().create(true).append(true).open(log).expect("a log file");
+    let out = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .expect("a log file");
     let err = out.try_clone().expect("a log file");
     // Whoever runs the tests may have set options of these programs in the environment.
     let foreign = std::env::vars_os().map(|(name, _)| name).filter(|name| {
-        ["OP_NODE_", "OP_BATCHER_", "OP_PROPOSER_", "GETH_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix))
+        ["OP_NODE_", "OP_BATCHER_", "OP_PROPOSER_", "GETH_"]
+            .iter()
+            .any(|prefix| name.to_string_lossy().starts_with(prefix))
     });
     for name in foreign {
         command.env_remove(name);
     }
-    let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("the program starts");
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err)
+        .spawn()
+        .expect("the program starts");
     Running { child }
 }
 
 /// op-geth on the L2 genesis, without peers.
 pub fn op_geth(net: &Network, program: &Path, name: &str, options: &[String]) -> Started {
     let program = program.display().to_string();
-    let shared = [format!("--datadir={}", net.file(name).display()), "--state.scheme=hash".into()];
+    let shared = [
+        format!("--datadir={}", net.file(name).display()),
+        "--state.scheme=hash".into(),
+    ];
     let mut init = Command::new(&program);
-    let init = init.arg("init").args(&shared).arg(net.file("l2-genesis.json")).output().expect("op-geth starts");
-    assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
+    let init = init
+        .arg("init")
+        .args(&shared)
+        .arg(net.file("l2-genesis.json"))
+        .output()
+        .expect("op-geth starts");
+    assert!(
+        init.status.success(),
+        "{}",
+        String::from_utf8_lossy(&init.stderr)
+    );
     let [http, engine] = [free_port(), free_port()];
     let mut words = vec![program];
     words.extend(shared);
     words.extend(
-        ["--nodiscover", "--maxpeers=0", "--bootnodes=", "--nat=none", "--port=0", "--ipcdisable", "--networkid=901"]
-            .map(String::from),
+        [
+            "--nodiscover",
+            "--maxpeers=0",
+            "--bootnodes=",
+            "--nat=none",
+            "--port=0",
+            "--ipcdisable",
+            "--networkid=901",
+        ]
+        .map(String::from),
     );
-    words.extend(["--syncmode=full", "--gcmode=archive", "--rollup.disabletxpoolgossip", "--http"].map(String::from));
-    words.extend(["--http.addr=127.0.0.1", "--http.api=eth,net,web3,txpool", "--authrpc.addr=127.0.0.1"].map(String::from));
-    words.extend([format!("--http.port={http}"), format!("--authrpc.port={engine}")]);
+    words.extend(
+        [
+            "--syncmode=full",
+            "--gcmode=archive",
+            "--rollup.disabletxpoolgossip",
+            "--http",
+        ]
+        .map(String::from),
+    );
+    words.extend(
+        [
+            "--http.addr=127.0.0.1",
+            "--http.api=eth,net,web3,txpool",
+            "--authrpc.addr=127.0.0.1",
+        ]
+        .map(String::from),
+    );
+    words.extend([
+        format!("--http.port={http}"),
+        format!("--authrpc.port={engine}"),
+    ]);
     words.push(format!("--authrpc.jwtsecret={}", net.file("jwt").display()));
     words.extend_from_slice(options);
-    Started::new(net.path(), name, words, format!("http://127.0.0.1:{http}")).with_engine(engine).ready()
+    Started::new(net.path(), name, words, format!("http://127.0.0.1:{http}"))
+        .with_engine(engine)
+        .ready()
 }
 
 /// op-node looks the default bootnodes up even where it does not use them: the list has to be empty.
@@ -136,20 +214,49 @@ pub fn no_discovery() -> Vec<String> {
 }
 
 /// op-node over a core, without discovery.
-pub fn op_node(net: &Network, program: &Path, name: &str, core: &Started, options: &[String]) -> Started {
+pub fn op_node(
+    net: &Network,
+    program: &Path,
+    name: &str,
+    core: &Started,
+    options: &[String],
+) -> Started {
     let all = [net.rollup_options(), no_discovery(), options.to_vec()].concat();
     bare_op_node(net.path(), program, name, core, &all)
 }
 
 /// op-node over a core, with these options alone for its chain, L1 and discovery. `dir` holds the `jwt` of the core.
-pub fn bare_op_node(dir: &Path, program: &Path, name: &str, core: &Started, options: &[String]) -> Started {
+pub fn bare_op_node(
+    dir: &Path,
+    program: &Path,
+    name: &str,
+    core: &Started,
+    options: &[String],
+) -> Started {
     let [rpc, p2p] = [free_port(), free_port()];
-    let mut words = vec![program.display().to_string(), "--l1.beacon.ignore".into(), "--l1.rpckind=standard".into()];
-    words.push(format!("--l2=http://127.0.0.1:{}", core.engine.expect("a core has an Engine API")));
+    let mut words = vec![
+        program.display().to_string(),
+        "--l1.beacon.ignore".into(),
+        "--l1.rpckind=standard".into(),
+    ];
+    words.push(format!(
+        "--l2=http://127.0.0.1:{}",
+        core.engine.expect("a core has an Engine API")
+    ));
     words.push(format!("--l2.jwt-secret={}", dir.join("jwt").display()));
-    words.extend(["--rpc.addr=127.0.0.1".into(), format!("--rpc.port={rpc}"), "--p2p.listen.ip=127.0.0.1".into()]);
-    words.extend([format!("--p2p.listen.tcp={p2p}"), format!("--p2p.listen.udp={p2p}")]);
-    words.push(format!("--p2p.priv.path={}", dir.join(format!("{name}.p2p-key")).display()));
+    words.extend([
+        "--rpc.addr=127.0.0.1".into(),
+        format!("--rpc.port={rpc}"),
+        "--p2p.listen.ip=127.0.0.1".into(),
+    ]);
+    words.extend([
+        format!("--p2p.listen.tcp={p2p}"),
+        format!("--p2p.listen.udp={p2p}"),
+    ]);
+    words.push(format!(
+        "--p2p.priv.path={}",
+        dir.join(format!("{name}.p2p-key")).display()
+    ));
     words.extend(["--p2p.peerstore.path=memory", "--p2p.discovery.path=memory"].map(String::from));
     words.extend_from_slice(options);
     Started::new(dir, name, words, format!("http://127.0.0.1:{rpc}")).ready()

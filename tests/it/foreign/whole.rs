@@ -18,25 +18,58 @@ const PROPOSER: usize = 9;
 
 /// A network of ours on the published contracts, with a batcher of its own.
 fn network(fixtures: &Path, temp: &Path, batcher: &str) -> Devnet {
-    let mut rollup: Value = serde_json::from_str(&fs::read_to_string(fixtures.join("rollup.json")).unwrap()).unwrap();
+    let mut rollup: Value =
+        serde_json::from_str(&fs::read_to_string(fixtures.join("rollup.json")).unwrap()).unwrap();
     rollup["genesis"]["system_config"]["batcherAddr"] = batcher.into();
     fs::write(temp.join("rollup.json"), rollup.to_string()).unwrap();
     let files = [
-        format!("--l1.genesis={}", fixtures.join("l1-allocs.json.zst").display()),
-        format!("--l2.genesis={}", fixtures.join("l2-genesis.json.zst").display()),
+        format!(
+            "--l1.genesis={}",
+            fixtures.join("l1-allocs.json.zst").display()
+        ),
+        format!(
+            "--l2.genesis={}",
+            fixtures.join("l2-genesis.json.zst").display()
+        ),
         format!("--rollup.config={}", temp.join("rollup.json").display()),
     ];
-    let args: Vec<&str> =
-        files.iter().map(String::as_str).chain(["--l1.block-time=2", "--l2.block-time=1", "--replicas=0"]).collect();
+    let args: Vec<&str> = files
+        .iter()
+        .map(String::as_str)
+        .chain(["--l1.block-time=2", "--l2.block-time=1", "--replicas=0"])
+        .collect();
     Devnet::start(&args)
 }
 
 /// op-batcher or op-proposer, with what both understand.
-fn writer(dir: &Path, program: &Path, name: &str, l1: &str, rollup: &Started, key: &str, options: &[String]) -> Started {
-    let mut words = vec![program.display().to_string(), format!("--l1-eth-rpc={l1}"), format!("--rollup-rpc={}", rollup.url)];
+fn writer(
+    dir: &Path,
+    program: &Path,
+    name: &str,
+    l1: &str,
+    rollup: &Started,
+    key: &str,
+    options: &[String],
+) -> Started {
+    let mut words = vec![
+        program.display().to_string(),
+        format!("--l1-eth-rpc={l1}"),
+        format!("--rollup-rpc={}", rollup.url),
+    ];
     let port = super::network::free_port();
-    words.extend([format!("--private-key={key}"), "--rpc.addr=127.0.0.1".into(), format!("--rpc.port={port}")]);
-    words.extend(["--poll-interval=1s", "--num-confirmations=1", "--txmgr.receipt-query-interval=500ms"].map(String::from));
+    words.extend([
+        format!("--private-key={key}"),
+        "--rpc.addr=127.0.0.1".into(),
+        format!("--rpc.port={port}"),
+    ]);
+    words.extend(
+        [
+            "--poll-interval=1s",
+            "--num-confirmations=1",
+            "--txmgr.receipt-query-interval=500ms",
+        ]
+        .map(String::from),
+    );
     words.extend_from_slice(options);
     Started::new(dir, name, words, format!("http://127.0.0.1:{port}"))
 }
@@ -44,8 +77,17 @@ fn writer(dir: &Path, program: &Path, name: &str, l1: &str, rollup: &Started, ke
 /// A word that a contract of the L1 returns.
 fn read(l1: &str, to: &str, signature: &str, argument: Option<u64>) -> Vec<u8> {
     let mut data = keccak256(signature)[..4].to_vec();
-    data.extend(argument.map(|number| B256::left_padding_from(&number.to_be_bytes())).iter().flat_map(|word| word.0));
-    let answer = ask(l1, "eth_call", json!([{ "to": to, "data": hex::encode_prefixed(data) }, "latest"]));
+    data.extend(
+        argument
+            .map(|number| B256::left_padding_from(&number.to_be_bytes()))
+            .iter()
+            .flat_map(|word| word.0),
+    );
+    let answer = ask(
+        l1,
+        "eth_call",
+        json!([{ "to": to, "data": hex::encode_prefixed(data) }, "latest"]),
+    );
     hex::decode(answer.as_str().expect("bytes")).expect("hex")
 }
 
@@ -55,21 +97,46 @@ fn last_number(words: &[u8]) -> u64 {
 
 /// The output root of a block, from our sequencer's header (specs: proposals, version 0).
 fn output_root(sequencer: &str, at: u64) -> B256 {
-    let block = ask(sequencer, "eth_getBlockByNumber", json!([format!("{at:#x}"), false]));
-    let word = |name: &str| block[name].as_str().expect("a hash").parse::<B256>().expect("a hash");
+    let block = ask(
+        sequencer,
+        "eth_getBlockByNumber",
+        json!([format!("{at:#x}"), false]),
+    );
+    let word = |name: &str| {
+        block[name]
+            .as_str()
+            .expect("a hash")
+            .parse::<B256>()
+            .expect("a hash")
+    };
     // From Isthmus on the header's withdrawals root is the storage root of the message passer.
-    let words = [B256::ZERO, word("stateRoot"), word("withdrawalsRoot"), word("hash")];
+    let words = [
+        B256::ZERO,
+        word("stateRoot"),
+        word("withdrawalsRoot"),
+        word("hash"),
+    ];
     keccak256(words.map(|word| word.0).concat())
 }
 
 #[test]
 fn op_batcher_and_op_proposer_serve_the_whole() {
-    let Some([node, batcher, proposer]) = programs([NODE, "STARLING_OP_BATCHER", "STARLING_OP_PROPOSER"]) else { return };
-    let Some(fixtures) = starling_testkit::fixture("devnet/jovian") else { return };
+    let Some([node, batcher, proposer]) =
+        programs([NODE, "STARLING_OP_BATCHER", "STARLING_OP_PROPOSER"])
+    else {
+        return;
+    };
+    let Some(fixtures) = starling_testkit::fixture("devnet/jovian") else {
+        return;
+    };
     let _turn = turn();
     let temp = tempfile::tempdir().unwrap();
     let accounts = starling::devnet::accounts::all();
-    let net = network(&fixtures, temp.path(), &accounts[BATCHER].address.to_string());
+    let net = network(
+        &fixtures,
+        temp.path(),
+        &accounts[BATCHER].address.to_string(),
+    );
     let (l1, sequencer) = (net.l1().http, net.sequencer());
 
     fs::write(net.dir.join("jwt"), hex::encode([7; 32])).unwrap();
@@ -78,16 +145,45 @@ fn op_batcher_and_op_proposer_serve_the_whole() {
         format!("--l1={l1}"),
         "--l1.http-poll-interval=500ms".into(),
         format!("--rollup.config={}", net.dir.join("rollup.json").display()),
-        format!("--rollup.l1-chain-config={}", net.dir.join("l1-chain-config.json").display()),
-        format!("--p2p.static={}", sequencer.p2p.as_deref().expect("a multiaddr")),
+        format!(
+            "--rollup.l1-chain-config={}",
+            net.dir.join("l1-chain-config.json").display()
+        ),
+        format!(
+            "--p2p.static={}",
+            sequencer.p2p.as_deref().expect("a multiaddr")
+        ),
     ];
-    let mut rollup = bare_op_node(&net.dir, &node, "op-node", &core, &[no_discovery(), options.to_vec()].concat());
+    let mut rollup = bare_op_node(
+        &net.dir,
+        &node,
+        "op-node",
+        &core,
+        &[no_discovery(), options.to_vec()].concat(),
+    );
     reaches(&core, 5);
 
-    let options = [format!("--l2-eth-rpc={}", core.url), "--max-channel-duration=2".into(), "--sub-safety-margin=4".into()];
-    let mut batcher = writer(&net.dir, &batcher, "op-batcher", &l1, &rollup, &accounts[BATCHER].private_key, &options);
-    let deployed: Value = serde_json::from_str(&fs::read_to_string(fixtures.join("deployments.json")).unwrap()).unwrap();
-    let factory = deployed["opChainDeployments"][0]["DisputeGameFactoryProxy"].as_str().expect("an address").to_owned();
+    let options = [
+        format!("--l2-eth-rpc={}", core.url),
+        "--max-channel-duration=2".into(),
+        "--sub-safety-margin=4".into(),
+    ];
+    let mut batcher = writer(
+        &net.dir,
+        &batcher,
+        "op-batcher",
+        &l1,
+        &rollup,
+        &accounts[BATCHER].private_key,
+        &options,
+    );
+    let deployed: Value =
+        serde_json::from_str(&fs::read_to_string(fixtures.join("deployments.json")).unwrap())
+            .unwrap();
+    let factory = deployed["opChainDeployments"][0]["DisputeGameFactoryProxy"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
     // Game type 1 is the permissioned one, which the deployment has.
     let options = [
         "--game-type=1".into(),
@@ -95,16 +191,37 @@ fn op_batcher_and_op_proposer_serve_the_whole() {
         "--allow-non-finalized".into(),
         format!("--game-factory-address={factory}"),
     ];
-    let mut proposer = writer(&net.dir, &proposer, "op-proposer", &l1, &rollup, &accounts[PROPOSER].private_key, &options);
+    let mut proposer = writer(
+        &net.dir,
+        &proposer,
+        "op-proposer",
+        &l1,
+        &rollup,
+        &accounts[PROPOSER].private_key,
+        &options,
+    );
 
-    let mut check = || [&mut rollup, &mut batcher, &mut proposer].into_iter().for_each(Started::check);
+    let mut check = || {
+        [&mut rollup, &mut batcher, &mut proposer]
+            .into_iter()
+            .for_each(Started::check)
+    };
     let safe = wait("blocks to become safe", PATIENCE, || {
         check();
-        let safe = call(&core.url, "eth_getBlockByNumber", json!(["safe", false])).ok().filter(|block| !block.is_null())?;
+        let safe = call(&core.url, "eth_getBlockByNumber", json!(["safe", false]))
+            .ok()
+            .filter(|block| !block.is_null())?;
         (number(&safe["number"]) >= 20).then_some(safe)
     });
-    let same = ask(&sequencer.http, "eth_getBlockByNumber", json!([safe["number"], false]));
-    assert_eq!(safe["hash"], same["hash"], "what op-node derived from the batches is what our sequencer made");
+    let same = ask(
+        &sequencer.http,
+        "eth_getBlockByNumber",
+        json!([safe["number"], false]),
+    );
+    assert_eq!(
+        safe["hash"], same["hash"],
+        "what op-node derived from the batches is what our sequencer made"
+    );
 
     wait("two dispute games", PATIENCE, || {
         check();
@@ -116,6 +233,10 @@ fn op_batcher_and_op_proposer_serve_the_whole() {
         let at = last_number(&read(&l1, &game, "l2BlockNumber()", None));
         assert!(at > 0);
         let claim = B256::from_slice(&read(&l1, &game, "rootClaim()", None));
-        assert_eq!(claim, output_root(&sequencer.http, at), "the claim of block {at}");
+        assert_eq!(
+            claim,
+            output_root(&sequencer.http, at),
+            "the claim of block {at}"
+        );
     }
 }

@@ -2,7 +2,9 @@
 
 use alloy_consensus::{SignableTransaction, Signed, TxEip1559, TxEip2930, TxEip7702, TxLegacy};
 use alloy_eips::{eip2718::Encodable2718, eip7702::Authorization};
-use alloy_primitives::{Address, B256, Bytes, Log, LogData, Signature, TxKind, U256, address, hex, keccak256};
+use alloy_primitives::{
+    Address, B256, Bytes, Log, LogData, Signature, TxKind, U256, address, hex, keccak256,
+};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use serde_json::{Value, json};
 use starling::chain::{self, Chain, Inserted, Options, genesis, view::ExecutedBlock, view::View};
@@ -96,17 +98,32 @@ impl Network {
         let node = || {
             let dir = tempfile::tempdir().unwrap();
             chain::init(dir.path(), &genesis).unwrap();
-            let options = Options { datadir: dir.path().into(), cache: 16 << 20, commit_interval: Duration::from_millis(200) };
-            Node { chain: Chain::open(&options).unwrap().0, _dir: dir }
+            let options = Options {
+                datadir: dir.path().into(),
+                cache: 16 << 20,
+                commit_interval: Duration::from_millis(200),
+            };
+            Node {
+                chain: Chain::open(&options).unwrap().0,
+                _dir: dir,
+            }
         };
         let config = SystemConfig {
             batcher_addr: Address::repeat_byte(0xba),
             gas_limit: 30_000_000,
-            overhead: if start < Fork::Ecotone { U256::from(188).into() } else { B256::ZERO },
+            overhead: if start < Fork::Ecotone {
+                U256::from(188).into()
+            } else {
+                B256::ZERO
+            },
             scalar: if start < Fork::Ecotone {
                 U256::from(684_000).into()
             } else {
-                FeeScalars { base_fee: 1_368, blob_base_fee: 810_949 }.encode()
+                FeeScalars {
+                    base_fee: 1_368,
+                    blob_base_fee: 810_949,
+                }
+                .encode()
             },
             ..Default::default()
         };
@@ -125,7 +142,14 @@ impl Network {
             l1_system_config_address: SYSTEM_CONFIG,
             ..Default::default()
         };
-        Some(Self { start, rollup, leader: node(), follower: node(), config, nonce: 0 })
+        Some(Self {
+            start,
+            rollup,
+            leader: node(),
+            follower: node(),
+            config,
+            nonce: 0,
+        })
     }
 
     pub fn follower_head(&self) -> BlockId {
@@ -148,14 +172,28 @@ impl Network {
         let number = parent.number() + 1;
         let epoch = number / EPOCH;
         let origin = l1_block(epoch, self.rollup.block_time);
-        let deposits = if number.is_multiple_of(EPOCH) { deposits(origin.hash) } else { vec![] };
+        let deposits = if number.is_multiple_of(EPOCH) {
+            deposits(origin.hash)
+        } else {
+            vec![]
+        };
         let receipts: Option<Vec<ReceiptLogs>> = number.is_multiple_of(EPOCH).then(|| {
             let updates = self.update(epoch, origin.time);
-            let mut logs: Vec<Log> = deposits.iter().map(|deposit| deposit_to_log(PORTAL, deposit)).collect();
+            let mut logs: Vec<Log> = deposits
+                .iter()
+                .map(|deposit| deposit_to_log(PORTAL, deposit))
+                .collect();
             logs.extend(updates);
             vec![(true, logs)]
         });
-        let derived = attributes(&self.rollup, &BlobSchedule::default(), &parent, &origin, receipts.as_deref()).unwrap();
+        let derived = attributes(
+            &self.rollup,
+            &BlobSchedule::default(),
+            &parent,
+            &origin,
+            receipts.as_deref(),
+        )
+        .unwrap();
         assert!(derived.ignored.is_empty(), "{:?}", derived.ignored);
         let mut attributes = derived.attributes;
         attributes.no_tx_pool = Some(true);
@@ -163,23 +201,53 @@ impl Network {
             true => vec![],
             false => self.transactions(self.rollup.forks.at(time)),
         };
-        attributes.transactions.as_mut().unwrap().extend(sent.iter().map(|sent| sent.raw.clone()));
-        let id = self.leader.chain.start(parent.hash, attributes).await.unwrap();
+        attributes
+            .transactions
+            .as_mut()
+            .unwrap()
+            .extend(sent.iter().map(|sent| sent.raw.clone()));
+        let id = self
+            .leader
+            .chain
+            .start(parent.hash, attributes)
+            .await
+            .unwrap();
         let executed = self.leader.chain.seal(id).await.unwrap();
         let hash = executed.payload.hash;
-        self.leader.chain.forkchoice(hash, None, None).await.unwrap();
+        self.leader
+            .chain
+            .forkchoice(hash, None, None)
+            .await
+            .unwrap();
 
         let version = self.rollup.forks.payload_version(time);
         let wire = executed.payload.to_wire(version);
-        let received = WirePayload::decode(version, &wire).unwrap().into_payload().unwrap();
+        let received = WirePayload::decode(version, &wire)
+            .unwrap()
+            .into_payload()
+            .unwrap();
         assert_eq!(received, *executed.payload);
         let provenance = Provenance::Linked { tip: number };
-        let inserted = self.follower.chain.follow(Arc::new(received), provenance).await.unwrap();
+        let inserted = self
+            .follower
+            .chain
+            .follow(Arc::new(received), provenance)
+            .await
+            .unwrap();
         assert_eq!(inserted, Inserted::Valid, "block {number}");
         assert_eq!(self.follower_head().hash, hash);
         let config = self.config.clone();
         self.forget(parent.timestamp(), time);
-        Block { parent, executed, before, after: self.leader.chain.view(), origin, deposits, sent, config }
+        Block {
+            parent,
+            executed,
+            before,
+            after: self.leader.chain.view(),
+            origin,
+            deposits,
+            sent,
+            config,
+        }
     }
 
     /// Changes every parameter at the beginning of an epoch, and gives the logs that say so.
@@ -187,20 +255,33 @@ impl Network {
         let config = &mut self.config;
         let small = epoch as u32;
         config.gas_limit = gas_limit(epoch);
-        config.eip1559 = Eip1559Params { denominator: 100 + small, elasticity: 2 + small % 3 };
+        config.eip1559 = Eip1559Params {
+            denominator: 100 + small,
+            elasticity: 2 + small % 3,
+        };
         (config.operator_fee_scalar, config.operator_fee_constant) = (1_000 * small, 500 + epoch);
         config.min_base_fee = 3_000_000_000 + epoch;
-        config.da_footprint_gas_scalar = if epoch.is_multiple_of(2) { 0 } else { 1_000 + epoch as u16 };
+        config.da_footprint_gas_scalar = if epoch.is_multiple_of(2) {
+            0
+        } else {
+            1_000 + epoch as u16
+        };
         let overhead = B256::from(U256::from(188 + epoch));
         if self.rollup.forks.is_active(Fork::Ecotone, l1_time) {
             config.overhead = B256::ZERO;
-            config.scalar = FeeScalars { base_fee: 1_000 + small, blob_base_fee: 2_000_000 + small }.encode();
+            config.scalar = FeeScalars {
+                base_fee: 1_000 + small,
+                blob_base_fee: 2_000_000 + small,
+            }
+            .encode();
         } else {
             config.overhead = overhead;
             config.scalar = U256::from(684_000 + epoch).into();
         }
-        let operator: U256 = U256::from(config.operator_fee_scalar) << 64 | U256::from(config.operator_fee_constant);
-        let eip1559: U256 = U256::from(config.eip1559.denominator) << 32 | U256::from(config.eip1559.elasticity);
+        let operator: U256 =
+            U256::from(config.operator_fee_scalar) << 64 | U256::from(config.operator_fee_constant);
+        let eip1559: U256 =
+            U256::from(config.eip1559.denominator) << 32 | U256::from(config.eip1559.elasticity);
         let word = |value: u64| U256::from(value).into();
         [
             (1, vec![overhead, config.scalar]),
@@ -211,9 +292,14 @@ impl Network {
             (7, vec![word(config.da_footprint_gas_scalar.into())]),
         ]
         .map(|(kind, values): (u64, Vec<B256>)| {
-            let data = [vec![word(32), word(32 * values.len() as u64)], values].concat().concat();
+            let data = [vec![word(32), word(32 * values.len() as u64)], values]
+                .concat()
+                .concat();
             let topics = vec![CONFIG_UPDATE_EVENT, B256::ZERO, word(kind)];
-            Log { address: SYSTEM_CONFIG, data: LogData::new_unchecked(topics, data.into()) }
+            Log {
+                address: SYSTEM_CONFIG,
+                data: LogData::new_unchecked(topics, data.into()),
+            }
         })
         .into()
     }
@@ -258,16 +344,32 @@ impl Network {
         };
         let stranger = TxKind::Call(Address::repeat_byte(0x5a));
         // initiateWithdrawal(address,uint256,bytes)
-        let withdrawal = [U256::from(9), U256::from(100_000), U256::from(96), U256::ZERO].map(|word| word.to_be_bytes::<32>());
+        let withdrawal = [
+            U256::from(9),
+            U256::from(100_000),
+            U256::from(96),
+            U256::ZERO,
+        ]
+        .map(|word| word.to_be_bytes::<32>());
         let withdrawal = [hex!("c2b3e5ac").to_vec(), withdrawal.concat()].concat();
-        let noise: Vec<u8> = (0..9u64).flat_map(|i| keccak256((nonce * 9 + i).to_be_bytes()).0).collect();
+        let noise: Vec<u8> = (0..9u64)
+            .flat_map(|i| keccak256((nonce * 9 + i).to_be_bytes()).0)
+            .collect();
         let create = |code: &[u8]| common(TxKind::Create, 0, code.to_vec(), 100_000);
         let mut sent = vec![
             signed(1, common(stranger, 1_000, vec![], 21_000), true),
-            signed(2, common(MESSAGE_PASSER.into(), 1, withdrawal, 300_000), true),
+            signed(
+                2,
+                common(MESSAGE_PASSER.into(), 1, withdrawal, 300_000),
+                true,
+            ),
             // PUSH0, TSTORE, CLZ: opcodes that came with Canyon, Ecotone and Karst.
             signed(3, create(&hex!("5f5ff3")), fork >= Fork::Canyon),
-            signed(4, create(&hex!("600160005d60006000f3")), fork >= Fork::Ecotone),
+            signed(
+                4,
+                create(&hex!("600160005d60006000f3")),
+                fork >= Fork::Ecotone,
+            ),
             signed(5, create(&hex!("60011e60006000f3")), fork >= Fork::Karst),
         ];
         let legacy = TxLegacy {
@@ -288,13 +390,20 @@ impl Network {
             gas_limit: 100_000,
             to: TxKind::Create,
             value: U256::from(3),
-            access_list: vec![alloy_eips::eip2930::AccessListItem { address: PORTAL, storage_keys: vec![B256::ZERO] }].into(),
+            access_list: vec![alloy_eips::eip2930::AccessListItem {
+                address: PORTAL,
+                storage_keys: vec![B256::ZERO],
+            }]
+            .into(),
             input: hex!("60006000fd").into(),
         };
         sent.push(signed(7, listed, false));
         if fork >= Fork::Isthmus {
-            let authorization =
-                Authorization { chain_id: U256::from(CHAIN), address: Address::repeat_byte(0x77), nonce: self.nonce * 1_000 };
+            let authorization = Authorization {
+                chain_id: U256::from(CHAIN),
+                address: Address::repeat_byte(0x77),
+                nonce: self.nonce * 1_000,
+            };
             let signature = signature(9, authorization.signature_hash());
             let delegating = TxEip7702 {
                 chain_id: CHAIN,
@@ -315,7 +424,14 @@ impl Network {
 
     /// How often the other accounts had sent something before there were transactions of type 4.
     fn first_type_four(&self) -> u64 {
-        let account = self.leader.chain.view().state().account(account(8)).unwrap().unwrap();
+        let account = self
+            .leader
+            .chain
+            .view()
+            .state()
+            .account(account(8))
+            .unwrap()
+            .unwrap();
         self.nonce - 1 - account.nonce
     }
 }
@@ -326,7 +442,11 @@ fn l1_block(epoch: u64, block_time: u64) -> L1Block {
     L1Block {
         number: 100 + epoch,
         hash: hash(epoch),
-        parent_hash: if epoch == 0 { B256::ZERO } else { hash(epoch - 1) },
+        parent_hash: if epoch == 0 {
+            B256::ZERO
+        } else {
+            hash(epoch - 1)
+        },
         time: GENESIS_TIME + epoch * EPOCH * block_time,
         base_fee: 7_000_000_000 + epoch,
         mix_hash: keccak256(hash(epoch)),
@@ -373,8 +493,16 @@ where
     let tip = tx.max_priority_fee_per_gas().unwrap_or(MAX_FEE);
     let value = if success { tx.value() } else { U256::ZERO };
     let signature = signature(n, tx.signature_hash());
-    let raw = OpTxEnvelope::from(tx.into_signed(signature)).encoded_2718().into();
-    Sent { raw, sender: account(n), value, success, tip }
+    let raw = OpTxEnvelope::from(tx.into_signed(signature))
+        .encoded_2718()
+        .into();
+    Sent {
+        raw,
+        sender: account(n),
+        value,
+        success,
+        tip,
+    }
 }
 
 /// The genesis of a published chain that began at this fork, with our schedule, time and money.
@@ -414,7 +542,8 @@ fn genesis_file(start: Fork, forks: &ForkSchedule) -> Option<Value> {
     }
     .into();
     // Karst deploys through it. On chains that are older than the preinstalls users have put it there.
-    file["alloc"][DETERMINISTIC_DEPLOYER] = json!({ "balance": "0x0", "code": DETERMINISTIC_DEPLOYER_CODE });
+    file["alloc"][DETERMINISTIC_DEPLOYER] =
+        json!({ "balance": "0x0", "code": DETERMINISTIC_DEPLOYER_CODE });
     for n in 1..=9 {
         file["alloc"][account(n).to_string()] = json!({ "balance": "0x56bc75e2d63100000" });
     }
@@ -429,7 +558,10 @@ fn published(name: &str) -> Option<Value> {
         let extra = fixture("superchain-registry/superchain/extra")?;
         let dictionary = std::fs::read(extra.join("dictionary")).unwrap();
         let packed = std::fs::read(extra.join(format!("genesis/{name}.json.zst"))).unwrap();
-        zstd::bulk::Decompressor::with_dictionary(&dictionary).unwrap().decompress(&packed, 100 << 20).unwrap()
+        zstd::bulk::Decompressor::with_dictionary(&dictionary)
+            .unwrap()
+            .decompress(&packed, 100 << 20)
+            .unwrap()
     };
     Some(serde_json::from_slice(&json).unwrap())
 }

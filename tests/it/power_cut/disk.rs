@@ -80,7 +80,13 @@ pub struct Disk {
 impl Disk {
     /// A folder all of which is durable.
     pub fn of(root: &Path) -> Self {
-        let mut disk = Self { root: root.into(), nodes: vec![], open: HashMap::new(), syncs: HashMap::new(), next: 0 };
+        let mut disk = Self {
+            root: root.into(),
+            nodes: vec![],
+            open: HashMap::new(),
+            syncs: HashMap::new(),
+            next: 0,
+        };
         disk.load(root);
         disk
     }
@@ -89,21 +95,42 @@ impl Disk {
         let at = self.nodes.len();
         if path.is_dir() {
             self.nodes.push(folder());
-            let entries = path.read_dir().expect("a folder").map(|entry| entry.expect("an entry"));
-            let found: BTreeMap<_, _> =
-                entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), self.load(&entry.path()))).collect();
-            self.nodes[at] = Node::Folder { durable: found.clone(), seen: found, unsynced: vec![] };
+            let entries = path
+                .read_dir()
+                .expect("a folder")
+                .map(|entry| entry.expect("an entry"));
+            let found: BTreeMap<_, _> = entries
+                .map(|entry| {
+                    (
+                        entry.file_name().to_string_lossy().into_owned(),
+                        self.load(&entry.path()),
+                    )
+                })
+                .collect();
+            self.nodes[at] = Node::Folder {
+                durable: found.clone(),
+                seen: found,
+                unsynced: vec![],
+            };
         } else {
             let bytes = fs::read(path).expect("a file");
             let length = bytes.len() as u64;
-            self.nodes.push(Node::File { bytes, length, seen: length, unsynced: vec![], entry: None });
+            self.nodes.push(Node::File {
+                bytes,
+                length,
+                seen: length,
+                unsynced: vec![],
+                entry: None,
+            });
         }
         at
     }
 
     /// The path of the file that a call is about, if it is on this disk.
     pub fn path(&self, call: &Call) -> Option<PathBuf> {
-        self.open.get(&call.number(0)?).map(|open| open.borrow().path.clone())
+        self.open
+            .get(&call.number(0)?)
+            .map(|open| open.borrow().path.clone())
     }
 
     /// Goes on by one moment of the record.
@@ -120,7 +147,11 @@ impl Disk {
             // Its number can be used again before the call has ended.
             "close" => drop(self.open.remove(&fd)),
             "fsync" | "fdatasync" => {
-                self.syncs.extend(self.open.get(&fd).map(|open| (at, (open.borrow().node, self.next))));
+                self.syncs.extend(
+                    self.open
+                        .get(&fd)
+                        .map(|open| (at, (open.borrow().node, self.next))),
+                );
             }
             _ => {}
         }
@@ -142,7 +173,9 @@ impl Disk {
             "fcntl" | "close" | "sync_file_range" => {}
             "rename" | "renameat" | "renameat2" => self.renamed(call),
             "link" | "linkat" => {
-                if let (Some((from, name)), Some((to, new))) = (self.locate(call, 0), self.locate(call, 1)) {
+                if let (Some((from, name)), Some((to, new))) =
+                    (self.locate(call, 0), self.locate(call, 1))
+                {
                     let node = self.entries(from).get(&name).copied();
                     self.change(to, vec![(new, node)]);
                 }
@@ -160,7 +193,10 @@ impl Disk {
             }
             "mmap" => {
                 let ours = call.number(4).is_some_and(|fd| self.open.contains_key(&fd));
-                assert!(!ours || !call.has("MAP_SHARED") || !call.has("PROT_WRITE"), "not modelled: {call:?}");
+                assert!(
+                    !ours || !call.has("MAP_SHARED") || !call.has("PROT_WRITE"),
+                    "not modelled: {call:?}"
+                );
             }
             _ => {
                 if let Some(open) = fd.and_then(|fd| self.open.get(&fd).cloned()) {
@@ -172,7 +208,9 @@ impl Disk {
 
     /// A call that changes an open file, or its position.
     fn written(&mut self, call: &Call, open: &mut Open) {
-        let Node::File { seen, .. } = &self.nodes[open.node] else { panic!("not modelled: {call:?}") };
+        let Node::File { seen, .. } = &self.nodes[open.node] else {
+            panic!("not modelled: {call:?}")
+        };
         let at = match &*call.name {
             "write" | "writev" => {
                 if open.appends {
@@ -183,14 +221,25 @@ impl Disk {
             }
             "pwrite64" => call.number(3).expect("an offset") as u64,
             "lseek" => return open.position = call.result as u64,
-            "ftruncate" => return self.alter(open.node, Change::Length(call.number(1).expect("a length") as u64)),
+            "ftruncate" => {
+                return self.alter(
+                    open.node,
+                    Change::Length(call.number(1).expect("a length") as u64),
+                );
+            }
             name => panic!("not modelled: {name} of {}", open.path.display()),
         };
         let bytes = call.bytes();
         if call.name != "pwrite64" {
             open.position = at + bytes.len() as u64;
         }
-        self.alter(open.node, Change::Write { at, bytes: Rc::new(bytes) });
+        self.alter(
+            open.node,
+            Change::Write {
+                at,
+                bytes: Rc::new(bytes),
+            },
+        );
     }
 
     fn opened(&mut self, call: &Call) {
@@ -203,7 +252,13 @@ impl Disk {
         let node = match (known, located) {
             (Some(node), _) => node,
             (None, Some((parent, name))) if call.has("O_CREAT") => {
-                self.nodes.push(Node::File { bytes: vec![], length: 0, seen: 0, unsynced: vec![], entry: None });
+                self.nodes.push(Node::File {
+                    bytes: vec![],
+                    length: 0,
+                    seen: 0,
+                    unsynced: vec![],
+                    entry: None,
+                });
                 self.change(parent, vec![(name, Some(self.nodes.len() - 1))]);
                 self.nodes.len() - 1
             }
@@ -212,7 +267,12 @@ impl Disk {
         if call.has("O_TRUNC") {
             self.alter(node, Change::Length(0));
         }
-        let open = Open { node, path: call.path(0), position: 0, appends: call.has("O_APPEND") };
+        let open = Open {
+            node,
+            path: call.path(0),
+            position: 0,
+            appends: call.has("O_APPEND"),
+        };
         self.open.insert(call.result, Rc::new(RefCell::new(open)));
     }
 
@@ -224,7 +284,10 @@ impl Disk {
     }
 
     fn renamed(&mut self, call: &Call) {
-        let (Some((from, old)), Some((to, new))) = (self.locate(call, 0), self.locate(call, 1)) else { return };
+        let (Some((from, old)), Some((to, new))) = (self.locate(call, 0), self.locate(call, 1))
+        else {
+            return;
+        };
         let node = self.entries(from).get(&old).copied();
         match from == to {
             true => self.change(from, vec![(old, None), (new, node)]),
@@ -241,10 +304,15 @@ impl Disk {
         // The folder that a relative path begins at is the argument before it.
         let (base, inside) = match path.is_absolute() {
             true => (0, path.strip_prefix(&self.root).ok()?),
-            false => (self.open.get(&call.number(2 * which)?)?.borrow().node, &*path),
+            false => (
+                self.open.get(&call.number(2 * which)?)?.borrow().node,
+                &*path,
+            ),
         };
         let mut at = base;
-        let mut names = inside.iter().map(|name| name.to_string_lossy().into_owned());
+        let mut names = inside
+            .iter()
+            .map(|name| name.to_string_lossy().into_owned());
         let mut name = names.next().unwrap_or_default();
         for next in names {
             at = *self.entries(at).get(&name)?;
@@ -261,7 +329,9 @@ impl Disk {
     }
 
     fn change(&mut self, folder: usize, entries: Entries) {
-        let Node::Folder { seen, unsynced, .. } = &mut self.nodes[folder] else { panic!("a file where a folder is expected") };
+        let Node::Folder { seen, unsynced, .. } = &mut self.nodes[folder] else {
+            panic!("a file where a folder is expected")
+        };
         put(seen, &entries);
         let added: Vec<usize> = entries.iter().filter_map(|(_, node)| *node).collect();
         unsynced.push((self.next, entries));
@@ -274,7 +344,9 @@ impl Disk {
     }
 
     fn alter(&mut self, file: usize, change: Change) {
-        let Node::File { seen, unsynced, .. } = &mut self.nodes[file] else { panic!("a folder is written to") };
+        let Node::File { seen, unsynced, .. } = &mut self.nodes[file] else {
+            panic!("a folder is written to")
+        };
         *seen = match &change {
             Change::Write { at, bytes } => (*seen).max(at + bytes.len() as u64),
             Change::Length(length) => *length,
@@ -286,16 +358,28 @@ impl Disk {
     /// Makes durable what changed before the change with this number.
     fn settle(&mut self, node: usize, until: usize) {
         match &mut self.nodes[node] {
-            Node::File { bytes, length, unsynced, entry, .. } => {
+            Node::File {
+                bytes,
+                length,
+                unsynced,
+                entry,
+                ..
+            } => {
                 let count = unsynced.partition_point(|(number, _)| *number < until);
-                unsynced.drain(..count).for_each(|(_, change)| apply(&change, bytes, length));
+                unsynced
+                    .drain(..count)
+                    .for_each(|(_, change)| apply(&change, bytes, length));
                 if let Some((folder, change)) = entry.take_if(|(_, change)| *change < until) {
                     self.settle(folder, change + 1);
                 }
             }
-            Node::Folder { durable, unsynced, .. } => {
+            Node::Folder {
+                durable, unsynced, ..
+            } => {
                 let count = unsynced.partition_point(|(number, _)| *number < until);
-                unsynced.drain(..count).for_each(|(_, entries)| put(durable, &entries));
+                unsynced
+                    .drain(..count)
+                    .for_each(|(_, entries)| put(durable, &entries));
             }
         }
     }
@@ -312,38 +396,65 @@ impl Disk {
             Loss::Last | Loss::Sectors => rng.random_range(0..=all),
         };
         match &self.nodes[node] {
-            Node::Folder { durable, unsynced, .. } => {
+            Node::Folder {
+                durable, unsynced, ..
+            } => {
                 fs::create_dir_all(to).expect("a folder");
                 let (mut entries, kept) = (durable.clone(), some(rng, unsynced.len()));
-                unsynced[..kept].iter().for_each(|(_, change)| put(&mut entries, change));
+                unsynced[..kept]
+                    .iter()
+                    .for_each(|(_, change)| put(&mut entries, change));
                 for (name, node) in entries {
                     self.write_out(node, loss, &to.join(name), rng);
                 }
             }
-            Node::File { bytes, length, unsynced, .. } => {
+            Node::File {
+                bytes,
+                length,
+                unsynced,
+                ..
+            } => {
                 let (mut bytes, mut length) = (bytes.clone(), *length);
-                let kept = if matches!(loss, Loss::Sectors) { unsynced.len() } else { some(rng, unsynced.len()) };
+                let kept = if matches!(loss, Loss::Sectors) {
+                    unsynced.len()
+                } else {
+                    some(rng, unsynced.len())
+                };
                 for (_, change) in &unsynced[..kept] {
                     match (loss, change) {
                         (Loss::Sectors, Change::Write { at, bytes: new }) => {
-                            sectors(*at, new).filter(|_| rng.random()).for_each(|part| apply(&part, &mut bytes, &mut length));
+                            sectors(*at, new)
+                                .filter(|_| rng.random())
+                                .for_each(|part| apply(&part, &mut bytes, &mut length));
                         }
                         _ => apply(change, &mut bytes, &mut length),
                     }
                 }
-                if let (Loss::Last, Some((_, Change::Write { at, bytes: new }))) = (loss, unsynced.get(kept)) {
+                if let (Loss::Last, Some((_, Change::Write { at, bytes: new }))) =
+                    (loss, unsynced.get(kept))
+                {
                     let parts: Vec<_> = sectors(*at, new).collect();
-                    parts[..rng.random_range(0..parts.len())].iter().for_each(|part| apply(part, &mut bytes, &mut length));
+                    parts[..rng.random_range(0..parts.len())]
+                        .iter()
+                        .for_each(|part| apply(part, &mut bytes, &mut length));
                 }
                 fs::write(to, bytes).expect("a file");
-                fs::File::options().write(true).open(to).and_then(|file| file.set_len(length)).expect("a length");
+                fs::File::options()
+                    .write(true)
+                    .open(to)
+                    .and_then(|file| file.set_len(length))
+                    .expect("a length");
             }
         }
     }
 }
 
 fn folder() -> Node {
-    Node::Folder { durable: BTreeMap::new(), seen: BTreeMap::new(), unsynced: vec![] }
+    Node::Folder {
+        durable: BTreeMap::new(),
+        seen: BTreeMap::new(),
+        unsynced: vec![],
+    }
 }
 
 fn put(entries: &mut BTreeMap<String, usize>, change: &Entries) {
@@ -373,21 +484,39 @@ fn apply(change: &Change, bytes: &mut Vec<u8>, length: &mut u64) {
 /// A write, sector by sector.
 fn sectors(at: u64, bytes: &[u8]) -> impl Iterator<Item = Change> {
     let end = at + bytes.len() as u64;
-    let starts = std::iter::successors(Some(at), move |start| Some((start / SECTOR + 1) * SECTOR).filter(|next| *next < end));
+    let starts = std::iter::successors(Some(at), move |start| {
+        Some((start / SECTOR + 1) * SECTOR).filter(|next| *next < end)
+    });
     starts.map(move |start| {
         let to = ((start / SECTOR + 1) * SECTOR).min(end);
-        Change::Write { at: start, bytes: Rc::new(bytes[(start - at) as usize..(to - at) as usize].to_vec()) }
+        Change::Write {
+            at: start,
+            bytes: Rc::new(bytes[(start - at) as usize..(to - at) as usize].to_vec()),
+        }
     })
 }
 
 #[test]
 fn a_disk_keeps_what_was_synced_and_parts_of_the_rest() {
-    let (root, mut rng) = (tempfile::tempdir().expect("a folder"), StdRng::seed_from_u64(1));
+    let (root, mut rng) = (
+        tempfile::tempdir().expect("a folder"),
+        StdRng::seed_from_u64(1),
+    );
     fs::write(root.path().join("old"), "old").expect("a file");
-    let text = |text: &str| format!("\"{}\"", text.bytes().map(|byte| format!("\\x{byte:02x}")).collect::<String>());
+    let text = |text: &str| {
+        format!(
+            "\"{}\"",
+            text.bytes()
+                .map(|byte| format!("\\x{byte:02x}"))
+                .collect::<String>()
+        )
+    };
     let path = |name: &str| text(&root.path().join(name).display().to_string());
     let record = [
-        format!("7 openat(AT_FDCWD, {}, O_WRONLY|O_CREAT|O_EXCL, 0666) = 3", path("new")),
+        format!(
+            "7 openat(AT_FDCWD, {}, O_WRONLY|O_CREAT|O_EXCL, 0666) = 3",
+            path("new")
+        ),
         format!("7 write(3, {}, 5) = 5", text("first")),
         // The second thread writes while the first syncs: that write may be missing.
         "7 fsync(3 <unfinished ...>".into(),
@@ -395,25 +524,42 @@ fn a_disk_keeps_what_was_synced_and_parts_of_the_rest() {
         "7 <... fsync resumed>)          = 0".into(),
         format!("7 openat(AT_FDCWD, {}, O_RDONLY|O_DIRECTORY) = 4", path("")),
         "7 fsync(4)                      = 0".into(),
-        format!("7 renameat(AT_FDCWD, {}, AT_FDCWD, {}) = 0", path("old"), path("moved")),
-        format!("7 unlinkat(4, {}, 0)          = -1 ENOENT (No such file or directory)", text("none")),
+        format!(
+            "7 renameat(AT_FDCWD, {}, AT_FDCWD, {}) = 0",
+            path("old"),
+            path("moved")
+        ),
+        format!(
+            "7 unlinkat(4, {}, 0)          = -1 ENOENT (No such file or directory)",
+            text("none")
+        ),
         format!("7 write(3, {}, 5 <unfinished ...>) = ?", text("never")),
         "7 +++ killed by SIGKILL +++".into(),
     ];
     let (trace, mut disk) = (Trace::parse(&record.join("\n")), Disk::of(root.path()));
-    trace.moments.iter().for_each(|moment| disk.advance(&trace, *moment));
+    trace
+        .moments
+        .iter()
+        .for_each(|moment| disk.advance(&trace, *moment));
     let mut after = |loss| {
         let cut = tempfile::tempdir().expect("a folder");
         disk.cut(loss, cut.path(), &mut rng);
         let read = |name| fs::read_to_string(cut.path().join(name)).ok();
-        (read("new").expect("its entry was synced"), read("old"), read("moved"))
+        (
+            read("new").expect("its entry was synced"),
+            read("old"),
+            read("moved"),
+        )
     };
     let old = Some("old".to_owned());
     assert_eq!(after(Loss::All), ("first".into(), old.clone(), None));
     assert_eq!(after(Loss::None), ("firstsecond".into(), None, old));
     for _ in 0..20 {
         for (new, old, moved) in [after(Loss::Last), after(Loss::Sectors)] {
-            assert!(new.starts_with("first") && old.is_some() != moved.is_some(), "{new} {old:?} {moved:?}");
+            assert!(
+                new.starts_with("first") && old.is_some() != moved.is_some(),
+                "{new} {old:?} {moved:?}"
+            );
         }
     }
 }

@@ -24,8 +24,20 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// The command line that records what the program after it does. The recorder is no parent of the program: a killed program is
 /// dead, and the recorder ends with it.
 pub fn recorder(to: &Path) -> Vec<String> {
-    let mut line: Vec<String> =
-        ["strace", "-D", "-f", "--seccomp-bpf", "-xx", "-s", "33554432", "-e", CALLS, "-o"].map(Into::into).into();
+    let mut line: Vec<String> = [
+        "strace",
+        "-D",
+        "-f",
+        "--seccomp-bpf",
+        "-xx",
+        "-s",
+        "33554432",
+        "-e",
+        CALLS,
+        "-o",
+    ]
+    .map(Into::into)
+    .into();
     line.push(to.display().to_string());
     line
 }
@@ -34,10 +46,16 @@ pub fn recorder(to: &Path) -> Vec<String> {
 pub fn is_possible() -> Result<(), String> {
     let dir = tempfile::tempdir().expect("a folder");
     let line = recorder(&dir.path().join("trace"));
-    let out = Command::new(&line[0]).args(&line[1..]).arg("true").output().map_err(|error| format!("strace: {error}"))?;
+    let out = Command::new(&line[0])
+        .args(&line[1..])
+        .arg("true")
+        .output()
+        .map_err(|error| format!("strace: {error}"))?;
     match out.status.success() {
         true => Ok(()),
-        false => Err(String::from_utf8_lossy(&out.stderr).trim().replace('\n', "; ")),
+        false => Err(String::from_utf8_lossy(&out.stderr)
+            .trim()
+            .replace('\n', "; ")),
     }
 }
 
@@ -60,7 +78,9 @@ impl Call {
 
     /// The path at this place among the strings.
     pub fn path(&self, at: usize) -> PathBuf {
-        String::from_utf8_lossy(&self.strings[at]).into_owned().into()
+        String::from_utf8_lossy(&self.strings[at])
+            .into_owned()
+            .into()
     }
 
     /// Whether a flag or a word is among the arguments.
@@ -93,8 +113,13 @@ pub struct Trace {
 impl Trace {
     /// Waits until the process with this number has ended, and reads its record.
     pub fn read(record: &Path, pid: u32) -> Self {
-        let ended = |line: &str| line.strip_prefix(&format!("{pid} +++ ")).is_some_and(|line| line.ends_with("+++"));
-        wait("the end of the record", DEADLINE, || tail(record).ok()?.lines().any(ended).then_some(()));
+        let ended = |line: &str| {
+            line.strip_prefix(&format!("{pid} +++ "))
+                .is_some_and(|line| line.ends_with("+++"))
+        };
+        wait("the end of the record", DEADLINE, || {
+            tail(record).ok()?.lines().any(ended).then_some(())
+        });
         Self::parse(&fs::read_to_string(record).expect("a record"))
     }
 
@@ -104,14 +129,24 @@ impl Trace {
         let mut open: HashMap<&str, (usize, &str)> = HashMap::new();
         for (thread, line) in text.lines().filter_map(|line| line.split_once(' ')) {
             let line = line.trim_start();
-            if let Some((name, begun)) = line.strip_suffix(" <unfinished ...>").and_then(|line| line.split_once('(')) {
+            if let Some((name, begun)) = line
+                .strip_suffix(" <unfinished ...>")
+                .and_then(|line| line.split_once('('))
+            {
                 open.insert(thread, (trace.begin(name, begun), begun));
-            } else if let Some((_, rest)) = line.strip_prefix("<... ").and_then(|line| line.split_once(" resumed>")) {
+            } else if let Some((_, rest)) = line
+                .strip_prefix("<... ")
+                .and_then(|line| line.split_once(" resumed>"))
+            {
                 if let Some((call, begun)) = open.remove(thread) {
-                    (trace.calls[call].args, trace.calls[call].strings) = parse(&format!("{begun}{rest}"));
+                    (trace.calls[call].args, trace.calls[call].strings) =
+                        parse(&format!("{begun}{rest}"));
                     trace.end(call, rest);
                 }
-            } else if let Some((name, rest)) = line.split_once('(').filter(|_| !line.starts_with(['+', '-'])) {
+            } else if let Some((name, rest)) = line
+                .split_once('(')
+                .filter(|_| !line.starts_with(['+', '-']))
+            {
                 let call = trace.begin(name, rest);
                 trace.end(call, rest);
             }
@@ -121,16 +156,29 @@ impl Trace {
 
     fn begin(&mut self, name: &str, rest: &str) -> usize {
         let (args, strings) = parse(rest);
-        self.calls.push(Call { name: name.to_owned(), args, strings, result: -1 });
+        self.calls.push(Call {
+            name: name.to_owned(),
+            args,
+            strings,
+            result: -1,
+        });
         self.moments.push(Moment::Begin(self.calls.len() - 1));
         self.calls.len() - 1
     }
 
     /// Failed calls, and those that a kill cut off, have no end.
     fn end(&mut self, at: usize, rest: &str) {
-        let result = rest.rsplit_once(" = ").and_then(|(_, result)| result.split(' ').next());
+        let result = rest
+            .rsplit_once(" = ")
+            .and_then(|(_, result)| result.split(' ').next());
         // Addresses are of no interest.
-        let result = result.and_then(|word| if word.starts_with("0x") { Some(0) } else { word.parse::<i64>().ok() });
+        let result = result.and_then(|word| {
+            if word.starts_with("0x") {
+                Some(0)
+            } else {
+                word.parse::<i64>().ok()
+            }
+        });
         if let Some(result) = result.filter(|result| *result >= 0) {
             self.calls[at].result = result;
             self.moments.push(Moment::End(at));
@@ -152,10 +200,18 @@ fn tail(file: &Path) -> std::io::Result<String> {
 fn parse(printed: &str) -> (String, Vec<Vec<u8>>) {
     let (mut args, mut strings) = (String::new(), vec![]);
     for (i, part) in printed.split('"').enumerate() {
-        assert!(i == 0 || !part.starts_with("..."), "a string is cut off after {args}");
+        assert!(
+            i == 0 || !part.starts_with("..."),
+            "a string is cut off after {args}"
+        );
         match i % 2 {
             0 => args.push_str(part),
-            _ => strings.push(part.as_bytes().chunks(4).map(|byte| (digit(byte[2]) << 4) | digit(byte[3])).collect()),
+            _ => strings.push(
+                part.as_bytes()
+                    .chunks(4)
+                    .map(|byte| (digit(byte[2]) << 4) | digit(byte[3]))
+                    .collect(),
+            ),
         }
     }
     args.truncate(args.rfind(')').unwrap_or(args.len()));

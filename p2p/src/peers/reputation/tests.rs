@@ -10,7 +10,12 @@ const SLOT: Duration = Duration::from_secs(2);
 const GARBAGE: Offence = Offence::Gossip("snappy");
 
 fn reputation(policy: Policy, statics: &[PeerId]) -> Reputation {
-    Reputation::new(policy, SLOT, statics.iter().copied(), ["203.0.113.1".parse().unwrap()])
+    Reputation::new(
+        policy,
+        SLOT,
+        statics.iter().copied(),
+        ["203.0.113.1".parse().unwrap()],
+    )
 }
 
 fn ip(last: u8) -> Option<IpAddr> {
@@ -29,7 +34,13 @@ fn verdicts(reputation: &mut Reputation) -> Vec<Action> {
 }
 
 fn reasons(reputation: &Reputation, peer: &PeerId) -> Vec<(&'static str, Change)> {
-    reputation.ledger().read(Some(peer), 100).iter().rev().map(|entry| (entry.reason, entry.change)).collect()
+    reputation
+        .ledger()
+        .read(Some(peer), 100)
+        .iter()
+        .rev()
+        .map(|entry| (entry.reason, entry.change))
+        .collect()
 }
 
 #[test]
@@ -47,17 +58,27 @@ fn six_messages_of_garbage_are_a_ban_with_its_evidence_and_it_ends() {
     assert_eq!(all.bans()[&peer].until, until);
     assert_eq!(
         reasons(&all, &peer),
-        [("it_dialled", Change::Connected), ("snappy", Change::Score(-120.0)), ("score", Change::Banned { until })]
+        [
+            ("it_dialled", Change::Connected),
+            ("snappy", Change::Score(-120.0)),
+            ("score", Change::Banned { until })
+        ]
     );
     let evidence = all.ledger().read(Some(&peer), 1)[0].evidence.clone();
-    assert!(evidence.contains("-120.0 below -100") && evidence.contains("garbage"), "{evidence}");
+    assert!(
+        evidence.contains("-120.0 below -100") && evidence.contains("garbage"),
+        "{evidence}"
+    );
     all.on_disconnected(&peer, "banned", "", NOW + 5);
 
     all.on_time(until - 1);
     assert!(verdicts(&mut all).is_empty());
     all.on_time(until);
     assert_eq!(verdicts(&mut all), [Action::Unban(peer)]);
-    assert_eq!(reasons(&all, &peer).last(), Some(&("expired", Change::Unbanned)));
+    assert_eq!(
+        reasons(&all, &peer).last(),
+        Some(&("expired", Change::Unbanned))
+    );
     // It begins anew, and one more offence is not a ban again.
     all.on_connected(peer, ip(2), false, until);
     all.on_offence(peer, GARBAGE, "", until);
@@ -75,10 +96,17 @@ fn static_and_protected_peers_are_reported_once_and_stay_in_the_mesh() {
             all.on_offence(peer, GARBAGE, "", NOW);
         }
         assert!(all.total(&peer) < -300.0, "scored all the same");
-        let spared = reasons(&all, &peer).into_iter().filter(|(_, change)| *change == Change::Spared).count();
+        let spared = reasons(&all, &peer)
+            .into_iter()
+            .filter(|(_, change)| *change == Change::Spared)
+            .count();
         assert_eq!(spared, 1);
     }
-    assert!(!actions(&mut all).iter().any(|action| matches!(action, Action::Ban(_) | Action::Score { score: ..0.0, .. })));
+    assert!(
+        !actions(&mut all)
+            .iter()
+            .any(|action| matches!(action, Action::Ban(_) | Action::Score { score: ..0.0, .. }))
+    );
     // Without protection what it does counts again.
     all.unprotect(chosen, NOW);
     all.on_offence(chosen, GARBAGE, "", NOW);
@@ -96,11 +124,60 @@ fn options_of_banning_and_scoring_decide() {
         (banned, all.total(&peer))
     };
     let policy = Policy::default();
-    assert_eq!(offend(Policy { ban: false, ..policy }, 50).0, None);
-    assert_eq!(offend(Policy { scoring: Scoring::None, ..policy }, 50), (None, 0.0));
-    assert_eq!(offend(Policy { threshold: -30.0, ..policy }, 2).0, Some(NOW + 3600));
-    assert_eq!(offend(Policy { threshold: -500.0, ..policy }, 10).0, None);
-    assert_eq!(offend(Policy { duration: Duration::from_secs(60), ..policy }, 6).0, Some(NOW + 60));
+    assert_eq!(
+        offend(
+            Policy {
+                ban: false,
+                ..policy
+            },
+            50
+        )
+        .0,
+        None
+    );
+    assert_eq!(
+        offend(
+            Policy {
+                scoring: Scoring::None,
+                ..policy
+            },
+            50
+        ),
+        (None, 0.0)
+    );
+    assert_eq!(
+        offend(
+            Policy {
+                threshold: -30.0,
+                ..policy
+            },
+            2
+        )
+        .0,
+        Some(NOW + 3600)
+    );
+    assert_eq!(
+        offend(
+            Policy {
+                threshold: -500.0,
+                ..policy
+            },
+            10
+        )
+        .0,
+        None
+    );
+    assert_eq!(
+        offend(
+            Policy {
+                duration: Duration::from_secs(60),
+                ..policy
+            },
+            6
+        )
+        .0,
+        Some(NOW + 60)
+    );
 }
 
 #[test]
@@ -158,11 +235,22 @@ fn scores_fade_while_connected_and_are_kept_while_away() {
     assert_eq!(all.total(&peer), -80.0, "a score cannot be slept off");
     all.on_connected(peer, ip(2), false, NOW + 60);
     (0..60).for_each(|_| all.on_slot(NOW + 120));
-    assert!((all.total(&peer) + 0.8).abs() < 1e-9, "a hundredth after ten epochs");
+    assert!(
+        (all.total(&peer) + 0.8).abs() < 1e-9,
+        "a hundredth after ten epochs"
+    );
     all.on_disconnected(&peer, "closed", "", NOW + 120);
     all.on_slot(NOW + 120 + 1200);
-    assert_eq!(all.scores(&peer), Scores::default(), "forgotten after a hundred epochs");
-    assert_eq!(actions(&mut all).last(), Some(&Action::Save(Record::Score(peer, None))), "on disk too");
+    assert_eq!(
+        all.scores(&peer),
+        Scores::default(),
+        "forgotten after a hundred epochs"
+    );
+    assert_eq!(
+        actions(&mut all).last(),
+        Some(&Action::Save(Record::Score(peer, None))),
+        "on disk too"
+    );
 }
 
 #[test]
@@ -173,15 +261,31 @@ fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
         all.on_connected(peer, ip(last), false, NOW);
         (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW));
         all.on_disconnected(&peer, "banned", "", NOW);
-        verdicts(all).iter().any(|action| matches!(action, Action::BanAddress(_)))
+        verdicts(all)
+            .iter()
+            .any(|action| matches!(action, Action::BanAddress(_)))
     };
-    assert_eq!([(); 4].map(|()| misbehave(&mut all, 2)), [false, false, true, false]);
-    assert_eq!(all.address_bans().keys().copied().collect::<Vec<_>>(), [ip(2).unwrap()]);
-    assert_eq!([(); 4].map(|()| misbehave(&mut all, 1)), [false; 4], "a static peer lives there");
+    assert_eq!(
+        [(); 4].map(|()| misbehave(&mut all, 2)),
+        [false, false, true, false]
+    );
+    assert_eq!(
+        all.address_bans().keys().copied().collect::<Vec<_>>(),
+        [ip(2).unwrap()]
+    );
+    assert_eq!(
+        [(); 4].map(|()| misbehave(&mut all, 1)),
+        [false; 4],
+        "a static peer lives there"
+    );
     let chosen = PeerId::random();
     all.protect(chosen, NOW);
     all.on_connected(chosen, ip(3), false, NOW);
-    assert_eq!([(); 4].map(|()| misbehave(&mut all, 3)), [false; 4], "a protected peer is there now");
+    assert_eq!(
+        [(); 4].map(|()| misbehave(&mut all, 3)),
+        [false; 4],
+        "a protected peer is there now"
+    );
     for local in ["127.0.0.1", "192.168.1.1", "172.17.0.1", "::1", "fd00::1"] {
         all.ban_address(local.parse().unwrap(), "operator", String::new(), NOW);
         assert_eq!(verdicts(&mut all), [], "{local} stands for many");
@@ -195,7 +299,8 @@ fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_res
     let folder = tempfile::tempdir().unwrap();
     // A store as it is opened after a restart, with its bans applied.
     let open = |now| {
-        let (store, records) = Peerstore::open(Some(&folder.path().join("store")), "--p2p.peerstore.path").unwrap();
+        let (store, records) =
+            Peerstore::open(Some(&folder.path().join("store")), "--p2p.peerstore.path").unwrap();
         let mut all = reputation(Policy::default(), &[]);
         all.restore(records, now);
         (store, all)
@@ -208,12 +313,25 @@ fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_res
         });
         store.take_changes().into_iter().for_each(|write| write());
     };
-    let private =
-        ["10.1.2.3", "172.17.0.1", "192.168.1.1", "169.254.3.4", "100.64.0.1", "127.0.0.1", "::1", "fd00::1", "fe80::1"];
+    let private = [
+        "10.1.2.3",
+        "172.17.0.1",
+        "192.168.1.1",
+        "169.254.3.4",
+        "100.64.0.1",
+        "127.0.0.1",
+        "::1",
+        "fd00::1",
+        "fe80::1",
+    ];
     let public = ["203.0.113.2", "2001:db8::1"].map(|address| address.parse::<IpAddr>().unwrap());
 
     let (mut store, mut all) = open(NOW);
-    for address in private.map(|address| address.parse().unwrap()).into_iter().chain(public) {
+    for address in private
+        .map(|address| address.parse().unwrap())
+        .into_iter()
+        .chain(public)
+    {
         for _ in 0..4 {
             let peer = PeerId::random();
             all.on_connected(peer, Some(address), false, NOW);
@@ -222,23 +340,46 @@ fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_res
         }
     }
     let banned = |all: &Reputation| all.address_bans().keys().copied().collect::<Vec<_>>();
-    assert_eq!(banned(&all), public.map(site), "peers are banned everywhere, addresses where they stand for one place");
+    assert_eq!(
+        banned(&all),
+        public.map(site),
+        "peers are banned everywhere, addresses where they stand for one place"
+    );
     assert_eq!(all.bans().len(), 4 * (private.len() + public.len()));
     // Records written by another version, or by op-node.
     for address in private.iter().chain(&["::", "2001:db8:1::1"]) {
-        let record = BanRecord { expiry: NOW + 3600, last_update: NOW, reason: String::new(), address: None };
+        let record = BanRecord {
+            expiry: NOW + 3600,
+            last_update: NOW,
+            reason: String::new(),
+            address: None,
+        };
         store.note(&Record::AddressBan(address.parse().unwrap(), Some(record)));
     }
     save(store, all);
 
     let other = site("2001:db8:1::1".parse().unwrap());
-    for (now, addresses, peers) in [(NOW + 1, [&public.map(site)[..], &[other]].concat(), 44), (NOW + 3601, vec![], 0)] {
+    for (now, addresses, peers) in [
+        (NOW + 1, [&public.map(site)[..], &[other]].concat(), 44),
+        (NOW + 3601, vec![], 0),
+    ] {
         let (store, all) = open(now);
-        assert_eq!((banned(&all), all.bans().len()), (addresses, peers), "after {} s", now - NOW);
+        assert_eq!(
+            (banned(&all), all.bans().len()),
+            (addresses, peers),
+            "after {} s",
+            now - NOW
+        );
         save(store, all);
     }
-    let (_, records) = Peerstore::open(Some(&folder.path().join("store")), "--p2p.peerstore.path").unwrap();
-    assert!(!records.iter().any(|record| matches!(record, Record::AddressBan(..))), "{records:?}");
+    let (_, records) =
+        Peerstore::open(Some(&folder.path().join("store")), "--p2p.peerstore.path").unwrap();
+    assert!(
+        !records
+            .iter()
+            .any(|record| matches!(record, Record::AddressBan(..))),
+        "{records:?}"
+    );
 }
 
 #[test]
@@ -251,7 +392,10 @@ fn a_peer_that_moves_is_banned_where_it_is_now() {
         (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW));
         all.on_disconnected(&peer, "banned", "", NOW);
     }
-    assert_eq!(all.address_bans().keys().copied().collect::<Vec<_>>(), [ip(4).unwrap()]);
+    assert_eq!(
+        all.address_bans().keys().copied().collect::<Vec<_>>(),
+        [ip(4).unwrap()]
+    );
 }
 
 /// The gauge `starling_p2p_banned_peers`.
@@ -259,9 +403,27 @@ fn a_peer_that_moves_is_banned_where_it_is_now() {
 struct BannedPeers(Arc<AtomicU64>);
 
 impl metrics::Recorder for BannedPeers {
-    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_counter(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
+    fn describe_gauge(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
+    fn describe_histogram(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
     fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
         metrics::Counter::noop()
     }
@@ -271,7 +433,11 @@ impl metrics::Recorder for BannedPeers {
             _ => metrics::Gauge::noop(),
         }
     }
-    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+    fn register_histogram(
+        &self,
+        _: &metrics::Key,
+        _: &metrics::Metadata<'_>,
+    ) -> metrics::Histogram {
         metrics::Histogram::noop()
     }
 }
@@ -286,12 +452,23 @@ fn what_is_written_down_is_in_force_after_a_restart() {
     (0..6).for_each(|_| before.on_offence(banned, GARBAGE, "", NOW));
     (0..6).for_each(|_| before.on_offence(friend, GARBAGE, "", NOW));
     (0..3).for_each(|_| before.on_offence(poor, GARBAGE, "", NOW));
-    before.ban_address(IpAddr::from([203, 0, 113, 7]), "operator", String::new(), NOW);
+    before.ban_address(
+        IpAddr::from([203, 0, 113, 7]),
+        "operator",
+        String::new(),
+        NOW,
+    );
     before.save_all(NOW);
     let saved = |all: &mut Reputation| -> Vec<Record> {
         actions(all)
             .into_iter()
-            .filter_map(|action| if let Action::Save(record) = action { Some(record) } else { None })
+            .filter_map(|action| {
+                if let Action::Save(record) = action {
+                    Some(record)
+                } else {
+                    None
+                }
+            })
             .collect()
     };
     let records = saved(&mut before);
@@ -300,27 +477,55 @@ fn what_is_written_down_is_in_force_after_a_restart() {
     let mut after = reputation(Policy::default(), &[friend]);
     let shown = BannedPeers::default();
     metrics::with_local_recorder(&shown, || after.restore(records.clone(), NOW + 100));
-    assert_eq!(f64::from_bits(shown.0.load(Ordering::Relaxed)), 1.0, "the metric tells of them");
+    assert_eq!(
+        f64::from_bits(shown.0.load(Ordering::Relaxed)),
+        1.0,
+        "the metric tells of them"
+    );
     assert_eq!(after.bans().keys().copied().collect::<Vec<_>>(), [banned]);
     assert_eq!(after.bans()[&banned].until, NOW + 3600);
     assert_eq!(verdicts(&mut after).len(), 2);
-    assert!(reasons(&after, &banned).iter().any(|(reason, _)| *reason == "kept"));
+    assert!(
+        reasons(&after, &banned)
+            .iter()
+            .any(|(reason, _)| *reason == "kept")
+    );
     after.on_connected(poor, ip(2), false, NOW + 100);
-    assert_eq!((after.total(&poor), after.scores(&poor).offences[Class::Garbage.label()]), (-60.0, 3.0));
+    assert_eq!(
+        (
+            after.total(&poor),
+            after.scores(&poor).offences[Class::Garbage.label()]
+        ),
+        (-60.0, 3.0)
+    );
 
     let mut late = reputation(Policy::default(), &[]);
     late.restore(records, NOW + 4000);
     assert!(late.bans().is_empty() && late.address_bans().is_empty());
     assert_eq!(late.total(&poor), 0.0);
-    assert!(saved(&mut late).iter().all(|record| record.clone().removed() == *record), "what is stale is removed");
+    assert!(
+        saved(&mut late)
+            .iter()
+            .all(|record| record.clone().removed() == *record),
+        "what is stale is removed"
+    );
 }
 
 #[test]
 fn nothing_grows_without_bound() {
-    let mut all = reputation(Policy { duration: Duration::from_secs(1 << 40), ..Policy::default() }, &[]);
+    let mut all = reputation(
+        Policy {
+            duration: Duration::from_secs(1 << 40),
+            ..Policy::default()
+        },
+        &[],
+    );
     let mut rows = BTreeSet::new();
     for i in 0..BANS as u32 + 100 {
-        let (peer, address) = (PeerId::random(), IpAddr::from((0x0b00_0000 + i).to_be_bytes()));
+        let (peer, address) = (
+            PeerId::random(),
+            IpAddr::from((0x0b00_0000 + i).to_be_bytes()),
+        );
         all.on_connected(peer, Some(address), false, NOW);
         (0..6).for_each(|_| all.on_offence(peer, GARBAGE, "", NOW + u64::from(i)));
         all.on_disconnected(&peer, "banned", "", NOW + u64::from(i));
@@ -334,5 +539,9 @@ fn nothing_grows_without_bound() {
     }
     assert_eq!(all.bans().len(), BANS);
     assert!(all.peers.len() <= ABSENT + 1);
-    assert!(rows.len() <= ABSENT + 1, "{} rows are kept on disk", rows.len());
+    assert!(
+        rows.len() <= ABSENT + 1,
+        "{} rows are kept on disk",
+        rows.len()
+    );
 }

@@ -18,21 +18,43 @@ impl Blocks for Chain {
     }
 
     fn block(&self, number: u64) -> Option<Payload> {
-        self.0.get(usize::try_from(number).ok()?.checked_sub(1)?).cloned()
+        self.0
+            .get(usize::try_from(number).ok()?.checked_sub(1)?)
+            .cloned()
     }
 }
 
 fn server(sizes: &[usize]) -> (Arc<Server>, Rest) {
     let block = |(i, size): (usize, &usize)| {
-        let header = Header { number: i as u64 + 1, ..Default::default() };
+        let header = Header {
+            number: i as u64 + 1,
+            ..Default::default()
+        };
         Payload::sealed(header, vec![vec![7; *size].into()])
     };
     let blocks: Vec<Payload> = sizes.iter().enumerate().map(block).collect();
     let last = blocks.last().map_or(BlockId::default(), Payload::id);
-    let rest = Rest::Bodies { next: 1, last, bytes: MAX_CHUNK };
-    let seen = Seen { peers: watch::channel(Vec::new()).1, offences: mpsc::channel(1).0 };
+    let rest = Rest::Bodies {
+        next: 1,
+        last,
+        bytes: MAX_CHUNK,
+    };
+    let seen = Seen {
+        peers: watch::channel(Vec::new()).1,
+        offences: mpsc::channel(1).0,
+    };
     let heads = watch::channel(Heads::default()).1;
-    (Arc::new(Server::new(901, BlockId::default(), Arc::new(Chain(blocks)), heads, seen, u32::MAX)), rest)
+    (
+        Arc::new(Server::new(
+            901,
+            BlockId::default(),
+            Arc::new(Chain(blocks)),
+            heads,
+            seen,
+            u32::MAX,
+        )),
+        rest,
+    )
 }
 
 /// How many blocks a chunk has, and what is left.
@@ -60,11 +82,22 @@ fn a_large_chunk_is_not_made_without_a_place() {
 async fn what_is_made_with_a_place_holds_it() {
     let (server, rest) = server(&[SMALL_CHUNK, 100]);
     let asker = server.asker(PeerId::random());
-    let make = async |rest| tokio::time::timeout(LONG, server.make(&asker, rest)).await.unwrap().unwrap();
+    let make = async |rest| {
+        tokio::time::timeout(LONG, server.make(&asker, rest))
+            .await
+            .unwrap()
+            .unwrap()
+    };
     let (packed, place) = make(rest).await;
     assert_eq!(server.large[0].available_permits(), LARGE - 1);
     drop(place);
-    assert_eq!((server.large[0].available_permits(), asker.peer.large.available_permits()), (LARGE, LARGE_PER_PEER));
+    assert_eq!(
+        (
+            server.large[0].available_permits(),
+            asker.peer.large.available_permits()
+        ),
+        (LARGE, LARGE_PER_PEER)
+    );
     // What follows may be small.
     let (_, place) = make(packed.map(|(_, rest)| rest).unwrap()).await;
     assert!(place.is_none());

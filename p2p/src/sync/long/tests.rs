@@ -22,7 +22,15 @@ const MS: Duration = Duration::from_millis(1);
 fn block(hashes: &[B256], number: u64, salt: (u64, u64)) -> Payload {
     let timestamp = if number >= salt.0 { salt.1 } else { 0 };
     let parent_hash = hashes[number as usize - 1];
-    Payload::sealed(Header { parent_hash, number, timestamp, ..Default::default() }, Vec::new())
+    Payload::sealed(
+        Header {
+            parent_hash,
+            number,
+            timestamp,
+            ..Default::default()
+        },
+        Vec::new(),
+    )
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,7 +83,10 @@ struct World {
 
 impl World {
     fn new(length: u64) -> Self {
-        let genesis = BlockId { number: 0, hash: B256::repeat_byte(0xaa) };
+        let genesis = BlockId {
+            number: 0,
+            hash: B256::repeat_byte(0xaa),
+        };
         let mut world = Self {
             sync: Sync::new(Limits::default(), genesis, 1),
             now: Instant::now(),
@@ -103,7 +114,8 @@ impl World {
     /// The chain up to this length.
     fn grow(&mut self, length: u64) {
         for number in self.hashes.len() as u64..=length {
-            self.hashes.push(block(&self.hashes, number, self.salt).hash);
+            self.hashes
+                .push(block(&self.hashes, number, self.salt).hash);
         }
     }
 
@@ -139,16 +151,37 @@ impl World {
             if kind == Kind::ByNumber {
                 continue;
             }
-            let top = if let Kind::Short(top) = kind { top } else { self.hashes.len() as u64 - 1 };
-            let head = BlockId { number: top, hash: self.hashes[top as usize] };
-            self.sync.on_status(peer, Status { head, oldest: 0, safe: None, finalized: None }, self.now);
+            let top = if let Kind::Short(top) = kind {
+                top
+            } else {
+                self.hashes.len() as u64 - 1
+            };
+            let head = BlockId {
+                number: top,
+                hash: self.hashes[top as usize],
+            };
+            self.sync.on_status(
+                peer,
+                Status {
+                    head,
+                    oldest: 0,
+                    safe: None,
+                    finalized: None,
+                },
+                self.now,
+            );
         }
         self.act();
     }
 
     fn gossip(&mut self, number: u64) {
         let payload = Arc::new(block(&self.hashes, number, self.salt));
-        let arrival = Arrival { parent_known: payload.parent_hash() == self.head.hash, payload, from: None, known: false };
+        let arrival = Arrival {
+            parent_known: payload.parent_hash() == self.head.hash,
+            payload,
+            from: None,
+            known: false,
+        };
         self.sync.on_gossip(arrival, Address::ZERO, self.now);
         self.act();
     }
@@ -162,26 +195,50 @@ impl World {
         self.flying.insert(id, peer);
         let theirs = self.flying.values().filter(|other| **other == peer).count();
         assert!(theirs <= 3, "{theirs} questions at once to one peer");
-        let Some(kind) = self.peers.get(&peer).copied() else { panic!("a peer that is gone is asked") };
-        let top = if let Kind::Short(top) = kind { top } else { u64::MAX };
-        let wait = if let Kind::Honest(wait) = kind { wait } else { MS };
+        let Some(kind) = self.peers.get(&peer).copied() else {
+            panic!("a peer that is gone is asked")
+        };
+        let top = if let Kind::Short(top) = kind {
+            top
+        } else {
+            u64::MAX
+        };
+        let wait = if let Kind::Honest(wait) = kind {
+            wait
+        } else {
+            MS
+        };
         match ask {
-            _ if kind == Kind::Silent => self.schedule(10_000 * MS, Event::End(id, Err(Trouble::NoAnswer))),
-            _ if kind == Kind::Resets => self.schedule(wait, Event::End(id, Err(Trouble::Unreachable))),
+            _ if kind == Kind::Silent => {
+                self.schedule(10_000 * MS, Event::End(id, Err(Trouble::NoAnswer)))
+            }
+            _ if kind == Kind::Resets => {
+                self.schedule(wait, Event::End(id, Err(Trouble::Unreachable)))
+            }
             Ask::Headers { from, count } => {
                 self.headers += u64::from(count);
                 if from.number > top || self.hashes.get(from.number as usize) != Some(&from.hash) {
                     return self.schedule(wait, Event::End(id, Err(Trouble::NotFound)));
                 }
-                let parents: Vec<B256> = self.hashes[..from.number as usize].iter().rev().take(count as usize).copied().collect();
+                let parents: Vec<B256> = self.hashes[..from.number as usize]
+                    .iter()
+                    .rev()
+                    .take(count as usize)
+                    .copied()
+                    .collect();
                 if kind == Kind::DripsHeaders {
                     for (index, parent) in parents.into_iter().take(400).enumerate() {
-                        let links = Links { parents: vec![parent], known: None };
+                        let links = Links {
+                            parents: vec![parent],
+                            known: None,
+                        };
                         self.schedule(9_900 * index as u32 * MS, Event::Links(id, links));
                     }
                     return;
                 }
-                let known = parents.iter().position(|hash| *hash == self.head.hash || *hash == self.hashes[0]);
+                let known = parents
+                    .iter()
+                    .position(|hash| *hash == self.head.hash || *hash == self.hashes[0]);
                 self.schedule(wait, Event::Links(id, Links { parents, known }));
                 self.schedule(wait, Event::End(id, Ok(())));
             }
@@ -189,13 +246,19 @@ impl World {
                 *self.asked.entry(peer).or_default() += hashes.len() as u64;
                 let last = first as usize + hashes.len() - 1;
                 if kind == Kind::Liar {
-                    return self.schedule(wait, Event::End(id, Err(Trouble::False("a lie".into()))));
+                    return self
+                        .schedule(wait, Event::End(id, Err(Trouble::False("a lie".into()))));
                 }
                 if last as u64 > top || self.hashes.get(last) != hashes.last() {
                     return self.schedule(wait, Event::End(id, Err(Trouble::NotFound)));
                 }
                 let payload = |number| Arc::new(block(&self.hashes, number, self.salt));
-                let arrival = |number| Arrival { payload: payload(number), from: Some(peer), known: false, parent_known: false };
+                let arrival = |number| Arrival {
+                    payload: payload(number),
+                    from: Some(peer),
+                    known: false,
+                    parent_known: false,
+                };
                 let mut blocks: Vec<Arrival> = (first..=last as u64).map(arrival).collect();
                 if kind == Kind::Drips {
                     blocks.truncate(1);
@@ -214,29 +277,55 @@ impl World {
         while let Some(action) = self.sync.poll() {
             match action {
                 Action::HandOver { payload, blame, .. } => {
-                    assert_eq!(payload.parent_hash(), self.head.hash, "each on the one before");
+                    assert_eq!(
+                        payload.parent_hash(),
+                        self.head.hash,
+                        "each on the one before"
+                    );
                     self.head = payload.id();
-                    *self.delivered.entry(blame.unwrap_or_else(PeerId::random)).or_default() += 1;
+                    *self
+                        .delivered
+                        .entry(blame.unwrap_or_else(PeerId::random))
+                        .or_default() += 1;
                     self.sync.on_settled(payload.hash, &Settled::Ok, self.now);
-                    let safe = BlockId { number: 0, hash: self.hashes[0] };
-                    self.sync.on_heads(Heads { head: self.head, safe }, self.now);
+                    let safe = BlockId {
+                        number: 0,
+                        hash: self.hashes[0],
+                    };
+                    self.sync.on_heads(
+                        Heads {
+                            head: self.head,
+                            safe,
+                        },
+                        self.now,
+                    );
                 }
                 Action::Range(Order::Ask { id, peer, ask }) => self.answer(id, peer, ask),
                 Action::Range(Order::Cancel { id }) => {
                     self.flying.remove(&id);
                     self.cancelled += 1;
                 }
-                Action::Range(Order::Charge { peer, offence, .. }) => self.charges.push((peer, offence)),
+                Action::Range(Order::Charge { peer, offence, .. }) => {
+                    self.charges.push((peer, offence))
+                }
                 Action::Fetch { id, peer, number } => {
                     self.numbers += 1;
-                    let has = matches!(self.peers.get(&peer), Some(Kind::Honest(_) | Kind::ByNumber))
-                        && number < self.hashes.len() as u64;
+                    let has = matches!(
+                        self.peers.get(&peer),
+                        Some(Kind::Honest(_) | Kind::ByNumber)
+                    ) && number < self.hashes.len() as u64;
                     let answer = has.then(|| {
                         let payload = Arc::new(block(&self.hashes, number, self.salt));
                         let parent_known = payload.parent_hash() == self.head.hash;
-                        Arrival { payload, from: Some(peer), known: false, parent_known }
+                        Arrival {
+                            payload,
+                            from: Some(peer),
+                            known: false,
+                            parent_known,
+                        }
                     });
-                    self.sync.on_fetched(id, answer.ok_or(Failure::NotFound), self.now);
+                    self.sync
+                        .on_fetched(id, answer.ok_or(Failure::NotFound), self.now);
                 }
                 Action::Dropped { why, .. } => self.dropped.push(why),
                 Action::Blame { .. } => {}
@@ -251,10 +340,14 @@ impl World {
     fn step(&mut self) -> bool {
         let timer = self.sync.wakeup();
         let event = self.events.first_key_value().map(|((at, _), _)| *at);
-        let Some(at) = timer.into_iter().chain(event).min() else { return false };
+        let Some(at) = timer.into_iter().chain(event).min() else {
+            return false;
+        };
         self.now = self.now.max(at);
         if event == Some(at) {
-            let Some((_, event)) = self.events.pop_first() else { return false };
+            let Some((_, event)) = self.events.pop_first() else {
+                return false;
+            };
             let id = match &event {
                 Event::Links(id, _) | Event::Blocks(id, _) | Event::End(id, _) => *id,
             };
@@ -278,9 +371,19 @@ impl World {
     fn run_until(&mut self, number: u64) -> Duration {
         let begun = self.now;
         while self.head.number < number {
-            assert!(self.step(), "stands still at {}: {:?}", self.head.number, self.sync.report());
+            assert!(
+                self.step(),
+                "stands still at {}: {:?}",
+                self.head.number,
+                self.sync.report()
+            );
             let report = || format!("{:?} {:?}", self.sync.report(), self.sync.stall(self.now));
-            assert!(self.now - begun < Duration::from_secs(3600), "an hour, and at {}: {}", self.head.number, report());
+            assert!(
+                self.now - begun < Duration::from_secs(3600),
+                "an hour, and at {}: {}",
+                self.head.number,
+                report()
+            );
         }
         self.now - begun
     }
@@ -301,19 +404,40 @@ fn a_million_blocks_in_bounded_memory() {
     let took = world.run();
     let limits = Limits::default();
     assert!(world.most_hashes <= limits.skeleton as u64 && limits.skeleton * 32 <= 32 << 20);
-    assert!(world.most_bytes <= limits.bodies, "{} bytes of bodies", world.most_bytes);
-    assert!(world.headers <= 1_000_000 + 4096, "the way down is walked once: {}", world.headers);
-    assert!(took < Duration::from_secs(60), "round trips do not add up: {took:?}");
+    assert!(
+        world.most_bytes <= limits.bodies,
+        "{} bytes of bodies",
+        world.most_bytes
+    );
+    assert!(
+        world.headers <= 1_000_000 + 4096,
+        "the way down is walked once: {}",
+        world.headers
+    );
+    assert!(
+        took < Duration::from_secs(60),
+        "round trips do not add up: {took:?}"
+    );
     assert!(world.charges.is_empty() && world.dropped.is_empty());
-    assert_eq!(world.numbers, 0, "what comes in ranges is not asked for by number");
-    assert!(world.asked.values().all(|asked| *asked > 250_000), "all take part: {:?}", world.asked);
+    assert_eq!(
+        world.numbers, 0,
+        "what comes in ranges is not asked for by number"
+    );
+    assert!(
+        world.asked.values().all(|asked| *asked > 250_000),
+        "all take part: {:?}",
+        world.asked
+    );
 }
 
 #[test]
 fn a_slow_peer_loses_its_share() {
     let mut world = World::new(50_000);
     let slow = world.connect(Kind::Honest(60_000 * MS));
-    let fast = [world.connect(Kind::Honest(20 * MS)), world.connect(Kind::Honest(20 * MS))];
+    let fast = [
+        world.connect(Kind::Honest(20 * MS)),
+        world.connect(Kind::Honest(20 * MS)),
+    ];
     world.gossip(50_000);
     world.run_until(1);
     let took = world.run();
@@ -340,13 +464,21 @@ fn headers_that_drip_are_asked_of_another_peer_and_charged_if_there_is_none() {
     world.gossip(20_000);
     let begun = world.now;
     while world.now - begun < Duration::from_secs(70) && world.step() {}
-    assert!(world.charges.contains(&(drips, Offence::NoResponse)), "{:?}", world.charges);
+    assert!(
+        world.charges.contains(&(drips, Offence::NoResponse)),
+        "{:?}",
+        world.charges
+    );
     let headers = world.headers;
     // It has all and serves it in ranges only.
     world.connect(Kind::Short(20_000));
     let took = world.run();
     assert!(took < Duration::from_secs(5), "{took:?}");
-    assert!(world.headers - headers <= 20_000 + 4_096, "what has come is not asked for again: {}", world.headers - headers);
+    assert!(
+        world.headers - headers <= 20_000 + 4_096,
+        "what has come is not asked for again: {}",
+        world.headers - headers
+    );
 }
 
 #[test]
@@ -359,7 +491,11 @@ fn where_ranges_bring_nothing_blocks_are_asked_for_by_number() {
         let took = world.run();
         assert!(took < Duration::from_secs(30), "{kind:?}: {took:?}");
         // A silent one is charged by who waits for it.
-        assert_eq!(world.charges.contains(&(stranger, Offence::NoResponse)), kind == Kind::Resets, "{kind:?}");
+        assert_eq!(
+            world.charges.contains(&(stranger, Offence::NoResponse)),
+            kind == Kind::Resets,
+            "{kind:?}"
+        );
     }
 }
 
@@ -383,8 +519,19 @@ fn a_liar_is_charged_at_once_and_asked_no_more() {
     world.connect_three();
     world.gossip(20_000);
     world.run();
-    assert_eq!(world.charges.iter().filter(|charge| **charge == (liar, Offence::FalseBlock)).count(), world.charges.len());
-    assert!((1..=2).contains(&world.charges.len()), "as many as it had been asked for: {:?}", world.charges);
+    assert_eq!(
+        world
+            .charges
+            .iter()
+            .filter(|charge| **charge == (liar, Offence::FalseBlock))
+            .count(),
+        world.charges.len()
+    );
+    assert!(
+        (1..=2).contains(&world.charges.len()),
+        "as many as it had been asked for: {:?}",
+        world.charges
+    );
 }
 
 #[test]
@@ -397,9 +544,23 @@ fn a_reorg_in_the_middle_cuts_the_skeleton_back() {
     world.reorg(35_000, 40_100);
     world.gossip(40_100);
     let took = world.run();
-    assert!(world.headers - walked <= 5_200 + 4_096, "only what is new is walked: {}", world.headers - walked);
-    assert!(took < Duration::from_secs(20), "nothing waits for a time-out: {took:?}");
-    assert!(world.charges.iter().all(|(_, offence)| *offence == Offence::FalseStatus), "{:?}", world.charges);
+    assert!(
+        world.headers - walked <= 5_200 + 4_096,
+        "only what is new is walked: {}",
+        world.headers - walked
+    );
+    assert!(
+        took < Duration::from_secs(20),
+        "nothing waits for a time-out: {took:?}"
+    );
+    assert!(
+        world
+            .charges
+            .iter()
+            .all(|(_, offence)| *offence == Offence::FalseStatus),
+        "{:?}",
+        world.charges
+    );
 }
 
 #[test]
@@ -414,7 +575,11 @@ fn tips_that_gossip_missed_extend_the_skeleton() {
         world.gossip(30_000 + tip * 10);
     }
     world.run();
-    assert!(world.headers <= 30_000 + 4_096 + 20 * SHORTEST, "{}", world.headers);
+    assert!(
+        world.headers <= 30_000 + 4_096 + 20 * SHORTEST,
+        "{}",
+        world.headers
+    );
     assert!(world.charges.is_empty());
 }
 
@@ -426,11 +591,18 @@ fn a_gap_that_is_not_wanted_any_more_is_cancelled_and_another_one_begun() {
     world.run_until(5_000);
     assert!(!world.flying.is_empty());
     // Derivation has overtaken it.
-    let head = BlockId { number: 30_000, hash: world.hashes[30_000] };
+    let head = BlockId {
+        number: 30_000,
+        hash: world.hashes[30_000],
+    };
     world.sync.on_heads(Heads { head, safe: head }, world.now);
     world.head = head;
     world.act();
-    assert!(world.flying.is_empty() && world.cancelled > 0, "{:?}", world.flying);
+    assert!(
+        world.flying.is_empty() && world.cancelled > 0,
+        "{:?}",
+        world.flying
+    );
     assert_eq!(world.sync.report().missing, 0);
 
     world.grow(50_000);
@@ -461,7 +633,11 @@ fn a_stall_says_what_is_missing_and_from_whom() {
     }
     let (missing, why) = world.sync.stall(world.now).expect("it stands still");
     assert_eq!(missing.number, 4_999, "below the tip");
-    assert!(why.contains("block 4999 (0x") && why.contains(&format!("{short} has only blocks 0 to 2000")), "{why}");
+    assert!(
+        why.contains("block 4999 (0x")
+            && why.contains(&format!("{short} has only blocks 0 to 2000")),
+        "{why}"
+    );
     assert!(why.contains(&silent.to_string()), "{why}");
     // Whoever comes with it ends the stall.
     world.connect(Kind::Honest(20 * MS));
@@ -485,5 +661,10 @@ fn peers_on_another_branch_give_way_to_the_tip_they_have() {
     world.gossip(9_100);
     let took = world.run();
     assert!(took < Duration::from_secs(60), "{took:?}");
-    assert!(world.charges.iter().all(|(peer, offence)| peers.contains(peer) && *offence == Offence::FalseStatus));
+    assert!(
+        world
+            .charges
+            .iter()
+            .all(|(peer, offence)| peers.contains(peer) && *offence == Offence::FalseStatus)
+    );
 }

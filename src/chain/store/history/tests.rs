@@ -14,15 +14,23 @@ use alloy_primitives::B256;
 fn chain(store: &Store, height: usize) -> Vec<Arc<ExecutedBlock>> {
     let mut blocks: Vec<Arc<ExecutedBlock>> = vec![];
     for n in 0..height {
-        blocks.push(block(if n == 0 { store.head() } else { blocks[n - 1].payload.id() }));
+        blocks.push(block(if n == 0 {
+            store.head()
+        } else {
+            blocks[n - 1].payload.id()
+        }));
     }
     blocks
 }
 
 /// The number that the state of this block says.
 fn read(snapshot: &Snapshot, number: u64) -> u64 {
-    let row = snapshot.state_row_at(&keys::account(&B256::ZERO), number).unwrap();
-    row.map_or(0, |row| u64::from_be_bytes(row.as_ref().try_into().unwrap()))
+    let row = snapshot
+        .state_row_at(&keys::account(&B256::ZERO), number)
+        .unwrap();
+    row.map_or(0, |row| {
+        u64::from_be_bytes(row.as_ref().try_into().unwrap())
+    })
 }
 
 fn history_rows(store: &Store) -> usize {
@@ -39,10 +47,16 @@ fn states_inside_the_window_stay_and_older_ones_go() {
         store.commit(group, None, None).unwrap();
         let snapshot = store.snapshot().unwrap();
         let (head, oldest) = (snapshot.head().number, snapshot.oldest_state());
-        assert!(oldest <= head.saturating_sub(100) && oldest + 102 > head.min(oldest + 101), "{oldest} at {head}");
+        assert!(
+            oldest <= head.saturating_sub(100) && oldest + 102 > head.min(oldest + 101),
+            "{oldest} at {head}"
+        );
         assert!((oldest..=head).all(|number| read(&snapshot, number) == number));
     }
-    let (rows, oldest) = (history_rows(&store), store.snapshot().unwrap().oldest_state());
+    let (rows, oldest) = (
+        history_rows(&store),
+        store.snapshot().unwrap().oldest_state(),
+    );
     assert!(oldest >= 1398 && rows >= 2 * 1500, "{oldest}, {rows} rows");
     store.prune().unwrap();
     let left = history_rows(&store);
@@ -52,7 +66,10 @@ fn states_inside_the_window_stay_and_older_ones_go() {
     assert!((oldest..=1500).all(|number| read(&snapshot, number) == number));
     // Without a finalized head the window bounds the unwind records too.
     assert_eq!(snapshot.oldest_unwind(), oldest - UNWIND_MARGIN);
-    assert_eq!(snapshot.rows(Space::History, b"U").count() as u64, 1501 - snapshot.oldest_unwind());
+    assert_eq!(
+        snapshot.rows(Space::History, b"U").count() as u64,
+        1501 - snapshot.oldest_unwind()
+    );
     drop((snapshot, store));
     // And so it is after a reopen.
     let store = Store::open(dir.path(), CACHE, None).unwrap();
@@ -97,7 +114,12 @@ fn nothing_goes_before_its_bound_is_on_the_disk() {
 
 #[test]
 fn a_finalized_state_stays_and_an_archive_keeps_all() {
-    for (window, finalized, oldest) in [(Some(10), Some(5), 5), (Some(10), Some(95), 90), (None, Some(95), 0), (None, None, 0)] {
+    for (window, finalized, oldest) in [
+        (Some(10), Some(5), 5),
+        (Some(10), Some(95), 90),
+        (None, Some(95), 0),
+        (None, None, 0),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let store = create(dir.path());
         store.keep_states(window);
@@ -114,7 +136,11 @@ fn a_finalized_state_stays_and_an_archive_keeps_all() {
 
 #[test]
 fn only_rows_of_history_are_old() {
-    let kept = Kept { states: 10, unwinds: 20, ..Default::default() };
+    let kept = Kept {
+        states: 10,
+        unwinds: 20,
+        ..Default::default()
+    };
     let key = |tag: u8, number: u64| [&[tag][..], b"a", &number.to_be_bytes()].concat();
     assert!(is_old(&key(b'H', 10), kept) && !is_old(&key(b'H', 11), kept));
     assert!(is_old(&keys::unwind(19), kept) && !is_old(&keys::unwind(20), kept));

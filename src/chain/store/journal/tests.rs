@@ -14,7 +14,9 @@ fn journal() -> (Vec<u8>, Vec<usize>) {
     let path = store.path().join("0.jnl");
     let mut bytes = std::fs::read(path).unwrap();
     bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1);
-    let ends: Vec<_> = (0..=bytes.len()).filter(|end| bytes[..*end].ends_with(TRAILER)).collect();
+    let ends: Vec<_> = (0..=bytes.len())
+        .filter(|end| bytes[..*end].ends_with(TRAILER))
+        .collect();
     assert!(ends.len() >= 6 && ends.last() == Some(&bytes.len()));
     (bytes, ends)
 }
@@ -25,7 +27,9 @@ fn look(journals: &[&[u8]]) -> Option<(PathBuf, u64)> {
         std::fs::write(dir.path().join(format!("{number}.jnl")), bytes).unwrap();
     }
     std::fs::write(dir.path().join("0.jnl.cut"), "not looked at").unwrap();
-    check(dir.path()).unwrap().map(|damaged| (damaged.path.file_name().unwrap().into(), damaged.at))
+    check(dir.path())
+        .unwrap()
+        .map(|damaged| (damaged.path.file_name().unwrap().into(), damaged.at))
 }
 
 #[test]
@@ -46,7 +50,13 @@ fn what_a_killed_process_leaves_is_no_damage() {
 #[test]
 fn a_gap_is_found_and_cut_where_it_begins() {
     let (bytes, ends) = journal();
-    let last_whole = |at: usize| ends.iter().copied().take_while(|end| *end <= at).last().unwrap_or(0) as u64;
+    let last_whole = |at: usize| {
+        ends.iter()
+            .copied()
+            .take_while(|end| *end <= at)
+            .last()
+            .unwrap_or(0) as u64
+    };
     let mut rng = StdRng::seed_from_u64(2);
     for _ in 0..300 {
         // In the last batch it may look like what a kill leaves.
@@ -71,7 +81,10 @@ fn only_the_newest_journal_may_end_in_the_middle() {
     let (bytes, ends) = journal();
     let (first, second) = bytes.split_at(ends[2]);
     assert_eq!(look(&[first, second]), None);
-    assert_eq!(look(&[&first[..first.len() - 5], second]), Some((PathBuf::from("0.jnl"), ends[1] as u64)));
+    assert_eq!(
+        look(&[&first[..first.len() - 5], second]),
+        Some((PathBuf::from("0.jnl"), ends[1] as u64))
+    );
     assert_eq!(look(&[second, first]), Some((PathBuf::from("1.jnl"), 0)));
 
     let dir = tempfile::tempdir().unwrap();
@@ -81,7 +94,10 @@ fn only_the_newest_journal_may_end_in_the_middle() {
     let kept = check(dir.path()).unwrap().unwrap().cut().unwrap();
     assert_eq!(std::fs::read(&kept[0]).unwrap(), torn);
     assert_eq!(std::fs::read(&kept[1]).unwrap(), second);
-    assert_eq!(std::fs::read(dir.path().join("0.jnl")).unwrap(), &bytes[..ends[1]]);
+    assert_eq!(
+        std::fs::read(dir.path().join("0.jnl")).unwrap(),
+        &bytes[..ends[1]]
+    );
     assert!(!dir.path().join("1.jnl").exists());
     assert!(check(dir.path()).unwrap().is_none());
 }
@@ -90,13 +106,24 @@ fn only_the_newest_journal_may_end_in_the_middle() {
 fn a_missing_journal_is_noticed_and_what_builds_on_it_is_cut() {
     let (bytes, ends) = journal();
     let dir = tempfile::tempdir().unwrap();
-    for (number, part) in [(4, 0..ends[1]), (6, ends[2]..ends[3]), (7, ends[3]..ends[4])] {
+    for (number, part) in [
+        (4, 0..ends[1]),
+        (6, ends[2]..ends[3]),
+        (7, ends[3]..ends[4]),
+    ] {
         std::fs::write(dir.path().join(format!("{number}.jnl")), &bytes[part]).unwrap();
     }
     let damaged = check(dir.path()).unwrap().unwrap();
-    assert_eq!((damaged.path.file_name().unwrap(), damaged.at), ("6.jnl".as_ref(), 0));
+    assert_eq!(
+        (damaged.path.file_name().unwrap(), damaged.at),
+        ("6.jnl".as_ref(), 0)
+    );
     assert!(damaged.to_string().contains("missing"), "{damaged}");
     assert_eq!(damaged.cut().unwrap().len(), 2);
     assert!(check(dir.path()).unwrap().is_none());
-    assert!(dir.path().join("4.jnl").exists() && !dir.path().join("6.jnl").exists() && !dir.path().join("7.jnl").exists());
+    assert!(
+        dir.path().join("4.jnl").exists()
+            && !dir.path().join("6.jnl").exists()
+            && !dir.path().join("7.jnl").exists()
+    );
 }

@@ -30,7 +30,9 @@ struct World {
 
 impl World {
     fn new(dir: &Path, seed: u64) -> Self {
-        let mut addresses: Vec<_> = (0..300u64).map(|n| Address::from_word(keccak256(n.to_be_bytes()))).collect();
+        let mut addresses: Vec<_> = (0..300u64)
+            .map(|n| Address::from_word(keccak256(n.to_be_bytes())))
+            .collect();
         addresses.push(MESSAGE_PASSER);
         let mut plain = Plain::new();
         let mut rng = StdRng::seed_from_u64(seed);
@@ -39,11 +41,22 @@ impl World {
             change(&mut rng, *address, &mut plain, &mut changes);
         }
         let update = trie::genesis(&changes).unwrap();
-        let header = Header { state_root: update.state_root, ..Default::default() };
+        let header = Header {
+            state_root: update.state_root,
+            ..Default::default()
+        };
         let genesis = Payload::sealed(header.clone(), vec![]);
-        let identity = Identity { chain_id: 901, genesis_hash: genesis.hash };
+        let identity = Identity {
+            chain_id: 901,
+            genesis_hash: genesis.hash,
+        };
         let store = Store::create(dir, CACHE, identity, &genesis, &update.overlay).unwrap();
-        Self { rng, addresses, store, chain: vec![(header, plain)] }
+        Self {
+            rng,
+            addresses,
+            store,
+            chain: vec![(header, plain)],
+        }
     }
 
     fn view(&self) -> Arc<View> {
@@ -65,7 +78,9 @@ impl World {
     }
 
     fn block(&mut self, above: &[Arc<ExecutedBlock>]) -> Arc<ExecutedBlock> {
-        let view = Arc::new(View::new(self.store.snapshot().unwrap(), above.to_vec(), None, None).unwrap());
+        let view = Arc::new(
+            View::new(self.store.snapshot().unwrap(), above.to_vec(), None, None).unwrap(),
+        );
         let mut plain = self.chain.last().unwrap().1.clone();
         let mut changes = Changes::default();
         for _ in 0..self.rng.random_range(0..6) {
@@ -81,15 +96,26 @@ impl World {
                 _ => change(&mut self.rng, address, &mut plain, &mut changes),
             }
         }
-        if self.rng.random_range(0..3) == 0 && !changes.accounts.contains_key(&keccak256(MESSAGE_PASSER)) {
+        if self.rng.random_range(0..3) == 0
+            && !changes.accounts.contains_key(&keccak256(MESSAGE_PASSER))
+        {
             change(&mut self.rng, MESSAGE_PASSER, &mut plain, &mut changes);
         }
         let update = trie::update(&view.state(), &changes).unwrap();
         let head = view.head();
-        let header =
-            Header { parent_hash: head.hash, number: head.number + 1, state_root: update.state_root, ..Default::default() };
+        let header = Header {
+            parent_hash: head.hash,
+            number: head.number + 1,
+            state_root: update.state_root,
+            ..Default::default()
+        };
         self.chain.push((header.clone(), plain));
-        Arc::new(ExecutedBlock::new(Arc::new(Payload::sealed(header, vec![])), vec![], Arc::default(), Arc::new(update.overlay)))
+        Arc::new(ExecutedBlock::new(
+            Arc::new(Payload::sealed(header, vec![])),
+            vec![],
+            Arc::default(),
+            Arc::new(update.overlay),
+        ))
     }
 
     fn unwind(&mut self, blocks: usize) {
@@ -106,21 +132,62 @@ impl World {
     /// The proofs of an account and slots at a block convince another verifier, and say what was there.
     fn check(&self, view: &Arc<View>, number: u64, address: Address, slots: &[U256]) {
         let (header, plain) = &self.chain[number as usize];
-        let state = view.provable_state(number, address).unwrap().unwrap_or_else(|| panic!("no proofs at {number}"));
-        let proof = trie::prove(&state, address, slots).unwrap_or_else(|e| panic!("{address} at {number}: {e}"));
+        let state = view
+            .provable_state(number, address)
+            .unwrap()
+            .unwrap_or_else(|| panic!("no proofs at {number}"));
+        let proof = trie::prove(&state, address, slots)
+            .unwrap_or_else(|e| panic!("{address} at {number}: {e}"));
         let there = plain.get(&address);
         let wanted = there.map(|(account, _)| (account.nonce, account.balance));
-        assert_eq!(proof.account.map(|account| (account.nonce, account.balance)), wanted, "{address} at {number}");
-        let storage_root = proof.account.map_or(alloy_trie::EMPTY_ROOT_HASH, |account| account.storage_root);
-        let leaf = there.map(|(AccountChange { nonce, balance, code_hash }, _)| {
-            alloy_rlp::encode(TrieAccount { nonce: *nonce, balance: *balance, storage_root, code_hash: *code_hash })
-        });
-        verify_proof(header.state_root, Nibbles::unpack(keccak256(address)), leaf, &proof.nodes).unwrap();
+        assert_eq!(
+            proof
+                .account
+                .map(|account| (account.nonce, account.balance)),
+            wanted,
+            "{address} at {number}"
+        );
+        let storage_root = proof
+            .account
+            .map_or(alloy_trie::EMPTY_ROOT_HASH, |account| account.storage_root);
+        let leaf = there.map(
+            |(
+                AccountChange {
+                    nonce,
+                    balance,
+                    code_hash,
+                },
+                _,
+            )| {
+                alloy_rlp::encode(TrieAccount {
+                    nonce: *nonce,
+                    balance: *balance,
+                    storage_root,
+                    code_hash: *code_hash,
+                })
+            },
+        );
+        verify_proof(
+            header.state_root,
+            Nibbles::unpack(keccak256(address)),
+            leaf,
+            &proof.nodes,
+        )
+        .unwrap();
         for (slot, proof) in slots.iter().zip(&proof.slots) {
-            let value = there.and_then(|(_, slots)| slots.get(slot)).copied().unwrap_or_default();
+            let value = there
+                .and_then(|(_, slots)| slots.get(slot))
+                .copied()
+                .unwrap_or_default();
             assert_eq!(proof.value, value, "slot {slot} of {address} at {number}");
             let leaf = (!value.is_zero()).then(|| alloy_rlp::encode(value));
-            verify_proof(storage_root, Nibbles::unpack(keccak256(B256::from(*slot))), leaf, &proof.nodes).unwrap();
+            verify_proof(
+                storage_root,
+                Nibbles::unpack(keccak256(B256::from(*slot))),
+                leaf,
+                &proof.nodes,
+            )
+            .unwrap();
         }
     }
 
@@ -131,36 +198,62 @@ impl World {
                 0 => MESSAGE_PASSER,
                 _ => *self.addresses.choose(&mut self.rng).unwrap(),
             };
-            let slots: Vec<_> = (0..3).map(|_| U256::from(self.rng.random_range(0..SLOTS))).collect();
+            let slots: Vec<_> = (0..3)
+                .map(|_| U256::from(self.rng.random_range(0..SLOTS)))
+                .collect();
             let number = self.rng.random_range(oldest..=self.head());
             self.check(&view, number, address, &slots);
         }
     }
 
     fn reopen(self, dir: &Path) -> Self {
-        let Self { rng, addresses, store, chain } = self;
+        let Self {
+            rng,
+            addresses,
+            store,
+            chain,
+        } = self;
         drop(store);
-        Self { rng, addresses, store: Store::open(dir, CACHE, None).unwrap(), chain }
+        Self {
+            rng,
+            addresses,
+            store: Store::open(dir, CACHE, None).unwrap(),
+            chain,
+        }
     }
 
     fn count(&self, tag: u8) -> usize {
-        self.store.snapshot().unwrap().rows(Space::History, &[tag]).count()
+        self.store
+            .snapshot()
+            .unwrap()
+            .rows(Space::History, &[tag])
+            .count()
     }
 }
 
 /// Sets an account and some of its slots: new ones, other values, none.
 fn change(rng: &mut StdRng, address: Address, plain: &mut Plain, changes: &mut Changes) {
-    let empty = AccountChange { nonce: 0, balance: U256::ZERO, code_hash: KECCAK256_EMPTY };
+    let empty = AccountChange {
+        nonce: 0,
+        balance: U256::ZERO,
+        code_hash: KECCAK256_EMPTY,
+    };
     let (account, slots) = plain.entry(address).or_insert((empty, BTreeMap::new()));
     account.nonce += 1;
     account.balance = U256::from(rng.random_range(0..1_000_000));
     changes.accounts.insert(keccak256(address), Some(*account));
     let storage = changes.storages.entry(keccak256(address)).or_default();
-    let [most, range] = *[[4, SLOTS], [30, SLOTS], [4, 3], [0, 1]].choose(rng).unwrap();
+    let [most, range] = *[[4, SLOTS], [30, SLOTS], [4, 3], [0, 1]]
+        .choose(rng)
+        .unwrap();
     let clear = rng.random_range(0..3) == 0;
     for _ in 0..most {
         let slot = U256::from(rng.random_range(0..range));
-        let value = if clear { U256::ZERO } else { U256::from(rng.random_range(0..3)) };
+        let value = if clear {
+            U256::ZERO
+        } else {
+            U256::from(rng.random_range(0..3))
+        };
         storage.slots.insert(keccak256(B256::from(slot)), value);
         slots.insert(slot, value);
     }
@@ -184,7 +277,9 @@ fn every_block_can_be_proven_over_reorgs_and_reopens() {
     world.check_random(0, 1_000);
     // Nothing is left of blocks that were taken back.
     let snapshot = world.store.snapshot().unwrap();
-    let numbers = snapshot.rows(Space::History, b"T").map(|row| keys::trie_history_parts(&row.unwrap().0).unwrap().3);
+    let numbers = snapshot
+        .rows(Space::History, b"T")
+        .map(|row| keys::trie_history_parts(&row.unwrap().0).unwrap().3);
     assert!(numbers.max().unwrap() <= world.head());
     assert_eq!(world.count(b'B') as u64, world.head());
 }
@@ -196,7 +291,8 @@ fn every_row_is_restored_as_it_was() {
     let mut world = World::new(dir.path(), 2);
     let rows = |world: &World| -> BTreeMap<Bytes, Bytes> {
         let snapshot = world.store.snapshot().unwrap();
-        let nodes = [keys::STATE_NODE, keys::STORAGE_NODE].map(|tag| snapshot.rows(Space::State, &[tag]));
+        let nodes =
+            [keys::STATE_NODE, keys::STORAGE_NODE].map(|tag| snapshot.rows(Space::State, &[tag]));
         nodes.into_iter().flatten().map(Result::unwrap).collect()
     };
     let mut then = vec![(0, rows(&world))];
@@ -204,11 +300,18 @@ fn every_row_is_restored_as_it_was() {
         world.grow(3);
         then.push((world.head(), rows(&world)));
     }
-    let all: BTreeMap<&Bytes, ()> = then.iter().flat_map(|(_, rows)| rows.keys().map(|key| (key, ()))).collect();
+    let all: BTreeMap<&Bytes, ()> = then
+        .iter()
+        .flat_map(|(_, rows)| rows.keys().map(|key| (key, ())))
+        .collect();
     let snapshot = world.store.snapshot().unwrap();
     for (number, rows) in &then {
         for key in all.keys() {
-            assert_eq!(snapshot.node_row_at(key, *number).unwrap().as_ref(), rows.get(*key), "{key} at {number}");
+            assert_eq!(
+                snapshot.node_row_at(key, *number).unwrap().as_ref(),
+                rows.get(*key),
+                "{key} at {number}"
+            );
         }
     }
 }
@@ -218,10 +321,18 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
     const PASSER_WINDOW: u64 = 900;
     let dir = tempfile::tempdir().unwrap();
     let mut world = World::new(dir.path(), 3);
-    world.store.0.history.passer.store(PASSER_WINDOW, Ordering::Relaxed);
+    world
+        .store
+        .0
+        .history
+        .passer
+        .store(PASSER_WINDOW, Ordering::Relaxed);
     // All of it stays while nothing is said.
     world.grow(600);
-    assert_eq!(world.store.snapshot().unwrap().oldest_proof(Address::ZERO), 0);
+    assert_eq!(
+        world.store.snapshot().unwrap().oldest_proof(Address::ZERO),
+        0
+    );
     let bytes = world.store.snapshot().unwrap().proof_bytes().unwrap();
     let before = world.count(b'T');
     world.store.keep_proofs(bytes / 3).unwrap();
@@ -243,9 +354,17 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
     world.store.prune().unwrap();
     let now = world.view();
     let oldest = now.oldest_proof(Address::ZERO);
-    assert!(now.provable_state(oldest - 1, Address::ZERO).unwrap().is_none());
+    assert!(
+        now.provable_state(oldest - 1, Address::ZERO)
+            .unwrap()
+            .is_none()
+    );
     assert!(world.store.snapshot().unwrap().proof_bytes().unwrap() <= bytes / 3);
-    assert!(world.count(b'T') < before * 3 / 4, "{} of {before} rows", world.count(b'T'));
+    assert!(
+        world.count(b'T') < before * 3 / 4,
+        "{} of {before} rows",
+        world.count(b'T')
+    );
     drop(now);
     world = world.reopen(dir.path());
     world.check_random(oldest, 300);
@@ -253,12 +372,18 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
     let view = world.view();
     assert_eq!(view.oldest_proof(MESSAGE_PASSER), 0);
     for number in 0..=world.head() {
-        let slots: Vec<_> = (0..SLOTS / 4).map(|_| U256::from(world.rng.random_range(0..SLOTS))).collect();
+        let slots: Vec<_> = (0..SLOTS / 4)
+            .map(|_| U256::from(world.rng.random_range(0..SLOTS)))
+            .collect();
         world.check(&view, number, MESSAGE_PASSER, &slots);
     }
     // A view that is not the passer's cannot read old rows as if nothing had happened since.
     let old = view.provable_state(10, MESSAGE_PASSER).unwrap().unwrap();
-    let other = world.addresses.iter().find(|address| world.chain[10].1.contains_key(*address)).unwrap();
+    let other = world
+        .addresses
+        .iter()
+        .find(|address| world.chain[10].1.contains_key(*address))
+        .unwrap();
     assert!(matches!(old.account(*other), Err(ReadError::Pruned(10))));
     // Its window ends too.
     world.store.0.history.passer.store(200, Ordering::Relaxed);
@@ -266,7 +391,11 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
     drop(view);
     world.store.prune().unwrap();
     let view = world.view();
-    assert!(view.oldest_proof(MESSAGE_PASSER) > 0, "{}", view.oldest_proof(MESSAGE_PASSER));
+    assert!(
+        view.oldest_proof(MESSAGE_PASSER) > 0,
+        "{}",
+        view.oldest_proof(MESSAGE_PASSER)
+    );
 }
 
 /// Trie rows without the values they lead to prove nothing.
@@ -277,15 +406,26 @@ fn trie_history_goes_with_the_states() {
     world.grow(300);
     let rows = |world: &World| -> Vec<(bool, u64)> {
         let rows = world.store.snapshot().unwrap().rows(Space::History, b"T");
-        rows.map(|row| row.unwrap().0).map(|key| (is_passers(&key), keys::trie_history_parts(&key).unwrap().3)).collect()
+        rows.map(|row| row.unwrap().0)
+            .map(|key| (is_passers(&key), keys::trie_history_parts(&key).unwrap().3))
+            .collect()
     };
     let before = rows(&world);
     world.store.keep_states(Some(50));
     world.store.prune().unwrap();
     let oldest = world.store.snapshot().unwrap().oldest_state();
     assert_eq!(oldest, 250);
-    let wanted: Vec<_> = before.iter().copied().filter(|(passers, number)| *passers || *number > oldest).collect();
-    assert!(wanted.len() < before.len() * 9 / 10, "{} of {} rows are kept", wanted.len(), before.len());
+    let wanted: Vec<_> = before
+        .iter()
+        .copied()
+        .filter(|(passers, number)| *passers || *number > oldest)
+        .collect();
+    assert!(
+        wanted.len() < before.len() * 9 / 10,
+        "{} of {} rows are kept",
+        wanted.len(),
+        before.len()
+    );
     assert_eq!(rows(&world), wanted);
     world.check_random(oldest, 200);
     let view = world.view();
@@ -329,35 +469,88 @@ fn only_the_message_passers_rows_are_its_own() {
         path.push(3);
         assert!(row(&path), "the children of {depth}");
         path.push(3);
-        assert_eq!(row(&path), way.slice(..depth + 1) == path.slice(..depth + 1), "below a child of {depth}");
+        assert_eq!(
+            row(&path),
+            way.slice(..depth + 1) == path.slice(..depth + 1),
+            "below a child of {depth}"
+        );
     }
-    let of = |address| is_passers(&keys::trie_history(&keys::storage_node(&keccak256(address), &way.slice(..3)), 7));
+    let of = |address| {
+        is_passers(&keys::trie_history(
+            &keys::storage_node(&keccak256(address), &way.slice(..3)),
+            7,
+        ))
+    };
     assert!(of(MESSAGE_PASSER) && !of(Address::ZERO));
-    let of = |address| is_passers(&keys::history(&keys::slot(&keccak256(address), &B256::ZERO), 7));
+    let of = |address| {
+        is_passers(&keys::history(
+            &keys::slot(&keccak256(address), &B256::ZERO),
+            7,
+        ))
+    };
     assert!(of(MESSAGE_PASSER) && !of(Address::ZERO));
-    assert!(!is_passers(b"T") && !is_passers(b"") && !is_passers(b"Tt") && !is_passers(b"Tt\x09\x00\0\0\0\0\0\0\0\0"));
+    assert!(
+        !is_passers(b"T")
+            && !is_passers(b"")
+            && !is_passers(b"Tt")
+            && !is_passers(b"Tt\x09\x00\0\0\0\0\0\0\0\0")
+    );
     let key = keys::trie_history(&keys::state_node(&way), 7);
-    assert_eq!(keys::trie_history_parts(&key), Some((&b"t"[..], 64, keccak256(MESSAGE_PASSER).as_slice(), 7)));
+    assert_eq!(
+        keys::trie_history_parts(&key),
+        Some((&b"t"[..], 64, keccak256(MESSAGE_PASSER).as_slice(), 7))
+    );
 }
 
 /// What it costs to go back: a small part of what a block writes of its tries, since no node is in it whole.
 #[test]
 fn history_of_the_trie_is_small() {
     let dir = tempfile::tempdir().unwrap();
-    let account = |nonce| Some(AccountChange { nonce, balance: U256::from(nonce) << 60, code_hash: KECCAK256_EMPTY });
+    let account = |nonce| {
+        Some(AccountChange {
+            nonce,
+            balance: U256::from(nonce) << 60,
+            code_hash: KECCAK256_EMPTY,
+        })
+    };
     let address = |n: u64| keccak256(n.to_be_bytes());
-    let all = Changes { accounts: (0..30_000).map(|n| (address(n), account(1))).collect(), ..Default::default() };
+    let all = Changes {
+        accounts: (0..30_000).map(|n| (address(n), account(1))).collect(),
+        ..Default::default()
+    };
     let update = trie::genesis(&all).unwrap();
-    let genesis = Payload::sealed(Header { state_root: update.state_root, ..Default::default() }, vec![]);
-    let identity = Identity { chain_id: 901, genesis_hash: genesis.hash };
+    let genesis = Payload::sealed(
+        Header {
+            state_root: update.state_root,
+            ..Default::default()
+        },
+        vec![],
+    );
+    let identity = Identity {
+        chain_id: 901,
+        genesis_hash: genesis.hash,
+    };
     let store = Store::create(dir.path(), CACHE, identity, &genesis, &update.overlay).unwrap();
     let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
     // Ten transfers.
-    let some = Changes { accounts: (0..20).map(|n| (address(n * 1_000), account(2))).collect(), ..Default::default() };
+    let some = Changes {
+        accounts: (0..20).map(|n| (address(n * 1_000), account(2))).collect(),
+        ..Default::default()
+    };
     let update = trie::update(&view.state(), &some).unwrap();
-    let header = Header { parent_hash: genesis.hash, number: 1, state_root: update.state_root, ..Default::default() };
+    let header = Header {
+        parent_hash: genesis.hash,
+        number: 1,
+        state_root: update.state_root,
+        ..Default::default()
+    };
     let payload = Arc::new(Payload::sealed(header, vec![]));
-    let block = Arc::new(ExecutedBlock::new(payload, vec![], Arc::default(), Arc::new(update.overlay)));
+    let block = Arc::new(ExecutedBlock::new(
+        payload,
+        vec![],
+        Arc::default(),
+        Arc::new(update.overlay),
+    ));
     let mut sizes = BTreeMap::<(&str, char), (usize, usize)>::new();
     for (space, key, value) in crate::chain::store::written_rows(&[block]) {
         let size = sizes.entry((space, key[0] as char)).or_default();
@@ -367,5 +560,8 @@ fn history_of_the_trie_is_small() {
     println!("rows and bytes of a block of ten transfers: {sizes:?}");
     let [trie, unwind] = ['T', 'U'].map(|tag| sizes[&("history", tag)].1);
     let nodes = sizes[&("state", 't')].1;
-    assert!(trie * 4 < nodes && unwind * 3 < nodes, "{trie} and {unwind} of {nodes}");
+    assert!(
+        trie * 4 < nodes && unwind * 3 < nodes,
+        "{trie} and {unwind} of {nodes}"
+    );
 }

@@ -16,8 +16,16 @@ const ATTACKER: Address = Address::repeat_byte(0xee);
 /// An L1 whose newest block names `signer`, proves it, and claims the attacker in unproven answers.
 async fn l1_with(signer: Address) -> FakeL1 {
     let l1 = FakeL1::start().await;
-    l1.set_with_storage(fake::chain(5, 100, 2, 1), CONTRACT, UNSAFE_BLOCK_SIGNER_SLOT, signer.into_word());
-    l1.state.lock().answers.insert("eth_getStorageAt", Ok(json!(ATTACKER.into_word())));
+    l1.set_with_storage(
+        fake::chain(5, 100, 2, 1),
+        CONTRACT,
+        UNSAFE_BLOCK_SIGNER_SLOT,
+        signer.into_word(),
+    );
+    l1.state
+        .lock()
+        .answers
+        .insert("eth_getStorageAt", Ok(json!(ATTACKER.into_word())));
     l1
 }
 
@@ -33,7 +41,9 @@ async fn read(l1: &FakeL1) -> Result<Address, L1Error> {
 
 /// The response of an honest endpoint.
 fn truth(l1: &FakeL1) -> Value {
-    l1.state.lock().answers["eth_getProof"].clone().expect("a proof")
+    l1.state.lock().answers["eth_getProof"]
+        .clone()
+        .expect("a proof")
 }
 
 /// The result of reading the signer through an answer.
@@ -53,7 +63,10 @@ async fn the_signer_is_proven_unless_the_endpoint_is_trusted() {
         let l1 = l1_with(signer).await;
         assert_eq!(read(&l1).await.unwrap(), signer);
         assert_eq!(l1.calls("eth_getStorageAt"), 0);
-        let trusting = L1Config { trust: true, ..L1Config::new(l1.url()) };
+        let trusting = L1Config {
+            trust: true,
+            ..L1Config::new(l1.url())
+        };
         assert_eq!(read_with(trusting).await.unwrap(), ATTACKER);
         assert_eq!(l1.calls("eth_getProof"), 1);
     }
@@ -85,14 +98,21 @@ async fn an_l1_that_lies_in_storage_but_not_in_its_header_is_found_out() {
 
 #[tokio::test]
 async fn a_truncated_proof_proves_nothing() {
-    for (signer, claims) in [(SIGNER, [SIGNER, Address::ZERO]), (Address::ZERO, [Address::ZERO, ATTACKER])] {
+    for (signer, claims) in [
+        (SIGNER, [SIGNER, Address::ZERO]),
+        (Address::ZERO, [Address::ZERO, ATTACKER]),
+    ] {
         let l1 = l1_with(signer).await;
         let truth = truth(&l1);
         for claim in claims {
             let mut cut = truth.clone();
             cut["storageProof"][0]["value"] = json!(U256::from_be_bytes(claim.into_word().0));
             for list in ["/accountProof", "/storageProof/0/proof"] {
-                let nodes = truth.pointer(list).and_then(Value::as_array).expect("nodes").clone();
+                let nodes = truth
+                    .pointer(list)
+                    .and_then(Value::as_array)
+                    .expect("nodes")
+                    .clone();
                 assert!(nodes.len() > 1, "{nodes:?}");
                 for length in 0..nodes.len() {
                     let mut cut = cut.clone();
@@ -111,7 +131,11 @@ async fn the_proof_of_another_account_is_refused() {
     let truth = truth(&l1);
     let (_, other) = fake::prove(ATTACKER, UNSAFE_BLOCK_SIGNER_SLOT, ATTACKER.into_word());
     assert!(is_untrue(&said(&l1, other).await));
-    for (field, value) in [("nonce", json!("0x2")), ("balance", json!("0x6")), ("codeHash", json!(B256::ZERO))] {
+    for (field, value) in [
+        ("nonce", json!("0x2")),
+        ("balance", json!("0x6")),
+        ("codeHash", json!(B256::ZERO)),
+    ] {
         let mut changed = truth.clone();
         changed[field] = value;
         assert!(is_untrue(&said(&l1, changed).await), "{field}");
@@ -123,13 +147,19 @@ async fn the_proof_of_another_account_is_refused() {
 
     // The true proof that nobody is there.
     let (state_root, nodes) = fake::prove_account(CONTRACT, None);
-    l1.set(&[alloy_consensus::Header { state_root, ..fake::header(7, B256::ZERO, 100, 1) }]);
+    l1.set(&[alloy_consensus::Header {
+        state_root,
+        ..fake::header(7, B256::ZERO, 100, 1)
+    }]);
     let absent = json!({
         "address": CONTRACT, "balance": "0x0", "nonce": "0x0", "codeHash": B256::ZERO, "storageHash": B256::ZERO, "accountProof": nodes,
         "storageProof": [{ "key": UNSAFE_BLOCK_SIGNER_SLOT, "value": "0x0", "proof": [] }],
     });
     let nobody = said(&l1, absent).await;
-    assert!(matches!(&nobody, Err(L1Cause::Malformed(text)) if text.starts_with("no contract at")), "{nobody:?}");
+    assert!(
+        matches!(&nobody, Err(L1Cause::Malformed(text)) if text.starts_with("no contract at")),
+        "{nobody:?}"
+    );
 }
 
 #[tokio::test]
@@ -138,10 +168,16 @@ async fn huge_and_malformed_proofs_are_refused() {
     let truth = truth(&l1);
     for list in ["/accountProof", "/storageProof/0/proof"] {
         let mut long = truth.clone();
-        let nodes = long.pointer_mut(list).and_then(Value::as_array_mut).expect("nodes");
+        let nodes = long
+            .pointer_mut(list)
+            .and_then(Value::as_array_mut)
+            .expect("nodes");
         nodes.extend(vec![json!(format!("0x{}", "f8".repeat(500))); 2_000]);
         assert!(is_untrue(&said(&l1, long.clone()).await), "{list}");
-        let small = L1Config { max_answer: 100_000, ..L1Config::new(l1.url()) };
+        let small = L1Config {
+            max_answer: 100_000,
+            ..L1Config::new(l1.url())
+        };
         let error = read_with(small).await.unwrap_err();
         assert!(matches!(error.cause, L1Cause::Transport(_)), "{error}");
     }
@@ -158,8 +194,17 @@ async fn huge_and_malformed_proofs_are_refused() {
 #[tokio::test]
 async fn an_endpoint_without_proofs_is_named_with_the_way_on() {
     let l1 = l1_with(SIGNER).await;
-    l1.state.lock().answers.insert("eth_getProof", Err((-32601, "the method eth_getProof does not exist".into())));
+    l1.state.lock().answers.insert(
+        "eth_getProof",
+        Err((-32601, "the method eth_getProof does not exist".into())),
+    );
     let error = read(&l1).await.unwrap_err().to_string();
-    let start = format!("L1 at {}: eth_getProof: error -32601: the method eth_getProof does not exist: ", l1.url());
-    assert!(error.starts_with(&start) && error.ends_with("or believe this one with --l1.trustrpc"), "{error}");
+    let start = format!(
+        "L1 at {}: eth_getProof: error -32601: the method eth_getProof does not exist: ",
+        l1.url()
+    );
+    assert!(
+        error.starts_with(&start) && error.ends_with("or believe this one with --l1.trustrpc"),
+        "{error}"
+    );
 }

@@ -3,7 +3,9 @@
 use super::*;
 use proptest::prelude::*;
 
-const GONE: Standing = Standing::Gone { canonical: B256::ZERO };
+const GONE: Standing = Standing::Gone {
+    canonical: B256::ZERO,
+};
 
 /// Origins up to `canonical` are canonical, those above `visible` ahead of L1's head; with the number of requests.
 fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (Retreat, u32) {
@@ -31,15 +33,28 @@ fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (Retreat, u32) {
 fn the_head_goes_back_to_the_last_block_whose_origin_is_canonical() {
     assert_eq!(run(0, 739, 726, 739), (Retreat::To(726), 11));
     assert_eq!(run(700, 739, 739, 739).0, Retreat::Stay);
-    assert_eq!(run(726, 739, 726, 739).0, Retreat::To(726), "the safe block itself");
-    assert_eq!(run(727, 739, 726, 739).0, Retreat::FloorGone { canonical: B256::ZERO });
+    assert_eq!(
+        run(726, 739, 726, 739).0,
+        Retreat::To(726),
+        "the safe block itself"
+    );
+    assert_eq!(
+        run(727, 739, 726, 739).0,
+        Retreat::FloorGone {
+            canonical: B256::ZERO
+        }
+    );
     assert_eq!(run(739, 739, 739, 739), (Retreat::Stay, 1));
 }
 
 #[test]
 fn origins_above_the_head_of_l1_may_still_become_canonical() {
     assert_eq!(run(0, 739, 726, 726).0, Retreat::Stay);
-    assert_eq!(run(0, 739, 726, 730).0, Retreat::To(726), "some below them are gone");
+    assert_eq!(
+        run(0, 739, 726, 730).0,
+        Retreat::To(726),
+        "some below them are gone"
+    );
     assert_eq!(run(5, 9, 9, 4).0, Retreat::Stay);
 }
 

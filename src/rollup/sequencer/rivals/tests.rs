@@ -7,7 +7,15 @@ use proptest::prelude::*;
 const START: u64 = 1_000_000;
 
 fn block(number: u64, parent: B256, timestamp: u64) -> Payload {
-    Payload::sealed(Header { number, parent_hash: parent, timestamp, ..Default::default() }, vec![])
+    Payload::sealed(
+        Header {
+            number,
+            parent_hash: parent,
+            timestamp,
+            ..Default::default()
+        },
+        vec![],
+    )
 }
 
 #[test]
@@ -17,7 +25,13 @@ fn late_blocks_of_the_leader_before_do_not_stop_the_new_one() {
     // The dead leader's last block, made two seconds ahead of its time, before and after ours of that height.
     let last = block(1000, base, START + 2);
     assert_eq!(term.judge(&last), None);
-    let ours = Payload::sealed(Header { extra_data: vec![1].into(), ..last.header.clone() }, vec![]);
+    let ours = Payload::sealed(
+        Header {
+            extra_data: vec![1].into(),
+            ..last.header.clone()
+        },
+        vec![],
+    );
     term.made(ours.hash);
     assert_eq!(term.judge(&last), None);
     assert_eq!(term.judge(&block(1001, last.hash, START + 4)), None);
@@ -30,11 +44,21 @@ fn a_living_second_sequencer_is_found_by_its_parent_or_its_time() {
     let (ours, base) = (B256::repeat_byte(1), B256::repeat_byte(9));
     assert_eq!(term.judge(&block(5, ours, START)), None);
     term.made(ours);
-    assert_eq!(term.judge(&block(5, ours, START - 100)), Some(Evidence::BuiltOnOurs), "also while it catches up");
+    assert_eq!(
+        term.judge(&block(5, ours, START - 100)),
+        Some(Evidence::BuiltOnOurs),
+        "also while it catches up"
+    );
     assert_eq!(term.judge(&block(5, base, START + MARGIN)), None);
-    assert_eq!(term.judge(&block(5, base, START + MARGIN + 1)), Some(Evidence::MadeAfterStart(MARGIN + 1)));
+    assert_eq!(
+        term.judge(&block(5, base, START + MARGIN + 1)),
+        Some(Evidence::MadeAfterStart(MARGIN + 1))
+    );
     // A new period judges by its own start.
-    assert_eq!(Term::new(START + 100).judge(&block(5, ours, START + MARGIN + 1)), None);
+    assert_eq!(
+        Term::new(START + 100).judge(&block(5, ours, START + MARGIN + 1)),
+        None
+    );
 }
 
 proptest! {

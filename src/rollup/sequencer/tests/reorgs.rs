@@ -9,7 +9,12 @@ fn reorganised(headers: &[Header], depth: usize, salt: u8) -> Vec<Header> {
     let mut branch = headers[..headers.len() - depth].to_vec();
     for _ in 0..=depth {
         let parent = branch.last().unwrap();
-        branch.push(header(parent.number + 1, parent.hash_slow(), parent.timestamp + 12, salt));
+        branch.push(header(
+            parent.number + 1,
+            parent.hash_slow(),
+            parent.timestamp + 12,
+            salt,
+        ));
     }
     branch
 }
@@ -17,9 +22,13 @@ fn reorganised(headers: &[Header], depth: usize, salt: u8) -> Vec<Header> {
 /// The last L2 block on the L1 blocks that both branches have.
 fn last_common(world: &World, chain: &Chain, fork: u64) -> BlockId {
     let view = chain.view();
-    let on_common = |number: &u64| origin_of(world, &view.payload(*number).unwrap().unwrap()).number <= fork;
+    let on_common =
+        |number: &u64| origin_of(world, &view.payload(*number).unwrap().unwrap()).number <= fork;
     let number = (0..=view.head().number).rev().find(on_common).unwrap();
-    BlockId { number, hash: view.hash_of(number).unwrap().unwrap() }
+    BlockId {
+        number,
+        hash: view.hash_of(number).unwrap().unwrap(),
+    }
 }
 
 /// Whether every L2 block above `from` is on an L1 block of this branch.
@@ -27,7 +36,9 @@ fn is_on(world: &World, chain: &Chain, from: u64, branch: &[Header]) -> bool {
     let view = chain.view();
     (from + 1..=view.head().number).all(|number| {
         let origin = origin_of(world, &view.payload(number).unwrap().unwrap());
-        branch.iter().any(|header| header.number == origin.number && header.hash_slow() == origin.hash)
+        branch
+            .iter()
+            .any(|header| header.number == origin.number && header.hash_slow() == origin.hash)
     })
 }
 
@@ -37,7 +48,9 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(240), reached).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+    tokio::time::timeout(Duration::from_secs(240), reached)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 
 struct Net {
@@ -60,7 +73,15 @@ impl Net {
         ];
         let l1 = world.l1_headers.clone();
         let (sequencing, handle, task) = Self::sequence(&world, &replicas, None, &token).await;
-        Self { world, l1, sequencing, replicas, token, handle, task }
+        Self {
+            world,
+            l1,
+            sequencing,
+            replicas,
+            token,
+            handle,
+            task,
+        }
     }
 
     async fn sequence(
@@ -68,31 +89,63 @@ impl Net {
         replicas: &[Member],
         datadir: Option<tempfile::TempDir>,
         token: &CancellationToken,
-    ) -> (Member, SequencerHandle, tokio::task::JoinHandle<Result<(), SequencerError>>) {
+    ) -> (
+        Member,
+        SequencerHandle,
+        tokio::task::JoinHandle<Result<(), SequencerError>>,
+    ) {
         let sequencing = Member::new(world, datadir, key().address(), token).await;
         for replica in replicas {
             sequencing.network.connect(&replica.address).await.unwrap();
         }
-        let (sequencer, handle) = world.sequencer_of(&sequencing.chain, config(), key(), Some(sequencing.network.clone()));
+        let (sequencer, handle) = world.sequencer_of(
+            &sequencing.chain,
+            config(),
+            key(),
+            Some(sequencing.network.clone()),
+        );
         let task = tokio::spawn(sequencer.run(token.child_token()));
         (sequencing, handle, task)
     }
 
     /// Stops the sequencer, and starts it again after `meanwhile`, in this directory or where it was.
-    async fn restart(self, datadir: Option<tempfile::TempDir>, meanwhile: impl FnOnce(&World)) -> Self {
-        let Self { world, l1, sequencing, replicas, token, task, .. } = self;
+    async fn restart(
+        self,
+        datadir: Option<tempfile::TempDir>,
+        meanwhile: impl FnOnce(&World),
+    ) -> Self {
+        let Self {
+            world,
+            l1,
+            sequencing,
+            replicas,
+            token,
+            task,
+            ..
+        } = self;
         task.abort();
         let _ = task.await;
         let before = sequencing.stop().await;
         meanwhile(&world);
-        let (sequencing, handle, task) = Self::sequence(&world, &replicas, datadir.or(before), &token).await;
-        Self { world, l1, sequencing, replicas, token, handle, task }
+        let (sequencing, handle, task) =
+            Self::sequence(&world, &replicas, datadir.or(before), &token).await;
+        Self {
+            world,
+            l1,
+            sequencing,
+            replicas,
+            token,
+            handle,
+            task,
+        }
     }
 
     async fn until_followed(&self, number: u64) {
         until("the replicas follow", || {
             let head = self.sequencing.chain.view().head();
-            let follows = |replica: &Member| replica.chain.view().hash_of(head.number).unwrap() == Some(head.hash);
+            let follows = |replica: &Member| {
+                replica.chain.view().hash_of(head.number).unwrap() == Some(head.hash)
+            };
             head.number >= number && self.replicas.iter().all(follows)
         })
         .await;
@@ -100,20 +153,41 @@ impl Net {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replicas_follow_also_after_restarts() {
+async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replicas_follow_also_after_restarts()
+ {
     // 70 L1 blocks, the last of them some seconds old.
     let mut net = Net::new(70 * 12, 70).await;
     let gossip = net.replicas[0].collect(key().address()).await;
     net.until_followed(70 * 6 + 2).await;
     let safe = net.sequencing.chain.view().hash_of(3).unwrap().unwrap();
     let head = net.sequencing.chain.view().head().hash;
-    net.sequencing.chain.forkchoice(head, Some(safe), None).await.unwrap();
+    net.sequencing
+        .chain
+        .forkchoice(head, Some(safe), None)
+        .await
+        .unwrap();
 
     for (round, depth) in [1, 3, 64].into_iter().enumerate() {
         // A transaction in a block that is going to be abandoned.
-        let nonce = net.sequencing.chain.view().state().account(wallet()).unwrap().unwrap().nonce;
+        let nonce = net
+            .sequencing
+            .chain
+            .view()
+            .state()
+            .account(wallet())
+            .unwrap()
+            .unwrap()
+            .nonce;
         let sent = submit(&net.sequencing.chain, transfer(nonce));
-        until("it is mined", || net.sequencing.chain.view().transaction(sent).unwrap().is_some()).await;
+        until("it is mined", || {
+            net.sequencing
+                .chain
+                .view()
+                .transaction(sent)
+                .unwrap()
+                .is_some()
+        })
+        .await;
         net.until_followed(0).await;
         let before = net.sequencing.chain.view().head();
         let fork = net.l1[net.l1.len() - 1 - depth].number;
@@ -128,7 +202,12 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
                 net.world.show_l1(&branch);
                 let mut heads = net.sequencing.chain.heads();
                 let back = heads.wait_for(|heads| heads.head.number < before.number);
-                drop(tokio::time::timeout(Duration::from_secs(120), back).await.unwrap().unwrap());
+                drop(
+                    tokio::time::timeout(Duration::from_secs(120), back)
+                        .await
+                        .unwrap()
+                        .unwrap(),
+                );
                 net.task.abort();
                 until("the sequencer is dead", || net.task.is_finished()).await;
                 let copy = killed(net.world.datadir.path());
@@ -142,25 +221,57 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
         net.l1 = branch;
         net.until_followed(before.number + 1).await;
         let chain = &net.sequencing.chain;
-        assert_eq!(chain.view().hash_of(common.number).unwrap(), Some(common.hash), "no further back than needed");
-        assert_ne!(chain.view().hash_of(before.number).unwrap(), Some(before.hash));
-        assert!(is_on(&net.world, chain, common.number, &net.l1), "reorg of {depth} blocks");
+        assert_eq!(
+            chain.view().hash_of(common.number).unwrap(),
+            Some(common.hash),
+            "no further back than needed"
+        );
+        assert_ne!(
+            chain.view().hash_of(before.number).unwrap(),
+            Some(before.hash)
+        );
+        assert!(
+            is_on(&net.world, chain, common.number, &net.l1),
+            "reorg of {depth} blocks"
+        );
         assert_eq!(chain.view().safe().map(|safe| safe.hash), Some(safe));
         // A killed process has no pool; else the transaction of the abandoned block is mined again.
         if depth == 1 {
-            until("it is mined again", || chain.view().transaction(sent).unwrap().is_some()).await;
+            until("it is mined again", || {
+                chain.view().transaction(sent).unwrap().is_some()
+            })
+            .await;
         }
-        assert_eq!(net.handle.status(), SequencerStatus { active: true, reason: None });
+        assert_eq!(
+            net.handle.status(),
+            SequencerStatus {
+                active: true,
+                reason: None
+            }
+        );
 
         let head = chain.view().head().number;
         net = net.restart(None, |_| ()).await;
         net.until_followed(head + 2).await;
-        assert!(is_on(&net.world, &net.sequencing.chain, common.number, &net.l1));
+        assert!(is_on(
+            &net.world,
+            &net.sequencing.chain,
+            common.number,
+            &net.l1
+        ));
     }
     let mut signed = HashMap::new();
     for block in gossip.lock().iter() {
-        let place = (block.number(), block.parent_hash(), origin_of(&net.world, block).hash);
-        assert_eq!(*signed.entry(place).or_insert(block.hash), block.hash, "two blocks of {place:?}");
+        let place = (
+            block.number(),
+            block.parent_hash(),
+            origin_of(&net.world, block).hash,
+        );
+        assert_eq!(
+            *signed.entry(place).or_insert(block.hash),
+            block.hash,
+            "two blocks of {place:?}"
+        );
     }
     net.token.cancel();
 }
@@ -178,24 +289,36 @@ async fn when_l1_undoes_its_reorg_the_blocks_that_were_signed_before_are_used_ag
     let common = last_common(&world, &chain, 10);
     world.show_l1(&branch);
     until("the other branch", || {
-        chain.view().head().number > first.head().number && is_on(&world, &chain, common.number, &branch)
+        chain.view().head().number > first.head().number
+            && is_on(&world, &chain, common.number, &branch)
     })
     .await;
-    assert_ne!(chain.view().hash_of(first.head().number).unwrap(), Some(first.head().hash));
+    assert_ne!(
+        chain.view().hash_of(first.head().number).unwrap(),
+        Some(first.head().hash)
+    );
     let second = chain.view();
 
     world.show_l1(&world.l1_headers);
     until("the first branch again", || {
-        chain.view().head().number > second.head().number && is_on(&world, &chain, common.number, &world.l1_headers)
+        chain.view().head().number > second.head().number
+            && is_on(&world, &chain, common.number, &world.l1_headers)
     })
     .await;
-    assert_eq!(chain.view().hash_of(first.head().number).unwrap(), Some(first.head().hash));
+    assert_eq!(
+        chain.view().hash_of(first.head().number).unwrap(),
+        Some(first.head().hash)
+    );
     world.show_l1(&branch);
     until("the other branch again", || {
-        chain.view().head().number > second.head().number && is_on(&world, &chain, common.number, &branch)
+        chain.view().head().number > second.head().number
+            && is_on(&world, &chain, common.number, &branch)
     })
     .await;
-    assert_eq!(chain.view().hash_of(second.head().number).unwrap(), Some(second.head().hash));
+    assert_eq!(
+        chain.view().hash_of(second.head().number).unwrap(),
+        Some(second.head().hash)
+    );
     assert!(handle.active());
     token.cancel();
     task.await.unwrap().unwrap();
@@ -219,13 +342,20 @@ async fn the_head_never_goes_back_below_the_safe_block() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     let stalled = chain.view().head();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(chain.view().head(), stalled, "nothing is built on an origin that is gone");
+    assert_eq!(
+        chain.view().head(),
+        stalled,
+        "nothing is built on an origin that is gone"
+    );
     assert_eq!(chain.view().hash_of(head.number).unwrap(), Some(head.hash));
     assert!(handle.active(), "it goes on trying");
     // L1 returns to the branch of the safe block.
     world.show_l1(&world.l1_headers);
     let reached = chain.view().head().number + 2;
-    until("blocks on the safe one", || chain.view().head().number >= reached).await;
+    until("blocks on the safe one", || {
+        chain.view().head().number >= reached
+    })
+    .await;
     assert_eq!(chain.view().hash_of(head.number).unwrap(), Some(head.hash));
     token.cancel();
     task.await.unwrap().unwrap();
@@ -238,7 +368,10 @@ async fn a_followed_block_that_was_abandoned_is_used_again_while_its_origin_is_c
     let genesis = chain.view().head().hash;
     let followed = super::signing::rival_block(&world, &chain, 7).await;
     // By gossip, from the leader before.
-    chain.follow(followed.clone(), Provenance::Signed(key().address())).await.unwrap();
+    chain
+        .follow(followed.clone(), Provenance::Signed(key().address()))
+        .await
+        .unwrap();
     chain.forkchoice(followed.hash, None, None).await.unwrap();
     chain.forkchoice(genesis, None, None).await.unwrap();
     let (sequencer, _handle) = world.sequencer(&chain, config());

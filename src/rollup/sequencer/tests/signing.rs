@@ -9,10 +9,16 @@ use tokio::sync::Semaphore;
 
 /// A block on the head that no sequencer here would make. The L1 chain has one block.
 pub(super) async fn rival_block(world: &World, chain: &Chain, salt: u8) -> Arc<Payload> {
-    let parent = chain.view().payload(chain.view().head().number).unwrap().unwrap();
+    let parent = chain
+        .view()
+        .payload(chain.view().head().number)
+        .unwrap()
+        .unwrap();
     let origin = block(&world.l1_headers[0]);
     let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
-    let mut derived = attributes(&world.rollup, &blobs, &parent, &origin, None).unwrap().attributes;
+    let mut derived = attributes(&world.rollup, &blobs, &parent, &origin, None)
+        .unwrap()
+        .attributes;
     derived.no_tx_pool = Some(true);
     derived.payload_attributes.prev_randao = B256::repeat_byte(salt);
     let id = chain.start(parent.hash, derived).await.unwrap();
@@ -24,21 +30,33 @@ async fn two_sequencers_with_one_key_notice_each_other_and_stop() {
     let world = World::new(6, 2).await;
     let token = CancellationToken::new();
     let address = key().address();
-    let nodes =
-        [Member::new(&world, None, address, &token).await, Member::new(&world, Some(world.another()), address, &token).await];
+    let nodes = [
+        Member::new(&world, None, address, &token).await,
+        Member::new(&world, Some(world.another()), address, &token).await,
+    ];
     // Alone, each makes a chain of its own: one has a transaction that the other has not.
     submit(&nodes[0].chain, transfer(0));
     let mut handles = vec![];
     for node in &nodes {
-        let (sequencer, handle) = world.sequencer_of(&node.chain, config(), key(), Some(node.network.clone()));
+        let (sequencer, handle) =
+            world.sequencer_of(&node.chain, config(), key(), Some(node.network.clone()));
         tokio::spawn(sequencer.run(token.clone()));
         handles.push(handle);
     }
     for (node, handle) in nodes.iter().zip(&handles) {
         node.until_number(3).await;
-        assert_eq!(handle.status(), SequencerStatus { active: true, reason: None });
+        assert_eq!(
+            handle.status(),
+            SequencerStatus {
+                active: true,
+                reason: None
+            }
+        );
     }
-    assert_ne!(nodes[0].chain.view().hash_of(3).unwrap(), nodes[1].chain.view().hash_of(3).unwrap());
+    assert_ne!(
+        nodes[0].chain.view().hash_of(3).unwrap(),
+        nodes[1].chain.view().hash_of(3).unwrap()
+    );
 
     nodes[0].network.connect(&nodes[1].address).await.unwrap();
     let mut status = [handles[0].watch(), handles[1].watch()];
@@ -49,17 +67,33 @@ async fn two_sequencers_with_one_key_notice_each_other_and_stop() {
             stopped = second.wait_for(|status| !status.active) => (1, stopped.unwrap().reason.clone()),
         }
     };
-    let (at, reason) = tokio::time::timeout(Duration::from_secs(120), stopped).await.unwrap();
+    let (at, reason) = tokio::time::timeout(Duration::from_secs(120), stopped)
+        .await
+        .unwrap();
     let reason = reason.unwrap();
-    assert!(reason.contains(&address.to_string()) && reason.contains("another sequencer runs with the same key"), "{reason}");
-    assert_eq!(handles[at].stop().await, Err(ControlError::NotRunning), "it has stopped and not ended");
+    assert!(
+        reason.contains(&address.to_string())
+            && reason.contains("another sequencer runs with the same key"),
+        "{reason}"
+    );
+    assert_eq!(
+        handles[at].stop().await,
+        Err(ControlError::NotRunning),
+        "it has stopped and not ended"
+    );
 
     // One of them goes on when it is told to, and the other's old blocks do not stop it.
     let _ = handles[1 - at].stop().await;
     let head = nodes[at].chain.view().head();
     handles[at].start(head.hash).await.unwrap();
     nodes[at].until_number(head.number + 2).await;
-    assert_eq!(handles[at].status(), SequencerStatus { active: true, reason: None });
+    assert_eq!(
+        handles[at].status(),
+        SequencerStatus {
+            active: true,
+            reason: None
+        }
+    );
     token.cancel();
 }
 
@@ -71,7 +105,10 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
     let foreign = rival_block(&world, &chain, 7).await;
     // Signed by an earlier life of this sequencer, which was killed before it moved the head.
     let own = rival_block(&world, &chain, 8).await;
-    chain.log_before_sign(own.clone(), block(&world.l1_headers[0]).hash).await.unwrap();
+    chain
+        .log_before_sign(own.clone(), block(&world.l1_headers[0]).hash)
+        .await
+        .unwrap();
 
     // Long after the start.
     sequencer.term = Term::new(foreign.timestamp() - 100);
@@ -84,7 +121,15 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
     sequencer.term = Term::new(foreign.timestamp() - 100);
     sequencer.on_witnessed(&foreign).unwrap();
     let status = handle.status();
-    assert!(!status.active && status.reason.as_ref().unwrap().contains(&foreign.hash.to_string()), "{status:?}");
+    assert!(
+        !status.active
+            && status
+                .reason
+                .as_ref()
+                .unwrap()
+                .contains(&foreign.hash.to_string()),
+        "{status:?}"
+    );
     // A stopped one follows whoever sequences now.
     let other = rival_block(&world, &chain, 9).await;
     sequencer.on_witnessed(&other).unwrap();
@@ -100,7 +145,8 @@ async fn a_dead_leaders_last_block_arrives(before: bool) {
     let dead = Member::new(&world, None, address, &token).await;
     let leader = Member::new(&world, Some(world.another()), address, &token).await;
     leader.network.connect(&dead.address).await.unwrap();
-    let (sequencer, handle) = world.sequencer_of(&dead.chain, config(), key(), Some(dead.network.clone()));
+    let (sequencer, handle) =
+        world.sequencer_of(&dead.chain, config(), key(), Some(dead.network.clone()));
     let reign = tokio::spawn(sequencer.run(token.clone()));
     leader.until_number(3).await;
     let stood = handle.stop().await.unwrap();
@@ -112,11 +158,19 @@ async fn a_dead_leaders_last_block_arrives(before: bool) {
 
     // While L1 does not answer, the new leader makes no block.
     let away = |away: bool| match away {
-        true => drop(world.l1.state.lock().answers.insert("eth_getBlockByNumber", Err((-32000, "away".into())))),
+        true => drop(
+            world
+                .l1
+                .state
+                .lock()
+                .answers
+                .insert("eth_getBlockByNumber", Err((-32000, "away".into()))),
+        ),
         false => world.l1.state.lock().answers.clear(),
     };
     away(before);
-    let (sequencer, handle) = world.sequencer_of(&leader.chain, config(), key(), Some(leader.network.clone()));
+    let (sequencer, handle) =
+        world.sequencer_of(&leader.chain, config(), key(), Some(leader.network.clone()));
     tokio::spawn(sequencer.run(token.clone()));
     if !before {
         leader.until_number(base.number + 1).await;
@@ -129,17 +183,35 @@ async fn a_dead_leaders_last_block_arrives(before: bool) {
     until_known(&leader.chain, last.hash).await;
     away(false);
     leader.until_number(base.number + 3).await;
-    assert_eq!(handle.status(), SequencerStatus { active: true, reason: None });
+    assert_eq!(
+        handle.status(),
+        SequencerStatus {
+            active: true,
+            reason: None
+        }
+    );
     let canonical = leader.chain.view().hash_of(last.number()).unwrap();
-    assert_eq!(canonical == Some(last.hash), before, "the first valid block of a height stays");
+    assert_eq!(
+        canonical == Some(last.hash),
+        before,
+        "the first valid block of a height stays"
+    );
 
     // The dead leader was not dead: it builds on ours.
     dead.until_number(base.number + 3).await;
     publish(&rival_block(&world, &dead.chain, 8).await).await;
     let mut status = handle.watch();
-    let stopped = tokio::time::timeout(Duration::from_secs(120), status.wait_for(|status| !status.active)).await.unwrap();
+    let stopped = tokio::time::timeout(
+        Duration::from_secs(120),
+        status.wait_for(|status| !status.active),
+    )
+    .await
+    .unwrap();
     let reason = stopped.unwrap().reason.clone().unwrap();
-    assert!(reason.contains("it is built on a block that was made here"), "{reason}");
+    assert!(
+        reason.contains("it is built on a block that was made here"),
+        "{reason}"
+    );
     token.cancel();
 }
 
@@ -149,7 +221,9 @@ async fn until_known(chain: &Chain, hash: B256) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(120), known).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(120), known)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,8 +247,16 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
     let replica = Member::new(&world, Some(world.another()), signer.address(), &token).await;
     replica.network.connect(&sequencing.address).await.unwrap();
 
-    *stand_in.behaviour.lock() = Behaviour { status: Some(403), ..Default::default() };
-    let (sequencer, handle) = world.sequencer_of(&sequencing.chain, config(), signer, Some(sequencing.network.clone()));
+    *stand_in.behaviour.lock() = Behaviour {
+        status: Some(403),
+        ..Default::default()
+    };
+    let (sequencer, handle) = world.sequencer_of(
+        &sequencing.chain,
+        config(),
+        signer,
+        Some(sequencing.network.clone()),
+    );
     let task = tokio::spawn(sequencer.run(token.clone()));
     // A transaction that comes later is not in it.
     let until_calls = async |count| {
@@ -182,16 +264,26 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(120), until_calls(3)).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(120), until_calls(3))
+        .await
+        .unwrap();
     submit(&sequencing.chain, transfer(0));
     let before = stand_in.calls.lock().len();
-    tokio::time::timeout(Duration::from_secs(120), until_calls(before + 2)).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(120), until_calls(before + 2))
+        .await
+        .unwrap();
     let genesis = world.rollup.genesis.l2;
-    assert_eq!((sequencing.chain.view().head(), replica.chain.view().head()), (genesis, genesis));
+    assert_eq!(
+        (sequencing.chain.view().head(), replica.chain.view().head()),
+        (genesis, genesis)
+    );
     assert!(handle.active(), "it goes on trying");
     let waiting = sequencing.chain.signed(1, genesis.hash).unwrap()[0].hash;
 
-    *stand_in.behaviour.lock() = Behaviour { old: true, ..Default::default() };
+    *stand_in.behaviour.lock() = Behaviour {
+        old: true,
+        ..Default::default()
+    };
     replica.until_number(2).await;
     assert_eq!(replica.chain.view().hash_of(1).unwrap(), Some(waiting));
     token.cancel();
@@ -201,7 +293,8 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
 /// The signer fails once while L1 moves on to the next origin; then the process is killed when the block is published and not yet the
 /// head: the copy of its files is made while the signer holds the signature back.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_moves_on_and_the_process_is_killed() {
+async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_moves_on_and_the_process_is_killed()
+ {
     let world = World::new(20, 2).await;
     world.show_l1(&world.l1_headers[..1]);
     let token = CancellationToken::new();
@@ -211,7 +304,12 @@ async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_move
     let replica = Member::new(&world, Some(world.another()), remote.address(), &token).await;
     let gossip = replica.collect(remote.address()).await;
     replica.network.connect(&sequencing.address).await.unwrap();
-    let (sequencer, _handle) = world.sequencer_of(&sequencing.chain, config(), remote.clone(), Some(sequencing.network.clone()));
+    let (sequencer, _handle) = world.sequencer_of(
+        &sequencing.chain,
+        config(),
+        remote.clone(),
+        Some(sequencing.network.clone()),
+    );
     let running = tokio::spawn(sequencer.run(token.child_token()));
     // The next origin is old enough for the blocks from here on, and L1 does not show it yet.
     replica.until_number(8).await;
@@ -223,14 +321,22 @@ async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_move
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(120), called).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(120), called)
+            .await
+            .unwrap();
     };
-    *stand_in.behaviour.lock() = Behaviour { status: Some(403), ..Default::default() };
+    *stand_in.behaviour.lock() = Behaviour {
+        status: Some(403),
+        ..Default::default()
+    };
     calls(2).await;
     world.show_l1(&world.l1_headers);
     calls(2).await;
     let hold = Arc::new(Semaphore::new(0));
-    *stand_in.behaviour.lock() = Behaviour { hold: Some(hold.clone()), ..Default::default() };
+    *stand_in.behaviour.lock() = Behaviour {
+        hold: Some(hold.clone()),
+        ..Default::default()
+    };
     calls(1).await;
     let killed = killed(world.datadir.path());
     let head = sequencing.chain.view().head().number;
@@ -242,16 +348,30 @@ async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_move
     *stand_in.behaviour.lock() = Behaviour::default();
     let restarted = Member::new(&world, Some(killed), remote.address(), &token).await;
     restarted.network.connect(&replica.address).await.unwrap();
-    let (sequencer, _handle) = world.sequencer_of(&restarted.chain, config(), remote, Some(restarted.network.clone()));
+    let (sequencer, _handle) = world.sequencer_of(
+        &restarted.chain,
+        config(),
+        remote,
+        Some(restarted.network.clone()),
+    );
     tokio::spawn(sequencer.run(token.clone()));
     replica.until_number(head + 4).await;
     token.cancel();
     let gossip = gossip.lock();
-    let origins: std::collections::HashSet<_> = gossip.iter().map(|block| origin_of(&world, block)).collect();
+    let origins: std::collections::HashSet<_> = gossip
+        .iter()
+        .map(|block| origin_of(&world, block))
+        .collect();
     assert_eq!(origins.len(), 2, "L1 moved on");
     for (i, one) in gossip.iter().enumerate() {
-        let other = gossip[..i].iter().find(|other| other.number() == one.number() && other.parent_hash() == one.parent_hash());
-        assert!(other.is_none_or(|other| other.hash == one.hash), "two signed blocks of height {} on one parent", one.number());
+        let other = gossip[..i].iter().find(|other| {
+            other.number() == one.number() && other.parent_hash() == one.parent_hash()
+        });
+        assert!(
+            other.is_none_or(|other| other.hash == one.hash),
+            "two signed blocks of height {} on one parent",
+            one.number()
+        );
     }
 }
 
@@ -264,9 +384,19 @@ async fn one_stale_answer_of_l1_leads_to_no_second_signed_block() {
     let [epoch, next] = [0, 1].map(|at| block(&world.l1_headers[at]));
     // Sent to the signer on the second L1 block; the answer was lost.
     let sent = rival_block(&world, &chain, 7).await;
-    chain.log_before_sign(sent.clone(), next.hash).await.unwrap();
-    let orphan = [world.l1_headers[0].clone(), Header { gas_used: 1, ..world.l1_headers[1].clone() }];
-    let reorganised = Err::<Option<B256>, _>(SequencerError::SignedBlockReorganised(sent.hash).to_string());
+    chain
+        .log_before_sign(sent.clone(), next.hash)
+        .await
+        .unwrap();
+    let orphan = [
+        world.l1_headers[0].clone(),
+        Header {
+            gas_used: 1,
+            ..world.l1_headers[1].clone()
+        },
+    ];
+    let reorganised =
+        Err::<Option<B256>, _>(SequencerError::SignedBlockReorganised(sent.hash).to_string());
     for _ in 0..2 {
         for _ in 1..CONFIRMATIONS {
             world.show_l1(&orphan);
@@ -274,11 +404,22 @@ async fn one_stale_answer_of_l1_leads_to_no_second_signed_block() {
             assert_eq!(answer.map_err(|error| error.to_string()), reorganised);
         }
         world.show_l1(&world.l1_headers);
-        assert_eq!(sequencer.sent_before(&parent, epoch.id()).await.unwrap(), Some(sent.hash), "the answers were stale");
+        assert_eq!(
+            sequencer.sent_before(&parent, epoch.id()).await.unwrap(),
+            Some(sent.hash),
+            "the answers were stale"
+        );
     }
     world.show_l1(&orphan);
     for _ in 1..CONFIRMATIONS {
-        sequencer.sent_before(&parent, epoch.id()).await.unwrap_err();
+        sequencer
+            .sent_before(&parent, epoch.id())
+            .await
+            .unwrap_err();
     }
-    assert_eq!(sequencer.sent_before(&parent, epoch.id()).await.unwrap(), None, "L1 was reorganised");
+    assert_eq!(
+        sequencer.sent_before(&parent, epoch.id()).await.unwrap(),
+        None,
+        "L1 was reorganised"
+    );
 }

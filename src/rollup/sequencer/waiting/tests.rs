@@ -4,7 +4,11 @@ use super::*;
 use proptest::prelude::*;
 
 fn guard(origin: u8, hash: u8) -> Guard {
-    Guard { l1_origin: B256::repeat_byte(origin), hash: B256::repeat_byte(hash), turn: 0 }
+    Guard {
+        l1_origin: B256::repeat_byte(origin),
+        hash: B256::repeat_byte(hash),
+        turn: 0,
+    }
 }
 
 #[test]
@@ -16,12 +20,27 @@ fn a_block_that_was_sent_to_the_signer_is_used_again_while_its_origin_is_canonic
     // On the next origin: only L1 knows whether that is canonical.
     assert_eq!(turn(&[guard(2, 2)], epoch, NextL1::NotAsked), Turn::AskNext);
     assert_eq!(turn(&[guard(2, 2)], epoch, NextL1::Known(next)), second);
-    assert_eq!(turn(&[guard(2, 2)], epoch, NextL1::Known(other)), Turn::Build);
-    assert_eq!(turn(&[guard(2, 2)], epoch, NextL1::Missing), Turn::Unknown(next));
+    assert_eq!(
+        turn(&[guard(2, 2)], epoch, NextL1::Known(other)),
+        Turn::Build
+    );
+    assert_eq!(
+        turn(&[guard(2, 2)], epoch, NextL1::Missing),
+        Turn::Unknown(next)
+    );
     // The last one first.
-    assert_eq!(turn(&[guard(1, 1), guard(2, 2)], epoch, NextL1::Known(next)), second);
-    assert_eq!(turn(&[guard(1, 1), guard(2, 2)], epoch, NextL1::Known(other)), first);
-    assert_eq!(turn(&[guard(2, 2), guard(1, 1)], epoch, NextL1::Known(next)), first);
+    assert_eq!(
+        turn(&[guard(1, 1), guard(2, 2)], epoch, NextL1::Known(next)),
+        second
+    );
+    assert_eq!(
+        turn(&[guard(1, 1), guard(2, 2)], epoch, NextL1::Known(other)),
+        first
+    );
+    assert_eq!(
+        turn(&[guard(2, 2), guard(1, 1)], epoch, NextL1::Known(next)),
+        first
+    );
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -43,7 +43,13 @@ pub(crate) struct StandIn {
 fn certificate(issuer: &Issuer, name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec![name.to_owned(), "127.0.0.1".to_owned()]).unwrap();
-    (params.signed_by(&key, &issuer.cert, &issuer.key_pair).unwrap().pem(), key.serialize_pem())
+    (
+        params
+            .signed_by(&key, &issuer.cert, &issuer.key_pair)
+            .unwrap()
+            .pem(),
+        key.serialize_pem(),
+    )
 }
 
 fn authority(name: &str) -> Issuer {
@@ -51,7 +57,10 @@ fn authority(name: &str) -> Issuer {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(DnType::CommonName, name);
     let key_pair = KeyPair::generate().unwrap();
-    Issuer { cert: params.self_signed(&key_pair).unwrap(), key_pair }
+    Issuer {
+        cert: params.self_signed(&key_pair).unwrap(),
+        key_pair,
+    }
 }
 
 impl StandIn {
@@ -62,16 +71,24 @@ impl StandIn {
             files.path().join(name)
         };
         let (cert, key) = certificate(&ours, "sequencer");
-        let tls = TlsFiles { ca: write("ca.crt", ours.cert.pem()), cert: write("tls.crt", cert), key: write("tls.key", key) };
+        let tls = TlsFiles {
+            ca: write("ca.crt", ours.cert.pem()),
+            cert: write("tls.crt", cert),
+            key: write("tls.key", key),
+        };
         // Of an authority that the signer does not know.
         let (cert, key) = certificate(&authority("another"), "sequencer");
         write("other.crt", cert);
         write("other.key", key);
 
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(&tls.ca).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_file(&tls.ca).unwrap())
+            .unwrap();
         let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone()).build().unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
+            .build()
+            .unwrap();
         let (cert, key) = certificate(&ours, "localhost");
         let server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
@@ -84,13 +101,20 @@ impl StandIn {
             .unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = format!("https://user:hush@localhost:{}/path", listener.local_addr().unwrap().port());
-        let (behaviour, calls) = (Arc::new(Mutex::new(Behaviour::default())), Arc::new(Mutex::new(Vec::new())));
+        let endpoint = format!(
+            "https://user:hush@localhost:{}/path",
+            listener.local_addr().unwrap().port()
+        );
+        let (behaviour, calls) = (
+            Arc::new(Mutex::new(Behaviour::default())),
+            Arc::new(Mutex::new(Vec::new())),
+        );
         tokio::spawn({
             let (behaviour, calls) = (behaviour.clone(), calls.clone());
             async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    let (acceptor, behaviour, calls) = (acceptor.clone(), behaviour.clone(), calls.clone());
+                    let (acceptor, behaviour, calls) =
+                        (acceptor.clone(), behaviour.clone(), calls.clone());
                     tokio::spawn(async move {
                         if let Ok(stream) = acceptor.accept(stream).await {
                             let _ = serve(BufStream::new(stream), &behaviour, &calls).await;
@@ -100,8 +124,19 @@ impl StandIn {
             }
         });
         let headers = vec![("X-Tenant".to_owned(), "hush".to_owned())];
-        let config = RemoteConfig { endpoint, address: ADDRESS, headers, tls: Some(tls), timeout: Duration::from_secs(60) };
-        Self { config, behaviour, calls, files }
+        let config = RemoteConfig {
+            endpoint,
+            address: ADDRESS,
+            headers,
+            tls: Some(tls),
+            timeout: Duration::from_secs(60),
+        };
+        Self {
+            config,
+            behaviour,
+            calls,
+            files,
+        }
     }
 }
 
@@ -139,15 +174,26 @@ async fn serve(
         if let Some(hold) = &mood.hold {
             hold.acquire().await.unwrap().forget();
         }
-        let status = if tenant { mood.status.unwrap_or(200) } else { 400 };
+        let status = if tenant {
+            mood.status.unwrap_or(200)
+        } else {
+            400
+        };
         let body = match answer(&method, &request["params"][0], &mood) {
             Ok(result) => json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }),
             Err((code, message)) => {
                 json!({ "jsonrpc": "2.0", "id": request["id"], "error": { "code": code, "message": message } })
             }
         };
-        let body = if status == 200 { body.to_string() } else { "no".to_owned() };
-        let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        let body = if status == 200 {
+            body.to_string()
+        } else {
+            "no".to_owned()
+        };
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(body.as_bytes()).await?;
         stream.flush().await?;
@@ -159,13 +205,25 @@ fn read(method: &str, args: &Value) -> Option<(B256, U256, B256, Address)> {
     let sender = args["senderAddress"].as_str()?.parse().ok()?;
     match method {
         V2 => {
-            let chain = args["chainId"].as_str().and_then(|text| U256::from_str_radix(text, 10).ok())?;
-            Some((args["domain"].as_str()?.parse().ok()?, chain, args["payloadHash"].as_str()?.parse().ok()?, sender))
+            let chain = args["chainId"]
+                .as_str()
+                .and_then(|text| U256::from_str_radix(text, 10).ok())?;
+            Some((
+                args["domain"].as_str()?.parse().ok()?,
+                chain,
+                args["payloadHash"].as_str()?.parse().ok()?,
+                sender,
+            ))
         }
         _ => {
             let domain: [u8; 32] = serde_json::from_value(args["domain"].clone()).ok()?;
             let hash = BASE64_STANDARD.decode(args["payloadHash"].as_str()?).ok()?;
-            Some((domain.into(), U256::from(args["chainId"].as_u64()?), B256::try_from(&hash[..]).ok()?, sender))
+            Some((
+                domain.into(),
+                U256::from(args["chainId"].as_u64()?),
+                B256::try_from(&hash[..]).ok()?,
+                sender,
+            ))
         }
     }
 }
@@ -183,18 +241,32 @@ fn answer(method: &str, args: &Value, mood: &Behaviour) -> Result<String, (i32, 
         "health_status" => return Ok("v1.2.3".into()),
         V1 => {}
         V2 if !mood.old => {}
-        unknown => return Err((-32601, format!("the method {unknown} does not exist/is not available"))),
+        unknown => {
+            return Err((
+                -32601,
+                format!("the method {unknown} does not exist/is not available"),
+            ));
+        }
     }
-    let Some((domain, chain, hash, sender)) = read(method, args) else { return Err((-32012, format!("invalid payload {args}"))) };
+    let Some((domain, chain, hash, sender)) = read(method, args) else {
+        return Err((-32012, format!("invalid payload {args}")));
+    };
     if domain != B256::ZERO || chain != U256::from(CHAIN) {
         return Err((-32012, "invalid block payload: domain or chain".into()));
     }
     if sender != ADDRESS {
         return Err((-32013, "unauthorized block payload: sender".into()));
     }
-    let key = if mood.wrong_key { "11".repeat(32) } else { KEY.to_owned() };
+    let key = if mood.wrong_key {
+        "11".repeat(32)
+    } else {
+        KEY.to_owned()
+    };
     let key: SecretKey = sign::secret_from_hex(&key).unwrap();
-    Ok(hex::encode_prefixed(sign::sign_hash(&key, signing_hash(domain, chain, hash))))
+    Ok(hex::encode_prefixed(sign::sign_hash(
+        &key,
+        signing_hash(domain, chain, hash),
+    )))
 }
 
 const HASH: B256 = B256::repeat_byte(0x5a);
@@ -203,7 +275,10 @@ const HASH: B256 = B256::repeat_byte(0x5a);
 async fn blocks_are_signed_through_v2_and_where_it_is_unknown_through_v1() {
     let signer = StandIn::start().await;
     let remote = Remote::connect(&signer.config).await.unwrap();
-    let expected = sign::sign_hash(&sign::secret_from_hex(KEY).unwrap(), sign::signing_hash(CHAIN, HASH));
+    let expected = sign::sign_hash(
+        &sign::secret_from_hex(KEY).unwrap(),
+        sign::signing_hash(CHAIN, HASH),
+    );
     assert_eq!(remote.sign(CHAIN, HASH).await.unwrap(), expected);
     assert_eq!(*signer.calls.lock(), ["health_status", V2]);
 
@@ -212,29 +287,59 @@ async fn blocks_are_signed_through_v2_and_where_it_is_unknown_through_v1() {
     signer.calls.lock().clear();
     assert_eq!(remote.sign(CHAIN, HASH).await.unwrap(), expected);
     assert_eq!(remote.sign(CHAIN, HASH).await.unwrap(), expected);
-    assert_eq!(*signer.calls.lock(), [V2, V1, V1], "what is unknown is asked for once");
+    assert_eq!(
+        *signer.calls.lock(),
+        [V2, V1, V1],
+        "what is unknown is asked for once"
+    );
 }
 
 #[tokio::test]
 async fn each_failure_has_one_sentence_and_no_signature() {
     let signer = StandIn::start().await;
-    let hasty = Remote::connect(&RemoteConfig { timeout: Duration::from_secs(3), ..signer.config.clone() }).await.unwrap();
+    let hasty = Remote::connect(&RemoteConfig {
+        timeout: Duration::from_secs(3),
+        ..signer.config.clone()
+    })
+    .await
+    .unwrap();
     let patient = Remote::connect(&signer.config).await.unwrap();
     let mood = |mood: Behaviour| *signer.behaviour.lock() = mood;
     let fails = async |remote: &Remote, chain, part: &str| {
         let error = remote.sign(chain, HASH).await.unwrap_err().to_string();
-        assert!(error.starts_with("the block signer at https://localhost:") && error.contains(part), "{error}");
-        assert!(!error.contains("hush") && !error.contains("/path"), "{error}");
+        assert!(
+            error.starts_with("the block signer at https://localhost:") && error.contains(part),
+            "{error}"
+        );
+        assert!(
+            !error.contains("hush") && !error.contains("/path"),
+            "{error}"
+        );
     };
-    mood(Behaviour { status: Some(401), ..Default::default() });
+    mood(Behaviour {
+        status: Some(401),
+        ..Default::default()
+    });
     fails(&patient, CHAIN, "401 Unauthorized").await;
-    mood(Behaviour { status: Some(403), ..Default::default() });
+    mood(Behaviour {
+        status: Some(403),
+        ..Default::default()
+    });
     fails(&patient, CHAIN, "403 Forbidden").await;
-    mood(Behaviour { status: Some(503), ..Default::default() });
+    mood(Behaviour {
+        status: Some(503),
+        ..Default::default()
+    });
     fails(&patient, CHAIN, "HTTP status 503").await;
-    mood(Behaviour { wrong_key: true, ..Default::default() });
+    mood(Behaviour {
+        wrong_key: true,
+        ..Default::default()
+    });
     fails(&patient, CHAIN, "it signs as 0x").await;
-    mood(Behaviour { silent: true, ..Default::default() });
+    mood(Behaviour {
+        silent: true,
+        ..Default::default()
+    });
     fails(&hasty, CHAIN, "no answer within 3s").await;
     mood(Behaviour::default());
     fails(&patient, 902, "error -32012: invalid block payload").await;
@@ -247,19 +352,36 @@ async fn certificates_are_checked_on_both_sides_and_named_when_they_are_wrong() 
     let connect = async |change: &dyn Fn(&mut TlsFiles)| {
         let mut config = signer.config.clone();
         change(config.tls.as_mut().unwrap());
-        Remote::connect(&config).await.map(drop).map_err(|error| error.to_string())
+        Remote::connect(&config)
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
     };
     let file = |name: &str| signer.files.path().join(name);
     assert_eq!(connect(&|_| ()).await, Ok(()));
     // The signer does not know our authority, and we do not know the signer's.
-    let error = connect(&|tls| (tls.cert, tls.key) = (file("other.crt"), file("other.key"))).await.unwrap_err();
+    let error = connect(&|tls| (tls.cert, tls.key) = (file("other.crt"), file("other.key")))
+        .await
+        .unwrap_err();
     assert!(error.contains("cannot be reached"), "{error}");
-    let error = connect(&|tls| tls.ca = file("other.crt")).await.unwrap_err();
-    assert!(error.contains("cannot be reached") && error.contains("certificate"), "{error}");
-    assert_eq!(*signer.calls.lock(), ["health_status"], "no call went through");
+    let error = connect(&|tls| tls.ca = file("other.crt"))
+        .await
+        .unwrap_err();
+    assert!(
+        error.contains("cannot be reached") && error.contains("certificate"),
+        "{error}"
+    );
+    assert_eq!(
+        *signer.calls.lock(),
+        ["health_status"],
+        "no call went through"
+    );
     // What cannot be read.
     for (change, option) in [
-        (&(|tls: &mut TlsFiles| tls.ca = file("none")) as &dyn Fn(&mut TlsFiles), "--signer.tls.ca"),
+        (
+            &(|tls: &mut TlsFiles| tls.ca = file("none")) as &dyn Fn(&mut TlsFiles),
+            "--signer.tls.ca",
+        ),
         (&|tls| tls.cert = file("none"), "--signer.tls.cert"),
         (&|tls| tls.key = file("none"), "--signer.tls.key"),
         (&|tls| tls.key = file("other.key"), "--signer.tls.cert"),
@@ -268,8 +390,18 @@ async fn certificates_are_checked_on_both_sides_and_named_when_they_are_wrong() 
         let error = connect(change).await.unwrap_err();
         assert!(error.contains(option), "{option}: {error}");
     }
-    let plain = RemoteConfig { endpoint: signer.config.endpoint.replace("https", "http"), ..signer.config.clone() };
-    assert!(Remote::connect(&plain).await.err().unwrap().to_string().contains("--signer.tls.enabled=false"));
+    let plain = RemoteConfig {
+        endpoint: signer.config.endpoint.replace("https", "http"),
+        ..signer.config.clone()
+    };
+    assert!(
+        Remote::connect(&plain)
+            .await
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("--signer.tls.enabled=false")
+    );
 }
 
 #[tokio::test]
@@ -278,7 +410,11 @@ async fn a_renewed_certificate_is_used_by_the_next_connection() {
     let tls = signer.config.tls.clone().unwrap();
     let provider = Arc::new(ring::default_provider());
     let last = Mutex::new(read_identity(&tls, &provider).unwrap());
-    let identity = Identity { files: tls.clone(), provider, last };
+    let identity = Identity {
+        files: tls.clone(),
+        provider,
+        last,
+    };
     let shown = || identity.resolve(&[], &[]).unwrap().cert[0].clone();
     let first = shown();
     std::fs::copy(signer.files.path().join("other.crt"), &tls.cert).unwrap();
@@ -289,7 +425,9 @@ async fn a_renewed_certificate_is_used_by_the_next_connection() {
 
 #[test]
 fn the_arguments_are_those_of_the_vectors() {
-    let Some(text) = starling_testkit::fixture_text("p2p-wire/signer-api.json") else { return };
+    let Some(text) = starling_testkit::fixture_text("p2p-wire/signer-api.json") else {
+        return;
+    };
     let file: Value = serde_json::from_str(&text).unwrap();
     for vector in file["vectors"].as_array().unwrap() {
         let word = |name: &str| vector[name].as_str().unwrap().parse::<B256>().unwrap();
@@ -297,12 +435,23 @@ fn the_arguments_are_those_of_the_vectors() {
         let (domain, hash) = (word("domain"), word("payload_hash"));
         let payload = hex::decode(vector["payload_bytes"].as_str().unwrap()).unwrap();
         assert_eq!(sign::payload_hash(&payload), hash);
-        for (version, method, args) in
-            [("v1", V1, args_v1(domain, chain, hash, ADDRESS)), ("v2", V2, args_v2(domain, chain, hash, ADDRESS))]
-        {
-            assert_eq!((vector[version]["method"].as_str(), &vector[version]["params"][0]), (Some(method), &args), "{version}");
+        for (version, method, args) in [
+            ("v1", V1, args_v1(domain, chain, hash, ADDRESS)),
+            ("v2", V2, args_v2(domain, chain, hash, ADDRESS)),
+        ] {
+            assert_eq!(
+                (
+                    vector[version]["method"].as_str(),
+                    &vector[version]["params"][0]
+                ),
+                (Some(method), &args),
+                "{version}"
+            );
             let (domain, chain, hash, sender) = read(method, &args).unwrap();
-            assert_eq!((signing_hash(domain, chain, hash), sender), (word("signing_hash"), ADDRESS));
+            assert_eq!(
+                (signing_hash(domain, chain, hash), sender),
+                (word("signing_hash"), ADDRESS)
+            );
         }
     }
 }

@@ -8,16 +8,43 @@ impl Generator {
         let (method, params) = match self.below(56) {
             0 => self.constant(),
             1..4 => ("eth_getBalance", json!([self.anybody(), self.tag(blocks)])),
-            4..6 => ("eth_getTransactionCount", json!([self.anybody(), self.tag(blocks)])),
+            4..6 => (
+                "eth_getTransactionCount",
+                json!([self.anybody(), self.tag(blocks)]),
+            ),
             6 => ("eth_getCode", json!([self.anybody(), self.tag(blocks)])),
-            7 | 8 => ("eth_getStorageAt", json!([self.anybody(), self.slot(), self.tag(blocks)])),
-            9 => ("eth_getProof", json!([self.anybody(), [self.topic()], "latest"])),
-            10..13 => ("eth_getTransactionReceipt", json!([self.transaction_hash(blocks)])),
-            13 | 14 => ("eth_getTransactionByHash", json!([self.transaction_hash(blocks)])),
-            15 => ("eth_getTransactionByBlockNumberAndIndex", json!([self.number(blocks), self.index()])),
-            16 => ("eth_getTransactionByBlockHashAndIndex", json!([self.block_hash(blocks), self.index()])),
-            17 | 18 => ("eth_getBlockByNumber", json!([self.number(blocks), self.rng.random::<bool>()])),
-            19 => ("eth_getBlockByHash", json!([self.block_hash(blocks), self.rng.random::<bool>()])),
+            7 | 8 => (
+                "eth_getStorageAt",
+                json!([self.anybody(), self.slot(), self.tag(blocks)]),
+            ),
+            9 => (
+                "eth_getProof",
+                json!([self.anybody(), [self.topic()], "latest"]),
+            ),
+            10..13 => (
+                "eth_getTransactionReceipt",
+                json!([self.transaction_hash(blocks)]),
+            ),
+            13 | 14 => (
+                "eth_getTransactionByHash",
+                json!([self.transaction_hash(blocks)]),
+            ),
+            15 => (
+                "eth_getTransactionByBlockNumberAndIndex",
+                json!([self.number(blocks), self.index()]),
+            ),
+            16 => (
+                "eth_getTransactionByBlockHashAndIndex",
+                json!([self.block_hash(blocks), self.index()]),
+            ),
+            17 | 18 => (
+                "eth_getBlockByNumber",
+                json!([self.number(blocks), self.rng.random::<bool>()]),
+            ),
+            19 => (
+                "eth_getBlockByHash",
+                json!([self.block_hash(blocks), self.rng.random::<bool>()]),
+            ),
             20 => ("eth_getBlockReceipts", json!([self.number(blocks)])),
             21 => self.counts(blocks),
             22..26 => ("eth_getLogs", json!([self.filter(blocks)])),
@@ -80,7 +107,10 @@ impl Generator {
     }
 
     fn transaction_hash(&mut self, blocks: &[Block]) -> Value {
-        let all: Vec<B256> = blocks.iter().flat_map(|block| block.transactions.iter().copied()).collect();
+        let all: Vec<B256> = blocks
+            .iter()
+            .flat_map(|block| block.transactions.iter().copied())
+            .collect();
         match self.one_in(15) || all.is_empty() {
             true => json!(B256::repeat_byte(0xdd)),
             false => json!(self.pick(&all)),
@@ -107,10 +137,22 @@ impl Generator {
 
     fn counts(&mut self, blocks: &[Block]) -> (&'static str, Value) {
         match self.below(4) {
-            0 => ("eth_getBlockTransactionCountByNumber", json!([self.number(blocks)])),
-            1 => ("eth_getBlockTransactionCountByHash", json!([self.block_hash(blocks)])),
-            2 => ("eth_getUncleCountByBlockNumber", json!([self.number(blocks)])),
-            _ => ("eth_getUncleCountByBlockHash", json!([self.block_hash(blocks)])),
+            0 => (
+                "eth_getBlockTransactionCountByNumber",
+                json!([self.number(blocks)]),
+            ),
+            1 => (
+                "eth_getBlockTransactionCountByHash",
+                json!([self.block_hash(blocks)]),
+            ),
+            2 => (
+                "eth_getUncleCountByBlockNumber",
+                json!([self.number(blocks)]),
+            ),
+            _ => (
+                "eth_getUncleCountByBlockHash",
+                json!([self.block_hash(blocks)]),
+            ),
         }
     }
 
@@ -181,7 +223,16 @@ impl Generator {
         if self.one_in(4) {
             object["gas"] = json!(format!(
                 "{:#x}",
-                self.pick(&[5_000u64, 5_000, 21_000, 22_000, 60_000, 1_000_000, 40_000_000, 100_000_000])
+                self.pick(&[
+                    5_000u64,
+                    5_000,
+                    21_000,
+                    22_000,
+                    60_000,
+                    1_000_000,
+                    40_000_000,
+                    100_000_000
+                ])
             ));
         }
         match self.below(16) {
@@ -222,19 +273,29 @@ impl Generator {
         let who = self.anybody();
         let change = match self.below(6) {
             0 => json!({ "balance": "0xde0b6b3a7640000" }),
-            1 => json!({ "code": "0x5f545f5260205ff3", "stateDiff": { B256::ZERO.to_string(): self.word() } }),
+            1 => {
+                json!({ "code": "0x5f545f5260205ff3", "stateDiff": { B256::ZERO.to_string(): self.word() } })
+            }
             2 => json!({ "nonce": "0x9" }),
             3 => json!({ "state": { B256::ZERO.to_string(): self.word() } }),
             4 => json!({ "state": {}, "stateDiff": {} }),
-            _ => return json!({ STORE.to_string(): { "stateDiff": { B256::ZERO.to_string(): self.word() } } }),
+            _ => {
+                return json!({ STORE.to_string(): { "stateDiff": { B256::ZERO.to_string(): self.word() } } });
+            }
         };
         json!({ who.to_string(): change })
     }
 
     fn fee_history(&mut self, blocks: &[Block]) -> (&'static str, Value) {
         let count = json!(format!("{:#x}", self.below(6)));
-        let percentiles =
-            self.pick(&[json!([]), json!([10, 50.5, 100]), json!([25, 50, 75]), json!([50, 10]), json!([101]), Value::Null]);
+        let percentiles = self.pick(&[
+            json!([]),
+            json!([10, 50.5, 100]),
+            json!([25, 50, 75]),
+            json!([50, 10]),
+            json!([101]),
+            Value::Null,
+        ]);
         let mut params = json!([count, self.number(blocks)]);
         if !percentiles.is_null() {
             params.as_array_mut().expect("a list").push(percentiles);
@@ -243,7 +304,10 @@ impl Generator {
     }
 
     fn filters(&mut self, blocks: &[Block]) -> (&'static str, Value) {
-        let some = json!([format!("@filter:{}", self.below(self.filters.max(1) as u64))]);
+        let some = json!([format!(
+            "@filter:{}",
+            self.below(self.filters.max(1) as u64)
+        )]);
         match self.below(8) {
             0..2 => {
                 self.filters += 1;
@@ -269,19 +333,59 @@ impl Generator {
                 self.filters += 1;
                 ("eth_newFilter", json!([{ "fromBlock": beyond }]))
             }
-            10 => (self.pick(&["eth_gasPrice", "eth_maxPriorityFeePerGas"]), json!([])),
-            11 => (self.pick(&["net_listening", "net_peerCount", "web3_clientVersion"]), json!([])),
+            10 => (
+                self.pick(&["eth_gasPrice", "eth_maxPriorityFeePerGas"]),
+                json!([]),
+            ),
+            11 => (
+                self.pick(&["net_listening", "net_peerCount", "web3_clientVersion"]),
+                json!([]),
+            ),
             12 => ("eth_getBlockTransactionCountByNumber", json!([beyond])),
-            13 => ("eth_call", json!([{ "to": STORE, "chainId": "0x2", "data": "0x11", "input": "0x11" }, "latest"])),
-            0 => ("eth_estimateGas", json!([{ "from": from, "to": Address::with_last_byte(9) }])),
-            1 => ("eth_estimateGas", json!([{ "from": stranger, "to": stranger, "value": "0x1" }])),
-            2 => ("eth_estimateGas", json!([{ "from": from, "to": REVERT, "gas": "0x1388", "data": "0x1234" }])),
-            3 => ("eth_estimateGas", json!([{ "from": from, "to": STORE, "gas": "0x1388" }])),
-            4 => ("eth_call", json!([{ "from": from, "to": ENVIRONMENT }, "pending"])),
-            5 => ("eth_call", json!([{ "from": from, "to": ENVIRONMENT, "maxFeePerGas": "0x77359400" }, "latest"])),
-            6 => ("eth_feeHistory", json!(["0x8", format!("{:#x}", blocks.len() - 1), [5, 20, 35, 50, 65, 80, 95]])),
-            7 => ("eth_getProof", json!([self.pick(&[STORE, PROXY, stranger]), [B256::ZERO], "latest"])),
-            _ => ("eth_createAccessList", json!([{ "from": from, "to": CREATE, "data": "0x6160015ff3" }, "latest"])),
+            13 => (
+                "eth_call",
+                json!([{ "to": STORE, "chainId": "0x2", "data": "0x11", "input": "0x11" }, "latest"]),
+            ),
+            0 => (
+                "eth_estimateGas",
+                json!([{ "from": from, "to": Address::with_last_byte(9) }]),
+            ),
+            1 => (
+                "eth_estimateGas",
+                json!([{ "from": stranger, "to": stranger, "value": "0x1" }]),
+            ),
+            2 => (
+                "eth_estimateGas",
+                json!([{ "from": from, "to": REVERT, "gas": "0x1388", "data": "0x1234" }]),
+            ),
+            3 => (
+                "eth_estimateGas",
+                json!([{ "from": from, "to": STORE, "gas": "0x1388" }]),
+            ),
+            4 => (
+                "eth_call",
+                json!([{ "from": from, "to": ENVIRONMENT }, "pending"]),
+            ),
+            5 => (
+                "eth_call",
+                json!([{ "from": from, "to": ENVIRONMENT, "maxFeePerGas": "0x77359400" }, "latest"]),
+            ),
+            6 => (
+                "eth_feeHistory",
+                json!([
+                    "0x8",
+                    format!("{:#x}", blocks.len() - 1),
+                    [5, 20, 35, 50, 65, 80, 95]
+                ]),
+            ),
+            7 => (
+                "eth_getProof",
+                json!([self.pick(&[STORE, PROXY, stranger]), [B256::ZERO], "latest"]),
+            ),
+            _ => (
+                "eth_createAccessList",
+                json!([{ "from": from, "to": CREATE, "data": "0x6160015ff3" }, "latest"]),
+            ),
         }
     }
 
@@ -295,7 +399,10 @@ impl Generator {
             ("eth_getBalance", json!([Address::ZERO, "latest", 1])),
             ("eth_getBalance", json!([Address::ZERO])),
             ("eth_getBalance", json!([7, "latest"])),
-            ("eth_getBalance", json!([Address::ZERO, { "blockHash": B256::ZERO, "blockNumber": "0x0" }])),
+            (
+                "eth_getBalance",
+                json!([Address::ZERO, { "blockHash": B256::ZERO, "blockNumber": "0x0" }]),
+            ),
             ("eth_getBlockByNumber", json!(["latest"])),
             ("eth_getBlockByNumber", json!(["0x", true])),
             ("eth_getBlockByNumber", json!([1, true])),
@@ -305,21 +412,48 @@ impl Generator {
             ("eth_getTransactionReceipt", json!([])),
             ("eth_getTransactionByHash", json!([null])),
             ("eth_getStorageAt", json!([STORE, "0xzz", "latest"])),
-            ("eth_getStorageAt", json!([STORE, hex::encode_prefixed([1; 33]), "latest"])),
+            (
+                "eth_getStorageAt",
+                json!([STORE, hex::encode_prefixed([1; 33]), "latest"]),
+            ),
             ("eth_getStorageAt", json!([STORE, "0x0"])),
             ("eth_getLogs", json!([])),
-            ("eth_getLogs", json!([{ "fromBlock": "0x2", "toBlock": "0x1" }])),
-            ("eth_getLogs", json!([{ "blockHash": B256::ZERO, "fromBlock": "0x1" }])),
+            (
+                "eth_getLogs",
+                json!([{ "fromBlock": "0x2", "toBlock": "0x1" }]),
+            ),
+            (
+                "eth_getLogs",
+                json!([{ "blockHash": B256::ZERO, "fromBlock": "0x1" }]),
+            ),
             ("eth_getLogs", json!([{ "address": "0x12" }])),
             ("eth_getLogs", json!([{ "topics": ["0x12"] }])),
-            ("eth_getLogs", json!([{ "topics": [null, null, null, null, null] }])),
+            (
+                "eth_getLogs",
+                json!([{ "topics": [null, null, null, null, null] }]),
+            ),
             ("eth_call", json!([])),
             ("eth_call", json!([{ "to": "0x12" }, "latest"])),
-            ("eth_call", json!([{ "to": STORE, "data": "0x1" }, "latest"])),
-            ("eth_call", json!([{ "to": STORE, "data": "0x11", "input": "0x22" }, "latest"])),
-            ("eth_call", json!([{ "to": STORE, "value": "10" }, "latest"])),
-            ("eth_call", json!([{ "to": STORE, "gas": "0x10000000000000000" }, "latest"])),
-            ("eth_call", json!([{ "to": STORE, "chainId": "0x1" }, "latest"])),
+            (
+                "eth_call",
+                json!([{ "to": STORE, "data": "0x1" }, "latest"]),
+            ),
+            (
+                "eth_call",
+                json!([{ "to": STORE, "data": "0x11", "input": "0x22" }, "latest"]),
+            ),
+            (
+                "eth_call",
+                json!([{ "to": STORE, "value": "10" }, "latest"]),
+            ),
+            (
+                "eth_call",
+                json!([{ "to": STORE, "gas": "0x10000000000000000" }, "latest"]),
+            ),
+            (
+                "eth_call",
+                json!([{ "to": STORE, "chainId": "0x1" }, "latest"]),
+            ),
             ("eth_sendRawTransaction", json!(["0x"])),
             ("eth_sendRawTransaction", json!(["02"])),
             ("eth_sendRawTransaction", json!([])),
@@ -330,7 +464,10 @@ impl Generator {
             ("nothing", json!([])),
             ("eth_chainId", json!([1])),
             ("web3_sha3", json!(["0x1"])),
-            ("eth_getTransactionByBlockNumberAndIndex", json!(["0x1", "1"])),
+            (
+                "eth_getTransactionByBlockNumberAndIndex",
+                json!(["0x1", "1"]),
+            ),
             ("eth_getProof", json!([STORE, "0x0", "latest"])),
         ];
         self.pick(&cases)

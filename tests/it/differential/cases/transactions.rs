@@ -25,28 +25,65 @@ impl Generator {
             self.contracts.push(made);
         }
         self.users[who].nonce += 1;
-        let gas_limit = if input.len() > 1_000 { 2_000_000 } else { 150_000 + self.below(100_000) };
-        let value = U256::from(if self.one_in(3) { self.below(1_000_000) } else { 0 });
+        let gas_limit = if input.len() > 1_000 {
+            2_000_000
+        } else {
+            150_000 + self.below(100_000)
+        };
+        let value = U256::from(if self.one_in(3) {
+            self.below(1_000_000)
+        } else {
+            0
+        });
         let raw = self.signed(&account, to, value, input.into(), gas_limit);
         self.sent.push(raw.clone());
         Case::Send(raw)
     }
 
-    fn signed(&mut self, account: &Account, to: TxKind, value: U256, input: Bytes, gas_limit: u64) -> Bytes {
+    fn signed(
+        &mut self,
+        account: &Account,
+        to: TxKind,
+        value: U256,
+        input: Bytes,
+        gas_limit: u64,
+    ) -> Bytes {
         let (chain_id, nonce) = (self.chain_id, account.nonce);
         let price = GWEI * u128::from(2 + self.below(3));
         let tip = 1_000_000 * u128::from(1 + self.below(5));
         match self.below(8) {
-            0 | 1 => account.sign(TxLegacy { chain_id: Some(chain_id), nonce, gas_price: price, gas_limit, to, value, input }),
+            0 | 1 => account.sign(TxLegacy {
+                chain_id: Some(chain_id),
+                nonce,
+                gas_price: price,
+                gas_limit,
+                to,
+                value,
+                input,
+            }),
             2 => {
                 let access_list = self.access_list();
-                account.sign(TxEip2930 { chain_id, nonce, gas_price: price, gas_limit, to, value, access_list, input })
+                account.sign(TxEip2930 {
+                    chain_id,
+                    nonce,
+                    gas_price: price,
+                    gas_limit,
+                    to,
+                    value,
+                    access_list,
+                    input,
+                })
             }
             3 if to.is_call() => {
                 let delegate = self.pick(&[STORE, LOG0, REVERT]);
                 let authority = authority(self.below(4) as u8);
-                let authorization = Authorization { chain_id: U256::from(chain_id), address: delegate, nonce: self.below(3) };
-                let signature = sign_message(authority.key, authorization.signature_hash()).expect("a signature");
+                let authorization = Authorization {
+                    chain_id: U256::from(chain_id),
+                    address: delegate,
+                    nonce: self.below(3),
+                };
+                let signature = sign_message(authority.key, authorization.signature_hash())
+                    .expect("a signature");
                 account.sign(TxEip7702 {
                     chain_id,
                     nonce,
@@ -61,7 +98,11 @@ impl Generator {
                 })
             }
             _ => {
-                let access_list = if self.one_in(3) { self.access_list() } else { Default::default() };
+                let access_list = if self.one_in(3) {
+                    self.access_list()
+                } else {
+                    Default::default()
+                };
                 let (max_fee_per_gas, max_priority_fee_per_gas) = (price, tip);
                 account.sign(TxEip1559 {
                     chain_id,
@@ -93,25 +134,70 @@ impl Generator {
             value: U256::from(1),
             ..Default::default()
         };
-        let legacy = |chain_id| TxLegacy { chain_id, gas_price: 3 * GWEI, gas_limit: 21_000, to, ..Default::default() };
+        let legacy = |chain_id| TxLegacy {
+            chain_id,
+            gas_price: 3 * GWEI,
+            gas_limit: 21_000,
+            to,
+            ..Default::default()
+        };
         let raw: Bytes = match self.below(19) {
             0 => match self.users[..8].iter().find(|user| user.nonce > 0).cloned() {
-                Some(user) => user.sign(TxEip1559 { nonce: user.nonce - 1, value: U256::from(99), ..good }),
+                Some(user) => user.sign(TxEip1559 {
+                    nonce: user.nonce - 1,
+                    value: U256::from(99),
+                    ..good
+                }),
                 None => Bytes::new(),
             },
-            1 => account.sign(TxEip1559 { chain_id: self.chain_id + 1, ..good }),
-            2 => account.sign(TxEip1559 { gas_limit: self.below(21_000), ..good }),
-            3 => account.sign(TxEip1559 { gas_limit: 60_000_000 + self.below(2), ..good }),
-            4 => account.sign(TxEip1559 { max_fee_per_gas: 1, max_priority_fee_per_gas: 2, ..good }),
+            1 => account.sign(TxEip1559 {
+                chain_id: self.chain_id + 1,
+                ..good
+            }),
+            2 => account.sign(TxEip1559 {
+                gas_limit: self.below(21_000),
+                ..good
+            }),
+            3 => account.sign(TxEip1559 {
+                gas_limit: 60_000_000 + self.below(2),
+                ..good
+            }),
+            4 => account.sign(TxEip1559 {
+                max_fee_per_gas: 1,
+                max_priority_fee_per_gas: 2,
+                ..good
+            }),
             5 => poor.sign(good),
-            6 => account.sign(TxEip1559 { value: U256::from(10).pow(U256::from(24)), ..good }),
+            6 => account.sign(TxEip1559 {
+                value: U256::from(10).pow(U256::from(24)),
+                ..good
+            }),
             7 => account.sign(legacy(None)),
             8 => account.sign(legacy(Some(self.chain_id + 5))),
-            9 => account.sign(TxEip1559 { max_fee_per_gas: GWEI * 1_000_000, ..good }),
-            10 => account.sign(TxEip1559 { to: TxKind::Create, input: vec![0xfe; 49_153].into(), gas_limit: 5_000_000, ..good }),
-            11 => account.sign(TxEip1559 { input: vec![1; 131_072].into(), gas_limit: 10_000_000, ..good }),
-            12 => account.sign(TxEip1559 { input: self.bytes(300).into(), gas_limit: 21_000, ..good }),
-            13 => account.sign(TxEip1559 { nonce: u64::MAX, ..good }),
+            9 => account.sign(TxEip1559 {
+                max_fee_per_gas: GWEI * 1_000_000,
+                ..good
+            }),
+            10 => account.sign(TxEip1559 {
+                to: TxKind::Create,
+                input: vec![0xfe; 49_153].into(),
+                gas_limit: 5_000_000,
+                ..good
+            }),
+            11 => account.sign(TxEip1559 {
+                input: vec![1; 131_072].into(),
+                gas_limit: 10_000_000,
+                ..good
+            }),
+            12 => account.sign(TxEip1559 {
+                input: self.bytes(300).into(),
+                gas_limit: 21_000,
+                ..good
+            }),
+            13 => account.sign(TxEip1559 {
+                nonce: u64::MAX,
+                ..good
+            }),
             14 => account.sign(TxEip7702 {
                 chain_id: self.chain_id,
                 gas_limit: 100_000,
@@ -131,10 +217,15 @@ impl Generator {
             17 => self.bytes(60).into(),
             // A signature with a high s.
             _ => {
-                let signature = sign_message(account.key, good.signature_hash()).expect("a signature");
-                let order = U256::from_be_bytes(hex!("fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"));
+                let signature =
+                    sign_message(account.key, good.signature_hash()).expect("a signature");
+                let order = U256::from_be_bytes(hex!(
+                    "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
+                ));
                 let high = Signature::new(signature.r(), order - signature.s(), !signature.v());
-                OpTxEnvelope::from(good.into_signed(high)).encoded_2718().into()
+                OpTxEnvelope::from(good.into_signed(high))
+                    .encoded_2718()
+                    .into()
             }
         };
         Case::Refused(raw.to_string())
