@@ -1,9 +1,10 @@
-//! Tells the program its version: that of the package, and in a release built from a repository the commit. A tarball has no commit,
-//! and a debug build names none: it would be compiled anew after each.
+//! Sets the program's version: that of the package, and in a release built from a repository the
+//! commit. A tarball has no commit. A debug build names none, since it would be recompiled after
+//! each commit.
 
 use std::{env, path::Path, process::Command};
 
-/// Digits of a commit, as the Engine API's client version has them.
+/// Digits of a commit in the Engine API's client version.
 const DIGITS: usize = 8;
 
 fn main() {
@@ -22,9 +23,9 @@ fn main() {
     );
 }
 
-/// The commit that this folder is the work tree of.
+/// The commit of this work tree.
 fn commit(root: &Path) -> Option<String> {
-    // Without it, git would answer for whatever repository a tarball was unpacked in.
+    // Without this check, git would return the commit of any repository around an unpacked tarball.
     root.join(".git").exists().then_some(())?;
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
@@ -36,7 +37,7 @@ fn commit(root: &Path) -> Option<String> {
         let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
         (output.status.success() && !text.is_empty()).then_some(text)
     };
-    // Every commit and every checkout adds a line there.
+    // Every commit and every checkout adds a line to this log.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
         .map(|log| root.join(log))
         .filter(|log| log.exists())

@@ -1,22 +1,29 @@
-//! A node that follows a chain of small blocks for long: how late a block becomes the head, what the process holds in memory, and what
-//! the blocks take on the disk.
+//! A node that follows a chain of small blocks for long: how late a block becomes the head, what
+//! the process holds in memory, and what the blocks take on the disk.
 //!
-//! A second process is the node: it gets blocks one by one over a pipe, as a follower gets them from the swarm, and shows each minute how
-//! long blocks took from decoded bytes to a visible head: no compaction may hold one up. This process makes the blocks ahead, in a store
-//! that keeps no history and lies in memory, if there is room: the disk is then the node's alone, but not the cores, and a block
-//! that waits for one waits in these figures too. In the last columns is what the machine made others wait: the longest that a thread which
-//! only sleeps for a millisecond overslept, and the longest that a read of 4 kB took which no cache answers, one every 10 milliseconds and
-//! of a file that the node knows nothing of.
+//! A second process is the node: it gets blocks one by one over a pipe, as a follower gets them
+//! from the swarm, and shows each minute how long blocks took from decoded bytes to a visible head:
+//! no compaction may hold one up. This process makes the blocks ahead, in a store that keeps no
+//! history and lies in memory, if there is room: the disk is then the node's alone, but not the
+//! cores, and a block that waits for one waits in these figures too. In the last columns is what
+//! the machine made others wait: the longest that a thread which only sleeps for a millisecond
+//! overslept, and the longest that a read of 4 kB took which no cache answers, one every 10
+//! milliseconds and of a file that the node knows nothing of.
 //!
-//! Sizes: `STARLING_BENCH_MINUTES` (1; the bars are meant for 30), `STARLING_BENCH_RATE` of blocks a second (100), or 0 for full speed,
-//! `STARLING_BENCH_BLOCKS` that the chain has before, with their history (0; their transfers go from sender to sender, which makes them
-//! sooner), `STARLING_BENCH_KEPT`, a folder in which that chain is made and stays, or goes on if it was broken off (with the store's
-//! options of then), `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes
-//! (128, the default of `--cache`).
+//! Sizes: `STARLING_BENCH_MINUTES` (1; the bars are meant for 30), `STARLING_BENCH_RATE` of blocks
+//! a second (100), or 0 for full speed, `STARLING_BENCH_BLOCKS` that the chain has before, with
+//! their history (0; their transfers go from sender to sender, which makes them sooner),
+//! `STARLING_BENCH_KEPT`, a folder in which that chain is made and stays, or goes on if it was
+//! broken off (with the store's options of then), `STARLING_BENCH_ACCOUNTS` (1000000),
+//! `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the
+//! default of `--cache`).
 
 mod support;
 
-use starling::chain::{self, Chain, Inserted, Options, Threads, stats};
+use starling::{
+    chain::{self, Chain, Inserted, Options, Threads},
+    db::stats,
+};
 use starling_p2p::Provenance;
 use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
@@ -37,10 +44,10 @@ const HISTORY: u64 = 302_400;
 /// Blocks behind the head that are finalized, in both stores.
 const FINALIZED: u64 = 1000;
 const ROW_EVERY: Duration = Duration::from_secs(60);
-/// Where files lie in memory, and the bytes that the maker's may grow by.
+/// Folder of files in memory, and the bytes that the maker's store may grow by.
 const MEMORY: &str = "/dev/shm";
 const MAKER: u64 = 8 << 30;
-/// Set for the process that is the node: its data directory.
+/// Environment variable of the node process: its data directory.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 
 fn main() {
@@ -127,7 +134,7 @@ async fn make() {
     );
 }
 
-/// Makes the chain that is there when the node begins, of so many blocks, or the rest of it. Tells the bytes that it takes.
+/// Makes the chain that the node begins with, or the missing rest of it. Returns its size in bytes.
 async fn begin(
     ground: &mut Ground,
     datadir: &Path,
@@ -177,7 +184,7 @@ async fn begin(
     whole
 }
 
-/// Once in a while: what is far behind the head is final.
+/// Finalizes blocks far behind the head, once in a while.
 async fn finalize(chain: &Chain, head: &Payload) {
     if head.number().is_multiple_of(FINALIZED)
         && let Some(hash) = chain
@@ -279,18 +286,18 @@ async fn node(datadir: &Path) {
     );
 }
 
-/// Something that is done again and again by a thread of its own, and how long it took.
+/// A thread that repeats an action and records its longest duration.
 struct Probe(Arc<Mutex<Taken>>);
 
 #[derive(Default)]
 struct Taken {
     longest: Duration,
-    /// What took longer than half of the bar: from when to when.
+    /// Start and end of each round that took longer than half of the bar.
     slow: Vec<(Instant, Instant)>,
 }
 
 impl Probe {
-    /// `act` gives how long it took. It is done until this is dropped.
+    /// Repeats `act`, which returns its duration, until the probe is dropped.
     fn watch(mut act: impl FnMut() -> Duration + Send + 'static) -> Self {
         let taken = Arc::new(Mutex::new(Taken::default()));
         let told = Arc::downgrade(&taken);
@@ -309,12 +316,12 @@ impl Probe {
         Self(taken)
     }
 
-    /// The longest since the last call.
+    /// The longest duration since the last call.
     fn take(&self) -> Duration {
         std::mem::take(&mut self.0.lock().expect("nobody panics").longest)
     }
 
-    /// How much of this time it was slow.
+    /// The slow part of an interval.
     fn slow_within(&self, from: Instant, to: Instant) -> Duration {
         let taken = self.0.lock().expect("nobody panics");
         taken
@@ -329,7 +336,7 @@ impl Probe {
     }
 }
 
-/// How long this machine lets a thread wait that wants a core.
+/// Measures how long a runnable thread waits for a core.
 fn oversleep() -> Duration {
     const NAP: Duration = Duration::from_millis(1);
     let begun = Instant::now();
@@ -337,7 +344,7 @@ fn oversleep() -> Duration {
     begun.elapsed().saturating_sub(NAP)
 }
 
-/// How long the disk takes for 4 kB, whatever the system has in memory.
+/// Measures an uncached read of 4 kB.
 fn disk_read(folder: &Path) -> impl FnMut() -> Duration + Send + 'static {
     const PAGES: u64 = 4096;
     #[repr(align(4096))]

@@ -1,12 +1,14 @@
-//! Gossip over loopback: from the sequencer's `publish` to the head of a replica's chain, with two swarms and their chains in one
-//! process, beside the time that the import of the same block takes alone and the time its bytes take over a bare TCP connection.
+//! Gossip over loopback: from the sequencer's `publish` to the head of a replica's chain, with two
+//! swarms and their chains in one process, beside the time that the import of the same block takes
+//! alone and the time its bytes take over a bare TCP connection.
 //!
-//! Sizes: `STARLING_BENCH_BLOCKS` (300), `STARLING_BENCH_TRANSFERS` per block (100), `STARLING_BENCH_ACCOUNTS` (10000).
+//! Sizes: `STARLING_BENCH_BLOCKS` (300), `STARLING_BENCH_TRANSFERS` per block (100),
+//! `STARLING_BENCH_ACCOUNTS` (10000).
 
 mod support;
 
-use starling::{chain::Chain, follow};
-use starling_p2p::{Config, Genesis, Keypair, Multiaddr, Network, Provenance, Service};
+use starling::{chain::Chain, follow, rollup::engine::Engine};
+use starling_p2p::{ChainGenesis, Config, Keypair, Multiaddr, Network, Provenance, Service};
 use starling_proto::{payload::Payload, sign};
 use std::{
     io::{Read, Write},
@@ -18,9 +20,9 @@ use support::{Ground, Times, ms, print_times, size};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Between two blocks, so that each finds idle nodes, as a block every second or two does. No divisor of the gossip heartbeat.
+/// Pause between two blocks, so that each finds idle nodes. No divisor of the gossip heartbeat.
 const PAUSE: Duration = Duration::from_millis(37);
-/// How much later than its import alone a block may become the head: the 99th percentiles are compared.
+/// Bar: delay from the import alone to the head by gossip, between the 99th percentiles.
 const BAR: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -38,7 +40,7 @@ impl Node {
         token: &CancellationToken,
     ) -> Self {
         let rollup = &ground.rollup;
-        let genesis = Genesis {
+        let genesis = ChainGenesis {
             id: rollup.genesis.l2,
             time: rollup.genesis.l2_time,
             block_time: rollup.block_time,
@@ -48,7 +50,7 @@ impl Node {
             listen_tcp: 0,
             static_peers,
             unsafe_block_signer: Some(sign::address(&support::sequencer())),
-            // The blocks carry the seconds of the past, so that they need not be waited for.
+            // The blocks have timestamps of the past, so that none has to wait for its time.
             gossip_threshold: Duration::from_secs(1 << 30),
             ..Config::new(
                 Keypair::generate_secp256k1(),
@@ -66,14 +68,14 @@ impl Node {
             Ok(())
         });
         tasks.spawn(follow::run(
-            chain.clone(),
+            Engine::Local(chain.clone()),
             None,
             network.clone(),
             events,
             token.clone(),
         ));
         tasks.spawn(follow::report_heads(
-            chain.clone(),
+            Engine::Local(chain.clone()),
             network.clone(),
             rollup.genesis.l2,
             token.clone(),
@@ -191,18 +193,18 @@ async fn publish(
     begun.elapsed()
 }
 
-/// Waits until both swarms see each other and have told which topics they follow.
+/// Waits until both swarms are connected and have announced their topics.
 async fn connected(networks: &[&Network]) {
     let begun = Instant::now();
     while networks.iter().any(|network| network.peer_count() == 0) {
         assert!(begun.elapsed() < PATIENCE, "the swarms do not connect");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // A heartbeat or two, after which the mesh stands.
+    // The mesh is built within two heartbeats.
     tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
-/// A bare TCP connection over loopback, whose far end says when it has read everything.
+/// A bare TCP connection over loopback, whose far end acknowledges each message.
 struct Wire {
     near: TcpStream,
 }
@@ -228,7 +230,7 @@ impl Wire {
         Self { near }
     }
 
-    /// The way there and the answer.
+    /// Time of a message and its acknowledgement.
     fn send(&mut self, bytes: &[u8]) -> Duration {
         let message = [&(bytes.len() as u64).to_be_bytes()[..], bytes].concat();
         let begun = Instant::now();

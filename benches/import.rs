@@ -1,12 +1,15 @@
-//! Import of blocks: from payload bytes to a visible head, on a durable store that holds a million accounts.
+//! Import of blocks: from payload bytes to a visible head, on a durable store that holds a million
+//! accounts.
 //!
-//! Three sections in one run. *Full blocks* of mixed transactions, beside the parts of the same import each measured alone, block by
-//! block in turn, so that both see the same machine. *Small blocks* of ten transfers. *Memory*: a process of its own imports full
-//! blocks at full speed from a file; its resident memory and the bytes that it wrote are what the kernel says.
+//! Three sections in one run. *Full blocks* of mixed transactions, beside the parts of the same
+//! import each measured alone, block by block in turn, so that both see the same machine. *Small
+//! blocks* of ten transfers. *Memory*: a process of its own imports full blocks at full speed from
+//! a file; its resident memory and the bytes that it wrote are what the kernel says.
 //!
-//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (150), `STARLING_BENCH_MGAS` of a full block (30),
-//! `STARLING_BENCH_SMALL_BLOCKS` (1000), `STARLING_BENCH_CACHE` in megabytes (128, the default of `--cache`),
-//! `STARLING_BENCH_MINUTES` of the memory section (1; the bar is meant for 10).
+//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (150), `STARLING_BENCH_MGAS`
+//! of a full block (30), `STARLING_BENCH_SMALL_BLOCKS` (1000), `STARLING_BENCH_CACHE` in megabytes
+//! (128, the default of `--cache`), `STARLING_BENCH_MINUTES` of the memory section (1; the bar is
+//! meant for 10).
 
 #[path = "import/load.rs"]
 mod load;
@@ -31,21 +34,21 @@ use std::{
 };
 use support::{Ground, copy, frames, ms, process, size};
 
-/// Bytes, as `--cache` gives them.
+/// The default of `--cache`, in bytes.
 fn cache() -> u64 {
     (size("STARLING_BENCH_CACHE", 128) as u64) << 20
 }
 
 const SENDERS: usize = 10_000;
-/// Payloads that are on their way at a time, as in the follower.
+/// Payloads in flight, as in the follower.
 const AHEAD: usize = 3;
 /// Blocks imported before their parts are measured.
 const CHUNK: usize = 25;
 const TRANSFERS_OF_SMALL: usize = 10;
-/// Longest import, of the sum of its parts.
+/// Bar: time of an import as a multiple of the sum of its parts.
 const BAR: f64 = 1.25;
 const MEMORY_BAR: f64 = 600.0;
-/// Set for the process of the memory section: data directory and file of blocks.
+/// Environment variable of the memory section's process: data directory and file of blocks.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 
 fn main() {
@@ -81,7 +84,7 @@ fn main() {
     let mut file = BufWriter::new(File::create(path("blocks")).expect("a file"));
     let (target, target_threads) = open(&path("target"));
     runtime.block_on(async {
-        // The first block tells how many rounds make the gas.
+        // The first block shows how many rounds use up the gas.
         let probe = full_block(&mut ground, &mut load, &source, 10).await;
         let rounds = (gas as usize * 10 / probe.header.gas_used as usize).max(1);
         let mut chain = vec![probe];
@@ -155,7 +158,7 @@ fn open(datadir: &Path) -> (Chain, Threads) {
     Chain::open(&options).expect("the chain opens")
 }
 
-/// What the full and the small blocks gave.
+/// Measurements of the full or the small blocks.
 struct Figures {
     blocks: f64,
     mgas: f64,
@@ -165,8 +168,8 @@ struct Figures {
     evm: Duration,
 }
 
-/// Imports the blocks at full speed, a chunk at a time, and measures the parts of each chunk after it. The time of a chunk ends when
-/// all of it is in the store.
+/// Imports the blocks at full speed, a chunk at a time, and measures the parts of each chunk after
+/// it. The time of a chunk ends when all of it is in the store.
 async fn section(
     title: &str,
     target: &Chain,
@@ -207,7 +210,7 @@ async fn section(
     figures
 }
 
-/// Gives the chain payloads as the follower does: decoded elsewhere, a few at a time on their way.
+/// Inserts payloads as the follower does: decoded elsewhere, a few in flight at a time.
 async fn import(chain: &Chain, wire: impl stream::Stream<Item = Bytes>) {
     let decode = |bytes: Bytes| {
         tokio::task::spawn_blocking(move || {
@@ -279,7 +282,8 @@ impl Figures {
             self.ratio(self.parts),
             self.ratio(self.evm)
         );
-        // What it costs whatever else the machine does; the database's own threads work for both at any time.
+        // Processor time does not depend on other load. The database's own threads are left out,
+        // since they work for both measurements at any time.
         let [ours, theirs] =
             [threads.foreground(), parts.processor].map(|time| self.per_block(time));
         println!(
@@ -348,8 +352,8 @@ fn memory(datadir: &Path, blocks: &Path, batch: f64) -> String {
     )
 }
 
-/// The process of the memory section: imports the file and prints seconds, Mgas, and megabytes: resident when fresh, at most and at the
-/// end, and written.
+/// The process of the memory section: imports the file and prints seconds, Mgas, and megabytes:
+/// resident when fresh, at most and at the end, and written.
 async fn child(datadir: &Path, blocks: &Path) {
     let (chain, threads) = open(datadir);
     let mut file = BufReader::new(File::open(blocks).expect("the file of blocks"));

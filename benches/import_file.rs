@@ -1,12 +1,16 @@
-//! `starling import` of small blocks: a file of blocks of ten transfers, each to any of a million accounts, through the whole of
-//! `transfer::import`: from the first byte read until the store is closed.
+//! `starling import` of small blocks: a file of blocks of ten transfers, each to any of a million
+//! accounts, through the whole of `transfer::import`: from the first byte read until the store is
+//! closed.
 //!
-//! The same file twice, each time in a process of its own: into a *durable* data directory on a disk, and into one *in memory*, which
-//! is a data directory on `/dev/shm`. The second does all that the first does (journals, tables, compaction), but no byte of it is on
-//! its way to a device: what is between the two is what the disk costs. The file itself is read from the page cache in both.
+//! The same file twice, each time in a process of its own: into a *durable* data directory on a
+//! disk, and into one *in memory*, which is a data directory on `/dev/shm`. The second does all
+//! that the first does (journals, tables, compaction), but no byte of it is on its way to a device:
+//! what is between the two is what the disk costs. The file itself is read from the page cache in
+//! both.
 //!
-//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (5000), `STARLING_BENCH_TRANSFERS` of a block (10),
-//! `STARLING_BENCH_CACHE` in megabytes (128, the default of `--cache`).
+//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (5000),
+//! `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the
+//! default of `--cache`).
 
 mod support;
 
@@ -25,10 +29,10 @@ use tokio_util::sync::CancellationToken;
 
 const BAR: f64 = 2000.0;
 const RATIO_BAR: f64 = 0.8;
-/// Set for the process that imports: data directory and file of blocks.
+/// Environment variable of the importing process: data directory and file of blocks.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 const MEMORY: &str = "/dev/shm";
-/// As by default.
+/// The default of `--cache`, in bytes.
 const HISTORY: HistoryConfig = HistoryConfig {
     states: Some(302_400),
     proofs: 20_000_000_000,
@@ -107,7 +111,7 @@ fn options(datadir: &Path) -> Options {
     }
 }
 
-/// Runs the process that imports the file, and prints what it tells. Returns blocks a second.
+/// Runs the process that imports the file and prints its figures. Returns blocks per second.
 fn import(name: &str, datadir: &Path, file: &Path, blocks: usize) -> f64 {
     let program = std::env::current_exe().expect("the bench has a path");
     let paths = std::env::join_paths([datadir, file]).expect("the paths can be joined");
@@ -143,8 +147,8 @@ fn import(name: &str, datadir: &Path, file: &Path, blocks: usize) -> f64 {
     rate
 }
 
-/// The process that imports: prints seconds, processor time, peak of resident memory and bytes written (in megabytes), then the
-/// processor time of each thread.
+/// The process that imports: prints seconds, processor time, peak of resident memory and bytes
+/// written (in megabytes), then the processor time of each thread.
 fn child(datadir: &Path, file: &Path) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let (watch, before, begun) = (

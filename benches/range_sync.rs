@@ -1,10 +1,13 @@
-//! Range sync over loopback: a late node takes many small blocks from two peers into a durable chain, beside the import of the same
-//! blocks from a file; and serving alone beside a bare libp2p stream of the same bytes.
+//! Range sync over loopback: a late node takes many small blocks from two peers into a durable
+//! chain, beside the import of the same blocks from a file; and serving alone beside a bare libp2p
+//! stream of the same bytes.
 //!
-//! Every node is a process of its own, so that the processor time of the late one is its own. Processor times are those of whole
-//! processes, from before the first block to after the last is stored.
+//! Every node is a process of its own, so that the processor time of the late one is its own.
+//! Processor times are those of whole processes, from before the first block to after the last is
+//! stored.
 //!
-//! Sizes: `STARLING_BENCH_BLOCKS` (50000), `STARLING_BENCH_TRANSFERS` per block (10), `STARLING_BENCH_ACCOUNTS` (10000).
+//! Sizes: `STARLING_BENCH_BLOCKS` (50000), `STARLING_BENCH_TRANSFERS` per block (10),
+//! `STARLING_BENCH_ACCOUNTS` (10000).
 
 #[path = "range_sync/reader.rs"]
 mod reader;
@@ -13,9 +16,11 @@ mod support;
 use starling::{
     chain::{Chain, Options},
     cli::config::HistoryConfig,
-    follow, transfer,
+    follow,
+    rollup::engine::Engine,
+    transfer,
 };
-use starling_p2p::{Config, Genesis, Keypair, Network, Service};
+use starling_p2p::{ChainGenesis, Config, Keypair, Network, Service};
 use starling_proto::sign;
 use std::{
     fs,
@@ -31,9 +36,9 @@ use support::{
 use tokio_util::sync::CancellationToken;
 
 const CACHE: u64 = 64 << 20;
-/// Most processor time of the late node, of that of an import of the same blocks.
+/// Bar: processor time of the late node as a multiple of an import of the same blocks.
 const CLIENT_BAR: f64 = 1.25;
-/// Least rate of serving, of that of a bare stream.
+/// Bar: rate of serving as a part of a bare stream's rate.
 const SERVING_BAR: f64 = 0.6;
 const RATE_BAR: f64 = 1000.0;
 
@@ -190,7 +195,7 @@ fn show(what: &str, blocks: usize, seconds: f64, processor: f64) {
     );
 }
 
-/// Of genesis: the blocks, a second apart, end about now.
+/// Genesis time with which the blocks, a second apart, end about now.
 fn time(blocks: usize) -> u64 {
     support::unix_now() - blocks as u64 - 1000
 }
@@ -225,7 +230,7 @@ fn swarm(
         .header_of(genesis.number)
         .expect("it can be read")
         .expect("it is there");
-    // What differs from chain to chain is its genesis alone.
+    // The chains differ in their genesis only.
     let rollup = Ground::new(header.timestamp, 1).rollup;
     let config = Config {
         listen_ip: [127, 0, 0, 1].into(),
@@ -235,14 +240,14 @@ fn swarm(
             .map(|peer| peer.parse().expect("an address"))
             .collect(),
         unsafe_block_signer: Some(sign::address(&support::sequencer())),
-        // The blocks carry the seconds of the past.
+        // The blocks have timestamps of the past.
         gossip_threshold: Duration::from_secs(1 << 30),
         serve_rate: u32::MAX,
         ..Config::new(
             Keypair::generate_secp256k1(),
             rollup.l2_chain_id,
             rollup.forks.clone(),
-            Genesis {
+            ChainGenesis {
                 id: genesis,
                 time: header.timestamp,
                 block_time: rollup.block_time,
@@ -258,14 +263,14 @@ fn swarm(
         Ok(())
     });
     tasks.spawn(follow::run(
-        chain.clone(),
+        Engine::Local(chain.clone()),
         None,
         network.clone(),
         events,
         token.clone(),
     ));
     tasks.spawn(follow::report_heads(
-        chain.clone(),
+        Engine::Local(chain.clone()),
         network.clone(),
         genesis,
         token.clone(),
@@ -273,7 +278,7 @@ fn swarm(
     (network, tasks)
 }
 
-/// Serves until its input ends; a line of it is the wish to hear of the head.
+/// Serves until its input ends. Each line of input requests the head.
 async fn serve(datadir: &Path) {
     let (chain, threads) = Chain::open(&options(datadir)).expect("the chain opens");
     let token = CancellationToken::new();

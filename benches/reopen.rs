@@ -1,12 +1,13 @@
 //! From a start after `kill -9` to the first answer, over a large state.
 //!
-//! A process of its own makes a store of many accounts, builds blocks until the journal holds so much that no table has yet, and kills
-//! itself. Then `starling execution` is started over it, asked for its head until it answers, and killed; again and again, so that
-//! every start finds the same journal. Beside it stand a start over a store whose memtables were written out, which is what the
-//! program and the size of the state take, and the bare program.
+//! A process of its own makes a store of many accounts, builds blocks until the journal holds so
+//! much that no table has yet, and kills itself. Then `starling execution` is started over it,
+//! asked for its head until it answers, and killed; again and again, so that every start finds the
+//! same journal. Beside it stand a start over a store whose memtables were written out, which is
+//! what the program and the size of the state take, and the bare program.
 //!
-//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_JOURNAL` megabytes in memtables when it is killed (24),
-//! `STARLING_BENCH_KILLS` (10).
+//! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_JOURNAL` megabytes in memtables when
+//! it is killed (24), `STARLING_BENCH_KILLS` (10).
 
 #[allow(dead_code, reason = "only the genesis of it is used")]
 #[path = "import/load.rs"]
@@ -30,7 +31,7 @@ const SENDERS: usize = 1000;
 const TRANSFERS: usize = 10;
 const BAR: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Set for the process that is killed: the data directory.
+/// Environment variable of the process that is killed: the data directory.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 
 fn main() {
@@ -67,7 +68,7 @@ fn main() {
             .and_then(|()| node.wait())
             .expect("it is killed");
     }
-    // An orderly end writes the memtables out.
+    // An orderly end flushes the memtables.
     let (_, mut node) = start(datadir);
     net::signal(node.id() as i32, nix::sys::signal::Signal::SIGTERM);
     assert!(node.wait().expect("it ends").success());
@@ -96,7 +97,8 @@ fn main() {
     );
 }
 
-/// Bytes of the store's journals that an open reads, without the space that is set aside behind them.
+/// Bytes of the store's journals that an open reads, without the space that is set aside behind
+/// them.
 fn journal(datadir: &Path) -> usize {
     let files = fs::read_dir(datadir.join("chain"))
         .expect("a store")
@@ -113,7 +115,7 @@ fn journal(datadir: &Path) -> usize {
     journals.map(used).sum()
 }
 
-/// Starts a node and waits for its first answer.
+/// Starts a node and waits for its first response.
 fn start(datadir: &Path) -> (Duration, Child) {
     let port = TcpListener::bind("127.0.0.1:0")
         .and_then(|socket| socket.local_addr())

@@ -1,12 +1,14 @@
-//! What a state root costs: by what changed, and by the size of the state.
+//! Cost of a state root, by the kind of change and by the size of the state.
 //!
-//! For each size a store is made and opened, and the root of the same kinds of change sets is computed over it: balances of random
-//! accounts, and slots of one contract that has a slot for every tenth account. Beside it stands the bare limit: the same walk needs
-//! at least the nodes on the changed paths, which are counted in the rows it writes. What a build of the whole state from nothing
-//! took is printed too.
+//! For each size a store is made and opened, and the root of the same kinds of change sets is
+//! computed over it: balances of random accounts, and slots of one contract that has a slot for
+//! every tenth account. Beside it stands the bare limit: the same walk needs at least the nodes on
+//! the changed paths, which are counted in the rows it writes. What a build of the whole state from
+//! nothing took is printed too.
 //!
-//! Sizes: `STARLING_BENCH_STATES` (100000,1000000; the bar is meant to be seen with 5000000 as well, which takes 12 GB of memory),
-//! `STARLING_BENCH_ROUNDS` of each change set (30), `STARLING_BENCH_CACHE` in megabytes (64).
+//! Sizes: `STARLING_BENCH_STATES` (100000,1000000; the bar is meant to be seen with 5000000 as
+//! well, which takes 12 GB of memory), `STARLING_BENCH_ROUNDS` of each change set (30),
+//! `STARLING_BENCH_CACHE` in megabytes (64).
 
 #[allow(dead_code, reason = "only the genesis of it is used")]
 #[path = "import/load.rs"]
@@ -17,7 +19,6 @@ use alloy_primitives::{B256, U256, keccak256};
 use starling::chain::{
     Chain, Options,
     changes::{AccountChange, Changes, StorageChange},
-    trie,
     view::State,
 };
 use std::{
@@ -28,7 +29,7 @@ use std::{
 use support::{Ground, Times, ms, size};
 
 const SENDERS: usize = 100;
-/// Leaves that change at a time: a quiet block, a busy one, a full one.
+/// Changed leaves: of a quiet block, a busy one, a full one.
 const LEAVES: [usize; 3] = [20, 200, 2000];
 
 fn main() {
@@ -78,7 +79,7 @@ fn main() {
 /// The figures of one size.
 struct Table {
     accounts: usize,
-    /// What the root of the whole state, and its store, took.
+    /// Time to build the root of the whole state and its store.
     built: Duration,
     lines: Vec<Line>,
 }
@@ -91,7 +92,7 @@ struct Line {
 }
 
 impl Line {
-    /// Microseconds.
+    /// Time in microseconds.
     fn per_leaf(&self) -> f64 {
         ms(self.times.percentile(50)) * 1e3 / self.leaves as f64
     }
@@ -122,7 +123,7 @@ fn measure(accounts: usize) -> Table {
     }
 }
 
-/// Makes a store with so many accounts; tells how long it took.
+/// Makes a store with `receivers` accounts and returns the time it took.
 fn make(datadir: &Path, receivers: usize) -> Duration {
     let begun = Instant::now();
     let ground = Ground::with(1_700_000_000, SENDERS, |alloc, senders| {
@@ -134,11 +135,11 @@ fn make(datadir: &Path, receivers: usize) -> Duration {
 
 fn line(state: &State, leaves: usize, receivers: u64, rounds: usize, random: &mut Random) -> Line {
     let (mut times, mut rows) = (Times::default(), 0);
-    // The first rounds bring the upper part of the tries into the caches, as running on does.
+    // The first rounds fill the caches with the upper part of the tries, as in a running node.
     for round in 0..rounds + 5 {
         let changes = changes(state, leaves, receivers, random);
         let begun = Instant::now();
-        let update = trie::update(state, &changes).expect("the root");
+        let update = state.update(&changes).expect("the root");
         if round >= 5 {
             times.push(begun.elapsed());
             rows += update.overlay.rows.len();

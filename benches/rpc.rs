@@ -1,10 +1,12 @@
-//! The JSON-RPC server under load: reads of blocks, how long honest clients wait beside attackers, and what connections cost.
+//! The JSON-RPC server under load: reads of blocks, how long honest clients wait beside attackers,
+//! and what connections cost.
 //!
 //! The node is a process of its own on one core; the load is this process, on another core.
 //!
-//! `STARLING_BENCH_ONLY` names one part: `reads`, `fairness` or `connections`. `STARLING_BENCH_SERVER` is the path of another `starling`
-//! to measure, for the figures before a change. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`,
-//! `STARLING_BENCH_IDLE` (9000) idle connections.
+//! `STARLING_BENCH_ONLY` names one part: `reads`, `fairness` or `connections`.
+//! `STARLING_BENCH_SERVER` is the path of another `starling` to measure, for the figures before a
+//! change. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`, `STARLING_BENCH_IDLE`
+//! (9000) idle connections.
 
 #[path = "rpc/client.rs"]
 mod client;
@@ -35,7 +37,7 @@ fn main() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
-    // Made with all cores, before this process keeps to one.
+    // Made with all cores, before this process is bound to one.
     let chain = wanted("reads").then(|| reads::prepare(folder.path(), server));
     pin(CORES[1], std::process::id());
     if let Some(chain) = &chain {
@@ -48,7 +50,7 @@ fn main() {
     );
     std::fs::write(&genesis, Ground::new(1_700_000_000, 16).file.to_string())
         .expect("the genesis is written");
-    // By the program that is measured: an older one does not open what this one makes.
+    // Made by the measured program: an older one could not open a directory made by this one.
     let made = server()
         .arg("init")
         .arg("--datadir")

@@ -1,8 +1,8 @@
-//! Start, memory and restart of real processes: from `starling devnet` to an answer, the memory of a replica when it is fresh and
-//! after load, and from a start after `kill -9` to the first answer.
+//! Start, memory and restart of real processes: from `starling devnet` to an answer, the memory of
+//! a replica when it is fresh and after load, and from a start after `kill -9` to the first answer.
 //!
-//! Sizes: `STARLING_BENCH_STARTS` (5), `STARLING_BENCH_IDLE` seconds (20), `STARLING_BENCH_LOAD` seconds (20),
-//! `STARLING_BENCH_RATE` transfers a second (100), `STARLING_BENCH_KILLS` (10).
+//! Sizes: `STARLING_BENCH_STARTS` (5), `STARLING_BENCH_IDLE` seconds (20), `STARLING_BENCH_LOAD`
+//! seconds (20), `STARLING_BENCH_RATE` transfers a second (100), `STARLING_BENCH_KILLS` (10).
 
 #[allow(dead_code, reason = "the integration tests use more of it")]
 #[path = "../tests/it/net.rs"]
@@ -91,7 +91,8 @@ fn main() {
     }
 }
 
-/// Kills the node again and again, under load, and starts it with its own command line. It ends when what is returned is dropped.
+/// Kills the node repeatedly under load and restarts it with its own command line. The node stops
+/// when the returned value is dropped.
 fn reopen(net: &Devnet, node: &Node, tries: usize) -> (Times, Option<Running>) {
     let mut times = Times::default();
     let mut running: Option<Running> = None;

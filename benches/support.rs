@@ -1,4 +1,5 @@
-//! What the benches stand on: a chain of full blocks made in this process, and the few statistics that are printed.
+//! Helpers of the benches: a chain of full blocks made in this process, and the few statistics that
+//! are printed.
 #![allow(dead_code, reason = "each bench uses its part")]
 
 pub mod frames;
@@ -124,7 +125,7 @@ impl Sender {
     }
 }
 
-/// A transaction and who is to sign it.
+/// A transaction and its signer.
 pub struct Unsigned {
     tx: TxEip1559,
     key: SecretKey,
@@ -144,7 +145,8 @@ impl Unsigned {
     }
 }
 
-/// An L2 with the devnet's contracts, every fork through Jovian and many funded accounts, and who fills its blocks.
+/// An L2 with the devnet's contracts, every fork through Jovian and many funded accounts, and the
+/// senders of its transactions.
 pub struct Ground {
     pub genesis: Genesis,
     /// The genesis file.
@@ -164,7 +166,7 @@ impl Ground {
         Self::with(time, accounts, |_, _| {})
     }
 
-    /// With more in the genesis than `senders`: `add` puts it there.
+    /// As [`Ground::new`], with more in the genesis: `add` inserts it.
     pub fn with(time: u64, senders: usize, add: impl FnOnce(&mut Alloc, &[Sender])) -> Self {
         let senders: Vec<_> = (0..senders).into_par_iter().map(Sender::new).collect();
         let plan = Plan {
@@ -190,7 +192,7 @@ impl Ground {
         let l1 = genesis::parse(&l1_genesis.to_string())
             .expect("our L1 genesis parses")
             .payload();
-        // Every block has the L1's first block as its origin: what L1 says is not what is measured.
+        // Every block has the L1's first block as its origin, since L1 is not measured.
         let origin = L1Block {
             number: l1.number(),
             hash: l1.hash,
@@ -224,7 +226,7 @@ impl Ground {
         Chain::open(&options).expect("the chain opens")
     }
 
-    /// Goes on where this chain ends.
+    /// Continues at the head of this chain.
     pub fn resume(&mut self, chain: &Chain) {
         let state = chain.view().state();
         for sender in &mut self.senders {
@@ -235,7 +237,8 @@ impl Ground {
         }
     }
 
-    /// The chain's next block: the L1 attributes and so many transfers, each of another account to yet another one.
+    /// The chain's next block: the L1 attributes and so many transfers, each of another account to
+    /// yet another one.
     pub async fn extend(&mut self, chain: &Chain, transfers: usize) -> Arc<Payload> {
         let count = self.senders.len();
         let transactions = (self.turn..self.turn + transfers).map(|turn| {
@@ -290,12 +293,12 @@ impl Ground {
     }
 }
 
-/// Whose blocks the swarm accepts.
+/// Key of the block signer that the swarm accepts.
 pub fn sequencer() -> sign::SecretKey {
     sign::secret_from_hex(SEQUENCER_KEY).expect("a key")
 }
 
-/// Durations of one thing, many times.
+/// Durations of one action, measured many times.
 #[derive(Default)]
 pub struct Times(Vec<Duration>);
 
@@ -316,7 +319,7 @@ impl Times {
         self.sum() / (self.0.len().max(1) as u32)
     }
 
-    /// The least duration that so many of a hundred do not exceed.
+    /// A percentile of the durations.
     pub fn percentile(&self, percent: usize) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort();

@@ -1,8 +1,10 @@
-//! The chain: the execution core. Executes payloads, keeps state, builds blocks, answers every reader through a [`View`].
+//! The chain: the execution core. Executes payloads, keeps state, builds blocks, serves reads
+//! through a [`View`].
 //!
-//! [`Chain`] is a cloneable handle. Behind it run three threads: the *executor* (owns the tree, publishes views), the *persister*
-//! (owns the store's write path) and the *builder*. Whoever reads takes [`Chain::view`] and waits for nobody; whoever wants a block
-//! executed or a head moved sends a command over a bounded channel. The chain knows no network and no L1.
+//! [`Chain`] is a cloneable handle. Behind it run three threads: the *executor* (owns the tree,
+//! publishes views), the *persister* (owns the store's write path) and the *builder*. Readers take
+//! [`Chain::view`] and never wait; requests to execute a block or move a head are commands over a
+//! bounded channel. The chain knows no network and no L1.
 
 pub mod abandoned;
 pub mod build;
@@ -19,37 +21,42 @@ pub mod miner;
 pub mod payload_log;
 pub mod persister;
 pub mod pool;
+pub mod pool_maintenance;
 pub mod receipt;
-pub mod repair;
+pub mod rows;
 pub mod rules;
-pub mod stats;
 pub mod store;
 pub mod tree;
 pub mod trie;
-pub mod upkeep;
-pub mod verify;
+pub mod types;
+
 pub mod view;
+
+pub use types::{ChainError, Heads, Inserted, Shared};
 
 use crate::chain::{
     abandoned::Abandoned,
     builder::Build,
     driver::Driver,
     execute::Preparation,
-    executor::{Command, Executor, Limits},
+    executor::{Executor, ExecutorCommand, ExecutorLimits, Imported, SwitchPolicy},
     genesis::Genesis,
     payload_log::{Guard, LogError, PayloadLog},
     pool::{Pool, PoolConfig},
+    rows::{ExecutedBlock, ReadError},
     rules::{ChainSpec, Rules},
-    store::{Identity, Store, StoreError},
-    view::{ExecutedBlock, ReadError, View},
+    store::{Identity, Snapshot, Store, StoreError},
+    view::View,
 };
-use alloy_primitives::{B256, map::HashMap};
+use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadId;
 use arc_swap::ArcSwap;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use parking_lot::{Mutex, RwLock};
-use starling_p2p::Provenance;
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::{
+    payload::{BlockId, Payload},
+    provenance::Provenance,
+};
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -66,113 +73,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 const COMMANDS: usize = 64;
 /// Bytes of block cache that `init` needs.
 const INIT_CACHE: u64 = 16 << 20;
-/// Under this name the store keeps the `config` object of the genesis file.
+/// Name of the setting with the `config` object of the genesis file.
 const CONFIG_SETTING: &str = "genesis_config";
-/// Time between two attempts to write to a full disk.
-const RETRY_NO_SPACE: Duration = Duration::from_secs(2);
 /// The payload log's folder inside the data directory.
 const WAL: &str = "wal";
 
 /// The payload log of a data directory.
 pub fn payload_log_dir(datadir: &Path) -> PathBuf {
     datadir.join(WAL)
-}
-
-/// The three heads that a driver moves. `safe` and `finalized` are `None` until somebody has said them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heads {
-    pub head: BlockId,
-    /// Of the head, Unix seconds.
-    pub timestamp: u64,
-    pub safe: Option<BlockId>,
-    pub finalized: Option<BlockId>,
-}
-
-/// What became of a payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Inserted {
-    Valid,
-    Invalid {
-        latest_valid: Option<B256>,
-        reason: String,
-    },
-    /// Its parent is not known.
-    Syncing,
-    /// It was not looked at, though its parent is known: there are too many blocks at its height, side branches are too long, or too
-    /// much is stored above the parent. A head that goes to the parent makes room.
-    NoRoom,
-}
-
-/// Why the chain could not do what it was asked.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum ChainError {
-    #[error("the chain has stopped")]
-    Stopped,
-    #[error("{0}")]
-    Store(String),
-    #[error("no block {0} in the chain")]
-    UnknownBlock(B256),
-    #[error("block {block} is not on the branch of {head}")]
-    NotOnBranch { block: B256, head: B256 },
-    #[error("the finalized block {finalized} would be above the safe block {safe}")]
-    FinalizedAboveSafe { safe: BlockId, finalized: BlockId },
-    #[error("the block cannot be built: {0}")]
-    Build(String),
-    #[error("the builder is busy")]
-    Busy,
-    #[error("no payload is being built under this id")]
-    UnknownPayload,
-    #[error("another block {have} is already signed for this height, parent and L1 origin")]
-    AlreadySigned { have: B256 },
-}
-
-impl ChainError {
-    /// A view could not be read.
-    pub fn read(error: ReadError) -> Self {
-        Self::store(error)
-    }
-
-    fn store(error: impl std::fmt::Display) -> Self {
-        Self::Store(error.to_string())
-    }
-}
-
-/// What the threads share with the handle.
-pub struct Shared {
-    pub spec: Arc<ChainSpec>,
-    pub pool: Arc<Pool>,
-    view: ArcSwap<View>,
-    heads: watch::Sender<Heads>,
-    driver: watch::Sender<Driver>,
-    /// The blocks in the executor's tree.
-    known: RwLock<HashMap<B256, Arc<Payload>>>,
-    /// Recently abandoned blocks.
-    abandoned: Mutex<abandoned::Recent>,
-    stopping: AtomicBool,
-}
-
-impl Shared {
-    /// Whether the threads should finish what they do and end.
-    fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Writes again and again while the disk is full, until the chain is stopped.
-    fn when_there_is_room<T, E: std::fmt::Display>(
-        &self,
-        is_full: impl Fn(&E) -> bool,
-        mut write: impl FnMut() -> Result<T, E>,
-    ) -> Result<T, E> {
-        loop {
-            match write() {
-                Err(error) if is_full(&error) && !self.is_stopping() => {
-                    tracing::error!(%error, "writing has stopped and goes on by itself when there is room");
-                    std::thread::sleep(RETRY_NO_SPACE);
-                }
-                result => return result,
-            }
-        }
-    }
 }
 
 /// How to open a chain.
@@ -206,7 +114,7 @@ pub enum InitError {
 #[derive(Clone)]
 pub struct Chain {
     shared: Arc<Shared>,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<ExecutorCommand>,
     builds: std_mpsc::SyncSender<Build>,
     log: PayloadLog,
     settings: Store,
@@ -215,19 +123,20 @@ pub struct Chain {
 /// The chain's threads. They end when the last [`Chain`] handle is gone, or by [`Threads::stop`].
 pub struct Threads {
     shared: Arc<Shared>,
-    commands: mpsc::WeakSender<Command>,
+    commands: mpsc::WeakSender<ExecutorCommand>,
     executor: JoinHandle<Result<(), ChainError>>,
     others: [JoinHandle<()>; 2],
 }
 
 impl Threads {
-    /// Stores and syncs what has been executed and ends, whoever still holds a handle. Waiting for room on a full disk is given up:
-    /// the blocks are in the payload log. The error is what ended the chain before, or what could not be stored.
+    /// Stores and syncs the executed blocks and ends, even while handles exist. Does not wait for
+    /// room on a full disk, since the blocks are in the payload log. Returns the error that ended
+    /// the chain before, or that prevented storing.
     pub fn stop(self) -> Result<(), ChainError> {
         self.shared.stopping.store(true, Ordering::Relaxed);
         if let Some(commands) = self.commands.upgrade() {
             // A full channel means that the executor is awake.
-            let _ = commands.try_send(Command::Wake);
+            let _ = commands.try_send(ExecutorCommand::Wake);
         }
         let result = self.executor.join().unwrap_or(Err(ChainError::Stopped));
         for thread in self.others {
@@ -237,7 +146,8 @@ impl Threads {
     }
 }
 
-/// Creates the databases of a data directory and writes the genesis block. `Ok(false)`: this genesis was there already.
+/// Creates the databases of a data directory and writes the genesis block. `Ok(false)`: the
+/// directory already holds this genesis.
 pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
     let payload = genesis.payload();
     let identity = Identity {
@@ -278,71 +188,71 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
 }
 
 pub(crate) fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
-    let header = store
-        .snapshot()
-        .map_err(ChainError::store)?
-        .genesis_header()
-        .map_err(ChainError::store)?;
-    let config = store.setting(CONFIG_SETTING).map_err(ChainError::store)?;
+    let header = store.snapshot()?.genesis_header()?;
+    let config = store.setting(CONFIG_SETTING)?;
     let (Some(header), Some(config)) = (header, config) else {
-        return Err(ChainError::Store(
-            "the database does not say which chain it holds: run `starling init` again".into(),
-        ));
+        return Err(ChainError::NoGenesisConfig);
     };
-    let config = std::str::from_utf8(&config).map_err(ChainError::store)?;
-    genesis::spec_of_config(config, &header).map_err(ChainError::store)
+    Ok(genesis::spec_of_config(&config, &header)?)
+}
+
+/// The shared state of a chain whose head is that of the store.
+fn open_shared(store: &Store, snapshot: &Snapshot, pool: PoolConfig) -> Result<Shared, ChainError> {
+    let spec = Arc::new(spec_of(store)?);
+    snapshot.check_tip()?;
+    let (head, safe, finalized) = (snapshot.head(), snapshot.safe(), snapshot.finalized());
+    let view = View::new(snapshot.clone(), vec![], safe, finalized)?;
+    let heads = Heads {
+        head,
+        timestamp: view.header().timestamp,
+        safe,
+        finalized,
+    };
+    Ok(Shared {
+        pool: Arc::new(Pool::with_config(&spec, pool)),
+        spec,
+        view: ArcSwap::from_pointee(view),
+        heads: watch::Sender::new(heads),
+        driver: watch::Sender::default(),
+        known: RwLock::default(),
+        abandoned: Mutex::default(),
+        stopping: AtomicBool::new(false),
+    })
 }
 
 impl Chain {
-    /// Opens a data directory and executes again what the payload log holds above the store.
+    /// Opens a data directory and replays the blocks of the payload log above the store.
     pub fn open(options: &Options) -> Result<(Self, Threads), ChainError> {
         Self::open_with(options, PoolConfig::default())
     }
 
     /// Like [`Chain::open`], with other limits of the pool.
     pub fn open_with(options: &Options, pool: PoolConfig) -> Result<(Self, Threads), ChainError> {
-        Self::open_within(options, pool, Limits::default())
+        Self::open_within(options, pool, ExecutorLimits::default())
     }
 
-    /// Like [`Chain::open_with`], with another budget of memory.
+    /// Like [`Chain::open_with`], with another memory budget.
     pub fn open_within(
         options: &Options,
         pool: PoolConfig,
-        limits: Limits,
+        limits: ExecutorLimits,
     ) -> Result<(Self, Threads), ChainError> {
-        let store =
-            Store::open(&options.datadir, options.cache, None).map_err(ChainError::store)?;
-        let log =
-            PayloadLog::open(&payload_log_dir(&options.datadir)).map_err(ChainError::store)?;
-        let spec = Arc::new(spec_of(&store)?);
-        let snapshot = store.snapshot().map_err(ChainError::store)?;
-        snapshot.check_tip().map_err(ChainError::store)?;
-        let (head, safe, finalized) = (snapshot.head(), snapshot.safe(), snapshot.finalized());
-        let view =
-            View::new(snapshot.clone(), vec![], safe, finalized).map_err(ChainError::store)?;
-        let heads = Heads {
-            head,
-            timestamp: view.header().timestamp,
-            safe,
-            finalized,
-        };
-
-        let shared = Arc::new(Shared {
-            pool: Arc::new(Pool::with_config(&spec, pool)),
-            spec,
-            view: ArcSwap::from_pointee(view),
-            heads: watch::Sender::new(heads),
-            driver: watch::Sender::default(),
-            known: RwLock::default(),
-            abandoned: Mutex::default(),
-            stopping: AtomicBool::new(false),
-        });
+        let store = Store::open(&options.datadir, options.cache, None)?;
+        let log = PayloadLog::open(&payload_log_dir(&options.datadir))?;
+        let snapshot = store.snapshot()?;
+        let shared = Arc::new(open_shared(&store, &snapshot, pool)?);
         let (commands, command_queue) = mpsc::channel(COMMANDS);
         let (work, work_queue) = std_mpsc::sync_channel(1);
         let (done, done_queue) = std_mpsc::sync_channel(1);
         let (builds, build_queue) = std_mpsc::sync_channel(4);
 
-        let (wake, wake_to_stop) = (commands.downgrade(), commands.downgrade());
+        let (waker, wake_to_stop) = (commands.downgrade(), commands.downgrade());
+        let wake = move || {
+            // A full command channel means that the executor is awake.
+            if let Some(commands) = waker.upgrade() {
+                let _ = commands.try_send(ExecutorCommand::Wake);
+            }
+        };
         let interval = options.commit_interval;
         let settings = store.clone();
         let persisting = shared.clone();
@@ -369,16 +279,14 @@ impl Chain {
             executor,
             others: [persister, builder],
         };
-        Ok((
-            Self {
-                shared,
-                commands,
-                builds,
-                log,
-                settings,
-            },
-            threads,
-        ))
+        let chain = Self {
+            shared,
+            commands,
+            builds,
+            log,
+            settings,
+        };
+        Ok((chain, threads))
     }
 
     pub fn spec(&self) -> &Arc<ChainSpec> {
@@ -390,7 +298,7 @@ impl Chain {
         self.shared.view.load_full()
     }
 
-    /// Wakes on every change of a head and may skip: walk with a [`heads::Cursor`].
+    /// Wakes on changes of a head and may skip some: walk with a [`heads::Cursor`].
     pub fn heads(&self) -> watch::Receiver<Heads> {
         self.shared.heads.subscribe()
     }
@@ -421,38 +329,106 @@ impl Chain {
         payload: Arc<Payload>,
         provenance: Provenance,
     ) -> Result<Inserted, ChainError> {
-        self.enqueue(payload, provenance, false).await?.await
+        self.enqueue(payload, provenance, None).await?.await
     }
 
-    /// Executes an unsafe payload and, unless a rollup node drives ([`Driver`]), applies the fork choice of unsafe blocks.
+    /// Executes an unsafe payload and, unless a rollup node drives ([`Driver`]), applies the fork
+    /// choice of unsafe blocks.
     pub async fn follow(
         &self,
         payload: Arc<Payload>,
         provenance: Provenance,
     ) -> Result<Inserted, ChainError> {
-        self.enqueue(payload, provenance, true).await?.await
+        self.submit(payload, provenance).await?.await
     }
 
-    /// Like [`Chain::follow`], but returns as soon as the payload is in the executor's queue, with the answer to come: payloads are
-    /// executed in the order of these calls, and the senders of each are recovered while those before it run.
+    /// Like [`Chain::follow`], but returns as soon as the payload is in the executor's queue, with
+    /// a future of the outcome: payloads are executed in the order of these calls, and the senders
+    /// of each are recovered while earlier ones run.
     pub async fn submit(
         &self,
         payload: Arc<Payload>,
         provenance: Provenance,
     ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
-        self.enqueue(payload, provenance, true).await
+        self.enqueue(payload, provenance, Some(SwitchPolicy::Follower))
+            .await
     }
 
-    /// Moves the heads. `None` leaves safe or finalized where they are. Both must be on the branch of `head`, also when they stay, and
-    /// finalized not above safe; in every error nothing has moved.
+    /// Executes a payload on the way to a head that a fork choice names. If it cannot be executed
+    /// beside our chain, the head moves to its parent, and the safe and the finalized head with it
+    /// as far as the branch requires. The head before that is held until [`Chain::forkchoice`] is
+    /// applied: end with that, or with [`Chain::abandon_forkchoice`]. Fails with
+    /// [`ChainError::UnknownBlock`] if the head cannot move there.
+    pub async fn switch_to(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+    ) -> Result<Inserted, ChainError> {
+        self.enqueue(payload, provenance, Some(SwitchPolicy::ForkChoice))
+            .await?
+            .await
+    }
+
+    /// Reinstates the heads that [`Chain::switch_to`] displaced, if any.
+    pub async fn abandon_forkchoice(&self) -> Result<(), ChainError> {
+        self.request(|reply| ExecutorCommand::AbandonForkchoice { reply })
+            .await
+    }
+
+    /// Executes blocks, each on a block that is known, and makes the last valid one the head.
+    /// Blocks on the head's branch are skipped. Nothing is written to the payload log: the caller
+    /// can read the blocks again. Returns a future of the result as soon as the blocks are in the
+    /// executor's queue: runs are imported in the order of these calls, and the transactions of
+    /// each are prepared while those before it are executed. `stop` is set when a block is refused;
+    /// once it is set nothing is imported.
+    pub async fn import(
+        &self,
+        payloads: Vec<Arc<Payload>>,
+        stop: Arc<AtomicBool>,
+    ) -> Result<impl Future<Output = Result<Imported, ChainError>> + use<>, ChainError> {
+        let permit = self
+            .commands
+            .reserve()
+            .await
+            .map_err(|_| ChainError::Stopped)?;
+        let view = self.view();
+        // Blocks on our branch are not executed again.
+        let known = |payload: &Payload| matches!(view.hash_of(payload.number()), Ok(Some(hash)) if hash == payload.hash);
+        let payloads = Preparation::begin_all(payloads, known);
+        let (reply, answer) = oneshot::channel();
+        permit.send(ExecutorCommand::Import {
+            payloads,
+            stop,
+            reply,
+        });
+        Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
+    }
+
+    /// Moves the heads. `None` keeps safe or finalized. Both must be on the branch of `head`, also
+    /// when they are kept, and finalized not above safe. On an error nothing has moved.
     pub async fn forkchoice(
         &self,
         head: B256,
         safe: Option<B256>,
         finalized: Option<B256>,
     ) -> Result<(), ChainError> {
-        self.ask(|reply| Command::Forkchoice {
+        self.request(|reply| ExecutorCommand::Forkchoice {
             head,
+            safe,
+            finalized,
+            reply,
+        })
+        .await
+    }
+
+    /// Moves safe and finalized where they are given; the unsafe head stays, whatever it is when
+    /// the executor takes the command. Fails like [`Chain::forkchoice`].
+    pub async fn promote(
+        &self,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), ChainError> {
+        self.request(|reply| ExecutorCommand::Promote {
             safe,
             finalized,
             reply,
@@ -462,7 +438,8 @@ impl Chain {
 
     /// A view whose head is this block, on any branch.
     pub async fn view_of(&self, hash: B256) -> Result<Arc<View>, ChainError> {
-        self.ask(|reply| Command::ViewOf { hash, reply }).await
+        self.request(|reply| ExecutorCommand::ViewOf { hash, reply })
+            .await
     }
 
     /// Starts to build a block on `parent`; pool transactions are added until [`Chain::seal`].
@@ -500,7 +477,7 @@ impl Chain {
         self.build(Build::Seal { id, reply })?;
         let block = answer.await.map_err(|_| ChainError::Stopped)??;
         let adopted = block.clone();
-        self.ask(|reply| Command::Adopt {
+        self.request(|reply| ExecutorCommand::Adopt {
             block: adopted,
             reply,
         })
@@ -508,8 +485,9 @@ impl Chain {
         Ok(block)
     }
 
-    /// Writes a payload and its guard row to the payload log and syncs them to disk. Must precede every request for a signature. Waits
-    /// for space on a full disk. Fails with [`ChainError::AlreadySigned`] if the guard of this (height, parent, L1 origin) holds another
+    /// Writes a payload and its guard row to the payload log and syncs them to disk. Must precede
+    /// every request for a signature. Waits for space on a full disk. Fails with
+    /// [`ChainError::AlreadySigned`] if the guard of this (height, parent, L1 origin) holds another
     /// hash.
     pub async fn log_before_sign(
         &self,
@@ -518,36 +496,26 @@ impl Chain {
     ) -> Result<(), ChainError> {
         let (log, shared) = (self.log.clone(), self.shared.clone());
         let append = move || log.append_built(&payload, l1_origin, executor::BUILT);
-        tokio::task::spawn_blocking(move || shared.when_there_is_room(LogError::is_full, append))
-            .await
-            .map_err(|_| ChainError::Stopped)?
-            .map_err(|error| match error {
-                LogError::GuardConflict { have } => ChainError::AlreadySigned { have },
-                other => ChainError::store(other),
-            })
+        let append = move || shared.when_there_is_room(LogError::is_full, append);
+        Ok(blocking(append).await??)
     }
 
-    /// The blocks of this height and parent that may have been signed here ([`Chain::log_before_sign`]). The one sent to the signer last
-    /// comes last.
-    pub fn signed(&self, number: u64, parent: B256) -> Result<Vec<Guard>, ChainError> {
-        self.log.guards(number, parent).map_err(ChainError::store)
+    /// The blocks of this height and parent that may have been signed here
+    /// ([`Chain::log_before_sign`]). The one sent to the signer last comes last.
+    pub fn guards(&self, number: u64, parent: B256) -> Result<Vec<Guard>, ChainError> {
+        Ok(self.log.guards(number, parent)?)
     }
 
     /// A payload from the payload log, whether or not it ever became canonical.
     pub fn logged(&self, hash: B256) -> Result<Option<Payload>, ChainError> {
-        Ok(self
-            .log
-            .by_hash(hash)
-            .map_err(ChainError::store)?
-            .map(|logged| logged.payload))
+        Ok(self.log.by_hash(hash)?.map(|logged| logged.payload))
     }
 
     /// The payloads of this number and parent in the payload log, whatever their provenance.
     pub fn logged_children(&self, number: u64, parent: B256) -> Result<Vec<Payload>, ChainError> {
         let all = self
             .log
-            .by_number(number)
-            .map_err(ChainError::store)?
+            .by_number(number)?
             .into_iter()
             .map(|logged| logged.payload);
         Ok(all
@@ -555,7 +523,8 @@ impl Chain {
             .collect())
     }
 
-    /// A block in memory or in the payload log, on whatever branch. Canonical blocks that are stored are in a view.
+    /// A block in memory or in the payload log, on whatever branch. Canonical blocks that are
+    /// stored are in a view.
     pub fn payload(&self, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
         let known = self.shared.known.read().get(&hash).cloned();
         known.map_or_else(
@@ -579,14 +548,12 @@ impl Chain {
         }))
     }
 
-    /// Keeps a payload in the payload log though it has not been executed. Waits for room on a full disk.
+    /// Logs a payload that has not been executed. Waits for room on a full disk.
     pub async fn keep(&self, payload: Arc<Payload>) -> Result<(), ChainError> {
         let (log, shared) = (self.log.clone(), self.shared.clone());
         let append = move || log.append(&payload, executor::FOLLOWED);
-        tokio::task::spawn_blocking(move || shared.when_there_is_room(LogError::is_full, append))
-            .await
-            .map_err(|_| ChainError::Stopped)?
-            .map_err(ChainError::store)
+        let append = move || shared.when_there_is_room(LogError::is_full, append);
+        Ok(blocking(append).await??)
     }
 
     /// Ends when the chain has stopped, which it does by itself only on an error.
@@ -595,25 +562,24 @@ impl Chain {
         async move { commands.closed().await }
     }
 
-    /// A value that the node keeps with the chain.
+    /// A value stored with the chain.
     pub fn remembered(&self, name: &str) -> Result<Option<alloy_primitives::Bytes>, ChainError> {
-        self.settings.setting(name).map_err(ChainError::store)
+        Ok(self.settings.setting(name)?)
     }
 
-    /// Keeps a value with the chain, durably.
+    /// Stores a value with the chain, durably.
     pub async fn remember(&self, name: &'static str, value: Vec<u8>) -> Result<(), ChainError> {
         let settings = self.settings.clone();
-        tokio::task::spawn_blocking(move || settings.set_setting(name, &value))
-            .await
-            .map_err(|_| ChainError::Stopped)?
-            .map_err(ChainError::store)
+        Ok(blocking(move || settings.set_setting(name, &value)).await??)
     }
 
-    /// How many blocks below the head keep their states readable; `None` is all. Old states go little by little, as blocks are stored.
+    /// Sets how many blocks below the head keep readable states; `None` keeps all. Old states are
+    /// pruned gradually, as blocks are stored.
     pub fn keep_states(&self, blocks: Option<u64>) {
         let view = self.view();
         let (oldest, head) = (view.oldest_state(), view.head().number);
-        // What a window lets go a little late is not worth a word; an archive is.
+        // A window prunes a little late, which is not worth a warning; the states of an archive
+        // are.
         if let Some(kept) =
             blocks.filter(|blocks| oldest.saturating_add(blocks.saturating_mul(2)) < head)
         {
@@ -627,9 +593,9 @@ impl Chain {
         self.settings.keep_states(blocks);
     }
 
-    /// How many bytes of trie history keep blocks provable; zero is no bound.
+    /// Sets the bytes of trie history that are kept to prove blocks; zero is unlimited.
     pub fn keep_proofs(&self, bytes: u64) -> Result<(), ChainError> {
-        self.settings.keep_proofs(bytes).map_err(ChainError::store)
+        Ok(self.settings.keep_proofs(bytes)?)
     }
 
     /// The genesis block.
@@ -637,8 +603,7 @@ impl Chain {
         let hash = self.settings.identity().genesis_hash;
         let number = self
             .view()
-            .number_of(hash)
-            .map_err(ChainError::store)?
+            .number_of(hash)?
             .ok_or(ChainError::UnknownBlock(hash))?;
         Ok(BlockId { number, hash })
     }
@@ -647,24 +612,32 @@ impl Chain {
         &self,
         payload: Arc<Payload>,
         provenance: Provenance,
-        follow: bool,
+        policy: Option<SwitchPolicy>,
     ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
-        let place = self
+        let permit = self
             .commands
             .reserve()
             .await
             .map_err(|_| ChainError::Stopped)?;
-        // What is known already is not executed again.
-        let payload = match self.shared.known.read().contains_key(&payload.hash) {
-            true => Preparation::later(payload),
-            false => Preparation::begin(payload),
+        // A known block is not executed again, so it need not be prepared.
+        let payload = if self.shared.known.read().contains_key(&payload.hash) {
+            Preparation::later(payload)
+        } else {
+            Preparation::begin(payload)
         };
         let (reply, answer) = oneshot::channel();
-        place.send(Command::Insert {
-            payload,
-            provenance,
-            follow,
-            reply,
+        permit.send(match policy {
+            None => ExecutorCommand::Insert {
+                payload,
+                provenance,
+                reply,
+            },
+            Some(policy) => ExecutorCommand::SwitchTo {
+                payload,
+                provenance,
+                policy,
+                reply,
+            },
         });
         Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
@@ -676,9 +649,9 @@ impl Chain {
         })
     }
 
-    async fn ask<T>(
+    async fn request<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<T, ChainError>>) -> Command,
+        command: impl FnOnce(oneshot::Sender<Result<T, ChainError>>) -> ExecutorCommand,
     ) -> Result<T, ChainError> {
         let (reply, answer) = oneshot::channel();
         self.commands
@@ -689,6 +662,15 @@ impl Chain {
     }
 }
 
+/// Runs a write that may wait for the disk off the async threads.
+async fn blocking<T: Send + 'static>(
+    write: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ChainError> {
+    tokio::task::spawn_blocking(write)
+        .await
+        .map_err(|_| ChainError::Stopped)
+}
+
 fn thread<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -696,7 +678,7 @@ fn thread<T: Send + 'static>(
     std::thread::Builder::new()
         .name(name.into())
         .spawn(run)
-        .map_err(ChainError::store)
+        .map_err(|error| ChainError::Thread(Arc::new(error)))
 }
 
 #[cfg(test)]

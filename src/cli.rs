@@ -1,5 +1,6 @@
-//! The command line. Flags are data first ([`flags`]), values second ([`parse`]), configuration third ([`config`]); the rest of the
-//! program sees configuration only. Input is the operator's: nothing here can be overloaded, everything can be mistyped.
+//! The command line. Flags are data first ([`flags`]), values second ([`mod@parse`]), configuration
+//! third ([`config`]); the rest of the program sees configuration only. Input is the operator's:
+//! nothing here can be overloaded, everything can be mistyped.
 
 pub mod config;
 pub mod flags;
@@ -8,6 +9,7 @@ pub mod key;
 pub mod parse;
 pub mod value;
 
+use crate::version::VERSION;
 use clap::{
     Arg, Command, builder::PossibleValue, error::ContextKind, error::ContextValue, error::ErrorKind,
 };
@@ -18,7 +20,7 @@ use flags::Role;
 use parse::{Environment, Values};
 use std::path::PathBuf;
 
-/// What the operator asks for.
+/// The command that the operator gives.
 #[derive(Debug)]
 pub enum Invocation {
     Node(Box<NodeConfig>),
@@ -33,7 +35,7 @@ pub enum Invocation {
     Print(String),
 }
 
-/// An invocation, and what must be said before it starts.
+/// An invocation, and warnings to log before it starts.
 #[derive(Debug)]
 pub struct Parsed {
     pub invocation: Invocation,
@@ -79,11 +81,6 @@ pub enum CliError {
     Table(&'static str),
 }
 
-/// Version, as `--version` and `web3_clientVersion` show it: that of the package, and of a release the commit.
-pub const VERSION: &str = env!("STARLING_VERSION");
-/// Eight hex digits, zeros if it is not known.
-pub const COMMIT: &str = env!("STARLING_COMMIT");
-
 /// Reads a command line. `argv` begins with the program's name.
 pub fn parse(
     argv: impl IntoIterator<Item = String>,
@@ -128,33 +125,41 @@ pub fn parse(
     })?;
     let values = Values::read(role, matches, environment)?;
     let mut notices = values.notices();
-    let invocation = match role {
-        Role::Node => Invocation::Node(Box::new(NodeConfig::read(&values, &mut notices)?)),
-        Role::Execution => {
-            Invocation::Execution(Box::new(ExecutionConfig::read(&values, &mut notices)?))
-        }
-        Role::Devnet => Invocation::Devnet(DevnetConfig::read(&values)?),
-        Role::Init => {
-            let genesis = matches.get_one::<String>("GENESIS").map(PathBuf::from);
-            let genesis = genesis.ok_or_else(|| {
-                CliError::Usage("need genesis.json file as the only argument".into())
-            })?;
-            Invocation::Init(InitConfig::read(&values, genesis)?)
-        }
-        Role::Import => Invocation::Import(ImportConfig::read(&values, operands(matches))?),
-        Role::Export => Invocation::Export(ExportConfig::read(&values, &operands(matches))?),
-        Role::Db => Invocation::Db(DbConfig::read(
-            &values,
-            operands(matches).first().map(String::as_str),
-        )?),
-    };
+    let invocation = invocation(role, matches, &values, &mut notices)?;
     Ok(Parsed {
         invocation,
         notices,
     })
 }
 
-/// What stands on the command line beside options.
+/// The configuration of a role.
+fn invocation(
+    role: Role,
+    matches: &clap::ArgMatches,
+    values: &Values,
+    notices: &mut Vec<String>,
+) -> Result<Invocation, CliError> {
+    Ok(match role {
+        Role::Node => Invocation::Node(Box::new(NodeConfig::read(values, notices)?)),
+        Role::Execution => Invocation::Execution(Box::new(ExecutionConfig::read(values, notices)?)),
+        Role::Devnet => Invocation::Devnet(DevnetConfig::read(values)?),
+        Role::Init => {
+            let genesis = matches.get_one::<String>("GENESIS").map(PathBuf::from);
+            let genesis = genesis.ok_or_else(|| {
+                CliError::Usage("need genesis.json file as the only argument".into())
+            })?;
+            Invocation::Init(InitConfig::read(values, genesis)?)
+        }
+        Role::Import => Invocation::Import(ImportConfig::read(values, operands(matches))?),
+        Role::Export => Invocation::Export(ExportConfig::read(values, &operands(matches))?),
+        Role::Db => Invocation::Db(DbConfig::read(
+            values,
+            operands(matches).first().map(String::as_str),
+        )?),
+    })
+}
+
+/// Positional arguments of the command line.
 fn operands(matches: &clap::ArgMatches) -> Vec<String> {
     matches
         .get_many(OPERANDS)

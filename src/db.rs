@@ -1,21 +1,26 @@
-//! `starling db`: looks after the database of a data directory that no node is using. Each action opens the store, works through it
-//! and prints what it found; damage and what cannot be put right are an exit code that is not zero.
+//! `starling db`: maintains the database of a data directory that no node is using. Each action
+//! opens the store, works through it and prints its findings; damage and failed repairs give an
+//! exit code other than zero.
+
+pub mod repair;
+pub mod stats;
+pub mod verify;
 
 use crate::{
     chain::{
-        self, ChainError,
+        self,
         payload_log::LogError,
-        repair::{self, PutAside, RepairError, Repaired},
-        stats::{self, Rows, Stats},
         store::{Store, StoreError, rebuild},
-        verify::{self, Remedy, Report, Samples, Tell},
     },
     cli::config::{DbAction, DbConfig},
-    transfer::Progress,
+    transfer::JobProgress,
 };
 use anyhow::{Context, anyhow, bail};
+use repair::{PutAside, RepairError, Repaired};
 use starling_proto::payload::BlockId;
+use stats::{KindSize, Stats};
 use std::path::Path;
+use verify::{DamageReport, ProgressFn, Remedy, Samples};
 
 /// Runs one action.
 pub fn run(config: &DbConfig) -> anyhow::Result<()> {
@@ -47,30 +52,7 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             shown.end();
             print!("{}", show_stats(&stats));
         }
-        DbAction::Prune => {
-            let before = stats::folder(dir);
-            let store = open(config)?;
-            let oldest = store.snapshot()?.oldest_state();
-            store.keep_states(config.history.states);
-            store.keep_proofs(config.history.proofs)?;
-            store.prune()?;
-            let snapshot = store.snapshot()?;
-            println!(
-                "oldest proofs: block {}",
-                snapshot.oldest_proof(alloy_primitives::Address::ZERO)
-            );
-            println!(
-                "oldest state: block {} (before: {oldest}), head: {}",
-                snapshot.oldest_state(),
-                snapshot.head()
-            );
-            drop((snapshot, store));
-            println!(
-                "disk: {} (before: {})",
-                bytes(stats::folder(dir)),
-                bytes(before)
-            );
-        }
+        DbAction::Prune => prune(config)?,
         DbAction::Repair => {
             let repaired = repair(config, &mut tell).map_err(|error| next_step(error, dir))?;
             shown.end();
@@ -87,8 +69,36 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// `starling db prune`.
+fn prune(config: &DbConfig) -> anyhow::Result<()> {
+    let dir = &config.datadir;
+    let before = stats::folder(dir);
+    let store = open(config)?;
+    let oldest = store.snapshot()?.oldest_state();
+    store.keep_states(config.history.states);
+    store.keep_proofs(config.history.proofs)?;
+    store.prune()?;
+    let snapshot = store.snapshot()?;
+    println!(
+        "oldest proofs: block {}",
+        snapshot.oldest_proof(alloy_primitives::Address::ZERO)
+    );
+    println!(
+        "oldest state: block {} (before: {oldest}), head: {}",
+        snapshot.oldest_state(),
+        snapshot.head()
+    );
+    drop((snapshot, store));
+    println!(
+        "disk: {} (before: {})",
+        bytes(stats::folder(dir)),
+        bytes(before)
+    );
+    Ok(())
+}
+
 /// `starling db repair`. Each step says what it has done.
-fn repair(config: &DbConfig, tell: &mut Tell<'_>) -> Result<Repaired, RepairError> {
+fn repair(config: &DbConfig, tell: &mut ProgressFn<'_>) -> Result<Repaired, RepairError> {
     let dir = &config.datadir;
     for cut in repair::cut_journals(dir)? {
         println!(
@@ -96,7 +106,7 @@ fn repair(config: &DbConfig, tell: &mut Tell<'_>) -> Result<Repaired, RepairErro
             cut.display()
         );
     }
-    let (store, taken_back) = repair::open(dir, config.cache.bytes)?;
+    let (store, taken_back) = repair::open(dir, config.cache)?;
     if let Some(head) = taken_back {
         println!(
             "the keyspaces disagreed on the head: all are taken back to block {head}; blocks above it are fetched again"
@@ -115,23 +125,23 @@ fn repair(config: &DbConfig, tell: &mut Tell<'_>) -> Result<Repaired, RepairErro
 }
 
 fn open(config: &DbConfig) -> Result<Store, StoreError> {
-    Store::open(&config.datadir, config.cache.bytes, None)
+    Store::open(&config.datadir, config.cache, None)
 }
 
-/// What cannot be repaired, and what then helps.
+/// The error of a failed repair, with the next step.
 fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
     use StoreError::{Engine, Gap, Read, Torn, Unproven};
     let what = match error {
         RepairError::Lost(what) => format!("{what}: it follows from nothing else here"),
         RepairError::Read(error) | RepairError::Store(Read(error)) => error.cause(),
-        RepairError::Chain(ChainError::Store(what)) => what,
-        // Those who only open it are sent here.
+        RepairError::Chain(error) if error.is_fatal() => error.to_string(),
+        // The text of this error would advise the repair that is running.
         RepairError::Store(Torn { heads, .. }) => format!("not every keyspace says what its head is ({heads})"),
         RepairError::Store(error @ (Engine(_) | Gap { .. } | Unproven(_))) => error.to_string(),
         RepairError::Log(error) if !matches!(error, LogError::Locked | LogError::NoSpace { .. } | LogError::Poisoned) => {
             error.to_string()
         }
-        // What compacts tables reads them, and stops all writes when it cannot.
+        // A compaction reads tables, and stops all writes when it cannot.
         RepairError::Store(StoreError::Poisoned) => "a write failed, or a table could not be read to be written anew: the log says above \
              which. Mend the disk, its file system or room on it if it is that, and repeat the repair; what was acknowledged is kept. If a \
              checksum is wrong, it follows from nothing else here"
@@ -143,13 +153,13 @@ fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
 
 /// Progress of stages that follow each other.
 #[derive(Default)]
-struct Shown(Option<(&'static str, Progress)>);
+struct Shown(Option<(&'static str, JobProgress)>);
 
 impl Shown {
     fn tell(&mut self, stage: &'static str, done: u64, all: u64) {
         if self.0.as_ref().is_none_or(|(other, _)| *other != stage) {
             self.end();
-            self.0 = Some((stage, Progress::new(stage, all, false)));
+            self.0 = Some((stage, JobProgress::new(stage, all, false)));
         }
         if let Some((_, progress)) = &mut self.0 {
             progress.set(done, String::new);
@@ -163,7 +173,7 @@ impl Shown {
     }
 }
 
-fn show_report(report: &Report, dir: &Path) -> String {
+fn show_report(report: &DamageReport, dir: &Path) -> String {
     let mut text = String::new();
     for (what, count) in &report.checked {
         text.push_str(&format!("{what:<22} {count}\n"));
@@ -207,7 +217,7 @@ fn show_stats(stats: &Stats) -> String {
         "{:<10} {:<20} {:>14} {:>12}\n",
         "keyspace", "kind", "rows", "size"
     ));
-    for Rows {
+    for KindSize {
         keyspace,
         kind,
         rows,
@@ -232,14 +242,10 @@ fn show_stats(stats: &Stats) -> String {
     let heights = log.heights.map_or(String::new(), |(low, high)| {
         format!(", heights {low} to {high}")
     });
-    let what = format!(
-        "payload log ({} payloads{heights}, {} guard rows)",
-        log.payloads, log.guards
-    );
-    text.push_str(&format!(
-        "{what:<31} {:>12}\n",
-        bytes(stats.payload_log_disk)
-    ));
+    let (payloads, guards) = (log.payloads, log.guards);
+    let what = format!("payload log ({payloads} payloads{heights}, {guards} guard rows)");
+    let disk = bytes(stats.payload_log_disk);
+    text.push_str(&format!("{what:<31} {disk:>12}\n"));
     text.push_str(&format!(
         "{:<31} {:>12}\n",
         "whole data directory",

@@ -1,6 +1,7 @@
-//! `starling devnet`: a private network on this machine. An L1, a sequencer and replicas run as ordinary processes of this program,
-//! each started with a command line that is printed, so that its user may kill, restart or copy one. This module starts them, tells
-//! where they are, follows their heads and ends them; it takes no part in the network.
+//! `starling devnet`: a private network on this machine. An L1, a sequencer and replicas run as
+//! ordinary processes of this program. Their command lines are printed, so that a user can kill,
+//! restart or copy one. This module starts them, prints their endpoints, follows their heads and
+//! stops them; it takes no part in the network.
 
 pub mod accounts;
 mod directory;
@@ -18,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use processes::end_with_parent;
 
-/// How long a node may take from its start to its first answer.
+/// Timeout from the start of a node to its first response.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long a node may take to stop in order.
+/// Timeout of an orderly stop of a node.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
@@ -32,24 +33,24 @@ pub enum DevnetError {
     #[error("this program's own file cannot be found: {0}")]
     OwnFile(std::io::Error),
     #[error("{0}; use trace, debug, info, warn, error, crit, silent, or a number from 0 to 5")]
-    Level(#[from] crate::telemetry::LogError),
+    Level(#[from] crate::telemetry::LogSetupError),
 }
 
-/// Who a node is in the network.
+/// Role of a node in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum NodeRole {
     L1,
     Sequencer,
     Replica,
 }
 
-/// A node of the network: what it is started with and where it answers.
+/// A node of the network: its command lines and its endpoints.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
     pub name: String,
-    pub role: Role,
-    /// argv that makes its data directory.
+    pub role: NodeRole,
+    /// argv that creates its data directory.
     pub init: Vec<String>,
     /// argv that runs it.
     pub command: Vec<String>,
@@ -58,7 +59,7 @@ pub struct NodePlan {
     pub metrics: String,
     /// Its multiaddr; the L1 has none.
     pub p2p: Option<String>,
-    /// Takes its standard output and error.
+    /// File that receives its standard output and error.
     pub log: PathBuf,
 }
 
@@ -85,11 +86,12 @@ pub async fn run(config: DevnetConfig, token: CancellationToken) -> Result<(), D
     Ok(())
 }
 
-/// Starts every node and returns when all answer. The others wait for the L1, which they read as they start.
+/// Starts every node and returns when all respond. The L1 starts first, because the others read it
+/// when they start.
 async fn start(directory: &Directory) -> Result<Vec<Process>, DevnetError> {
     let nodes = directory.nodes();
     futures::future::try_join_all(nodes.iter().map(processes::initialise)).await?;
-    let (l1, l2): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.role == Role::L1);
+    let (l1, l2): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.role == NodeRole::L1);
     let mut running = Vec::new();
     for group in [l1, l2] {
         running.extend(

@@ -1,57 +1,65 @@
-//! Starling: an OP Stack node in one binary. This page is the architecture.
+//! Starling: an OP Stack node in one binary.
 //!
-//! # Crates
+//! `docs/architecture.md` is the long version of this page: flows with their files, threads and
+//! queues, storage and its crash argument, the module graph. Modules in reading order: [`node`]
+//! wires everything, [`follow`] takes blocks from the swarm, [`chain`] executes and stores them,
+//! [`rollup`] sequences, [`rpc`] answers.
 //!
-//! `proto` ◀ `p2p` ◀ this crate ◀ `netsim`. *proto* is the protocol: wire formats and every rule that needs no I/O. *p2p* is the
-//! swarm: one task that owns libp2p, behind a cloneable [`starling_p2p::Network`]. This crate is the node. Nothing reaches back.
+//! # Rules
 //!
-//! # Words
+//! `proto` ◀ `p2p` ◀ this crate ◀ `netsim`; nothing reaches back. Decisions are pure (events and
+//! `now` in, actions out) and I/O is a thin shell. Every piece of state has one owner, every
+//! channel a bound. Only [`node`] spawns long-lived tasks. `tests/it/tidy.rs` checks these rules.
 //!
-//! A **payload** is a block on the wire. The **follower** ([`follow`]) takes blocks from the network into the **chain** ([`chain`],
-//! the execution core), whose **executor** and **persister** are threads. A **view** ([`chain::view::View`]) is one consistent
-//! reading of the chain. The **engine** ([`engine`]) is what a rollup node in another process may say to it. The **heads** are
-//! unsafe, safe and finalized.
+//! # Glossary
 //!
-//! # Flows
-//!
-//! *A gossiped block*: socket ▸ decompressed once, never failing ▸ checked on the swarm's own threads, signature before decoding ▸
-//! verdict to gossipsub at once ▸ gap filling if its parent is missing ═▸ follower ═▸ executor: execute, root, tree, publish a
-//! view ▸ everyone who follows heads. While a rollup node drives an execution core ([`chain::driver`]), such a block is executed but does
-//! not become the head, and gaps are filled only below the heads that the rollup node names.
-//!
-//! *A transaction*: wallet ▸ `rpc` ▸ forwarded to the sequencer, or into the pool ▸ the sequencer's tick: origin ▸ attributes ▸
-//! start … seal ▸ payload log and guard row, fsync ▸ sign ▸ publish ▸ the flow above on every replica.
-//!
-//! *Heads without gaps*: `watch<Heads>` only wakes; each consumer keeps a [`chain::heads::Cursor`] and walks from it.
-//!
-//! # Storage
-//!
-//! The store holds the canonical chain only: the flat state (latest), path-keyed trie nodes, an unwind record and state history per
-//! block, blocks, receipts, indexes. Blocks above it live in memory as overlays of the same rows. A branch that leaves below the
-//! stored head stands on turned-around unwind records. Every accepted payload is in the payload log before its state is stored, so
-//! a killed process executes it again at open; but for those of a file and of a gap, which are read or fetched again.
-//!
-//! # Rules of the house
-//!
-//! `tests/it/tidy.rs` holds the invariants. Decisions are pure (events and `now` in, actions out); I/O is a thin shell. Every piece
-//! of state has one owner, every channel a bound. Only [`node`] spawns long-lived tasks.
+//! - **payload**: a block on the wire, with or without its signature.
+//! - **head**: unsafe (newest), safe (derivable from L1), finalized (final on L1).
+//! - **branch**, **fork point**: a chain of blocks beside the canonical one, and the last block
+//!   that both have. A **displaced head** is one that a longer branch replaced.
+//! - **view** ([`chain::view::View`]): one consistent reading of the chain at a head.
+//! - **overlay**: the rows that an executed block changes, kept in memory until it is stored.
+//! - **executor**, **persister**, **builder**: the threads that execute blocks, store them and
+//!   build new ones.
+//! - **store**: the canonical chain on disk (fjall). **Keyspace**, **memtable**, **flush**,
+//!   **compaction**, **journal** and **manifest** are terms of such a database.
+//! - **undo record**: the rows before a block. An **unwind** applies them, block by block, to move
+//!   the store's head down.
+//! - **payload log**: every accepted payload, written before its state. A **replay** executes them
+//!   again at open. A **guard row** says that a block of a height may have been signed.
+//! - **engine**: the Engine API, never the database. **Driver**: the party that moves the unsafe
+//!   head, a rollup node or the node itself.
+//! - **attributes**: everything that determines a block but its transactions from the pool. **L1
+//!   origin**: the L1 block that a block takes its deposits and base fee from.
+//! - **swarm**: the libp2p host and its peers. **Mesh**: the peers that gossip goes to. **Static**
+//!   peers are configured, **protected** peers are set by an operator, both are **trusted**.
+//! - **gap**: missing blocks between a known block and a signed one. Its **skeleton** is their
+//!   hashes, its **bodies** the blocks.
+//! - **offence**, **penalty**, **score**, **ban**: a peer's misbehaviour, its cost, the sum, and
+//!   the consequence; the **ledger** keeps the reasons.
+//! - **permit**, **quota**, **budget**: bounds of work at once, of work per time, and of memory.
+//! - **heavy call**: an RPC call that runs the EVM or scans many blocks, in slices of time.
+//! - **interval block production**: a block every N seconds on an L1 of our own (`--dev.period`).
 
 pub mod chain;
 pub mod cli;
+pub mod clock;
 pub mod db;
 pub mod devnet;
-pub mod engine;
 pub mod follow;
+pub mod interval;
 pub mod node;
 pub mod open_files;
-pub mod period;
 pub mod rollup;
 pub mod rpc;
+pub mod secret;
 pub mod tasks;
 pub mod telemetry;
 pub mod transfer;
+pub mod version;
 
-/// For the program and for everything that measures it. Rows and nodes of all sizes come and go on many threads for months: with glibc's
-/// allocator the process held twice the memory that was in use after ten minutes of full blocks.
+/// The allocator of the program and of everything that measures it. Rows and nodes of all sizes are
+/// allocated and freed on many threads for months: with glibc's allocator the process held twice
+/// the memory in use after ten minutes of full blocks.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

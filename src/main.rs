@@ -1,14 +1,13 @@
-//! The program: reads its command line, starts one role, and turns every failure into one sentence and an exit code.
+//! The program: reads its command line, starts one role, and turns every failure into one sentence
+//! and an exit code.
 
 use anyhow::{Context, bail};
 use starling::{
     chain::{self, genesis},
-    cli::{
-        self, CliError, Invocation,
-        config::{InitConfig, LogConfig, LogFormat},
-        key::Tool,
-    },
-    db, devnet, node, open_files, telemetry, transfer,
+    cli::{self, CliError, Invocation, config::InitConfig, key::Tool},
+    db, devnet, node, open_files,
+    telemetry::{self, LogConfig, LogFormat},
+    transfer,
 };
 use std::{future::Future, io::Read, process::ExitCode};
 use tokio::signal::unix::{SignalKind, signal};
@@ -81,7 +80,7 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `starling init`. The sentences are those that operators and their scripts know from op-geth.
+/// `starling init`. Messages are op-geth's, which operators and their scripts know.
 fn init(config: &InitConfig) -> anyhow::Result<()> {
     if !config.genesis.is_file() {
         bail!(
@@ -107,19 +106,17 @@ fn init(config: &InitConfig) -> anyhow::Result<()> {
         None => genesis::parse(&text).with_context(in_file)?,
     };
     let new = chain::init(&config.datadir, &genesis).context("Failed to write genesis block")?;
-    let hash = genesis.header.hash_slow();
-    match new {
-        true => {
-            tracing::info!(database = %config.datadir.display(), %hash, "Successfully wrote genesis state")
-        }
-        false => {
-            tracing::info!(database = %config.datadir.display(), %hash, "This genesis is there already")
-        }
+    let (database, hash) = (config.datadir.display(), genesis.header.hash_slow());
+    if new {
+        tracing::info!(%database, %hash, "Successfully wrote genesis state");
+    } else {
+        tracing::info!(%database, %hash, "This genesis is there already");
     }
     Ok(())
 }
 
-/// Runs a role whose token is cancelled by the first SIGINT or SIGTERM. The second one does not wait for it.
+/// Runs a role and cancels its token at the first SIGINT or SIGTERM. A second signal ends the
+/// process at once.
 fn until_interrupted<F>(role: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -148,7 +145,7 @@ where
             token.cancel();
         }
     });
-    // Dropping the runtime would wait for blocking work, for which a second signal does not wait.
+    // Dropping the runtime would wait for blocking work; a second signal must not.
     runtime.shutdown_background();
     result
 }

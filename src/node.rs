@@ -1,32 +1,30 @@
-//! The node: the one file that knows everybody. It opens the chain, joins the swarm, serves JSON-RPC, sequences, and is the only
-//! place that spawns long-lived tasks.
+//! The node: the one file that knows everybody. It opens the chain, joins the swarm, serves
+//! JSON-RPC, sequences, and is the only place that spawns long-lived tasks.
 
 use crate::{
-    chain::{Chain, Options, Threads, pool::PoolConfig, rules::Rules, upkeep},
-    cli::{
-        VERSION,
-        config::{
-            CacheConfig, ExecutionConfig, FollowingConfig, L1Config, MetricsConfig, NodeConfig,
-            P2pConfig, P2pKey, RemoteSignerConfig, RpcConfig, RpcLimits, SequencerConfig,
-            SignerConfig, SignerTlsConfig,
-        },
+    chain::{Chain, Options, Threads, pool::PoolConfig, pool_maintenance, rules::Rules},
+    cli::config::{
+        ExecutionConfig, FollowingConfig, HistoryConfig, NodeConfig, P2pConfig, P2pKey, RpcLimits,
+        RpcOptions, SequencingConfig, SignerConfig,
     },
-    engine::Engine,
-    follow, open_files, period,
+    follow, interval, open_files,
     rollup::{
+        engine::Engine,
         l1::{self, FollowedL1, L1Client, L1Heads},
         l1_config::{self, L1ConfigError},
-        sequencer::{self, Sequencer, SequencerError, SequencerHandle},
-        signer::{Remote, RemoteConfig, Signer, TlsFiles},
+        sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
+        signer::{Remote, Signer},
+        signing_log::SigningLog,
         unsafe_signer::UnsafeSigner,
     },
     rpc::{
-        self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, TxRoute, WsEndpoint,
-        engine::{EngineContext, superchain::Halt},
+        self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, SyncStatus, TxRoute, WsEndpoint,
+        engine::{EngineContext, backend::EngineBackend, superchain::Halt},
         jwt::JwtSecret,
     },
     tasks::Tasks,
-    telemetry::MetricsServer,
+    telemetry::{MetricsConfig, MetricsServer},
+    version::VERSION,
 };
 use alloy_primitives::Address;
 use anyhow::{Context, anyhow, bail, ensure};
@@ -36,56 +34,57 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// For one signature by a remote signer (op-node: time limit of a publication).
-const SIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the log says that sequencing has ended.
 const SEQUENCER_ENDED_REMINDER: Duration = Duration::from_secs(60);
-/// How often L1 is asked for its safe and finalized heads (op-node: `--l1.epoch-poll-interval`).
+/// Interval of reading L1's safe and finalized heads (op-node: `--l1.epoch-poll-interval`).
 const EPOCH_POLL: Duration = Duration::from_secs(384);
 
-/// `starling execution`: the execution core alone; with a period, a chain of its own; with a swarm, one that follows.
+/// `starling execution`: the execution core alone. With `--dev.period` it makes its own blocks; with
+/// a swarm it follows.
 pub async fn run_execution(
     config: ExecutionConfig,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
-    let (chain, threads) = open(
-        options(&config.datadir, config.cache, config.commit_interval),
-        config.pool.clone(),
-    )
-    .await?;
-    chain.keep_states(config.history.states);
-    chain.keep_proofs(config.history.proofs)?;
+    let (chain, threads) = open(config.chain.clone(), config.pool.clone()).await?;
+    keep_history(&chain, config.history)?;
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!(
             "--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain",
-            config.datadir.display()
+            config.chain.datadir.display()
         );
     }
     let swarm = config
         .following
         .as_ref()
-        .map(|following| join_alone(&chain, &config.datadir, following))
+        .map(|following| join_alone(&chain, &config.chain.datadir, following))
         .transpose()?;
     let network = swarm.as_ref().map(|((_, network, _), _)| network.clone());
+    let syncing = watch::Sender::new(None);
     let engine = engine_of(&tasks, &chain, network.clone(), &config).await?;
     let driven = engine.as_ref().map(|(context, _)| context.engine.clone());
     if engine.is_some() && swarm.is_none() {
         tasks.spawn(
             "progress",
-            follow::progress::run(chain.clone(), None, tasks.token()),
+            follow::progress::run(Engine::Local(chain.clone()), None, tasks.token()),
         );
     }
-    serve_rpc(&tasks, &chain, (network, None), &config.rpc, engine).await?;
+    let parts = RpcParts {
+        network,
+        sequencer: None,
+        syncing: syncing.subscribe(),
+        engine,
+    };
+    serve_rpc(&tasks, &chain, parts, &config.rpc).await?;
     if let Some((swarm, genesis)) = swarm {
-        follow_swarm(&tasks, &chain, driven, swarm, genesis);
+        follow_swarm(&tasks, &chain, driven, swarm, genesis, syncing);
     }
-    tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
+    tasks.spawn("pool", pool_maintenance::run(chain.clone(), tasks.token()));
     if let Some(seconds) = config.dev_period {
         tasks.spawn(
             "block production",
-            period::run(chain.clone(), Duration::from_secs(seconds), tasks.token()),
+            interval::run(chain.clone(), Duration::from_secs(seconds), tasks.token()),
         );
     }
     finish(tasks, chain, threads).await
@@ -96,54 +95,46 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
-    let blobs = l1_config::blob_schedule(rollup.l1_chain_id, config.l1.chain_config.as_deref())?;
-    let sequencing = match &config.sequencer {
-        Some(sequencer) => Some((
-            sequencer,
-            blobs.ok_or(L1ConfigError::NotGiven(rollup.l1_chain_id))?,
-        )),
-        None => None,
-    };
-    let (chain, threads) = open(
-        options(&config.datadir, config.cache, config.commit_interval),
-        config.pool.clone(),
-    )
-    .await?;
-    chain.keep_states(config.history.states);
-    chain.keep_proofs(config.history.proofs)?;
-    check_same_chain(&chain, &rollup, &config.datadir, &config.rollup_config)?;
-    let l1 = l1_client(&config.l1)?;
+    let sequencing = sequencing(&config, &rollup)?;
+    let (chain, threads) = open(config.chain.clone(), config.pool.clone()).await?;
+    keep_history(&chain, config.history)?;
+    check_same_chain(
+        &chain,
+        &rollup,
+        &config.chain.datadir,
+        &config.rollup_config,
+    )?;
+    let l1 = L1Client::new(&config.l1.client).context("--l1")?;
     let swarm = config
         .p2p
         .as_ref()
         .map(|p2p| join_swarm(&chain, swarm_config(&rollup, p2p)?))
         .transpose()?;
     let network = swarm.as_ref().map(|(_, network, _)| network.clone());
-    let (sequencer, control) = match sequencing {
+    let prepared = match sequencing {
         Some((sequencer, blobs)) => {
-            let (sequencer, control) =
-                prepare(&chain, &l1, &rollup, blobs, network.clone(), sequencer).await?;
-            (Some(sequencer), Some(control))
+            Some(prepare(&chain, &l1, &rollup, blobs, network.clone(), sequencer).await?)
         }
-        None => (None, None),
+        None => None,
     };
-    serve_rpc(
-        &tasks,
-        &chain,
-        (network.clone(), control),
-        &config.rpc,
-        None,
-    )
-    .await?;
+    let (sequencer, control) = prepared.unzip();
+    let syncing = watch::Sender::new(None);
+    let parts = RpcParts {
+        network: network.clone(),
+        sequencer: control,
+        syncing: syncing.subscribe(),
+        engine: None,
+    };
+    serve_rpc(&tasks, &chain, parts, &config.rpc).await?;
     if config.rpc.sequencer_http.is_none() && sequencer.is_none() {
         tracing::warn!(
             "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
         );
     }
     if let Some(swarm) = swarm {
-        follow_swarm(&tasks, &chain, None, swarm, rollup.genesis.l2);
+        follow_swarm(&tasks, &chain, None, swarm, rollup.genesis.l2, syncing);
     }
-    tasks.spawn("pool", upkeep::run(chain.clone(), tasks.token()));
+    tasks.spawn("pool", pool_maintenance::run(chain.clone(), tasks.token()));
 
     let source = UnsafeSigner {
         l1,
@@ -161,7 +152,8 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     started.and(finished)
 }
 
-/// Asks L1 who signs blocks, tells the swarm now and at every change, and begins to sequence if that is this node's key.
+/// Reads the block signer from L1, reports it to the swarm now and at every change, and begins to
+/// sequence if it is this node's key.
 async fn learn_signer(
     tasks: &Tasks,
     source: UnsafeSigner,
@@ -197,12 +189,23 @@ async fn learn_signer(
     Ok(())
 }
 
-fn options(datadir: &Path, cache: CacheConfig, commit_interval: Duration) -> Options {
-    Options {
-        datadir: datadir.to_owned(),
-        cache: cache.bytes,
-        commit_interval,
-    }
+/// The sequencer's configuration, and L1's schedule of blob parameters, which it needs. Checked before
+/// anything is opened.
+fn sequencing<'a>(
+    config: &'a NodeConfig,
+    rollup: &RollupConfig,
+) -> anyhow::Result<Option<(&'a SequencingConfig, BlobSchedule)>> {
+    let blobs = l1_config::blob_schedule(rollup.l1_chain_id, config.l1.chain_config.as_deref())?;
+    let Some(sequencer) = &config.sequencer else {
+        return Ok(None);
+    };
+    let blobs = blobs.ok_or(L1ConfigError::NotGiven(rollup.l1_chain_id))?;
+    Ok(Some((sequencer, blobs)))
+}
+
+fn keep_history(chain: &Chain, history: HistoryConfig) -> anyhow::Result<()> {
+    chain.keep_states(history.states);
+    Ok(chain.keep_proofs(history.proofs)?)
 }
 
 async fn open(options: Options, pool: PoolConfig) -> anyhow::Result<(Chain, Threads)> {
@@ -211,7 +214,8 @@ async fn open(options: Options, pool: PoolConfig) -> anyhow::Result<(Chain, Thre
     opened.with_context(|| format!("the chain in {} cannot be opened", datadir.display()))
 }
 
-/// Runs until something fails or the token is cancelled, then stops everything and waits until the chain is stored.
+/// Runs until something fails or the token is cancelled, then stops everything and waits until the
+/// chain is stored.
 async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<()> {
     let result = tasks.run_until(chain.ended()).await;
     drop(chain);
@@ -221,16 +225,6 @@ async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<
         "the chain has failed (`starling db verify` says whether its database is damaged)",
     )?;
     result
-}
-
-fn l1_client(config: &L1Config) -> anyhow::Result<L1Client> {
-    let l1 = l1::L1Config {
-        trust: config.trust_rpc,
-        max_concurrency: config.max_concurrency,
-        max_batch: config.max_batch,
-        ..l1::L1Config::new(&config.url)
-    };
-    L1Client::new(&l1).context("--l1")
 }
 
 /// A sequencer that may begin as soon as L1 says that blocks are signed with its key.
@@ -246,36 +240,28 @@ async fn prepare(
     rollup: &Arc<RollupConfig>,
     blobs: BlobSchedule,
     network: Option<Network>,
-    config: &SequencerConfig,
+    config: &SequencingConfig,
 ) -> anyhow::Result<(Prepared, SequencerHandle)> {
     let signer = match &config.signer {
         SignerConfig::Key(key) => Signer::from_hex(key.expose())?,
-        SignerConfig::Remote(remote) => {
-            Signer::Remote(Remote::connect(&remote_signer(remote)).await?)
-        }
+        SignerConfig::Remote(remote) => Signer::Remote(Remote::connect(remote).await?),
     };
     let (heads, watched) = watch::channel(L1Heads::default());
-    let config = sequencer::SequencerConfig {
-        l1_confs: config.l1_confs,
-        max_safe_lag: config.max_safe_lag.unwrap_or(0),
-        sealing: config.sealing,
-        stopped: config.stopped,
-        recover: config.recover,
-    };
     let signs_as = signer.address();
     let l1 = FollowedL1 {
         client: l1.clone(),
         heads: watched,
     };
-    let (sequencer, control) = Sequencer::new(
-        config,
-        rollup.clone(),
+    let parts = SequencerParts {
+        rollup: rollup.clone(),
         blobs,
-        chain.clone(),
+        engine: Engine::Local(chain.clone()),
+        signing_log: SigningLog::new(chain.clone()),
         l1,
         signer,
         network,
-    );
+    };
+    let (sequencer, control) = Sequencer::new(config.sequencer.clone(), parts);
     Ok((
         Prepared {
             sequencer,
@@ -284,23 +270,6 @@ async fn prepare(
         },
         control,
     ))
-}
-
-fn remote_signer(config: &RemoteSignerConfig) -> RemoteConfig {
-    RemoteConfig {
-        endpoint: config.endpoint.expose().to_owned(),
-        address: config.address,
-        headers: config
-            .headers
-            .iter()
-            .map(|(name, value)| (name.clone(), value.expose().to_owned()))
-            .collect(),
-        tls: config
-            .tls
-            .clone()
-            .map(|SignerTlsConfig { ca, cert, key }| TlsFiles { ca, cert, key }),
-        timeout: SIGN_TIMEOUT,
-    }
 }
 
 fn sequence(
@@ -323,14 +292,15 @@ fn sequence(
     });
 }
 
-/// When sequencing ends because no further block may be made, the node goes on: its blocks are still asked for, over JSON-RPC and by
-/// peers, and an operator needs both to see what happened. Only a failure of the chain itself ends the node.
+/// When sequencing ends because no further block may be made, the node goes on: its blocks are
+/// still asked for, over JSON-RPC and by peers, and an operator needs both to see what happened.
+/// Only a failure of the chain itself ends the node.
 async fn outlive_sequencer(
     ended: Result<(), SequencerError>,
     token: &CancellationToken,
 ) -> anyhow::Result<()> {
     let error = match ended {
-        Err(error) if !error.is_of_chain() => error,
+        Err(error) if !error.is_chain_failure() => error,
         ended => return Ok(ended?),
     };
     metrics::gauge!("starling_sequencer_ended").set(1.0);
@@ -354,7 +324,7 @@ pub fn read_rollup_config(path: &Path) -> anyhow::Result<RollupConfig> {
     RollupConfig::from_json(&text).with_context(|| format!("--rollup.config: {}", path.display()))
 }
 
-/// rollup.json and the data directory must speak of one chain.
+/// Checks that rollup.json and the data directory belong to one chain.
 fn check_same_chain(
     chain: &Chain,
     rollup: &RollupConfig,
@@ -383,14 +353,14 @@ fn check_same_chain(
     }
 }
 
-/// A swarm that does not run yet, the way to it, and what it hands over.
+/// A swarm that does not run yet, its handle, and its events.
 type Swarm = (Service, Network, mpsc::Receiver<Event>);
 
 fn join_swarm(chain: &Chain, config: starling_p2p::Config) -> anyhow::Result<Swarm> {
     Ok(Service::new(config, Arc::new(chain.clone()))?)
 }
 
-/// For an execution core, which is told whose blocks to follow; with the chain's first block.
+/// The swarm of an execution core, whose block signer is configured; with the chain's first block.
 fn join_alone(
     chain: &Chain,
     datadir: &Path,
@@ -405,40 +375,44 @@ fn join_alone(
     Ok((join_swarm(chain, swarm)?, rollup.genesis.l2))
 }
 
-/// Runs the swarm, and lets the chain follow it. `engine` is given if a rollup node may drive the chain.
+/// Runs the swarm, and lets the core follow it. `engine_api` is given if a rollup node may drive
+/// the core.
 fn follow_swarm(
     tasks: &Tasks,
     chain: &Chain,
-    engine: Option<Arc<Engine>>,
+    engine_api: Option<Arc<EngineBackend>>,
     (service, network, events): Swarm,
     genesis: BlockId,
+    syncing: watch::Sender<Option<SyncStatus>>,
 ) {
-    let token = tasks.token();
-    tasks.spawn("swarm", async move {
-        service.run(token).await;
-        Ok(())
+    let token = || tasks.token();
+    let engine = Engine::Local(chain.clone());
+    tasks.spawn("swarm", {
+        let token = token();
+        async move {
+            service.run(token).await;
+            Ok(())
+        }
     });
+    let (of, net) = (engine.clone(), network.clone());
     tasks.spawn(
         "follower",
-        follow::run(
-            chain.clone(),
-            engine,
-            network.clone(),
-            events,
-            tasks.token(),
-        ),
+        follow::run(of, engine_api, net, events, token()),
     );
+    let (of, net) = (engine.clone(), network.clone());
+    tasks.spawn("progress", follow::progress::run(of, Some(net), token()));
+    let (of, net) = (engine.clone(), network.clone());
     tasks.spawn(
-        "progress",
-        follow::progress::run(chain.clone(), Some(network.clone()), tasks.token()),
+        "sync status",
+        follow::sync_status::run(of, net, syncing, token()),
     );
     tasks.spawn(
         "heads to the swarm",
-        follow::report_heads(chain.clone(), network, genesis, tasks.token()),
+        follow::report_heads(engine, network, genesis, token()),
     );
 }
 
-/// What the swarm of this chain is told at start. Makes the network's key if its file is not there.
+/// Configuration of this chain's swarm. Creates the network key if its file is missing.
 pub fn swarm_config(
     rollup: &RollupConfig,
     config: &P2pConfig,
@@ -448,7 +422,7 @@ pub fn swarm_config(
         P2pKey::Given(secret) => starling_p2p::identity::from_hex(secret.expose())
             .ok_or_else(|| anyhow!("--p2p.priv.raw is no secp256k1 key"))?,
     };
-    let genesis = starling_p2p::Genesis {
+    let genesis = starling_p2p::ChainGenesis {
         id: rollup.genesis.l2,
         time: rollup.genesis.l2_time,
         block_time: rollup.block_time,
@@ -467,34 +441,24 @@ pub fn swarm_config(
         .collect::<anyhow::Result<_>>()?;
     swarm.gossip_threshold = config.gossip_threshold;
     swarm.sync_req_resp = config.req_resp;
-    swarm.mesh = starling_p2p::Mesh {
-        d: config.mesh.d,
-        lo: config.mesh.lo,
-        hi: config.mesh.hi,
-        lazy: config.mesh.lazy,
-    };
+    swarm.mesh = config.mesh;
     swarm.only_request_static = config.only_request_static;
-    (swarm.tides, swarm.policy) = (config.tides, config.policy);
+    (swarm.peer_limits, swarm.policy) = (config.tides, config.policy);
     swarm.restrict = config.restrict.clone();
     swarm.peerstore = config.peerstore.clone();
-    swarm.discovery = config
-        .discovery
-        .as_ref()
-        .map(|discovery| starling_p2p::DiscoveryConfig {
-            listen_udp: discovery.listen_udp,
-            advertise_ip: discovery.advertise_ip.clone(),
-            advertise_tcp: discovery.advertise_tcp,
-            advertise_udp: discovery.advertise_udp,
-            bootnodes: discovery.bootnodes.clone().unwrap_or_else(|| {
-                starling_p2p::discovery::defaults::bootnodes(rollup.l1_chain_id)
-            }),
-            store: discovery.store.clone(),
-        });
+    swarm.discovery = config.discovery.clone();
+    if let Some(discovery) = &mut swarm.discovery {
+        discovery.bootnodes = config
+            .bootnodes
+            .clone()
+            .unwrap_or_else(|| starling_p2p::discovery::defaults::bootnodes(rollup.l1_chain_id));
+    }
     swarm.nat = config.nat.then(starling_p2p::NatConfig::default);
     Ok(swarm)
 }
 
-/// The Engine API of a chain that a rollup node drives from outside. A chain with a period makes its own blocks.
+/// The Engine API of a chain that a rollup node drives from outside. A chain with interval block
+/// production has none.
 async fn engine_of(
     tasks: &Tasks,
     chain: &Chain,
@@ -517,7 +481,7 @@ async fn engine_of(
         token: tasks.token(),
     });
     let context = EngineContext {
-        engine: Arc::new(Engine::new(chain.clone(), network)),
+        engine: Arc::new(EngineBackend::new(chain.clone(), network)),
         halt,
     };
     Ok(Some((
@@ -530,12 +494,19 @@ async fn engine_of(
     )))
 }
 
+/// The parts of the node beside the chain that JSON-RPC answers from.
+struct RpcParts {
+    network: Option<Network>,
+    sequencer: Option<SequencerHandle>,
+    syncing: watch::Receiver<Option<SyncStatus>>,
+    engine: Option<(EngineContext, AuthEndpoint)>,
+}
+
 async fn serve_rpc(
     tasks: &Tasks,
     chain: &Chain,
-    (network, sequencer): (Option<Network>, Option<SequencerHandle>),
-    config: &RpcConfig,
-    engine: Option<(EngineContext, AuthEndpoint)>,
+    parts: RpcParts,
+    config: &RpcOptions,
 ) -> anyhow::Result<()> {
     let route = match &config.sequencer_http {
         Some(url) => TxRoute::sequencer(url, config.tx_pool_admission)
@@ -543,10 +514,39 @@ async fn serve_rpc(
         None => TxRoute::Pool,
     };
     let mut context = RpcContext::new(chain.into(), route);
-    (context.network, context.sequencer) = (network, sequencer);
+    (context.network, context.sequencer) = (parts.network, parts.sequencer);
+    context.syncing = Some(parts.syncing);
     context.geth_exact_receipts = config.geth_exact_receipts;
     (context.bounds.gas_cap, context.bounds.timeout) =
         (config.limits.gas_cap, config.limits.evm_timeout);
+    let mut endpoints = endpoints(config).await?;
+    if let Some((engine, endpoint)) = parts.engine {
+        context.engine = Some(engine);
+        endpoints.auth = Some(endpoint);
+    }
+    let (server, bound) = RpcServer::bind(endpoints, context).await?;
+    let [http, ws, rpc, authrpc] = [bound.http, bound.ws, bound.rollup, bound.auth]
+        .map(|bound| bound.map(tracing::field::display));
+    tracing::info!(
+        version = VERSION,
+        http,
+        ws,
+        rpc,
+        authrpc,
+        "JSON-RPC is served"
+    );
+    tasks.spawn("JSON-RPC", {
+        let token = tasks.token();
+        async move {
+            server.run(token).await;
+            Ok(())
+        }
+    });
+    Ok(())
+}
+
+/// The public endpoints, with their addresses resolved.
+async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
     let mut endpoints = rpc::RpcConfig::default();
     (endpoints.limits.batch, endpoints.limits.batch_response) =
         (config.limits.batch, config.limits.batch_response);
@@ -577,32 +577,11 @@ async fn serve_rpc(
             cors: rollup.cors_domains.clone(),
         });
     }
-    if let Some((engine, endpoint)) = engine {
-        context.engine = Some(engine);
-        endpoints.auth = Some(endpoint);
-    }
-    let (server, bound) = RpcServer::bind(endpoints, context).await?;
-    let [http, ws, rpc, authrpc] = [bound.http, bound.ws, bound.rollup, bound.auth]
-        .map(|bound| bound.map(tracing::field::display));
-    tracing::info!(
-        version = VERSION,
-        http,
-        ws,
-        rpc,
-        authrpc,
-        "JSON-RPC is served"
-    );
-    tasks.spawn("JSON-RPC", {
-        let token = tasks.token();
-        async move {
-            server.run(token).await;
-            Ok(())
-        }
-    });
-    Ok(())
+    Ok(endpoints)
 }
 
-/// Maximum connections and WebSockets of the public endpoints: the operator's limits, lowered to what the limit of open files allows.
+/// Maximum connections and WebSockets of the public endpoints: the operator's limits, lowered to
+/// what the limit of open files allows.
 fn connections(limits: &RpcLimits) -> (usize, usize) {
     let files = open_files::limit();
     let most = open_files::connections(files);
@@ -617,8 +596,8 @@ fn connections(limits: &RpcLimits) -> (usize, usize) {
     bounded_connections(limits, most)
 }
 
-/// Connections, at most `most`, and WebSockets. WebSockets get at most half of the connections, so that they cannot lock out HTTP: only
-/// idle HTTP connections are closed for new ones.
+/// Connections, at most `most`, and WebSockets. WebSockets get at most half of the connections, so
+/// that they cannot lock out HTTP: only idle HTTP connections are closed for new ones.
 fn bounded_connections(limits: &RpcLimits, most: usize) -> (usize, usize) {
     let connections = limits.connections.min(most);
     (connections, limits.websockets.min(connections / 2))

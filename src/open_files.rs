@@ -1,13 +1,15 @@
-//! The process's limit of open files, of which every connection and every table of the database takes one.
+//! The process's limit of open files, of which every connection and every table of the database
+//! takes one.
 
 use crate::rpc::AUTH_CONNECTIONS;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Files reserved for the database, the swarm and the Engine API, unless that is more than half of the limit.
+/// Files reserved for the database, the swarm and the Engine API, unless that is more than half of
+/// the limit.
 const OTHERS: u64 = 4096 + AUTH_CONNECTIONS as u64;
 
-/// Raises the soft limit to the hard one. Programs start with a low soft limit, often 1024, because `select` needs it; this
-/// program does not use `select`.
+/// Raises the soft limit to the hard one. Programs start with a low soft limit, often 1024, because
+/// `select` needs it; this program does not use `select`.
 pub fn raise_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard {

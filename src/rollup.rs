@@ -1,13 +1,17 @@
-//! The rollup side of the node: L1, and (on the sequencer) the making of blocks.
+//! The rollup side of the node: L1, and block production on the sequencer.
 //!
-//! [`l1`] reads L1, [`l1_config`] has its blob fee schedule, [`origin`] chooses the L1 origin of a new L2 block, [`sequencer`]
-//! makes blocks on time, [`signer`] signs them, [`unsafe_signer`] learns from L1 whose signatures count. Knows no libp2p and no EVM:
-//! blocks go to the chain and to the swarm through their handles.
+//! [`engine`] is the seam to the execution core. [`l1`] reads L1, [`l1_config`] has its blob fee
+//! schedule, [`origin`] chooses the L1 origin of a new L2 block, [`sequencer`] makes blocks on time,
+//! [`signer`] signs them, [`signing_log`] records what may be signed, and [`unsafe_signer`] reads
+//! the block signer from L1. This room knows no libp2p and no EVM: blocks go to the core and to the
+//! swarm through their handles.
 
+pub mod engine;
 mod http;
 pub mod l1;
 pub mod l1_config;
 pub mod origin;
 pub mod sequencer;
 pub mod signer;
+pub mod signing_log;
 pub mod unsafe_signer;

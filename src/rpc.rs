@@ -1,26 +1,40 @@
-//! The JSON-RPC server: what wallets and tools ask the execution client, over HTTP and WebSocket.
+//! The JSON-RPC server for wallets, tools and rollup nodes, over HTTP and WebSocket.
 //!
-//! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`frame`] is JSON-RPC itself, [`api`]
-//! the table of methods; [`admin`], [`eth`], [`miner`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and
-//! parameters.
-//! Every request reads one view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
-//! [`engine`] alone drives the chain, on an endpoint of its own whose clients [`jwt`] lets in.
+//! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions,
+//! [`frame`] is JSON-RPC itself, [`api`] the table of methods; [`limits`], [`memory`] and [`bounds`]
+//! bound connections, bytes and work; [`context`] holds the parts of the node that methods answer
+//! from; [`admin`], [`eth`], [`miner`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the
+//! methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the
+//! chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
+//! [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose clients
+//! [`jwt`] lets in.
 
 pub mod admin;
 pub mod api;
+pub mod block_tag;
+pub mod bounds;
 mod connections;
+pub mod context;
+pub mod decoded;
 pub mod engine;
+pub mod engine_backend;
 pub mod error;
 pub mod eth;
+pub mod filters;
 pub mod frame;
 mod heavy;
+mod ids;
 mod io;
 mod json;
 pub mod jwt;
+pub mod limits;
+pub mod log_filter;
+pub mod memory;
 pub mod miner;
 pub mod net;
 pub mod opp2p;
 pub mod params;
+pub mod route;
 pub mod schedule;
 pub mod server;
 mod shares;
@@ -28,29 +42,19 @@ pub mod txpool;
 pub mod web3;
 pub mod ws;
 
-use crate::{
-    chain::{
-        Chain, Heads,
-        abandoned::Abandoned,
-        heads::{Cursor, Step, StepError},
-        pool::Pool,
-        rules::ChainSpec,
-        view::{ReadError, View},
-    },
-    rollup::sequencer::SequencerHandle,
-};
-use alloy_primitives::B256;
-use api::{Api, Bounds, Namespace};
+use api::{Api, Namespace};
 use connections::Connections;
-use engine::EngineContext;
 use jwt::JwtSecret;
-use server::{Http, Limits, Listener, Site, Ws};
-use starling_p2p::Network;
+use limits::ServerLimits;
+use server::{Http, Listener, Site, Ws};
 use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
-use tokio::{net::TcpListener, sync::watch};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use eth::{decoded::DecodedBlocks, filters::Filters, send::TxRoute};
+pub use context::{AbandonedLookup, Reader, RpcContext, SyncStatus};
+pub use decoded::DecodedBlocks;
+pub use filters::Filters;
+pub use route::TxRoute;
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
 static NAMESPACES: [Namespace; 7] = [
@@ -63,110 +67,16 @@ static NAMESPACES: [Namespace; 7] = [
     web3::NAMESPACE,
 ];
 
-/// What the authenticated endpoint serves (geth: `DefaultAuthModules`).
+/// Namespaces of the authenticated endpoint (geth: `DefaultAuthModules`).
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
 /// Bytes of one request on the authenticated endpoint: a block, in hex.
 const AUTH_BODY: usize = 128 << 20;
 /// Calls in one batch there, and bytes of their results (op-geth's).
 const AUTH_BATCH: usize = 2000;
-/// Connections of the Engine API port: some rollup nodes and tools, and clients that have not shown the secret.
+/// Connections of the Engine API port: some rollup nodes and tools, and clients that have not shown
+/// the secret.
 pub const AUTH_CONNECTIONS: usize = 1024;
 const AUTH_BATCH_RESPONSE: usize = 250_000_000;
-
-/// What RPC may do with a chain: read its newest view, wait for the next, add to its pool.
-#[derive(Clone)]
-pub struct Reader {
-    pub spec: Arc<ChainSpec>,
-    pub pool: Arc<Pool>,
-    /// Wakes when a head moves.
-    pub heads: watch::Receiver<Heads>,
-    pub view: Arc<dyn Fn() -> Arc<View> + Send + Sync>,
-    /// Finds an abandoned block by hash.
-    pub abandoned: Lookup,
-}
-
-/// Lookup of abandoned blocks by hash.
-pub type Lookup = Arc<dyn Fn(B256) -> Result<Option<Abandoned>, ReadError> + Send + Sync>;
-
-impl From<&Chain> for Reader {
-    fn from(chain: &Chain) -> Self {
-        let (spec, pool, heads) = (chain.spec().clone(), chain.pool().clone(), chain.heads());
-        let (viewed, searched) = (chain.clone(), chain.clone());
-        let abandoned: Lookup = Arc::new(move |hash: B256| searched.abandoned(hash));
-        Self {
-            spec,
-            pool,
-            heads,
-            view: Arc::new(move || viewed.view()),
-            abandoned,
-        }
-    }
-}
-
-/// How far a node has to go that is not at the head of the network (`eth_syncing`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Where it began.
-    pub starting: u64,
-    /// The newest block it has heard of.
-    pub highest: u64,
-}
-
-/// What the methods answer from.
-pub struct RpcContext {
-    pub chain: Reader,
-    pub route: TxRoute,
-    /// `None` where there is no swarm.
-    pub network: Option<Network>,
-    /// `None` where no blocks are made.
-    pub sequencer: Option<SequencerHandle>,
-    /// `None` inside when at the head.
-    pub syncing: Option<watch::Receiver<Option<Progress>>>,
-    /// `web3_clientVersion`.
-    pub client_version: String,
-    /// Leaves `l1FeeScalar` out of receipts from Ecotone on, as op-geth does (`--rpc.geth-exact-receipts`).
-    pub geth_exact_receipts: bool,
-    pub filters: Filters,
-    pub blocks: DecodedBlocks,
-    pub bounds: Bounds,
-    /// `None` where no rollup node drives the chain from outside.
-    pub engine: Option<EngineContext>,
-}
-
-impl RpcContext {
-    /// A context without a swarm that is always at the head; set the fields that differ.
-    pub fn new(chain: Reader, route: TxRoute) -> Self {
-        let client_version = format!(
-            "starling/v{}/{}-{}",
-            crate::cli::VERSION,
-            std::env::consts::OS,
-            std::env::consts::ARCH
-        );
-        Self {
-            chain,
-            route,
-            network: None,
-            sequencer: None,
-            syncing: None,
-            client_version,
-            geth_exact_receipts: false,
-            filters: Filters::default(),
-            blocks: DecodedBlocks::default(),
-            bounds: Bounds::default(),
-            engine: None,
-        }
-    }
-
-    /// The newest view. Take it once per request.
-    pub fn view(&self) -> Arc<View> {
-        (self.chain.view)()
-    }
-
-    /// The next step of a cursor.
-    fn step(&self, cursor: &mut Cursor, view: &View) -> Result<Option<Step>, StepError> {
-        cursor.step(view, |hash| (self.chain.abandoned)(hash))
-    }
-}
 
 /// `--http.*`.
 #[derive(Clone, Debug)]
@@ -199,7 +109,7 @@ pub struct AuthEndpoint {
     pub secret: JwtSecret,
 }
 
-/// What is served where. The same address for both is one listening socket.
+/// The endpoints and their limits. The same address for HTTP and WebSocket is one listening socket.
 #[derive(Clone, Debug, Default)]
 pub struct RpcConfig {
     pub http: Option<HttpEndpoint>,
@@ -207,7 +117,7 @@ pub struct RpcConfig {
     pub auth: Option<AuthEndpoint>,
     /// `--rpc.*`: the rollup node's own RPC.
     pub rollup: Option<HttpEndpoint>,
-    pub limits: Limits,
+    pub limits: ServerLimits,
 }
 
 /// Where the server listens, with the ports that the system chose where 0 was asked for.
@@ -244,25 +154,24 @@ pub struct RpcServer {
 impl RpcServer {
     /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
     ///
-    /// `admin`, `miner` and `opp2p` are served only if they are named. They can change the signer, change what the node builds, or cut it
-    /// off from its peers, and even a loopback address may have a public proxy in front.
+    /// `admin`, `miner` and `opp2p` are served only if they are named. They can change the signer,
+    /// change what the node builds, or cut it off from its peers, and even a loopback address may
+    /// have a public proxy in front.
     pub async fn bind(
         config: RpcConfig,
         context: RpcContext,
     ) -> Result<(Self, BoundAddrs), BindError> {
         let context = Arc::new(context);
         let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
-        let http = config.http.map(|end| {
-            let api = api(&end.api, "--http.api");
-            (
-                end.addr,
-                Http {
-                    api,
-                    vhosts: end.vhosts,
-                    cors: end.cors,
-                },
-            )
-        });
+        let http_side = |end: HttpEndpoint, flag| {
+            let http = Http {
+                api: api(&end.api, flag),
+                vhosts: end.vhosts,
+                cors: end.cors,
+            };
+            (end.addr, http)
+        };
+        let http = config.http.map(|end| http_side(end, "--http.api"));
         let ws = config.ws.map(|end| {
             (
                 end.addr,
@@ -272,18 +181,8 @@ impl RpcServer {
                 },
             )
         });
-        let rollup = config.rollup.map(|end| {
-            let api = api(&end.api, "--rpc");
-            (
-                end.addr,
-                Http {
-                    api,
-                    vhosts: end.vhosts,
-                    cors: end.cors,
-                },
-            )
-        });
-        let auth_limits = Limits {
+        let rollup = config.rollup.map(|end| http_side(end, "--rpc"));
+        let auth_limits = ServerLimits {
             body: AUTH_BODY,
             ws_message: AUTH_BODY,
             batch: AUTH_BATCH,
@@ -307,29 +206,9 @@ impl RpcServer {
             bound.rollup = Some(listener.socket.local_addr().unwrap_or(addr));
             server.listeners.push(listener);
         }
-        if let Some(AuthEndpoint {
-            addr,
-            vhosts,
-            secret,
-        }) = config.auth
-        {
-            let names = AUTH_NAMESPACES
-                .each_ref()
-                .map(|namespace| namespace.name.to_owned());
-            let api = Arc::new(Api::new(&names, &AUTH_NAMESPACES, &context, "--authrpc"));
-            let http = Http {
-                api: api.clone(),
-                vhosts,
-                cors: vec![],
-            };
-            let ws = Ws {
-                api,
-                origins: vec![],
-            };
-            // A limit of its own: public clients cannot take the rollup node's connections.
-            let connections = Connections::new(auth_limits.connections);
-            let site = Site::new(Some(http), Some(ws), auth_limits, connections);
-            let listener = listen(addr, "authrpc", site.with_secret(secret)).await?;
+        if let Some(auth) = config.auth {
+            let addr = auth.addr;
+            let listener = bind_auth(auth, auth_limits, &context).await?;
             bound.auth = Some(listener.socket.local_addr().unwrap_or(addr));
             server.listeners.push(listener);
         }
@@ -339,7 +218,7 @@ impl RpcServer {
     async fn bind_sites(
         http: Option<(SocketAddr, Http)>,
         ws: Option<(SocketAddr, Ws)>,
-        limits: Limits,
+        limits: ServerLimits,
         connections: &Arc<Connections>,
     ) -> Result<(Self, BoundAddrs), BindError> {
         let mut listeners = Vec::new();
@@ -386,7 +265,8 @@ impl RpcServer {
         Ok((Self { listeners }, bound))
     }
 
-    /// Serves until `token` is cancelled, also if nothing is to be served; then requests in flight end, WebSockets are closed.
+    /// Serves until `token` is cancelled, also if nothing is to be served; then requests in flight
+    /// end, WebSockets are closed.
     pub async fn run(self, token: CancellationToken) {
         if self.listeners.is_empty() {
             return token.cancelled().await;
@@ -398,6 +278,31 @@ impl RpcServer {
         )
         .await;
     }
+}
+
+/// The Engine API's listener. It has connections of its own, so public clients cannot take the rollup
+/// node's.
+async fn bind_auth(
+    endpoint: AuthEndpoint,
+    limits: ServerLimits,
+    context: &Arc<RpcContext>,
+) -> Result<Listener, BindError> {
+    let names = AUTH_NAMESPACES
+        .each_ref()
+        .map(|namespace| namespace.name.to_owned());
+    let api = Arc::new(Api::new(&names, &AUTH_NAMESPACES, context, "--authrpc"));
+    let http = Http {
+        api: api.clone(),
+        vhosts: endpoint.vhosts,
+        cors: vec![],
+    };
+    let ws = Ws {
+        api,
+        origins: vec![],
+    };
+    let connections = Connections::new(limits.connections);
+    let site = Site::new(Some(http), Some(ws), limits, connections);
+    listen(endpoint.addr, "authrpc", site.with_secret(endpoint.secret)).await
 }
 
 async fn listen(addr: SocketAddr, flag: &'static str, site: Site) -> Result<Listener, BindError> {

@@ -1,4 +1,5 @@
-//! The node's long-lived tasks: one token that stops them, one tracker that waits for them, one place for the first failure.
+//! The node's long-lived tasks: one token that stops them, one tracker that waits for them, one
+//! place for the first failure.
 //!
 //! Only `node.rs` calls [`Tasks::spawn`].
 
@@ -7,7 +8,7 @@ use std::{future::Future, time::Duration};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// How long a stop waits for the tasks before it goes on without them.
+/// Grace period of the tasks at a stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The tasks of one node.
@@ -35,7 +36,8 @@ impl Tasks {
         self.token.clone()
     }
 
-    /// Runs a task until the token is cancelled. An error, a panic, or an end before that ends the node.
+    /// Runs a task until the token is cancelled. An error, a panic, or an end before that ends the
+    /// node.
     pub fn spawn<F>(&self, name: &'static str, task: F)
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -60,7 +62,8 @@ impl Tasks {
         });
     }
 
-    /// Waits for the first failure, for `stop` or for the token, then stops everything. Returns the failure.
+    /// Waits for the first failure, for `stop` or for the token, then stops everything. Returns the
+    /// failure.
     pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
         let failure = tokio::select! {
             biased;

@@ -1,17 +1,58 @@
-//! What the program says about itself: the log on standard error, metrics for Prometheus. Set up once, by `main`.
+//! Telemetry of the process: the log on standard error, and metrics for Prometheus. Set up once, by
+//! `main`. The metrics server bounds its connections; nothing else here can be overloaded.
 
 mod format;
 mod metrics_server;
 
 pub use metrics_server::{MetricsError, MetricsServer};
 
-use crate::cli::config::{LogConfig, LogFormat};
 use std::io::IsTerminal;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
+/// How to log (`--log.*`, `--verbosity`).
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    /// A name or a number, as given; [`init`] reads it.
+    pub level: String,
+    pub format: LogFormat,
+    /// Whether a terminal gets colours.
+    pub color: bool,
+    /// Whether each line names the process id.
+    pub pid: bool,
+}
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Logfmt,
+    Json,
+    JsonPretty,
+}
+
+impl LogFormat {
+    /// The format of this name; text for `terminal` and without a name.
+    pub fn named(name: Option<&str>) -> Self {
+        match name {
+            Some("logfmt") => Self::Logfmt,
+            Some("json") => Self::Json,
+            Some("json-pretty") => Self::JsonPretty,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// Where Prometheus finds the metrics (`--metrics.*`).
+#[derive(Clone, Debug)]
+pub struct MetricsConfig {
+    /// A host name or an address.
+    pub addr: String,
+    pub port: u16,
+}
+
 #[derive(Debug, thiserror::Error)]
-pub enum LogError {
+pub enum LogSetupError {
     #[error(
         "there is no log level \"{0}\"; use trace, debug, info, warn, error, crit, silent, or a number from 0 to 5"
     )]
@@ -21,7 +62,7 @@ pub enum LogError {
 }
 
 /// Starts logging to standard error, and logs panics from here on.
-pub fn init(config: &LogConfig) -> Result<(), LogError> {
+pub fn init(config: &LogConfig) -> Result<(), LogSetupError> {
     let filter = filter(level(&config.level)?);
     let registry = tracing_subscriber::registry().with(filter);
     let done = match config.format {
@@ -50,13 +91,13 @@ pub fn init(config: &LogConfig) -> Result<(), LogError> {
                 .try_init()
         }
     };
-    done.map_err(|_| LogError::Twice)?;
+    done.map_err(|_| LogSetupError::Twice)?;
     log_panics();
     Ok(())
 }
 
 /// Levels by the names of this ecosystem's programs, by those of `tracing`, or by number.
-fn level(name: &str) -> Result<LevelFilter, LogError> {
+fn level(name: &str) -> Result<LevelFilter, LogSetupError> {
     match name.to_ascii_lowercase().as_str() {
         "silent" | "0" => Ok(LevelFilter::OFF),
         "crit" | "eror" | "error" | "1" => Ok(LevelFilter::ERROR),
@@ -64,12 +105,12 @@ fn level(name: &str) -> Result<LevelFilter, LogError> {
         "info" | "3" => Ok(LevelFilter::INFO),
         "debug" | "dbug" | "4" => Ok(LevelFilter::DEBUG),
         "detail" | "trace" | "trce" | "5" => Ok(LevelFilter::TRACE),
-        _ => Err(LogError::Level(name.to_string())),
+        _ => Err(LogSetupError::Level(name.to_string())),
     }
 }
 
 /// The number of a level, as an execution client's `--verbosity` takes it.
-pub fn verbosity(name: &str) -> Result<u8, LogError> {
+pub fn verbosity(name: &str) -> Result<u8, LogSetupError> {
     Ok(match level(name)? {
         LevelFilter::OFF => 0,
         LevelFilter::ERROR => 1,
@@ -80,7 +121,7 @@ pub fn verbosity(name: &str) -> Result<u8, LogError> {
     })
 }
 
-/// Our own crates at the level asked for; libraries speak from `warn` up, unless everything is asked for.
+/// Our own crates log at the configured level, libraries from `warn` up unless the level is `trace`.
 fn filter(level: LevelFilter) -> Targets {
     let libraries = if level == LevelFilter::TRACE {
         LevelFilter::DEBUG
@@ -96,8 +137,8 @@ fn filter(level: LevelFilter) -> Targets {
     } else {
         level.min(LevelFilter::ERROR)
     };
-    // The first warns every few seconds that it knows nobody, which is as it should be in a private cluster; the second of each message
-    // that a hostile peer spoils, which is charged and told in our own words.
+    // discv5 warns every few seconds while it knows no peer, which is normal in a private cluster;
+    // gossipsub warns of each malformed message, which the peer's score and our own log report.
     targets
         .with_target("discv5", quiet)
         .with_target("libp2p_gossipsub::protocol", quiet)
@@ -121,7 +162,7 @@ fn log_panics() {
     }));
 }
 
-/// An error and what caused it in one sentence. Many an error says its cause itself: that is not said twice.
+/// An error and its causes in one sentence. A cause that the error's text contains is not repeated.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut sentence = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -131,13 +172,6 @@ pub fn sentence(error: &anyhow::Error) -> String {
         }
     }
     sentence
-}
-
-/// Wall-clock time, whole Unix seconds.
-pub fn unix_now() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

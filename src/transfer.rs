@@ -1,8 +1,10 @@
-//! `starling import` and `starling export`: blocks from files into the chain, and from the chain into files.
+//! `starling import` and `starling export`: blocks from files into the chain, and from the chain
+//! into files.
 //!
-//! Both run the chain in their own process and need the data directory for themselves. Memory is bounded whatever the files hold: an
-//! import reads ahead through a bounded channel and hands the executor small groups; an export takes a fresh view now and then, since
-//! a view pins what it reads. Progress is shown where there is a terminal and logged where there is none.
+//! Both run the chain in their own process and need the data directory for themselves. Memory is
+//! bounded whatever the files hold: an import reads ahead through a bounded channel and hands the
+//! executor small groups; an export takes a fresh view now and then, since a view pins what it
+//! reads. Progress is shown where there is a terminal and logged where there is none.
 
 pub mod block_file;
 mod export;
@@ -19,7 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Between two syncs of a store that nobody writes to.
+/// Sync interval of a store that nobody writes to.
 const NOTHING_TO_COMMIT: Duration = Duration::from_secs(1);
 
 /// Time between two lines of progress in the log.
@@ -27,12 +29,7 @@ const LOG_EVERY: Duration = Duration::from_secs(8);
 
 /// `starling import`.
 pub async fn run_import(config: ImportConfig, token: CancellationToken) -> Result<(), ImportError> {
-    let options = Options {
-        datadir: config.datadir,
-        cache: config.cache.bytes,
-        commit_interval: config.commit_interval,
-    };
-    import(options, config.history, &config.files, token)
+    import(config.chain, config.history, &config.files, token)
         .await
         .map(drop)
 }
@@ -41,7 +38,7 @@ pub async fn run_import(config: ImportConfig, token: CancellationToken) -> Resul
 pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Result<(), ExportError> {
     let options = Options {
         datadir: config.datadir,
-        cache: config.cache.bytes,
+        cache: config.cache,
         commit_interval: NOTHING_TO_COMMIT,
     };
     export(options, &config.file, config.range, token)
@@ -49,20 +46,21 @@ pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Resul
         .map(drop)
 }
 
-/// How far a long job is: a bar on a terminal, else a line in the log now and then.
-pub(crate) struct Progress {
+/// Progress of a long job: a bar on a terminal, otherwise a line in the log every [`LOG_EVERY`].
+pub(crate) struct JobProgress {
     bar: ProgressBar,
     said: Instant,
     what: &'static str,
 }
 
-impl Progress {
-    /// `length` counts bytes if `bytes`, else whatever is worked through.
+impl JobProgress {
+    /// `length` counts bytes if `bytes`, otherwise items.
     pub(crate) fn new(what: &'static str, length: u64, bytes: bool) -> Self {
         let bar = ProgressBar::new(length);
-        let template = match bytes {
-            true => "{prefix} [{bar:30}] {bytes}/{total_bytes} {msg} {eta}",
-            false => "{prefix} [{bar:30}] {pos}/{len} {msg} {eta}",
+        let template = if bytes {
+            "{prefix} [{bar:30}] {bytes}/{total_bytes} {msg} {eta}"
+        } else {
+            "{prefix} [{bar:30}] {pos}/{len} {msg} {eta}"
         };
         // The templates are constants; without a style of ours there is still a bar.
         if let Ok(style) = ProgressStyle::with_template(template) {

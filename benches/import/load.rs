@@ -1,5 +1,5 @@
-//! What the blocks of the import bench hold, and the state they run on: transfers (one in ten to an account that does not exist yet),
-//! transfers of an ERC-20 token, and writes of a few storage slots at a time.
+//! Transactions and initial state of the import bench: transfers (one in ten to an account that
+//! does not exist yet), transfers of an ERC-20 token, and writes of a few storage slots at a time.
 
 use crate::support::{Alloc, Ground, Sender, Unsigned};
 use alloy_primitives::{Address, B256, Bytes, U256, address, hex, keccak256};
@@ -16,7 +16,7 @@ const SLOTS_PER_CALL: usize = 3;
 /// Transactions of one round: transfers, token transfers, writes.
 const ROUND: [usize; 3] = [10, 5, 3];
 
-/// calldata: first slot, value. Sets so many slots in a row to the value.
+/// Code that sets consecutive slots to a value. Calldata: first slot, value.
 fn writer_code() -> Bytes {
     // PUSH1 32 CALLDATALOAD (value), PUSH0 CALLDATALOAD (slot)
     let mut code = hex!("6020355f35").to_vec();
@@ -33,8 +33,8 @@ pub fn receiver(index: u64) -> Address {
     Address::from_word(keccak256([&b"receiver"[..], &index.to_be_bytes()].concat()))
 }
 
-/// Adds so many receivers to a genesis, the token, of which every sender and every tenth receiver holds some, and the writer, whose
-/// storage has a slot for every tenth receiver.
+/// Adds so many receivers to a genesis, the token, of which every sender and every tenth receiver
+/// holds some, and the writer, whose storage has a slot for every tenth receiver.
 pub fn genesis(alloc: &mut Alloc, senders: &[Sender], receivers: usize) {
     let addresses: Vec<_> = (0..receivers as u64)
         .into_par_iter()
@@ -99,7 +99,7 @@ fn word(value: U256) -> String {
     B256::from(value).to_string()
 }
 
-/// Makes transactions without end, the same in every run.
+/// An endless source of transactions, the same in every run.
 pub struct Load {
     turn: u64,
     receivers: u64,

@@ -1,5 +1,6 @@
-//! The parts of an import, each alone: sender recovery, bare op-revm over an in-memory database, the roots of the same changes over
-//! rows in memory, and a commit of the same rows to a bare database like the store's.
+//! The parts of an import, each alone: sender recovery, bare op-revm over an in-memory database,
+//! the roots of the same changes over rows in memory, and a commit of the same rows to a bare
+//! database like the store's.
 
 use crate::{
     cache,
@@ -26,7 +27,7 @@ use starling::chain::{
     execute::{BlockExecution, recover},
     rules::ChainSpec,
     store,
-    trie::{RowIter, Rows, update_rows},
+    trie::{self, RowIter, StateRows},
     view::{ExecutedBlock, Overlay, ReadError},
 };
 use starling_proto::payload::Payload;
@@ -62,7 +63,7 @@ impl Memory {
     }
 }
 
-impl Rows for Memory {
+impl StateRows for Memory {
     fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         Ok(self.rows.get(key).cloned())
     }
@@ -144,14 +145,14 @@ pub struct Parts {
     pub evm: Times,
     pub roots: Times,
     pub commit: Times,
-    /// Of all blocks.
+    /// Bytes of the batches of all blocks.
     pub batch_bytes: u64,
     /// Processor time of all parts, without the database's own threads.
     pub processor: Duration,
 }
 
 impl Parts {
-    /// `datadir` holds the genesis and is used up.
+    /// `datadir` holds the genesis; its files are changed.
     pub fn new(ground: &Ground, evm_state: InMemoryDB, datadir: &Path) -> Self {
         // As the store sets it up; each keyspace keeps the options it was made with.
         let disk = Database::builder(datadir.join("chain"))
@@ -187,7 +188,7 @@ impl Parts {
         }
     }
 
-    /// Forgets what was measured.
+    /// Resets the measurements.
     pub fn clear(&mut self) {
         (self.batch_bytes, self.processor) = (0, Duration::ZERO);
         for times in [
@@ -254,7 +255,7 @@ impl Parts {
             .expect("it is near")
             .state_root;
         let begun = Clock::start();
-        let update = update_rows(&self.trie_state, before, &execution.changes).expect("the roots");
+        let update = trie::update(&self.trie_state, before, &execution.changes).expect("the roots");
         begun.stop(&mut self.roots, &mut self.processor);
         assert_eq!(
             update.state_root,

@@ -8,17 +8,17 @@ use crate::{
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// Between two blocks, so that each finds idle nodes. No divisor of the gossip heartbeat.
+/// Pause between two blocks, so that each finds idle nodes. No divisor of the gossip heartbeat.
 const PAUSE: Duration = Duration::from_millis(137);
-/// What the nodes do without blocks is measured for so long.
+/// Duration of the baseline: the nodes without blocks.
 const IDLE: Duration = Duration::from_secs(5);
 /// Blocks that are not counted: the first find cold caches.
 const WARM: usize = 10;
-/// A node of a full mesh has more.
+/// Peers in the mesh of each node; a full mesh has more.
 const MESHED: usize = 5;
-/// For the 99th percentile of small blocks.
+/// Bar: the 99th percentile of small blocks.
 const BAR: Duration = Duration::from_millis(30);
-/// The bar for large blocks, in times of what the checks of all nodes take.
+/// Bar: large blocks, as a multiple of the time of all nodes' checks.
 const CHECKS: f64 = 2.0;
 
 pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
@@ -47,7 +47,7 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
         let block = source.next();
         let signature = signed(&block);
         let sent = Instant::now();
-        // Another one each time: where in the mesh the publisher stands is chance.
+        // Another publisher each time: its place in the mesh is chance.
         let publisher = round % nodes;
         mesh[publisher].publish(&block, signature).await;
         let mut times = Vec::new();

@@ -1,5 +1,6 @@
-//! What a thousand messages of garbage a second cost the node that gets them, and how much later a block passes through it meanwhile:
-//! from a publisher on its one side to the last of the observers that are the rest of its mesh.
+//! Cost of a thousand garbage messages a second for the node that receives them, and the delay of a
+//! block that passes through it meanwhile: from a publisher on one side to the last of the
+//! observers that are the rest of its mesh.
 
 use crate::{
     hostile::{self, KINDS},
@@ -10,15 +11,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 const A_SECOND: u32 = 1000;
-/// A full mesh.
+/// Peers of a full mesh.
 const NEIGHBOURS: usize = 8;
-/// Between two blocks.
+/// Pause between two blocks.
 const PAUSE: Duration = Duration::from_millis(231);
-/// Most of a core.
+/// Bar: share of one core.
 const BAR: f64 = 0.2;
-/// How much later a block may come.
+/// Bar: delay of a block.
 const DELAY: Duration = Duration::from_millis(50);
-/// What the victim does without garbage is measured for so long.
+/// Duration of the baseline: the victim without garbage.
 const QUIET: Duration = Duration::from_secs(10);
 
 pub async fn run(bytes: usize, time: Duration) {
@@ -84,7 +85,7 @@ async fn measure(scoring: &str, bytes: usize, time: Duration) {
     );
 }
 
-/// Publishes blocks for so long; how long each was on its way to the last observer.
+/// Publishes blocks for `time` and returns the delay of each to the last observer.
 async fn blocks(
     publisher: &Node,
     arrived: &mut mpsc::Receiver<Arrival>,

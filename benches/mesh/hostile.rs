@@ -17,10 +17,10 @@ use std::{
 use tokio::time::{MissedTickBehavior, interval};
 
 const STRANGER: &str = "00000000000000000000000000000000000000000000000000000000000000bb";
-/// Between two attempts to come back.
+/// Pause between two dials.
 const REDIAL: Duration = Duration::from_millis(100);
 
-/// What is sent, in turn.
+/// Kinds of messages, sent in turn.
 pub const KINDS: [&str; 9] = [
     "no snappy",
     "snappy that lies about its length",
@@ -58,7 +58,7 @@ impl Garbage {
         let envelope = |signature: &[u8; 65], wire: &[u8]| {
             gossip::encode_message(signature, wire).expect("it can be packed")
         };
-        // Whatever comes first is where a signature would be.
+        // The first bytes are in the place of a signature.
         let pack = |bytes: &[u8]| envelope(bytes.first_chunk().expect("enough"), &bytes[65..]);
         let wire = |time| self.source.block(time).to_wire(VERSION);
         match kind {
@@ -66,7 +66,7 @@ impl Garbage {
             // 10 MiB.
             1 => [vec![0x80, 0x80, 0x80, 0x05], noise(self.bytes)].concat(),
             2 => pack(&noise(self.bytes)),
-            // As much as so few bytes can hold.
+            // The largest message that fits the size.
             3 => pack(&[noise(100), vec![0; self.bytes * 20]].concat()),
             4 => envelope(&[0xff; 65], &wire(now)),
             5 => {
@@ -96,16 +96,16 @@ impl Garbage {
     }
 }
 
-/// How it went.
+/// Result of an attack.
 #[derive(Debug, Default)]
 pub struct Flood {
     pub sent: u64,
-    /// How long after its first message it was first hung up on.
+    /// Time from the first message to the first disconnect.
     pub banned_after: Option<Duration>,
     pub redials: u64,
 }
 
-/// Sends garbage at this rate for so long, and comes back whenever it is hung up on.
+/// Sends garbage at this rate for `time`, and dials again after each disconnect.
 pub async fn flood(victim: Multiaddr, bytes: usize, a_second: u32, time: Duration) -> Flood {
     let mut swarm = swarm();
     let topic = TopicHash::from_raw(gossip::topic(CHAIN, VERSION));
@@ -143,10 +143,10 @@ pub async fn flood(victim: Multiaddr, bytes: usize, a_second: u32, time: Duratio
 }
 
 fn victim_id(address: &Multiaddr) -> Option<libp2p::PeerId> {
-    starling_p2p::config::static_peer(address).map(|(_, peer)| peer)
+    starling_p2p::address::static_peer(address).map(|(_, peer)| peer)
 }
 
-/// A router that would send one message twice.
+/// A router that gives each message a new id, so that it sends the same bytes twice.
 fn swarm() -> Swarm<gossipsub::Behaviour> {
     static IDS: AtomicU64 = AtomicU64::new(0);
     SwarmBuilder::with_new_identity()

@@ -1,4 +1,5 @@
-//! The memory of a swarm with many peers and full blocks: resident then, minus resident in the same process before the swarm began.
+//! The memory of a swarm with many peers and full blocks: resident then, minus resident in the same
+//! process before the swarm began.
 
 use crate::{
     node::{Node, Source, ask, config, signed},
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::{sync::mpsc, time::interval};
 
 const BLOCK_TIME: Duration = Duration::from_secs(1);
-/// Each peer knows so many others besides, so that blocks come to the node from many sides.
+/// Further connections of each peer, so that blocks reach the node from many peers.
 const NEIGHBOURS: usize = 4;
 const BAR: f64 = 60.0;
 

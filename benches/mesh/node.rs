@@ -8,7 +8,8 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use parking_lot::Mutex;
 use rand::RngCore;
 use starling_p2p::{
-    Blocks, Config, Genesis, Heads, Keypair, Multiaddr, Network, Policy, Scoring, Service, Settled,
+    Blocks, ChainGenesis, ChainHeads, Config, Keypair, Multiaddr, Network, Policy, Scoring,
+    Service, Settled,
 };
 use starling_proto::{
     fork::{Fork, ForkSchedule},
@@ -34,8 +35,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Genesis is an hour ago, so that any number of blocks may have a number.
-fn genesis() -> Genesis {
-    Genesis {
+fn genesis() -> ChainGenesis {
+    ChainGenesis {
         id: BlockId {
             hash: B256::repeat_byte(9),
             number: 0,
@@ -56,7 +57,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// `bytes`: what is signed of each block, about.
+    /// `bytes`: approximate number of signed bytes of each block.
     pub fn new(bytes: usize) -> Self {
         Self {
             parent: genesis().id,
@@ -144,7 +145,7 @@ pub fn config(static_peers: Vec<Multiaddr>) -> Config {
 }
 
 impl Node {
-    /// Tells its arrivals under this index.
+    /// Index under which it reports arrivals.
     pub async fn start(config: Config, index: usize, arrivals: mpsc::Sender<Arrival>) -> Self {
         let known = Arc::new(Known::default());
         let (service, network, mut events) =
@@ -166,7 +167,7 @@ impl Node {
                 followed.0.lock().insert(head.hash);
                 follower.settled(head.hash, Settled::Ok).await;
                 follower
-                    .heads(Heads {
+                    .heads(ChainHeads {
                         head,
                         safe: genesis().id,
                     })
@@ -217,8 +218,9 @@ impl Node {
     }
 }
 
-/// A node in a process of its own, which is what is measured. Says its address, then answers each line with its processor time in
-/// seconds, its resident bytes now and before the swarm began, the number of its peers, and the verdicts it has given on messages.
+/// The measured node, in a process of its own. Prints its address, then answers each line with its
+/// processor time in seconds, its resident bytes now and before the swarm began, the number of its
+/// peers, and the verdicts it has given on messages.
 pub async fn subject(scoring: &str, peers: &[&str]) {
     let metrics = PrometheusBuilder::new()
         .install_recorder()
@@ -272,7 +274,7 @@ fn verdicts(metrics: &str) -> String {
         .join(" ")
 }
 
-/// What a subject answered.
+/// Measurements that a subject returned.
 pub struct Answer {
     pub processor: f64,
     pub resident: f64,
@@ -281,7 +283,7 @@ pub struct Answer {
     pub verdicts: Vec<(String, u64)>,
 }
 
-/// Asks a subject.
+/// Requests the measurements of a subject.
 pub fn ask(subject: &mut support::part::Part) -> Answer {
     subject.say("");
     let line = subject.line();

@@ -1,4 +1,5 @@
-//! The check of one message beside the sum of what it cannot do without: snappy, keccak, one recovery, SSZ.
+//! The check of one message beside the sum of what it cannot do without: snappy, keccak, one
+//! recovery, SSZ.
 
 use crate::{
     node::{self, CHAIN, VERSION, forks, signed},
@@ -16,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most of the check, of the sum of its parts.
+/// Bar: time of the check as a multiple of the sum of its parts.
 const BAR: f64 = 1.2;
 /// Messages, each measured once in every way.
 const MESSAGES: usize = 500;

@@ -1,4 +1,5 @@
-//! The other side of serving: reads blocks and throws them away; and a bare stream with nothing behind it.
+//! The other side of serving: reads blocks and throws them away; and a bare stream with nothing
+//! behind it.
 
 use alloy_primitives::B256;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
@@ -14,11 +15,11 @@ use starling_proto::wire::{self, Answer, Ask, LENGTH};
 use std::time::{Duration, Instant};
 
 const BARE: StreamProtocol = StreamProtocol::new("/bench/bare/1");
-/// As range sync asks.
+/// Sizes of requests, as in range sync.
 const AT_ONCE: usize = 2;
 const WINDOW: usize = 256;
 
-/// A node that does not answer pings is taken for dead.
+/// Answers pings, since peers disconnect a node that does not.
 #[derive(NetworkBehaviour)]
 struct Behaviour {
     streams: libp2p_stream::Behaviour,
@@ -43,7 +44,7 @@ fn swarm() -> Swarm<Behaviour> {
         .build()
 }
 
-/// Connected with the node at the address.
+/// Connects to the node at the address.
 async fn connect(address: &str) -> (PeerId, Control) {
     let address: Multiaddr = address.parse().expect("an address");
     let Some(Protocol::P2p(peer)) = address.iter().last() else {
@@ -114,7 +115,7 @@ pub async fn read_bare(address: &str, bytes: u64) {
 pub async fn read(address: &str, chain_id: u64, number: u64, hash: B256) {
     let (peer, mut control) = connect(address).await;
     let protocol = StreamProtocol::try_from_owned(wire::protocol_id(chain_id)).expect("an id");
-    // Of the blocks `number`, `number - 1`, and so on.
+    // Hashes of the blocks `number`, `number - 1`, and so on.
     let mut hashes = vec![hash];
     while (hashes.len() as u64) < number {
         let at = number + 1 - hashes.len() as u64;

@@ -5,7 +5,7 @@ use crate::support::{ms, size};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// A new client gives up here.
+/// Timeout of a new client.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(node: &Node) {
@@ -43,7 +43,7 @@ fn row(node: &Node, count: usize, idle: &mut Vec<Client>) {
     );
 }
 
-/// A connection that has had one answer.
+/// A connection after its first response.
 fn connect(node: &Node) -> std::io::Result<Client> {
     let mut client = Client::connect(node.http, PATIENCE)?;
     client.call("eth_chainId", &json!([]))?;

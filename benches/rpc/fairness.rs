@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two honest calls.
+/// Pause between two honest calls.
 const PACE: Duration = Duration::from_millis(50);
-/// An honest client gives up here; heavy calls end at 5 s.
+/// Timeout of an honest client; heavy calls end after 5 s.
 const PATIENCE: Duration = Duration::from_secs(6);
 const BAR: Duration = Duration::from_millis(500);
 const CODE_AT: &str = "0x00000000000000000000000000000000000000c0";
@@ -45,7 +45,7 @@ pub fn run(node: &Node) {
     }
 }
 
-/// A call that runs for a millisecond, waiting and transport apart.
+/// A call that executes for a millisecond, without waiting and transport.
 fn one_millisecond(addr: SocketAddr) -> Value {
     let mut client = Client::connect(addr, PATIENCE).expect("a connection");
     let mut time = |params: &Value| {

@@ -1,9 +1,12 @@
-//! Reads of blocks: full blocks, their receipts, one receipt, and logs by topic over many blocks, each asked by many connections at once.
+//! Reads of blocks: full blocks, their receipts, one receipt, and logs by topic over many blocks,
+//! each asked by many connections at once.
 //!
-//! The chain is made here and imported by the server that is measured, so that an older version has a store in its own format. Each
-//! request is for another block: one of the whole chain, most of which is not in the cache of decoded blocks, or one of the newest.
+//! The chain is made here and imported by the server that is measured, so that an older version has
+//! a store in its own format. Each request is for another block: one of the whole chain, most of
+//! which is not in the cache of decoded blocks, or one of the newest.
 //!
-//! Sizes: `STARLING_BENCH_BLOCKS` (1000), `STARLING_BENCH_TRANSACTIONS` of a block (250), `STARLING_BENCH_SECONDS` of each row (5).
+//! Sizes: `STARLING_BENCH_BLOCKS` (1000), `STARLING_BENCH_TRANSACTIONS` of a block (250),
+//! `STARLING_BENCH_SECONDS` of each row (5).
 
 use crate::support::{Alloc, Ground, size};
 use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
@@ -23,7 +26,7 @@ use std::{
 };
 
 const CONNECTIONS: usize = 32;
-/// The newest blocks, which stay decoded.
+/// Number of newest blocks that are cached in decoded form.
 const RECENT: u64 = 20;
 /// Blocks of one request for logs.
 const RANGE: u64 = 1000;
@@ -180,7 +183,7 @@ fn row(name: &str, server: SocketAddr, request: &(dyn Fn(u64) -> (&'static str, 
     println!("  {name:<36} {rate:>10.1} a second");
 }
 
-/// The body of an answer, which is not parsed: the load should cost little.
+/// The body of a response, unparsed, so that the load costs little.
 fn ask(connection: &mut BufReader<TcpStream>, method: &str, params: Value) -> Vec<u8> {
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
     let head = format!(

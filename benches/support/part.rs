@@ -1,4 +1,5 @@
-//! Processes of a bench: the bench starts itself once more with a role and the words that go with it.
+//! Processes of a bench: the bench starts itself once more with a role and the words that go with
+//! it.
 
 use std::{
     io::{BufRead, BufReader, Lines, Write},
@@ -8,7 +9,7 @@ use std::{
 const ROLE: &str = "STARLING_BENCH_ROLE";
 const WORDS: &str = "STARLING_BENCH_WORDS";
 
-/// The role of this process and its words; `None` in the process that a user started.
+/// Role and arguments of this process; `None` in the process that a user started.
 pub fn role() -> Option<(String, Vec<String>)> {
     let role = std::env::var(ROLE).ok()?;
     let words = std::env::var(WORDS).expect("words come with a role");

@@ -1,4 +1,5 @@
-//! What the kernel says about a process: its memory, the bytes it wrote, and the processor time of its threads by name.
+//! The kernel's figures of a process: its memory, the bytes it wrote, and the processor time of its
+//! threads by name.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Time between two looks at threads that may end.
+/// Interval of reading the times of threads, which may end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Processor time of this process's threads by name, so far.
@@ -22,7 +23,7 @@ impl Threads {
             .expect("this is Linux")
             .flatten()
         {
-            // A thread may end while we look at it.
+            // The thread may end while its file is read.
             let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
             let (Some(name), Some(times)) = (read("comm"), read("schedstat")) else {
                 continue;
@@ -79,7 +80,8 @@ impl Threads {
     }
 }
 
-/// Watches this process's threads, so that the processor time of one that ends is known, but for its last moment.
+/// Watches this process's threads, so that the processor time of one that ends is known, but for
+/// its last moment.
 pub struct Watch {
     watching: JoinHandle<Threads>,
     stop: SyncSender<()>,
@@ -128,10 +130,12 @@ pub fn resident() -> (u64, u64) {
     )
 }
 
-/// Processor time of this process so far, of threads that have ended too; to a hundredth of a second.
+/// Processor time of this process so far, of threads that have ended too; to a hundredth of a
+/// second.
 pub fn processor() -> Duration {
     let text = fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    // After the name, which may hold anything: the state, and from the twelfth field on user and system time in hundredths.
+    // After the name, which may hold anything: the state, and from the twelfth field on user and
+    // system time in hundredths.
     let fields = text
         .rsplit(')')
         .next()

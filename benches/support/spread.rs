@@ -1,4 +1,5 @@
-//! Small blocks whose transfers go to any of very many accounts, as a live chain's do: the state that a block needs is seldom in memory.
+//! Small blocks whose transfers go to any of very many accounts, as a live chain's do: the state
+//! that a block needs is seldom in memory.
 
 use super::{Alloc, Ground, Unsigned};
 use alloy_primitives::{Address, keccak256};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 pub const SENDERS: usize = 10_000;
 
-/// Who pays whom in which block: the same in every run.
+/// Sender and receiver of each payment, the same in every run.
 pub struct Spread {
     receivers: usize,
     turn: usize,

@@ -1,9 +1,9 @@
-//! Bytes and texts of the protocol's vectors, wherever they stand in their JSON.
+//! Bytes and texts of the protocol's vectors, from any place in their JSON.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Longer values are left out: mutating them takes long and reaches nothing that shorter ones do not.
+/// Longest value used. Mutating longer ones is slow and reaches no other code.
 const LONGEST: usize = 32 << 10;
 
 fn folder() -> PathBuf {

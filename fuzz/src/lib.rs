@@ -1,9 +1,10 @@
-//! Fuzzing of every decoder that reads what a peer, a client, an L1 node or a disk may have written.
+//! Fuzz targets of every decoder of bytes from a peer, a client, an L1 node or a disk.
 //!
-//! A target is a function over bytes that panics when a promise is broken: nothing panics, what is decoded and encoded again is
-//! decoded the same, and nothing takes more memory than its bounds say. It returns an [`Outcome`]: what kind of input it was. With
-//! a nightly compiler `cargo fuzz` runs the programs in `fuzz_targets`; with a stable one `cargo run -p starling-fuzz -- TARGET`
-//! mutates a corpus made from the protocol's vectors, and keeps what has a new outcome to mutate it further.
+//! A target is a function over bytes that panics if a promise is broken: decoders do not panic,
+//! decoding survives a round trip, and memory stays within its bounds. The function returns the
+//! [`InputKind`] of the bytes. With a nightly compiler `cargo fuzz` runs the programs in
+//! `fuzz_targets`; with a stable one `cargo run -p starling-fuzz -- TARGET` mutates a corpus made
+//! from the protocol's vectors, and keeps inputs of new kinds to mutate them further.
 
 pub mod fixtures;
 pub mod mutate;
@@ -15,12 +16,13 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// What kind of input a target was given; inputs of one kind are alike.
+/// Kind of an input, as a hash of what the decoders returned; inputs of one kind are alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Outcome(u64);
+pub struct InputKind(u64);
 
-impl Outcome {
-    /// Adds what a decoder said. Words that hold digits are left out: they tell inputs of one kind apart.
+impl InputKind {
+    /// Adds the result of a decoder. Words with digits are left out, since they differ within a
+    /// kind.
     pub fn add(&mut self, said: &dyn Debug) {
         let mut hasher = DefaultHasher::new();
         self.0.hash(&mut hasher);
@@ -40,11 +42,11 @@ impl Outcome {
     }
 }
 
-/// A target and where its corpus begins.
+/// A target and its initial corpus.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct FuzzTarget {
     pub name: &'static str,
-    pub run: fn(&[u8]) -> Outcome,
+    pub run: fn(&[u8]) -> InputKind,
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 

@@ -1,7 +1,8 @@
-//! `starling-fuzz TARGET [--minutes N] [--seed N]` runs a target; `starling-fuzz TARGET FILE…` runs saved inputs again. A finding
-//! is written to `fuzz/artifacts/TARGET` and ends the run with status 1.
+//! `starling-fuzz TARGET [--minutes N] [--seed N]` runs a target; `starling-fuzz TARGET FILE…`
+//! runs saved inputs again. A finding is written to `fuzz/artifacts/TARGET` and ends the run with
+//! status 1.
 
-use starling_fuzz::{Target, runner, targets};
+use starling_fuzz::{FuzzTarget, runner, targets};
 use std::{
     path::Path,
     process::ExitCode,
@@ -10,9 +11,10 @@ use std::{
 
 const USAGE: &str =
     "usage: starling-fuzz TARGET [--minutes N] [--seed N] | starling-fuzz TARGET FILE…";
-/// Inputs are small, so a decoder that does more than look at them does too much. Far above what a busy machine makes of microseconds.
+/// Longest time of a case. Inputs are small and take microseconds; the limit is far above that, for
+/// busy machines.
 const SLOW: Duration = Duration::from_secs(60);
-/// Between two lines of progress.
+/// Time between two lines of progress.
 const REPORT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -45,7 +47,7 @@ fn number(text: Option<String>) -> u64 {
     })
 }
 
-fn fuzz(target: &Target, seed: u64, time: Duration) -> ExitCode {
+fn fuzz(target: &FuzzTarget, seed: u64, time: Duration) -> ExitCode {
     let mut reported = Instant::now();
     let result = runner::run(target, seed, Some(SLOW), |progress| {
         if reported.elapsed() >= REPORT {
@@ -77,8 +79,8 @@ fn fuzz(target: &Target, seed: u64, time: Duration) -> ExitCode {
     }
 }
 
-fn report(target: &Target, seed: u64, progress: &runner::Progress) {
-    let runner::Progress {
+fn report(target: &FuzzTarget, seed: u64, progress: &runner::RunProgress) {
+    let runner::RunProgress {
         cases,
         kinds,
         elapsed,
@@ -92,7 +94,7 @@ fn report(target: &Target, seed: u64, progress: &runner::Progress) {
     );
 }
 
-fn save(target: &Target, seed: u64, finding: &runner::Finding) -> std::io::Result<String> {
+fn save(target: &FuzzTarget, seed: u64, finding: &runner::Finding) -> std::io::Result<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("artifacts")
         .join(target.name);
@@ -102,7 +104,7 @@ fn save(target: &Target, seed: u64, finding: &runner::Finding) -> std::io::Resul
     Ok(path.display().to_string())
 }
 
-fn again(target: &Target, files: &[String]) -> ExitCode {
+fn again(target: &FuzzTarget, files: &[String]) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     for file in files {
         let said = match std::fs::read(file) {

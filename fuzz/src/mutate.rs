@@ -1,6 +1,7 @@
-//! Mutations: how an input becomes another one. Deterministic: the same numbers give the same bytes.
+//! Mutations of inputs. Deterministic: the same numbers give the same bytes.
 
-/// Bytes that decoders look at: ends of ranges, lengths, tags of RLP, SSZ, protobuf, snappy, JSON, and texts of addresses.
+/// Bytes that decoders treat specially: ends of ranges, lengths, tags of RLP, SSZ, protobuf,
+/// snappy, JSON, and texts of addresses.
 const DICTIONARY: &[&[u8]] = &[
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
     &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02],
@@ -37,9 +38,9 @@ const DICTIONARY: &[&[u8]] = &[
     b"-0",
 ];
 
-/// No input grows beyond it: longer ones take their time and reach nothing else.
+/// Longest input, in bytes. Longer ones are slow and reach no other code.
 pub const LONGEST: usize = 16 << 10;
-/// Mutations of one input at most.
+/// Maximum number of mutations of one input.
 const MUTATIONS: usize = 6;
 
 /// SplitMix64.
@@ -58,7 +59,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 if there is none.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         if bound == 0 {
             0
@@ -122,7 +123,7 @@ fn flip(rng: &mut Rng, input: &mut [u8], at: usize) {
     }
 }
 
-/// Writes over what is there, as far as it goes.
+/// Overwrites bytes from a position on, up to the end of the input.
 fn set(input: &mut [u8], at: usize, bytes: &[u8]) {
     input[at..]
         .iter_mut()
@@ -130,7 +131,7 @@ fn set(input: &mut [u8], at: usize, bytes: &[u8]) {
         .for_each(|(old, new)| *old = *new);
 }
 
-/// A number of two, four or eight bytes that is likely to be taken for a length or an offset.
+/// A number of two, four or eight bytes that a decoder is likely to read as a length or an offset.
 fn length_field(rng: &mut Rng, input: &mut [u8], at: usize) {
     let length = input.len() as u64;
     let small = rng.below(1024) as u64;

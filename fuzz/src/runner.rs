@@ -1,9 +1,11 @@
-//! The runner for a stable compiler: mutates, runs, keeps what is of a new kind, stops at the first finding.
+//! The runner for a stable compiler: mutates, runs, keeps inputs of new kinds, stops at the first
+//! finding.
 //!
-//! Without the compiler's help it does not see which code ran; what a target's decoders said stands for it.
+//! A stable compiler does not report which code ran. The results of a target's decoders stand for
+//! coverage.
 
 use crate::{
-    Outcome, Target,
+    FuzzTarget, InputKind,
     mutate::{Rng, mutate},
 };
 use std::{
@@ -12,16 +14,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Inputs of new kinds that are kept.
+/// Maximum number of inputs of new kinds kept.
 const KEPT: usize = 4096;
-/// Resident memory that is a finding, in KiB: the largest message there is takes a hundredth.
+/// Resident memory that is a finding, in KiB: a hundred times that of the largest message.
 const MEMORY: u64 = 1 << 20;
-/// Cases between two looks at the memory.
+/// Cases between two checks of the memory.
 const LOOK: u64 = 1024;
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct RunProgress {
     pub cases: u64,
     /// Kinds of inputs seen.
     pub kinds: usize,
@@ -39,18 +41,18 @@ pub struct Finding {
     pub case: u64,
 }
 
-/// Runs a target on its corpus and then on mutations, as long as `go_on`. The same seed makes the same cases. A case that takes
-/// longer than `slow` is a finding.
+/// Runs a target on its corpus and then on mutations, as long as `go_on`. The same seed makes the
+/// same cases. A case that takes longer than `slow` is a finding.
 pub fn run(
-    target: &Target,
+    target: &FuzzTarget,
     seed: u64,
     slow: Option<Duration>,
-    mut go_on: impl FnMut(&Progress) -> bool,
-) -> Result<Progress, Box<Finding>> {
+    mut go_on: impl FnMut(&RunProgress) -> bool,
+) -> Result<RunProgress, Box<Finding>> {
     let started = Instant::now();
     let mut corpus = (target.seeds)();
     let mut kinds = HashSet::new();
-    let mut progress = Progress {
+    let mut progress = RunProgress {
         cases: 0,
         kinds: 0,
         elapsed: Duration::ZERO,
@@ -86,11 +88,11 @@ pub fn run(
 }
 
 fn check(
-    target: &Target,
+    target: &FuzzTarget,
     input: &[u8],
     slow: Option<Duration>,
-    progress: &mut Progress,
-) -> Result<Outcome, Box<Finding>> {
+    progress: &mut RunProgress,
+) -> Result<InputKind, Box<Finding>> {
     let (began, case) = (Instant::now(), progress.cases);
     let finding = |what| {
         Box::new(Finding {
@@ -109,8 +111,8 @@ fn check(
     }
 }
 
-/// Runs one case; the error is what the panic said.
-pub fn try_case(target: &Target, input: &[u8]) -> Result<Outcome, String> {
+/// Runs one case; the error is the panic message.
+pub fn try_case(target: &FuzzTarget, input: &[u8]) -> Result<InputKind, String> {
     catch_unwind(AssertUnwindSafe(|| (target.run)(input))).map_err(|panic| {
         let text = panic
             .downcast_ref::<String>()
@@ -120,7 +122,7 @@ pub fn try_case(target: &Target, input: &[u8]) -> Result<Outcome, String> {
     })
 }
 
-/// The most memory that this process held, in KiB.
+/// Peak resident memory of this process, in KiB.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

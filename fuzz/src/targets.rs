@@ -11,13 +11,13 @@ pub mod reqresp;
 pub mod stored;
 pub mod transactions;
 
-use crate::Target;
+use crate::FuzzTarget;
 
 macro_rules! targets {
     ($($name:ident)*) => {
-        &[$(Target { name: stringify!($name), run: $name::target, seeds: $name::seeds }),*]
+        &[$(FuzzTarget { name: stringify!($name), run: $name::target, seeds: $name::seeds }),*]
     };
 }
 
-pub const ALL: &[Target] =
+pub const ALL: &[FuzzTarget] =
     targets!(gossip reqresp range records flags blocks transactions l1 json_rpc stored);

@@ -1,6 +1,7 @@
-//! Every target on its corpus and a few thousand cases that are the same every time, and what the runner promises.
+//! Every target on its corpus and on a few thousand cases of a fixed seed; and the runner's own
+//! promises.
 
-use crate::{Outcome, Target, mutate::Rng, runner, targets};
+use crate::{FuzzTarget, InputKind, mutate::Rng, runner, targets};
 
 /// Cases of each target.
 const CASES: u64 = 2_000;
@@ -31,18 +32,18 @@ macro_rules! short_runs {
 
 short_runs!(gossip reqresp range records flags blocks transactions l1 json_rpc stored);
 
-/// Panics where three bytes follow each other, which no seed holds.
-fn fragile(data: &[u8]) -> Outcome {
+/// Panics on a sequence of three bytes that no seed contains.
+fn fragile(data: &[u8]) -> InputKind {
     assert!(
         !data.windows(3).any(|bytes| bytes == [0xff; 3]),
         "three of a kind"
     );
-    Outcome::default()
+    InputKind::default()
 }
 
 #[test]
 fn a_finding_is_the_same_for_the_same_seed_and_is_found_again_from_its_input() {
-    let target = Target {
+    let target = FuzzTarget {
         name: "fragile",
         run: fragile,
         seeds: || vec![vec![0; 64]],

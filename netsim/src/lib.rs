@@ -1,6 +1,7 @@
-//! Bad links for whole nodes: a [`Link`] stands between two real processes and delays or cuts what flows.
+//! Bad links for whole nodes: a [`FaultyLink`] between two real processes delays or stops their
+//! traffic.
 //!
-//! Not a default member of the workspace: nobody compiles it by accident.
+//! The crate is no default member of the workspace, so that it is compiled only on request.
 
 mod link;
-pub use link::{Conditions, Link};
+pub use link::{Conditions, FaultyLink};

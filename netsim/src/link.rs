@@ -1,7 +1,7 @@
 //! One TCP link with conditions that can change while it carries traffic.
 //!
-//! A node dials the link's address instead of its peer's. Cutting the link is silence, not a closed connection: bytes stop, as they
-//! do when a cable is pulled.
+//! A node dials the link's address instead of its peer's. A cut link does not close connections: it
+//! stops forwarding bytes, like a pulled cable.
 
 use std::{io, net::SocketAddr, time::Duration};
 use tokio::{
@@ -14,23 +14,23 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What the link does to bytes, in both directions.
+/// Conditions of the link, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// Added to every piece of data, one way.
+    /// Delay of every piece of data, one way.
     pub latency: Duration,
-    /// Nothing passes while this is set.
+    /// Stops forwarding while set.
     pub cut: bool,
 }
 
 /// A proxy on loopback in front of one address. Ends when dropped.
-pub struct Link {
+pub struct FaultyLink {
     address: SocketAddr,
     conditions: watch::Sender<Conditions>,
     token: CancellationToken,
 }
 
-impl Link {
+impl FaultyLink {
     /// Listens on a free port and forwards every connection to `target`.
     pub async fn to(target: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -54,7 +54,7 @@ impl Link {
         })
     }
 
-    /// Where to dial.
+    /// Address to dial.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for FaultyLink {
     fn drop(&mut self) {
         self.token.cancel();
     }
@@ -117,7 +117,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cut_link_is_silent_and_loses_nothing() {
-        let link = Link::to(echo().await).await.unwrap();
+        let link = FaultyLink::to(echo().await).await.unwrap();
         let mut stream = TcpStream::connect(link.address()).await.unwrap();
         let mut answer = [0; 4];
         stream.write_all(b"ping").await.unwrap();
@@ -137,7 +137,7 @@ mod tests {
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"pong");
 
-        // The end of a connection is a word too.
+        // The end of a connection has to pass the link, too.
         link.set(Conditions {
             cut: true,
             ..Default::default()

@@ -1,12 +1,13 @@
-//! A replica behind a link that is cut for longer than gossip accepts a block's age: silence, not a closed connection. The nodes are
-//! real processes; a local network gives their genesis, keys and L1.
+//! A replica behind a link that is cut for longer than gossip accepts a block's age: silence, not a
+//! closed connection. The nodes are real processes; a local network gives their genesis, keys and
+//! L1.
 
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde_json::{Value, json};
-use starling_netsim::{Conditions, Link};
+use starling_netsim::{Conditions, FaultyLink};
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -114,7 +115,8 @@ impl Node {
     /// Kills the node and starts it again with these static peers alone.
     fn restart(&self, peers: &[String], log: &Path) -> Running {
         kill(Pid::from_raw(self.pid), Signal::SIGKILL).expect("it runs");
-        // A process whose first thread is dead may hold its ports still: wait until the network has buried it.
+        // A process whose first thread is dead may hold its ports still: wait until the network has
+        // buried it.
         let (begun, process) = (Instant::now(), format!("/proc/{}", self.pid));
         while Path::new(&process).exists() {
             assert!(
@@ -210,7 +212,7 @@ async fn a_replica_whose_link_was_cut_catches_up() {
     // /ip4/127.0.0.1/tcp/PORT/p2p/ID: the replica dials the link, and the sequencer dials nobody.
     let mut address: Vec<&str> = sequencer.p2p.split('/').collect();
     let port: u16 = address[4].parse().unwrap();
-    let link = Link::to(([127, 0, 0, 1], port).into()).await.unwrap();
+    let link = FaultyLink::to(([127, 0, 0, 1], port).into()).await.unwrap();
     let near = link.address().port().to_string();
     address[4] = &near;
     let _sequencer = sequencer.restart(&[], &temp.path().join("sequencer.log"));

@@ -1,13 +1,16 @@
-//! How much later a valid block is accepted while somebody attacks: from `publish` to the chain of the publisher's neighbour, which is
-//! the victim. One line an attack, without it and with it, in one run.
+//! How much later a valid block is accepted while somebody attacks: from `publish` to the chain of
+//! the publisher's neighbour, which is the victim. One line an attack, without it and with it, in
+//! one run.
 //!
-//! The attackers are those of the tests. Each has a thread of this process and comes back under another name whenever it is hung up on,
-//! so a line holds what the attackers compute, too: on a machine of few cores more than the victim's share.
+//! The attackers are those of the tests. Each has a thread of this process and comes back under
+//! another name whenever it is hung up on, so a line holds what the attackers compute, too: on a
+//! machine of few cores more than the victim's share.
 //!
-//! Blocks are light, and so heavy that they have to wait for a place to be unpacked. A line whose median is above the bar says so, and
-//! the bench then ends with an error.
+//! Blocks are light, and so heavy that they have to wait for a place to be unpacked. A line whose
+//! median is above the bar says so, and the bench then ends with an error.
 //!
-//! Sizes: `STARLING_BENCH_BLOCKS` (24) of each half of a line; `STARLING_BENCH_ONLY` names one attack.
+//! Sizes: `STARLING_BENCH_BLOCKS` (24) of each half of a line; `STARLING_BENCH_ONLY` names one
+//! attack.
 
 #[allow(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/it/attackers.rs"]
@@ -20,13 +23,13 @@ use attackers::*;
 use net::*;
 use std::{process::ExitCode, time::Duration};
 
-/// A block may come so much later, at the median.
+/// Bar: median delay of a block.
 const BAR: Duration = Duration::from_millis(50);
-/// Bytes of a block, which cannot be packed: light, and heavy.
+/// Incompressible bytes of a light and of a heavy block.
 const BYTES: [usize; 2] = [100_000, 600_000];
-/// What the victim has before, to be asked for.
+/// Blocks that the victim has before the attack, to be requested.
 const BEFORE: u64 = 100;
-/// An attack goes on for so long before blocks are measured.
+/// Duration of an attack before blocks are measured.
 const RUN_UP: Duration = Duration::from_millis(300);
 
 fn main() -> ExitCode {
@@ -96,7 +99,7 @@ async fn measure(attack: &Attack, count: usize, bytes: usize) -> bool {
     held
 }
 
-/// Publishes so many blocks; the median, the 99th percentile and the largest of the times, in ms.
+/// Publishes `count` blocks; returns median, 99th percentile and maximum of the delays, in ms.
 async fn blocks(scene: &mut Scene, count: usize, bytes: usize) -> [f64; 3] {
     let mut times = Vec::new();
     for _ in 0..count {

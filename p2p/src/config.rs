@@ -1,114 +1,91 @@
-//! What the swarm is told at start.
+//! The swarm's configuration, from which each room's settings are taken.
+//!
+//! [`Config`] names the rooms, and no room names it: `host`, `peers` and `discovery` have settings
+//! of their own, which it fills.
 
 use crate::{
-    discovery::DiscoveryConfig,
+    discovery::{DiscoveryConfig, LocalNode},
+    gossip::topics::Mesh,
+    host::HostConfig,
     nat::NatConfig,
-    peers::{Policy, Tides},
-    sync::Limits,
+    peers::{PeerLimits, PeersConfig, Policy},
+    sync::SyncLimits,
+    types::ChainGenesis,
 };
 use alloy_primitives::Address;
 use ipnet::IpNet;
-use libp2p::{Multiaddr, PeerId, identity::Keypair, multiaddr::Protocol};
-use starling_proto::{fork::ForkSchedule, payload::BlockId};
+use libp2p::{Multiaddr, identity::Keypair};
+use starling_proto::fork::ForkSchedule;
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
 
-/// The shape of the gossip mesh, in peers per topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mesh {
-    pub d: usize,
-    pub lo: usize,
-    pub hi: usize,
-    pub lazy: usize,
-}
-
-impl Default for Mesh {
-    fn default() -> Self {
-        Self {
-            d: 8,
-            lo: 6,
-            hi: 12,
-            lazy: 6,
-        }
-    }
-}
-
-/// Where the L2 chain begins and how fast it grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Genesis {
-    pub id: BlockId,
-    /// Unix seconds.
-    pub time: u64,
-    /// Seconds between blocks, at least 1.
-    pub block_time: u64,
-}
-
-impl Genesis {
-    /// The timestamp of block `number`; `None` below genesis or past the range of time.
-    pub fn time_of(&self, number: u64) -> Option<u64> {
-        number
-            .checked_sub(self.id.number)?
-            .checked_mul(self.block_time)?
-            .checked_add(self.time)
-    }
-
-    /// The number a block of the timestamp `now` would have.
-    pub fn number_at(&self, now: u64) -> u64 {
-        self.id.number + now.saturating_sub(self.time) / self.block_time.max(1)
-    }
-}
-
 /// The swarm's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// See [`crate::identity`].
+    /// The key of the peer id; see [`crate::identity`].
     pub identity: Keypair,
+    /// The address to listen on, for all transports and discovery.
     pub listen_ip: IpAddr,
-    /// 0 takes any free port; [`crate::Network::listen_addrs`] says which.
+    /// The TCP port to listen on. 0 takes any free port; [`crate::Network::listen_addrs`] says
+    /// which.
     pub listen_tcp: u16,
-    /// A UDP port to listen on for QUIC; 0 takes any free one, `None`: do not listen for it. Peers at addresses of QUIC are dialled
-    /// either way. Each first datagram, whoever it claims to be from, costs a signature in the swarm's task.
+    /// The UDP port to listen on for QUIC; 0 takes any free one, `None` turns the listener off.
+    /// QUIC addresses are dialled either way. Each first datagram, whatever its sender address,
+    /// costs a signature in the swarm's task.
     pub listen_quic: Option<u16>,
-    /// Each ends in `/p2p/<peer id>`; several addresses of one peer are fine. See [`static_peer`].
+    /// Static peers, always kept connected. Each address ends in `/p2p/<peer id>`; a peer may have
+    /// several. See [`crate::address::static_peer`].
     pub static_peers: Vec<Multiaddr>,
+    /// The id of the L2 chain.
     pub chain_id: u64,
+    /// The forks of the L2 chain.
     pub forks: ForkSchedule,
-    pub genesis: Genesis,
-    /// Whose blocks are accepted. Without one every block is ignored.
+    /// The first block of the L2 chain, and its block time.
+    pub genesis: ChainGenesis,
+    /// The signer whose blocks are accepted. Without one every block is ignored.
     pub unsafe_block_signer: Option<Address>,
-    /// Oldest block that gossip accepts, whole seconds.
+    /// Largest age of a block that gossip accepts, in whole seconds.
     pub gossip_threshold: Duration,
+    /// Sizes of the gossip mesh.
     pub mesh: Mesh,
     /// Whether blocks are served to peers, and gaps filled from them, by request and response.
     pub sync_req_resp: bool,
     /// Whether gaps are filled from static peers alone.
     pub only_request_static: bool,
+    /// Name and version that identify reports.
     pub user_agent: String,
-    /// How many peers.
-    pub tides: Tides,
-    /// What follows from misbehaviour.
+    /// Limits of the number of connected peers.
+    pub peer_limits: PeerLimits,
+    /// Scoring, and bans for misbehaviour.
     pub policy: Policy,
-    /// Where the names of peers are looked up; `None`: where this machine looks names up.
+    /// The DNS server for peers given by name; `None` takes this machine's.
     pub name_server: Option<SocketAddr>,
-    /// Networks to connect within; empty for all.
+    /// Networks within which peers are connected; empty allows all.
     pub restrict: Vec<IpNet>,
-    /// Look for peers; `None`: do not, and open no UDP socket.
+    /// Discovery of peers; `None` turns it off, and opens no UDP socket for it.
     pub discovery: Option<DiscoveryConfig>,
-    /// Ask the router to open our ports; `None`: do not.
+    /// Mapping of our ports on the router; `None` turns it off.
     pub nat: Option<NatConfig>,
-    /// Where scores, bans and blocks are kept; `None` keeps them in memory.
+    /// Path of the store of scores, bans and blocks; `None` keeps them in memory.
     pub peerstore: Option<PathBuf>,
-    pub limits: Limits,
-    /// Bytes of blocks a second that one peer of our kind is served in the long run.
+    /// Limits of filling gaps.
+    pub limits: SyncLimits,
+    /// Long-run rate of range sync served to one peer, in bytes of blocks a second.
     pub serve_rate: u32,
 }
 
 impl Config {
-    /// A configuration for a chain, with the defaults of everything else: listen on every address, port 9222.
-    pub fn new(identity: Keypair, chain_id: u64, forks: ForkSchedule, genesis: Genesis) -> Self {
+    /// A configuration for a chain, with the defaults of everything else: listen on every address,
+    /// port 9222.
+    pub fn new(
+        identity: Keypair,
+        chain_id: u64,
+        forks: ForkSchedule,
+        genesis: ChainGenesis,
+    ) -> Self {
         Self {
             identity,
             listen_ip: IpAddr::from([0, 0, 0, 0]),
@@ -124,14 +101,14 @@ impl Config {
             sync_req_resp: true,
             only_request_static: false,
             user_agent: concat!("starling/", env!("CARGO_PKG_VERSION")).to_owned(),
-            tides: Tides::default(),
+            peer_limits: PeerLimits::default(),
             policy: Policy::default(),
             name_server: None,
             restrict: Vec::new(),
             discovery: None,
             nat: None,
             peerstore: None,
-            limits: Limits::default(),
+            limits: SyncLimits::default(),
             serve_rate: 64 << 20,
         }
     }
@@ -141,18 +118,8 @@ impl Config {
         Duration::from_secs(self.genesis.block_time.max(1))
     }
 
-    pub(crate) fn listen_addr(&self) -> Multiaddr {
-        Multiaddr::from(self.listen_ip).with(Protocol::Tcp(self.listen_tcp))
-    }
-
-    pub(crate) fn quic_addr(&self, port: u16) -> Multiaddr {
-        Multiaddr::from(self.listen_ip)
-            .with(Protocol::Udp(port))
-            .with(Protocol::QuicV1)
-    }
-
-    /// The UDP port that discovery is told to use; 0 for that of TCP, whichever this will be.
-    pub(crate) fn discovery_port(&self) -> Option<u16> {
+    /// The UDP port of discovery; 0 takes the port of TCP, whichever that is.
+    fn discovery_port(&self) -> Option<u16> {
         self.discovery.as_ref().map(|discovery| {
             if discovery.listen_udp == 0 {
                 self.listen_tcp
@@ -161,13 +128,44 @@ impl Config {
             }
         })
     }
-}
 
-/// Splits a static peer's address into the address to dial and the peer id it ends in; `None` without that id.
-pub fn static_peer(address: &Multiaddr) -> Option<(Multiaddr, PeerId)> {
-    let mut address = address.clone();
-    match address.pop()? {
-        Protocol::P2p(peer) => Some((address, peer)),
-        _ => None,
+    /// The settings of the libp2p host.
+    pub(crate) fn host(&self) -> HostConfig {
+        HostConfig {
+            identity: self.identity.clone(),
+            listen_ip: self.listen_ip,
+            listen_tcp: self.listen_tcp,
+            listen_quic: self.listen_quic,
+            discovery_udp: self.discovery_port(),
+            name_server: self.name_server,
+            user_agent: self.user_agent.clone(),
+            mesh: self.mesh,
+            scoring: self.policy.scoring,
+            slot: self.slot(),
+            max_peers: self.peer_limits.hi,
+        }
+    }
+
+    /// The settings of the peers room.
+    pub(crate) fn peers(&self) -> PeersConfig {
+        PeersConfig {
+            local: self.identity.public().to_peer_id(),
+            static_peers: self.static_peers.clone(),
+            restrict: self.restrict.clone(),
+            policy: self.policy,
+            limits: self.peer_limits,
+            slot: self.slot(),
+            peerstore: self.peerstore.clone(),
+        }
+    }
+
+    /// The facts about this node that discovery needs.
+    pub(crate) fn local_node(&self) -> LocalNode {
+        LocalNode {
+            identity: self.identity.clone(),
+            chain_id: self.chain_id,
+            listen: SocketAddr::new(self.listen_ip, self.discovery_port().unwrap_or_default()),
+            min_peers: self.peer_limits.lo,
+        }
     }
 }

@@ -1,12 +1,15 @@
-//! Discovery: who else is on our chain, and where (discv5; specs: rollup-node-p2p, peer discovery).
+//! Discovery finds nodes of our chain and their addresses (discv5; specs: rollup-node-p2p, peer
+//! discovery).
 //!
-//! One task beside the swarm's. It owns the UDP socket, the table of records, the bootnodes and our own record; it walks the network
-//! at random and hands every [`Contact`] to the swarm through a bounded channel, which drops what the swarm has no room for: the next
-//! walk finds it again. Whom to dial, and when, the swarm decides (`peers/candidates.rs`).
+//! One task beside the swarm's. It owns the UDP socket, the table of records, the bootnodes and our
+//! own record; it walks the network at random and hands every [`Contact`] to the swarm through a
+//! bounded channel. A contact that does not fit is dropped, and the next walk finds it again. The
+//! swarm decides which contacts to dial, and when (`peers/candidates.rs`).
 //!
-//! What can overload it: strangers' records. Each is checked once for signature, chain and address; what is kept is bounded. The
-//! table itself holds nodes of every network, since all of them answer questions about ours. Nothing here bans: the library's list
-//! of banned nodes belongs to the whole process.
+//! Overload: records of other nodes. Each is checked once for signature, chain and address, and the
+//! number kept is bounded. The table itself holds nodes of every network, since all of them answer
+//! queries about ours. Nothing here bans: the library's list of banned nodes belongs to the whole
+//! process.
 
 mod boot;
 pub mod bootnode;
@@ -14,18 +17,17 @@ pub mod defaults;
 mod record;
 mod task;
 
+pub use crate::{address::Scope, peers::candidates::Contact};
 use crate::{
-    config::Config,
-    gate::SharedRules,
-    handle::PeerInfo,
-    nat::Mapped,
-    peerstore::{Peerstore, Record},
-    transport::StartError,
+    host::transport::StartError,
+    nat::MappedPorts,
+    peers::gate::SharedGateRules,
+    peers::store::{Peerstore, StoreRecord},
+    types::PeerInfo,
 };
 use ::enr::CombinedKey;
 use bootnode::Bootnode;
-use libp2p::{Multiaddr, PeerId};
-pub use record::{Contact, Scope};
+use libp2p::{Multiaddr, PeerId, identity::Keypair};
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -36,25 +38,38 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Contacts that the swarm has not looked at yet.
+/// Contacts that wait for the swarm.
 const FOUND: usize = 64;
-/// Questions of operators.
+/// Report requests that wait for the task.
 const QUESTIONS: usize = 16;
 
 /// `--p2p.listen.udp`, `--p2p.advertise.*`, `--p2p.bootnodes`, `--p2p.discovery.path`.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoveryConfig {
-    /// 0: the one of TCP.
+    /// UDP port; 0 takes the port of TCP.
     pub listen_udp: u16,
-    /// An address or a host name, which is looked up now and then. Without one our address is what peers see of us.
+    /// An address or a host name, which is looked up from time to time. Without one, our address is
+    /// the one that peers see.
     pub advertise_ip: Option<String>,
-    /// 0: the one listened on.
+    /// TCP port; 0 takes the one listened on.
     pub advertise_tcp: u16,
-    /// 0: the one listened on.
+    /// UDP port; 0 takes the one listened on.
     pub advertise_udp: u16,
+    /// Nodes at which discovery starts.
     pub bootnodes: Vec<Bootnode>,
-    /// Where found records are kept; `None` keeps them in memory.
+    /// Path of the store of found records; `None` keeps them in memory.
     pub store: Option<PathBuf>,
+}
+
+/// The facts about this node that discovery needs.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalNode {
+    pub identity: Keypair,
+    pub chain_id: u64,
+    /// The UDP socket to bind; port 0 takes the port of TCP once that is known.
+    pub listen: SocketAddr,
+    /// Below this number of peers, walks follow each other faster.
+    pub min_peers: usize,
 }
 
 /// The ports of our record.
@@ -64,25 +79,26 @@ pub(crate) struct Advertise {
     pub udp: u16,
 }
 
-/// Discovery at one moment.
+/// The state of discovery at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryReport {
     /// Our own record.
     pub enr: String,
-    /// The port of UDP.
+    /// The UDP port.
     pub udp: u16,
     /// Records in the table, of every network.
     pub table: Vec<String>,
-    /// Nodes of the table that answer.
+    /// Responsive nodes in the table.
     pub alive: usize,
     /// Records of our chain.
     pub known: usize,
-    /// Records that were not used, by the reason.
+    /// Number of unused records, by reason.
     pub refused: BTreeMap<&'static str, u64>,
 }
 
-pub(crate) type Question = oneshot::Sender<DiscoveryReport>;
+/// A request for a report, with the channel for the response.
+pub(crate) type ReportRequest = oneshot::Sender<DiscoveryReport>;
 
 /// Discovery before it runs.
 pub(crate) struct Discovery {
@@ -90,44 +106,44 @@ pub(crate) struct Discovery {
     key: CombinedKey,
     local: PeerId,
     chain_id: u64,
-    /// Peers below which it hurries.
-    lo: usize,
+    /// Number of peers below which walks follow each other faster.
+    min_peers: usize,
     address: SocketAddr,
-    /// Bound as soon as its port is known.
+    /// The UDP socket; bound as soon as its port is known.
     socket: Option<UdpSocket>,
     store: Peerstore,
-    stored: Vec<Record>,
-    rules: SharedRules,
+    stored: Vec<StoreRecord>,
+    rules: SharedGateRules,
     listen_addrs: watch::Receiver<Vec<Multiaddr>>,
     peers: watch::Receiver<Vec<PeerInfo>>,
-    mapped: watch::Receiver<Mapped>,
+    mapped: watch::Receiver<MappedPorts>,
     udp: watch::Sender<u16>,
     found: mpsc::Sender<Contact>,
-    questions: mpsc::Receiver<Question>,
+    questions: mpsc::Receiver<ReportRequest>,
 }
 
-/// The other ends.
-pub(crate) struct Ends {
+/// The ends of the channels to discovery.
+pub(crate) struct DiscoveryChannels {
     pub found: mpsc::Receiver<Contact>,
-    pub questions: mpsc::Sender<Question>,
-    /// The port of UDP once it is bound; 0 before.
+    pub questions: mpsc::Sender<ReportRequest>,
+    /// The UDP port once it is bound; 0 before.
     pub udp: watch::Receiver<u16>,
 }
 
 impl Discovery {
-    /// Opens the store, and the socket if its port is known before that of TCP is. Must be called inside a tokio runtime.
+    /// Opens the store, and the socket if its port does not depend on that of TCP. Must be called
+    /// inside a tokio runtime.
     pub fn new(
-        swarm: &Config,
+        node: &LocalNode,
         config: &DiscoveryConfig,
-        rules: SharedRules,
+        rules: SharedGateRules,
         listen_addrs: watch::Receiver<Vec<Multiaddr>>,
         peers: watch::Receiver<Vec<PeerInfo>>,
-        mapped: watch::Receiver<Mapped>,
-    ) -> Result<(Self, Ends), StartError> {
-        let port = swarm.discovery_port().unwrap_or_default();
-        let address = SocketAddr::new(swarm.listen_ip, port);
+        mapped: watch::Receiver<MappedPorts>,
+    ) -> Result<(Self, DiscoveryChannels), StartError> {
+        let address = node.listen;
         let bound = |source| StartError::Udp { address, source };
-        let socket = if port == 0 {
+        let socket = if address.port() == 0 {
             None
         } else {
             Some(bind(address).map_err(bound)?)
@@ -138,10 +154,10 @@ impl Discovery {
         let (udp, udp_out) = watch::channel(0);
         let discovery = Self {
             config: config.clone(),
-            key: record::key(&swarm.identity).ok_or(StartError::Identity)?,
-            local: swarm.identity.public().to_peer_id(),
-            chain_id: swarm.chain_id,
-            lo: swarm.tides.lo,
+            key: record::key(&node.identity).ok_or(StartError::Identity)?,
+            local: node.identity.public().to_peer_id(),
+            chain_id: node.chain_id,
+            min_peers: node.min_peers,
             address,
             socket,
             store,
@@ -156,7 +172,7 @@ impl Discovery {
         };
         Ok((
             discovery,
-            Ends {
+            DiscoveryChannels {
                 found: found_out,
                 questions: questions_in,
                 udp: udp_out,
@@ -165,7 +181,7 @@ impl Discovery {
     }
 }
 
-/// A socket of one family: what comes over IPv4 must not look like IPv6.
+/// Binds a socket of one address family: IPv4 senders must not appear as IPv6 addresses.
 fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(
         Domain::for_address(address),
@@ -178,43 +194,4 @@ fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use libp2p::identity::Keypair;
-    use std::{cell::RefCell, collections::HashMap};
-
-    thread_local! {
-        static KEYS: RefCell<HashMap<PeerId, Keypair>> = RefCell::default();
-    }
-
-    /// A contact of chain 10 with a key of its own.
-    pub fn contact(ip: [u8; 4], seq: u64) -> Contact {
-        let identity = Keypair::generate_secp256k1();
-        KEYS.with_borrow_mut(|keys| keys.insert(identity.public().to_peer_id(), identity.clone()));
-        signed(&identity, ip, seq)
-    }
-
-    /// The same node at another address.
-    pub fn moved(contact: &Contact, ip: [u8; 4], seq: u64) -> Contact {
-        KEYS.with_borrow(|keys| signed(&keys[&contact.peer()], ip, seq))
-    }
-
-    fn signed(identity: &Keypair, ip: [u8; 4], seq: u64) -> Contact {
-        let ports = Advertise {
-            tcp: 9222,
-            udp: 9222,
-        };
-        let record = record::ours(
-            &record::key(identity).unwrap(),
-            10,
-            seq,
-            Some(ip.into()),
-            ports,
-        )
-        .unwrap();
-        Contact::of(&record, 10, Scope::Machine).unwrap()
-    }
 }

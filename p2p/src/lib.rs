@@ -1,59 +1,80 @@
 //! The swarm: one task that owns the libp2p host, behind a cloneable [`Network`] handle.
 //!
-//! A gossiped block: socket → unpacked once, by its connection (`router.rs`) → checked on a thread of its own (`check.rs`) → verdict
-//! to the router → `sync.rs`, which hands it over when its parent is known and fetches what lies between (`reqresp.rs`) when it is not →
-//! [`Event`]. `service.rs` is the task that moves all this and never waits; `serve.rs` answers peers.
+//! # Rooms
 //!
-//! Who may sign blocks is told by the node ([`Network::set_signer`]), which `doubt.rs` asks before a block by a stranger is held
-//! against whoever sent it.
+//! Each room is a direct child of this crate and owns its state. A room uses only rooms below it in
+//! this list; what it decides for a room above comes out of its `poll`, and `service` passes it on.
 //!
-//! A peer: `discovery.rs` finds it, `gate.rs` lets it in, `peers.rs` scores what it does, bans it and writes the reason into the
-//! ledger, `peerstore.rs` remembers that over a restart.
+//! | room | job | uses | bounded by |
+//! |---|---|---|---|
+//! | `service` | the loop: dispatches events, commands and ticks | all | 256 commands; one event a turn |
+//! | `handle` | [`Network`]: commands and reports of the node | discovery, gossip, peers | the command channel |
+//! | `config` | [`Config`], from which each room's settings are taken | all but `service` and `handle` | |
+//! | [`discovery`] | finds nodes of our chain (discv5), a task of its own | nat, peers, host's errors | 1024 records, 64 contacts |
+//! | `nat` | maps our ports on the router, a task of its own | | one request at a time |
+//! | `serve`, `range`, `limits` | answer peers that request blocks, tasks of their own | host, peers | permits and token buckets per peer and address |
+//! | `sync`, `reqresp` | fill gaps below signed blocks | host, peers | skeleton, bodies, requests in flight |
+//! | `host` | libp2p: transports, connections, streams, the guard | gossip, peers | the gate; streams a connection |
+//! | `gossip` | messages: unpack, check, verdict, publish | peers | permits to unpack; checks a topic and a peer |
+//! | `peers` | the gate, dial schedules, scores, bans, ledger, store | | candidates, bans, ledger rings |
+//! | [`address`], `clock`, `metrics`, `types` | plain types and functions | | |
+//!
+//! # Flows
+//!
+//! A gossiped block: socket → unpacked once, by its connection (`gossip/router.rs`) → checked on a
+//! thread of its own (`gossip/check.rs`) → verdict to gossipsub → `sync.rs`, which hands it over
+//! when its parent is known, and fetches the blocks between (`sync/client/`) when it is
+//! not → [`Event`].
+//!
+//! Our own block: [`Network::publish`] → the same check → gossipsub (`gossip/publish.rs`).
+//!
+//! The signer of blocks is set by the node ([`Network::set_signer`]). Offences for blocks of an
+//! unknown signer are held until then (`gossip/unknown_signer.rs`).
+//!
+//! A peer: `discovery` finds it → `peers/candidates.rs` schedules the dial → `peers/gate.rs` admits
+//! the connection → `peers/reputation.rs` scores offences and bans → `peers/ledger.rs` keeps the
+//! reasons, `peers/store.rs` remembers scores and bans over a restart.
 
-mod behaviour;
-mod check;
-pub mod config;
+#![warn(missing_docs)]
+
+pub mod address;
+mod clock;
+mod config;
 pub mod discovery;
-mod doubt;
-mod gate;
-mod guard;
-pub mod handle;
-pub mod identity;
-mod limits;
+mod gossip;
+mod handle;
+mod host;
 mod metrics;
-pub mod nat;
-pub mod peers;
-mod peerstore;
-mod propagation;
-mod range;
-mod reqresp;
-mod router;
+mod nat;
+mod peers;
 mod serve;
-pub mod service;
-mod streams;
-pub mod sync;
-mod topics;
-mod transport;
+mod service;
+mod sync;
+mod types;
 
-/// Decoders that nothing outside needs but whoever fuzzes them.
+/// Decoders that only the fuzz targets need.
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::{nat::pmp_answer, peerstore::Record};
+    pub use crate::{nat::pmp_answer, peers::store::StoreRecord};
 }
 
-pub use config::{Config, Genesis, Mesh};
+pub use config::Config;
 pub use discovery::{DiscoveryConfig, DiscoveryReport, bootnode::Bootnode};
-pub use handle::{
-    BanReport, Blocks, ControlError, Direction, Event, Heads, MeshReport, Network, PeerInfo,
-    PeerReport, Provenance, Refused, Report, Settled, Subject, SyncReport,
-};
+pub use gossip::timing::BlockTiming;
+pub use gossip::topics::Mesh;
+pub use handle::{Direction, Network, NetworkError, PeerReport, SwarmReport};
+pub use host::identity;
 pub use ipnet::IpNet;
 pub use libp2p::{Multiaddr, PeerId, identity::Keypair};
 pub use nat::NatConfig;
 pub use peers::{
-    Policy, Tides,
-    ledger::{Change, Entry},
+    PeerLimits, Policy,
+    ledger::{LedgerChange, LedgerEntry},
     score::{Scores, Scoring},
 };
-pub use propagation::Passage;
 pub use service::{Service, StartError};
+pub use sync::SyncLimits;
+pub use types::{
+    BanReport, Blocks, ChainGenesis, ChainHeads, Event, MeshReport, PeerInfo, Provenance,
+    RefusedPeers, Settled, Subject, SyncReport,
+};

@@ -1,16 +1,18 @@
-//! The metrics of the network's reference node, by its names and labels, so that its dashboards and alarms show this node too. What
-//! that node does not count begins with `starling_p2p_` and is counted where it happens.
+//! The metrics of the network's reference node, by its names and labels, so that its dashboards and
+//! alarms show this node too. Metrics of our own begin with `starling_p2p_` and are recorded where
+//! their events happen.
 //!
-//! No label holds what a peer can choose, so nobody can make their number grow: peers and blocks one by one are shown by RPC.
+//! No label holds a value that a peer can choose, so peers cannot make their number grow. Single
+//! peers and blocks are shown by RPC.
 
 use metrics::{Counter, Gauge};
 use std::time::Duration;
 
-/// What happens to messages and peers of the gossip router.
+/// An event of messages or peers of gossipsub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GossipEvent {
     Publish,
-    /// Not passed on: rejected or ignored.
+    /// A message that is not passed on: rejected or ignored.
     Reject,
     /// Another copy of a message.
     Duplicate,
@@ -55,17 +57,17 @@ pub fn address_unbanned() {
     metrics::counter!("op_node_default_p2p_ip_unbans").increment(1);
 }
 
-/// `kind`: a word of ours.
+/// Records a part of a score. `kind` is one of our constants.
 pub fn score(kind: &'static str, value: f64) {
     metrics::histogram!("op_node_default_peer_scores", "type" => kind).record(value);
 }
 
-/// Blocks that wait until their parents are there.
+/// Sets the number of blocks that wait for their parents.
 pub fn quarantine(blocks: u64) {
     metrics::gauge!("op_node_default_p2p_payloads_quarantine_total").set(blocks as f64);
 }
 
-/// On which side of a request we are.
+/// Our side of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Client,
@@ -78,7 +80,7 @@ pub fn request(side: Side, number: u64, code: u8, elapsed: Duration) {
         Side::Client => "client",
         Side::Server => "server",
     };
-    // Of the codes of peers only those with a meaning are told apart.
+    // Codes of peers without a meaning share one label.
     let code = match code {
         0 => "0",
         1 => "1",
@@ -96,7 +98,7 @@ pub fn request(side: Side, number: u64, code: u8, elapsed: Duration) {
     metrics::gauge!("op_node_default_p2p_payload_by_number", "p2p_role" => role).set(number as f64);
 }
 
-/// What streams carry, without what encryption and the muxer add.
+/// Bytes of streams, without the overhead of encryption and muxer.
 #[derive(Clone)]
 pub struct Meter {
     read: Counter,
@@ -122,17 +124,17 @@ impl Meter {
         self.written.increment(bytes as u64);
     }
 
-    /// A stream, which counts as open until it is dropped.
-    pub fn stream(&self) -> Open {
+    /// Counts a stream as open until the result is dropped.
+    pub fn stream(&self) -> OpenStream {
         self.streams.increment(1);
-        Open(self.streams.clone())
+        OpenStream(self.streams.clone())
     }
 }
 
 /// An open stream.
-pub struct Open(Gauge);
+pub struct OpenStream(Gauge);
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.decrement(1);
     }

@@ -1,7 +1,8 @@
-//! `--p2p.nat`: asks the router to open our ports, by NAT-PMP and, where that is not spoken, by UPnP. Opened at start, renewed halfway
-//! through their time, closed at the end. What the router opened goes to discovery, for our record.
+//! `--p2p.nat`: maps our ports on the router, by NAT-PMP or, if the router does not support that,
+//! by UPnP. Ports are mapped at start, renewed at half their lifetime, and closed at the end. The
+//! mapped address and ports go to discovery, for our record.
 //!
-//! It talks to the router of this machine alone, one question at a time, each with an end.
+//! Only the router of this machine is contacted, with one request at a time and a timeout for each.
 
 mod pmp;
 mod upnp;
@@ -21,61 +22,70 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What is asked for; RFC 6886 recommends it, too.
+/// Requested lifetime of a mapping; RFC 6886 recommends it, too.
 const LIFETIME: Duration = Duration::from_secs(7200);
-/// Waits after failures: doubled up to the longest. Also the shortest and longest time between two renewals.
+/// Wait after a failure, doubled up to the longest; also the bounds of the time between two
+/// renewals.
 const RETRY: Duration = Duration::from_secs(30);
 const MAX_RETRY: Duration = Duration::from_secs(1800);
-/// For closing the ports at the end.
-const FAREWELL: Duration = Duration::from_secs(3);
+/// Time limit for closing the ports at the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where routers are; what is not named is looked for.
+/// Addresses of routers; the defaults are searched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NatConfig {
-    /// Of the PMP responder: by default port 5351 of the default gateway.
+    /// Address of the PMP responder: by default port 5351 of the default gateway.
     pub pmp: Option<SocketAddr>,
-    /// Where UPnP gateways are searched: by default everywhere on the link (239.255.255.250:1900).
+    /// Address at which UPnP gateways are searched: by default the whole link
+    /// (239.255.255.250:1900).
     pub upnp: Option<SocketAddr>,
 }
 
-/// What a router opened for us. `None`: nothing, yet.
+/// Address and ports that a router has mapped; `None` while there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mapped {
-    /// The router's address towards the world.
+pub struct MappedPorts {
+    /// The router's public address.
     pub ip: Option<IpAddr>,
+    /// The external TCP port.
     pub tcp: Option<u16>,
+    /// The external UDP port.
     pub udp: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
+enum PortProtocol {
     Tcp,
     Udp,
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for PortProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Protocol::Tcp { "TCP" } else { "UDP" })
+        f.write_str(if *self == PortProtocol::Tcp {
+            "TCP"
+        } else {
+            "UDP"
+        })
     }
 }
 
-/// An open port of the router. `lifetime` zero: for good.
+/// A mapped port of the router. `lifetime` zero: permanent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lease {
     port: u16,
     lifetime: Duration,
 }
 
-/// A port of ours that a router opened at some time.
+/// One of our ports that a router has mapped.
 struct Opened {
-    protocol: Protocol,
+    protocol: PortProtocol,
     port: u16,
     lease: Lease,
-    /// The router has not failed to renew it. If it has, the port may be open all the same, and is closed at the end.
+    /// Whether the last renewal succeeded. If it failed, the port may still be open and is closed
+    /// at the end.
     open: bool,
 }
 
-/// Why a router does not open ports.
+/// The reason why a router does not map ports.
 #[derive(Debug, thiserror::Error)]
 enum NatError {
     #[error("no default gateway is known")]
@@ -88,52 +98,59 @@ enum NatError {
     Io(#[from] std::io::Error),
 }
 
-/// The one that answered.
-enum Router {
-    Pmp(pmp::Client),
-    Upnp(upnp::Client),
+/// The client of the router that responded.
+enum GatewayClient {
+    Pmp(pmp::PmpClient),
+    Upnp(upnp::UpnpClient),
 }
 
-impl Router {
+impl GatewayClient {
     async fn find(config: NatConfig) -> Result<Self, NatError> {
         let pmp = match config
             .pmp
             .or_else(|| default_gateway().map(|ip| SocketAddr::new(ip.into(), pmp::PORT)))
         {
-            Some(address) => pmp::Client::connect(address).await,
+            Some(address) => pmp::PmpClient::connect(address).await,
             None => Err(NatError::NoGateway),
         };
         match pmp {
-            Ok(client) => Ok(Router::Pmp(client)),
+            Ok(client) => Ok(GatewayClient::Pmp(client)),
             Err(error) => {
                 tracing::debug!(%error, "no NAT-PMP, trying UPnP");
-                upnp::Client::find(config.upnp).await.map(Router::Upnp)
+                upnp::UpnpClient::find(config.upnp)
+                    .await
+                    .map(GatewayClient::Upnp)
             }
         }
     }
 
     async fn external_ip(&self) -> Result<IpAddr, NatError> {
         match self {
-            Router::Pmp(client) => client.external_ip().await.map(IpAddr::V4),
-            Router::Upnp(client) => client.external_ip().await,
+            GatewayClient::Pmp(client) => client.external_ip().await.map(IpAddr::V4),
+            GatewayClient::Upnp(client) => client.external_ip().await,
         }
     }
 
-    /// Opens a port, if possible the one with the number `wanted`, or keeps it open.
-    async fn open(&self, protocol: Protocol, port: u16, wanted: u16) -> Result<Lease, NatError> {
+    /// Maps a port, or renews it; if possible to the external port `wanted`.
+    async fn open(
+        &self,
+        protocol: PortProtocol,
+        port: u16,
+        wanted: u16,
+    ) -> Result<Lease, NatError> {
         match self {
-            Router::Pmp(client) => client.open(protocol, port, wanted, LIFETIME).await,
-            Router::Upnp(client) => client.open(protocol, port, wanted, LIFETIME).await,
+            GatewayClient::Pmp(client) => client.open(protocol, port, wanted, LIFETIME).await,
+            GatewayClient::Upnp(client) => client.open(protocol, port, wanted, LIFETIME).await,
         }
     }
 
-    async fn close(&self, protocol: Protocol, port: u16, opened: u16) -> Result<(), NatError> {
+    async fn close(&self, protocol: PortProtocol, port: u16, opened: u16) -> Result<(), NatError> {
         match self {
-            Router::Pmp(client) => client
+            GatewayClient::Pmp(client) => client
                 .open(protocol, port, 0, Duration::ZERO)
                 .await
                 .map(drop),
-            Router::Upnp(client) => client.close(protocol, opened).await,
+            GatewayClient::Upnp(client) => client.close(protocol, opened).await,
         }
     }
 }
@@ -143,7 +160,8 @@ fn default_gateway() -> Option<Ipv4Addr> {
     gateway_in(&std::fs::read_to_string("/proc/net/route").ok()?)
 }
 
-/// In the kernel's table: numbers are hexadecimal, addresses in the machine's order of bytes.
+/// Finds the gateway in the kernel's table: numbers are hexadecimal, addresses in the byte order of
+/// the machine.
 fn gateway_in(routes: &str) -> Option<Ipv4Addr> {
     const GATEWAY: u32 = 2;
     routes.lines().skip(1).find_map(|line| {
@@ -154,7 +172,8 @@ fn gateway_in(routes: &str) -> Option<Ipv4Addr> {
     })
 }
 
-/// When to renew: halfway, within bounds. A lease for good is looked at now and then: routers forget.
+/// Time until the next renewal: half the shortest lifetime, within bounds. Permanent leases are
+/// renewed, too: routers lose them.
 fn renewal(leases: impl IntoIterator<Item = Duration>) -> Duration {
     let shortest = leases
         .into_iter()
@@ -169,13 +188,13 @@ fn retry(failures: u32) -> Duration {
     (RETRY * 2u32.saturating_pow(failures.min(16))).min(MAX_RETRY)
 }
 
-/// Keeps our ports open.
+/// Keeps our ports mapped.
 pub(crate) struct Nat {
     pub config: NatConfig,
     pub listen_addrs: watch::Receiver<Vec<Multiaddr>>,
     /// The port of discovery once it is bound; `None` without discovery.
     pub udp: Option<watch::Receiver<u16>>,
-    pub mapped: watch::Sender<Mapped>,
+    pub mapped: watch::Sender<MappedPorts>,
 }
 
 impl Nat {
@@ -214,7 +233,7 @@ impl Nat {
             }
         }
         if !opened.is_empty()
-            && timeout(FAREWELL, self.close(router, &opened))
+            && timeout(CLOSE_TIMEOUT, self.close(router, &opened))
                 .await
                 .is_err()
         {
@@ -222,10 +241,10 @@ impl Nat {
         }
     }
 
-    async fn close(&self, router: Option<Router>, opened: &[Opened]) {
+    async fn close(&self, router: Option<GatewayClient>, opened: &[Opened]) {
         let router = match router {
             Some(router) => Ok(router),
-            None => Router::find(self.config).await,
+            None => GatewayClient::find(self.config).await,
         };
         for Opened {
             protocol,
@@ -250,8 +269,8 @@ impl Nat {
         }
     }
 
-    /// Ours, once they are bound.
-    async fn ports(&mut self) -> Vec<(Protocol, u16)> {
+    /// Waits until our ports are bound, and returns them.
+    async fn ports(&mut self) -> Vec<(PortProtocol, u16)> {
         let tcp = |all: &[Multiaddr]| {
             all.iter()
                 .flat_map(Multiaddr::iter)
@@ -262,27 +281,27 @@ impl Nat {
         };
         let mut ports = Vec::new();
         if let Ok(all) = self.listen_addrs.wait_for(|all| tcp(all).is_some()).await {
-            ports.extend(tcp(&all).map(|port| (Protocol::Tcp, port)));
+            ports.extend(tcp(&all).map(|port| (PortProtocol::Tcp, port)));
         }
         if let Some(udp) = &mut self.udp
             && let Ok(port) = udp.wait_for(|port| *port != 0).await
         {
-            ports.push((Protocol::Udp, *port));
+            ports.push((PortProtocol::Udp, *port));
         }
         ports
     }
 
-    /// Opens every port, or keeps it open, and tells which are. One that the router refuses is not in the way of the others; the error
-    /// is that of the last.
+    /// Maps or renews every port and publishes the mapped ones. A refused port does not stop the
+    /// others; the error is that of the last.
     async fn keep_open(
         &self,
-        known: &mut Option<Router>,
+        known: &mut Option<GatewayClient>,
         opened: &mut Vec<Opened>,
-        ports: &[(Protocol, u16)],
+        ports: &[(PortProtocol, u16)],
     ) -> Result<(), NatError> {
         let router = match known {
             Some(router) => &*router,
-            None => known.insert(Router::find(self.config).await?),
+            None => known.insert(GatewayClient::find(self.config).await?),
         };
         let mut outcome = Ok(());
         for (protocol, port) in ports.iter().copied() {
@@ -302,28 +321,27 @@ impl Nat {
                 }
             }
         }
-        match opened.iter().any(|opened| opened.open) {
-            true => self.tell(router.external_ip().await.ok(), opened),
-            false => {
-                self.mapped.send_replace(Mapped::default());
-                // Another may answer next time.
-                *known = None;
-            }
+        if opened.iter().any(|opened| opened.open) {
+            self.publish(router.external_ip().await.ok(), opened);
+        } else {
+            self.mapped.send_replace(MappedPorts::default());
+            // Another router may respond next time.
+            *known = None;
         }
         outcome
     }
 
-    fn tell(&self, ip: Option<IpAddr>, opened: &[Opened]) {
+    fn publish(&self, ip: Option<IpAddr>, opened: &[Opened]) {
         let port = |wanted| {
             opened
                 .iter()
                 .find(|opened| opened.open && opened.protocol == wanted)
                 .map(|opened| opened.lease.port)
         };
-        let mapped = Mapped {
+        let mapped = MappedPorts {
             ip,
-            tcp: port(Protocol::Tcp),
-            udp: port(Protocol::Udp),
+            tcp: port(PortProtocol::Tcp),
+            udp: port(PortProtocol::Udp),
         };
         let is_new = self
             .mapped

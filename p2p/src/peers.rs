@@ -1,17 +1,465 @@
-//! The people in the swarm. Everything here is pure but for logs and counters: `now` comes in, decisions come out.
+//! Peers: which may connect, which are dialled, what they did and what follows.
 //!
-//! [`statics`] says when to dial static peers again, [`candidates`] whom of those discovery found, [`links`] which connections to close, [`score`] what a deed weighs,
-//! [`reputation`] who is banned for it, and [`ledger`] why.
+//! [`gate`] refuses connections by rules, [`statics`] says when to dial static peers again and
+//! [`candidates`] which of the peers that discovery found, [`links`] which connections to close,
+//! [`score`] weighs offences, [`reputation`] bans for them, [`ledger`] keeps the reasons, and
+//! [`store`] remembers scores, bans and blocks over a restart.
+//!
+//! [`Peers`] holds them together: events and the time go in, [`PeersAction`]s come out of
+//! [`Peers::poll`]. It opens no connection and never waits for the disk: changes are written by a
+//! blocking thread, one batch at a time.
+//!
+//! Overload: peers that come, misbehave and come back under other names. Candidates,
+//! scores, bans and the ledger are bounded, and warnings about offences are limited to one a
+//! second.
 
 pub mod candidates;
+pub(crate) mod gate;
 pub mod ledger;
 pub mod links;
 pub mod reputation;
 pub mod score;
 pub mod statics;
+pub(crate) mod store;
 
+use crate::{
+    address::site,
+    clock::unix_now,
+    metrics as meters,
+    types::{BanReport, RefusedPeers, Subject},
+};
 pub use candidates::Candidates;
-pub use links::{Link, Tidal, Tides, surplus};
+use candidates::Contact;
+use gate::{GateRules, SharedGateRules};
+use ipnet::IpNet;
+use ledger::{LedgerChange, LedgerEntry};
+use libp2p::{Multiaddr, PeerId};
+pub use links::{PeerLimits, PeerLink, TrimCandidate, surplus};
+use reputation::{Ban, ReputationAction};
 pub use reputation::{Policy, Reputation};
 pub use score::Offence;
 pub use statics::StaticPeers;
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use store::{Peerstore, PeerstoreError, StoreRecord};
+use tokio::task::JoinSet;
+
+/// Warnings about offences at most this often: a peer that floods us must not flood our log.
+const WARNING: Duration = Duration::from_secs(1);
+/// Slots that are made up for at most: a clock that jumped is not followed slot by slot.
+const MAX_SLOTS: u32 = 600;
+/// Time between two writes of the scores of connected peers.
+const SAVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The settings of this room; see [`crate::Config`].
+pub(crate) struct PeersConfig {
+    /// Our own id: never dialled.
+    pub local: PeerId,
+    pub static_peers: Vec<Multiaddr>,
+    pub restrict: Vec<IpNet>,
+    pub policy: Policy,
+    pub limits: PeerLimits,
+    /// The time between two blocks, in which scores decay.
+    pub slot: Duration,
+    /// `None` keeps everything in memory.
+    pub peerstore: Option<PathBuf>,
+}
+
+/// A step that the service has to take.
+#[derive(Debug)]
+pub(crate) enum PeersAction {
+    /// Set gossipsub's application score of a peer.
+    SetScore { peer: PeerId, score: f64 },
+    /// Close the peer's connections.
+    Disconnect {
+        peer: PeerId,
+        reason: &'static str,
+        evidence: String,
+    },
+}
+
+/// Rate limit of the warnings about offences.
+#[derive(Debug, Default)]
+struct OffenceWarnings {
+    last: Option<Instant>,
+    /// Offences without a warning since the last one.
+    silent: u64,
+}
+
+/// The peers room.
+pub(crate) struct Peers {
+    pub statics: StaticPeers,
+    pub candidates: Candidates,
+    pub reputation: Reputation,
+    pub limits: PeerLimits,
+    rules: SharedGateRules,
+    store: Peerstore,
+    /// The batch being written to the store, at most one at a time.
+    writing: JoinSet<()>,
+    warnings: OffenceWarnings,
+    slot: Duration,
+    next_slot: Instant,
+    next_save: Instant,
+}
+
+impl Peers {
+    /// Opens the store and restores scores, bans and blocks from it.
+    pub fn new(config: PeersConfig, now: Instant) -> Result<Self, PeerstoreError> {
+        let statics = StaticPeers::new(&config.static_peers, config.local, now);
+        let (store, records) =
+            Peerstore::open(config.peerstore.as_deref(), "--p2p.peerstore.path")?;
+        let mut rules = GateRules {
+            restrict: config.restrict,
+            trusted_peers: statics.ids().copied().collect(),
+            trusted_addresses: statics.ips().map(site).collect(),
+            ..Default::default()
+        };
+        for record in &records {
+            match record {
+                StoreRecord::BlockedPeer(peer, true) => {
+                    rules.blocked_peers.insert(*peer);
+                }
+                StoreRecord::BlockedAddress(address, true) => {
+                    rules.blocked_addresses.insert(*address);
+                }
+                StoreRecord::BlockedSubnet(subnet, true) => {
+                    rules.blocked_subnets.insert(*subnet);
+                }
+                _ => {}
+            }
+        }
+        let mut reputation = Reputation::new(
+            config.policy,
+            config.slot,
+            statics.ids().copied(),
+            statics.ips(),
+        );
+        reputation.restore(records, unix_now());
+        Ok(Self {
+            statics,
+            candidates: Candidates::default(),
+            reputation,
+            limits: config.limits,
+            rules: SharedGateRules::new(rules),
+            store,
+            writing: JoinSet::new(),
+            warnings: OffenceWarnings::default(),
+            slot: config.slot,
+            next_slot: now + config.slot,
+            next_save: now + SAVE_INTERVAL,
+        })
+    }
+
+    /// The rules that the gate and discovery obey too.
+    pub fn rules(&self) -> SharedGateRules {
+        self.rules.clone()
+    }
+
+    /// The time of the next dial of a static peer.
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.statics.next_dial()
+    }
+
+    /// Static, or protected by an operator.
+    pub fn is_protected(&self, peer: &PeerId) -> bool {
+        self.reputation.is_protected(peer)
+    }
+
+    /// Records an offence. Every offence of every peer goes through here.
+    pub fn on_offence(&mut self, peer: PeerId, offence: Offence, evidence: &str) {
+        let reason = offence.label();
+        metrics::counter!("starling_p2p_offences_total", "reason" => reason).increment(1);
+        let (now, warnings) = (Instant::now(), &mut self.warnings);
+        if warnings
+            .last
+            .is_none_or(|last| now.saturating_duration_since(last) >= WARNING)
+        {
+            tracing::warn!(%peer, reason, evidence, others = warnings.silent, "peer broke a rule");
+            *warnings = OffenceWarnings {
+                last: Some(now),
+                silent: 0,
+            };
+        } else {
+            warnings.silent += 1;
+        }
+        self.reputation
+            .on_offence(peer, offence, evidence, unix_now());
+    }
+
+    /// Writes an entry about a peer into the ledger; its score stays as it is.
+    pub fn note(&mut self, peer: PeerId, reason: &'static str, evidence: String) {
+        let score = self.reputation.total(&peer);
+        let entry = LedgerEntry::of_peer(peer, LedgerChange::Score(0.0), reason, evidence, score);
+        self.reputation.note(entry, unix_now());
+    }
+
+    /// The next step to take. Call until `None` after every event.
+    pub fn poll(&mut self) -> Option<PeersAction> {
+        while let Some(action) = self.reputation.poll() {
+            match action {
+                ReputationAction::Score { peer, score } => {
+                    return Some(PeersAction::SetScore { peer, score });
+                }
+                ReputationAction::Ban(peer) => {
+                    self.rules.lock().banned_peers.insert(peer);
+                    let ban = self.reputation.bans().get(&peer);
+                    return Some(PeersAction::Disconnect {
+                        peer,
+                        reason: "banned",
+                        evidence: ban.map(|ban| ban.reason.clone()).unwrap_or_default(),
+                    });
+                }
+                ReputationAction::Unban(peer) => {
+                    self.rules.lock().banned_peers.remove(&peer);
+                }
+                ReputationAction::BanAddress(address) => {
+                    self.rules.lock().banned_addresses.insert(address);
+                }
+                ReputationAction::UnbanAddress(address) => {
+                    self.rules.lock().banned_addresses.remove(&address);
+                }
+                ReputationAction::Save(record) => self.store.note(&record),
+            }
+        }
+        self.write_changes();
+        None
+    }
+
+    /// Starts to write what has changed, unless a batch is being written.
+    fn write_changes(&mut self) {
+        if self.writing.is_empty()
+            && self.store.has_changes()
+            && let Some(write) = self.store.take_changes()
+        {
+            self.writing.spawn_blocking(write);
+        }
+    }
+
+    /// Pends until the batch being written, if any, is on disk.
+    pub async fn next_written(&mut self) -> Option<()> {
+        self.writing.join_next().await.map(drop)
+    }
+
+    /// Whether changes wait to be written, or are being written.
+    pub fn has_unwritten(&self) -> bool {
+        !self.writing.is_empty() || self.store.has_changes()
+    }
+
+    /// A connection to a peer was made; `first` if there was none before.
+    pub fn on_connected(
+        &mut self,
+        peer: PeerId,
+        ip: Option<IpAddr>,
+        outbound: bool,
+        first: bool,
+        now: Instant,
+    ) {
+        if self.statics.contains(&peer) {
+            self.rules.lock().trusted_addresses.extend(ip.map(site));
+        }
+        if first {
+            self.reputation.on_connected(peer, ip, outbound, unix_now());
+            self.candidates.on_connected(&peer);
+            self.statics.on_connected(&peer, now);
+        }
+    }
+
+    /// The last connection to a peer has closed.
+    pub fn on_disconnected(
+        &mut self,
+        peer: PeerId,
+        reason: &'static str,
+        evidence: &str,
+        now: Instant,
+    ) {
+        self.reputation
+            .on_disconnected(&peer, reason, evidence, unix_now());
+        self.statics.on_disconnected(&peer, now);
+        self.candidates.on_disconnected(&peer, now);
+    }
+
+    /// A dial has failed. `unanswered`: nothing answered at its address. Whether this is a static
+    /// peer's first failure since it was last connected.
+    pub fn on_dial_failed(&mut self, peer: &PeerId, unanswered: bool, now: Instant) -> bool {
+        self.candidates.on_dial_failed(peer, now);
+        self.statics.on_dial_failed(peer, unanswered, now)
+    }
+
+    /// Discovery found a peer. Static peers keep to a schedule of their own.
+    pub fn on_found(&mut self, contact: Contact, connected: bool, now: Instant) {
+        if !self.statics.contains(&contact.peer()) {
+            self.candidates.on_found(contact, connected, now);
+        }
+    }
+
+    /// The candidates to dial now, given the number of connected peers.
+    pub fn candidates_to_dial(
+        &mut self,
+        connected: usize,
+        now: Instant,
+    ) -> Vec<(PeerId, Vec<Multiaddr>)> {
+        let wanted = self.limits.lo.saturating_sub(connected);
+        let rules = &self.rules;
+        let refused = |peer: &PeerId, addresses: &[Multiaddr]| {
+            let refusal = rules.lock().any_of(peer, addresses).err();
+            if let Some(refusal) = refusal {
+                metrics::counter!("starling_p2p_refused_candidates_total", "reason" => refusal.label()).increment(1);
+                tracing::debug!(%peer, reason = refusal.label(), "not dialled: {refusal}");
+            }
+            refusal
+        };
+        let dials = self.candidates.due(wanted, now, refused);
+        for (peer, addresses) in &dials {
+            tracing::debug!(%peer, ?addresses, peers = connected, wanted = self.limits.lo, "dialling a peer that discovery found");
+            metrics::counter!("starling_p2p_candidates_dialled_total").increment(1);
+        }
+        dials
+    }
+
+    /// Once a second: lets scores decay slot by slot, and notes the scores of connected peers to be
+    /// written when that is due; whether it was. `unix` is Unix time.
+    pub fn on_second(&mut self, now: Instant, unix: u64) -> bool {
+        let missed =
+            now.saturating_duration_since(self.next_slot).as_secs() / self.slot.as_secs().max(1);
+        if now >= self.next_slot {
+            (0..=missed.min(MAX_SLOTS.into())).for_each(|_| self.reputation.on_slot(unix));
+            self.next_slot = now + self.slot;
+        }
+        let saves = now >= self.next_save;
+        if saves {
+            self.next_save = now + SAVE_INTERVAL;
+            self.reputation.save_all(unix);
+        }
+        saves
+    }
+
+    /// Puts the scores of these peers into the metrics.
+    pub fn record_scores<'a>(&self, peers: impl IntoIterator<Item = &'a PeerId>) {
+        for peer in peers {
+            let (gossip, responses) = {
+                let scores = self.reputation.scores(peer);
+                (scores.gossip, scores.req_resp)
+            };
+            let rows = [
+                ("total", gossip.total),
+                ("blocksTimeInMesh", gossip.blocks.time_in_mesh),
+                ("blocksFirstMessage", gossip.blocks.first_message_deliveries),
+                (
+                    "blocksMessageDeliveries",
+                    gossip.blocks.mesh_message_deliveries,
+                ),
+                (
+                    "blocksInvalidMessageDeliveries",
+                    gossip.blocks.invalid_message_deliveries,
+                ),
+                ("ipColocation", gossip.ip_colocation_factor),
+                ("behavioralPenalty", gossip.behavioral_penalty),
+                ("reqRespValidResponses", responses.valid_responses),
+                ("reqRespErrorResponses", responses.error_responses),
+                ("reqRespRejectedPayloads", responses.rejected_payloads),
+            ];
+            rows.into_iter()
+                .for_each(|(kind, value)| meters::score(kind, value));
+        }
+    }
+
+    /// An operator protects a peer, or no longer.
+    pub fn protect(&mut self, peer: PeerId, protected: bool) {
+        if protected {
+            self.reputation.protect(peer, unix_now());
+        } else {
+            self.reputation.unprotect(peer, unix_now());
+        }
+        let protected = self.is_protected(&peer);
+        set_member(&mut self.rules.lock().trusted_peers, peer, protected);
+    }
+
+    /// An operator forgets a peer: its block, its ban, its score, and its record.
+    pub fn forget(&mut self, peer: &PeerId) {
+        self.block(Subject::Peer(*peer), false);
+        self.reputation.forgive(peer, "operator", unix_now());
+        self.candidates.forget(peer);
+    }
+
+    /// An operator blocks a peer, address or subnet, or ends the block.
+    pub fn block(&mut self, subject: Subject, blocked: bool) {
+        let now = unix_now();
+        let (record, entry, changed) = self.set_blocked(subject, blocked);
+        if changed {
+            tracing::info!(?subject, blocked, "an operator changed who may connect");
+            self.store.note(&record);
+            self.reputation.note(entry, now);
+        }
+        match subject {
+            Subject::Peer(peer) if !blocked => self.reputation.forgive(&peer, "operator", now),
+            Subject::Address(address) if !blocked => {
+                self.reputation.unban_address(address, "operator", now)
+            }
+            _ => {}
+        }
+    }
+
+    /// StoreChanges the rules. Returns the row and the ledger entry to write if anything changed.
+    fn set_blocked(&self, subject: Subject, blocked: bool) -> (StoreRecord, LedgerEntry, bool) {
+        let change = if blocked {
+            LedgerChange::Blocked
+        } else {
+            LedgerChange::Unblocked
+        };
+        let mut rules = self.rules.lock();
+        match subject {
+            Subject::Peer(peer) => (
+                StoreRecord::BlockedPeer(peer, blocked),
+                LedgerEntry::of_peer(peer, change, "operator", "", self.reputation.total(&peer)),
+                set_member(&mut rules.blocked_peers, peer, blocked),
+            ),
+            Subject::Address(address) => {
+                let address = address.to_canonical();
+                (
+                    StoreRecord::BlockedAddress(address, blocked),
+                    LedgerEntry::of_address(address, change, "operator", ""),
+                    set_member(&mut rules.blocked_addresses, address, blocked),
+                )
+            }
+            Subject::Subnet(subnet) => (
+                StoreRecord::BlockedSubnet(subnet, blocked),
+                LedgerEntry::of_address(subnet, change, "operator", ""),
+                set_member(&mut rules.blocked_subnets, subnet, blocked),
+            ),
+        }
+    }
+
+    /// The operator's blocks and the bans in force.
+    pub fn refused(&self) -> RefusedPeers {
+        let rules = self.rules.lock();
+        let report = |subject: String, ban: &Ban| BanReport {
+            subject,
+            until: ban.until,
+            reason: ban.reason.clone(),
+        };
+        let peers = self.reputation.bans().iter();
+        let addresses = self.reputation.address_bans().iter();
+        RefusedPeers {
+            peers: rules.blocked_peers.iter().copied().collect(),
+            addresses: rules.blocked_addresses.iter().copied().collect(),
+            subnets: rules.blocked_subnets.iter().copied().collect(),
+            bans: peers
+                .map(|(peer, ban)| report(peer.to_string(), ban))
+                .chain(addresses.map(|(address, ban)| report(address.to_string(), ban)))
+                .collect(),
+        }
+    }
+}
+
+/// Puts a member into a set, or takes it out. Whether the set changed.
+fn set_member<T: Ord>(set: &mut BTreeSet<T>, member: T, contained: bool) -> bool {
+    if contained {
+        set.insert(member)
+    } else {
+        set.remove(&member)
+    }
+}

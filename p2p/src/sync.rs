@@ -1,69 +1,73 @@
-//! Gap filling: trusted tips go in, payloads come out parents first, and whatever lies between is fetched from peers.
+//! Gap filling: trusted tips go in, payloads come out parents first, and whatever lies between is
+//! fetched from peers.
 //!
-//! A long gap is filled from many peers at once where peers of our own kind are connected: see `range.rs`.
+//! A pure state machine: events and `now` go in, `SyncAction`s come out of `Sync::poll`, and
+//! `Sync::wakeup` says when to call `Sync::on_timer`. It owns no socket, no clock and no task;
+//! `service.rs` drives it, and the clients in `sync/client.rs` send its requests.
 //!
-//! A pure state machine: events and `now` go in, [`Action`]s come out of [`Sync::poll`], and [`Sync::wakeup`] says when to call
-//! [`Sync::on_timer`]. It owns no socket, no clock and no task; `service.rs` drives it.
+//! `Sync` is the façade. `gap.rs` holds what is missing: a skeleton of hashes and the bodies at
+//! hand. `fetcher.rs` decides which peer is asked for what, by number or by range. `tips.rs` holds
+//! the tips that wait beside the gap, and `known.rs` the chain's verdicts.
 //!
-//! Trust: a *tip* is trusted because gossip checked its signature. Everything below a tip is trusted by hash link alone, since
-//! signatures do not survive a change of signer. So a gap is walked backward from its tip, number by number, each payload
-//! checked against the parent hash of the one above it; the hashes (the *skeleton*, 32 bytes a block) are kept for the whole
-//! gap, bodies only up to a byte budget. Once the walk meets a block the chain knows, payloads are handed over upward.
+//! Trust: a *tip* is trusted because gossip checked its signature. Everything below a tip is
+//! trusted by hash link alone, since signatures do not survive a change of signer. So a gap is
+//! walked backward from its tip, each block checked against the parent hash of the one above it;
+//! the hashes (the *skeleton*, 32 bytes a block) are kept for the whole gap, bodies only up to a
+//! byte budget. Once the walk meets a block the chain knows, payloads are handed over upward.
 //!
-//! While a rollup node drives the chain over the Engine API, only the heads that it names open gaps. A gossiped block with an unknown
-//! parent opens none, since the chain could not make it the head.
+//! A higher tip takes over a long gap at once: the walk down from it ends where it meets the former
+//! skeleton, whose lower part it takes over with its bodies and requests. So a skeleton is extended
+//! by blocks that gossip missed, and cut back where the sequencer built another branch.
 //!
-//! What can overload it: tips (bounded in number), skeleton and bodies (bounded, see [`Limits`]), blocks the chain has not
-//! answered yet (a credit in bytes and number). Past a bound something is forgotten and fetched again when its turn comes.
+//! While a rollup node drives the chain over the Engine API, only the heads that it names open
+//! gaps. A gossiped block with an unknown parent opens none, since the chain could not make it the
+//! head.
+//!
+//! What can overload it: tips (bounded in number), skeleton and bodies (bounded, see
+//! [`SyncLimits`]), blocks the chain has not settled yet (bounded in bytes and number). Past a
+//! bound something is forgotten and fetched again when it is needed.
 
-pub(crate) mod gap;
-mod ledger;
-mod long;
-mod sources;
+mod bodies;
+pub(crate) mod client;
+mod clock;
+mod fetcher;
+mod gap;
+mod known;
+mod messages;
+mod skeleton;
 #[cfg(test)]
 mod tests;
+mod tips;
 
 use crate::{
-    handle::{Blocks, Heads, Provenance, Settled, SyncReport},
-    range::{Order, Range},
+    peers::Offence,
+    types::{Arrival, ChainHeads, Provenance, Settled, SyncReport},
 };
 use alloy_primitives::{Address, B256};
-use gap::{Gap, Step};
-pub(crate) use ledger::Ledger;
-use ledger::Refusal;
+use fetcher::{FetchContext, Fetcher};
+use gap::{Gap, GapStep, WrongBody};
+use known::{BlockRefusal, KnownBlocks};
 use libp2p::PeerId;
-use sources::{SHARE, Sources};
+pub(crate) use messages::{FetchError, HashLinks, PeerStatus, RangeRequest};
 use starling_proto::payload::{BlockId, Payload};
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-/// Numbers asked of one source at a time.
-pub const WINDOW: usize = 16;
-/// Requests in the air altogether, those to former sources included.
-pub const MAX_FLIGHTS: usize = 64;
-/// Tips that wait beside the active gap.
-const MAX_TIPS: usize = 8;
-/// A gap that makes no progress for this long gives way to a higher tip. Longer than a request may take, so that one silent peer
-/// does not cost the way already walked.
-const STALL: Duration = Duration::from_secs(30);
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+use tips::Tips;
 
 /// Bounds of what the machine keeps.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct SyncLimits {
     /// Hashes of a gap: 32 bytes each. A longer gap is walked again from its lower part.
     pub skeleton: usize,
     /// Bytes of bodies kept for the gap.
     pub bodies: usize,
-    /// Bytes handed over and not answered.
+    /// Bytes handed over and not settled.
     pub unsettled_bytes: usize,
-    /// Payloads handed over and not answered: at most the capacity of the event channel, so that it is never full.
+    /// Payloads handed over and not settled: at most the capacity of the event channel, so that it
+    /// is never full.
     pub unsettled: usize,
 }
 
-impl Default for Limits {
+impl Default for SyncLimits {
     fn default() -> Self {
         Self {
             skeleton: 1 << 20,
@@ -74,99 +78,59 @@ impl Default for Limits {
     }
 }
 
-/// Why a fetch brought no payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The peer says it has no such block.
-    NotFound,
-    /// The stream was dropped, or the connection is gone.
-    Unreachable,
-    /// Nothing came in time, or an error that is not "not found".
-    NoAnswer,
-    /// The peer speaks neither spelling of the protocol.
-    Unsupported,
-    /// The peer answered with something that is not an answer.
-    Malformed,
-}
-
-/// Misbehaviour that the machine finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The payload of this number is not the one a trusted child names as its parent. An honest peer on another branch does
-    /// this too.
-    WrongBlock,
-    /// Not an answer.
-    Malformed,
-}
-
 /// Why a tip was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
-    /// It is, or descends from, a block the chain found invalid.
+pub(crate) enum TipDropped {
+    /// The tip is, or descends from, a block the chain found invalid.
     Invalid,
     /// Its branch reaches the safe block's height, or genesis, without meeting our chain.
     Foreign,
-    /// No peer could fill the gap below it, and a newer tip took its place.
+    /// No peer could fill the gap below it, and a newer tip replaced it.
     Stalled,
 }
 
-/// What the caller must do.
+impl From<BlockRefusal> for TipDropped {
+    fn from(refusal: BlockRefusal) -> Self {
+        match refusal {
+            BlockRefusal::Invalid => TipDropped::Invalid,
+            BlockRefusal::Foreign => TipDropped::Foreign,
+        }
+    }
+}
+
+/// An action for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum SyncAction {
+    /// Give the payload to the chain.
     HandOver {
         payload: Arc<Payload>,
         provenance: Provenance,
         blame: Option<PeerId>,
     },
-    Fetch {
+    /// Request one block by number; its outcome goes to [`Sync::on_fetched`].
+    FetchNumber { id: u64, peer: PeerId, number: u64 },
+    /// Request a range; responses go to [`Sync::on_links`], [`Sync::on_blocks`] and
+    /// [`Sync::on_range_end`].
+    FetchRange {
         id: u64,
         peer: PeerId,
-        number: u64,
+        request: RangeRequest,
     },
-    /// `number` is the block that it was seen from.
-    Blame {
+    /// Cancel a range request.
+    Cancel { id: u64 },
+    /// Report an offence of a peer.
+    Penalize {
         peer: PeerId,
-        fault: Fault,
-        number: u64,
+        offence: Offence,
+        evidence: String,
     },
-    Dropped {
-        tip: BlockId,
-        why: Dropped,
-    },
-    /// Of the range machine.
-    Range(Order),
-}
-
-/// A payload that came in, and what the chain says of it at that moment.
-#[derive(Clone, Debug)]
-pub struct Arrival {
-    pub payload: Arc<Payload>,
-    pub from: Option<PeerId>,
-    /// The chain has executed it.
-    pub known: bool,
-    /// The chain has executed its parent.
-    pub parent_known: bool,
-}
-
-impl Arrival {
-    /// Asks the chain. Not for the swarm's task: the answer may take a disk read.
-    pub fn of(payload: Payload, from: Option<PeerId>, blocks: &dyn Blocks) -> Self {
-        let (known, parent_known) = (
-            blocks.knows(payload.hash),
-            blocks.knows(payload.parent_hash()),
-        );
-        Self {
-            payload: Arc::new(payload),
-            from,
-            known,
-            parent_known,
-        }
-    }
+    /// Log that a tip was given up.
+    Drop { tip: BlockId, why: TipDropped },
 }
 
 /// An [`Arrival`] with what is trusted about it.
 #[derive(Clone, Debug)]
-pub(crate) struct Body {
+struct Body {
     arrival: Arrival,
     provenance: Provenance,
 }
@@ -185,61 +149,44 @@ impl Body {
     }
 
     /// Whether this payload came over the Engine API.
-    fn is_named(&self) -> bool {
+    fn is_from_engine(&self) -> bool {
         self.provenance == Provenance::Engine
     }
 
-    fn parent_known(&self, ledger: &Ledger) -> bool {
-        self.arrival.parent_known || ledger.knows(&self.payload().parent_hash())
+    fn parent_known(&self, known: &KnownBlocks) -> bool {
+        self.arrival.parent_known || known.knows(&self.payload().parent_hash())
     }
 }
 
 /// The machine.
 #[derive(Debug)]
-pub struct Sync {
-    limits: Limits,
-    ledger: Ledger,
-    sources: Sources,
+pub(crate) struct Sync {
+    limits: SyncLimits,
+    known: KnownBlocks,
+    fetcher: Fetcher,
     gap: Option<Gap>,
-    /// Long gaps, from peers of our kind.
-    range: Range,
-    /// The gap before a higher tip took over, until the way down from that tip meets it.
+    /// The gap before a higher tip took over, until the walk down from that tip meets it.
     former: Option<Gap>,
-    /// The range machine waits for time to pass.
-    ranging: bool,
-    /// Requests in the air: whom and what number they ask. They outlive a gap.
-    flights: HashMap<u64, (PeerId, u64)>,
-    /// Trusted tips that stand on no known block and not on the gap's branch, oldest first.
-    tips: Vec<Body>,
-    actions: VecDeque<Action>,
-    next_id: u64,
-    /// Something is missing and every peer is in its back-off.
-    starved: bool,
-    /// Sources are waited for.
-    fetching: bool,
+    /// Trusted tips beside the gap.
+    tips: Tips,
+    actions: VecDeque<SyncAction>,
     /// Whether a rollup node moves the head.
     driven: bool,
-    /// Blocks that peers have delivered on request, in ranges or by number.
+    /// Blocks that peers have delivered on request, by range or by number.
     arrived: u64,
 }
 
 impl Sync {
     /// `seed` feeds the jitter of back-offs.
-    pub fn new(limits: Limits, genesis: BlockId, seed: u64) -> Self {
+    pub fn new(limits: SyncLimits, genesis: BlockId, seed: u64) -> Self {
         Self {
             limits,
-            ledger: Ledger::new(limits, genesis),
-            sources: Sources::new(seed),
+            known: KnownBlocks::new(limits, genesis),
+            fetcher: Fetcher::new(seed),
             gap: None,
-            range: Range::default(),
             former: None,
-            ranging: false,
-            flights: HashMap::new(),
-            tips: Vec::new(),
+            tips: Tips::default(),
             actions: VecDeque::new(),
-            next_id: 0,
-            starved: false,
-            fetching: false,
             driven: false,
             arrived: 0,
         }
@@ -251,43 +198,16 @@ impl Sync {
     }
 
     /// The next thing to do. Call until `None` after every event.
-    pub fn poll(&mut self) -> Option<Action> {
-        self.actions
-            .extend(self.range.take_orders().into_iter().map(Action::Range));
+    pub fn poll(&mut self) -> Option<SyncAction> {
+        self.actions.extend(self.fetcher.take_actions());
         self.actions.pop_front()
     }
 
     /// When [`Sync::on_timer`] should be called next, if no event comes first.
     pub fn wakeup(&self) -> Option<Instant> {
         let gap = self.gap.as_ref()?;
-        let source = if self.starved {
-            self.sources.next_ready()
-        } else {
-            None
-        };
-        let stall = Self::is_overtaken(gap, &self.tips).then(|| gap.progress + STALL);
-        let range = if self.ranging {
-            self.range.wakeup(gap)
-        } else {
-            None
-        };
-        let idle = if self.ranging && !self.fetching && !self.starved {
-            self.range.idle_at()
-        } else {
-            None
-        };
-        let patience = if self.fetching {
-            self.sources.next_late(|peer| load(&self.flights, peer))
-        } else {
-            None
-        };
-        source
-            .into_iter()
-            .chain(stall)
-            .chain(range)
-            .chain(idle)
-            .chain(patience)
-            .min()
+        let abandon = self.is_overtaken(gap).then(|| gap.clock.abandon_at());
+        self.fetcher.wakeup(gap).into_iter().chain(abandon).min()
     }
 
     pub fn on_timer(&mut self, now: Instant) {
@@ -296,39 +216,46 @@ impl Sync {
 
     /// A peer that payloads can be fetched from is connected.
     pub fn on_peer(&mut self, peer: PeerId, now: Instant) {
-        self.sources.add(peer);
+        self.fetcher.on_peer(peer);
         self.pump(now);
     }
 
     pub fn on_peer_gone(&mut self, peer: PeerId, now: Instant) {
-        self.sources.remove(&peer);
-        self.range.on_peer_gone(&peer);
+        self.fetcher.on_peer_gone(&peer);
+        self.pump(now);
+    }
+
+    /// A connected peer that runs this node says which blocks it has.
+    pub fn on_status(&mut self, peer: PeerId, status: PeerStatus, now: Instant) {
+        self.fetcher.on_status(peer, status);
         self.pump(now);
     }
 
     /// A block this node built and published: the chain has it.
     pub fn on_own(&mut self, hash: B256, now: Instant) {
-        self.ledger.learn(hash);
+        self.known.learn(hash);
         self.pump(now);
     }
 
     /// A payload that passed the gossip check.
     pub fn on_gossip(&mut self, arrival: Arrival, signer: Address, now: Instant) {
+        let provenance = Provenance::Signed(signer);
         self.on_tip(
             Body {
                 arrival,
-                provenance: Provenance::Signed(signer),
+                provenance,
             },
             now,
         );
     }
 
     /// A payload that came over the Engine API, whose parent the chain lacks.
-    pub fn on_named(&mut self, arrival: Arrival, now: Instant) {
+    pub fn on_engine_payload(&mut self, arrival: Arrival, now: Instant) {
+        let provenance = Provenance::Engine;
         self.on_tip(
             Body {
                 arrival,
-                provenance: Provenance::Engine,
+                provenance,
             },
             now,
         );
@@ -337,116 +264,131 @@ impl Sync {
     /// From now on a rollup node moves the head (`driven`), or the node itself does.
     pub fn on_driven(&mut self, driven: bool, now: Instant) {
         self.driven = driven;
-        let unwanted = |gap: &mut Gap| driven && !gap.is_named();
-        if self.gap.take_if(unwanted).is_some() {
-            self.forget_range();
-        }
-        let mut tips = std::mem::take(&mut self.tips);
-        tips.retain(|tip| self.is_wanted(tip));
-        self.tips = tips;
+        self.gap.take_if(|gap| driven && !gap.is_from_engine());
+        let known = &self.known;
+        self.tips.retain(|tip| is_wanted(tip, driven, known));
         self.pump(now);
-    }
-
-    fn is_wanted(&self, tip: &Body) -> bool {
-        !self.driven || tip.is_named() || tip.parent_known(&self.ledger)
     }
 
     fn on_tip(&mut self, body: Body, now: Instant) {
         let (id, parent) = (body.payload().id(), body.payload().parent_hash());
-        if let Some(why) = self
-            .ledger
-            .refusal(&id.hash)
-            .or_else(|| self.ledger.refusal(&parent))
-        {
-            self.ledger.refuse(id.hash, why);
-            self.actions.push_back(Action::Dropped {
+        let refusal = self.known.refusal(&id.hash);
+        if let Some(why) = refusal.or_else(|| self.known.refusal(&parent)) {
+            self.known.refuse(id.hash, why);
+            self.actions.push_back(SyncAction::Drop {
                 tip: id,
                 why: why.into(),
             });
             return;
         }
         if body.arrival.known {
-            self.ledger.learn(id.hash);
+            self.known.learn(id.hash);
         }
-        if self.ledger.knows(&id.hash)
-            || id.number <= self.ledger.floor()
-            || self.tips.iter().any(|tip| tip.hash() == id.hash)
+        if self.known.knows(&id.hash)
+            || id.number <= self.known.floor()
+            || self.tips.contains(&id.hash)
         {
             return;
         }
-        let left = match &mut self.gap {
+        let beside = match &mut self.gap {
             Some(gap) => gap.offer(body, &self.limits, now),
             None => Some(body),
         };
-        if let Some(body) = left
-            && self.is_wanted(&body)
+        if let Some(body) = beside
+            && is_wanted(&body, self.driven, &self.known)
         {
             self.tips.push(body);
         }
         self.pump(now);
-        if self.tips.len() > MAX_TIPS
-            && let Some(lowest) = (0..self.tips.len()).min_by_key(|i| self.tips[*i].number())
-        {
-            self.tips.remove(lowest);
-        }
+        self.tips.trim();
     }
 
-    /// The outcome of [`Action::Fetch`]. A payload carries the requested number and a hash recomputed from its contents.
-    pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, Failure>, now: Instant) {
-        let Some((peer, number)) = self.flights.remove(&id) else {
+    /// The outcome of [`SyncAction::FetchNumber`]. A payload carries the requested number and a
+    /// hash recomputed from its contents.
+    pub fn on_fetched(&mut self, id: u64, outcome: Result<Arrival, FetchError>, now: Instant) {
+        let Some((peer, number)) = self.fetcher.end_number_request(id) else {
             return;
         };
         self.arrived += u64::from(outcome.is_ok());
         match outcome {
-            Ok(arrival) => match self
-                .gap
-                .as_mut()
-                .map_or(Ok(()), |gap| gap.fill(number, arrival, &self.limits, now))
-            {
-                Ok(()) => self.sources.worked(&peer, now),
-                Err(fault) => self.blame(peer, fault, number, now),
-            },
-            Err(Failure::Malformed) => self.blame(peer, Fault::Malformed, number, now),
-            // A former source's late failures say nothing new.
-            Err(failure) => {
-                if self.sources.is_asked(&peer) {
-                    self.sources
-                        .failed(&peer, failure == Failure::Unsupported, now);
+            Ok(arrival) => {
+                let filled = match &mut self.gap {
+                    Some(gap) => gap.fill(number, arrival, &self.limits, now),
+                    None => Ok(()),
+                };
+                match filled {
+                    Ok(()) => self.fetcher.on_number_success(&peer, now),
+                    Err(WrongBody) => self.fetcher.on_wrong_block(peer, number, now),
                 }
+            }
+            Err(error) => self.fetcher.on_number_failure(peer, number, &error, now),
+        }
+        self.pump(now);
+    }
+
+    /// Some of the hash links of a range request, the highest first, verified from the requested
+    /// block down to the last.
+    pub fn on_links(&mut self, id: u64, links: &HashLinks, now: Instant) {
+        if let Some(received) = self.fetcher.on_links(id, links, now)
+            && let Some(gap) = &mut self.gap
+        {
+            if received.complete {
+                gap.clock.on_response(now);
+            }
+            // Blocks may have come by number meanwhile.
+            if !gap.is_linked()
+                && let Some(links) = links.below(received.from, gap.bottom())
+            {
+                gap.extend_down(&links, &self.known, &self.limits, now);
+                self.meet_former(now);
             }
         }
         self.pump(now);
     }
 
-    /// The chain's answer to a payload handed over.
-    pub fn on_settled(&mut self, hash: B256, settled: &Settled, now: Instant) {
-        self.ledger.settle(hash, settled);
-        if matches!(settled, Settled::Invalid(_)) {
-            let ledger = &mut self.ledger;
-            self.tips.sort_by_key(Body::number);
-            let actions = &mut self.actions;
-            self.tips.retain(|tip| {
-                let why = ledger.refusal(&tip.payload().parent_hash());
-                if let Some(why) = why {
-                    ledger.refuse(tip.hash(), why);
-                    actions.push_back(Action::Dropped {
-                        tip: tip.payload().id(),
-                        why: why.into(),
-                    });
-                }
-                why.is_none()
-            });
+    /// A part of a window, lowest first, each block with the requested hash.
+    pub fn on_blocks(&mut self, id: u64, blocks: Vec<Arrival>, now: Instant) {
+        self.arrived += blocks.len() as u64;
+        if let Some(last) = blocks.last() {
+            self.fetcher.on_blocks(id, last.payload.number());
+        }
+        for arrival in blocks {
+            let (number, hash) = (arrival.payload.number(), arrival.payload.hash);
+            let mut gaps = self.gap.iter_mut().chain(&mut self.former);
+            if let Some(gap) = gaps.find(|gap| gap.expected(number) == Some(hash)) {
+                // The hash is the expected one, so this cannot fail.
+                let _ = gap.fill(number, arrival, &self.limits, now);
+            }
         }
         self.pump(now);
     }
 
-    /// Where the chain stands.
-    pub fn on_heads(&mut self, heads: Heads, now: Instant) {
-        self.ledger.set_heads(heads);
-        let floor = self.ledger.floor();
+    /// The end of the response to a range request.
+    pub fn on_range_end(&mut self, id: u64, outcome: Result<(), FetchError>, now: Instant) {
+        if self.fetcher.on_range_end(id, outcome, now)
+            && let Some(gap) = &mut self.gap
+        {
+            gap.clock.on_response(now);
+        }
+        self.pump(now);
+    }
+
+    /// The chain's verdict on a payload handed over.
+    pub fn on_settled(&mut self, hash: B256, settled: &Settled, now: Instant) {
+        self.known.settle(hash, settled);
+        if matches!(settled, Settled::Invalid(_)) {
+            self.tips.drop_refused(&mut self.known, &mut self.actions);
+        }
+        self.pump(now);
+    }
+
+    /// The chain's heads have moved.
+    pub fn on_heads(&mut self, heads: ChainHeads, now: Instant) {
+        self.known.set_heads(heads);
+        let floor = self.known.floor();
         self.tips.retain(|tip| tip.number() > floor);
         if let Some(gap) = &mut self.gap {
-            gap.ground_at(heads.head);
+            gap.on_head(heads.head);
             if gap.top().number <= floor {
                 self.gap = None;
             }
@@ -454,200 +396,184 @@ impl Sync {
         self.pump(now);
     }
 
-    /// The numbers still to hand over, for logs and metrics.
+    /// The blocks still to hand over, for logs and metrics.
     pub fn gap_len(&self) -> u64 {
         self.gap.as_ref().map_or(0, Gap::len)
     }
 
-    /// What is missing, in numbers.
+    /// The state of the gap in numbers, for reports.
     pub fn report(&self) -> SyncReport {
         let gap = self.gap.as_ref();
         SyncReport {
             target: gap.map(|gap| gap.top().number),
             missing: self.gap_len(),
-            linked: gap.is_some_and(Gap::is_grounded),
+            linked: gap.is_some_and(Gap::is_linked),
             waiting: self.tips.len() as u64,
-            requests: (self.flights.len() + self.range.flights()) as u64,
-            peers: self.range.peers() as u64,
+            requests: self.fetcher.in_flight() as u64,
+            peers: self.fetcher.range_peers() as u64,
             source: self
-                .sources
-                .asked()
+                .fetcher
+                .active_peers()
                 .map(PeerId::to_string)
                 .reduce(|one, other| one + ", " + &other),
-            starved: self.starved,
+            starved: self.fetcher.is_starved(),
             stalled: None,
         }
     }
 
-    fn blame(&mut self, peer: PeerId, fault: Fault, number: u64, now: Instant) {
-        self.actions.push_back(Action::Blame {
-            peer,
-            fault,
-            number,
-        });
-        self.sources.failed(&peer, false, now);
+    /// The lowest missing block and why no peer delivers it, in words, once the gap has stalled.
+    pub fn stall(&self, now: Instant) -> Option<(BlockId, String)> {
+        let gap = self.gap.as_ref()?;
+        let seconds = gap.clock.stalled_for(now)?.as_secs();
+        let missing = gap.bottom();
+        let reasons = self.fetcher.explain_missing(missing.number, now);
+        Some((
+            missing,
+            format!(
+                "block {missing} has not come for {seconds} s: {}",
+                reasons.join("; ")
+            ),
+        ))
     }
 
     /// Moves everything that can move.
     fn pump(&mut self, now: Instant) {
-        (self.starved, self.ranging, self.fetching) = (false, false, false);
-        self.hand_over_tips();
+        self.fetcher.begin_pass();
         loop {
+            self.tips.hand_over(&mut self.known, &mut self.actions);
             let Some(gap) = &mut self.gap else {
-                self.forget_range();
-                self.sources.release();
-                let Some(tip) = self.next_tip() else { return };
-                let mut gap = Gap::new(tip, now);
-                self.tips
-                    .retain(|tip| gap.offer(tip.clone(), &self.limits, now).is_some());
-                self.gap = Some(gap);
+                self.former = None;
+                self.fetcher.cancel_ranges();
+                self.fetcher.release_all();
+                let Some(tip) = self.tips.take_next(&self.known) else {
+                    return;
+                };
+                let gap = self.gap.insert(Gap::new(tip, now));
+                self.tips.offer_to(gap, &self.limits, now);
                 continue;
             };
-            match gap.advance(&mut self.ledger, &self.limits, &mut self.actions, now) {
-                Step::NoCredit => {
-                    self.range.excuse(now);
-                    if self.is_long() {
-                        self.drive(now);
-                    }
-                    return;
+            match gap.advance(&mut self.known, &self.limits, &mut self.actions, now) {
+                GapStep::NoCapacity => {
+                    let context = context(&self.known, &self.limits, self.former.as_ref());
+                    return self.fetcher.read_ahead(gap, context, now);
                 }
-                Step::Missing => {
+                GapStep::Missing => {
                     if !self.on_missing(now) {
                         return;
                     }
                 }
-                Step::Wrong(peer) => {
-                    let number = gap.low();
+                GapStep::Wrong(peer) => {
                     if let Some(peer) = peer {
-                        self.blame(peer, Fault::WrongBlock, number, now);
+                        self.fetcher.on_wrong_block(peer, gap.low(), now);
                     }
                 }
-                Step::Refused(why) => {
+                GapStep::Refused(why) => {
                     for hash in gap.hashes() {
-                        self.ledger.refuse(*hash, why);
+                        self.known.refuse(*hash, why);
                     }
                     self.give_up(why.into());
                 }
-                Step::Closed => self.gap = None,
+                GapStep::Closed => self.gap = None,
             }
-            self.hand_over_tips();
         }
     }
 
-    /// Something must come from peers; true if another gap takes its place instead.
+    /// Requests the missing body from peers; true if another gap replaces this one instead.
     fn on_missing(&mut self, now: Instant) -> bool {
         let stalled = self
             .gap
             .as_ref()
-            .is_some_and(|gap| now >= gap.progress + STALL && Self::is_overtaken(gap, &self.tips));
+            .is_some_and(|gap| now >= gap.clock.abandon_at() && self.is_overtaken(gap));
         if stalled {
-            self.give_up(Dropped::Stalled);
-        } else if !self.is_long() {
-            self.fetch(now);
-        } else if !self.follow_tip(now) {
-            self.drive(now);
-            if self.range.idle_at().is_some_and(|at| now >= at) {
-                self.fetch(now);
-            }
-        } else {
+            self.give_up(TipDropped::Stalled);
+        }
+        if stalled || self.follow_tip(now) {
             return true;
         }
-        stalled
+        if let Some(gap) = &mut self.gap {
+            let context = context(&self.known, &self.limits, self.former.as_ref());
+            self.fetcher.request_missing(gap, context, now);
+        }
+        false
     }
 
-    fn is_overtaken(gap: &Gap, tips: &[Body]) -> bool {
-        tips.iter().any(|tip| tip.number() > gap.top().number)
+    /// Whether a tip above the gap waits.
+    fn is_overtaken(&self, gap: &Gap) -> bool {
+        self.tips.reach_above(gap.top().number)
     }
 
-    /// Tips that stand on known blocks need no gap.
-    fn hand_over_tips(&mut self) {
-        self.tips.retain(|tip| !self.ledger.knows(&tip.hash()));
-        while let Some(i) = self
-            .tips
-            .iter()
-            .position(|tip| tip.parent_known(&self.ledger))
-        {
-            if !self.ledger.has_credit(self.tips[i].payload()) {
-                return;
+    /// Turns a long gap to a higher tip, or from a branch that no peer has; true if the gap has
+    /// changed.
+    fn follow_tip(&mut self, now: Instant) -> bool {
+        let Some(gap) = &self.gap else { return false };
+        if !self.fetcher.uses_ranges(gap, self.known.head()) || !self.is_overtaken(gap) {
+            return false;
+        }
+        if !gap.is_linked() {
+            let refused = self.fetcher.is_refused_by_all(gap.low());
+            if refused {
+                self.give_up(TipDropped::Stalled);
             }
-            let body = self.tips.remove(i);
-            self.ledger.hand_over(body, &mut self.actions);
+            return refused;
+        }
+        let clock = gap.clock.successor(now);
+        let Some(tip) = self.tips.take_next(&self.known) else {
+            return false;
+        };
+        self.fetcher.release_all();
+        let mut next = Gap::new(tip, now);
+        next.clock = clock;
+        self.tips.offer_to(&mut next, &self.limits, now);
+        self.former = self.gap.replace(next);
+        self.meet_former(now);
+        true
+    }
+
+    /// Takes over the former gap's lower part once the walk down has met it.
+    fn meet_former(&mut self, now: Instant) {
+        let (Some(gap), Some(former)) = (&mut self.gap, &mut self.former) else {
+            return;
+        };
+        if let Some(meet) = gap.take_over(former, now) {
+            tracing::debug!(
+                number = meet,
+                target = gap.top().number,
+                "the skeleton continues below another tip"
+            );
+            self.fetcher.cut_ranges(meet);
+            self.former = None;
+        } else if gap.is_linked() {
+            gap.clock.on_cancelled();
+            self.fetcher.cancel_ranges();
+            self.former = None;
         }
     }
 
-    /// The tip to work toward: one on known ground (it only lacks credit), else the highest, the latest of equals.
-    fn next_tip(&mut self) -> Option<Body> {
-        let known = self
-            .tips
-            .iter()
-            .position(|tip| tip.parent_known(&self.ledger));
-        let best = known.or_else(|| (0..self.tips.len()).max_by_key(|i| self.tips[*i].number()))?;
-        Some(self.tips.remove(best))
-    }
-
-    fn give_up(&mut self, why: Dropped) {
+    fn give_up(&mut self, why: TipDropped) {
         if let Some(gap) = self.gap.take() {
-            self.actions.push_back(Action::Dropped {
+            self.actions.push_back(SyncAction::Drop {
                 tip: gap.top(),
                 why,
             });
         }
     }
-
-    /// Asks for what is missing by number, the most urgent first.
-    fn fetch(&mut self, now: Instant) {
-        let Some(gap) = &self.gap else { return };
-        self.sources
-            .leave_late(|peer| load(&self.flights, peer), now);
-        // What was asked of those that were left is asked again.
-        let asked: Vec<u64> = self
-            .flights
-            .values()
-            .filter(|(peer, _)| self.sources.is_asked(peer))
-            .map(|(_, number)| *number)
-            .collect();
-        let window = (self.sources.able(now) * SHARE).clamp(WINDOW, MAX_FLIGHTS);
-        let room = window
-            .saturating_sub(asked.len())
-            .min(MAX_FLIGHTS.saturating_sub(self.flights.len()));
-        for number in gap
-            .wanted(&self.ledger, &asked, window as u64, &self.limits)
-            .into_iter()
-            .take(room)
-        {
-            let Some(peer) =
-                self.sources
-                    .choose(gap.deliverer(), |peer| load(&self.flights, peer), now)
-            else {
-                self.starved = self.sources.asked().next().is_none();
-                break;
-            };
-            // It may have been left before, and still owe this one.
-            if self
-                .flights
-                .values()
-                .all(|flight| *flight != (peer, number))
-            {
-                let id = self.next_id;
-                self.next_id += 1;
-                self.flights.insert(id, (peer, number));
-                self.actions.push_back(Action::Fetch { id, peer, number });
-            }
-        }
-        self.fetching = !self.starved;
-    }
 }
 
-/// Requests in the air to a peer.
-fn load(flights: &HashMap<u64, (PeerId, u64)>, peer: &PeerId) -> usize {
-    flights.values().filter(|(asked, _)| asked == peer).count()
+/// Whether a tip may open a gap: while a rollup node drives, only a head that it named, or a tip
+/// that needs no gap.
+fn is_wanted(tip: &Body, driven: bool, known: &KnownBlocks) -> bool {
+    !driven || tip.is_from_engine() || tip.parent_known(known)
 }
 
-impl From<Refusal> for Dropped {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Invalid => Dropped::Invalid,
-            Refusal::Foreign => Dropped::Foreign,
-        }
+fn context<'a>(
+    known: &'a KnownBlocks,
+    limits: &'a SyncLimits,
+    former: Option<&Gap>,
+) -> FetchContext<'a> {
+    let former = former.map_or(0, |former| former.top().number);
+    FetchContext {
+        known,
+        limits,
+        likely_base: former.max(known.head()),
     }
 }

@@ -1,4 +1,5 @@
-//! The little of Solidity's ABI that L1 logs and L1 attributes use: big-endian words of 32 bytes, read strictly.
+//! The little of Solidity's ABI that L1 logs and L1 attributes use: big-endian words of 32 bytes,
+//! read strictly.
 
 use alloy_primitives::{Address, B256, U256};
 use thiserror::Error;

@@ -1,17 +1,18 @@
-//! Payload attributes: what L1 and the parent decide about the next L2 block (specs: derivation, deriving payload attributes).
+//! Payload attributes: what L1 and the parent decide about the next L2 block (specs: derivation,
+//! deriving payload attributes).
 //!
-//! The sequencer and the derivation build the same value here, so they cannot differ. Everything comes in as arguments; L1's bytes
-//! are hostile until checked, so arithmetic on them is checked too.
+//! The sequencer and the derivation build the same value here, so they cannot differ. Everything
+//! comes in as arguments; L1's bytes are hostile until checked, so arithmetic on them is checked
+//! too.
 
 use crate::{
     config::RollupConfig,
+    config_update::{ConfigUpdateError, KARST_UPGRADE_GAS, SystemConfigError},
     deposit::{BlockDepositError, deposits_of_block},
     fork::{BlobSchedule, Fork, ForkSchedule},
     l1info::{L1InfoError, L1Origin, L2BlockRef, l1_info_tx},
     payload::{BlockId, Payload},
-    system_config::{
-        ConfigUpdateError, FeeScalarError, KARST_UPGRADE_GAS, SystemConfig, SystemConfigError,
-    },
+    system_config::{FeeScalarError, SystemConfig},
     upgrades::upgrade_transactions,
 };
 use alloy_eips::eip2718::Encodable2718;
@@ -43,6 +44,24 @@ pub struct L1Block {
 }
 
 impl L1Block {
+    /// The fields that the L1 attributes carry.
+    fn as_origin(
+        &self,
+        schedule: &BlobSchedule,
+        pectra_blob_schedule_time: Option<u64>,
+    ) -> Result<L1Origin, AttributesError> {
+        let blob_base_fee = self
+            .blob_base_fee(schedule, pectra_blob_schedule_time)
+            .ok_or(AttributesError::BlobBaseFee(self.hash))?;
+        Ok(L1Origin {
+            hash: self.hash,
+            number: self.number,
+            time: self.time,
+            base_fee: self.base_fee,
+            blob_base_fee,
+        })
+    }
+
     pub fn id(&self) -> BlockId {
         BlockId {
             hash: self.hash,
@@ -50,7 +69,8 @@ impl L1Block {
         }
     }
 
-    /// The price of blob gas, wei; 1 before blobs. `None` if it does not fit 128 bits, which no real chain reaches.
+    /// The price of blob gas, wei; 1 before blobs. `None` if it does not fit 128 bits, which no
+    /// real chain reaches.
     pub fn blob_base_fee(
         &self,
         schedule: &BlobSchedule,
@@ -66,10 +86,11 @@ impl L1Block {
     }
 }
 
-/// Whether a receipt says success, and its logs.
+/// Whether a transaction succeeded, and its logs.
 pub type ReceiptLogs = (bool, Vec<Log>);
 
-/// Attributes, and what was wrong with configuration logs that were therefore ignored: to be logged, not to be acted on.
+/// Attributes, and what was wrong with configuration logs that were therefore ignored: to be
+/// logged, not to be acted on.
 #[derive(Clone, Debug)]
 pub struct Derived {
     pub attributes: OpPayloadAttributes,
@@ -103,11 +124,13 @@ pub enum AttributesError {
     BlobBaseFee(B256),
 }
 
-/// The attributes of the block after `parent` with this L1 origin. When the origin is the child of the parent's origin, `receipts`
-/// are those of `origin` and already checked against its header; otherwise they are not looked at.
+/// The attributes of the block after `parent` with this L1 origin. When the origin is the child of
+/// the parent's origin, `receipts` are those of `origin` and already checked against its header;
+/// otherwise they are not looked at.
 ///
-/// `no_tx_pool` is left open: it is the caller's decision. `transactions` holds, in order, the L1 attributes, the deposits of a new
-/// epoch and the transactions of an upgrade that this block activates.
+/// `no_tx_pool` is left open: it is the caller's decision. `transactions` holds, in order, the L1
+/// attributes, the deposits of a new epoch and the transactions of an upgrade that this block
+/// activates.
 pub fn attributes(
     rollup: &RollupConfig,
     schedule: &BlobSchedule,
@@ -121,29 +144,11 @@ pub fn attributes(
         parent.timestamp(),
         parent.timestamp().saturating_add(rollup.block_time),
     );
-
-    let mut deposits = Vec::new();
-    let mut ignored = Vec::new();
-    let sequence_number = if origin.id() == parent_ref.origin {
-        parent_ref.sequence_number.saturating_add(1)
-    } else if origin.parent_hash == parent_ref.origin.hash
-        && origin.number == parent_ref.origin.number.saturating_add(1)
-    {
-        let receipts = receipts.ok_or(AttributesError::NoReceipts)?;
-        let logs = || {
-            receipts
-                .iter()
-                .map(|(success, logs)| (*success, logs.as_slice()))
-        };
-        deposits = deposits_of_block(logs(), rollup.deposit_contract_address, origin.hash)?;
-        ignored = config.apply_receipts(logs(), rollup, origin.time);
-        0
-    } else {
-        return Err(AttributesError::Origin {
-            origin: origin.id(),
-            parent: parent_ref.origin,
-        });
-    };
+    let Epoch {
+        sequence_number,
+        deposits,
+        ignored,
+    } = Epoch::enter(rollup, &parent_ref, origin, receipts, &mut config)?;
     if time < origin.time {
         return Err(AttributesError::Time {
             l2_time: time,
@@ -152,16 +157,7 @@ pub fn attributes(
         });
     }
 
-    let blob_base_fee = origin
-        .blob_base_fee(schedule, rollup.pectra_blob_schedule_time)
-        .ok_or(AttributesError::BlobBaseFee(origin.hash))?;
-    let l1 = L1Origin {
-        hash: origin.hash,
-        number: origin.number,
-        time: origin.time,
-        base_fee: origin.base_fee,
-        blob_base_fee,
-    };
+    let l1 = origin.as_origin(schedule, rollup.pectra_blob_schedule_time)?;
     let info = l1_info_tx(
         &rollup.forks,
         &config,
@@ -187,8 +183,23 @@ pub fn attributes(
     } else {
         0
     };
+    let gas_limit = config.gas_limit.saturating_add(upgrade_gas);
+    Ok(Derived {
+        attributes: assemble(rollup, &config, origin, time, transactions, gas_limit),
+        ignored,
+    })
+}
+
+fn assemble(
+    rollup: &RollupConfig,
+    config: &SystemConfig,
+    origin: &L1Block,
+    time: u64,
+    transactions: Vec<Bytes>,
+    gas_limit: u64,
+) -> OpPayloadAttributes {
     let active = |fork| rollup.forks.is_active(fork, time);
-    let attributes = OpPayloadAttributes {
+    OpPayloadAttributes {
         payload_attributes: PayloadAttributes {
             timestamp: time,
             prev_randao: origin.mix_hash,
@@ -200,17 +211,59 @@ pub fn attributes(
         },
         transactions: Some(transactions),
         no_tx_pool: None,
-        gas_limit: Some(config.gas_limit.saturating_add(upgrade_gas)),
+        gas_limit: Some(gas_limit),
         eip_1559_params: active(Fork::Holocene).then(|| config.eip1559.encode()),
         min_base_fee: active(Fork::Jovian).then_some(config.min_base_fee),
-    };
-    Ok(Derived {
-        attributes,
-        ignored,
-    })
+    }
 }
 
-/// Whether a block activates an upgrade that comes with transactions. Such a block takes none from the pool.
+/// The position of a block in its epoch, and the inputs from L1 if it is the first.
+struct Epoch {
+    sequence_number: u64,
+    deposits: Vec<TxDeposit>,
+    ignored: Vec<ConfigUpdateError>,
+}
+
+impl Epoch {
+    /// Continues the parent's epoch, or begins the next one and applies its logs to `config`.
+    fn enter(
+        rollup: &RollupConfig,
+        parent: &L2BlockRef,
+        origin: &L1Block,
+        receipts: Option<&[ReceiptLogs]>,
+        config: &mut SystemConfig,
+    ) -> Result<Self, AttributesError> {
+        if origin.id() == parent.origin {
+            return Ok(Self {
+                sequence_number: parent.sequence_number.saturating_add(1),
+                deposits: Vec::new(),
+                ignored: Vec::new(),
+            });
+        }
+        if origin.parent_hash != parent.origin.hash
+            || origin.number != parent.origin.number.saturating_add(1)
+        {
+            return Err(AttributesError::Origin {
+                origin: origin.id(),
+                parent: parent.origin,
+            });
+        }
+        let receipts = receipts.ok_or(AttributesError::NoReceipts)?;
+        let logs = || {
+            receipts
+                .iter()
+                .map(|(success, logs)| (*success, logs.as_slice()))
+        };
+        Ok(Self {
+            sequence_number: 0,
+            deposits: deposits_of_block(logs(), rollup.deposit_contract_address, origin.hash)?,
+            ignored: config.apply_receipts(logs(), rollup, origin.time),
+        })
+    }
+}
+
+/// Whether a block activates an upgrade that comes with transactions. Such a block takes none from
+/// the pool.
 pub fn is_upgrade_block(forks: &ForkSchedule, parent_time: u64, time: u64) -> bool {
     activated(forks, parent_time, time).any(|fork| !upgrade_transactions(fork).is_empty())
 }
@@ -230,7 +283,8 @@ fn encode(deposit: &TxDeposit) -> Bytes {
     deposit.encoded_2718().into()
 }
 
-/// `e^(numerator / denominator)` by its Taylor series in integers, as EIP-4844 defines it; `None` on overflow.
+/// `e^(numerator / denominator)` by its Taylor series in integers, as EIP-4844 defines it; `None`
+/// on overflow.
 fn fake_exponential(numerator: u64, denominator: u64) -> Option<u128> {
     let (numerator, denominator) = (u128::from(numerator), u128::from(denominator));
     let mut sum = 0u128;

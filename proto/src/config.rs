@@ -1,7 +1,9 @@
-//! rollup.json: the parameters that a rollup node needs of its chain (specs: rollup-node, configuration).
+//! rollup.json: the parameters that a rollup node needs of its chain (specs: rollup-node,
+//! configuration).
 //!
-//! Operators write this file or copy it from the first node, so every error says which field is wrong and how. Unknown fields are
-//! ignored; a fork of unknown name is one of them. op-node refuses unknown fields, so only current ones are written.
+//! Operators write this file or copy it from the first node, so every error says which field is
+//! wrong and how. Unknown fields are ignored; a fork of unknown name is one of them. op-node
+//! refuses unknown fields, so only current ones are written.
 
 use crate::{
     fork::{Fork, ForkOrderError, ForkSchedule},
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// Where L2 begins: the L1 block it is anchored to, the L2 genesis block and its time.
+/// Start of L2: the L1 block it is anchored to, the L2 genesis block and its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollupGenesis {
     pub l1: BlockId,
@@ -40,7 +42,7 @@ pub struct ChainOpConfig {
     pub eip1559_denominator_canyon: Option<u64>,
 }
 
-/// Where batches lie when they do not lie on L1.
+/// Alternative data availability: the location of batches that are not on L1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AltDaConfig {
     #[serde(rename = "da_challenge_contract_address", default)]
@@ -71,11 +73,13 @@ pub struct RollupConfig {
     pub l1_chain_id: u64,
     pub l2_chain_id: u64,
     pub forks: ForkSchedule,
-    /// L1 time until which blob fees are computed with Cancun's fraction although L1 is past Prague; no fork of the schedule.
+    /// L1 time until which blob fees are computed with Cancun's fraction although L1 is past
+    /// Prague; no fork of the schedule.
     pub pectra_blob_schedule_time: Option<u64>,
     /// Interop, since renamed to Lagoon. Carried through; its rules are not part of this crate.
     pub lagoon_time: Option<u64>,
-    /// Whether the gas of the Karst upgrade stays in the gas limit after the block that activates it.
+    /// Whether the gas of the Karst upgrade stays in the gas limit after the block that activates
+    /// it.
     pub keep_karst_upgrade_gas: bool,
     pub batch_inbox_address: Address,
     pub deposit_contract_address: Address,
@@ -97,7 +101,7 @@ pub enum ConfigError {
     ForkOrder(#[from] ForkOrderError),
 }
 
-/// The document. Fork times stand in `rest`, so that the list of forks exists once.
+/// The document. Fork times are in `rest`, so that the list of forks exists once.
 #[derive(Serialize, Deserialize)]
 struct RollupJson {
     genesis: RollupGenesis,
@@ -124,7 +128,7 @@ struct RollupJson {
     batch_inbox_address: Address,
     deposit_contract_address: Address,
     l1_system_config_address: Address,
-    // The four fields that stood in for `alt_da` before it existed: read, never written.
+    // Four fields that preceded `alt_da`: read, never written.
     #[serde(default, skip_serializing)]
     da_challenge_address: Address,
     #[serde(default, skip_serializing)]
@@ -148,7 +152,8 @@ impl RollupConfig {
         Ok(config)
     }
 
-    /// Writes the document as `dump-rollup-config` prints it: two spaces of indent, forks without a time left out.
+    /// Writes the document as `dump-rollup-config` prints it: two spaces of indent, forks without a
+    /// time left out.
     pub fn to_json(&self) -> String {
         // Maps with string keys and plain values: nothing in here can fail to serialize.
         serde_json::to_string_pretty(&RollupJson::from(self)).unwrap_or_default()
@@ -377,7 +382,8 @@ mod tests {
         assert_eq!(RollupConfig::from_json(&config.to_json()).unwrap(), config);
     }
 
-    /// The fields of op-node's `rollup.Config`, which is decoded strictly, but for the times of forks.
+    /// The fields of op-node's `rollup.Config`, which is decoded strictly, but for the times of
+    /// forks.
     #[test]
     fn only_fields_that_op_node_knows_are_written() {
         let allowed: [(&str, &[&str]); 6] = [

@@ -1,7 +1,8 @@
 //! Deposits: transactions that L1 forces into L2 (specs: deposits).
 //!
-//! The deposit contract emits one log per user deposit; a malformed one is an error of the whole derivation, never skipped. The logs
-//! come from an L1 node, so their bytes are checked before anything is sliced.
+//! The deposit contract emits one log per user deposit; a malformed one is an error of the whole
+//! derivation, never skipped. The logs come from an L1 node, so their bytes are checked before
+//! anything is sliced.
 
 use crate::abi::{AbiError, Words};
 use alloy_primitives::{Address, B256, Bytes, Log, LogData, TxKind, U256, b256};
@@ -38,7 +39,7 @@ pub enum DepositError {
     Mint,
 }
 
-/// A malformed deposit log and where it stands.
+/// A malformed deposit log and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("log {log_index} of L1 block {l1_block_hash}: {cause}")]
 pub struct BlockDepositError {
@@ -62,13 +63,13 @@ pub fn upgrade_source_hash(intent: &str) -> B256 {
     UpgradeDepositSource::new(intent.to_owned()).source_hash()
 }
 
-/// Whether the deposit contract says with this log that something was deposited.
+/// Whether this log of the deposit contract is a deposit.
 fn is_deposit(log: &Log, contract: Address) -> bool {
     log.address == contract && log.topics().first() == Some(&DEPOSIT_EVENT)
 }
 
-/// The deposits of an L1 block, in the order of their logs. Takes for each receipt whether it succeeded and its logs; those of a
-/// failed one count for the log index and for nothing else.
+/// The deposits of an L1 block, in the order of their logs. Takes for each receipt whether it
+/// succeeded and its logs; those of a failed one count for the log index and for nothing else.
 pub fn deposits_of_block<'a>(
     receipts: impl IntoIterator<Item = (bool, &'a [Log])>,
     contract: Address,
@@ -89,7 +90,7 @@ pub fn deposits_of_block<'a>(
         .collect()
 }
 
-/// The transaction that a deposit log stands for. The address of the log is not looked at.
+/// The transaction of a deposit log. The address of the log is not checked.
 pub fn deposit_from_log(
     log: &Log,
     l1_block_hash: B256,
@@ -129,7 +130,8 @@ pub fn deposit_from_log(
     })
 }
 
-/// The one `bytes` value of a deposit log: offset, length, content, padding to a whole word and not more.
+/// The one `bytes` value of a deposit log: offset, length, content, padding to a whole word and not
+/// more.
 fn opaque_data(data: &[u8]) -> Result<&[u8], DepositError> {
     let words = Words(data);
     let (offset, claimed) = (words.u256(0)?, words.u256(1)?);
@@ -150,8 +152,8 @@ fn opaque_data(data: &[u8]) -> Result<&[u8], DepositError> {
     Ok(&content[..length])
 }
 
-/// The log that the deposit contract would emit for this deposit: the reverse of [`deposit_from_log`], except that the source hash
-/// is not in it.
+/// The log that the deposit contract would emit for this deposit: the reverse of
+/// [`deposit_from_log`], except that the source hash is not in it.
 pub fn deposit_to_log(contract: Address, deposit: &TxDeposit) -> Log {
     let (to, is_creation) = match deposit.to {
         TxKind::Call(to) => (to, 0),

@@ -1,7 +1,8 @@
-//! The `opstack` entry of a node's record: which chain it is on (specs: rollup-node-p2p, consensus layer structure).
+//! The `opstack` entry of a node's record: which chain it is on (specs: rollup-node-p2p, consensus
+//! layer structure).
 //!
-//! One RLP byte string that holds two unsigned LEB128 numbers: the chain id and the version. What follows them is left for later
-//! versions and ignored.
+//! One RLP byte string that holds two unsigned LEB128 numbers: the chain id and the version. What
+//! follows them is left for later versions and ignored.
 
 use alloy_rlp::{Encodable, Header};
 

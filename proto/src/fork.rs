@@ -38,7 +38,8 @@ impl Fork {
         Fork::Karst,
     ];
 
-    /// The name in configuration keys (`<name>_time` in rollup.json, `<name>Time` in a genesis file).
+    /// The name in configuration keys (`<name>_time` in rollup.json, `<name>Time` in a genesis
+    /// file).
     pub const fn name(self) -> &'static str {
         match self {
             Fork::Bedrock => "bedrock",
@@ -61,7 +62,8 @@ impl Fork {
     }
 }
 
-/// A fork schedule that no chain can have. Every earlier fork must be set, and no later than the later ones.
+/// A fork schedule that no chain can have. Every earlier fork must be set, and no later than the
+/// later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ForkOrderError {
     #[error("fork {later} set (to {time}), but prior fork {earlier} missing")]
@@ -103,7 +105,8 @@ impl ForkSchedule {
         self
     }
 
-    /// The schedule with these times, and Bedrock (which has no configuration key) from genesis on. Forks not named are never.
+    /// The schedule with these times, and Bedrock (which has no configuration key) from genesis on.
+    /// Forks not named are never.
     pub fn from_times(times: impl IntoIterator<Item = (Fork, Option<u64>)>) -> Self {
         let bedrock = Self::default().with(Fork::Bedrock, Some(0));
         times
@@ -159,8 +162,8 @@ impl ForkSchedule {
             .unwrap_or(Fork::Bedrock)
     }
 
-    /// Whether a block at `timestamp` on a parent at `parent` is the first under `fork`. A fork active at genesis has no
-    /// activation block.
+    /// Whether a block at `timestamp` on a parent at `parent` is the first under `fork`. A fork
+    /// active at genesis has no activation block.
     pub fn activates(&self, fork: Fork, parent: u64, timestamp: u64) -> bool {
         self.is_active(fork, timestamp) && !self.is_active(fork, parent)
     }
@@ -173,8 +176,8 @@ impl ForkSchedule {
             .find(|fork| passed(self.time(*fork)) != passed(other.time(*fork)))
     }
 
-    /// Whether a block at `timestamp` is exactly at the time of `fork`. An irregular change of state (Canyon's create2deployer) goes
-    /// by this and not by the parent's time.
+    /// Whether a block at `timestamp` is exactly at the time of `fork`. An irregular change of
+    /// state (Canyon's create2deployer) goes by this and not by the parent's time.
     pub fn starts_at(&self, fork: Fork, timestamp: u64) -> bool {
         self.time(fork) == Some(timestamp)
     }
@@ -190,7 +193,8 @@ impl ForkSchedule {
     }
 }
 
-/// When each upgrade of an Ethereum chain (the devnet's L1) becomes active, by timestamp; the merge is always past.
+/// When each upgrade of an Ethereum chain (the devnet's L1) becomes active, by timestamp; the merge
+/// is always past.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EthereumSchedule {
     pub shanghai: Option<u64>,
@@ -214,7 +218,8 @@ impl EthereumSchedule {
     }
 }
 
-/// The update fractions of an L1 chain's blob base fee, by L1 time (EIP-4844, EIP-7892). The default is Cancun's fraction at all times.
+/// The update fractions of an L1 chain's blob base fee, by L1 time (EIP-4844, EIP-7892). The
+/// default is Cancun's fraction at all times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlobSchedule {
     /// Activation time (Unix seconds) and fraction of each fork, oldest fork first.
@@ -227,12 +232,14 @@ impl BlobSchedule {
     pub const BPO1: u64 = 8_346_193;
     pub const BPO2: u64 = 11_684_671;
 
-    /// The schedule of forks given as activation time (Unix seconds) and update fraction, oldest fork first.
+    /// The schedule of forks given as activation time (Unix seconds) and update fraction, oldest
+    /// fork first.
     pub fn new(steps: Vec<(u64, u64)>) -> Self {
         Self { steps }
     }
 
-    /// The schedule of a public L1 chain: Mainnet, Sepolia, Holesky or Hoodi, as op-node knows them.
+    /// The schedule of a public L1 chain: Mainnet, Sepolia, Holesky or Hoodi, as op-node knows
+    /// them.
     pub fn of_chain(chain_id: u64) -> Option<Self> {
         use EthereumHardfork::{Bpo1, Bpo2, Cancun, Prague};
         let time = |fork: EthereumHardfork| match chain_id {
@@ -255,8 +262,9 @@ impl BlobSchedule {
         (!steps.is_empty()).then(|| Self::new(steps))
     }
 
-    /// The fraction for a block of this L1 time: that of the newest active fork. Cancun's fraction applies before the first fork, and
-    /// before `pectra_blob_schedule_time`, if the rollup has one, even after Prague (specs: pectra-blob-schedule).
+    /// The fraction for a block of this L1 time: that of the newest active fork. Cancun's fraction
+    /// applies before the first fork, and before `pectra_blob_schedule_time`, if the rollup has
+    /// one, even after Prague (specs: pectra-blob-schedule).
     pub fn fraction(&self, l1_time: u64, pectra_blob_schedule_time: Option<u64>) -> u64 {
         if pectra_blob_schedule_time.is_some_and(|time| l1_time < time) {
             return Self::CANCUN;
@@ -269,7 +277,8 @@ impl BlobSchedule {
     }
 }
 
-/// Before the merge an Ethereum fork is a block number, and the chains here begin after all of those.
+/// Before the merge an Ethereum fork is a block number, and the chains here begin after all of
+/// those.
 fn before_merge(fork: EthereumHardfork) -> ForkCondition {
     match fork {
         EthereumHardfork::Paris => ForkCondition::TTD {

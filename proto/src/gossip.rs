@@ -1,9 +1,10 @@
-//! Block gossip: topics, message ids, and the ladder of checks between a message's bytes and an accepted [`Payload`]
-//! (specs: rollup-node-p2p, gossip topics and block validation; order and outcomes are those of op-node).
+//! Block gossip: topics, message ids, and the ladder of checks between a message's bytes and an
+//! accepted [`Payload`] (specs: rollup-node-p2p, gossip topics and block validation; order and
+//! outcomes are those of op-node).
 //!
-//! Every peer can send anything here at any rate. The order keeps that cheap: sizes before decompression, one signature recovery
-//! before any decoding, hashing last. [`check_signed`] is the expensive, stateless part and belongs on worker threads;
-//! [`Seen::record`] is the cheap rest.
+//! Every peer can send anything here at any rate. The order keeps that cheap: sizes before
+//! decompression, one signature recovery before any decoding, hashing last. [`check_signed`] is the
+//! expensive, stateless part and belongs on worker threads; [`Seen::record`] is the cheap rest.
 
 use crate::{
     fork::{Fork, ForkSchedule},
@@ -20,7 +21,7 @@ use thiserror::Error;
 pub const MAX_MESSAGE_LEN: usize = 10 << 20;
 /// Smallest decompressed message: a signature and one byte.
 pub const MIN_MESSAGE_LEN: usize = SIGNATURE_LEN + 1;
-/// More than what snappy makes of one byte: at best three bytes stand for 64.
+/// Upper bound of the bytes that snappy decompresses from one byte: three bytes encode at most 64.
 const MAX_RATIO: usize = 22;
 /// How far in the future a block may be, in seconds.
 pub const MAX_FUTURE_SECS: u64 = 5;
@@ -28,7 +29,8 @@ pub const MAX_FUTURE_SECS: u64 = 5;
 pub const DEFAULT_THRESHOLD_SECS: u64 = 60;
 /// How long the signer before the current one is still accepted, in seconds.
 pub const ROTATION_GRACE_SECS: u64 = 3 * 3600;
-/// How long blocks of a signer may be under way after its grace, in seconds: older ones are refused for their age.
+/// How long blocks of a signer may be under way after its grace, in seconds: older ones are refused
+/// for their age.
 pub const RETIRED_SECS: u64 = DEFAULT_THRESHOLD_SECS;
 /// At a height with more than this many blocks every further one is rejected.
 const MAX_BLOCKS_PER_HEIGHT: usize = 5;
@@ -40,10 +42,10 @@ pub fn topic(chain_id: u64, version: PayloadVersion) -> String {
     format!("/optimism/{chain_id}/{}/blocks", version as u8)
 }
 
-/// What the bytes of a [`Decompressed`] message are.
+/// The contents of a [`Decompressed`] message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Flag {
+pub enum PayloadFlag {
     /// The data as received: they are not snappy, or too large.
     Raw = 0,
     /// The decompressed data.
@@ -53,7 +55,7 @@ pub enum Flag {
 /// A message after the one decompression that its id and its check share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decompressed {
-    pub flag: Flag,
+    pub flag: PayloadFlag,
     pub bytes: Vec<u8>,
 }
 
@@ -65,17 +67,17 @@ impl Decompressed {
     }
 
     /// The flag and the bytes of [`into_tagged`](Self::into_tagged); anything else counts as raw.
-    pub fn untag(tagged: &[u8]) -> (Flag, &[u8]) {
+    pub fn untag(tagged: &[u8]) -> (PayloadFlag, &[u8]) {
         match tagged.split_first() {
-            Some((1, bytes)) => (Flag::Decompressed, bytes),
-            Some((_, bytes)) => (Flag::Raw, bytes),
-            None => (Flag::Raw, tagged),
+            Some((1, bytes)) => (PayloadFlag::Decompressed, bytes),
+            Some((_, bytes)) => (PayloadFlag::Raw, bytes),
+            None => (PayloadFlag::Raw, tagged),
         }
     }
 }
 
-/// Undoes snappy's block format. Never fails: what does not decompress, or declares more than [`MAX_MESSAGE_LEN`] bytes, comes back
-/// raw, and [`check`] says why.
+/// Undoes snappy's block format. Never fails: what does not decompress, or declares more than
+/// [`MAX_MESSAGE_LEN`] bytes, comes back raw, and [`check`] says why.
 pub fn decompress(data: &[u8]) -> Decompressed {
     let tagged = decompress_tagged(data);
     let (flag, bytes) = Decompressed::untag(&tagged);
@@ -85,19 +87,20 @@ pub fn decompress(data: &[u8]) -> Decompressed {
     }
 }
 
-/// [`decompress`] and [`into_tagged`](Decompressed::into_tagged) in one go, without another copy. The declared length is looked at
-/// before anything is allocated, and so is whether so few bytes can hold it.
+/// [`decompress`] and [`into_tagged`](Decompressed::into_tagged) in one go, without another copy.
+/// The declared length is looked at before anything is allocated, and so is whether so few bytes
+/// can hold it.
 pub fn decompress_tagged(data: &[u8]) -> Vec<u8> {
     if let Ok(len) = declared_len(data)
         && len <= MAX_MESSAGE_LEN
         && len / MAX_RATIO <= data.len()
     {
-        let mut tagged = vec![Flag::Decompressed as u8; 1 + len];
+        let mut tagged = vec![PayloadFlag::Decompressed as u8; 1 + len];
         if snap::raw::Decoder::new().decompress(data, &mut tagged[1..]) == Ok(len) {
             return tagged;
         }
     }
-    [&[Flag::Raw as u8], data].concat()
+    [&[PayloadFlag::Raw as u8], data].concat()
 }
 
 /// The length that snappy data declare. No data declare none.
@@ -109,9 +112,9 @@ fn declared_len(data: &[u8]) -> Result<usize, snap::Error> {
     }
 }
 
-/// Id of a message: the same for every compression of the same bytes on one topic. The specs leave the topic out; the network does
-/// not.
-pub fn message_id(topic: &str, flag: Flag, payload: &[u8]) -> [u8; 20] {
+/// Id of a message: the same for every compression of the same bytes on one topic. The specs leave
+/// the topic out; the network does not.
+pub fn message_id(topic: &str, flag: PayloadFlag, payload: &[u8]) -> [u8; 20] {
     let digest = Sha256::new()
         .chain_update([flag as u8, 0, 0, 0])
         .chain_update((topic.len() as u64).to_le_bytes())
@@ -131,12 +134,7 @@ pub fn encode_message(
     snap::raw::Encoder::new().compress_vec(&[signature, wire].concat())
 }
 
-/// Who may sign blocks: the current signer, and for a while the one before it.
-///
-/// A change has an overlap. The signer that is replaced stays accepted for [`ROTATION_GRACE_SECS`], or until the first block by the
-/// new one: nodes read a change from L1 at different times. Once that grace has ended, blocks by the old signer are rejected, and
-/// for [`RETIRED_SECS`] that is held against nobody: peers that have not seen the new one's first block pass on in good faith what was
-/// under way.
+/// The accepted block signers: the current one, and for a while its predecessor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signers {
     current: Option<Address>,
@@ -160,9 +158,9 @@ impl Signers {
         self.current
     }
 
-    /// What L1 says now. When that is another signer, the one it replaces stays acceptable for [`ROTATION_GRACE_SECS`], or until the
-    /// first block [`verified`](Self::verified) with the new one; only the latest previous signer is kept. Returns whether the signer
-    /// changed.
+    /// Sets the signer that L1 names now. A signer that this replaces stays acceptable for
+    /// [`ROTATION_GRACE_SECS`], or until the first block [`verified`](Self::verified) with the new
+    /// one; only the latest previous signer is kept. Returns whether the signer changed.
     pub fn update(&mut self, signer: Address, now: u64) -> bool {
         let signer = (!signer.is_zero()).then_some(signer);
         if signer == self.current {
@@ -183,7 +181,8 @@ impl Signers {
                 .is_some_and(|(previous, until)| previous == signer && now < until)
     }
 
-    /// Whether blocks by this address are no longer accepted and may still be under way at `now` (Unix seconds).
+    /// Whether blocks by this address are no longer accepted and may still be under way at `now`
+    /// (Unix seconds).
     pub fn is_retired(&self, signer: Address, now: u64) -> bool {
         let lapsed = self
             .previous
@@ -194,8 +193,8 @@ impl Signers {
             .any(|(retired, until)| retired == signer && now < until)
     }
 
-    /// A block signed by `signer` was accepted at `now` (Unix seconds): the first one by the current signer ends the grace of the
-    /// previous.
+    /// A block signed by `signer` was accepted at `now` (Unix seconds): the first one by the
+    /// current signer ends the grace of the previous.
     pub fn verified(&mut self, signer: Address, now: u64) {
         if self.current == Some(signer)
             && let Some((previous, until)) = self.previous.take()
@@ -205,7 +204,7 @@ impl Signers {
     }
 }
 
-/// What a check needs to know besides the message.
+/// Inputs of a check besides the message.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckContext<'a> {
     pub chain_id: u64,
@@ -278,12 +277,13 @@ impl Reason {
         }
     }
 
-    /// Whether the message is only ignored: it says nothing bad about who sent it.
+    /// Whether the message is only ignored, without blaming its sender.
     pub fn is_ignore(&self) -> bool {
         matches!(self, Reason::NoSigner | Reason::Seen(_))
     }
 
-    /// Whether the block is outside the clock window. Such a reject never counts against the peer: our clock may be the wrong one.
+    /// Whether the block is outside the clock window. Such a reject never counts against the peer:
+    /// our clock may be the wrong one.
     pub fn is_clock(&self) -> bool {
         matches!(self, Reason::TooOld { .. } | Reason::Future { .. })
     }
@@ -300,7 +300,7 @@ impl From<PayloadError> for Reason {
     }
 }
 
-/// What gossip does with a message.
+/// Gossip's verdict on a message.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(
     clippy::large_enum_variant,
@@ -311,7 +311,8 @@ pub enum Verdict {
     Accept(Payload, Address),
     /// Do not pass on.
     Ignore(Reason),
-    /// Do not pass on, and hold it against the sender unless [`Reason::is_clock`] or [`Reason::RetiredSigner`].
+    /// Do not pass on, and hold it against the sender unless [`Reason::is_clock`] or
+    /// [`Reason::RetiredSigner`].
     Reject(Reason),
 }
 
@@ -325,10 +326,11 @@ impl From<Reason> for Verdict {
     }
 }
 
-/// The whole ladder for one message on the topic of `version`. `now_secs` is wall clock in Unix seconds.
+/// The whole ladder for one message on the topic of `version`. `now_secs` is wall clock in Unix
+/// seconds.
 pub fn check(
     version: PayloadVersion,
-    flag: Flag,
+    flag: PayloadFlag,
     bytes: &[u8],
     now_secs: u64,
     context: &CheckContext<'_>,
@@ -345,12 +347,13 @@ pub fn check(
     }
 }
 
-/// Every check that needs no memory of earlier messages, in their order. The reference node's further rules hold by construction
-/// of the codecs: a V1 payload has no withdrawals and later ones have a list; up to V2 there are no blob fields and from V3 on
-/// both and the beacon root; V4 has a withdrawals root.
+/// Every check that needs no memory of earlier messages, in their order. The reference node's
+/// further rules hold by construction of the codecs: a V1 payload has no withdrawals and later ones
+/// have a list; up to V2 there are no blob fields and from V3 on both and the beacon root; V4 has a
+/// withdrawals root.
 pub fn check_signed(
     version: PayloadVersion,
-    flag: Flag,
+    flag: PayloadFlag,
     bytes: &[u8],
     now_secs: u64,
     context: &CheckContext<'_>,
@@ -387,10 +390,10 @@ pub fn check_signed(
 }
 
 /// Sizes and compression; then the signature and what it signs.
-fn split_message(flag: Flag, bytes: &[u8]) -> Result<(&[u8; SIGNATURE_LEN], &[u8]), Reason> {
+fn split_message(flag: PayloadFlag, bytes: &[u8]) -> Result<(&[u8; SIGNATURE_LEN], &[u8]), Reason> {
     let len = match flag {
-        Flag::Decompressed => bytes.len(),
-        Flag::Raw => declared_len(bytes).map_err(|_| Reason::SnappyHeader)?,
+        PayloadFlag::Decompressed => bytes.len(),
+        PayloadFlag::Raw => declared_len(bytes).map_err(|_| Reason::SnappyHeader)?,
     };
     if len > MAX_MESSAGE_LEN {
         return Err(Reason::TooLarge(len));
@@ -398,7 +401,7 @@ fn split_message(flag: Flag, bytes: &[u8]) -> Result<(&[u8; SIGNATURE_LEN], &[u8
     if len < MIN_MESSAGE_LEN {
         return Err(Reason::TooSmall(len));
     }
-    if flag == Flag::Raw {
+    if flag == PayloadFlag::Raw {
         return Err(Reason::Snappy);
     }
     bytes.split_first_chunk().ok_or(Reason::TooSmall(len))
@@ -438,8 +441,8 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Remembers a block that passed every other check, or says why it is not to be passed on. A full height rejects even the
-    /// blocks known there.
+    /// Remembers a block that passed every other check, or says why it is not to be passed on. A
+    /// full height rejects even the blocks known there.
     pub fn record(&mut self, height: u64, hash: B256) -> Result<(), Reason> {
         let hashes = self.heights.get_or_insert_mut(height, Vec::new);
         if hashes.len() > MAX_BLOCKS_PER_HEIGHT {

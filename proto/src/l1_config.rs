@@ -1,6 +1,8 @@
-//! The L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule (specs: L1 attributes).
+//! The L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule
+//! (specs: L1 attributes).
 //!
-//! Operators bring this file, so every error names the field. Fields that L2 does not depend on are ignored.
+//! Operators bring this file, so every error names the field. Fields that L2 does not depend on are
+//! ignored.
 
 use crate::fork::BlobSchedule;
 use serde::Deserialize;
@@ -63,10 +65,10 @@ impl L1ChainConfig {
     /// Reads a genesis file, whose chain config is its field `config`, or a chain config alone.
     pub fn from_json(text: &str) -> Result<Self, L1ChainConfigError> {
         #[derive(Deserialize)]
-        struct Genesis {
+        struct GenesisFile {
             config: Option<Map<String, Value>>,
         }
-        match serde_json::from_str::<Genesis>(text)?.config {
+        match serde_json::from_str::<GenesisFile>(text)?.config {
             Some(config) => Self::of(&config),
             None => Self::of(&serde_json::from_str(text)?),
         }
@@ -97,7 +99,8 @@ impl L1ChainConfig {
                 .transpose()?;
             match (number(config, &format!("{fork}Time"))?, entry) {
                 (Some(time), Some(fraction)) => steps.push((time, fraction)),
-                // A later fork without an entry changes nothing (geth); before the first one there would be no fee at all.
+                // A later fork without an entry changes nothing (geth); before the first one there
+                // would be no fee at all.
                 (Some(_), None) if steps.is_empty() => {
                     return Err(L1ChainConfigError::NoEntry(fork));
                 }

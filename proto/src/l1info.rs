@@ -1,7 +1,9 @@
-//! L1 attributes: the first transaction of every L2 block, which tells L2 about its L1 origin (specs: deposits, L1 attributes).
+//! L1 attributes: the first transaction of every L2 block, which describes its L1 origin (specs:
+//! deposits, L1 attributes).
 //!
-//! The calldata come in four formats, each with its own selector and length. Blocks of unknown quality are read with
-//! [`L1BlockInfo::decode`]; blocks are built with [`l1_info_tx`], which knows which format a block takes.
+//! The calldata come in four formats, each with its own selector and length.
+//! [`L1BlockInfo::decode`] reads untrusted blocks; [`l1_info_tx`] builds the transaction in the
+//! format that a block takes.
 
 use crate::{
     abi::{AbiError, Words},
@@ -15,7 +17,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, address, hex};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use thiserror::Error;
 
-/// Sends the L1 attributes and the transactions of upgrades; nobody has its key.
+/// Sender of the L1 attributes and of upgrade transactions, an address without a key.
 pub const DEPOSITOR: Address = address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001");
 /// The predeploy that receives them.
 pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");
@@ -23,7 +25,7 @@ pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015
 const GAS: u64 = 1_000_000;
 /// Gas of the L1 attributes before Regolith, outside of the block's limit.
 const GAS_BEFORE_REGOLITH: u64 = 150_000_000;
-/// The gas scalar that stands for an unset one.
+/// The gas scalar used if none is set.
 const DEFAULT_DA_FOOTPRINT_GAS_SCALAR: u16 = 400;
 
 /// The layouts of the calldata, oldest first.
@@ -59,8 +61,9 @@ impl L1InfoFormat {
         }
     }
 
-    /// The format of a block at `l2_time` on a parent at `parent_l2_time`. The block that activates a fork still takes the format
-    /// before it, because the new contract is only deployed later in that block.
+    /// The format of a block at `l2_time` on a parent at `parent_l2_time`. The block that activates
+    /// a fork still takes the format before it, because the new contract is only deployed later in
+    /// that block.
     pub fn at(forks: &ForkSchedule, l2_time: u64, parent_l2_time: u64) -> Self {
         let in_use = |fork| {
             forks.is_active(fork, l2_time) && !forks.activates(fork, parent_l2_time, l2_time)
@@ -77,7 +80,8 @@ impl L1InfoFormat {
     }
 }
 
-/// What L2 is told about an L1 block. Fields that the format does not carry are zero.
+/// L1 attributes: the data about an L1 block that L2 receives. Fields that the format lacks are
+/// zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L1BlockInfo {
     pub format: L1InfoFormat,
@@ -106,7 +110,7 @@ pub struct L1BlockInfo {
     pub da_footprint_gas_scalar: u16,
 }
 
-/// Why a block's first transaction does not tell its origin.
+/// Why the origin of a block cannot be read from its first transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum L1InfoError {
     #[error("L1 attributes have the unknown selector {0}")]
@@ -126,7 +130,8 @@ pub enum L1InfoError {
 }
 
 impl L1BlockInfo {
-    /// Reads the calldata of the L1 attributes, in the format of its selector. Every byte of the length is accounted for.
+    /// Reads the calldata of the L1 attributes, in the format of its selector. Every byte of the
+    /// length is accounted for.
     pub fn decode(calldata: &[u8]) -> Result<Self, L1InfoError> {
         let format = calldata
             .first_chunk()
@@ -165,7 +170,8 @@ impl L1BlockInfo {
         })
     }
 
-    /// The formats since Ecotone share a packed layout and append to it. The caller has checked the length.
+    /// The formats since Ecotone share a packed layout and append to it. The caller has checked the
+    /// length.
     fn decode_packed(format: L1InfoFormat, calldata: &[u8]) -> Result<Self, L1InfoError> {
         let mut rest = &calldata[4..];
         let mut info = Self::empty(format);
@@ -246,7 +252,7 @@ impl L1BlockInfo {
         out.into()
     }
 
-    /// The L1 block that this is about.
+    /// The L1 block that these attributes describe.
     pub fn origin(&self) -> BlockId {
         BlockId {
             hash: self.hash,
@@ -278,7 +284,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     }
 }
 
-/// What an L1 block contributes to the L1 attributes.
+/// The fields of an L1 block that the L1 attributes carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Origin {
     pub hash: B256,
@@ -291,9 +297,11 @@ pub struct L1Origin {
     pub blob_base_fee: u128,
 }
 
-/// Builds the L1 attributes transaction of the L2 block at `l2_time` on a parent at `parent_l2_time` (Unix seconds).
+/// Builds the L1 attributes transaction of the L2 block at `l2_time` on a parent at
+/// `parent_l2_time` (Unix seconds).
 ///
-/// Fails when the configuration's fee scalar has an unknown form, which only matters from Ecotone on.
+/// Fails when the configuration's fee scalar has an unknown form, which only matters from Ecotone
+/// on.
 pub fn l1_info_tx(
     forks: &ForkSchedule,
     config: &SystemConfig,
@@ -344,7 +352,7 @@ pub fn l1_info_tx(
     })
 }
 
-/// An L2 block and its place above L1.
+/// An L2 block and its L1 origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2BlockRef {
     pub id: BlockId,

@@ -1,11 +1,13 @@
 //! The protocol of an OP Stack node: wire formats and every rule that needs no I/O.
 //!
-//! Nothing here reads a clock, a socket or a disk: time and bytes come in as arguments, decisions go out as values. The swarm
-//! (`starling-p2p`) and the node (`starling`) both stand on this crate and never the other way round.
+//! Nothing here reads a clock, a socket or a disk: time and bytes are arguments, decisions are
+//! return values. The swarm (`starling-p2p`) and the node (`starling`) depend on this crate, and it
+//! depends on neither.
 
 pub mod abi;
 pub mod attributes;
 pub mod config;
+pub mod config_update;
 pub mod deposit;
 pub mod enr;
 pub mod fork;
@@ -14,6 +16,7 @@ pub mod l1_config;
 pub mod l1info;
 pub mod output;
 pub mod payload;
+pub mod provenance;
 pub mod reqresp;
 pub mod sign;
 pub mod system_config;

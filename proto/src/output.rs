@@ -1,4 +1,5 @@
-//! Output roots: the commitment to an L2 block that a proposer posts on L1 (specs: proposals, L2 output commitment).
+//! Output roots: the commitment to an L2 block that a proposer posts on L1 (specs: proposals, L2
+//! output commitment).
 
 use alloy_primitives::{B256, keccak256};
 

@@ -1,7 +1,8 @@
 //! A payload: one L2 block as it travels on the wire, and its four encodings.
 //!
-//! Bytes from outside become a [`WirePayload`], which only claims a hash. [`WirePayload::into_payload`] is the one way from there to
-//! a [`Payload`], and recomputes the hash. Decoding costs memory in proportion to its input, which the transports cap at 10 MiB.
+//! Bytes from outside become a [`WirePayload`], which only claims a hash.
+//! [`WirePayload::into_payload`] is the one way from there to a [`Payload`], and recomputes the
+//! hash. Decoding costs memory in proportion to its input, which the transports cap at 10 MiB.
 
 use alloy_consensus::{Header, proofs::calculate_withdrawals_root};
 use alloy_eips::{
@@ -57,9 +58,11 @@ impl PayloadVersion {
     }
 }
 
-/// One block whose `hash` has been recomputed from `header`, and whose `header.transactions_root` from `transactions`.
+/// One block whose `hash` has been recomputed from `header`, and whose `header.transactions_root`
+/// from `transactions`.
 ///
-/// Withdrawals are not kept: on L2 the list is absent (before Canyon) or empty, and the header says which.
+/// Withdrawals are not kept: on L2 the list is absent (before Canyon) or empty, and the header says
+/// which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     pub hash: B256,
@@ -94,8 +97,8 @@ impl std::fmt::Display for BlockId {
 }
 
 impl Payload {
-    /// Seals a header over its transactions: the constructor for blocks built or read here. The caller vouches that
-    /// `header.transactions_root` belongs to `transactions`.
+    /// Seals a header over its transactions: the constructor for blocks built or read here. The
+    /// caller vouches that `header.transactions_root` belongs to `transactions`.
     pub fn sealed(header: Header, transactions: Vec<Bytes>) -> Self {
         Self {
             hash: header.hash_slow(),
@@ -104,8 +107,9 @@ impl Payload {
         }
     }
 
-    /// The oldest encoding that carries every field of the header. It is that of the block's fork: see
-    /// [`ForkSchedule::payload_version`](crate::fork::ForkSchedule::payload_version) to decide by time.
+    /// The oldest encoding that carries every field of the header. It is that of the block's fork:
+    /// see [`ForkSchedule::payload_version`](crate::fork::ForkSchedule::payload_version) to decide
+    /// by time.
     pub fn version(&self) -> PayloadVersion {
         if self.header.requests_hash.is_some() {
             PayloadVersion::V4
@@ -118,8 +122,9 @@ impl Payload {
         }
     }
 
-    /// `[parent beacon block root ‖] SSZ payload`: what is signed, gossiped and served. A field that `version` has and the header
-    /// lacks is written as zero; such bytes do not hash to the block and every receiver refuses them.
+    /// `[parent beacon block root ‖] SSZ payload`: what is signed, gossiped and served. A field
+    /// that `version` has and the header lacks is written as zero; such bytes do not hash to the
+    /// block and every receiver refuses them.
     pub fn to_wire(&self, version: PayloadVersion) -> Vec<u8> {
         let mut out = Vec::with_capacity(version.ssz_fixed_len() + 64 + self.weight());
         if version.has_beacon_root() {
@@ -139,7 +144,8 @@ impl Payload {
         out
     }
 
-    /// The Engine API's form of this block, and the shape of its SSZ. Transactions are shared, not copied.
+    /// The Engine API's form of this block, and the shape of its SSZ. Transactions are shared, not
+    /// copied.
     pub fn to_execution_payload(&self, version: PayloadVersion) -> OpExecutionPayload {
         let header = &self.header;
         let v1 = ExecutionPayloadV1 {
@@ -230,9 +236,10 @@ pub struct TransactionError {
     pub cause: Eip2718Error,
 }
 
-/// Decodes one raw EIP-2718 transaction and nothing after it. Refuses every type a block of this chain cannot hold: blob
-/// transactions (3), and the synthetic post-execution type (0x7D) that the library's envelope knows but no fork allows. Without a
-/// type byte a list is a legacy transaction and nothing else (EIP-2718): the library would also take it for a deposit.
+/// Decodes one raw EIP-2718 transaction and nothing after it. Refuses every type a block of this
+/// chain cannot hold: blob transactions (3), and the synthetic post-execution type (0x7D) that the
+/// library's envelope knows but no fork allows. Without a type byte a list is a legacy transaction
+/// and nothing else (EIP-2718): the library would also take it for a deposit.
 pub fn decode_transaction(raw: &[u8]) -> Result<OpTxEnvelope, Eip2718Error> {
     if raw.first() == Some(&POST_EXEC_TX_TYPE_ID) {
         return Err(Eip2718Error::UnexpectedType(POST_EXEC_TX_TYPE_ID));
@@ -287,8 +294,9 @@ pub struct WirePayload {
 }
 
 impl WirePayload {
-    /// Decodes `[parent beacon block root ‖] SSZ payload`, as strict as the reference node (its `ssz.go`): offsets in order and
-    /// without gaps, extra data at most 32 bytes, at most 2^20 transactions and 16 withdrawals.
+    /// Decodes `[parent beacon block root ‖] SSZ payload`, as strict as the reference node (its
+    /// `ssz.go`): offsets in order and without gaps, extra data at most 32 bytes, at most 2^20
+    /// transactions and 16 withdrawals.
     pub fn decode(version: PayloadVersion, bytes: &[u8]) -> Result<Self, WireError> {
         let (root, ssz) = if version.has_beacon_root() {
             let (root, ssz) = bytes
@@ -307,8 +315,9 @@ impl WirePayload {
         Self::from_execution_payload(payload, root)
     }
 
-    /// Rebuilds the header from the Engine API's form of a block: mix hash is `prevRandao`; V4 takes the withdrawals root as given
-    /// and has the hash of no requests; difficulty, nonce and uncles are those of any block after the merge.
+    /// Rebuilds the header from the Engine API's form of a block: mix hash is `prevRandao`; V4
+    /// takes the withdrawals root as given and has the hash of no requests; difficulty, nonce and
+    /// uncles are those of any block after the merge.
     pub fn from_execution_payload(
         payload: OpExecutionPayload,
         beacon_root: Option<B256>,
@@ -359,7 +368,7 @@ impl WirePayload {
         })
     }
 
-    /// The hash that the sender says this block has.
+    /// The block hash that the sender claims.
     pub fn claimed_hash(&self) -> B256 {
         self.claimed
     }
@@ -374,7 +383,8 @@ impl WirePayload {
         self.header.number
     }
 
-    /// Recomputes the hash; on success the header and the transactions are those of the block with this hash.
+    /// Recomputes the hash; on success the header and the transactions are those of the block with
+    /// this hash.
     pub fn into_payload(self) -> Result<Payload, PayloadError> {
         let Self {
             claimed,
@@ -398,14 +408,14 @@ impl WirePayload {
     }
 }
 
-type Parts = (
+type PayloadParts = (
     ExecutionPayloadV1,
     Option<Vec<Withdrawal>>,
     Option<(u64, u64)>,
     Option<B256>,
 );
 
-fn split_v3(v3: ExecutionPayloadV3, withdrawals_root: Option<B256>) -> Parts {
+fn split_v3(v3: ExecutionPayloadV3, withdrawals_root: Option<B256>) -> PayloadParts {
     let v2 = v3.payload_inner;
     (
         v2.payload_inner,
@@ -415,11 +425,12 @@ fn split_v3(v3: ExecutionPayloadV3, withdrawals_root: Option<B256>) -> Parts {
     )
 }
 
-/// Where the offset of the transactions stands in the fixed part.
+/// Position of the offset of the transactions in the fixed part.
 const TRANSACTIONS_OFFSET: usize = 504;
 
 fn decode_ssz<T: Decode>(version: PayloadVersion, ssz: &[u8]) -> Result<T, WireError> {
-    // The codec allocates one entry per transaction before it looks at any: count them first. A wrong offset is the codec's to name.
+    // The codec allocates one entry per transaction before it looks at any: count them first. A
+    // wrong offset is the codec's to name.
     if let Some(start) =
         read_offset(ssz, TRANSACTIONS_OFFSET).filter(|start| *start >= version.ssz_fixed_len())
         && let Some(count) = read_offset(ssz, start).map(|first| first / 4)

@@ -1,7 +1,9 @@
-//! The request `payload_by_number`: one block for one number, over a stream of its own (specs: rollup-node-p2p, req-resp).
+//! The request `payload_by_number`: one block for one number, over a stream of its own (specs:
+//! rollup-node-p2p, req-resp).
 //!
-//! A request is eight bytes and a half-close; a response is read to its end. Both sides are hostile: lengths are capped before
-//! anything is decoded, and a response is only a [`WirePayload`] until somebody recomputes its hash.
+//! A request is eight bytes and a half-close; a response is read to its end. Both sides are
+//! hostile: lengths are capped before anything is decoded, and a response is only a [`WirePayload`]
+//! until somebody recomputes its hash.
 
 use crate::{
     fork::ForkSchedule,
@@ -30,14 +32,14 @@ pub fn encode_request(number: u64) -> [u8; REQUEST_LEN] {
     number.to_le_bytes()
 }
 
-/// The number asked for; `None` unless the request has exactly eight bytes.
+/// The requested number; `None` unless the request has exactly eight bytes.
 pub fn decode_request(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// Why a server has no block to give; the response is this one byte.
+/// Why a server returns no block; the response is this one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum NumberRefusal {
     #[error("the peer does not have this block")]
     NotFound,
     #[error("the peer calls the request invalid")]
@@ -47,12 +49,12 @@ pub enum Refusal {
     Other(u8),
 }
 
-impl Refusal {
+impl NumberRefusal {
     pub fn code(self) -> u8 {
         match self {
-            Refusal::NotFound => 1,
-            Refusal::InvalidRequest => 2,
-            Refusal::Other(code) => code.max(3),
+            NumberRefusal::NotFound => 1,
+            NumberRefusal::InvalidRequest => 2,
+            NumberRefusal::Other(code) => code.max(3),
         }
     }
 }
@@ -61,7 +63,7 @@ impl Refusal {
 #[derive(Debug, Error)]
 pub enum ResponseError {
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] NumberRefusal),
     #[error("response ends after {0} bytes")]
     Truncated(usize),
     #[error("unknown response version {0}")]
@@ -76,8 +78,9 @@ pub enum ResponseError {
     Payload(#[from] WireError),
 }
 
-/// A successful response: `0 ‖ version u32 LE ‖ snappy frames of the payload's wire bytes`. Version 0 before Ecotone, and 1 from
-/// then on, Isthmus included: the specs' version 2 is understood by nobody.
+/// A successful response: `0 ‖ version u32 LE ‖ snappy frames of the payload's wire bytes`. Version
+/// 0 before Ecotone, and 1 from then on, Isthmus included: the specs' version 2 is understood by
+/// nobody.
 pub fn encode_response(payload: &Payload, forks: &ForkSchedule) -> std::io::Result<Vec<u8>> {
     let version = forks.payload_version(payload.timestamp());
     let mut out = vec![0];
@@ -87,8 +90,8 @@ pub fn encode_response(payload: &Payload, forks: &ForkSchedule) -> std::io::Resu
     encoder.into_inner().map_err(|error| error.into_error())
 }
 
-/// Reads a response of either version spelling. Which payload it holds is read from the payload itself: its first offset is the
-/// length of the fixed part.
+/// Reads a response of either version spelling. Which payload it holds is read from the payload
+/// itself: its first offset is the length of the fixed part.
 pub fn decode_response(bytes: &[u8]) -> Result<WirePayload, ResponseError> {
     if bytes.len() > MAX_RESPONSE_LEN {
         return Err(ResponseError::TooLarge);
@@ -96,9 +99,9 @@ pub fn decode_response(bytes: &[u8]) -> Result<WirePayload, ResponseError> {
     match bytes.first() {
         None => return Err(ResponseError::Truncated(0)),
         Some(0) => {}
-        Some(1) => return Err(Refusal::NotFound.into()),
-        Some(2) => return Err(Refusal::InvalidRequest.into()),
-        Some(code) => return Err(Refusal::Other(*code).into()),
+        Some(1) => return Err(NumberRefusal::NotFound.into()),
+        Some(2) => return Err(NumberRefusal::InvalidRequest.into()),
+        Some(code) => return Err(NumberRefusal::Other(*code).into()),
     }
     let Some((header, frames)) = bytes.split_first_chunk::<HEADER_LEN>() else {
         return Err(ResponseError::Truncated(bytes.len()));
@@ -114,8 +117,9 @@ pub fn decode_response(bytes: &[u8]) -> Result<WirePayload, ResponseError> {
     )?)
 }
 
-/// The concatenated frames. The limit counts decompressed bytes as they come, so that a small stream cannot grow beyond it; every
-/// frame carries a checksum, and bytes after the last one are an error because they are no frame.
+/// The concatenated frames. The limit counts decompressed bytes as they come, so that a small
+/// stream cannot grow beyond it; every frame carries a checksum, and bytes after the last one are
+/// an error because they are no frame.
 fn read_frames(frames: &[u8]) -> Result<Vec<u8>, ResponseError> {
     let mut wire = Vec::new();
     snap::read::FrameDecoder::new(frames)
@@ -215,13 +219,13 @@ mod tests {
             Err(ResponseError::Refused(refusal)) => Some((refusal, refusal.code())),
             _ => None,
         };
-        assert_eq!(refusal(&[1]), Some((Refusal::NotFound, 1)));
-        assert_eq!(refusal(&[1, 0]), Some((Refusal::NotFound, 1)));
-        assert_eq!(refusal(&[2]), Some((Refusal::InvalidRequest, 2)));
-        assert_eq!(refusal(&[3]), Some((Refusal::Other(3), 3)));
-        assert_eq!(refusal(&[200]), Some((Refusal::Other(200), 200)));
+        assert_eq!(refusal(&[1]), Some((NumberRefusal::NotFound, 1)));
+        assert_eq!(refusal(&[1, 0]), Some((NumberRefusal::NotFound, 1)));
+        assert_eq!(refusal(&[2]), Some((NumberRefusal::InvalidRequest, 2)));
+        assert_eq!(refusal(&[3]), Some((NumberRefusal::Other(3), 3)));
+        assert_eq!(refusal(&[200]), Some((NumberRefusal::Other(200), 200)));
         assert_eq!(
-            Refusal::Other(0).code(),
+            NumberRefusal::Other(0).code(),
             3,
             "a failure is never sent as success"
         );

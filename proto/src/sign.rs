@@ -1,7 +1,8 @@
-//! Block signatures: what a sequencer signs and how a peer finds out who signed (specs: rollup-node-p2p, block signatures).
+//! Block signatures: what a sequencer signs and how a peer finds out who signed (specs:
+//! rollup-node-p2p, block signatures).
 //!
-//! Pure functions over bytes. Recovery costs about 40 µs and is the first thing that a gossiped block pays for, before any
-//! decoding.
+//! Pure functions over bytes. Recovery costs about 40 µs and is the first thing that a gossiped
+//! block pays for, before any decoding.
 
 use alloy_primitives::{Address, B256, Keccak256, keccak256};
 use secp256k1::{
@@ -34,7 +35,8 @@ pub fn payload_hash(signed_bytes: &[u8]) -> B256 {
     keccak256(signed_bytes)
 }
 
-/// The hash that is signed: `keccak(domain ‖ chain id, 32 bytes big-endian ‖ payload hash)`, without any prefix.
+/// The hash that is signed: `keccak(domain ‖ chain id, 32 bytes big-endian ‖ payload hash)`,
+/// without any prefix.
 pub fn signing_hash(chain_id: u64, payload_hash: B256) -> B256 {
     let mut hasher = Keccak256::new();
     hasher.update(DOMAIN_BLOCKS_V1);
@@ -58,7 +60,7 @@ pub fn sign_hash(secret: &SecretKey, signing_hash: B256) -> [u8; SIGNATURE_LEN] 
     out
 }
 
-/// Who signed these bytes for `chain_id`. Any recovery id in 0..=3 is accepted.
+/// Recovers the signer of these bytes for `chain_id`. Any recovery id in 0..=3 is accepted.
 pub fn recover(
     signature: &[u8; SIGNATURE_LEN],
     chain_id: u64,
@@ -70,7 +72,7 @@ pub fn recover(
     )
 }
 
-/// Who signed this signing hash.
+/// Recovers the signer of this signing hash.
 pub fn recover_hash(
     signature: &[u8; SIGNATURE_LEN],
     signing_hash: B256,

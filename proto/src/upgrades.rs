@@ -1,9 +1,10 @@
-//! Upgrade transactions: the deposits that the first block of a fork carries to install the fork's contracts (specs: each fork's
-//! derivation page).
+//! Upgrade transactions: the deposits that the first block of a fork carries to install the fork's
+//! contracts (specs: each fork's derivation page).
 //!
-//! The bytecode under `upgrades/` is published with the specifications (`specs/static/bytecode`) and, identical, in kona's hardforks
-//! crate (MIT); `karst.rlp` is the monorepo's `op-core/nuts/bundles/karst_nut_bundle.json` (MIT) as an RLP list of
-//! `[intent, from, to, gas, data]`. The tests hold all of them against published transactions and hashes.
+//! The bytecode under `upgrades/` is published with the specifications (`specs/static/bytecode`)
+//! and, identical, in kona's hardforks crate (MIT); `karst.rlp` is the monorepo's
+//! `op-core/nuts/bundles/karst_nut_bundle.json` (MIT) as an RLP list of `[intent, from, to, gas,
+//! data]`. The tests hold all of them against published transactions and hashes.
 
 use crate::{
     deposit::upgrade_source_hash,
@@ -216,7 +217,8 @@ fn deploy(intent: &str, from: Address, gas: u64, code: &'static [u8]) -> TxDepos
     }
 }
 
-/// Points a predeploy's proxy at a new implementation. The zero address is what a proxy takes for its admin.
+/// Points a predeploy's proxy at a new implementation. The zero address is what a proxy takes for
+/// its admin.
 fn upgrade(intent: &str, proxy: Address, implementation: Address) -> TxDeposit {
     let input = [&UPGRADE_TO[..], implementation.into_word().as_slice()]
         .concat()
@@ -253,7 +255,7 @@ fn empty(intent: &str, from: Address, gas_limit: u64) -> TxDeposit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system_config::KARST_UPGRADE_GAS;
+    use crate::config_update::KARST_UPGRADE_GAS;
     use alloy_eips::eip2718::Encodable2718;
     use alloy_primitives::{B256, b256, keccak256};
 

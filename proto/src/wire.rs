@@ -1,9 +1,10 @@
 //! Range sync: the messages of our own protocol, many blocks for one request.
 //!
-//! The messages are those of `sync.proto`, which a test compares with the derives here. Both sides are hostile: a frame's length is
-//! capped before it is read, a chunk's unpacked length before it is unpacked, and memory is taken for what is there, never for what a
-//! count claims. A decoded header or block is one whose hash has been computed from its bytes; that it is the one asked for is for the
-//! caller to compare.
+//! The messages are those of `sync.proto`, which a test compares with the derives here. Both sides
+//! are hostile: a frame's length is capped before it is read, a chunk's unpacked length before it
+//! is unpacked, and memory is taken for what is there, never for what a count claims. A decoded
+//! header or block is one whose hash has been computed from its bytes; that it is the one asked for
+//! is for the caller to compare.
 
 use crate::payload::{BlockId, MAX_TRANSACTIONS, Payload};
 use alloy_consensus::Header;
@@ -19,9 +20,10 @@ use thiserror::Error;
 
 /// Most bytes of a request's frame.
 pub const MAX_REQUEST: usize = 256;
-/// Most bytes of a chunk, packed and unpacked: a block of the largest size that gossip carries, and its length.
+/// Most bytes of a chunk, packed and unpacked: a block of the largest size that gossip carries, and
+/// its length.
 pub const MAX_CHUNK: usize = (10 << 20) + (64 << 10);
-/// Most bytes of an answer's frame: a chunk and what stands around it.
+/// Most bytes of a response frame: a chunk with its framing.
 pub const MAX_RESPONSE: usize = MAX_CHUNK + 64;
 /// Most headers, and most blocks, of one request.
 pub const MAX_HEADERS: u32 = 4096;
@@ -89,7 +91,7 @@ pub enum Answer {
     Headers(Chunk),
     #[prost(message, tag = "3")]
     Bodies(Chunk),
-    /// One of the codes of [`Refusal`].
+    /// One of the codes of [`RangeRefusal`].
     #[prost(uint32, tag = "4")]
     Refusal(u32),
 }
@@ -126,21 +128,21 @@ pub struct Chunk {
     pub data: Buffer,
 }
 
-/// Why a server does not answer what it was asked.
+/// Why a server refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Refusal {
+pub enum RangeRefusal {
     /// The block named is not on its chain, or the lower ones are no longer kept.
     NotFound = 1,
-    /// The request asks for nothing, or too much.
+    /// The request is for nothing, or for too much.
     Invalid = 2,
-    /// It could not read its own blocks.
+    /// The peer could not read its own blocks.
     Failed = 3,
 }
 
 /// Why bytes are no message of the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
-pub enum WireError {
+pub enum MessageError {
     #[error("no message: {0}")]
     Message(#[from] prost::DecodeError),
     #[error("a message that says nothing")]
@@ -177,23 +179,23 @@ pub fn frame(message: &impl Message) -> Vec<u8> {
     out
 }
 
-pub fn decode_request(bytes: &[u8]) -> Result<Ask, WireError> {
-    Request::decode(bytes)?.ask.ok_or(WireError::Empty)
+pub fn decode_request(bytes: &[u8]) -> Result<Ask, MessageError> {
+    Request::decode(bytes)?.ask.ok_or(MessageError::Empty)
 }
 
-pub fn decode_response(bytes: Vec<u8>) -> Result<Answer, WireError> {
+pub fn decode_response(bytes: Vec<u8>) -> Result<Answer, MessageError> {
     Response::decode(Buffer::from(bytes))?
         .answer
-        .ok_or(WireError::Empty)
+        .ok_or(MessageError::Empty)
 }
 
 /// The hash in a message.
-pub fn hash(bytes: &[u8]) -> Result<B256, WireError> {
-    B256::try_from(bytes).map_err(|_| WireError::Hash(bytes.len()))
+pub fn hash(bytes: &[u8]) -> Result<B256, MessageError> {
+    B256::try_from(bytes).map_err(|_| MessageError::Hash(bytes.len()))
 }
 
 impl Block {
-    pub fn id(&self) -> Result<BlockId, WireError> {
+    pub fn id(&self) -> Result<BlockId, MessageError> {
         Ok(BlockId {
             number: self.number,
             hash: hash(&self.hash)?,
@@ -243,14 +245,14 @@ impl ChunkBuilder {
         self.count += 1;
     }
 
-    /// The chunk; the error says that its items are more than a chunk can hold.
-    pub fn finish(self) -> Result<Chunk, WireError> {
+    /// The chunk; fails if its items exceed the size of a chunk.
+    pub fn finish(self) -> Result<Chunk, MessageError> {
         if self.plain.len() > MAX_CHUNK {
-            return Err(WireError::ChunkSize(self.plain.len()));
+            return Err(MessageError::ChunkSize(self.plain.len()));
         }
         let data = snap::raw::Encoder::new()
             .compress_vec(&self.plain)
-            .map_err(|error| WireError::Snappy(error.to_string()))?;
+            .map_err(|error| MessageError::Snappy(error.to_string()))?;
         Ok(Chunk {
             count: self.count,
             data: data.into(),
@@ -260,27 +262,27 @@ impl ChunkBuilder {
 
 impl Chunk {
     /// The items, unpacked. Its memory is bounded by [`MAX_CHUNK`].
-    pub fn items(&self) -> Result<Vec<Bytes>, WireError> {
+    pub fn items(&self) -> Result<Vec<Bytes>, MessageError> {
         let length = snap::raw::decompress_len(&self.data)
-            .map_err(|error| WireError::Snappy(error.to_string()))?;
+            .map_err(|error| MessageError::Snappy(error.to_string()))?;
         // No item is empty, and none comes without its length.
         if length > MAX_CHUNK || (self.count as usize).saturating_mul(LENGTH) > length {
-            return Err(WireError::ChunkSize(length));
+            return Err(MessageError::ChunkSize(length));
         }
         let plain = snap::raw::Decoder::new()
             .decompress_vec(&self.data)
-            .map_err(|error| WireError::Snappy(error.to_string()))?;
+            .map_err(|error| MessageError::Snappy(error.to_string()))?;
         let mut rest = Buffer::from(plain);
         let mut items = Vec::with_capacity(self.count as usize);
         while rest.has_remaining() {
-            let length = rest.try_get_u32_le().map_err(|_| WireError::Item)? as usize;
+            let length = rest.try_get_u32_le().map_err(|_| MessageError::Item)? as usize;
             if length > rest.len() {
-                return Err(WireError::Item);
+                return Err(MessageError::Item);
             }
             items.push(rest.split_to(length).into());
         }
         if items.len() != self.count as usize {
-            return Err(WireError::Count {
+            return Err(MessageError::Count {
                 claimed: self.count,
                 have: items.len(),
             });
@@ -304,34 +306,35 @@ pub fn parent_hash(header: &[u8]) -> Option<B256> {
 }
 
 /// A header and its hash.
-pub fn decode_header(item: &[u8]) -> Result<(B256, Header), WireError> {
+pub fn decode_header(item: &[u8]) -> Result<(B256, Header), MessageError> {
     let mut rest = item;
-    let header = Header::decode(&mut rest).map_err(WireError::Rlp)?;
+    let header = Header::decode(&mut rest).map_err(MessageError::Rlp)?;
     if !rest.is_empty() {
-        return Err(WireError::Trailing(rest.len()));
+        return Err(MessageError::Trailing(rest.len()));
     }
     Ok((keccak256(item), header))
 }
 
-/// A block whose hash has been computed from its header, and whose transactions are those of the header.
-pub fn decode_block(item: &Bytes) -> Result<Payload, WireError> {
+/// A block whose hash has been computed from its header, and whose transactions are those of the
+/// header.
+pub fn decode_block(item: &Bytes) -> Result<Payload, MessageError> {
     let mut rest: &[u8] = item;
-    let header = Header::decode(&mut rest).map_err(WireError::Rlp)?;
+    let header = Header::decode(&mut rest).map_err(MessageError::Rlp)?;
     let hash = keccak256(&item[..item.len() - rest.len()]);
-    let mut list = alloy_rlp::Header::decode_bytes(&mut rest, true).map_err(WireError::Rlp)?;
+    let mut list = alloy_rlp::Header::decode_bytes(&mut rest, true).map_err(MessageError::Rlp)?;
     if !rest.is_empty() {
-        return Err(WireError::Trailing(rest.len()));
+        return Err(MessageError::Trailing(rest.len()));
     }
     let mut transactions = Vec::new();
     while !list.is_empty() {
         if transactions.len() == MAX_TRANSACTIONS {
-            return Err(WireError::Transactions);
+            return Err(MessageError::Transactions);
         }
-        let raw = alloy_rlp::Header::decode_bytes(&mut list, false).map_err(WireError::Rlp)?;
+        let raw = alloy_rlp::Header::decode_bytes(&mut list, false).map_err(MessageError::Rlp)?;
         transactions.push(item.slice_ref(raw));
     }
     if ordered_trie_root_encoded(&transactions) != header.transactions_root {
-        return Err(WireError::TransactionsRoot {
+        return Err(MessageError::TransactionsRoot {
             number: header.number,
             hash,
         });

@@ -1,4 +1,5 @@
-//! The protocol against bytes that others made: see `../shared/fixtures/README.md` for where each file comes from.
+//! The protocol against bytes that others made: see `../shared/fixtures/README.md` for where each
+//! file comes from.
 
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, FixedBytes, Log, LogData, U256, keccak256};
@@ -8,14 +9,15 @@ use serde_json::Value;
 use ssz::Encode;
 use starling_proto::{
     config::RollupConfig,
+    config_update::CONFIG_UPDATE_EVENT,
     deposit,
     fork::{Fork, ForkSchedule},
-    gossip::{self, CheckContext, Flag, Reason, Seen, Signers, Verdict},
+    gossip::{self, CheckContext, PayloadFlag, Reason, Seen, Signers, Verdict},
     l1info::{L1BlockInfo, L1InfoFormat},
     payload::{Payload, PayloadError, PayloadVersion, WirePayload, decode_transaction},
-    reqresp::{self, Refusal, ResponseError},
+    reqresp::{self, NumberRefusal, ResponseError},
     sign::{self, SecretKey},
-    system_config::{CONFIG_UPDATE_EVENT, SystemConfig},
+    system_config::SystemConfig,
 };
 
 /// A fixture file as JSON; `None`, recorded as a skip, where the fixtures are absent.
@@ -80,7 +82,7 @@ fn gossip_envelopes_decompress_hash_recover_and_decode() {
         let message = gossip::decompress(&bytes(&vector["compressed"]));
         assert_eq!(
             (message.flag, &message.bytes),
-            (Flag::Decompressed, &bytes(&vector["decompressed"]))
+            (PayloadFlag::Decompressed, &bytes(&vector["decompressed"]))
         );
 
         let (signature, signed) = (array(&vector["signature"]), bytes(&vector["signed_bytes"]));
@@ -289,7 +291,7 @@ fn message_ids_hash_flag_topic_and_payload() {
     for vector in list(&fixture["vectors"]) {
         let message = gossip::decompress(&bytes(&vector["data"]));
         assert_eq!(
-            message.flag == Flag::Decompressed,
+            message.flag == PayloadFlag::Decompressed,
             vector["snappy_valid"].as_bool().unwrap()
         );
         let id = gossip::message_id(
@@ -335,7 +337,8 @@ fn signing_hashes_and_signatures_are_those_of_others() {
     }
 }
 
-/// A block as in the reference node's tests: everything zero but the time, with the hash that belongs to it.
+/// A block as in the reference node's tests: everything zero but the time, with the hash that
+/// belongs to it.
 fn validator_block(case: &Value, now: u64) -> Vec<u8> {
     let version = version(&case["topic"]);
     let number = |key: &str| case[key].as_u64();
@@ -496,9 +499,9 @@ fn requests_and_responses_are_those_of_others() {
     }
     for (name, response) in fixture["error_responses"].as_object().unwrap() {
         let expected = match name.as_str() {
-            "not_found" | "kona_shim_reply" => Refusal::NotFound,
-            "invalid_request" => Refusal::InvalidRequest,
-            _ => Refusal::Other(3),
+            "not_found" | "kona_shim_reply" => NumberRefusal::NotFound,
+            "invalid_request" => NumberRefusal::InvalidRequest,
+            _ => NumberRefusal::Other(3),
         };
         let decoded = reqresp::decode_response(&bytes(response));
         assert!(
@@ -638,7 +641,8 @@ fn gas_config_updates_are_read_and_refused_like_elsewhere() {
     }
 }
 
-/// Every field of `original` is in `written`, with the same value but for the case of hex and fields that nobody reads.
+/// Every field of `original` is in `written`, with the same value but for the case of hex and
+/// fields that nobody reads.
 fn assert_kept(original: &Value, written: &Value, path: &str, foreign: &[&str]) {
     match original {
         Value::Object(fields) => {
@@ -662,8 +666,8 @@ fn assert_kept(original: &Value, written: &Value, path: &str, foreign: &[&str]) 
 fn rollup_configurations_survive_reading_and_writing() {
     let kona = fixture!("rpc-json/rollup-config-json.json");
     let devnet = fixture!("devnet/jovian/rollup.json");
-    // Spellings of one other implementation, fields that current op-node refuses (read and no longer written), and a field made up to be
-    // ignored.
+    // Spellings of one other implementation, fields that current op-node refuses (read and no
+    // longer written), and a field made up to be ignored.
     let foreign = [
         "protocol_versions_address",
         "da_challenge_address",

@@ -1,7 +1,8 @@
-//! Recently abandoned blocks, kept with their receipts: subscriptions and filters report their logs as removed.
+//! Recently abandoned blocks, kept with their receipts: subscriptions and filters report their logs
+//! as removed.
 //!
-//! The executor adds them before it publishes the heads that abandon them. Bounded by [`BLOCKS`] and [`BYTES`]; the payload of an older
-//! block is still in the payload log, without its receipts.
+//! The executor adds them before it publishes the heads that abandon them. Bounded by [`BLOCKS`]
+//! and [`BYTES`]; the payload of an older block is still in the payload log, without its receipts.
 
 use crate::chain::receipt::Receipt;
 use alloy_primitives::B256;
@@ -51,7 +52,8 @@ impl Recent {
             .cloned()
     }
 
-    /// Adds the blocks of a branch, from its head downward. Its lowest blocks are dropped if it exceeds [`BLOCKS`] or [`BYTES`].
+    /// Adds the blocks of a branch, from its head downward. Its lowest blocks are dropped if it
+    /// exceeds [`BLOCKS`] or [`BYTES`].
     pub fn add(&mut self, branch: impl IntoIterator<Item = Abandoned>) {
         let mut weight = 0;
         let fits = |block: &Abandoned| {

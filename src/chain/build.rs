@@ -1,14 +1,15 @@
 //! Building a block: from attributes to an executed block, transaction by transaction.
 //!
-//! The builder thread starts one per job, feeds it pool transactions and finishes it. It is the same execution that judges payloads,
-//! so what comes out is valid by construction. Its load is bounded by the block's gas limit.
+//! The builder thread starts one per job, adds pool transactions and finishes it. It uses the same
+//! execution that validates payloads, so the result is valid by construction. Its load is bounded
+//! by the block's gas limit.
 
 use crate::chain::{
     evm::{ParentState, StateError},
     execute::{BlockExecution, InvalidBlock, TransactError, recover},
-    l1fee::AttributesError,
+    l1fee::L1AttributesError,
+    rows::ExecutedBlock,
     rules::{ChainSpec, ExtraData, ExtraDataError, Rules},
-    view::ExecutedBlock,
 };
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
@@ -36,16 +37,16 @@ pub enum BuildError {
     #[error(transparent)]
     ExtraData(#[from] ExtraDataError),
     #[error(transparent)]
-    Attributes(#[from] AttributesError),
+    Attributes(#[from] L1AttributesError),
     /// A forced transaction is never dropped: a block without it would be another chain.
     #[error("failed to force-include transaction {index}: {cause}")]
     Forced { index: usize, cause: String },
-    /// The state could not be read: nothing is known about the attributes.
+    /// The state could not be read, which says nothing about the attributes.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// What became of a pool transaction.
+/// Outcome of adding a pool transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Added {
     Yes,
@@ -59,7 +60,7 @@ pub enum Added {
 pub struct BlockBuilder {
     spec: Arc<ChainSpec>,
     parent: ParentState,
-    /// Complete but for what execution tells.
+    /// The header, complete except for the fields that execution computes.
     header: Header,
     execution: BlockExecution,
     transactions: Vec<Bytes>,
@@ -145,7 +146,8 @@ impl BlockBuilder {
         Ok(Added::Yes)
     }
 
-    /// Sets the extra data of a block of an Ethereum chain, unless it is empty. On OP chains the attributes determine it.
+    /// Sets the extra data of a block of an Ethereum chain, unless it is empty. On OP chains the
+    /// attributes determine it.
     pub fn set_extra_data(&mut self, extra_data: Bytes) {
         if matches!(self.spec.rules, Rules::Ethereum(_)) && !extra_data.is_empty() {
             self.header.extra_data = extra_data;
@@ -162,7 +164,7 @@ impl BlockBuilder {
         self.execution.gas_left()
     }
 
-    /// What pool transactions pay the fee recipient so far, wei.
+    /// Fees that pool transactions pay the fee recipient so far, wei.
     pub fn fees(&self) -> U256 {
         self.fees
     }
@@ -210,7 +212,8 @@ fn attribute<T>(
     }
 }
 
-/// The header of a block with these attributes, before execution (specs: exec-engine, extended payload attributes).
+/// The header of a block with these attributes, before execution (specs: exec-engine, extended
+/// payload attributes).
 fn header(
     spec: &ChainSpec,
     parent: &Header,
@@ -225,13 +228,9 @@ fn header(
             parent: parent.timestamp,
         });
     }
-    if let Some(count) = standard
-        .withdrawals
-        .as_ref()
-        .map(Vec::len)
-        .filter(|count| *count > 0)
-    {
-        return Err(BuildError::Withdrawals(count));
+    let withdrawals = standard.withdrawals.as_ref().map_or(0, Vec::len);
+    if withdrawals > 0 {
+        return Err(BuildError::Withdrawals(withdrawals));
     }
     let beacon_root = attribute(
         "parentBeaconBlockRoot",
@@ -248,7 +247,8 @@ fn header(
         attributes.min_base_fee,
         active.is_op(Fork::Jovian),
     )?;
-    // On OP the system configuration decides the gas limit of every block; on Ethereum it stays where it is.
+    // On OP the system configuration decides the gas limit of every block; on Ethereum it stays
+    // where it is.
     let gas_limit = match attributes.gas_limit {
         Some(limit) => limit,
         None if active.op.is_none() => parent.gas_limit,

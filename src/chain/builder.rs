@@ -1,15 +1,18 @@
-//! The builder: the thread on which blocks are built, from a view, so that building never holds up the executor.
+//! The builder: the thread on which blocks are built, from a view, so that building never delays
+//! the executor.
 //!
-//! One job at a time: a new `Start` replaces an unfinished one. From `Start` to `Seal` it keeps adding pool transactions as they
-//! come, in slices of [`SLICE`], so that a `Seal` waits for no more than one; sealing computes the roots. Bounded by the block's gas
-//! limit and by [`JOB_LIFETIME`]. The pool is asked again only after it has changed, and then at a bounded share of the time.
+//! One job at a time: a new `Start` replaces an unfinished one. Between `Start` and `Seal` it keeps
+//! adding pool transactions as they arrive, in slices of [`SLICE`], so that a `Seal` waits for at
+//! most one; sealing computes the roots. Bounded by the block's gas limit and by [`JOB_LIFETIME`].
+//! The pool is queried again only after it has changed, and for a bounded share of the time.
 
 use crate::chain::{
-    ChainError, Shared,
     build::{Added, BlockBuilder, BuildError},
     miner::MinerSettings,
     pool::{Pool, PoolTx},
-    view::{ExecutedBlock, View},
+    rows::ExecutedBlock,
+    types::{ChainError, Shared},
+    view::View,
 };
 use alloy_primitives::{Address, B256, map::HashSet};
 use alloy_rpc_types_engine::PayloadId;
@@ -25,18 +28,20 @@ use tokio::sync::oneshot;
 
 /// How often an open job looks for new pool transactions.
 const POOL_POLL: Duration = Duration::from_millis(10);
-/// After asking the pool for its best it is left alone this many times longer than it took to answer: a large one takes milliseconds.
+/// The pool is not queried again for this many times the duration of the last query: that of a
+/// large pool takes milliseconds.
 const POOL_REST: u32 = 10;
 /// How often a builder without a job looks whether the chain is being stopped.
 const IDLE_POLL: Duration = Duration::from_secs(1);
 /// How long a job adds transactions before it looks for requests.
 const SLICE: Duration = Duration::from_millis(5);
-/// A job that is sealed at once still takes transactions for so long: a sequencer behind the clock does not make empty blocks.
+/// A job that is sealed at once still adds transactions for this long, so that a sequencer behind
+/// the clock does not build empty blocks.
 const FILL_AT_LEAST: Duration = Duration::from_millis(100);
 /// A job that nobody seals is dropped after this long.
 const JOB_LIFETIME: Duration = Duration::from_secs(60);
 
-/// What the builder is asked.
+/// Requests to the builder.
 pub enum Build {
     Start {
         id: PayloadId,
@@ -50,7 +55,7 @@ pub enum Build {
     },
 }
 
-struct Job {
+struct BuildJob {
     id: PayloadId,
     builder: BlockBuilder,
     fill: Option<Fill>,
@@ -59,10 +64,10 @@ struct Job {
 
 /// Runs until every sender is gone or the chain is stopped.
 pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
-    let mut job: Option<Job> = None;
+    let mut job: Option<BuildJob> = None;
     while !shared.is_stopping() {
         let mut more = false;
-        if let Some(Job {
+        if let Some(BuildJob {
             fill: Some(fill),
             builder,
             ..
@@ -79,57 +84,22 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
             Ok(Build::Start {
                 id,
                 parent,
-                mut attributes,
+                attributes,
                 reply,
             }) => {
                 if job.as_ref().is_some_and(|open| open.id == id) {
                     let _ = reply.send(Ok(()));
                     continue;
                 }
-                let settings = shared.pool.miner();
-                settings.complete(&shared.spec.rules, parent.header(), &mut attributes);
-                let extra_data = settings.extra_data.clone();
-                let fill = (!attributes.no_tx_pool.unwrap_or(false)).then(|| Fill {
-                    settings,
-                    ..Default::default()
-                });
-                let started = BlockBuilder::start(shared.spec.clone(), parent.state(), *attributes);
-                let _ = reply.send(match started {
-                    Ok(mut builder) => {
-                        builder.set_extra_data(extra_data);
-                        job = Some(Job {
-                            id,
-                            builder,
-                            fill,
-                            started: Instant::now(),
-                        });
-                        Ok(())
-                    }
-                    Err(BuildError::State(error)) => Err(ChainError::store(error)),
-                    Err(error) => Err(ChainError::Build(error.to_string())),
-                });
+                let started = BuildJob::start(&shared, id, &parent, *attributes);
+                let _ = reply.send(started.map(|started| job = Some(started)));
             }
             Ok(Build::Seal { id, reply }) => {
-                let Some(mut open) = job.take_if(|open| open.id == id) else {
-                    let _ = reply.send(Err(ChainError::UnknownPayload));
-                    continue;
+                let sealed = match job.take_if(|open| open.id == id) {
+                    Some(open) => open.seal(&shared.pool),
+                    None => Err(ChainError::UnknownPayload),
                 };
-                let started = Instant::now();
-                if let Some(fill) = &mut open.fill {
-                    fill.run(
-                        &mut open.builder,
-                        &shared.pool,
-                        (started + SLICE).max(open.started + FILL_AT_LEAST),
-                    );
-                }
-                let block = open
-                    .builder
-                    .finish()
-                    .map(Arc::new)
-                    .map_err(ChainError::store);
-                metrics::histogram!("starling_seal_seconds")
-                    .record(started.elapsed().as_secs_f64());
-                let _ = reply.send(block);
+                let _ = reply.send(sealed);
             }
             Err(RecvTimeoutError::Timeout) => {
                 if job
@@ -145,18 +115,63 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
     }
 }
 
+impl BuildJob {
+    fn start(
+        shared: &Shared,
+        id: PayloadId,
+        parent: &Arc<View>,
+        mut attributes: OpPayloadAttributes,
+    ) -> Result<Self, ChainError> {
+        let settings = shared.pool.miner();
+        settings.complete(&shared.spec.rules, parent.header(), &mut attributes);
+        let extra_data = settings.extra_data.clone();
+        let fill = (!attributes.no_tx_pool.unwrap_or(false)).then(|| Fill {
+            settings,
+            ..Default::default()
+        });
+        let mut builder = BlockBuilder::start(shared.spec.clone(), parent.state(), attributes)
+            .map_err(|error| match error {
+                BuildError::State(error) => error.into(),
+                error => ChainError::Build(error.to_string()),
+            })?;
+        builder.set_extra_data(extra_data);
+        Ok(Self {
+            id,
+            builder,
+            fill,
+            started: Instant::now(),
+        })
+    }
+
+    fn seal(mut self, pool: &Pool) -> Result<Arc<ExecutedBlock>, ChainError> {
+        let started = Instant::now();
+        if let Some(fill) = &mut self.fill {
+            fill.run(
+                &mut self.builder,
+                pool,
+                (started + SLICE).max(self.started + FILL_AT_LEAST),
+            );
+        }
+        let block = self.builder.finish().map(Arc::new);
+        metrics::histogram!("starling_seal_seconds").record(started.elapsed().as_secs_f64());
+        Ok(block?)
+    }
+}
+
 /// How far the pool has been worked through for one block.
 #[derive(Default)]
 struct Fill {
-    /// Of the pool when `queue` was taken from it.
+    /// Version of the pool when `queue` was taken from it.
     version: Option<u64>,
-    /// When the pool may be asked again.
+    /// Earliest time of the next query to the pool.
     not_before: Option<Instant>,
-    /// What is still to be tried, best first, nonces of one sender in order.
+    /// Transactions still to be tried, best first, nonces of one sender in order.
     queue: std::vec::IntoIter<Arc<PoolTx>>,
-    /// Senders of whom a transaction has been left out of this queue: their later nonces cannot follow.
+    /// Senders with a transaction that was left out of this queue: their later nonces cannot
+    /// follow.
     closed: HashSet<Address>,
-    /// In the block, or left out of it; not tried again. Only the transaction itself is meant: another one may take its nonce.
+    /// Transactions in the block, which are not tried again. Another transaction may still take the
+    /// nonce of one left out.
     added: HashSet<B256>,
     left_out: HashSet<B256>,
     /// Settings as of the start of the block.

@@ -1,4 +1,5 @@
-//! What a block changes in the state, keyed as the tries are: by the hash of the address and of the slot.
+//! Changes of a block to the state, keyed like the tries: by the hash of the address and of the
+//! slot.
 
 use alloy_primitives::{B256, Bytes, U256};
 use std::collections::BTreeMap;
@@ -24,7 +25,8 @@ pub struct AccountChange {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageChange {
-    /// All earlier slots are gone (the account was destroyed, possibly created anew); `slots` is then the whole storage.
+    /// All earlier slots are gone (the account was destroyed, possibly created anew); `slots` is
+    /// then the whole storage.
     pub wiped: bool,
     /// By keccak(slot). Zero removes the slot.
     pub slots: BTreeMap<B256, U256>,

@@ -1,19 +1,23 @@
-//! The driver decides which of two parties moves the unsafe head: a rollup node, by `engine_forkchoiceUpdated`, or the node itself, which
-//! follows the blocks of the swarm.
+//! The driver decides which of two parties moves the unsafe head: a rollup node, by
+//! `engine_forkchoiceUpdated`, or the node itself, which follows the blocks of the swarm.
 //!
-//! Only one of them drives at a time, so that they do not move the head to different branches. From its first fork choice on, the rollup
-//! node drives: blocks of the swarm are executed but do not become the head, unless they lead to a head that the rollup node has named
-//! and that was missing. After [`SILENCE`] without a call, the node follows the swarm by itself again, until the next fork choice.
+//! Only one of them drives at a time, so that they do not move the head to different branches. From
+//! its first fork choice on, the rollup node drives: blocks of the swarm are executed but do not
+//! become the head, unless they lead to a head that the rollup node has named and that was missing.
+//! After [`SILENCE`] without a call, the node follows the swarm by itself again, until the next
+//! fork choice.
 //!
-//! Pure: `now` goes in. The chain owns the one instance, and the executor checks it before a block of the swarm becomes the head.
+//! Pure: `now` goes in. The chain owns the one instance, and the executor checks it before a block
+//! of the swarm becomes the head.
 
 use alloy_primitives::B256;
-use starling_p2p::Provenance;
+use starling_proto::provenance::Provenance;
 use std::time::{Duration, Instant};
 
-/// Time without a call of the rollup node after which the node follows the swarm by itself. Ten minutes is longer than a rollup node takes
-/// to restart or upgrade, and longer than the usual time between batches, from which a rollup node without gossip moves its head. It is
-/// short enough that a node whose rollup node has ended serves recent blocks again before an operator notices.
+/// Time without a call of the rollup node after which the node follows the swarm by itself. Ten
+/// minutes is longer than a rollup node takes to restart or upgrade, and longer than the usual time
+/// between batches, from which a rollup node without gossip moves its head. It is short enough that
+/// a node whose rollup node has ended serves recent blocks again before an operator notices.
 pub const SILENCE: Duration = Duration::from_secs(600);
 
 /// The party that moves the unsafe head: the rollup node, or the node itself.
@@ -21,9 +25,10 @@ pub const SILENCE: Duration = Duration::from_secs(600);
 pub struct Driver {
     silence: Duration,
     /// Time of the rollup node's last call; `None` while the node follows the swarm by itself.
-    heard: Option<Instant>,
-    /// The block whose ancestors are missing: the lowest known ancestor of the head that the rollup node has named, or that head itself.
-    awaited: Option<B256>,
+    last_call: Option<Instant>,
+    /// The block whose ancestors are missing: the lowest known ancestor of the head that the rollup
+    /// node has named, or that head itself.
+    lowest_missing: Option<B256>,
 }
 
 impl Default for Driver {
@@ -36,63 +41,66 @@ impl Driver {
     pub fn new(silence: Duration) -> Self {
         Self {
             silence,
-            heard: None,
-            awaited: None,
+            last_call: None,
+            lowest_missing: None,
         }
     }
 
     /// Whether a rollup node drives.
-    pub fn drives(&self) -> bool {
-        self.heard.is_some()
+    pub fn is_rollup_node(&self) -> bool {
+        self.last_call.is_some()
     }
 
     /// Time at which [`SILENCE`] will be over; `None` while no rollup node drives.
     pub fn silent_at(&self) -> Option<Instant> {
-        self.heard.map(|heard| heard + self.silence)
+        self.last_call.map(|last_call| last_call + self.silence)
     }
 
     /// The rollup node has made a fork choice. Returns true if it did not drive before.
     pub fn on_forkchoice(&mut self, now: Instant) -> bool {
-        self.heard.replace(now).is_none()
+        self.last_call.replace(now).is_none()
     }
 
-    /// The head that the rollup node has named is the head, or cannot become it: nothing is awaited any more. The driver stays the same,
-    /// so this always returns false.
+    /// The head that the rollup node has named is the head, or cannot become it: no ancestor is
+    /// missing any more. The driver stays the same, so this always returns false.
     pub fn on_settled(&mut self) -> bool {
-        self.awaited = None;
+        self.lowest_missing = None;
         false
     }
 
-    /// The rollup node has sent a payload: its silence ends. A payload alone does not make it drive, so this always returns false.
+    /// The rollup node has sent a payload: its silence ends. A payload alone does not make it
+    /// drive, so this always returns false.
     pub fn on_payload(&mut self, now: Instant) -> bool {
-        self.heard = self.heard.map(|_| now);
+        self.last_call = self.last_call.map(|_| now);
         false
     }
 
-    /// The head that the rollup node has named is missing; `block` is the lowest known one on its branch, or the head. The driver stays
-    /// the same, so this always returns false.
+    /// The head that the rollup node has named is missing; `block` is the lowest known one on its
+    /// branch, or the head. The driver stays the same, so this always returns false.
     pub fn on_missing(&mut self, block: B256) -> bool {
-        self.awaited = self.heard.map(|_| block);
+        self.lowest_missing = self.last_call.map(|_| block);
         false
     }
 
-    /// Time has passed. Returns true if the rollup node has been silent for too long: the node follows the swarm from now on.
+    /// Time has passed. Returns true if the rollup node has been silent for too long: the node
+    /// follows the swarm from now on.
     pub fn on_time(&mut self, now: Instant) -> bool {
         let silent = self.silent_at().is_some_and(|at| now >= at);
         if silent {
-            (self.heard, self.awaited) = (None, None);
+            (self.last_call, self.lowest_missing) = (None, None);
         }
         silent
     }
 
     /// Whether a block of the swarm may become the head.
-    pub fn admits(&self, hash: B256, provenance: Provenance) -> bool {
+    pub fn may_become_head(&self, hash: B256, provenance: Provenance) -> bool {
         let wanted = match provenance {
-            // The gap may have been opened for a head that was named before: its blocks are on the way to the present one.
-            Provenance::Ancestor { .. } => self.awaited.is_some(),
-            _ => self.awaited == Some(hash),
+            // The gap may have been opened for a head that was named before: its blocks are on the
+            // way to the present one.
+            Provenance::Ancestor { .. } => self.lowest_missing.is_some(),
+            _ => self.lowest_missing == Some(hash),
         };
-        !self.drives() || wanted
+        !self.is_rollup_node() || wanted
     }
 }
 
@@ -112,15 +120,17 @@ mod tests {
     #[test]
     fn a_rollup_node_drives_from_its_first_fork_choice_until_it_is_silent() {
         let (mut driver, mut now) = (Driver::default(), Instant::now());
-        assert!(!driver.on_payload(now) && !driver.drives() && driver.silent_at().is_none());
-        assert!(driver.admits(hash(1), GOSSIP) && !driver.on_time(now + SILENCE));
+        assert!(
+            !driver.on_payload(now) && !driver.is_rollup_node() && driver.silent_at().is_none()
+        );
+        assert!(driver.may_become_head(hash(1), GOSSIP) && !driver.on_time(now + SILENCE));
         assert!(driver.on_forkchoice(now));
         for _ in 0..100 {
             now += SILENCE - SECOND;
-            assert!(!driver.on_time(now) && driver.drives());
+            assert!(!driver.on_time(now) && driver.is_rollup_node());
             assert!(
-                !driver.admits(hash(1), GOSSIP)
-                    && !driver.admits(hash(1), Provenance::Linked { tip: 9 })
+                !driver.may_become_head(hash(1), GOSSIP)
+                    && !driver.may_become_head(hash(1), Provenance::Linked { tip: 9 })
             );
             // Payloads, too, are signs of life.
             now += SECOND / 2;
@@ -131,10 +141,10 @@ mod tests {
         }
         assert_eq!(driver.silent_at(), Some(now + SILENCE));
         assert!(!driver.on_time(now + SILENCE - SECOND) && driver.on_time(now + SILENCE));
-        assert!(!driver.drives() && driver.admits(hash(1), GOSSIP));
+        assert!(!driver.is_rollup_node() && driver.may_become_head(hash(1), GOSSIP));
         assert!(!driver.on_time(now + 2 * SILENCE), "once");
         assert!(
-            !driver.on_payload(now + 2 * SILENCE) && !driver.drives(),
+            !driver.on_payload(now + 2 * SILENCE) && !driver.is_rollup_node(),
             "a payload alone does not take the head back"
         );
         assert!(driver.on_forkchoice(now + 3 * SILENCE));
@@ -152,34 +162,34 @@ mod tests {
         assert!(!driver.on_missing(hash(7)));
         driver.on_forkchoice(now);
         assert!(
-            !driver.admits(hash(7), GOSSIP),
+            !driver.may_become_head(hash(7), GOSSIP),
             "nobody drove when it was named"
         );
         driver.on_missing(hash(7));
         assert!(
-            driver.admits(hash(1), below(7))
-                && driver.admits(hash(7), Provenance::Engine)
-                && driver.admits(hash(7), GOSSIP)
+            driver.may_become_head(hash(1), below(7))
+                && driver.may_become_head(hash(7), Provenance::Engine)
+                && driver.may_become_head(hash(7), GOSSIP)
         );
         assert!(
-            driver.admits(hash(1), below(8)),
+            driver.may_become_head(hash(1), below(8)),
             "its gap was opened for a head that was named before"
         );
-        assert!(!driver.admits(hash(8), GOSSIP));
+        assert!(!driver.may_become_head(hash(8), GOSSIP));
         driver.on_forkchoice(now);
         assert!(
-            driver.admits(hash(1), below(7)),
+            driver.may_become_head(hash(1), below(7)),
             "the same head is named again"
         );
         assert!(
-            !driver.on_settled() && !driver.admits(hash(1), below(7)),
+            !driver.on_settled() && !driver.may_become_head(hash(1), below(7)),
             "the head is reached"
         );
         driver.on_missing(hash(8));
         driver.on_time(now + SILENCE);
         driver.on_forkchoice(now + SILENCE);
         assert!(
-            !driver.admits(hash(1), below(8)),
+            !driver.may_become_head(hash(1), below(8)),
             "forgotten in the silence"
         );
     }

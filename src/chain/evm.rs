@@ -1,9 +1,10 @@
-//! The EVM: the only place that knows revm and its generic types. Everything else sees [`Vm`] for blocks, [`call`] and
-//! [`estimate_gas`] for questions.
+//! The EVM: the only module that names revm's generic types. Other modules use [`Vm`] for blocks,
+//! and [`call()`] and [`estimate_gas`] for simulated calls.
 //!
-//! A [`Vm`] runs transactions of one block, in order, over the state of the parent block, and ends as the [`Changes`] the block
-//! makes. It is made anew for every block: the L1 fee parameters that it caches belong to one. Its cost is the gas it is given; callers
-//! bound that (a block's gas limit, a question's gas and [`Deadline`]).
+//! A [`Vm`] runs the transactions of one block, in order, over the state of the parent block, and
+//! returns the [`Changes`] of the block. It is created anew for every block, since the L1 fee
+//! parameters that it caches belong to one. Its cost is the gas it is given, which callers bound: a
+//! block's gas limit, or a call's gas and [`Deadline`].
 
 mod access_list;
 mod call;
@@ -14,10 +15,10 @@ mod parent;
 mod text;
 
 pub use call::{
-    AccessListOutcome, Ask, CallError, CallInput, CallOutcome, CallStatus, EstimateError,
-    Overrides, RPC_GAS_CAP, Refusal, call, create_access_list, estimate_gas,
+    AccessListOutcome, CallError, CallInput, CallOutcome, CallRefusal, CallRequest, CallStatus,
+    EstimateError, Overrides, RPC_GAS_CAP, call, create_access_list, estimate_gas,
 };
-pub use deadline::{Deadline, Waiting};
+pub use deadline::{CancelOnDrop, Deadline};
 pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;
 pub use parent::{ParentState, StateError, WitnessState};
 pub use text::revert_text;
@@ -34,7 +35,7 @@ use alloy_evm::{
 };
 use alloy_op_evm::{OpEvm, OpEvmFactory, OpTx, OpTxError};
 use alloy_primitives::{Address, B256, Bytes, Log, U256, keccak256, map::HashMap};
-use deadline::{Source, interruptible};
+use deadline::{StateReader, interruptible};
 use op_alloy_consensus::OpTxEnvelope;
 use op_revm::{OpHaltReason, OpSpecId, OpTransactionError};
 use revm::{
@@ -53,24 +54,24 @@ use revm::{
 };
 use starling_proto::fork::Fork;
 
-/// Who makes the calls at the start of a block (EIP-4788, EIP-2935).
+/// Sender of the calls at the start of a block (EIP-4788, EIP-2935).
 const SYSTEM_ADDRESS: Address = alloy_eips::eip4788::SYSTEM_ADDRESS;
 /// Karst: longest input of the pairing precompile, 300 pairs (specs: karst exec-engine).
 const KARST_PAIRING_LIMIT: usize = 57_600;
 
-/// What a block changes so far, over the state of its parent.
-type Db = State<Source>;
+/// Changes of a block so far, over the state of its parent.
+type Db = State<StateReader>;
 type DbError = EvmDatabaseError<StateError>;
 
 /// An EVM at one block.
-pub struct Vm(Kind);
+pub struct Vm(VmKind);
 
-enum Kind {
+enum VmKind {
     Optimism(Box<OpEvm<Db, Accesses, PrecompilesMap>>),
     Ethereum(Box<EthEvm<Db, Accesses, PrecompilesMap>>),
 }
 
-/// What a transaction did.
+/// Result of a transaction.
 #[derive(Clone, Debug)]
 pub struct Executed {
     pub success: bool,
@@ -78,13 +79,13 @@ pub struct Executed {
     pub logs: Vec<Log>,
 }
 
-/// Why a transaction did not run. It has changed nothing.
+/// Why a transaction was not run. The state is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    /// The transaction may not stand here.
+    /// The transaction is invalid at this position.
     #[error("{0}")]
     Invalid(String),
-    /// The state could not be read: nothing is known about the transaction.
+    /// The state could not be read, which says nothing about the transaction.
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -101,7 +102,7 @@ impl Vm {
         )
     }
 
-    /// With a deadline it is for a question, else for a block.
+    /// An EVM for a simulated call if there is a deadline, otherwise for a block.
     fn with(
         spec: &ChainSpec,
         timestamp: u64,
@@ -109,71 +110,19 @@ impl Vm {
         parent: ParentState,
         deadline: Option<Deadline>,
     ) -> Self {
-        let question = deadline.is_some();
+        let simulation = deadline.is_some();
         let db = State::builder()
-            .with_database(Source::new(parent, deadline))
+            .with_database(StateReader::new(parent, deadline))
             .with_bundle_update()
             .build();
-        let active = spec.at(timestamp);
-        Self(match active.op {
-            Some(fork) => {
-                let spec_id = op_spec_id(fork);
-                let mut cfg = CfgEnv::new()
-                    .with_chain_id(spec.chain_id)
-                    .with_spec_and_mainnet_gas_params(spec_id);
-                if question {
-                    for_simulation(&mut cfg);
-                }
-                let env = EvmEnv::new(cfg, block);
-                let mut evm = OpEvmFactory::<OpTx>::default().create_evm_with_inspector(
-                    db,
-                    env,
-                    Accesses::default(),
-                );
-                evm.set_inspector_enabled(false);
-                if fork >= Fork::Karst {
-                    limit_pairing(evm.components_mut().2);
-                }
-                if question {
-                    let mut inner = evm.into_inner();
-                    interruptible(&mut inner.0.instruction);
-                    evm = OpEvm::new(inner, false);
-                }
-                Kind::Optimism(Box::new(evm))
-            }
-            None => {
-                let spec_id = match (active.osaka, active.prague, active.cancun, active.shanghai) {
-                    (true, ..) => SpecId::OSAKA,
-                    (_, true, ..) => SpecId::PRAGUE,
-                    (_, _, true, _) => SpecId::CANCUN,
-                    (.., true) => SpecId::SHANGHAI,
-                    _ => SpecId::MERGE,
-                };
-                let mut cfg = CfgEnv::new_with_spec(spec_id).with_chain_id(spec.chain_id);
-                if question {
-                    for_simulation(&mut cfg);
-                }
-                if let Some(params) = spec.blob_params(timestamp) {
-                    cfg.set_max_blobs_per_tx(params.max_blobs_per_tx);
-                }
-                let env = EvmEnv::new(cfg, block);
-                let mut evm = EthEvmFactory::default().create_evm_with_inspector(
-                    db,
-                    env,
-                    Accesses::default(),
-                );
-                evm.set_inspector_enabled(false);
-                if question {
-                    let mut inner = evm.into_inner();
-                    interruptible(&mut inner.instruction);
-                    evm = EthEvm::new(inner, false);
-                }
-                Kind::Ethereum(Box::new(evm))
-            }
+        Self(match spec.at(timestamp).op {
+            Some(fork) => VmKind::Optimism(Box::new(op_evm(spec, fork, block, db, simulation))),
+            None => VmKind::Ethereum(Box::new(eth_evm(spec, timestamp, block, db, simulation))),
         })
     }
 
-    /// Runs a transaction and keeps what it changes. `raw` is its EIP-2718 form, which the L1 fee is computed from.
+    /// Runs a transaction and keeps its changes. `raw` is its EIP-2718 form, from which the L1 fee
+    /// is computed.
     pub fn transact(
         &mut self,
         tx: &Recovered<OpTxEnvelope>,
@@ -213,13 +162,13 @@ impl Vm {
         Ok(executed)
     }
 
-    /// Whether Regolith is not active yet. Until then a deposit uses its whole gas limit and a system deposit no gas, whether or not they
-    /// succeed (op-geth: core/state_transition.go).
+    /// Whether Regolith is not active yet. Until then a deposit uses its whole gas limit and a
+    /// system deposit no gas, whether or not they succeed (op-geth: core/state_transition.go).
     fn is_before_regolith(&self) -> bool {
-        matches!(&self.0, Kind::Optimism(evm) if evm.cfg_env().spec == OpSpecId::BEDROCK)
+        matches!(&self.0, VmKind::Optimism(evm) if evm.cfg_env().spec == OpSpecId::BEDROCK)
     }
 
-    /// Runs a call of the system and keeps what it changes. Nothing happens if there is no code at `contract`.
+    /// Runs a system call and keeps its changes. Does nothing if there is no code at `contract`.
     pub fn system_call(&mut self, contract: Address, data: Bytes) -> Result<(), StateError> {
         if self
             .account(contract)?
@@ -228,16 +177,17 @@ impl Vm {
             return Ok(());
         }
         let called = match &mut self.0 {
-            Kind::Optimism(evm) => evm
+            VmKind::Optimism(evm) => evm
                 .transact_system_call(SYSTEM_ADDRESS, contract, data)
                 .map(|it| it.state)
                 .map_err(op_error),
-            Kind::Ethereum(evm) => evm
+            VmKind::Ethereum(evm) => evm
                 .transact_system_call(SYSTEM_ADDRESS, contract, data)
                 .map(|it| it.state)
                 .map_err(eth_error),
         };
-        // Nothing is asked of such a call that it could fail: an error is never the block's.
+        // A system call is not subject to the rules of transactions, so an error is never the
+        // block's.
         let state = called.map_err(|error| match VmError::from(error) {
             VmError::State(error) => error,
             VmError::Invalid(reason) => StateError::Evm(reason),
@@ -268,36 +218,36 @@ impl Vm {
 
     fn precompiles(&mut self) -> &mut PrecompilesMap {
         match &mut self.0 {
-            Kind::Optimism(evm) => evm.components_mut().2,
-            Kind::Ethereum(evm) => evm.components_mut().2,
+            VmKind::Optimism(evm) => evm.components_mut().2,
+            VmKind::Ethereum(evm) => evm.components_mut().2,
         }
     }
 
-    /// From now on, notes in `accesses` what transactions touch.
+    /// Records in `accesses` what later transactions touch.
     fn watch(&mut self, accesses: Accesses) {
         match &mut self.0 {
-            Kind::Optimism(evm) => {
+            VmKind::Optimism(evm) => {
                 *evm.components_mut().1 = accesses;
                 evm.set_inspector_enabled(true);
             }
-            Kind::Ethereum(evm) => {
+            VmKind::Ethereum(evm) => {
                 *evm.components_mut().1 = accesses;
                 evm.set_inspector_enabled(true);
             }
         }
     }
 
-    /// What was touched since [`Vm::watch`].
+    /// Accesses since [`Vm::watch`].
     fn accesses(&self) -> &Accesses {
         match &self.0 {
-            Kind::Optimism(evm) => evm.components().1,
-            Kind::Ethereum(evm) => evm.components().1,
+            VmKind::Optimism(evm) => evm.components().1,
+            VmKind::Ethereum(evm) => evm.components().1,
         }
     }
 
     /// A storage slot at this point of the block.
     pub fn storage(&mut self, address: Address, slot: U256) -> Result<U256, StateError> {
-        // The cache wants to know the account before its storage.
+        // revm's cache must load the account before its storage.
         self.account(address)?;
         self.db().storage(address, slot).map_err(StateError::from)
     }
@@ -311,19 +261,19 @@ impl Vm {
 
     fn db(&mut self) -> &mut Db {
         match &mut self.0 {
-            Kind::Optimism(evm) => evm.db_mut(),
-            Kind::Ethereum(evm) => evm.db_mut(),
+            VmKind::Optimism(evm) => evm.db_mut(),
+            VmKind::Ethereum(evm) => evm.db_mut(),
         }
     }
 
     /// Runs a transaction without keeping what it changes.
     fn run(&mut self, tx: OpTx) -> Result<(ExecutionResult<OpHaltReason>, EvmState), RunError> {
         match &mut self.0 {
-            Kind::Optimism(evm) => {
+            VmKind::Optimism(evm) => {
                 let ResultAndState { result, state } = evm.transact_raw(tx).map_err(op_error)?;
                 Ok((result, state))
             }
-            Kind::Ethereum(evm) => {
+            VmKind::Ethereum(evm) => {
                 let ResultAndState { result, state } =
                     evm.transact_raw(tx.0.base).map_err(eth_error)?;
                 Ok((result.map_haltreason(OpHaltReason::Base), state))
@@ -332,7 +282,69 @@ impl Vm {
     }
 }
 
-/// Turns off what a question is not bound by: nonce, sender's code, chain id, block gas limit and EIP-7825's cap.
+fn op_evm(
+    spec: &ChainSpec,
+    fork: Fork,
+    block: BlockEnv,
+    db: Db,
+    simulation: bool,
+) -> OpEvm<Db, Accesses, PrecompilesMap> {
+    let mut cfg = CfgEnv::new()
+        .with_chain_id(spec.chain_id)
+        .with_spec_and_mainnet_gas_params(op_spec_id(fork));
+    if simulation {
+        for_simulation(&mut cfg);
+    }
+    let env = EvmEnv::new(cfg, block);
+    let mut evm =
+        OpEvmFactory::<OpTx>::default().create_evm_with_inspector(db, env, Accesses::default());
+    evm.set_inspector_enabled(false);
+    if fork >= Fork::Karst {
+        limit_pairing(evm.components_mut().2);
+    }
+    if simulation {
+        let mut inner = evm.into_inner();
+        interruptible(&mut inner.0.instruction);
+        evm = OpEvm::new(inner, false);
+    }
+    evm
+}
+
+fn eth_evm(
+    spec: &ChainSpec,
+    timestamp: u64,
+    block: BlockEnv,
+    db: Db,
+    simulation: bool,
+) -> EthEvm<Db, Accesses, PrecompilesMap> {
+    let active = spec.at(timestamp);
+    let spec_id = match (active.osaka, active.prague, active.cancun, active.shanghai) {
+        (true, ..) => SpecId::OSAKA,
+        (_, true, ..) => SpecId::PRAGUE,
+        (_, _, true, _) => SpecId::CANCUN,
+        (.., true) => SpecId::SHANGHAI,
+        _ => SpecId::MERGE,
+    };
+    let mut cfg = CfgEnv::new_with_spec(spec_id).with_chain_id(spec.chain_id);
+    if simulation {
+        for_simulation(&mut cfg);
+    }
+    if let Some(params) = spec.blob_params(timestamp) {
+        cfg.set_max_blobs_per_tx(params.max_blobs_per_tx);
+    }
+    let env = EvmEnv::new(cfg, block);
+    let mut evm = EthEvmFactory::default().create_evm_with_inspector(db, env, Accesses::default());
+    evm.set_inspector_enabled(false);
+    if simulation {
+        let mut inner = evm.into_inner();
+        interruptible(&mut inner.instruction);
+        evm = EthEvm::new(inner, false);
+    }
+    evm
+}
+
+/// Disables the checks that do not apply to simulated calls: nonce, sender's code, chain id, block
+/// gas limit and EIP-7825's cap.
 fn for_simulation<S>(cfg: &mut CfgEnv<S>) {
     cfg.tx_gas_limit_cap = Some(u64::MAX);
     cfg.disable_nonce_check = true;
@@ -414,7 +426,7 @@ fn limit_pairing(precompiles: &mut PrecompilesMap) {
 /// Why the EVM did not run a transaction.
 enum RunError {
     Invalid(InvalidTransaction),
-    /// Invalid by a rule of OP alone.
+    /// Invalid by a rule of OP only.
     InvalidOp(String),
     State(StateError),
 }
@@ -448,7 +460,8 @@ fn eth_error(error: EVMError<DbError>) -> RunError {
     }
 }
 
-/// What a bundle says, in the keys of the tries. Accounts that were touched and are empty are gone (EIP-161).
+/// Converts a bundle to changes by trie key. Accounts that were touched and are empty are removed
+/// (EIP-161).
 fn changes(bundle: BundleState) -> Changes {
     let mut changes = Changes::default();
     for (address, account) in bundle.state {

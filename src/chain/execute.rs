@@ -1,17 +1,17 @@
-//! Execution of blocks: the block loop of both rule sets, and the judgement of a payload.
+//! Execution of blocks: the block loop of both rule sets, and the validation of a payload.
 //!
-//! The executor judges payloads ([`validate`]); the builder runs the same [`BlockExecution`] transaction by transaction. The load is the
-//! block's gas. A block is invalid only for a reason of its own: a state that cannot be read is a different error, and nothing is said
-//! about the block then.
+//! The executor validates payloads ([`validate`]); the builder runs the same [`BlockExecution`]
+//! transaction by transaction. The load is the block's gas. A block is invalid only for a reason of
+//! its own: an unreadable state is a different error, which says nothing about the block.
 
 use crate::chain::{
     changes::Changes,
     evm::{ParentState, StateError, Vm, VmError},
-    l1fee::{self, AttributesError, Footprint},
+    l1fee::{self, Footprint, L1AttributesError},
     receipt::{Receipt, block_bloom, receipts_root},
-    rules::{Active, ChainSpec, HeaderError, MAX_TRANSACTION_GAS},
+    rows::ExecutedBlock,
+    rules::{Active, ChainSpec, HeaderError, MAX_TRANSACTION_GAS, MESSAGE_PASSER},
     trie::Update,
-    view::ExecutedBlock,
 };
 use alloy_consensus::{Header, Transaction, Typed2718, transaction::Recovered};
 use alloy_eips::{eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS};
@@ -25,9 +25,7 @@ mod prepare;
 
 pub use prepare::{Preparation, recover};
 
-/// Its storage root is the withdrawals root of a block from Isthmus on.
-pub const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
-/// Gets its code by force at Canyon.
+/// Contract whose code Canyon sets by force.
 const CREATE2_DEPLOYER: Address = address!("13b0D85CcB8bf860b6b79AF3029fCA081AE9beF2");
 
 /// The code of the create2deployer, as Canyon deploys it (specs: canyon, create2deployer).
@@ -35,7 +33,7 @@ fn create2_deployer() -> Bytes {
     Bytes::from_static(include_bytes!("execute/create2deployer.bin"))
 }
 
-/// Why a transaction may not stand at its place in a block.
+/// Why a transaction is invalid at its position in a block.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     #[error("gas limit {have} is above the {left} gas left in the block")]
@@ -47,7 +45,7 @@ pub enum Refused {
     #[error("transaction type {0:#04x} is not allowed")]
     Type(u8),
     #[error(transparent)]
-    Attributes(#[from] AttributesError),
+    Attributes(#[from] L1AttributesError),
     #[error("the activation block of Jovian takes only deposits")]
     NotDeposit,
     #[error("{0}")]
@@ -82,11 +80,11 @@ pub struct BlockExecution {
     da_footprint: u64,
     /// Whether Jovian is active in this block and not in its parent.
     activates_jovian: bool,
-    /// Set by the first transaction of a Jovian block.
+    /// DA footprint scalar, set by the first transaction of a Jovian block.
     footprint: Option<Footprint>,
 }
 
-/// What executing a block gave.
+/// Result of executing a block.
 #[derive(Debug)]
 pub struct Execution {
     pub receipts: Vec<Receipt>,
@@ -97,7 +95,8 @@ pub struct Execution {
 }
 
 impl BlockExecution {
-    /// Begins a block: what happens before its first transaction. Of `header` the fields that execution has yet to tell are ignored.
+    /// Begins a block and runs the calls before its first transaction. Ignores the fields of
+    /// `header` that execution computes.
     pub fn begin(
         spec: &ChainSpec,
         header: &Header,
@@ -128,7 +127,8 @@ impl BlockExecution {
         })
     }
 
-    /// Runs the next transaction. `raw` is its EIP-2718 form. A refused transaction has changed nothing.
+    /// Runs the next transaction. `raw` is its EIP-2718 form. A refused transaction changes
+    /// nothing.
     pub fn transact(
         &mut self,
         tx: &Recovered<OpTxEnvelope>,
@@ -144,7 +144,8 @@ impl BlockExecution {
                 Some(Footprint::of(tx.inner(), self.activates_jovian).map_err(Refused::from)?);
         }
         let (have, left) = (tx.gas_limit(), self.gas_left());
-        // Before Regolith system deposits do not count towards the block's gas limit; from Regolith on there are none.
+        // Before Regolith system deposits do not count towards the block's gas limit; from Regolith
+        // on there are none.
         let system = tx
             .as_deposit()
             .is_some_and(|deposit| deposit.is_system_transaction);
@@ -184,7 +185,7 @@ impl BlockExecution {
         Ok(&self.receipts[self.receipts.len() - 1])
     }
 
-    /// The part of a user transaction in the block's data footprint (specs: jovian exec-engine).
+    /// The share of a user transaction in the block's data footprint (specs: jovian exec-engine).
     fn footprint(&self, raw: &[u8]) -> Result<u64, Refused> {
         match self.footprint {
             None => Ok(0),
@@ -193,21 +194,22 @@ impl BlockExecution {
         }
     }
 
-    /// Checks that the block begins with the L1 attributes: op-geth requires them from Jovian on, because they give the scalar of the data
-    /// footprint. A block that is built here must have the scalar unless it activates Jovian.
-    pub fn check_attributes(&self, building: bool) -> Result<(), AttributesError> {
+    /// Checks that the block begins with the L1 attributes: op-geth requires them from Jovian on,
+    /// because they give the scalar of the data footprint. A block that is built here must have the
+    /// scalar unless it activates Jovian.
+    pub fn check_attributes(&self, building: bool) -> Result<(), L1AttributesError> {
         match self.footprint {
             _ if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) => {
-                Err(AttributesError::Missing)
+                Err(L1AttributesError::Missing)
             }
             Some(Footprint::DepositsOnly) if building && !self.activates_jovian => {
-                Err(AttributesError::NoScalar)
+                Err(L1AttributesError::NoScalar)
             }
             _ => Ok(()),
         }
     }
 
-    /// Gas that is left for transactions.
+    /// Gas left for transactions.
     pub fn gas_left(&self) -> u64 {
         self.gas_limit.saturating_sub(self.gas_used)
     }
@@ -216,7 +218,7 @@ impl BlockExecution {
         self.gas_used
     }
 
-    /// Ends the block. Nothing happens after its last transaction: no withdrawals, no rewards.
+    /// Ends the block. There are no withdrawals or rewards after its last transaction.
     pub fn finish(self) -> Execution {
         let Self {
             vm,
@@ -234,9 +236,9 @@ impl BlockExecution {
     }
 }
 
-/// The fields of a header that only execution can tell.
+/// Header fields that only execution can compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ExecutionOutcome {
     pub gas_used: u64,
     /// `None` before Cancun.
     pub blob_gas_used: Option<u64>,
@@ -253,7 +255,7 @@ impl Execution {
         &self,
         active: &Active,
         parent: &ParentState,
-    ) -> Result<(Outcome, Update), StateError> {
+    ) -> Result<(ExecutionOutcome, Update), StateError> {
         let update = || parent.update(&self.changes);
         let receipts = || {
             (
@@ -261,21 +263,24 @@ impl Execution {
                 block_bloom(&self.receipts),
             )
         };
-        let (update, (receipts_root, logs_bloom)) = match self.receipts.len() < prepare::SHARED {
-            true => (update(), receipts()),
-            false => rayon::join(update, receipts),
+        let (update, (receipts_root, logs_bloom)) = if self.receipts.len() < prepare::PARALLEL {
+            (update(), receipts())
+        } else {
+            rayon::join(update, receipts)
         };
         let update = update?;
-        let outcome = Outcome {
+        let outcome = ExecutionOutcome {
             gas_used: self.gas_used,
             blob_gas_used: active.cancun.then_some(self.da_footprint),
             receipts_root,
             logs_bloom,
             state_root: update.state_root,
-            withdrawals_root: match active.shanghai {
-                false => None,
-                true if active.is_op(Fork::Isthmus) => Some(message_passer_root(parent, &update)?),
-                true => Some(EMPTY_ROOT_HASH),
+            withdrawals_root: if !active.shanghai {
+                None
+            } else if active.is_op(Fork::Isthmus) {
+                Some(message_passer_root(parent, &update)?)
+            } else {
+                Some(EMPTY_ROOT_HASH)
             },
         };
         Ok((outcome, update))
@@ -306,7 +311,7 @@ pub enum InvalidBlock {
     #[error("transaction {index}: {cause}")]
     Transaction { index: usize, cause: Refused },
     #[error(transparent)]
-    Attributes(#[from] AttributesError),
+    Attributes(#[from] L1AttributesError),
     #[error("gas used is {have}, want {want}")]
     GasUsed { have: u64, want: u64 },
     #[error("blob gas used is {}, want {}", or_none(have), or_none(want))]
@@ -327,17 +332,17 @@ pub enum InvalidBlock {
     },
 }
 
-/// What may be absent, as a sentence has it.
-pub(in crate::chain) fn or_none(value: &Option<impl std::fmt::Display>) -> String {
+/// An optional value as text for an error message.
+pub(crate) fn or_none(value: &Option<impl std::fmt::Display>) -> String {
     value.as_ref().map_or("none".into(), ToString::to_string)
 }
 
-/// Why [`validate`] gives no block.
+/// Why [`validate`] returns no block.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
     #[error(transparent)]
     Invalid(#[from] InvalidBlock),
-    /// Nothing is known about the block.
+    /// The state could not be read, which says nothing about the block.
     #[error(transparent)]
     Read(#[from] StateError),
 }
@@ -348,7 +353,8 @@ impl From<HeaderError> for ValidateError {
     }
 }
 
-/// Executes a payload on the state of its parent and compares everything its header says. In every error "have" is the block's value.
+/// Executes a payload on the state of its parent and compares all header fields. In every error
+/// "have" is the block's value.
 pub fn validate(
     spec: &ChainSpec,
     parent: impl Into<ParentState>,
@@ -383,7 +389,7 @@ pub fn validate_prepared(
         .check_attributes(false)
         .map_err(InvalidBlock::from)?;
     let execution = execution.finish();
-    // Before the roots, because it is cheap and the usual sign of a difference.
+    // Compare gas first: it is cheap, and a difference usually shows there.
     if header.gas_used != execution.gas_used {
         return Err(InvalidBlock::GasUsed {
             have: header.gas_used,
@@ -402,7 +408,7 @@ pub fn validate_prepared(
     ))
 }
 
-impl Outcome {
+impl ExecutionOutcome {
     fn compare(&self, header: &Header) -> Result<(), InvalidBlock> {
         let Self {
             blob_gas_used,

@@ -1,110 +1,126 @@
-//! The executor: the thread that owns the tree, executes payloads, decides heads and publishes views.
+//! The executor: the thread that owns the tree, executes payloads, decides heads and publishes
+//! views.
 //!
-//! Everybody who wants a block executed or a head moved sends it a [`Command`] over one bounded channel and waits for the reply.
-//! Readers never come here: they take the published [`View`]. It never touches the write path of the store; it waits only when
-//! executed but not yet stored blocks exceed [`Limits::overlays`], the node's one point of back-pressure, or when not even the payload
-//! log has room on the disk.
+//! [`crate::chain::Chain`] sends it an [`ExecutorCommand`] over one bounded channel for every block
+//! to execute and every head to move, and waits for the reply. Readers never come here: they take
+//! the published [`View`]. The executor never touches the write path of the store: it hands blocks
+//! to the persister ([`commit`]). It can be overloaded by blocks that take longer to execute or to
+//! store than to send. It waits only when executed but not yet stored blocks exceed
+//! [`ExecutorLimits::overlays`], the node's one point of backpressure, or when the disk has no space
+//! left even for the payload log.
 
-mod choice;
+mod commit;
+mod forkchoice;
 mod import;
+mod replay;
+mod switch;
 mod views;
 
 pub use import::Imported;
+pub use switch::SwitchPolicy;
 
 use crate::chain::{
     ChainError, Heads, Inserted, Shared,
     execute::{self, InvalidBlock, Preparation, ValidateError},
     payload_log::{LogError, Logged, PayloadLog},
-    persister::{Done, Work},
+    persister::{PersistResult, PersistWork},
     store::Snapshot,
     tree::{self, Branch, Tree},
     view::{self, ExecutedBlock, View},
 };
 use alloy_primitives::{B256, map::HashSet};
-use starling_p2p::Provenance;
 use starling_proto::payload::{BlockId, Payload};
+use starling_proto::provenance::Provenance;
 use std::{
     cell::RefCell,
     sync::{
         Arc,
         atomic::AtomicBool,
-        mpsc::{Receiver, SyncSender, TryRecvError},
+        mpsc::{Receiver, SyncSender},
     },
     time::Instant,
 };
+use switch::DisplacedHead;
 use tokio::sync::{mpsc, oneshot};
 
 /// Bytes that the executor may hold, a part of the node's memory budget.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Executed blocks above the store: several full blocks, so that a commit that waits for the database does not stop execution.
+pub struct ExecutorLimits {
+    /// Executed blocks above the store: several full blocks, so that a commit that waits for the
+    /// database does not stop execution.
     pub overlays: usize,
-    /// What leads back from the store's head to where a side branch leaves it.
-    pub way_back: usize,
+    /// Unwind data kept in memory to read state at a fork point below the stored head.
+    pub unwind_data: usize,
 }
 
-impl Default for Limits {
+impl Default for ExecutorLimits {
     fn default() -> Self {
         Self {
             overlays: 32_000_000,
-            way_back: view::WAY_BACK,
+            unwind_data: view::WAY_BACK,
         }
     }
 }
 
-/// Blocks of the payload log kept below the store's head: what a restarted sequencer may be asked to send again.
-const LOG_RETAINED: u64 = 1024;
-/// The payload log is pruned once in so many blocks.
-const LOG_PRUNE_EVERY: u64 = 256;
-
-/// Blocks below the store's head down to which a branch may leave it: what has to be read to stand there. L1 reorgs are much shorter.
+/// Deepest fork point below the stored head that we accept, in blocks. Bounds the unwind records
+/// read. L1 reorgs are much shorter.
 const MAX_UNWIND: u64 = 16_384;
 
-/// In the payload log: a block like any other, and one that may have been signed here.
+/// Origins of payloads in the payload log: a block received from elsewhere, and a block built here,
+/// which may be signed.
 pub const FOLLOWED: u8 = 0;
 pub const BUILT: u8 = 1;
 
-/// A head that was left for a branch which may become higher. Until it is, the log has this head: who kills the process, or finds the
-/// branch invalid, gets it back.
-#[derive(Clone, Copy, Debug)]
-struct Left {
-    head: BlockId,
-    /// Height up to which both branches are one.
-    base: u64,
-}
+type ReplySender<T> = oneshot::Sender<Result<T, ChainError>>;
 
-type Reply<T> = oneshot::Sender<Result<T, ChainError>>;
-
-/// What the executor is asked.
-pub enum Command {
-    /// Execute; with `follow`, apply the fork choice of unsafe blocks too.
+/// Requests to the executor.
+pub enum ExecutorCommand {
+    /// Execute beside our chain: no head moves.
     Insert {
         payload: Preparation,
         provenance: Provenance,
-        follow: bool,
-        reply: Reply<Inserted>,
+        reply: ReplySender<Inserted>,
     },
-    /// Take over a block that the builder has executed.
+    /// Execute, and switch to the block's branch as the policy allows. [`SwitchPolicy::Follower`]
+    /// applies the fork choice of unsafe blocks too.
+    SwitchTo {
+        payload: Preparation,
+        provenance: Provenance,
+        policy: SwitchPolicy,
+        reply: ReplySender<Inserted>,
+    },
+    /// Reinstate the head that was displaced on the way to a fork choice, if one is held.
+    AbandonForkchoice { reply: ReplySender<()> },
+    /// Add a block that the builder has executed.
     Adopt {
         block: Arc<ExecutedBlock>,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
     },
     /// Execute blocks of a file and make each the head.
     Import {
         payloads: Vec<Preparation>,
         /// Set when a block is refused. Nothing is imported once it is set.
         stop: Arc<AtomicBool>,
-        reply: Reply<Imported>,
+        reply: ReplySender<Imported>,
     },
     Forkchoice {
         head: B256,
         safe: Option<B256>,
         finalized: Option<B256>,
-        reply: Reply<()>,
+        reply: ReplySender<()>,
+    },
+    /// Move safe and finalized only.
+    Promote {
+        safe: Option<B256>,
+        finalized: Option<B256>,
+        reply: ReplySender<()>,
     },
     /// A view whose head is this block, to build on or to read.
-    ViewOf { hash: B256, reply: Reply<Arc<View>> },
-    /// The persister is done with something.
+    ViewOf {
+        hash: B256,
+        reply: ReplySender<Arc<View>>,
+    },
+    /// The persister has finished a piece of work.
     Wake,
 }
 
@@ -113,20 +129,23 @@ pub struct Executor {
     tree: Tree,
     snapshot: Snapshot,
     heads: Heads,
-    /// The view of the heads: the published one, or, within an import, one that is published later.
+    /// The view of the heads: the published one, or, during an import, one that is published when
+    /// the import ends.
     head: Arc<View>,
-    /// The last view of something else: its index, and the way back below the stored head, are made once, however often it is asked for.
-    aside: RefCell<Option<Arc<View>>>,
+    /// Cached view of the most recent non-head block, so repeated requests reuse its row index and
+    /// unwind data.
+    cached_view: RefCell<Option<Arc<View>>>,
     log: PayloadLog,
-    work: SyncSender<Work>,
-    done: Receiver<Done>,
+    work: SyncSender<PersistWork>,
+    done: Receiver<PersistResult>,
+    /// A commit is in progress: the persister has work and has not reported its result.
     persisting: bool,
-    /// Blocks from the builder, a file or a gap that are not in the payload log, at least not yet.
+    /// Executed blocks that are not in the payload log: from the builder, a file or a gap.
     unlogged: HashSet<B256>,
-    /// The head that was left to follow a branch which is not yet higher.
-    left: Option<Left>,
+    displaced: DisplacedHead,
+    /// The stored height at which the payload log was last pruned.
     log_pruned: u64,
-    limits: Limits,
+    limits: ExecutorLimits,
 }
 
 impl Executor {
@@ -134,9 +153,9 @@ impl Executor {
         shared: Arc<Shared>,
         snapshot: Snapshot,
         log: PayloadLog,
-        work: SyncSender<Work>,
-        done: Receiver<Done>,
-        limits: Limits,
+        work: SyncSender<PersistWork>,
+        done: Receiver<PersistResult>,
+        limits: ExecutorLimits,
     ) -> Self {
         let (heads, head) = (*shared.heads.borrow(), shared.view.load_full());
         Self {
@@ -145,231 +164,195 @@ impl Executor {
             snapshot,
             heads,
             head,
-            aside: RefCell::default(),
+            cached_view: RefCell::default(),
             log,
             work,
             done,
             persisting: false,
             unlogged: HashSet::default(),
-            left: None,
+            displaced: DisplacedHead::default(),
             log_pruned: 0,
             limits,
         }
     }
 
-    /// Executes again what the payload log holds and the store does not. First the branch of the head that was acknowledged last, which
-    /// becomes the head; then, in order of arrival, the rest: side branches, and what was logged later. A later block that was built
-    /// here may be signed, so it becomes the head if it extends the head and is the block of its height and parent that was sent to the
-    /// signer last. Runs before any request is served.
-    pub fn replay(&mut self) -> Result<usize, ChainError> {
-        let mut replayed = 0;
-        let (mut later, mut lost) = (0, false);
-        if let Some(followed) = self.log.head().map_err(ChainError::store)? {
-            // A head that does not rise is stored before it is acknowledged.
-            lost = followed.head.number > self.snapshot.head().number
-                && !self.restore(followed.head, &mut replayed)?;
-            later = if lost { 0 } else { followed.next };
-        }
-        let head = self.heads.head;
-        // The store's head may be on another branch than the log's newer blocks, which leave it below.
-        let lowest = self
-            .snapshot
-            .head()
-            .number
-            .min(head.number)
-            .saturating_sub(tree::RETAINED);
-        for (arrival, id) in self.log.arrivals(lowest).map_err(ChainError::store)? {
-            let known = self.tree.get(&id.hash).is_some() || self.stored(&id)?;
-            if known && arrival < later {
-                continue;
-            }
-            let Some(Logged { payload, origin }) = self.logged(|log| log.at(arrival), id) else {
-                continue;
-            };
-            let (timestamp, parent) = (payload.timestamp(), payload.parent_hash());
-            if !known {
-                // A branch cut off by pruning is not an error.
-                if self.insert(Preparation::later(Arc::new(payload)), Provenance::Imported)?
-                    != Inserted::Valid
-                {
-                    continue;
-                }
-                replayed += 1;
-            }
-            // In place of a head that is lost, whatever leads furthest.
-            let wanted = if origin == BUILT {
-                self.is_last_signed(id, parent)?
-            } else {
-                lost
-            };
-            if arrival >= later
-                && wanted
-                && let Some((heads, view)) = self.preferred(id, timestamp)?
-                && view.hash_of(head.number).map_err(ChainError::store)? == Some(head.hash)
-            {
-                self.set_heads(heads, view)?;
-            }
-            self.collect(false)?;
-        }
-        Ok(replayed)
-    }
-
-    /// Whether this block was the last one of its height and parent to be sent to the signer.
-    fn is_last_signed(&self, id: BlockId, parent: B256) -> Result<bool, ChainError> {
-        let guards = self
-            .log
-            .guards(id.number, parent)
-            .map_err(ChainError::store)?;
-        Ok(guards.last().is_none_or(|last| last.hash == id.hash))
-    }
-
-    /// A payload of the log. One that cannot be read is as if it had never come: others will send it.
-    fn logged(
-        &self,
-        read: impl Fn(&PayloadLog) -> Result<Option<Logged>, LogError>,
-        id: BlockId,
-    ) -> Option<Logged> {
-        read(&self.log).unwrap_or_else(|error| {
-            tracing::warn!(number = id.number, hash = %id.hash, %error, "a payload in the log cannot be read and is passed over");
-            None
-        })
-    }
-
-    /// Serves commands until every sender is gone or the chain is stopped, then stores what is left. Returns the error that ended the
-    /// chain, if one did; commands that still wait are answered with [`ChainError::Stopped`].
-    pub fn run(mut self, mut commands: mpsc::Receiver<Command>) -> Result<(), ChainError> {
+    /// Serves commands until every sender is gone or the chain is stopped, then stores the blocks
+    /// executed so far. Returns the error that ended the chain, if one did. Commands still in the
+    /// queue are answered with [`ChainError::Stopped`].
+    pub fn run(mut self, mut commands: mpsc::Receiver<ExecutorCommand>) -> Result<(), ChainError> {
         while let Some(command) = commands.blocking_recv() {
             if self.shared.is_stopping() {
                 break;
             }
-            self.collect(false)?;
-            self.obey(command)?;
+            self.poll_commit()?;
+            self.handle_command(command)?;
         }
-        self.idle()
+        self.finish_commits()
     }
 
-    /// The error is one that ends the chain.
-    fn obey(&mut self, command: Command) -> Result<(), ChainError> {
+    /// Returns an error only if it ends the chain.
+    fn handle_command(&mut self, command: ExecutorCommand) -> Result<(), ChainError> {
         match command {
-            Command::Insert {
+            ExecutorCommand::Insert {
                 payload,
                 provenance,
-                follow: false,
                 reply,
             } => answer(reply, self.insert(payload, provenance)),
-            Command::Insert {
+            ExecutorCommand::SwitchTo {
                 payload,
                 provenance,
-                follow: true,
+                policy: SwitchPolicy::Follower,
                 reply,
             } => answer(reply, self.follow(payload, provenance)),
-            Command::Adopt { block, reply } => answer(reply, self.adopt(block)),
-            Command::Import {
+            ExecutorCommand::SwitchTo {
+                payload,
+                provenance,
+                policy,
+                reply,
+            } => answer(reply, self.switch_to(payload, provenance, policy)),
+            ExecutorCommand::AbandonForkchoice { reply } => {
+                answer(reply, self.abandon_fork_choice())
+            }
+            ExecutorCommand::Adopt { block, reply } => answer(reply, self.adopt(block)),
+            ExecutorCommand::Import {
                 payloads,
                 stop,
                 reply,
             } => answer(reply, self.import(payloads, &stop)),
-            Command::Forkchoice {
+            ExecutorCommand::Forkchoice {
                 head,
                 safe,
                 finalized,
                 reply,
             } => answer(reply, self.forkchoice(head, safe, finalized)),
-            Command::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
-            Command::Wake => Ok(()),
+            ExecutorCommand::Promote {
+                safe,
+                finalized,
+                reply,
+            } => answer(reply, self.promote(safe, finalized)),
+            ExecutorCommand::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
+            ExecutorCommand::Wake => Ok(()),
         }
     }
 
+    /// Executes a block on its parent, wherever that is. No head moves.
     fn insert(
         &mut self,
         preparation: Preparation,
         provenance: Provenance,
     ) -> Result<Inserted, ChainError> {
+        let id = preparation.payload().id();
+        if self.tree.get(&id.hash).is_some() || self.stored(&id)? {
+            if provenance == Provenance::Engine {
+                // Built here for a driver, which may have published it.
+                self.log_unlogged(id.hash)?;
+            }
+            return Ok(Inserted::Valid);
+        }
+        let parent = preparation.payload().parent_hash();
+        if let Some(reason) = self.tree.known_invalid(id.hash, parent) {
+            return Ok(Inserted::Invalid {
+                latest_valid: self.known(parent)?.then_some(parent),
+                reason,
+            });
+        }
+        if !self.known(parent)? {
+            return Ok(Inserted::Syncing);
+        }
+        match self.parent_view(id, parent, provenance)? {
+            Some(parent_view) => self.execute(preparation, provenance, &parent_view),
+            None => Ok(Inserted::NotExecutable),
+        }
+    }
+
+    /// The view to execute a block on. `None` if the block would exceed a limit: the bytes of
+    /// executed blocks, the blocks of one height, or the unwind data of its fork point.
+    fn parent_view(
+        &mut self,
+        id: BlockId,
+        parent: B256,
+        provenance: Provenance,
+    ) -> Result<Option<Arc<View>>, ChainError> {
+        if !self.wait_for_memory(parent)? {
+            tracing::warn!(number = id.number, hash = %id.hash, ?provenance, "side branches take too much memory for one more block");
+            return Ok(None);
+        }
+        // The parent is known, but its state may be out of reach: too much has changed since, or
+        // the unwind records are no longer kept.
+        let Some(parent_view) = self.find_view(parent)? else {
+            return Ok(None);
+        };
+        // A driver may reorganise as often as it likes, and an imported file takes precedence over
+        // everything: older siblings are dropped for their blocks.
+        if matches!(provenance, Provenance::Engine | Provenance::Imported) {
+            self.drop_oldest_sibling(id.number);
+        }
+        if !self.tree.has_capacity(id.number) {
+            tracing::warn!(number = id.number, hash = %id.hash, ?provenance, "there are too many blocks at this height");
+            return Ok(None);
+        }
+        Ok(Some(parent_view))
+    }
+
+    fn execute(
+        &mut self,
+        preparation: Preparation,
+        provenance: Provenance,
+        parent_view: &Arc<View>,
+    ) -> Result<Inserted, ChainError> {
         let payload = preparation.payload().clone();
-        let id = payload.id();
-        if self.tree.get(&id.hash).is_none() && !self.stored(&id)? {
-            let parent = payload.parent_hash();
-            if let Some(reason) = self.tree.known_invalid(id.hash, parent) {
+        let (id, parent) = (payload.id(), payload.parent_hash());
+        let started = Instant::now();
+        let state = parent_view.state();
+        let block = match execute::validate_prepared(&self.shared.spec, state, preparation) {
+            Ok(block) => Arc::new(block),
+            Err(ValidateError::Invalid(error)) => {
+                let reason = error.to_string();
+                tracing::warn!(number = id.number, hash = %id.hash, ?provenance, reason, "a block is invalid");
+                // Transactions that do not match the header's root prove nothing about the block
+                // of that hash.
+                if !matches!(error, InvalidBlock::TransactionsRoot { .. }) {
+                    self.tree.mark_invalid(id.hash, reason.clone());
+                }
                 return Ok(Inserted::Invalid {
-                    latest_valid: self.known(parent)?.then_some(parent),
+                    latest_valid: Some(parent),
                     reason,
                 });
             }
-            if !self.known(parent)? {
-                return Ok(Inserted::Syncing);
+            Err(ValidateError::Read(error)) => return Err(error.into()),
+        };
+        metrics::histogram!("starling_execute_seconds").record(started.elapsed().as_secs_f64());
+        match provenance {
+            // The file or the payload log still holds it.
+            Provenance::Imported => {}
+            // Peers that filled a gap fill it again.
+            Provenance::Linked { .. } | Provenance::Ancestor { .. } => {
+                self.unlogged.insert(id.hash);
             }
-            if !self.wait_for_room(parent)? {
-                tracing::warn!(number = id.number, hash = %id.hash, ?provenance, "side branches take too much memory for one more block");
-                return Ok(Inserted::NoRoom);
+            _ => {
+                self.log_unlogged(parent)?;
+                self.log_payload(&payload, FOLLOWED)?;
             }
-            // A block of ours on which none can stand: what has changed since is too much, or no longer kept.
-            let Some(parent_view) = self.find_view(parent)? else {
-                return Ok(Inserted::NoRoom);
-            };
-            // A driver may reorganise as often as it likes, and a file is authority: what was built long ago makes room.
-            if matches!(provenance, Provenance::Engine | Provenance::Imported) {
-                self.make_room(id.number);
-            }
-            if !self.tree.has_room(id.number) {
-                tracing::warn!(number = id.number, hash = %id.hash, ?provenance, "there are too many blocks at this height");
-                return Ok(Inserted::NoRoom);
-            }
-            let started = Instant::now();
-            let block = match execute::validate_prepared(
-                &self.shared.spec,
-                parent_view.state(),
-                preparation,
-            ) {
-                Ok(block) => Arc::new(block),
-                Err(ValidateError::Invalid(error)) => {
-                    let reason = error.to_string();
-                    tracing::warn!(number = id.number, hash = %id.hash, ?provenance, reason, "a block is invalid");
-                    // The wrong transactions for a header say nothing about the block of that hash.
-                    if !matches!(error, InvalidBlock::TransactionsRoot { .. }) {
-                        self.tree.mark_invalid(id.hash, reason.clone());
-                    }
-                    return Ok(Inserted::Invalid {
-                        latest_valid: Some(parent),
-                        reason,
-                    });
-                }
-                Err(ValidateError::Read(error)) => return Err(ChainError::store(error)),
-            };
-            metrics::histogram!("starling_execute_seconds").record(started.elapsed().as_secs_f64());
-            match provenance {
-                Provenance::Imported => {}
-                // Peers that filled a gap fill it again.
-                Provenance::Linked { .. } | Provenance::Ancestor { .. } => {
-                    drop(self.unlogged.insert(id.hash))
-                }
-                _ => {
-                    self.log_adopted(parent)?;
-                    self.log_payload(&payload, FOLLOWED)?;
-                }
-            }
-            self.tree.insert(block);
-            self.shared.known.write().insert(id.hash, payload);
-        } else if provenance == Provenance::Engine {
-            // Built here for a driver, which may have published it.
-            self.log_adopted(id.hash)?;
         }
+        self.tree.insert(block);
+        self.shared.known.write().insert(id.hash, payload);
         Ok(Inserted::Valid)
     }
 
     fn adopt(&mut self, block: Arc<ExecutedBlock>) -> Result<(), ChainError> {
         let parent = block.payload.parent_hash();
-        if !self.wait_for_room(parent)? {
-            self.forget_side_branches(self.snapshot.head().number);
+        if !self.wait_for_memory(parent)? {
+            self.drop_side_branches(self.snapshot.head().number);
         }
         let id = block.payload.id();
         if self.tree.get(&id.hash).is_some() || self.stored(&id)? {
             return Ok(());
         }
-        // Since the build began it may have been forgotten.
+        // The parent may have been dropped since the build began.
         if !self.known(parent)? {
             return Err(ChainError::UnknownBlock(parent));
         }
-        self.make_room(id.number);
+        self.drop_oldest_sibling(id.number);
         let payload = block.payload.clone();
         if !self.tree.insert(block) {
             return Err(ChainError::Build(format!(
@@ -383,6 +366,7 @@ impl Executor {
         Ok(())
     }
 
+    /// Executes a block of the swarm and applies the fork choice of unsafe blocks.
     fn follow(
         &mut self,
         payload: Preparation,
@@ -390,38 +374,29 @@ impl Executor {
     ) -> Result<Inserted, ChainError> {
         let (id, timestamp) = (payload.payload().id(), payload.payload().timestamp());
         let parent = payload.payload().parent_hash();
-        let whole = payload.payload().clone();
-        let mut inserted = self.insert(payload, provenance)?;
-        let admitted = self.admits(id.hash, provenance);
-        let tip = match provenance {
-            Provenance::Linked { tip } => tip,
-            Provenance::Ancestor { of } => of.number,
-            _ => id.number,
+        let inserted = match self.switch_to(payload, provenance, SwitchPolicy::Follower) {
+            Ok(inserted) => inserted,
+            Err(error) if error.is_fatal() => return Err(error),
+            Err(error) => {
+                tracing::warn!(number = id.number, hash = %id.hash, %error, "a branch cannot be followed");
+                Inserted::NotExecutable
+            }
         };
-        let highest = self
-            .left
-            .map_or(self.heads.head.number, |left| left.head.number);
-        // A branch that ends above our head may replace it.
-        if admitted && inserted == Inserted::NoRoom && tip > highest {
-            inserted = match self.lead(&whole, provenance) {
-                Err(error @ (ChainError::Store(_) | ChainError::Stopped)) => return Err(error),
-                Err(error) => {
-                    tracing::warn!(number = id.number, hash = %id.hash, %error, "a branch cannot be followed");
-                    Inserted::NoRoom
-                }
-                Ok(inserted) => inserted,
-            };
-        }
-        // The branch for which a higher head was left goes no further.
-        if matches!(inserted, Inserted::Invalid { .. }) && parent == self.heads.head.hash {
-            self.come_back()?;
-        }
-        if admitted
-            && inserted == Inserted::Valid
-            && let Some((heads, view)) = self.preferred(id, timestamp)?
+        // The branch for which a higher head was displaced ends here.
+        if matches!(inserted, Inserted::Invalid { .. })
+            && parent == self.heads.head.hash
+            && self.displaced.is_held_by(SwitchPolicy::Follower)
         {
+            self.reinstate()?;
+        }
+        if inserted == Inserted::Valid
+            && self.may_become_head(id.hash, provenance)
+            && let Some((heads, view)) = self.preferred_heads(id, timestamp)?
+        {
+            self.displaced.continue_by_height();
             match provenance {
-                // Gap blocks are not logged, since there may be thousands a second: after a crash they are fetched again.
+                // Gap blocks are not logged, since there may be thousands a second: after a crash
+                // they are fetched again.
                 Provenance::Linked { .. } | Provenance::Ancestor { .. }
                     if parent == self.heads.head.hash =>
                 {
@@ -433,17 +408,22 @@ impl Executor {
         Ok(inserted)
     }
 
-    /// Whether a block of the swarm may become the head. While a rollup node drives, only blocks that lead to its missing head may.
-    fn admits(&self, hash: B256, provenance: Provenance) -> bool {
+    /// Whether a block of the swarm may become the head. While a rollup node drives, only blocks
+    /// that lead to its missing head may.
+    fn may_become_head(&self, hash: B256, provenance: Provenance) -> bool {
         self.shared
             .driver
             .send_if_modified(|driver| driver.on_time(Instant::now()));
-        self.shared.driver.borrow().admits(hash, provenance)
+        self.shared
+            .driver
+            .borrow()
+            .may_become_head(hash, provenance)
     }
 
-    /// The fork choice of unsafe blocks: at one height the first valid block stays, the head moves only to a strictly higher block, and
-    /// only on a branch that contains the safe and the finalized head. Gives the heads and their view if this block is to be the head.
-    fn preferred(
+    /// The fork choice of unsafe blocks: at one height the first valid block stays, the head moves
+    /// only to a strictly higher block, and only on a branch that contains the safe and the
+    /// finalized head. Returns the heads and their view if this block is to be the head.
+    fn preferred_heads(
         &self,
         head: BlockId,
         timestamp: u64,
@@ -456,36 +436,22 @@ impl Executor {
         if head.number <= self.heads.head.number {
             return Ok(None);
         }
-        // What cannot be read, because it leaves our chain too deep, is not preferred.
+        // A branch whose fork point is too deep to be read is not preferred.
         let Some(view) = self.make_view(&heads)? else {
             return Ok(None);
         };
         for id in [heads.safe, heads.finalized].into_iter().flatten() {
-            if view.hash_of(id.number).map_err(ChainError::store)? != Some(id.hash) {
+            if view.hash_of(id.number)? != Some(id.hash) {
                 return Ok(None);
             }
         }
         Ok(Some((heads, view)))
     }
 
-    /// `view` is the view of these heads.
-    fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
-        self.record_abandoned(|number| view.hash_of(number))?;
-        (self.heads, self.head) = (heads, view);
-        if self
-            .left
-            .take_if(|left| left.head.number < heads.head.number)
-            .is_some()
-        {
-            self.log.set_head(heads.head).map_err(ChainError::store)?;
-        }
-        self.publish();
-        self.persist()
-    }
-
-    /// Logs the blocks on the way to this one that nobody has logged: what is the head, or below a logged block, is in the log or stored.
-    fn log_adopted(&mut self, tip: B256) -> Result<(), ChainError> {
-        let mut way = Vec::new();
+    /// Logs the ancestors of this block, itself included, that are not in the payload log: the
+    /// head, and every block below a logged block, must be in the log or stored.
+    fn log_unlogged(&mut self, tip: B256) -> Result<(), ChainError> {
+        let mut path = Vec::new();
         let mut at = tip;
         while self.unlogged.contains(&at)
             && let Some(block) = self.tree.get(&at)
@@ -493,21 +459,33 @@ impl Executor {
         {
             self.unlogged.remove(&at);
             at = block.payload.parent_hash();
-            way.push(block.payload.clone());
+            path.push(block.payload.clone());
         }
-        way.iter()
+        path.iter()
             .rev()
             .try_for_each(|payload| self.log_payload(payload, FOLLOWED))
     }
 
-    /// Waits for room on a full disk.
+    /// Waits for space on a full disk.
     fn log_payload(&self, payload: &Payload, origin: u8) -> Result<(), ChainError> {
-        self.shared
-            .when_there_is_room(LogError::is_full, || self.log.append(payload, origin))
-            .map_err(ChainError::store)
+        Ok(self
+            .shared
+            .when_there_is_room(LogError::is_full, || self.log.append(payload, origin))?)
     }
 
-    /// Publishes the view of the heads, then wakes who follows.
+    /// A payload of the log. A damaged one counts as never received: peers send it again.
+    fn logged(
+        &self,
+        read: impl Fn(&PayloadLog) -> Result<Option<Logged>, LogError>,
+        id: BlockId,
+    ) -> Option<Logged> {
+        read(&self.log).unwrap_or_else(|error| {
+            tracing::warn!(number = id.number, hash = %id.hash, %error, "a payload in the log cannot be read and is passed over");
+            None
+        })
+    }
+
+    /// Publishes the view of the heads, then wakes their subscribers.
     fn publish(&self) {
         self.shared.view.store(self.head.clone());
         self.shared
@@ -522,160 +500,23 @@ impl Executor {
     }
 
     fn known(&self, hash: B256) -> Result<bool, ChainError> {
-        Ok(self.tree.get(&hash).is_some()
-            || self
-                .snapshot
-                .number_of(&hash)
-                .map_err(ChainError::store)?
-                .is_some())
+        Ok(self.tree.get(&hash).is_some() || self.snapshot.number_of(&hash)?.is_some())
     }
 
     fn branch(&self, tip: BlockId) -> Result<Branch, ChainError> {
         self.tree.branch(tip, |id| self.stored(id))
     }
-
-    /// Hands the persister the way from the store's heads to ours, if it is idle.
-    fn persist(&mut self) -> Result<(), ChainError> {
-        let Heads {
-            head,
-            safe,
-            finalized,
-            ..
-        } = self.heads;
-        if self.persisting
-            || (
-                self.snapshot.head(),
-                self.snapshot.safe(),
-                self.snapshot.finalized(),
-            ) == (head, safe, finalized)
-        {
-            return Ok(());
-        }
-        let Branch { base, blocks } = self.branch(head)?;
-        self.send(Work {
-            unwind_to: base.number,
-            blocks,
-            safe,
-            finalized,
-        })
-    }
-
-    fn send(&mut self, work: Work) -> Result<(), ChainError> {
-        self.work.send(work).map_err(|_| ChainError::Stopped)?;
-        self.persisting = true;
-        Ok(())
-    }
-
-    /// Takes what the persister has finished; with `wait`, waits for it.
-    fn collect(&mut self, wait: bool) -> Result<(), ChainError> {
-        let result = if wait && self.persisting {
-            self.done.recv().map_err(|_| ChainError::Stopped)?
-        } else {
-            match self.done.try_recv() {
-                Ok(result) => result,
-                Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(ChainError::Stopped),
-            }
-        };
-        self.persisting = false;
-        self.snapshot = result.map_err(ChainError::store)?;
-        self.aside.take();
-        // The head may be on a side branch far below the store's head: what leads to it stays.
-        let base = self.branch(self.heads.head)?.base;
-        let snapshot = &self.snapshot;
-        let gone = self.tree.prune(base.number, |id| is_stored(snapshot, id))?;
-        self.forget(&gone);
-        let stored = self.snapshot.head().number;
-        if stored >= self.log_pruned.saturating_add(LOG_PRUNE_EVERY) {
-            let lowest = self
-                .left
-                .map_or(base.number, |left| left.base.min(base.number))
-                .min(stored);
-            self.log
-                .prune(lowest.saturating_sub(LOG_RETAINED))
-                .map_err(ChainError::store)?;
-            self.log.rotate().map_err(ChainError::store)?;
-            self.log_pruned = stored;
-        }
-        // What was being stored when the heads left it is on the way back, however much it is.
-        let view = match self.make_view_within(&self.heads, usize::MAX)? {
-            Some(view) => view,
-            // What was being stored when the heads left its branch may have let go what leads back.
-            None => {
-                let head = self.snapshot.head();
-                tracing::error!(lost = %self.heads.head, stored = %head, "the head cannot be reached any more: the stored one is the head");
-                let (safe, finalized) = (self.snapshot.safe(), self.snapshot.finalized());
-                let view = self.make_view(&Heads {
-                    head,
-                    timestamp: 0,
-                    safe,
-                    finalized,
-                })?;
-                let view = view.ok_or(ChainError::UnknownBlock(head.hash))?;
-                self.heads = Heads {
-                    head,
-                    timestamp: view.header().timestamp,
-                    safe,
-                    finalized,
-                };
-                view
-            }
-        };
-        self.head = view;
-        self.publish();
-        self.head.release();
-        self.persist()
-    }
-
-    /// Waits for the persister while executed blocks take more memory than they may. When nothing is left to store, it is side
-    /// branches that take it: a block on the head makes them go, and for any other there is no room, which is false.
-    fn wait_for_room(&mut self, parent: B256) -> Result<bool, ChainError> {
-        while self.tree.weight_above(self.snapshot.head().number) > self.limits.overlays {
-            if self.persisting {
-                self.collect(true)?;
-            } else if parent == self.heads.head.hash {
-                self.forget_side_branches(self.snapshot.head().number);
-                break;
-            } else {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Forgets all blocks above this height that the head does not stand on.
-    fn forget_side_branches(&mut self, above: u64) {
-        let gone = self.tree.keep_branch(above, self.heads.head.hash);
-        tracing::warn!(blocks = gone.len(), "blocks on side branches are forgotten");
-        self.forget(&gone);
-    }
-
-    /// Makes room at a full height by forgetting a block that the head does not stand on.
-    fn make_room(&mut self, number: u64) {
-        let gone = self.tree.make_room(number, self.heads.head.hash);
-        self.forget(&gone);
-    }
-
-    /// These blocks have left the tree.
-    fn forget(&mut self, gone: &[B256]) {
-        let mut known = self.shared.known.write();
-        for hash in gone {
-            known.remove(hash);
-            self.unlogged.remove(hash);
-        }
-    }
 }
 
 /// Whether this block is on the canonical chain of this snapshot.
 fn is_stored(snapshot: &Snapshot, id: &BlockId) -> Result<bool, ChainError> {
-    Ok(id.number <= snapshot.head().number
-        && snapshot.hash_of(id.number).map_err(ChainError::store)? == Some(id.hash))
+    Ok(id.number <= snapshot.head().number && snapshot.hash_of(id.number)? == Some(id.hash))
 }
 
-/// Sends the reply. An error of the store is returned: it ends the chain.
-fn answer<T>(reply: Reply<T>, result: Result<T, ChainError>) -> Result<(), ChainError> {
+/// Sends the reply. An error of the store is returned too: it ends the chain.
+fn answer<T>(reply: ReplySender<T>, result: Result<T, ChainError>) -> Result<(), ChainError> {
     let fatal = match &result {
-        Err(error @ (ChainError::Store(_) | ChainError::Stopped)) => Err(error.clone()),
+        Err(error) if error.is_fatal() => Err(error.clone()),
         _ => Ok(()),
     };
     let _ = reply.send(result);

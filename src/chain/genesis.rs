@@ -1,7 +1,8 @@
-//! Reading a genesis file (geth's `genesis.json`) of either rule set: the chain's rules, its first header and its first state.
+//! Reading a genesis file (geth's `genesis.json`) of either rule set: the chain's rules, its first
+//! header and its first state.
 //!
-//! Operators bring these files, so every error names the field and says what is wrong with it. The state root is computed here; the
-//! load is the size of the alloc.
+//! Operators bring these files, so every error names the field and says what is wrong with it. The
+//! state root is computed here; the load is the size of the alloc.
 
 mod fields;
 #[cfg(test)]
@@ -9,16 +10,15 @@ mod tests;
 
 use crate::chain::{
     changes::{AccountChange, Changes, StorageChange},
-    execute::MESSAGE_PASSER,
-    rules::{ChainSpec, Eip1559Constants, ExtraData, INITIAL_BASE_FEE, Rules},
+    rows::Overlay,
+    rules::{ChainSpec, Eip1559Constants, ExtraData, INITIAL_BASE_FEE, MESSAGE_PASSER, Rules},
     trie::{self, Update},
-    view::Overlay,
 };
 use alloy_consensus::Header;
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
 use alloy_primitives::{Address, B64, B256, KECCAK256_EMPTY, U256, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
-use fields::Fields;
+use fields::GenesisFields;
 use serde_json::Value;
 use starling_proto::{
     config::RollupConfig,
@@ -48,7 +48,8 @@ const ETHEREUM_FORKS: [(&str, Fork); 4] = [
 pub struct Genesis {
     pub spec: ChainSpec,
     pub header: Header,
-    /// The file's `config` object: what [`spec_of_config`] reads the rules from again when the chain is opened.
+    /// The file's `config` object: what [`spec_of_config`] reads the rules from again when the
+    /// chain is opened.
     pub config: String,
     /// The state, as rows of the store.
     pub overlay: Overlay,
@@ -159,7 +160,7 @@ pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
 /// Parses a genesis file and computes its state root.
 pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     let raw: Value = serde_json::from_str(json)?;
-    let file = Fields::new("", &raw)?;
+    let file = GenesisFields::new("", &raw)?;
     let config = file.object("config")?.ok_or_else(|| {
         file.error(
             "config",
@@ -186,14 +187,9 @@ pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     };
     let active = spec.at(timestamp);
     if active.shanghai {
-        header.withdrawals_root = Some(match active.is_op(Fork::Isthmus) {
-            true => update
-                .storage_roots
-                .get(&keccak256(MESSAGE_PASSER))
-                .copied()
-                .unwrap_or(EMPTY_ROOT_HASH),
-            false => EMPTY_ROOT_HASH,
-        });
+        let passer = update.storage_roots.get(&keccak256(MESSAGE_PASSER));
+        let root = passer.filter(|_| active.is_op(Fork::Isthmus)).copied();
+        header.withdrawals_root = Some(root.unwrap_or(EMPTY_ROOT_HASH));
     }
     if active.cancun {
         header.parent_beacon_block_root = Some(B256::ZERO);
@@ -218,10 +214,11 @@ pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     })
 }
 
-/// The rules that the `config` object of a genesis file sets, for a chain whose first block is known.
-pub fn spec_of_config(config: &str, genesis: &Header) -> Result<ChainSpec, GenesisError> {
-    let config: Value = serde_json::from_str(config)?;
-    let config = Fields::new("config.", &config)?;
+/// The rules that the `config` object of a genesis file sets, for a chain whose first block is
+/// known.
+pub fn spec_of_config(config: &[u8], genesis: &Header) -> Result<ChainSpec, GenesisError> {
+    let config: Value = serde_json::from_slice(config)?;
+    let config = GenesisFields::new("config.", &config)?;
     Ok(ChainSpec {
         chain_id: config
             .u64("chainId")?
@@ -232,7 +229,7 @@ pub fn spec_of_config(config: &str, genesis: &Header) -> Result<ChainSpec, Genes
     })
 }
 
-fn rules(config: &Fields<'_>, number: u64) -> Result<Rules, GenesisError> {
+fn rules(config: &GenesisFields<'_>, number: u64) -> Result<Rules, GenesisError> {
     match config.object("optimism")? {
         Some(optimism) => optimism_rules(config, &optimism, number),
         None => ethereum_rules(config),
@@ -240,8 +237,8 @@ fn rules(config: &Fields<'_>, number: u64) -> Result<Rules, GenesisError> {
 }
 
 fn optimism_rules(
-    config: &Fields<'_>,
-    optimism: &Fields<'_>,
+    config: &GenesisFields<'_>,
+    optimism: &GenesisFields<'_>,
     number: u64,
 ) -> Result<Rules, GenesisError> {
     for lagoon in ["lagoonTime", "interopTime"] {
@@ -300,7 +297,7 @@ fn optimism_rules(
     Ok(Rules::Optimism { forks, eip1559 })
 }
 
-fn ethereum_rules(config: &Fields<'_>) -> Result<Rules, GenesisError> {
+fn ethereum_rules(config: &GenesisFields<'_>) -> Result<Rules, GenesisError> {
     const BLOCKS: [&str; 9] = [
         "homesteadBlock",
         "eip150Block",
@@ -344,7 +341,7 @@ fn ethereum_rules(config: &Fields<'_>) -> Result<Rules, GenesisError> {
 }
 
 /// The header without its roots and without the fields that came with forks.
-fn header(file: &Fields<'_>, number: u64, timestamp: u64) -> Result<Header, GenesisError> {
+fn header(file: &GenesisFields<'_>, number: u64, timestamp: u64) -> Result<Header, GenesisError> {
     let mix_hash = file.b256("mixHash")?.unwrap_or_default();
     let difficulty = match file.u256("difficulty")? {
         Some(difficulty) => difficulty,
@@ -370,8 +367,9 @@ fn header(file: &Fields<'_>, number: u64, timestamp: u64) -> Result<Header, Gene
     })
 }
 
-/// The state of the alloc. Accounts without anything are there all the same; slots of value zero are not.
-fn state(file: &Fields<'_>) -> Result<(Update, Changes), GenesisError> {
+/// The state of the alloc. Accounts without anything are there all the same; slots of value zero
+/// are not.
+fn state(file: &GenesisFields<'_>) -> Result<(Update, Changes), GenesisError> {
     let mut changes = Changes::default();
     for (address, account) in file
         .object("alloc")?

@@ -1,15 +1,14 @@
-//! Heads without gaps: a cursor that walks from where its owner was to where the head is.
+//! Heads without gaps: a cursor that walks from its owner's position to the head.
 //!
-//! `watch<Heads>` only wakes and may skip; a [`Cursor`] turns each wake-up into removed and added blocks in order, over the common
-//! ancestor. Subscriptions, filters and the pool all use this one walk. A cursor is only a position: it walks down an
-//! abandoned branch over the abandoned blocks ([`Chain::abandoned`](super::Chain::abandoned)) and needs no record of earlier steps. The
-//! payload log has every block that a reorg abandons, down to the unwind limit, and drops it when the chain is 1,024 blocks above it. If
-//! a cursor needs a dropped block, [`StepError::Lost`] follows, and its owner must start again from the head.
+//! `watch<Heads>` only wakes and may skip; a [`Cursor`] turns each wake-up into removed and added
+//! blocks in order, via the common ancestor. Subscriptions, filters and the pool all use it. A
+//! cursor is only a position: it walks down an abandoned branch over the abandoned blocks
+//! ([`Chain::abandoned`](super::Chain::abandoned)) and needs no record of earlier steps. The
+//! payload log has every block that a reorg abandons, down to the unwind limit, and drops it when
+//! the chain is 1,024 blocks above it. If a cursor needs a dropped block, it returns
+//! [`StepError::Lost`], and its owner must start again from the head.
 
-use crate::chain::{
-    abandoned::Abandoned,
-    view::{ReadError, View},
-};
+use crate::chain::{abandoned::Abandoned, rows::ReadError, view::View};
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 
@@ -47,7 +46,8 @@ impl Cursor {
         self.at
     }
 
-    /// The next step towards the head of `view`; `None` at the head. `abandoned` finds blocks that are not canonical.
+    /// The next step towards the head of `view`; `None` at the head. `abandoned` finds blocks that
+    /// are not canonical.
     pub fn step(
         &mut self,
         view: &View,

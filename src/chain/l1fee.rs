@@ -1,9 +1,9 @@
-//! What a transaction pays besides execution: the L1 data fee, the operator fee, and its part of the block's data footprint (specs:
-//! each fork's exec-engine, fee formulas).
+//! Costs of a transaction besides execution: the L1 data fee, the operator fee, and its share of
+//! the block's data footprint (specs: each fork's exec-engine, fee formulas).
 //!
-//! Execution charges these inside the EVM, from the state. Here they are computed from the L1 attributes that a block's first
-//! transaction carries: for receipts, which do not keep them, and for the pool's admission. Pure and cheap; FastLZ runs once over the
-//! transaction.
+//! Execution charges these inside the EVM, from the state. Here they are computed from the L1
+//! attributes in a block's first transaction: for receipts, which do not store them, and for
+//! admission to the pool. Pure and cheap; FastLZ runs once over the transaction.
 
 use crate::chain::evm::estimated_size_scaled;
 use alloy_primitives::U256;
@@ -16,7 +16,7 @@ use starling_proto::{
 /// The unit in which sizes are estimated: a millionth of a byte.
 const SCALE: u64 = 1_000_000;
 
-/// What a receipt says of one transaction.
+/// L1 costs of one transaction, for its receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L1Cost {
     /// `l1GasUsed`: L1 gas, as the fork counts it.
@@ -27,8 +27,9 @@ pub struct L1Cost {
     pub da_footprint: u64,
 }
 
-/// The costs of a transaction (`raw`, EIP-2718) in a block of `fork` with these L1 attributes. The formula goes by the format of the
-/// attributes, for the block that activates a fork still carries the format before it.
+/// Computes the costs of a transaction (`raw`, EIP-2718) in a block of `fork` with these L1
+/// attributes. The format of the attributes selects the formula, since the block that activates a
+/// fork still carries the format before it.
 pub fn receipt_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8]) -> L1Cost {
     let size = estimated_size_scaled(raw);
     let (gas_used, fee) = if info.format == L1InfoFormat::Bedrock {
@@ -74,13 +75,14 @@ fn calldata_gas(raw: &[u8], fork: Fork) -> U256 {
 pub enum Footprint {
     /// Gas per estimated byte.
     Scalar(u16),
-    /// L1 attributes without a scalar, as the activation block of Jovian has them: only deposits may follow.
+    /// L1 attributes without a scalar, as the activation block of Jovian has them: only deposits
+    /// may follow.
     DepositsOnly,
 }
 
 /// Why a Jovian block cannot begin with this transaction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AttributesError {
+pub enum L1AttributesError {
     #[error("missing L1 attributes deposit transaction")]
     Missing,
     #[error("the L1 attributes are not in the Jovian format and give no DA footprint gas scalar")]
@@ -88,10 +90,11 @@ pub enum AttributesError {
 }
 
 impl Footprint {
-    /// Reads the calldata of a block's first transaction (op-geth: `CalcDAFootprint`). `activation` says that the parent is
-    /// before Jovian. An activation block that also activates Ecotone or Isthmus carries the L1 attributes format from before them.
-    pub fn of(first: &OpTxEnvelope, activation: bool) -> Result<Self, AttributesError> {
-        let deposit = first.as_deposit().ok_or(AttributesError::Missing)?;
+    /// Reads the calldata of a block's first transaction (op-geth: `CalcDAFootprint`). `activation`
+    /// says that the parent is before Jovian. An activation block that also activates Ecotone or
+    /// Isthmus carries the L1 attributes format from before them.
+    pub fn of(first: &OpTxEnvelope, activation: bool) -> Result<Self, L1AttributesError> {
+        let deposit = first.as_deposit().ok_or(L1AttributesError::Missing)?;
         let (calldata, jovian) = (&deposit.input, L1InfoFormat::Jovian);
         let older =
             || L1BlockInfo::decode(calldata).is_ok_and(|info| info.format < L1InfoFormat::Isthmus);
@@ -102,7 +105,7 @@ impl Footprint {
             Some(scalar) if calldata.starts_with(&jovian.selector()) => {
                 Ok(Self::Scalar(u16::from_be_bytes([scalar[0], scalar[1]])))
             }
-            _ => Err(AttributesError::NoScalar),
+            _ => Err(L1AttributesError::NoScalar),
         }
     }
 }
@@ -132,7 +135,8 @@ pub fn operator_fee(info: &L1BlockInfo, fork: Fork, gas: u64) -> U256 {
     variable.saturating_add(U256::from(info.operator_fee_constant))
 }
 
-/// What a transaction must be able to pay besides execution and value, wei: the L1 fee and the operator fee at its gas limit.
+/// The L1 fee and the operator fee at the gas limit, which a sender must be able to pay besides
+/// execution and value, wei.
 pub fn admission_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8], gas_limit: u64) -> U256 {
     receipt_cost(info, fork, raw)
         .fee

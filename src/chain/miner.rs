@@ -1,7 +1,8 @@
-//! Settings of block building that an operator or a batcher changes while the node runs, as geth's miner has them (`miner_*`).
+//! Settings of block building that an operator or a batcher changes while the node runs, as geth's
+//! miner has them (`miner_*`).
 //!
-//! The pool holds them, the builder reads them when a block is started: a change counts from the next block on. They do not survive a
-//! restart.
+//! The pool holds them, the builder reads them when a block is started: a change counts from the
+//! next block on. They do not survive a restart.
 
 use crate::chain::{l1fee::da_size, rules::Rules};
 use alloy_consensus::Header;
@@ -16,9 +17,11 @@ const MIN_GAS_LIMIT: u64 = 5_000;
 pub struct MinerSettings {
     /// Maximum bytes of one pool transaction in a batch, by Fjord's estimate.
     pub max_tx_da: Option<u64>,
-    /// Maximum bytes of all pool transactions of a block, by the same estimate. Transactions of the attributes do not count.
+    /// Maximum bytes of all pool transactions of a block, by the same estimate. Transactions of the
+    /// attributes do not count.
     pub max_block_da: Option<u64>,
-    /// Minimum tip in wei per gas, which a transaction must offer to enter the pool, and pay to enter a block.
+    /// Minimum tip in wei per gas, which a transaction must offer to enter the pool, and pay to
+    /// enter a block.
     pub min_tip: Option<u128>,
     /// The gas limit that blocks move toward on an Ethereum chain, where no attributes set it.
     pub gas_limit: Option<u64>,
@@ -27,7 +30,8 @@ pub struct MinerSettings {
 }
 
 impl MinerSettings {
-    /// Bytes that the block's pool transactions would take with this one; `None` if it may not be added to `used` bytes.
+    /// Bytes that the block's pool transactions would take with this one; `None` if it may not be
+    /// added to `used` bytes.
     pub fn da_after(&self, used: u64, raw: &[u8]) -> Option<u64> {
         if self.max_tx_da.is_none() && self.max_block_da.is_none() {
             return Some(used);
@@ -48,7 +52,8 @@ impl MinerSettings {
     }
 }
 
-/// The gas limit nearest to `wanted` that a block may have if its parent's limit is `parent`: it changes by less than 1/1024.
+/// The gas limit nearest to `wanted` that a block may have if its parent's limit is `parent`: it
+/// changes by less than 1/1024.
 fn toward(parent: u64, wanted: u64) -> u64 {
     let step = (parent / 1024).saturating_sub(1);
     wanted.clamp(parent.saturating_sub(step), parent.saturating_add(step))

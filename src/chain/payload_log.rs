@@ -1,14 +1,18 @@
-//! The payload log: every accepted or built payload, in order of arrival, in a small database of its own (`wal/`).
+//! The payload log: every accepted or built payload, in order of arrival, in a small database of
+//! its own (`wal/`).
 //!
-//! The chain writes a payload here before its state is persisted, and replays it after a crash. A sequencer writes a block together
-//! with its guard row, and fsyncs, before it sends the block to be signed: a row says that the block may have been signed, whether or
-//! not the signer's answer was received. For one (height, parent, L1 origin) it never signs two blocks. The L1 origin is part of the
-//! key because an L1 reorg must be able to fill a height again; the turn in the row tells which block of a height was sent last. Grows
-//! with the blocks of the chain until [`PayloadLog::prune`].
+//! The chain writes a payload here before its state is persisted, and replays it after a crash. A
+//! sequencer writes a block together with its guard row, and fsyncs, before it sends the block to
+//! be signed: a row says that the block may have been signed, whether or not the signer's answer
+//! was received. It never signs two blocks for one (height, parent, L1 origin). The L1 origin is
+//! part of the key because an L1 reorg must be able to fill a height again; the turn in the row
+//! tells which block of a height was sent last. Grows with the blocks of the chain until
+//! [`PayloadLog::prune`].
 
+use crate::chain::rows::codec;
 use crate::chain::store::{
-    DamagedJournal, check_journals, check_lists, clear_begun, decode_whole, free_space,
-    free_space_floor, is_database, words,
+    DamagedJournal, check_journals, check_manifests, describe_error, folder, free_space,
+    free_space_floor,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, keccak256};
@@ -23,22 +27,23 @@ use std::{
 /// Blocks for which guard rows outlive their payloads: longer than any reorg of L1 reaches back.
 pub const GUARD_WINDOW: u64 = 100_000;
 
-/// While this file is in the log's folder, guard rows may be missing.
+/// Marker file in the log's folder: while it exists, guard rows may be missing.
 const GUARDS_CUT: &str = "guards-cut";
 
-/// The file that says so.
+/// The path of the marker file.
 pub fn cut_mark(folder: &Path) -> PathBuf {
     folder.join(GUARDS_CUT)
 }
 
-/// A repair is about to cut the log in this folder.
-pub(in crate::chain) fn mark_cut(folder: &Path) -> std::io::Result<()> {
+/// Creates the marker file, before a repair cuts the log in this folder.
+pub(crate) fn mark_cut(folder: &Path) -> std::io::Result<()> {
     std::fs::File::create(cut_mark(folder))?.sync_all()?;
     std::fs::File::open(folder)?.sync_all()
 }
 
-/// Moves all but the mark of [`mark_cut`] from the folder of a log into another, which is made. Interrupted, it can be repeated.
-pub(in crate::chain) fn move_out(folder: &Path, to: &Path) -> std::io::Result<()> {
+/// Moves everything except the marker file from the folder of a log into a new folder `to`. Can be
+/// repeated after an interruption.
+pub(crate) fn move_out(folder: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir(to)?;
     for entry in folder.read_dir()? {
         let name = entry?.file_name();
@@ -78,18 +83,18 @@ pub enum LogError {
     #[error("only {free} bytes are free on the disk of the payload log, {floor} must stay free")]
     NoSpace { free: u64, floor: u64 },
     #[error(
-        "a write to the payload log failed, and it takes no more: the log says above what failed. Mend that (the disk, its file system) \
+        "a write to the payload log failed, and it accepts no more: the log says above what failed. Fix that (the disk, its file system) \
          and start again"
     )]
     Poisoned,
     #[error("{0}: `starling db repair` cuts it at its last whole batch")]
     Journal(#[from] DamagedJournal),
     #[error("payload log: {0}")]
-    Engine(String),
+    Database(String),
 }
 
 impl LogError {
-    /// Whether it is only room that lacks.
+    /// Whether only room on the disk is missing.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::NoSpace { .. })
     }
@@ -100,27 +105,27 @@ impl From<fjall::Error> for LogError {
         match error {
             fjall::Error::Poisoned => Self::Poisoned,
             fjall::Error::Locked => Self::Locked,
-            other => Self::Engine(words(&other)),
+            other => Self::Database(describe_error(&other)),
         }
     }
 }
 
-/// See [`Inner::index`].
+/// Key of the head row: see [`LogInner::index`].
 const HEAD: &[u8] = b"followed";
 
 /// A payload in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logged {
     pub payload: Payload,
-    /// How it came: a number the caller gave, returned as it was.
+    /// Origin: a number chosen by the caller.
     pub origin: u8,
 }
 
-/// The head as the log knows it.
+/// The head that the log records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Followed {
+pub struct LoggedHead {
     pub head: BlockId,
-    /// The arrival number of the first payload that was logged after this became the head.
+    /// Arrival number of the first payload logged after the head was set.
     pub next: u64,
 }
 
@@ -129,16 +134,16 @@ pub struct Followed {
 pub struct Guard {
     pub l1_origin: B256,
     pub hash: B256,
-    /// Orders the blocks of one height and parent by when they were last sent to the signer. 0 in rows of older versions, which did not
-    /// store it.
+    /// Orders the blocks of one height and parent by when they were last sent to the signer. 0 in
+    /// rows of older versions, which did not store it.
     pub turn: u64,
 }
 
-/// What a log holds.
+/// LogSize of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct LogSize {
     pub payloads: u64,
-    /// Of the payloads' rows.
+    /// Bytes of the payloads' rows.
     pub bytes: u64,
     /// The lowest and the highest height.
     pub heights: Option<(u64, u64)>,
@@ -147,16 +152,16 @@ pub struct Size {
 
 /// A handle to the log; cheap to clone.
 #[derive(Clone)]
-pub struct PayloadLog(Arc<Inner>);
+pub struct PayloadLog(Arc<LogInner>);
 
-struct Inner {
+struct LogInner {
     path: PathBuf,
     /// Bytes that must stay free on the disk.
     floor: u64,
     db: Database,
     /// Arrival number, big-endian → payload.
     payloads: Keyspace,
-    /// `h‖hash` → arrival number; `n‖height‖hash` → arrival number; `followed` → see [`Followed`].
+    /// `h‖hash` → arrival number; `n‖height‖hash` → arrival number; `followed` → see [`LoggedHead`].
     index: Keyspace,
     /// Height, parent hash, L1 origin hash → block hash, turn ([`Guard::turn`]).
     guard: Keyspace,
@@ -165,19 +170,19 @@ struct Inner {
 }
 
 impl PayloadLog {
-    /// Opens the log in `dir`, or starts one there.
+    /// Opens the log in `dir`, or creates one there.
     pub fn open(dir: &Path) -> Result<Self, LogError> {
-        clear_begun(dir).map_err(|error| LogError::Engine(error.to_string()))?;
+        folder::remove_partial(dir).map_err(|error| LogError::Database(error.to_string()))?;
         let mark = |entry: &std::fs::DirEntry| entry.file_name() == GUARDS_CUT;
         let holds_more = dir
             .read_dir()
             .is_ok_and(|entries| !entries.flatten().all(|entry| mark(&entry)));
-        if holds_more && !is_database(dir) {
+        if holds_more && !folder::is_database(dir) {
             return Err(LogError::NotALog(dir.into()));
         }
         if dir.is_dir()
             && let Some(damaged) =
-                check_journals(dir).map_err(|error| LogError::Engine(error.to_string()))?
+                check_journals(dir).map_err(|error| LogError::Database(error.to_string()))?
         {
             return Err(damaged.into());
         }
@@ -185,9 +190,9 @@ impl PayloadLog {
             path: dir.into(),
             what,
         };
-        if is_database(dir)
+        if folder::is_database(dir)
             && let Some(file) =
-                check_lists(dir).map_err(|error| LogError::Engine(error.to_string()))?
+                check_manifests(dir).map_err(|error| LogError::Database(error.to_string()))?
         {
             return Err(unreadable(format!(
                 "{} is not what was written",
@@ -195,12 +200,12 @@ impl PayloadLog {
             )));
         }
         Self::start(dir).map_err(|error| match error {
-            LogError::Engine(what) => unreadable(what),
+            LogError::Database(what) => unreadable(what),
             other => other,
         })
     }
 
-    /// Opens what has been looked at.
+    /// Opens a log whose files have been checked.
     fn start(dir: &Path) -> Result<Self, LogError> {
         let db = Database::builder(dir)
             .cache_size(8 << 20)
@@ -212,10 +217,11 @@ impl PayloadLog {
             db.keyspace("index", options)?,
             db.keyspace("guard", options)?,
         );
-        sync_folders(dir).map_err(|error| LogError::Engine(error.to_string()))?;
-        // Below the floor of the store, so that blocks already executed can be logged to the last.
-        let floor = free_space_floor(dir).map_err(|error| LogError::Engine(error.to_string()))? / 2;
-        let inner = Inner {
+        folder::sync(dir).map_err(|error| LogError::Database(error.to_string()))?;
+        // Half the floor of the store, so that blocks already executed can still be logged.
+        let floor =
+            free_space_floor(dir).map_err(|error| LogError::Database(error.to_string()))? / 2;
+        let inner = LogInner {
             path: dir.into(),
             floor,
             db,
@@ -230,7 +236,7 @@ impl PayloadLog {
             *inner.writer.lock() = inner.number(&key, &key)? + 1;
         }
         let log = Self(Arc::new(inner));
-        // A log that was pruned empty does not use old numbers again.
+        // A log that was pruned empty must not reuse old numbers.
         if let Some(followed) = log.head()? {
             let mut next = log.0.writer.lock();
             *next = followed.next.max(*next);
@@ -238,7 +244,8 @@ impl PayloadLog {
         Ok(log)
     }
 
-    /// Logs a payload. One that is there already is left as it is. Survives a kill of the process, not a power cut.
+    /// Logs a payload, unless it is logged already. Survives a kill of the process, not a power
+    /// cut.
     pub fn append(&self, payload: &Payload, origin: u8) -> Result<(), LogError> {
         let mut next = self.0.writer.lock();
         let mut batch = self.0.db.batch();
@@ -248,8 +255,9 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// Logs a payload together with its guard row, durably. The row gets the highest turn of its height and parent. Err if the guard row of
-    /// this (height, parent, L1 origin) holds another hash: that block may have been signed.
+    /// Logs a payload together with its guard row, durably. The row gets the highest turn of its
+    /// height and parent. Err if the guard row of this (height, parent, L1 origin) holds another
+    /// hash: that block may have been signed.
     pub fn append_built(
         &self,
         payload: &Payload,
@@ -285,8 +293,8 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// The blocks of this height and parent that may have been signed here, one per L1 origin, by turn. Rows of older versions, without a
-    /// turn, are in order of arrival.
+    /// The blocks of this height and parent that may have been signed here, one per L1 origin, by
+    /// turn. Rows of older versions, without a turn, are in order of arrival.
     pub fn guards(&self, height: u64, parent: B256) -> Result<Vec<Guard>, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut guards = Vec::new();
@@ -338,7 +346,8 @@ impl PayloadLog {
         self.0.decode(&number, &row).map(Some)
     }
 
-    /// All payloads of this height, by hash. A damaged one is logged and left out, as if it had never been received.
+    /// All payloads of this height, by hash. A damaged one is logged and left out, as if it had
+    /// never been received.
     pub fn by_number(&self, height: u64) -> Result<Vec<Logged>, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut all = Vec::new();
@@ -432,7 +441,8 @@ impl PayloadLog {
         Ok(batch.commit()?)
     }
 
-    /// Starts to write memtables out, so that journals can go: replay at open stays short.
+    /// Rotates memtables, so that fjall flushes them and removes journals: replay at open stays
+    /// short.
     pub fn rotate(&self) -> Result<(), LogError> {
         for space in [&self.0.payloads, &self.0.index, &self.0.guard] {
             space.rotate_memtable()?;
@@ -440,7 +450,7 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// Remembers which block is the head. Survives a kill of the process, not a power cut.
+    /// Records which block is the head. Survives a kill of the process, not a power cut.
     pub fn set_head(&self, head: BlockId) -> Result<(), LogError> {
         let next = self.0.writer.lock();
         let row = [
@@ -452,8 +462,8 @@ impl PayloadLog {
         Ok(self.0.index.insert(HEAD, row)?)
     }
 
-    /// The head that was remembered last.
-    pub fn head(&self) -> Result<Option<Followed>, LogError> {
+    /// The head that was recorded last.
+    pub fn head(&self) -> Result<Option<LoggedHead>, LogError> {
         let Some(row) = self.0.db.snapshot().get(&self.0.index, HEAD)? else {
             return Ok(None);
         };
@@ -467,16 +477,16 @@ impl PayloadLog {
             number: self.0.number(HEAD, number)?,
             hash: B256::from_slice(hash),
         };
-        Ok(Some(Followed {
+        Ok(Some(LoggedHead {
             head,
             next: self.0.number(HEAD, next)?,
         }))
     }
 
-    /// What the log holds. Reads every row.
-    pub fn size(&self) -> Result<Size, LogError> {
+    /// The size of the log. Reads every row.
+    pub fn size(&self) -> Result<LogSize, LogError> {
         let snapshot = self.0.db.snapshot();
-        let mut size = Size::default();
+        let mut size = LogSize::default();
         for row in snapshot.iter(&self.0.payloads) {
             let (key, row) = row.into_inner()?;
             let height = self.0.height(&key, &row)?;
@@ -493,7 +503,8 @@ impl PayloadLog {
         Ok(size)
     }
 
-    /// Reads every row of the log in `dir`, and returns how many payloads there are. Err: something cannot be read.
+    /// Reads every row of the log in `dir` and returns the number of payloads. Fails if a row
+    /// cannot be read.
     pub fn check(dir: &Path) -> Result<u64, LogError> {
         let log = Self::open(dir)?;
         for space in [&log.0.index, &log.0.guard] {
@@ -505,14 +516,14 @@ impl PayloadLog {
             .try_fold(0, |count, logged| logged.map(|_| count + 1))
     }
 
-    /// Waits until everything logged is on the disk.
+    /// Waits until everything logged is on disk.
     pub fn sync(&self) -> Result<(), LogError> {
         Ok(self.0.db.persist(PersistMode::SyncAll)?)
     }
 }
 
-impl Inner {
-    /// Adds the rows of a payload to a batch; false if it is in the log already.
+impl LogInner {
+    /// Adds the rows of a payload to a batch; false if it is logged already.
     fn add(
         &self,
         batch: &mut OwnedWriteBatch,
@@ -527,7 +538,7 @@ impl Inner {
         {
             return Ok(false);
         }
-        let free = free_space(&self.path).map_err(|e| LogError::Engine(e.to_string()))?;
+        let free = free_space(&self.path).map_err(|e| LogError::Database(e.to_string()))?;
         if free < self.floor {
             return Err(LogError::NoSpace {
                 free,
@@ -574,18 +585,6 @@ impl Inner {
     }
 }
 
-/// Makes the directory entries of the log's keyspaces durable. The database syncs a directory that it creates, but not its parent, so the
-/// entry can be lost in a power cut. The keyspace would then be empty, although the journal has its rows.
-fn sync_folders(dir: &Path) -> std::io::Result<()> {
-    let dir = dir.canonicalize()?;
-    let keyspaces = dir.join("keyspaces");
-    let folders = [Some(&*keyspaces), Some(&*dir), dir.parent()];
-    folders
-        .into_iter()
-        .flatten()
-        .try_for_each(|folder| std::fs::File::open(folder)?.sync_all())
-}
-
 fn hash_key(hash: &B256) -> Vec<u8> {
     [b"h", hash.as_slice()].concat()
 }
@@ -605,7 +604,7 @@ fn guard_key(height: u64, parent: &B256, l1_origin: &B256) -> Vec<u8> {
     .concat()
 }
 
-/// A row: height, keccak of all that follows, origin, RLP list of header and raw transactions.
+/// Encodes a row: height, keccak of the rest, origin, RLP list of header and raw transactions.
 #[doc(hidden)]
 pub fn encode(payload: &Payload, origin: u8) -> Vec<u8> {
     let mut tail = vec![origin];
@@ -621,7 +620,7 @@ pub fn encode(payload: &Payload, origin: u8) -> Vec<u8> {
     .concat()
 }
 
-/// `None` for a damaged row.
+/// Decodes a row; `None` if it is damaged.
 #[doc(hidden)]
 pub fn decode(row: &[u8]) -> Option<(Payload, u8)> {
     let (height, rest) = row.split_at_checked(8)?;
@@ -633,7 +632,7 @@ pub fn decode(row: &[u8]) -> Option<(Payload, u8)> {
     let StoredPayload {
         header,
         transactions,
-    } = decode_whole(rlp)?;
+    } = codec::decode_whole(rlp)?;
     let payload = Payload::sealed(header, transactions);
     (payload.number().to_be_bytes() == height).then_some((payload, *origin))
 }

@@ -1,14 +1,15 @@
-//! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds block by block, syncs.
+//! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds
+//! block by block, syncs.
 //!
-//! The executor gives it one piece of [`Work`] at a time and gets one [`Done`] back, so groups form by themselves while a commit runs.
-//! A full disk makes it wait and try again, until the chain is stopped; any other failure of the store ends the chain, that of a sync
-//! too: what the disk has once failed to take may be lost, whatever it says next.
+//! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistResult`],
+//! so groups form by themselves while a commit runs. On a full disk it waits and tries again, until
+//! the chain is stopped. Any other failure of the store ends the chain, a failed sync too: data that
+//! the disk once failed to write may be lost, even if a later sync succeeds.
 
 use crate::chain::{
-    Shared,
-    executor::Command,
+    rows::ExecutedBlock,
     store::{Snapshot, Store, StoreError},
-    view::ExecutedBlock,
+    types::Shared,
 };
 use starling_proto::payload::BlockId;
 use std::{
@@ -19,21 +20,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two writes of all memtables: those that fill slowly keep old journals, which an open has to read.
+/// Time between two flushes of all memtables. A memtable that fills slowly keeps old journals
+/// alive, which an open has to read.
 const ROTATE_EVERY: Duration = Duration::from_secs(600);
-/// The same while memtables hold more than this many bytes: a node that is killed, but not while it imports at full speed, then opens
-/// with little to read.
+/// Bytes in memtables above which they are flushed after [`ROTATE_SOON`] instead: a node that is
+/// killed then opens quickly, unless it was importing at full speed.
 const ROTATE_ABOVE: u64 = 24 << 20;
 const ROTATE_SOON: Duration = Duration::from_secs(60);
-/// Time that the end of the node may take for it.
+/// Longest time that the last flush may take when the node stops.
 const ROTATE_AT_END: Duration = Duration::from_secs(10);
 
-/// Bytes of blocks that are committed as one batch, which is a second copy of them in memory: a full block or two, or a hundred small
-/// ones, over which the cost of a batch is spread well enough.
+/// Bytes of blocks that are committed as one batch, which is a second copy of them in memory: a
+/// full block or two, or a hundred small ones, over which the cost of a batch is spread well
+/// enough.
 const BATCH_WEIGHT: usize = 8_000_000;
 
-/// Take the store from its head down to `unwind_to`, then up along `blocks`.
-pub struct Work {
+/// A move of the store's head: down to `unwind_to`, then up along `blocks`.
+pub struct PersistWork {
     pub unwind_to: u64,
     /// Oldest first, on top of `unwind_to`.
     pub blocks: Vec<Arc<ExecutedBlock>>,
@@ -41,26 +44,25 @@ pub struct Work {
     pub finalized: Option<BlockId>,
 }
 
-/// The store after a piece of work. An error may come at any time: it ends the chain.
-pub type Done = Result<Snapshot, StoreError>;
+/// The store after a piece of work. An error may be sent at any time: it ends the chain.
+pub type PersistResult = Result<Snapshot, StoreError>;
 
-/// Runs until the executor drops its end. `sync_every` bounds what a power cut can lose; a killed process loses nothing.
+/// Runs until the executor drops its end. `wake` is called after each result, so that an idle
+/// executor takes it. `sync_every` bounds the data that a power cut can lose; a killed process loses
+/// nothing.
 pub fn run(
     store: &Store,
     shared: &Shared,
-    work: Receiver<Work>,
-    done: SyncSender<Done>,
-    wake: tokio::sync::mpsc::WeakSender<Command>,
+    work: Receiver<PersistWork>,
+    done: SyncSender<PersistResult>,
+    wake: impl Fn(),
     sync_every: Duration,
 ) {
-    // False: nobody hears it any more.
-    let tell = |result: Done| {
-        let heard = done.send(result).is_ok();
-        // A full command channel means that the executor is awake.
-        if let Some(wake) = wake.upgrade() {
-            let _ = wake.try_send(Command::Wake);
-        }
-        heard
+    // Returns false once the executor has ended.
+    let report = |result: PersistResult| {
+        let received = done.send(result).is_ok();
+        wake();
+        received
     };
     let mut synced = Instant::now();
     let mut rotated = Instant::now();
@@ -71,7 +73,7 @@ pub fn run(
                 let result = perform(store, shared, &piece);
                 let failed = result.is_err();
                 dirty = true;
-                if !tell(result) || failed {
+                if !report(result) || failed {
                     break;
                 }
             }
@@ -80,12 +82,12 @@ pub fn run(
         }
         if dirty && synced.elapsed() >= sync_every {
             if let Err(error) = store.sync() {
-                tell(Err(error));
+                report(Err(error));
                 break;
             }
-            if rotated.elapsed() >= rest(store.buffered()) {
+            if rotated.elapsed() >= rotation_pause(store.buffered()) {
                 if let Err(error) = store.rotate_within(Duration::ZERO) {
-                    tracing::warn!(%error, "what is in memory could not be written out");
+                    tracing::warn!(%error, "the memtables could not be flushed");
                 }
                 rotated = Instant::now();
             }
@@ -97,12 +99,12 @@ pub fn run(
         return tracing::error!(%error, "the store could not be synced to disk at the end");
     }
     if let Err(error) = store.rotate_within(ROTATE_AT_END) {
-        tracing::warn!(%error, "what is in memory was not written out at the end: the next start replays it");
+        tracing::warn!(%error, "the memtables were not flushed at the end: the next start replays the journals");
     }
 }
 
-/// Time between two writes of memtables that hold so many bytes.
-fn rest(buffered: u64) -> Duration {
+/// Time between two flushes of memtables that hold `buffered` bytes.
+fn rotation_pause(buffered: u64) -> Duration {
     if buffered > ROTATE_ABOVE {
         ROTATE_SOON
     } else {
@@ -110,27 +112,29 @@ fn rest(buffered: u64) -> Duration {
     }
 }
 
-fn perform(store: &Store, shared: &Shared, work: &Work) -> Done {
+fn perform(store: &Store, shared: &Shared, work: &PersistWork) -> PersistResult {
     let started = Instant::now();
     while store.head().number > work.unwind_to {
         shared.when_there_is_room(StoreError::is_full, || store.unwind_one())?;
     }
-    // What is finalized is told last: it lets unwind records go, which only matters above all of these blocks.
-    let mut rest = &work.blocks[..];
-    while let Some(count) = first_batch(rest) {
-        let (batch, more) = rest.split_at(count);
+    // Pass `finalized` with the last batch only: it prunes unwind records, which the earlier batches
+    // still need.
+    let mut remaining = &work.blocks[..];
+    while let Some(count) = first_batch(remaining) {
+        let (batch, more) = remaining.split_at(count);
         shared.when_there_is_room(StoreError::is_full, || store.commit(batch, None, None))?;
-        rest = more;
+        remaining = more;
     }
     shared.when_there_is_room(StoreError::is_full, || {
-        store.commit(rest, work.safe, work.finalized)
+        store.commit(remaining, work.safe, work.finalized)
     })?;
     metrics::histogram!("starling_persist_seconds").record(started.elapsed().as_secs_f64());
     metrics::counter!("starling_persisted_blocks_total").increment(work.blocks.len() as u64);
     store.snapshot()
 }
 
-/// How many of the blocks are committed before the rest, if that is too heavy for one batch.
+/// Number of leading blocks to commit as a batch of their own. `None` if all of them fit into one
+/// batch.
 fn first_batch(blocks: &[Arc<ExecutedBlock>]) -> Option<usize> {
     let mut weight = 0;
     let full = blocks.iter().position(|block| {
@@ -144,7 +148,7 @@ fn first_batch(blocks: &[Arc<ExecutedBlock>]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::view::Overlay;
+    use crate::chain::rows::Overlay;
     use alloy_consensus::Header;
     use starling_proto::payload::Payload;
 
@@ -163,9 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn what_would_take_long_to_replay_is_written_out_sooner() {
+    fn memtables_that_would_take_long_to_replay_are_flushed_sooner() {
         assert_eq!(
-            (rest(ROTATE_ABOVE), rest(ROTATE_ABOVE + 1)),
+            (
+                rotation_pause(ROTATE_ABOVE),
+                rotation_pause(ROTATE_ABOVE + 1)
+            ),
             (ROTATE_EVERY, ROTATE_SOON)
         );
     }
@@ -180,7 +187,7 @@ mod tests {
         assert_eq!(
             first_batch(&heavy),
             Some(1),
-            "two of them and what is around them are too much"
+            "two of them and their overhead exceed the limit"
         );
         let giant = [block(1, 3 * half), block(2, 10)];
         assert_eq!(first_batch(&giant), Some(1), "a block is never divided");

@@ -1,8 +1,10 @@
-//! The transaction pool: transactions that wallets sent and no block holds yet.
+//! The transaction pool: transactions from wallets that are in no block yet.
 //!
-//! JSON-RPC adds, the block builder reads [`Pool::best`], the head's follower calls [`Pool::on_head`] once per new head. Everything
-//! is decided under one short lock from values passed in (state at the head, clock): no disk, no waiting. What can overload it is
-//! senders: counts are bounded by [`PoolConfig`], bytes by slots of [`SLOT_SIZE`], and when full the worst-paying tail goes first.
+//! JSON-RPC adds transactions, the block builder reads [`Pool::best`], pool maintenance calls
+//! [`Pool::on_head`] once per new head. Every decision is made under one short lock from arguments
+//! (state at the head, clock): no disk, no waiting. Many senders can overload the pool: counts are
+//! bounded by [`PoolConfig`], bytes by slots of [`SLOT_SIZE`], and a full pool evicts the
+//! worst-paying transactions first.
 
 pub mod admit;
 mod book;
@@ -66,29 +68,33 @@ impl PoolTx {
             .saturating_add(self.tx.value())
     }
 
-    /// What a block at this base fee pays its builder per gas; `None` if the fee cap is below the base fee.
+    /// The tip per gas that a builder earns at this base fee; `None` if the fee cap is below the
+    /// base fee.
     pub fn effective_tip(&self, base_fee: u64) -> Option<u128> {
         self.tx.effective_tip_per_gas(base_fee)
     }
 }
 
-/// What admission needs to know of the sender and the chain at the head.
+/// Inputs of admission: the sender's account, and the chain at the head.
 #[derive(Clone, Debug)]
 pub struct Admission {
     pub nonce: u64,
     pub balance: U256,
-    /// The account has code: only a delegated one can still send (EIP-7702), and of such the pool holds one transaction at a time.
+    /// The account has code: only a delegated one can still send (EIP-7702), and of such the pool
+    /// holds one transaction at a time.
     pub delegated: bool,
     /// Wei per gas of the head block.
     pub base_fee: u64,
     pub block_gas_limit: u64,
-    /// What this transaction pays besides execution at the head: L1 data fee plus operator fee, wei. Zero on an Ethereum chain.
+    /// Cost of this transaction besides execution at the head: L1 data fee plus operator fee, wei.
+    /// Zero on an Ethereum chain.
     pub l1_cost: U256,
-    /// Unix seconds. The next block's time is about now: it decides by which fork's rules a transaction is judged.
+    /// Unix seconds. The next block's time is about now: it decides by which fork's rules a
+    /// transaction is judged.
     pub now: u64,
 }
 
-/// What a chain's rules at some time ask of a transaction.
+/// Rules of a chain for transactions at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TxRules {
     chain_id: u64,
@@ -98,7 +104,8 @@ struct TxRules {
     prague: bool,
     /// EIP-7825 cap per transaction (Osaka, Karst).
     gas_cap: Option<u64>,
-    /// Gas of a block that pool transactions never get: what the L1 attributes deposit may use (op-geth: 70,000). Zero on Ethereum.
+    /// Gas of a block that pool transactions cannot use, reserved for the L1 attributes deposit
+    /// (op-geth: 70,000). Zero on Ethereum.
     reserved_gas: u64,
 }
 
@@ -143,7 +150,8 @@ pub struct PoolConfig {
     pub price_bump: u128,
     /// Executable transactions each account keeps when the pool is full.
     pub account_slots: usize,
-    /// Executable transactions in all. All transactions together take no more slots than this and `global_queue`.
+    /// Executable transactions in all. All transactions together take no more slots than this and
+    /// `global_queue`.
     pub global_slots: usize,
     /// Non-executable transactions per account.
     pub account_queue: usize,
@@ -252,7 +260,7 @@ pub enum PoolError {
     Decode(String),
 }
 
-/// What a new head means for the pool.
+/// Effects of a new head on the pool.
 #[derive(Clone, Debug, Default)]
 pub struct HeadChange {
     /// Hashes of the transactions in the blocks that joined the chain.
@@ -264,12 +272,13 @@ pub struct HeadChange {
     pub block_gas_limit: u64,
     /// Unix seconds.
     pub now: u64,
-    /// What transactions pay besides execution from here on, as the new head tells; `None` where they pay nothing else.
+    /// L1 attributes of the new head, from which costs besides execution are computed; `None` where
+    /// there are none.
     pub l1: Option<(L1BlockInfo, Fork)>,
 }
 
 impl HeadChange {
-    /// All that a transaction may cost from here on, wei.
+    /// The most that a transaction may cost at the new head, wei.
     fn cost(&self, tx: &PoolTx) -> U256 {
         let l1 = self.l1.as_ref();
         let besides = l1.map_or(U256::ZERO, |(info, fork)| {
@@ -347,19 +356,7 @@ impl Pool {
         &self.config
     }
 
-    /// Decodes and recovers a transaction, asks `admission` about its sender, and admits it.
-    /// `E` is whatever reading the state at the head may fail with.
-    pub fn add_raw<E: From<PoolError>>(
-        &self,
-        raw: Bytes,
-        admission: impl FnOnce(&PoolTx) -> Result<Admission, E>,
-    ) -> Result<B256, E> {
-        let tx = PoolTx::decode(raw)?;
-        let at = admission(&tx)?;
-        Ok(self.add(tx, &at)?)
-    }
-
-    /// Admits a transaction. It becomes executable once the sender's earlier nonces are there.
+    /// Admits a transaction, which becomes executable once the sender's earlier nonces are present.
     pub fn add(&self, tx: PoolTx, at: &Admission) -> Result<B256, PoolError> {
         let hash = tx.hash;
         if self.book.lock().get(&hash).is_some() {
@@ -384,13 +381,14 @@ impl Pool {
         self.book.lock().get(hash)
     }
 
-    /// The executable transactions, best effective tip first, nonces in order, for a block with this base fee.
-    /// If one of them fails, the later ones of its sender cannot be used either.
+    /// The executable transactions, best effective tip first, nonces in order, for a block with
+    /// this base fee. If one of them fails, the later ones of its sender cannot be used either.
     pub fn best(&self, base_fee: u64) -> Vec<Arc<PoolTx>> {
         self.book.lock().best(base_fee)
     }
 
-    /// A number that grows with every change: as long as it stays, so does what [`Pool::best`] gives.
+    /// A number that grows with every change: as long as it stays, so does what [`Pool::best`]
+    /// gives.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -407,16 +405,19 @@ impl Pool {
             .map_or(state_nonce, |next| next.max(state_nonce))
     }
 
-    /// Drops a transaction that the builder found impossible to execute. Later ones of its sender stay, behind the gap.
+    /// Drops a transaction that the builder found impossible to execute. Later ones of its sender
+    /// stay, behind the gap.
     pub fn remove(&self, hash: &B256) {
         self.book.lock().remove(hash);
         self.changed();
     }
 
-    /// Follows a new head: forgets what was mined or became stale, takes back what was abandoned, promotes, expires.
+    /// Follows a new head: forgets what was mined or became stale, takes back what was abandoned,
+    /// promotes, expires.
     ///
-    /// `account` gives nonce and balance of a sender at the new head; `None` (state not readable) leaves that sender as it is.
-    /// It is called without the lock, so adding never waits for the store.
+    /// `account` gives nonce and balance of a sender at the new head; `None` (state not readable)
+    /// leaves that sender as it is. It is called without the lock, so adding never waits for the
+    /// store.
     pub fn on_head(
         &self,
         change: HeadChange,
@@ -436,7 +437,8 @@ impl Pool {
         self.announce(promoted);
     }
 
-    /// Hashes of transactions as they become executable. Bounded: a slow subscriber is told that it lagged.
+    /// Hashes of transactions as they become executable. Bounded: a slow subscriber is told that it
+    /// lagged.
     pub fn subscribe(&self) -> broadcast::Receiver<B256> {
         self.pending.subscribe()
     }
@@ -456,7 +458,7 @@ impl Pool {
 
     fn announce(&self, promoted: Vec<Arc<PoolTx>>) {
         for tx in promoted {
-            // An error means that nobody listens.
+            // An error means that there are no subscribers.
             let _ = self.pending.send(tx.hash);
         }
     }

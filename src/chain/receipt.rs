@@ -1,6 +1,7 @@
-//! A receipt as the chain keeps it: what consensus hashes, nothing that can be recomputed. Its EIP-2718 form and the receipts root.
+//! Receipts as the chain stores them: the fields that consensus hashes, without those that can be
+//! recomputed. Their EIP-2718 form and the receipts root.
 //!
-//! Execution makes receipts, the store keeps them, JSON-RPC completes and shows them.
+//! Execution creates receipts, the store keeps them, JSON-RPC completes and serves them.
 
 use alloy_primitives::{Address, B256, Bloom, Bytes, Log};
 use alloy_rlp::{BufMut, Decodable, Encodable, Header};
@@ -97,8 +98,9 @@ impl Receipt {
         self.logs.iter().collect()
     }
 
-    /// The EIP-2718 form: the type unless legacy, then the list `status, cumulative gas, bloom, logs` and, on deposits, nonce and
-    /// version as far as there are any (specs: deposits, receipt).
+    /// The EIP-2718 form: the type unless legacy, then the list `status, cumulative gas, bloom,
+    /// logs` and, on deposits, nonce and version as far as there are any (specs: deposits,
+    /// receipt).
     pub fn encode_2718(&self, out: &mut dyn BufMut) {
         self.encode(self.deposit_nonce, out);
     }
@@ -175,8 +177,9 @@ impl Receipt {
     }
 }
 
-/// The receipts root of a block. Between Regolith and Canyon the nonce of a deposit is kept and served but left out of the root; the
-/// receipt version of Canyon marks that it is in (specs: canyon, deposit receipt). `fork` is `None` on Ethereum.
+/// The receipts root of a block. Between Regolith and Canyon the nonce of a deposit is kept and
+/// served but left out of the root; the receipt version of Canyon marks that it is in (specs:
+/// canyon, deposit receipt). `fork` is `None` on Ethereum.
 pub fn receipts_root(receipts: &[Receipt], fork: Option<Fork>) -> B256 {
     let canyon = fork >= Some(Fork::Canyon);
     ordered_trie_root_with_encoder(receipts, |receipt, out| {

@@ -1,8 +1,9 @@
-//! Which chain this is and what its rules ask of a block's header. One core, two rule sets: OP Stack L2 and Ethereum (the devnet's
-//! L1, without blob transactions, withdrawals and requests).
+//! The specification of a chain and its rules for block headers. One core, two rule sets: OP Stack
+//! L2 and Ethereum (the devnet's L1, without blob transactions, withdrawals and requests).
 //!
-//! Everything here is a pure function of the specification, the parent's header and the block's header, and costs nothing. Execution,
-//! the builder and JSON-RPC ask it; only headers whose hash was checked get here.
+//! Everything here is a pure and cheap function of the specification, the parent's header and the
+//! block's header. Execution, the builder and JSON-RPC use it; only headers whose hash was checked
+//! get here.
 
 mod extra_data;
 mod header;
@@ -14,13 +15,15 @@ pub use header::HeaderError;
 
 use alloy_consensus::Header;
 use alloy_eips::eip7840::BlobParams;
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256, address};
 use starling_proto::fork::{EthereumSchedule, Fork, ForkSchedule};
 
 /// Base fee of the first block that has one (EIP-1559), wei.
 pub const INITIAL_BASE_FEE: u64 = 1_000_000_000;
 /// EIP-7825: most gas of one transaction, from Osaka and Karst on. Deposits are exempt.
 pub const MAX_TRANSACTION_GAS: u64 = 1 << 24;
+/// The predeploy whose storage root is the withdrawals root of a block from Isthmus on.
+pub const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
 
 /// Everything that execution needs to know of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +55,8 @@ pub struct Eip1559Constants {
 /// The rules in force at one timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Active {
-    /// The newest OP Stack fork; `None` on Ethereum. `op >= Some(fork)` says that a fork's rules apply.
+    /// The newest OP Stack fork; `None` on Ethereum. `op >= Some(fork)` says that a fork's rules
+    /// apply.
     pub op: Option<Fork>,
     /// Shanghai, on OP Canyon.
     pub shanghai: bool,
@@ -106,13 +110,15 @@ impl ChainSpec {
         }
     }
 
-    /// Whether a block at `timestamp` deploys the create2deployer by force. Only the block exactly at Canyon's time does (op-geth:
-    /// consensus/misc/create2deployer.go), whatever the chain's block time.
+    /// Whether a block at `timestamp` deploys the create2deployer by force. Only the block exactly
+    /// at Canyon's time does (op-geth: consensus/misc/create2deployer.go), whatever the chain's
+    /// block time.
     pub fn deploys_create2(&self, timestamp: u64) -> bool {
         matches!(&self.rules, Rules::Optimism { forks, .. } if forks.starts_at(Fork::Canyon, timestamp))
     }
 
-    /// Blob parameters of Ethereum at `timestamp`; `None` on OP, where a blob's price is always 1 wei, and before Cancun.
+    /// Blob parameters of Ethereum at `timestamp`; `None` on OP, where a blob's price is always 1
+    /// wei, and before Cancun.
     pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {
         let active = self.at(timestamp);
         if active.op.is_some() || !active.cancun {
@@ -131,9 +137,10 @@ impl ChainSpec {
         match &self.rules {
             // The denominator goes by the child's time.
             Rules::Optimism { forks, eip1559 } => BaseFeeParams {
-                denominator: match forks.is_active(Fork::Canyon, timestamp) {
-                    true => eip1559.denominator_canyon,
-                    false => eip1559.denominator,
+                denominator: if forks.is_active(Fork::Canyon, timestamp) {
+                    eip1559.denominator_canyon
+                } else {
+                    eip1559.denominator
                 },
                 elasticity: eip1559.elasticity,
             },
@@ -144,8 +151,9 @@ impl ChainSpec {
         }
     }
 
-    /// The base fee of a block at `timestamp` on `parent`, wei (specs: holocene and jovian exec-engine). Err if the parent's extra
-    /// data should carry parameters and does not, which no validated parent does.
+    /// The base fee of a block at `timestamp` on `parent`, wei (specs: holocene and jovian
+    /// exec-engine). Err if the parent's extra data should carry parameters and does not, which no
+    /// validated parent does.
     pub fn next_base_fee(&self, parent: &Header, timestamp: u64) -> Result<u64, ExtraDataError> {
         let Some(base_fee) = parent.base_fee_per_gas else {
             return Ok(INITIAL_BASE_FEE);
@@ -154,12 +162,13 @@ impl ChainSpec {
         let mut params = self.base_fee_constants(timestamp);
         let mut gas_used = parent.gas_used;
         let mut minimum = 0;
-        // Holocene's and Jovian's parts go by the parent's time: the first block of each still follows the rules before it.
+        // Holocene's and Jovian's parts go by the parent's time: the first block of each still
+        // follows the rules before it.
         if at_parent.is_op(Fork::Holocene) {
             let extra = ExtraData::decode(&parent.extra_data, &at_parent)?;
             params = extra.params;
             if at_parent.is_op(Fork::Jovian) {
-                // The data footprint of a Jovian block stands in `blobGasUsed`.
+                // The data footprint of a Jovian block is in `blobGasUsed`.
                 gas_used = gas_used.max(parent.blob_gas_used.unwrap_or(0));
                 minimum = extra.min_base_fee;
             }
@@ -168,8 +177,8 @@ impl ChainSpec {
     }
 }
 
-/// The EIP-1559 update. Saturates where the reference grows without bound; zero parameters, which are refused where they are read,
-/// count as one.
+/// The EIP-1559 update. Saturates where the reference grows without bound; zero parameters, which
+/// are refused where they are read, count as one.
 fn update_base_fee(base_fee: u64, gas_used: u64, gas_limit: u64, params: BaseFeeParams) -> u64 {
     let target = gas_limit / params.elasticity.max(1);
     if gas_used == target {

@@ -1,8 +1,10 @@
-//! The chain against a model of it: a tree of blocks made once, then random commands, stops and kills on a real chain in a temporary
-//! directory. Also what other tests of the chain's threads stand on.
+//! The chain against a model of it: a tree of blocks made once, then random commands, stops and
+//! kills on a real chain in a temporary directory. Also what other tests of the chain's threads
+//! stand on.
 
 mod bounds;
 pub mod durable;
+pub mod grow;
 
 use super::*;
 use crate::chain::evm::tests::{CHAIN, address_of, deposited, l1_attributes, sign, transfer};
@@ -15,7 +17,7 @@ use starling_proto::fork::Fork;
 use std::{collections::BTreeSet, path::PathBuf};
 use tempfile::TempDir;
 
-/// What is in the payload log as soon as it is valid.
+/// Provenance of blocks that are logged as soon as they are valid.
 const GOSSIP: Provenance = Provenance::Signed(Address::ZERO);
 
 /// Time of the genesis block, Unix seconds.
@@ -68,7 +70,7 @@ pub fn open(datadir: &Path) -> (Chain, Threads) {
 }
 
 /// With another budget of memory.
-pub fn open_within(datadir: &Path, limits: Limits) -> (Chain, Threads) {
+pub fn open_within(datadir: &Path, limits: ExecutorLimits) -> (Chain, Threads) {
     let commit_interval = Duration::from_millis(50);
     let options = Options {
         datadir: datadir.to_owned(),
@@ -78,7 +80,7 @@ pub fn open_within(datadir: &Path, limits: Limits) -> (Chain, Threads) {
     Chain::open_within(&options, PoolConfig::default(), limits).unwrap()
 }
 
-/// What a process leaves that is killed now: its files as the kernel has them.
+/// The files that a process leaves if it is killed now, as the kernel has them.
 pub fn killed(datadir: &Path) -> TempDir {
     fn files(dir: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
         let mut all = BTreeSet::new();
@@ -105,7 +107,8 @@ pub fn killed(datadir: &Path) -> TempDir {
         }
         Ok(files(datadir)? == before)
     };
-    // What changes while it is copied gives the picture of no moment: a kill stops all writes at once.
+    // Retry a copy during which a file changed: it shows no single moment, but a kill stops all
+    // writes at once.
     for _ in 0..1000 {
         let copied = tempfile::tempdir().unwrap();
         match copy(copied.path()) {
@@ -118,7 +121,8 @@ pub fn killed(datadir: &Path) -> TempDir {
     panic!("the files of {} never rest", datadir.display());
 }
 
-/// Attributes of a block two seconds after its parent: a deposit, then these transactions. `salt` tells siblings apart.
+/// Attributes of a block two seconds after its parent: a deposit, then these transactions. `salt`
+/// tells siblings apart.
 pub fn attributes(
     parent: &Header,
     salt: u64,
@@ -153,7 +157,7 @@ pub async fn build(
     transactions: impl IntoIterator<Item = Bytes>,
 ) -> Arc<ExecutedBlock> {
     let view = chain
-        .ask(|reply| Command::ViewOf {
+        .request(|reply| ExecutorCommand::ViewOf {
             hash: parent,
             reply,
         })
@@ -178,13 +182,14 @@ struct World {
     tree: Vec<Made>,
 }
 
-/// Who gets money in a block of the tree.
+/// The account that is paid in a block of the tree.
 fn recipient(block: usize) -> Address {
     Address::from_word(B256::from(U256::from(0x7000_0000 + block)))
 }
 
 impl World {
-    /// A random tree of that many blocks: some long branches, some short. Block `i` pays `i` wei to its recipient.
+    /// A random tree of that many blocks: some long branches, some short. Block `i` pays `i` wei to
+    /// its recipient.
     async fn new(count: usize, rng: &mut impl Rng) -> Self {
         let datadir = datadir();
         let (chain, _threads) = open(datadir.path());
@@ -244,7 +249,7 @@ impl World {
     }
 }
 
-/// What the chain should be.
+/// The expected state of the chain.
 struct Model {
     known: Vec<usize>,
     /// Hashes refused as invalid.
@@ -284,7 +289,8 @@ impl Model {
         }
     }
 
-    /// What only the store had and has unwound is forgotten with all that stands on it. Gives what the chain will forget.
+    /// Forgets blocks that only the store had and has unwound, and their descendants. Returns the
+    /// blocks that the chain will forget.
     fn forget(&mut self, world: &World) -> Vec<usize> {
         let branch = world.branch(self.head);
         let (kept, gone): (Vec<usize>, Vec<usize>) =
@@ -373,7 +379,8 @@ fn spoil(good: &Payload, rng: &mut impl Rng) -> Payload {
     Payload::sealed(header, transactions)
 }
 
-/// Opens a chain after a stop or a kill, all of whose canonical blocks are in the store and not in memory.
+/// Opens a chain after a stop or a kill, all of whose canonical blocks are in the store and not in
+/// memory.
 async fn reopen(datadir: &Path) -> (Chain, Threads) {
     let (chain, threads) = open(datadir);
     let head = chain.view().head();
@@ -664,7 +671,7 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
         let (chain, _threads) = open(killed_dir.path());
         let logged = chain.logged(block.payload.hash).unwrap().is_some();
         assert_eq!(logged, !["started", "sealed"].contains(&point), "{point}");
-        // What may have been signed is the head again.
+        // A block that may have been signed is the head again.
         let head = if logged {
             block.payload.hash
         } else {
@@ -690,7 +697,8 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
     }
 }
 
-/// A block whose signature failed, another on the next L1 origin that was signed and published, and a kill before it is the head.
+/// A block whose signature failed, another on the next L1 origin that was signed and published, and
+/// a kill before it is the head.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_kill_the_block_that_was_sent_to_the_signer_last_is_the_head() {
     let [origin, next] = [0x11, 0x22].map(B256::repeat_byte);
@@ -720,7 +728,8 @@ async fn after_a_kill_the_block_that_was_sent_to_the_signer_last_is_the_head() {
 async fn a_head_that_nobody_logged_survives_a_kill() {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
-    // Built, and made the head, as a driver without a sequencer does; then a block from elsewhere on it.
+    // Built, and made the head, as a driver without a sequencer does; then a block from elsewhere
+    // on it.
     let first = build(&chain, chain.view().head().hash, 0, []).await;
     let second = build(&chain, first.payload.hash, 0, []).await;
     chain

@@ -1,10 +1,12 @@
-//! The tree of executed blocks above (and just below) the store's head: which blocks are known, how they link, which branch a head is on.
+//! The tree of executed blocks above (and just below) the store's head: which blocks are known, how
+//! they link, which branch a head is on.
 //!
-//! Pure: no store, no clock. The executor owns the one instance. Every block in it leads down to the store: [`Tree::prune`] drops what
-//! fell too far behind the stored head together with whatever stood on it. Bounded in height by [`RETAINED`], in width by
-//! [`MAX_SIBLINGS`], in bytes by [`RETAINED_WEIGHT`] below the stored head and by the executor's budget above it.
+//! Pure: no store, no clock. The executor owns the one instance. Every block in it leads down to
+//! the store: [`Tree::prune`] drops blocks too far behind the stored head together with their
+//! descendants on side branches. Bounded in height by [`RETAINED`], in width by [`MAX_SIBLINGS`], in
+//! bytes by [`RETAINED_WEIGHT`] below the stored head and by the executor's budget above it.
 
-use crate::chain::view::ExecutedBlock;
+use crate::chain::rows::ExecutedBlock;
 use alloy_primitives::B256;
 use lru::LruCache;
 use starling_proto::payload::BlockId;
@@ -14,13 +16,16 @@ use std::{
     sync::Arc,
 };
 
-/// How many blocks behind the stored head a block stays in memory, so that a branch that lost can win again without being fetched.
+/// Number of blocks behind the stored head that stay in memory, so that a side branch can become
+/// canonical again without being fetched.
 pub const RETAINED: u64 = 128;
 /// Bytes of blocks at and behind the stored head that stay in memory.
 pub const RETAINED_WEIGHT: usize = 8_000_000;
-/// Blocks kept at one height. Gossip lets six signed blocks of one height through; more can only come from a driver.
+/// Blocks kept at one height. Gossip accepts six signed blocks of one height; more than that can
+/// only come from a driver.
 pub const MAX_SIBLINGS: usize = 16;
-/// Hashes remembered as invalid, so that an invalid block and its descendants are refused without work.
+/// Hashes remembered as invalid, so that an invalid block and its descendants are refused without
+/// work.
 const INVALID: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
 /// Executed blocks by hash and height, and hashes of invalid ones.
@@ -42,7 +47,7 @@ struct Height {
 pub struct Branch {
     /// The block under the first of `blocks`: in the store, or unknown.
     pub base: BlockId,
-    /// Oldest first; empty when the asked block is not in the tree.
+    /// Oldest first; empty when the tip is not in the tree.
     pub blocks: Vec<Arc<ExecutedBlock>>,
 }
 
@@ -63,19 +68,20 @@ impl Tree {
     }
 
     /// Whether one more block can be kept at this height.
-    pub fn has_room(&self, number: u64) -> bool {
+    pub fn has_capacity(&self, number: u64) -> bool {
         self.heights
             .get(&number)
             .is_none_or(|height| height.blocks.len() < MAX_SIBLINGS)
     }
 
-    /// Adds an executed block, whose parent is in the tree or in the store. `false` when this height is full.
+    /// Adds an executed block, whose parent is in the tree or in the store. `false` when this
+    /// height is full.
     pub fn insert(&mut self, block: Arc<ExecutedBlock>) -> bool {
         let (number, hash) = (block.payload.number(), block.payload.hash);
         if self.blocks.contains_key(&hash) {
             return true;
         }
-        if !self.has_room(number) {
+        if !self.has_capacity(number) {
             return false;
         }
         let height = self.heights.entry(number).or_default();
@@ -122,7 +128,8 @@ impl Tree {
         self.invalid.put(hash, reason);
     }
 
-    /// Why this block, or the parent it builds on, was refused before. A descendant is remembered too.
+    /// Why this block, or the parent it builds on, was refused before. A descendant is remembered
+    /// too.
     pub fn known_invalid(&mut self, hash: B256, parent: B256) -> Option<String> {
         if let Some(reason) = self.invalid.get(&hash) {
             return Some(reason.clone());
@@ -133,8 +140,9 @@ impl Tree {
         Some(reason)
     }
 
-    /// Drops what is more than [`RETAINED`] blocks or [`RETAINED_WEIGHT`] bytes behind the stored block `base`, and what no longer
-    /// leads down to the store then. Returns what is gone.
+    /// Drops blocks more than [`RETAINED`] blocks or [`RETAINED_WEIGHT`] bytes behind the stored
+    /// block `base`, and blocks that no longer lead down to the store then. Returns the dropped
+    /// blocks.
     pub fn prune<E>(
         &mut self,
         base: u64,
@@ -161,7 +169,7 @@ impl Tree {
             let parent = parent_of(block);
             Ok(!tree.blocks.contains_key(&parent.hash) && !is_stored(&parent)?)
         };
-        // Parents first, so that descendants of what goes follow it.
+        // Parents first, so that the descendants of a dropped block are dropped too.
         let kept: Vec<B256> = self
             .heights
             .values()
@@ -180,7 +188,8 @@ impl Tree {
         Ok(gone)
     }
 
-    /// Drops all blocks above height `base` but those on the branch that ends in `tip`. Returns what is gone.
+    /// Drops all blocks above height `base` but those on the branch that ends in `tip`. Returns
+    /// the dropped blocks.
     pub fn keep_branch(&mut self, base: u64, tip: B256) -> Vec<B256> {
         let mut branch = Vec::new();
         let mut at = tip;
@@ -199,10 +208,10 @@ impl Tree {
         gone
     }
 
-    /// When height `number` is full, drops the oldest block there that `tip` does not stand on, and what stands on it. Returns what
-    /// is gone.
-    pub fn make_room(&mut self, number: u64, tip: B256) -> Vec<B256> {
-        if self.has_room(number) {
+    /// When height `number` is full, drops the oldest block there that is not an ancestor of `tip`,
+    /// and its descendants. Returns the dropped blocks.
+    pub fn drop_oldest_sibling(&mut self, number: u64, tip: B256) -> Vec<B256> {
+        if self.has_capacity(number) {
             return vec![];
         }
         let mut kept = tip;
@@ -264,7 +273,7 @@ fn parent_of(block: &ExecutedBlock) -> BlockId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::view::Overlay;
+    use crate::chain::rows::Overlay;
     use alloy_consensus::Header;
     use starling_proto::payload::Payload;
 
@@ -327,12 +336,15 @@ mod tests {
     fn a_height_is_bounded() {
         let mut tree = Tree::default();
         for salt in 0..MAX_SIBLINGS as u64 {
-            assert!(tree.has_room(5));
+            assert!(tree.has_capacity(5));
             assert!(tree.insert(block(5, B256::ZERO, salt)));
         }
-        assert!(!tree.has_room(5) && tree.has_room(6));
+        assert!(!tree.has_capacity(5) && tree.has_capacity(6));
         assert!(!tree.insert(block(5, B256::ZERO, 99)));
-        assert!(tree.insert(block(5, B256::ZERO, 3)), "it is there already");
+        assert!(
+            tree.insert(block(5, B256::ZERO, 3)),
+            "it is in the tree already"
+        );
     }
 
     /// A branch of blocks, oldest first.
@@ -346,10 +358,10 @@ mod tests {
     }
 
     #[test]
-    fn old_blocks_go_and_what_stood_on_them_goes_too() {
+    fn old_blocks_are_dropped_with_their_descendants() {
         let mut tree = Tree::default();
         let canonical = chain(B256::ZERO, 1, RETAINED + 10, 0);
-        // Leaves below the floor, at the floor, and above it.
+        // Branches that fork off below the floor, at the floor, and above it.
         let [cut, edge, kept] =
             [3, 4, 5].map(|at: u64| chain(canonical[at as usize].payload.hash, at + 2, 20, at));
         for block in [&canonical, &cut, &edge, &kept].into_iter().flatten() {
@@ -425,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_height_makes_room_and_keeps_the_head() {
+    fn a_full_height_drops_the_oldest_sibling_and_keeps_the_head() {
         let mut tree = Tree::default();
         let ours = chain(B256::ZERO, 1, 3, 0);
         let oldest = chain(B256::ZERO, 1, 3, 1);
@@ -433,19 +445,22 @@ mod tests {
             tree.insert(block.clone());
         }
         let tip = ours[2].payload.hash;
-        assert!(tree.make_room(1, tip).is_empty(), "there is room");
+        assert!(
+            tree.drop_oldest_sibling(1, tip).is_empty(),
+            "the height is not full"
+        );
         for salt in 2..MAX_SIBLINGS as u64 {
             tree.insert(block(1, B256::ZERO, salt));
         }
         assert_eq!(
-            tree.make_room(1, tip),
+            tree.drop_oldest_sibling(1, tip),
             oldest
                 .iter()
                 .map(|block| block.payload.hash)
                 .collect::<Vec<_>>()
         );
         assert!(
-            tree.has_room(1)
+            tree.has_capacity(1)
                 && ours
                     .iter()
                     .all(|block| tree.get(&block.payload.hash).is_some())
@@ -460,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_on_the_branch_of_the_head_can_make_room() {
+    fn blocks_beside_the_head_branch_can_be_dropped() {
         let mut tree = Tree::default();
         let (ours, theirs) = (chain(B256::ZERO, 1, 5, 0), chain(B256::ZERO, 1, 9, 1));
         for block in ours.iter().chain(&theirs) {

@@ -1,38 +1,38 @@
-//! The Merkle Patricia trie of the state, updated from what a block changes.
+//! The Merkle Patricia trie of the state, updated by the changes of a block.
 //!
-//! The flat rows of the state are the leaves; branches and extensions have rows of their own, by path (see [`keys`]). The walk
-//! loads nodes on changed paths only and accepts a stored reference for every other child, so the same code runs over the store,
-//! over a bare witness ([`Witness`]) and from nothing ([`genesis`]). Rows are canonical: they depend on the state alone, not on the
-//! blocks that led to it. Called by execution; its load is proportional to the leaves a block changes times the depth of the trie.
-//! A node that is missing is an error, never another root.
+//! The flat rows of the state are the leaves; branches and extensions have rows of their own, by
+//! path (see [`keys`]). The walk loads nodes on changed paths only and accepts a stored reference
+//! for every other child, so the same code runs over the store, over a bare witness ([`Witness`])
+//! and from an empty trie ([`genesis`]). Rows are canonical: they depend on the state alone, not on
+//! the blocks that led to it. Called by execution; its load is proportional to the number of
+//! changed leaves times the depth of the trie. A missing node is an error, never a different root.
 
-pub(super) mod history;
+pub mod history;
 mod node;
 mod proof;
 mod stack;
 mod walk;
 mod witness;
 
-pub use proof::{AccountProof, SlotProof, prove, prove_hashed};
+pub use proof::{AccountProof, SlotProof, prove};
 pub use stack::{StackTrie, row_children, row_hash};
 pub use witness::{Roots, Witness};
 
 use crate::chain::{
     changes::{AccountChange, Changes, StorageChange},
-    store::keys,
-    view::{Account, Overlay, ReadError, RowChange, State},
+    rows::{Account, Overlay, ReadError, RowChange, account::slot_leaf, keys},
 };
-use alloy_primitives::{B256, Bytes, U256, keccak256};
-use alloy_rlp::{Decodable, Encodable};
-use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, nodes::RlpNode};
-use node::{Kind, Node, decode_row, rlp_leaf};
+use alloy_primitives::{B256, Bytes, keccak256};
+use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
+use node::{Node, NodeKind, decode_row, rlp_leaf};
 use parking_lot::Mutex;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
-use walk::{Change, Source, apply, seal};
+use walk::{LeafChange, NodeSource, apply, seal};
 
-/// Fewer changes of accounts and slots, or of leaves of one trie, are worked off one after the other: to share them out takes as long.
-const SHARED: usize = 64;
+/// Changes of accounts and slots, or leaves of one trie, below which work stays on one thread:
+/// distributing it would take as long.
+const PARALLEL: usize = 64;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TrieError {
@@ -46,17 +46,18 @@ pub enum TrieError {
     Orphan(B256),
 }
 
-/// What a set of changes makes of a state.
+/// The result of applying changes to a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     pub state_root: B256,
-    /// By keccak(address): the new storage root of every account whose storage changed or that is gone.
+    /// By keccak(address): the new storage root of every account whose storage changed or that is
+    /// gone.
     pub storage_roots: BTreeMap<B256, B256>,
     pub overlay: Overlay,
 }
 
 /// The rows of a state: leaves and nodes, ordered by key.
-pub trait Rows: Sync {
+pub trait StateRows: Sync {
     fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
 
     /// The rows with this prefix, at or after `from`, ascending.
@@ -65,32 +66,17 @@ pub trait Rows: Sync {
 
 pub type RowIter<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
 
-impl Rows for State {
-    fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        State::row(self, key)
-    }
-
-    fn scan<'a>(&'a self, prefix: &[u8], from: &[u8]) -> Result<RowIter<'a>, ReadError> {
-        Ok(Box::new(State::scan(self, prefix, from)?))
-    }
-}
-
-/// Applies the changes of a block to the state of its parent.
-pub fn update(parent: &State, changes: &Changes) -> Result<Update, TrieError> {
-    update_rows(parent, parent.header().state_root, changes)
-}
-
-/// Applies changes to the state with this root, whose rows may be anywhere.
-pub fn update_rows(parent: &dyn Rows, root: B256, changes: &Changes) -> Result<Update, TrieError> {
+/// Applies changes to the state with this root, given as rows.
+pub fn update(parent: &dyn StateRows, root: B256, changes: &Changes) -> Result<Update, TrieError> {
     run(Some(parent), root, changes)
 }
 
-/// The state that a genesis alloc makes of nothing.
+/// Applies the changes of a genesis alloc to the empty state.
 pub fn genesis(changes: &Changes) -> Result<Update, TrieError> {
     run(None, EMPTY_ROOT_HASH, changes)
 }
 
-fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Update, TrieError> {
+fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<Update, TrieError> {
     let touched = touched(changes);
     let slots: usize = changes
         .storages
@@ -98,9 +84,10 @@ fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Updat
         .map(|storage| 1 + storage.slots.len())
         .sum();
     let account = |(hash, account, storage)| account_update(parent, hash, account, storage);
-    let accounts: Result<Vec<_>, TrieError> = match touched.len() + slots < SHARED {
-        true => touched.into_iter().map(account).collect(),
-        false => touched.into_par_iter().map(account).collect(),
+    let accounts: Result<Vec<_>, TrieError> = if touched.len() + slots < PARALLEL {
+        touched.into_iter().map(account).collect()
+    } else {
+        touched.into_par_iter().map(account).collect()
     };
     let accounts = accounts?;
 
@@ -112,7 +99,7 @@ fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Updat
         storage_roots.extend(update.storage_root.map(|root| (update.hash, root)));
         let (before, after) = (update.before, update.after);
         if before != after {
-            leaves.push(Change {
+            leaves.push(LeafChange {
                 key: update.hash,
                 value: after.clone(),
                 exists: before.is_some(),
@@ -136,14 +123,14 @@ fn run(parent: Option<&dyn Rows>, root: B256, changes: &Changes) -> Result<Updat
     })
 }
 
-/// What changes at one account: `None` if the account itself is not listed, and its storage.
+/// The changes of one account: `None` if the account itself is not listed, and its storage.
 type Touched<'a> = (
     B256,
     Option<Option<AccountChange>>,
     Option<&'a StorageChange>,
 );
 
-/// Every account with a change, by hash, ascending.
+/// All accounts with a change, by hash, ascending.
 fn touched(changes: &Changes) -> Vec<Touched<'_>> {
     let mut all: BTreeMap<B256, Touched<'_>> = changes
         .accounts
@@ -160,19 +147,22 @@ struct AccountUpdate {
     hash: B256,
     before: Option<Bytes>,
     after: Option<Bytes>,
-    /// If the storage changed.
+    /// The new root, if the storage changed.
     storage_root: Option<B256>,
     rows: BTreeMap<Bytes, RowChange>,
 }
 
 fn account_update(
-    parent: Option<&dyn Rows>,
+    parent: Option<&dyn StateRows>,
     hash: B256,
     account: Option<Option<AccountChange>>,
     storage: Option<&StorageChange>,
 ) -> Result<AccountUpdate, TrieError> {
     let before = row(parent, &keys::account(&hash))?;
-    let old = before.as_ref().map(|row| decode_account(row)).transpose()?;
+    let old = before
+        .as_ref()
+        .map(|row| Account::decode(row))
+        .transpose()?;
     let old_root = old.map_or(EMPTY_ROOT_HASH, |a| a.storage_root);
     let destroyed = StorageChange {
         wiped: true,
@@ -210,33 +200,17 @@ fn account_update(
     })
 }
 
-/// The storage trie of one account: its new root and the changed rows.
+/// Updates the storage trie of one account: its new root and the changed rows.
 fn storage_update(
-    parent: Option<&dyn Rows>,
+    parent: Option<&dyn StateRows>,
     account: &B256,
     root: B256,
     change: &StorageChange,
 ) -> Result<(B256, BTreeMap<Bytes, RowChange>), TrieError> {
-    let mut rows = BTreeMap::new();
-    if change.wiped
-        && let Some(parent) = parent
-    {
-        for prefix in [
-            keys::storage_prefix(account),
-            keys::storage_node_prefix(account),
-        ] {
-            for row in parent.scan(&prefix, &prefix)? {
-                let (key, value) = row?;
-                rows.insert(
-                    key,
-                    RowChange {
-                        before: Some(value),
-                        after: None,
-                    },
-                );
-            }
-        }
-    }
+    let mut rows = match parent {
+        Some(parent) if change.wiped => wiped_rows(parent, account)?,
+        _ => BTreeMap::new(),
+    };
     let root = if change.wiped { EMPTY_ROOT_HASH } else { root };
     let mut leaves = Vec::with_capacity(change.slots.len());
     let before = |slot: &B256| {
@@ -247,19 +221,20 @@ fn storage_update(
         };
         Ok((key, before))
     };
-    let befores: Result<Vec<_>, TrieError> = match change.slots.len() < SHARED {
-        true => change.slots.keys().map(before).collect(),
-        false => change
+    let befores: Result<Vec<_>, TrieError> = if change.slots.len() < PARALLEL {
+        change.slots.keys().map(before).collect()
+    } else {
+        change
             .slots
             .par_iter()
             .map(|(slot, _)| before(slot))
-            .collect(),
+            .collect()
     };
     for ((slot, value), (key, before)) in change.slots.iter().zip(befores?) {
         let after = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
         if before != after || change.wiped {
             let value = after.as_ref().map(|value| slot_leaf(value));
-            leaves.push(Change {
+            leaves.push(LeafChange {
                 key: *slot,
                 value,
                 exists: before.is_some() && !change.wiped,
@@ -274,78 +249,59 @@ fn storage_update(
     Ok((root, rows))
 }
 
-fn row(parent: Option<&dyn Rows>, key: &[u8]) -> Result<Option<Bytes>, TrieError> {
+/// The removal of all storage rows of an account.
+fn wiped_rows(
+    parent: &dyn StateRows,
+    account: &B256,
+) -> Result<BTreeMap<Bytes, RowChange>, TrieError> {
+    let mut rows = BTreeMap::new();
+    for prefix in [
+        keys::storage_prefix(account),
+        keys::storage_node_prefix(account),
+    ] {
+        for row in parent.scan(&prefix, &prefix)? {
+            let (key, value) = row?;
+            let removed = RowChange {
+                before: Some(value),
+                after: None,
+            };
+            rows.insert(key, removed);
+        }
+    }
+    Ok(rows)
+}
+
+fn row(parent: Option<&dyn StateRows>, key: &[u8]) -> Result<Option<Bytes>, TrieError> {
     Ok(parent.map(|state| state.row(key)).transpose()?.flatten())
 }
 
-/// An account as its row and its leaf hold it.
-pub(super) fn decode_account(mut row: &[u8]) -> Result<Account, ReadError> {
-    let account = TrieAccount::decode(&mut row)
-        .map_err(|e| ReadError::Damaged(format!("an account cannot be read: {e}")))?;
-    Ok(Account {
-        nonce: account.nonce,
-        balance: account.balance,
-        storage_root: account.storage_root,
-        code_hash: account.code_hash,
-    })
-}
-
+/// The row of an account with this storage root.
 fn encode_account(account: &AccountChange, storage_root: B256) -> Bytes {
     let AccountChange {
         nonce,
         balance,
         code_hash,
     } = *account;
-    alloy_rlp::encode(TrieAccount {
+    Account {
         nonce,
         balance,
         storage_root,
         code_hash,
-    })
-    .into()
+    }
+    .encode()
 }
 
-/// The row of an account.
-pub(super) fn encode_account_row(account: &Account) -> Bytes {
-    let Account {
-        nonce,
-        balance,
-        storage_root,
-        code_hash,
-    } = *account;
-    encode_account(
-        &AccountChange {
-            nonce,
-            balance,
-            code_hash,
-        },
-        storage_root,
-    )
-}
-
-/// A slot's value as its row holds it.
-pub(super) fn decode_slot(row: &[u8]) -> Result<U256, ReadError> {
-    U256::try_from_be_slice(row)
-        .ok_or_else(|| ReadError::Damaged("a storage value is longer than 32 bytes".into()))
-}
-
-/// The leaf of a slot: the RLP of the row.
-pub(super) fn slot_leaf(row: &[u8]) -> Bytes {
-    let mut leaf = Vec::with_capacity(1 + row.len());
-    row.encode(&mut leaf);
-    leaf.into()
-}
-
-/// Nodes out of the rows of a state. Remembers the rows it gave out: they are the befores of the trie's rows.
+/// Nodes read from the rows of a state. Records the rows it has loaded: they are the old values of
+/// the trie's rows.
 struct StateSource<'a> {
-    state: Option<&'a dyn Rows>,
-    /// The storage trie of this account; the state trie if `None`.
+    state: Option<&'a dyn StateRows>,
+    /// The account whose storage trie is read; the state trie if `None`.
     account: Option<B256>,
     loaded: Mutex<Vec<(Bytes, Bytes)>>,
 }
 
 impl<'a> StateSource<'a> {
-    fn new(state: Option<&'a dyn Rows>, account: Option<B256>) -> Self {
+    fn new(state: Option<&'a dyn StateRows>, account: Option<B256>) -> Self {
         Self {
             state,
             account,
@@ -360,13 +316,14 @@ impl<'a> StateSource<'a> {
         }
     }
 
-    /// The one leaf below `path`, found in the flat rows.
-    fn leaf(&self, state: &dyn Rows, path: &Nibbles) -> Result<Option<Node>, TrieError> {
+    /// The only leaf below `path`, from the flat rows.
+    fn leaf(&self, state: &dyn StateRows, path: &Nibbles) -> Result<Option<Node>, TrieError> {
         let trie = match &self.account {
             None => keys::account_prefix(),
             Some(account) => keys::storage_prefix(account),
         };
-        // An odd path ends in the middle of a byte: search from its high half on and compare what is found.
+        // An odd path ends in the middle of a byte: seek from its high half and compare the row
+        // that is found.
         let whole_bytes = path.len() / 2;
         let mut from = trie.to_vec();
         from.extend_from_slice(&path.pack());
@@ -389,7 +346,8 @@ impl<'a> StateSource<'a> {
             .then_some(Node::Leaf { key, value }))
     }
 
-    /// Adds the trie's rows to the changed rows: what was loaded is before, what the new trie holds is after.
+    /// Adds the trie's rows to the changed rows: the loaded ones are the old values, the nodes of
+    /// the new trie the new values.
     fn finish(self, nodes: Vec<(Nibbles, Bytes)>, rows: &mut BTreeMap<Bytes, RowChange>) {
         let nodes: Vec<_> = nodes
             .into_iter()
@@ -415,18 +373,18 @@ impl<'a> StateSource<'a> {
     }
 }
 
-impl Source for StateSource<'_> {
-    fn load(&self, path: &Nibbles, reference: &RlpNode, kind: Kind) -> Result<Node, TrieError> {
+impl NodeSource for StateSource<'_> {
+    fn load(&self, path: &Nibbles, reference: &RlpNode, kind: NodeKind) -> Result<Node, TrieError> {
         let missing = || TrieError::Missing {
             path: format!("{path:?}"),
             hash: reference.as_hash(),
         };
         let state = self.state.ok_or_else(missing)?;
-        if kind != Kind::Leaf {
+        if kind != NodeKind::Leaf {
             let key = self.row_key(path);
             if let Some(row) = state.row(&key)? {
                 let node = decode_row(&row, path)?;
-                if kind == Kind::Branch && !matches!(node, Node::Branch(_)) {
+                if kind == NodeKind::Branch && !matches!(node, Node::Branch(_)) {
                     return Err(TrieError::Damaged(format!(
                         "the node at path {path:?} is no branch"
                     )));
@@ -434,7 +392,8 @@ impl Source for StateSource<'_> {
                 self.loaded.lock().push((key, row));
                 return Ok(node);
             }
-            // Only the root may be a leaf without its parent knowing it. It must be the whole trie, not what is left of one.
+            // Only the root may be a leaf that its parent does not mark as one. Its hash must
+            // match, or a damaged trie could pass for one with a single leaf.
             let leaf = if path.is_empty() {
                 self.leaf(state, path)?
             } else {

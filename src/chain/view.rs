@@ -1,150 +1,37 @@
-//! A view: one consistent reading of the chain at a head, on that head's branch.
+//! A view: a consistent snapshot of the chain at a head, on that head's branch.
 //!
-//! The executor publishes views; RPC, execution, the builder and everybody else read the chain through one. A view is a store
-//! snapshot, the executed blocks above it, and, for a branch that leaves the stored chain below its head, the unwind records that
-//! lead back to the fork. Point reads ask an index of the rows of those blocks, which the views of a branch share, and end in the
-//! snapshot; scans go through the blocks one by one, so their cost grows with the blocks above the store: the persister keeps those
-//! few. A view pins its snapshot: long readers take a fresh one now and then.
+//! The executor publishes views; RPC, execution, the builder and all other readers read the chain
+//! through one. A view consists of a store snapshot, the executed blocks above it, and, for a
+//! branch that forks off below the stored head, the unwind records back to the fork. Point reads
+//! ask an index of the rows of those blocks, which the views of a branch share, and fall through to
+//! the snapshot. Scans merge the blocks one by one, so their cost grows with the number of blocks
+//! above the store, which the persister keeps low. A view pins its snapshot: long readers take a
+//! fresh one now and then.
 
-mod back;
 mod blocks;
 mod encoded;
-mod rows;
+mod row_index;
 mod state;
+mod unwound;
 
+pub use crate::chain::rows::{Account, ExecutedBlock, Overlay, ReadError, RowChange};
 pub use blocks::Mined;
-pub(in crate::chain) use blocks::recover;
+pub(crate) use blocks::recover;
 pub use state::{Scan, State};
 
-use crate::chain::{receipt::Receipt, store::Snapshot};
+use crate::chain::store::Snapshot;
 use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
-use back::Back;
-use rows::Rows;
-use starling_proto::payload::{BlockId, Payload};
+use alloy_primitives::{Address, B256};
+use row_index::RowIndex;
+use starling_proto::payload::BlockId;
 use state::At;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, OnceLock},
-};
+use std::sync::Arc;
+use unwound::Unwound;
 
-/// One row of the flat state or the trie, before and after a block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowChange {
-    pub before: Option<Bytes>,
-    pub after: Option<Bytes>,
-}
-
-/// All rows of the `state` keyspace that one block changes, by row key. The same value serves as overlay (newer than the store),
-/// as the write set of a commit, as unwind record (befores), and turned around as an overlay that leads back in time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overlay {
-    pub rows: BTreeMap<Bytes, RowChange>,
-    pub codes: Vec<(B256, Bytes)>,
-}
-
-/// Bytes that a row of a block takes in memory beside its key and its values, its place in the index of its branch included.
-const ROW_OVERHEAD: usize = 300;
-
-/// Bytes of what stored blocks have changed that a view of a branch below the stored head may hold, a part of the node's memory budget.
-/// A side branch as heavy as these blocks were has no place among the executed blocks either.
+/// Bytes of unwind data that a view of a branch below the stored head may hold, a part of the
+/// node's memory budget. A side branch as heavy as these stored blocks would not fit among the
+/// executed blocks either.
 pub const WAY_BACK: usize = 24_000_000;
-
-impl Overlay {
-    /// Approximate bytes held in memory: what budgets count.
-    pub fn weight(&self) -> usize {
-        let value = |value: &Option<Bytes>| value.as_ref().map_or(0, |v| v.len());
-        let rows: usize = self
-            .rows
-            .iter()
-            .map(|(key, row)| ROW_OVERHEAD + key.len() + value(&row.before) + value(&row.after))
-            .sum();
-        rows + self
-            .codes
-            .iter()
-            .map(|(_, code)| 64 + code.len())
-            .sum::<usize>()
-    }
-}
-
-/// An account, as the state trie's leaf holds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
-    pub nonce: u64,
-    pub balance: U256,
-    pub storage_root: B256,
-    pub code_hash: B256,
-}
-
-/// A block that has been executed: the last rung of the ladder.
-#[derive(Debug)]
-pub struct ExecutedBlock {
-    pub payload: Arc<Payload>,
-    pub senders: Vec<Address>,
-    pub receipts: Arc<Vec<Receipt>>,
-    pub overlay: Arc<Overlay>,
-    transaction_hashes: OnceLock<Vec<B256>>,
-}
-
-impl ExecutedBlock {
-    pub fn new(
-        payload: Arc<Payload>,
-        senders: Vec<Address>,
-        receipts: Arc<Vec<Receipt>>,
-        overlay: Arc<Overlay>,
-    ) -> Self {
-        Self {
-            payload,
-            senders,
-            receipts,
-            overlay,
-            transaction_hashes: OnceLock::new(),
-        }
-    }
-
-    /// Hashes of the transactions, in block order; computed once.
-    pub fn transaction_hashes(&self) -> &[B256] {
-        self.transaction_hashes
-            .get_or_init(|| self.payload.transactions.iter().map(keccak256).collect())
-    }
-
-    /// Approximate bytes held in memory: what budgets count.
-    pub fn weight(&self) -> usize {
-        self.payload.weight()
-            + self.overlay.weight()
-            + self.receipts.iter().map(Receipt::weight).sum::<usize>()
-    }
-}
-
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum ReadError {
-    #[error(
-        "the database cannot be read ({0}): stop the node and run `starling db verify`, which says what is damaged and what helps"
-    )]
-    Store(String),
-    #[error(
-        "a stored row is damaged ({0}): stop the node and run `starling db verify`, which says what else is, and what helps"
-    )]
-    Damaged(String),
-    #[error("the records of block {0} are no longer kept")]
-    Pruned(u64),
-    #[error("no trie is kept for the state after block {0}, only its values")]
-    NoTrie(u64),
-    #[error("too much has changed since block {0} for a branch to stand on it")]
-    Far(u64),
-    #[error("block {0} does not stand on the block below it")]
-    Unlinked(u64),
-}
-
-impl ReadError {
-    /// What is wrong, for whoever says himself what to do about it.
-    pub fn cause(&self) -> String {
-        match self {
-            Self::Store(what) | Self::Damaged(what) => what.clone(),
-            other => other.to_string(),
-        }
-    }
-}
 
 /// A head, the blocks above the store that lead to it, and the store snapshot below them.
 #[derive(Clone)]
@@ -152,13 +39,15 @@ pub struct View {
     snapshot: Snapshot,
     /// The newest stored block on this branch: the stored head, or the fork of a side branch.
     base: BlockId,
-    /// What the rows were at `base` that stored blocks above it have changed. Empty unless `base` is below the stored head.
-    back: Arc<Back>,
+    /// Old values, at `base`, of the rows that stored blocks above it have changed. Empty unless
+    /// `base` is below the stored head.
+    unwound: Arc<Unwound>,
     /// The executed blocks above `base`, oldest first.
     blocks: Vec<Arc<ExecutedBlock>>,
-    /// The rows of `blocks`.
-    rows: Arc<Rows>,
-    /// Executed blocks up to `base` that are still in memory, oldest first: they spare reads of headers, bodies and receipts.
+    /// Index of the rows of `blocks`.
+    rows: Arc<RowIndex>,
+    /// Executed blocks up to `base` that are still in memory, oldest first: they save reads of
+    /// headers, bodies and receipts.
     recent: Vec<Arc<ExecutedBlock>>,
     header: Arc<Header>,
     safe: Option<BlockId>,
@@ -166,8 +55,9 @@ pub struct View {
 }
 
 impl View {
-    /// A view on the stored branch. `blocks` are consecutive, oldest first, and lead to the head; those at or below the stored head
-    /// must be stored blocks and only serve lookups from memory. Without blocks above the store the stored head is the head.
+    /// A view on the stored branch. `blocks` are consecutive, oldest first, and end with the head;
+    /// those at or below the stored head must be stored blocks and only serve lookups from memory.
+    /// Without blocks above the store the stored head is the head.
     pub fn new(
         snapshot: Snapshot,
         blocks: Vec<Arc<ExecutedBlock>>,
@@ -178,22 +68,12 @@ impl View {
         Self::assemble(snapshot, base, Arc::default(), &[], blocks, safe, finalized)
     }
 
-    /// A view on a branch whose newest stored block is `fork`, at or below the stored head. Err if an unwind record between the
-    /// two is no longer kept, or they are more than [`WAY_BACK`]. `blocks` as in [`View::new`], above `fork`; without any, `fork` is
-    /// the head.
-    pub fn at_branch(
-        snapshot: Snapshot,
-        fork: u64,
-        blocks: Vec<Arc<ExecutedBlock>>,
-        safe: Option<BlockId>,
-        finalized: Option<BlockId>,
-    ) -> Result<Self, ReadError> {
-        Self::near_branch(&[], snapshot, fork, blocks, safe, finalized, WAY_BACK)
-    }
-
-    /// As [`View::at_branch`], with `most` bytes for the way back. `near` are views on other branches, or of this one. With one that
-    /// stands on the same snapshot the way back from its fork is shared, so that only records below that are read; with one of this
-    /// branch, the index of its rows.
+    /// A view on a branch whose newest stored block is `fork`, at or below the stored head, with at
+    /// most `most` bytes of unwind data. Fails if an unwind record between the two is no longer
+    /// kept, or if they exceed that. `near` are views to share with: one on the same snapshot
+    /// shares the unwind data down to its fork, so that only records below are read; one of this
+    /// branch shares the row index. `blocks` as in [`View::new`], above `fork`; without any, `fork`
+    /// is the head.
     pub fn near_branch(
         near: &[&Self],
         snapshot: Snapshot,
@@ -212,14 +92,14 @@ impl View {
             .iter()
             .filter(|near| near.snapshot.is_same(&snapshot) && near.base.number >= fork);
         let lowest = lowest.min_by_key(|near| near.base.number);
-        let (from, mut back) = lowest.map_or((stored.number, Arc::default()), |near| {
-            (near.base.number, near.back.clone())
+        let (from, mut unwound) = lowest.map_or((stored.number, Arc::default()), |near| {
+            (near.base.number, near.unwound.clone())
         });
         if fork < from {
-            let back = Arc::make_mut(&mut back);
+            let unwound = Arc::make_mut(&mut unwound);
             for number in (fork + 1..=from).rev() {
-                back.add(&snapshot, number)?;
-                if back.weight() > most {
+                unwound.add(&snapshot, number)?;
+                if unwound.weight() > most {
                     return Err(ReadError::Far(fork));
                 }
             }
@@ -227,7 +107,7 @@ impl View {
         Self::assemble(
             snapshot,
             BlockId { hash, number: fork },
-            back,
+            unwound,
             near,
             blocks,
             safe,
@@ -235,7 +115,7 @@ impl View {
         )
     }
 
-    /// The view one block further. Costs little, and less if nobody else holds this one.
+    /// The view of a child block. Cheap, and cheaper if this is the only reference.
     pub fn child(
         self: Arc<Self>,
         block: Arc<ExecutedBlock>,
@@ -249,7 +129,7 @@ impl View {
         let mut view = Arc::unwrap_or_clone(self);
         view.header = Arc::new(block.payload.header.clone());
         view.blocks.push(block);
-        view.rows = Rows::of([&view.rows], view.base.number, &view.blocks);
+        view.rows = RowIndex::of([&view.rows], view.base.number, &view.blocks);
         Ok(Self {
             safe,
             finalized,
@@ -257,15 +137,16 @@ impl View {
         })
     }
 
-    /// The executor no longer makes views that stand below this one's newest stored block: what only they would need can go.
+    /// Releases index entries of stored blocks. Called once the executor creates no more views
+    /// below this one's newest stored block.
     pub fn release(&self) {
-        self.rows.forget(self.base.number);
+        self.rows.release(self.base.number);
     }
 
     fn assemble(
         snapshot: Snapshot,
         base: BlockId,
-        back: Arc<Back>,
+        unwound: Arc<Unwound>,
         near: &[&Self],
         blocks: Vec<Arc<ExecutedBlock>>,
         safe: Option<BlockId>,
@@ -293,11 +174,11 @@ impl View {
                 .header(base.number)?
                 .ok_or_else(|| ReadError::Damaged(format!("block {} has no header", base.hash)))?,
         };
-        let rows = Rows::of(near.iter().map(|near| &near.rows), base.number, &blocks);
+        let rows = RowIndex::of(near.iter().map(|near| &near.rows), base.number, &blocks);
         Ok(Self {
             snapshot,
             base,
-            back,
+            unwound,
             blocks,
             rows,
             recent,
@@ -325,12 +206,12 @@ impl View {
         self.finalized
     }
 
-    /// Whether it reads the store through this snapshot.
+    /// Whether this view reads the store through this snapshot.
     pub fn is_on(&self, snapshot: &Snapshot) -> bool {
         self.snapshot.is_same(snapshot)
     }
 
-    /// How many stored blocks it takes back.
+    /// Number of stored blocks that this view unwinds.
     #[cfg(test)]
     pub(in crate::chain) fn depth(&self) -> u64 {
         self.snapshot.head().number - self.base.number
@@ -350,8 +231,8 @@ impl View {
         )
     }
 
-    /// The state after an earlier block of this branch; `None` above the head or below the retained history. Below
-    /// [`View::stored`] it may have values but no trie.
+    /// The state after an earlier block of this branch; `None` above the head or below the retained
+    /// history. Below [`View::stored`] it may have values but no trie.
     pub fn state_at(self: &Arc<Self>, number: u64) -> Result<Option<State>, ReadError> {
         if number == self.header.number {
             return Ok(Some(self.state()));
@@ -369,7 +250,8 @@ impl View {
         Ok(Some(State::new(self.clone(), Arc::new(header), at)))
     }
 
-    /// The state after a block of this branch in which this account can be proven; `None` above the head or below the proof window.
+    /// The state after a block of this branch in which this account can be proven; `None` above the
+    /// head or below the proof window.
     pub fn provable_state(
         self: &Arc<Self>,
         number: u64,
@@ -385,12 +267,13 @@ impl View {
         Ok(header.map(|header| State::new(self.clone(), header, At::Stored(number))))
     }
 
-    /// The oldest block that [`View::provable_state`] answers for: the message passer's are kept longer than others.
+    /// The oldest block that [`View::provable_state`] serves. The message passer's proofs are kept
+    /// longer than others.
     pub fn oldest_proof(&self, address: Address) -> u64 {
         self.snapshot.oldest_proof(address).min(self.base.number)
     }
 
-    /// The oldest block that [`View::state_at`] answers for.
+    /// The oldest block that [`View::state_at`] serves.
     pub fn oldest_state(&self) -> u64 {
         self.snapshot.oldest_state()
     }
@@ -424,7 +307,7 @@ impl View {
         self.stored_part(number, Snapshot::header)
     }
 
-    /// Newest first.
+    /// Blocks in memory, newest first.
     fn all_in_memory(&self) -> impl Iterator<Item = &Arc<ExecutedBlock>> {
         self.blocks.iter().rev().chain(self.recent.iter().rev())
     }

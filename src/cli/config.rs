@@ -1,4 +1,5 @@
-//! What a command line means: one plain structure per role. The rest of the program sees these and never a flag.
+//! Configuration from a command line: one plain structure per role, made of the structures of the
+//! rooms that it configures. The rest of the program sees these and never a flag.
 
 mod engine;
 mod limits;
@@ -8,8 +9,8 @@ mod tools;
 
 pub use engine::EngineConfig;
 pub use limits::RpcLimits;
-pub use p2p::{DiscoveryConfig, MeshConfig, P2pConfig, P2pKey};
-pub use sequencer::{RemoteSignerConfig, SequencerConfig, SignerConfig, SignerTlsConfig};
+pub use p2p::{P2pConfig, P2pKey};
+pub use sequencer::{SequencingConfig, SignerConfig};
 pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig};
 
 use super::{
@@ -18,7 +19,11 @@ use super::{
     parse::{Source, Values},
     value::Secret,
 };
-use crate::chain::pool::PoolConfig;
+use crate::{
+    chain::{Options, pool::PoolConfig},
+    rollup::l1::L1Config,
+    telemetry::{LogConfig, LogFormat, MetricsConfig},
+};
 use alloy_primitives::Address;
 use std::{
     net::IpAddr,
@@ -29,19 +34,16 @@ use std::{
 /// `starling node`.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    pub datadir: PathBuf,
+    pub chain: Options,
     /// rollup.json.
     pub rollup_config: PathBuf,
-    pub l1: L1Config,
+    pub l1: L1Options,
     /// `None`: no swarm.
     pub p2p: Option<P2pConfig>,
     /// `None`: a replica.
-    pub sequencer: Option<SequencerConfig>,
-    pub rpc: RpcConfig,
+    pub sequencer: Option<SequencingConfig>,
+    pub rpc: RpcOptions,
     pub pool: PoolConfig,
-    pub cache: CacheConfig,
-    /// The longest time between two syncs of the database; never zero.
-    pub commit_interval: Duration,
     pub history: HistoryConfig,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
@@ -50,15 +52,12 @@ pub struct NodeConfig {
 /// `starling execution`.
 #[derive(Clone, Debug)]
 pub struct ExecutionConfig {
-    pub datadir: PathBuf,
-    pub rpc: RpcConfig,
+    pub chain: Options,
+    pub rpc: RpcOptions,
     pub engine: EngineConfig,
     pub pool: PoolConfig,
     /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
     pub dev_period: Option<u64>,
-    pub cache: CacheConfig,
-    /// The longest time between two syncs of the database; never zero.
-    pub commit_interval: Duration,
     pub history: HistoryConfig,
     /// `None`: it joins no swarm.
     pub following: Option<FollowingConfig>,
@@ -71,7 +70,7 @@ pub struct ExecutionConfig {
 pub struct FollowingConfig {
     pub rollup_config: PathBuf,
     pub p2p: P2pConfig,
-    /// Whose blocks are followed; `None`: nobody's.
+    /// Signer whose blocks are followed; `None`: no block is.
     pub signer: Option<Address>,
 }
 
@@ -94,7 +93,7 @@ pub struct DevnetConfig {
     pub log_level: String,
 }
 
-/// What a development network is made from, if not by itself.
+/// Files of a deployment that a development network runs instead of its own.
 #[derive(Clone, Debug)]
 pub struct DevnetFiles {
     /// A genesis file, or an alloc alone.
@@ -112,17 +111,12 @@ pub struct InitConfig {
     pub rollup_config: Option<PathBuf>,
 }
 
+/// L1, and how closely it is followed.
 #[derive(Clone, Debug)]
-pub struct L1Config {
-    pub url: String,
-    /// Do not check the hashes of what it answers.
-    pub trust_rpc: bool,
-    /// How often its head is asked for; never zero.
+pub struct L1Options {
+    pub client: L1Config,
+    /// How often its head is read; never zero.
     pub poll_interval: Duration,
-    /// Requests in flight, at least 1.
-    pub max_concurrency: usize,
-    /// Requests in one batch, 1 to 500.
-    pub max_batch: usize,
     /// How often the block signer is read again; zero is never.
     pub reload_interval: Duration,
     /// L1 blocks to stay behind L1's head.
@@ -132,7 +126,7 @@ pub struct L1Config {
 }
 
 #[derive(Clone, Debug)]
-pub struct RpcConfig {
+pub struct RpcOptions {
     pub http: Option<HttpConfig>,
     pub ws: Option<WsConfig>,
     /// The rollup node's own RPC, served where it is asked for.
@@ -167,35 +161,6 @@ pub struct WsConfig {
     pub origins: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct CacheConfig {
-    pub bytes: u64,
-}
-
-#[derive(Clone, Debug)]
-pub struct LogConfig {
-    /// As given; `telemetry::Level` knows the names.
-    pub level: String,
-    pub format: LogFormat,
-    pub color: bool,
-    pub pid: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    Text,
-    Logfmt,
-    Json,
-    JsonPretty,
-}
-
-#[derive(Clone, Debug)]
-pub struct MetricsConfig {
-    /// A host name or an address.
-    pub addr: String,
-    pub port: u16,
-}
-
 impl NodeConfig {
     pub fn read(values: &Values, notices: &mut Vec<String>) -> Result<Self, CliError> {
         let rollup_config = values.text("rollup.config")?.ok_or(CliError::Missing {
@@ -203,26 +168,25 @@ impl NodeConfig {
             next: "give the chain's rollup.json (an operator's first node has it; `starling devnet` writes one)",
         })?;
         notice_foreign_engine(values, notices)?;
-        let datadir = datadir(values)?;
-        let p2p = P2pConfig::read(values, &datadir, notices)?;
+        let chain = chain_options(values)?;
+        let p2p = P2pConfig::read(values, &chain.datadir, notices)?;
         Ok(Self {
-            datadir,
+            chain,
             rollup_config: expand_home(&rollup_config),
-            l1: L1Config::read(values)?,
+            l1: L1Options::read(values)?,
             p2p,
-            sequencer: SequencerConfig::read(values, notices)?,
-            rpc: RpcConfig::read(values)?,
+            sequencer: SequencingConfig::read(values, notices)?,
+            rpc: RpcOptions::read(values)?,
             pool: limits::pool(values)?,
-            cache: cache(values)?,
-            commit_interval: commit_interval(values)?,
             history: HistoryConfig::read(values)?,
-            log: LogConfig::of_node(values)?,
-            metrics: match values.bool("metrics.enabled")? {
-                true => Some(MetricsConfig {
+            log: node_log(values)?,
+            metrics: if values.bool("metrics.enabled")? {
+                Some(MetricsConfig {
                     addr: host(values.required_text("metrics.addr")?),
                     port: values.port("metrics.port")?,
-                }),
-                false => None,
+                })
+            } else {
+                None
             },
         })
     }
@@ -230,18 +194,16 @@ impl NodeConfig {
 
 impl ExecutionConfig {
     pub fn read(values: &Values, notices: &mut Vec<String>) -> Result<Self, CliError> {
-        let datadir = datadir(values)?;
+        let chain = chain_options(values)?;
         Ok(Self {
-            following: FollowingConfig::read(values, &datadir, notices)?,
-            datadir,
-            rpc: RpcConfig::read(values)?,
+            following: FollowingConfig::read(values, &chain.datadir, notices)?,
+            chain,
+            rpc: RpcOptions::read(values)?,
             engine: EngineConfig::read(values)?,
             pool: limits::pool(values)?,
             dev_period: values
                 .optional_uint("dev.period")?
                 .filter(|seconds| *seconds > 0),
-            cache: cache(values)?,
-            commit_interval: commit_interval(values)?,
             history: HistoryConfig::read(values)?,
             log: LogConfig {
                 level: values.uint("verbosity")?.to_string(),
@@ -249,19 +211,21 @@ impl ExecutionConfig {
                 color: false,
                 pid: false,
             },
-            metrics: match values.bool("metrics")? {
-                true => Some(MetricsConfig {
+            metrics: if values.bool("metrics")? {
+                Some(MetricsConfig {
                     addr: host(values.text("metrics.addr")?.unwrap_or_default()),
                     port: values.port("metrics.port")?,
-                }),
-                false => None,
+                })
+            } else {
+                None
             },
         })
     }
 }
 
 impl FollowingConfig {
-    /// Only what stands on the command line makes a core join: the environment may be a rollup node's.
+    /// Only what stands on the command line makes a core join: the environment may be a rollup
+    /// node's.
     fn read(
         values: &Values,
         datadir: &Path,
@@ -359,8 +323,8 @@ impl DevnetFiles {
     }
 }
 
-impl L1Config {
-    /// Asking more often than this serves nobody.
+impl L1Options {
+    /// Least interval: more frequent requests serve nobody.
     const LEAST_INTERVAL: Duration = Duration::from_millis(50);
 
     fn read(values: &Values) -> Result<Self, CliError> {
@@ -372,13 +336,15 @@ impl L1Config {
             }),
         };
         Ok(Self {
-            url: values.required_text("l1")?,
-            trust_rpc: values.bool("l1.trustrpc")?,
+            client: L1Config {
+                trust: values.bool("l1.trustrpc")?,
+                max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
+                max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
+                ..L1Config::new(values.required_text("l1")?)
+            },
             poll_interval: values
                 .duration("l1.http-poll-interval")?
                 .max(Self::LEAST_INTERVAL),
-            max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
-            max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
             reload_interval: values.duration("l1.runtime-config-reload-interval")?,
             confs: values.uint("verifier.l1-confs")?,
             chain_config: values
@@ -388,7 +354,7 @@ impl L1Config {
     }
 }
 
-impl RpcConfig {
+impl RpcOptions {
     fn read(values: &Values) -> Result<Self, CliError> {
         let namespaces = |name| {
             let given = values.list(name)?;
@@ -437,26 +403,14 @@ impl RpcConfig {
     }
 }
 
-impl LogConfig {
-    fn of_node(values: &Values) -> Result<Self, CliError> {
-        Ok(Self {
-            level: values.required_text("log.level")?,
-            format: LogFormat::named(values.text("log.format")?.as_deref()),
-            color: values.bool("log.color")?,
-            pid: values.bool("log.pid")?,
-        })
-    }
-}
-
-impl LogFormat {
-    fn named(name: Option<&str>) -> Self {
-        match name {
-            Some("logfmt") => LogFormat::Logfmt,
-            Some("json") => LogFormat::Json,
-            Some("json-pretty") => LogFormat::JsonPretty,
-            _ => LogFormat::Text,
-        }
-    }
+/// The log of a process with op-node's options.
+fn node_log(values: &Values) -> Result<LogConfig, CliError> {
+    Ok(LogConfig {
+        level: values.required_text("log.level")?,
+        format: LogFormat::named(values.text("log.format")?.as_deref()),
+        color: values.bool("log.color")?,
+        pid: values.bool("log.pid")?,
+    })
 }
 
 impl InitConfig {
@@ -470,8 +424,9 @@ impl InitConfig {
     }
 }
 
-/// Adds a notice unless `--l2` names this machine, where this process replaces the execution client. The operator of an engine on another
-/// host may expect it to be driven. It is no error, because every command line of op-node has the option.
+/// Adds a notice unless `--l2` names this machine, where this process replaces the execution
+/// client. The operator of an engine on another host may expect it to be driven. It is no error,
+/// because every command line of op-node has the option.
 fn notice_foreign_engine(values: &Values, notices: &mut Vec<String>) -> Result<(), CliError> {
     let Some(url) = values.text("l2")? else {
         return Ok(());
@@ -492,13 +447,21 @@ pub fn datadir(values: &Values) -> Result<PathBuf, CliError> {
     Ok(expand_home(&values.required_text("datadir")?))
 }
 
-fn cache(values: &Values) -> Result<CacheConfig, CliError> {
-    Ok(CacheConfig {
-        bytes: values.uint("cache")?.saturating_mul(1 << 20),
+/// The chain database: its directory, memory and sync interval.
+fn chain_options(values: &Values) -> Result<Options, CliError> {
+    Ok(Options {
+        datadir: datadir(values)?,
+        cache: cache(values)?,
+        commit_interval: commit_interval(values)?,
     })
 }
 
-/// Between syncing without a pause and not at all.
+/// Bytes of `--cache`.
+fn cache(values: &Values) -> Result<u64, CliError> {
+    Ok(values.uint("cache")?.saturating_mul(1 << 20))
+}
+
+/// Checked range of `--commit.interval`.
 fn commit_interval(values: &Values) -> Result<Duration, CliError> {
     const LEAST: Duration = Duration::from_millis(10);
     const MOST: Duration = Duration::from_secs(600);
@@ -512,8 +475,8 @@ fn commit_interval(values: &Values) -> Result<Duration, CliError> {
     }
 }
 
-/// Where to listen: this machine only, if nothing is said. A machine may know `localhost` by its IPv6 address first, and clients mean
-/// 127.0.0.1 by it.
+/// Where to listen: this machine only, if nothing is said. A machine may know `localhost` by its
+/// IPv6 address first, and clients mean 127.0.0.1 by it.
 fn host(addr: String) -> String {
     if addr.is_empty() || addr == "localhost" {
         "127.0.0.1".into()
@@ -522,7 +485,8 @@ fn host(addr: String) -> String {
     }
 }
 
-/// `~/x` in the user's home, as a shell would have it; unit files and environment variables see no shell.
+/// `~/x` in the user's home, as a shell would have it; unit files and environment variables see no
+/// shell.
 fn expand_home(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -530,7 +494,7 @@ fn expand_home(path: &str) -> PathBuf {
     }
 }
 
-/// Everyone on the machine can read a command line.
+/// Warns of a key on the command line, which everyone on the machine can read.
 fn warn_of_key(values: &Values, name: &'static str, better: &str, notices: &mut Vec<String>) {
     if let (Some(Source::CommandLine), Some(env)) = (values.source(name), env_name(name)) {
         notices

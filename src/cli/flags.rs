@@ -1,11 +1,13 @@
-//! The one table of flags. The command line, its help, the environment and the typed configuration are all made from it, so a
-//! flag is added in one place. Plain data: nothing here parses or reads anything.
+//! The one table of flags. The command line, its help, the environment and the typed configuration
+//! are all made from it, so a flag is added in one place. Plain data: nothing here parses or reads
+//! anything.
 
 mod op_geth;
 mod op_node;
 mod own;
 
-/// Whose option this was first; decides the prefix of its environment variable and its spelling in `starling node`.
+/// The program that an option comes from; decides the prefix of its environment variable and its
+/// spelling in `starling node`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     OpNode,
@@ -82,7 +84,7 @@ impl Role {
     }
 }
 
-/// What a flag's value is.
+/// The type of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `--x`, `--x=true`, `--x=false`.
@@ -132,8 +134,8 @@ pub enum Effect {
     Works,
     /// Accepted so that existing command lines keep working; the reason is said at start.
     NoEffect(&'static str),
-    /// A value other than the default makes the node refuse to start, since ignoring it would do harm. The text says why, and what to do
-    /// instead.
+    /// A value other than the default makes the node refuse to start, since ignoring it would do
+    /// harm. The text says why, and what to do instead.
     Refused(&'static str),
 }
 
@@ -242,8 +244,8 @@ impl RoleFlag {
     }
 }
 
-/// Every flag of a role. In `node` a bare name is op-node's; an option of the execution client that has an op-node namesake takes
-/// the prefix `execution.`.
+/// Every flag of a role. In `node` a bare name is op-node's; an option of the execution client that
+/// has an op-node namesake takes the prefix `execution.`.
 pub fn of_role(role: Role) -> Vec<RoleFlag> {
     let mut flags: Vec<RoleFlag> = Vec::new();
     for section in sections().filter(|section| section.roles.contains(&role)) {

@@ -2,7 +2,7 @@
 
 use super::flags::{Effect, Role, RoleFlag};
 
-/// What `-h` shows of roles that have hundreds of flags; `--help` shows all.
+/// Flags that `-h` shows of roles that have hundreds of them; `--help` shows all.
 pub const COMMON: [&str; 38] = [
     "l1",
     "rollup.config",

@@ -1,4 +1,5 @@
-//! `starling p2p …`: make a network key, and tell the peer id that belongs to one. Keys come on standard input, never as arguments.
+//! `starling p2p …`: make a network key, and tell the peer id that belongs to one. Keys come on
+//! standard input, never as arguments.
 
 use super::CliError;
 use clap::{ArgMatches, Command};

@@ -1,4 +1,5 @@
-//! The command line and the environment, read against the table. The command line beats the environment, which beats the default.
+//! The command line and the environment, read against the table. The command line beats the
+//! environment, which beats the default.
 
 use super::{
     CliError,
@@ -163,8 +164,8 @@ impl Values {
     }
 }
 
-/// The texts given for a flag and their source; `None` as source is the default. What is set to nothing is not set: templates, compose
-/// files and unit files leave `--x=` and `X=` behind.
+/// The texts given for a flag and their source; `None` as source is the default. What is set to
+/// nothing is not set: templates, compose files and unit files leave `--x=` and `X=` behind.
 fn find(
     flag: &RoleFlag,
     matches: &ArgMatches,
@@ -199,8 +200,8 @@ fn describe(flag: &RoleFlag, source: Option<&Source>) -> String {
     }
 }
 
-/// The role's subcommand as clap sees it; its help is `brief` for `-h`. Every value is text to clap: types, defaults and environment
-/// are read from the table.
+/// The role's subcommand as clap sees it; its help is `brief` for `-h`. Every value is text to
+/// clap: types, defaults and environment are read from the table.
 pub fn command(role: Role, brief: bool) -> Command {
     let mut command = Command::new(role.name())
         .about(role.about())

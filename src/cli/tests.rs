@@ -1,7 +1,7 @@
 use super::{config::*, value::Secret, *};
-use crate::chain::pool::PoolConfig;
+use crate::{chain::pool::PoolConfig, rollup::signer::TlsFiles};
 use alloy_primitives::U256;
-use starling_p2p::{Policy, Scoring, Tides};
+use starling_p2p::{PeerLimits, Policy, Scoring};
 use std::{collections::HashMap, path::Path, time::Duration};
 
 fn parse_with(line: &str, environment: &[(&str, &str)]) -> Result<Parsed, CliError> {
@@ -57,7 +57,7 @@ fn the_command_line_beats_the_environment_which_beats_the_default() -> Result<()
         ("GETH_WS", ""),
     ];
     let (config, _) = node("--http.port=2", &environment)?;
-    assert_eq!(config.l1.url, "http://env:1");
+    assert_eq!(config.l1.client.url, "http://env:1");
     assert_eq!(config.rpc.http.map(|http| http.port), Some(2));
     assert!(config.rpc.ws.is_none(), "an empty variable is not set");
     assert_eq!(config.l1.poll_interval, Duration::from_secs(12));
@@ -155,11 +155,11 @@ fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
     assert_eq!(config.pool, PoolConfig::default());
     let limits = RpcLimits {
         gas_cap: crate::chain::evm::RPC_GAS_CAP,
-        evm_timeout: crate::rpc::api::HEAVY_TIMEOUT,
-        batch: crate::rpc::server::Limits::default().batch,
-        batch_response: crate::rpc::server::Limits::default().batch_response,
-        connections: crate::rpc::server::Limits::default().connections,
-        websockets: crate::rpc::server::Limits::default().ws_connections,
+        evm_timeout: crate::rpc::bounds::HEAVY_TIMEOUT,
+        batch: crate::rpc::limits::ServerLimits::default().batch,
+        batch_response: crate::rpc::limits::ServerLimits::default().batch_response,
+        connections: crate::rpc::limits::ServerLimits::default().connections,
+        websockets: crate::rpc::limits::ServerLimits::default().ws_connections,
     };
     assert!(limits.connections >= 10_000 && limits.websockets >= 2_000);
     assert_eq!(config.rpc.limits, limits);
@@ -353,7 +353,7 @@ fn a_remote_signer_signs_in_the_place_of_a_key() -> Result<(), CliError> {
         "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
     );
     let tls = |ca: &str, cert: &str, key: &str| {
-        Some(SignerTlsConfig {
+        Some(TlsFiles {
             ca: ca.into(),
             cert: cert.into(),
             key: key.into(),
@@ -644,14 +644,14 @@ fn clap_finds_no_fault_with_the_table() {
 fn defaults_of_the_database_are_ours_and_said() -> Result<(), CliError> {
     let (config, _) = node("", &[])?;
     assert_eq!(
-        (config.cache.bytes, config.commit_interval),
+        (config.chain.cache, config.chain.commit_interval),
         (128 << 20, Duration::from_secs(1))
     );
     let Invocation::Execution(config) = parse_with("starling execution", &[])?.invocation else {
         panic!("another role")
     };
     assert_eq!(
-        (config.cache.bytes, config.commit_interval),
+        (config.chain.cache, config.chain.commit_interval),
         (128 << 20, Duration::from_secs(1))
     );
     let Invocation::Print(help) = parse_with("starling execution --help", &[])?.invocation else {
@@ -699,7 +699,7 @@ fn tools_take_their_operands() -> Result<(), CliError> {
     assert!(parse_with("starling import a --proofs.max-size many", &[]).is_err());
     let interval =
         |line: &str| match parse_with(line, &[("STARLING_COMMIT_INTERVAL", "250ms")])?.invocation {
-            Invocation::Import(config) => Ok::<_, CliError>(config.commit_interval),
+            Invocation::Import(config) => Ok::<_, CliError>(config.chain.commit_interval),
             other => panic!("{other:?}"),
         };
     assert_eq!(interval("starling import a")?, Duration::from_millis(250));
@@ -770,7 +770,7 @@ fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
     assert_eq!(notices, Vec::<String>::new());
     assert_eq!(
         (config.tides, config.policy),
-        (Tides::default(), Policy::default())
+        (PeerLimits::default(), Policy::default())
     );
     assert!(config.restrict.is_empty() && !config.only_request_static);
     assert!(config.peerstore.is_some_and(
@@ -793,7 +793,7 @@ fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
     );
     assert_eq!(
         config.tides,
-        Tides {
+        PeerLimits {
             lo: 3,
             hi: 4,
             grace: Duration::from_secs(5)
@@ -832,7 +832,7 @@ fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
     let (config, notices) = p2p("")?;
     assert_eq!(notices, Vec::<String>::new());
     let discovery = config.discovery.expect("discovery is on");
-    assert!(!config.nat && discovery.bootnodes.is_none() && discovery.advertise_ip.is_none());
+    assert!(!config.nat && config.bootnodes.is_none() && discovery.advertise_ip.is_none());
     assert_eq!(
         (
             discovery.listen_udp,
@@ -863,7 +863,7 @@ fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
     );
     assert_eq!(discovery.advertise_ip.as_deref(), Some("node.example.org"));
     assert_eq!(
-        discovery
+        config
             .bootnodes
             .unwrap_or_default()
             .iter()
@@ -880,10 +880,8 @@ fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
             .discovery
             .is_some_and(|discovery| discovery.store.is_none())
     );
-    let none = p2p("--p2p.bootnodes=,")?
-        .0
-        .discovery
-        .expect("discovery is on");
+    let none = p2p("--p2p.bootnodes=,")?.0;
+    assert!(none.discovery.is_some(), "discovery is on");
     assert_eq!(
         none.bootnodes,
         Some(Vec::new()),

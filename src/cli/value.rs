@@ -1,37 +1,10 @@
-//! From the text of a flag or an environment variable to a typed value. Both sources go through here, so they accept the same forms.
+//! From the text of a flag or an environment variable to a typed value. Both sources go through
+//! here, so they accept the same forms.
+
+pub use crate::secret::Secret;
 
 use super::flags::Kind;
-use std::{fmt, time::Duration};
-
-/// A private key as hex. It has no way into a log: neither `Debug` nor `Display` shows it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(hex: impl Into<String>) -> Self {
-        Self(hex.into())
-    }
-
-    /// The key. Whoever asks must not print it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-
-    /// The 32 bytes of the key, with or without 0x; `None` if it is anything else.
-    pub fn bytes(&self) -> Option<[u8; 32]> {
-        let text = self.0.trim();
-        hex::decode(text.strip_prefix("0x").unwrap_or(text))
-            .ok()?
-            .try_into()
-            .ok()
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
+use std::time::Duration;
 
 /// A value that has the form its flag demands.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +18,8 @@ pub enum Value {
     Secret(Secret),
 }
 
-/// Reads all occurrences of a flag. Only a list has more than one; for the others the last counts. The error says what was
-/// expected, never what was given: it may be a secret.
+/// Reads all occurrences of a flag. Only a list has more than one; for the others the last counts.
+/// The error says what was expected, never what was given: it may be a secret.
 pub fn read(kind: Kind, given: &[String]) -> Result<Value, String> {
     let last = given.last().map(String::as_str).unwrap_or_default();
     match kind {
@@ -54,13 +27,11 @@ pub fn read(kind: Kind, given: &[String]) -> Result<Value, String> {
             .map(Value::Bool)
             .ok_or_else(|| "true or false".into()),
         Kind::Text | Kind::Path => Ok(Value::Text(last.to_string())),
-        Kind::Url => match ["http://", "https://", "ws://", "wss://"]
+        Kind::Url => ["http://", "https://", "ws://", "wss://"]
             .iter()
             .any(|scheme| last.starts_with(scheme))
-        {
-            true => Ok(Value::Text(last.to_string())),
-            false => Err("a URL that begins with http://, https://, ws:// or wss://".into()),
-        },
+            .then(|| Value::Text(last.to_string()))
+            .ok_or_else(|| "a URL that begins with http://, https://, ws:// or wss://".into()),
         Kind::Ip => last
             .parse::<std::net::IpAddr>()
             .map(|ip| Value::Text(ip.to_string()))
@@ -111,7 +82,8 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// A duration in the form of Go's `time.ParseDuration`. One below zero reads as zero, since both mean off wherever one is taken.
+/// A duration in the form of Go's `time.ParseDuration`. One below zero reads as zero, since both
+/// mean off wherever one is taken.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),

@@ -1,10 +1,11 @@
-//! The accounts of a development network. Their keys are known to everybody: they come from the mnemonic that every development tool
-//! uses ("test test … junk", m/44'/60'/0'/0/0 to 9). Money sent to them on a public chain is lost.
+//! The accounts of a development network. Their keys are public: they come from the mnemonic that
+//! development tools use ("test test … junk", m/44'/60'/0'/0/0 to 9). Funds sent to them on a
+//! public chain are lost.
 
 use alloy_primitives::{Address, U256, keccak256, uint};
 use secp256k1::{SECP256K1, SecretKey};
 
-/// 10,000 ether.
+/// Balance of each account: 10,000 ether.
 pub const BALANCE: U256 = uint!(10_000_000_000_000_000_000_000_U256);
 
 const KEYS: [&str; 10] = [
@@ -20,28 +21,28 @@ const KEYS: [&str; 10] = [
     "2a871d0798f97d79848a013d4936a73bf4cc922c825d33c1cf7073dff6d409c6",
 ];
 
-/// An account with money on both chains.
+/// An account that is funded on both chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct DevAccount {
     pub address: Address,
-    /// Hex with 0x.
+    /// Private key in hex with 0x.
     pub private_key: String,
 }
 
-pub fn all() -> Vec<Account> {
-    let account = |key: &str| Account {
+pub fn all() -> Vec<DevAccount> {
+    let account = |key: &str| DevAccount {
         address: address_of(key).unwrap_or_default(),
         private_key: format!("0x{key}"),
     };
     KEYS.into_iter().map(account).collect()
 }
 
-/// Owns the L1 contracts.
+/// Owner of the L1 contracts.
 pub fn owner() -> Address {
     address_of(KEYS[0]).unwrap_or_default()
 }
 
-/// May write batches.
+/// Batch sender.
 pub fn batcher() -> Address {
     address_of(KEYS[9]).unwrap_or_default()
 }

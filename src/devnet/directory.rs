@@ -1,15 +1,17 @@
-//! The directory of a development network: genesis files, keys, one folder and one log per node, and `devnet.json`, which tells other
-//! programs where everything is. A directory that its user names is kept, and the network in it goes on the next time.
+//! The directory of a development network: genesis files, keys, one folder and one log per node,
+//! and `devnet.json`, which lists all of them for other programs. A directory named by the user is
+//! kept, and the next run resumes its network.
 
 use super::{
-    NodePlan, Role, accounts,
-    genesis::{self, BuildError, Plan},
+    NodePlan, NodeRole, accounts,
+    genesis::{self, GenesisBuildError, Plan},
     given::{Given, GivenError},
     l1_config,
 };
 use crate::{
     chain::store::{Lock, StoreError},
     cli::{config::DevnetConfig, key},
+    clock::unix_now,
 };
 use alloy_primitives::Address;
 use ports::{NodePorts, Ports};
@@ -20,7 +22,6 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
 };
 use tempfile::TempDir;
 
@@ -30,7 +31,7 @@ const L1_GENESIS: &str = "l1-genesis.json";
 /// File for `--rollup.l1-chain-config`.
 const L1_CHAIN_CONFIG: &str = "l1-chain-config.json";
 const L2_GENESIS: &str = "l2-genesis.json";
-/// Written last: a directory that has it holds a whole network.
+/// The file written last: its presence means that the network is complete.
 const ROLLUP: &str = "rollup.json";
 const DESCRIPTION: &str = "devnet.json";
 const DEFAULT_L1_BLOCK_TIME: u64 = 6;
@@ -58,7 +59,7 @@ pub enum DirectoryError {
     #[error("no free port was found: {0}")]
     NoPort(io::Error),
     #[error(transparent)]
-    Genesis(#[from] BuildError),
+    Genesis(#[from] GenesisBuildError),
     #[error(transparent)]
     Given(#[from] GivenError),
     #[error(
@@ -95,7 +96,7 @@ struct Contracts {
 #[derive(Serialize, Deserialize)]
 struct NodeEntry {
     name: String,
-    role: Role,
+    role: NodeRole,
     pid: u32,
     command: Vec<String>,
     http: String,
@@ -115,97 +116,35 @@ struct AccountEntry {
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Two networks in it would have one set of ports, keys and data directories.
+    /// Held while the network runs: two networks would share ports, keys and data directories.
     _lock: Lock,
     temporary: Option<TempDir>,
     resumed: bool,
-    /// Whether its user brought files to make it from.
+    /// Whether the network was made from files that the user gave.
     given: bool,
     rollup: RollupConfig,
     nodes: Vec<NodePlan>,
 }
 
 impl Directory {
-    /// Makes a new network, or finds the one that is there. `program` is the first word of every command line.
+    /// Creates a network, or reads the existing one. `program` is the first word of every command
+    /// line.
     pub fn open(
         config: &DevnetConfig,
         program: &str,
         verbosity: u8,
     ) -> Result<Self, DirectoryError> {
-        let (path, temporary) = match &config.datadir {
-            Some(path) => {
-                fs::create_dir_all(path).map_err(|error| DirectoryError::Io {
-                    path: path.clone(),
-                    error,
-                })?;
-                (
-                    fs::canonicalize(path).map_err(|error| DirectoryError::Io {
-                        path: path.clone(),
-                        error,
-                    })?,
-                    None,
-                )
-            }
-            None => {
-                let made = tempfile::Builder::new()
-                    .prefix("starling-devnet-")
-                    .tempdir();
-                let made = made.map_err(|error| DirectoryError::Io {
-                    path: std::env::temp_dir(),
-                    error,
-                })?;
-                (made.path().to_path_buf(), Some(made))
-            }
-        };
+        let (path, temporary) = place(config.datadir.as_deref())?;
         let lock = lock(&path)?;
         let resumed = path.join(ROLLUP).exists();
-        match resumed {
-            true => check_kept(&path, config)?,
-            false => make(&path, config)?,
+        if resumed {
+            check_kept(&path, config)?;
+        } else {
+            make(&path, config)?;
         }
         // Written at every start: networks made by an earlier version lack it.
         write_l1_config(&path)?;
-        let earlier = earlier(&path);
-        let ports = |name: &str, ports: &mut Ports| {
-            ports.of_node(
-                earlier
-                    .iter()
-                    .find(|node| node.name == name)
-                    .map(NodePorts::of),
-            )
-        };
-        let l1_block_time = config
-            .l1_block_time
-            .or_else(|| kept_period(&earlier))
-            .unwrap_or(DEFAULT_L1_BLOCK_TIME);
-
-        let mut taken = Ports::new(config.base_port);
-        let builder = Builder {
-            path: &path,
-            program,
-            log_level: &config.log_level,
-            verbosity,
-            l1_block_time,
-        };
-        let l1_ports = ports("l1", &mut taken)?;
-        let names = std::iter::once((Role::Sequencer, "sequencer".to_string())).chain(
-            (1..=config.replicas).map(|number| (Role::Replica, format!("replica-{number}"))),
-        );
-        let mut members = Vec::new();
-        for (role, name) in names {
-            members.push(Member {
-                peer: builder.peer(&name)?,
-                ports: ports(&name, &mut taken)?,
-                role,
-                name,
-            });
-        }
-        let mut nodes = vec![builder.l1(&l1_ports)];
-        nodes.extend(
-            members
-                .iter()
-                .map(|member| builder.l2(member, &members, &l1_ports)),
-        );
+        let nodes = plan_nodes(&path, program, config, verbosity)?;
         let rollup = read_rollup(&path)?;
         let given = config.files.is_some();
         Ok(Self {
@@ -219,7 +158,7 @@ impl Directory {
         })
     }
 
-    /// Says where the network lives, and with which command lines it is started.
+    /// Prints the network's directory and the command lines of its nodes.
     pub fn announce(&self) {
         let fate = match (&self.temporary, self.resumed) {
             (Some(_), _) => "temporary, removed at the end",
@@ -233,7 +172,7 @@ impl Directory {
                 self.rollup.genesis.l2.hash
             ),
             (true, true) => println!(
-                "it goes on with the genesis files and the {ROLLUP} that are there, not with those given"
+                "the network is resumed with the genesis files and the {ROLLUP} in the directory; the given files are not used"
             ),
             (false, _) => {}
         }
@@ -258,7 +197,7 @@ impl Directory {
         self.path.join(DESCRIPTION)
     }
 
-    /// Writes `devnet.json`, whole or not at all. Takes the nodes that run and their process ids.
+    /// Writes `devnet.json` atomically, from the running nodes and their process ids.
     pub fn write_description<'a>(
         &self,
         running: impl IntoIterator<Item = (&'a NodePlan, u32)>,
@@ -285,7 +224,7 @@ impl Directory {
                 p2p,
             }
         };
-        let account = |account: accounts::Account| AccountEntry {
+        let account = |account: accounts::DevAccount| AccountEntry {
             address: account.address,
             private_key: account.private_key,
         };
@@ -323,7 +262,70 @@ impl Directory {
     }
 }
 
-/// Takes the directory for this process, before anything in it is read or written. What belongs to somebody else gets no lock file.
+/// The directory of the network, created if missing: the one named, or a temporary one.
+fn place(datadir: Option<&Path>) -> Result<(PathBuf, Option<TempDir>), DirectoryError> {
+    let failed = |path: &Path, error| DirectoryError::Io {
+        path: path.to_path_buf(),
+        error,
+    };
+    let Some(path) = datadir else {
+        let made = tempfile::Builder::new()
+            .prefix("starling-devnet-")
+            .tempdir();
+        let made = made.map_err(|error| failed(&std::env::temp_dir(), error))?;
+        return Ok((made.path().to_path_buf(), Some(made)));
+    };
+    fs::create_dir_all(path).map_err(|error| failed(path, error))?;
+    let path = fs::canonicalize(path).map_err(|error| failed(path, error))?;
+    Ok((path, None))
+}
+
+/// Plans the L1, the sequencer and the replicas. They get the ports of the last run if these are
+/// free.
+fn plan_nodes(
+    path: &Path,
+    program: &str,
+    config: &DevnetConfig,
+    verbosity: u8,
+) -> Result<Vec<NodePlan>, DirectoryError> {
+    let earlier = earlier(path);
+    let ports = |name: &str, ports: &mut Ports| {
+        let last = earlier.iter().find(|node| node.name == name);
+        ports.of_node(last.map(NodePorts::of))
+    };
+    let builder = Builder {
+        path,
+        program,
+        log_level: &config.log_level,
+        verbosity,
+        l1_block_time: config
+            .l1_block_time
+            .or_else(|| kept_period(&earlier))
+            .unwrap_or(DEFAULT_L1_BLOCK_TIME),
+    };
+    let mut taken = Ports::new(config.base_port);
+    let l1_ports = ports("l1", &mut taken)?;
+    let replicas = (1..=config.replicas).map(|n| (NodeRole::Replica, format!("replica-{n}")));
+    let mut members = Vec::new();
+    for (role, name) in [(NodeRole::Sequencer, "sequencer".to_string())]
+        .into_iter()
+        .chain(replicas)
+    {
+        members.push(Member {
+            peer: builder.peer(&name)?,
+            ports: ports(&name, &mut taken)?,
+            role,
+            name,
+        });
+    }
+    let l2 = members
+        .iter()
+        .map(|member| builder.l2(member, &members, &l1_ports));
+    Ok([builder.l1(&l1_ports)].into_iter().chain(l2).collect())
+}
+
+/// Locks the directory for this process, before anything in it is read or written. A directory that
+/// holds something else gets no lock file.
 fn lock(path: &Path) -> Result<Lock, DirectoryError> {
     if !path.join(ROLLUP).exists() && !path.join(Lock::NAME).exists() {
         check_empty(path)?;
@@ -337,28 +339,29 @@ fn lock(path: &Path) -> Result<Lock, DirectoryError> {
     })
 }
 
-/// Nothing is there but perhaps the lock.
+/// Refuses a directory that holds anything but a lock file.
 fn check_empty(path: &Path) -> Result<(), DirectoryError> {
     let mut entries = fs::read_dir(path).map_err(|error| DirectoryError::Io {
         path: path.to_path_buf(),
         error,
     })?;
-    match entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == Lock::NAME)) {
-        true => Ok(()),
-        false => Err(DirectoryError::Foreign(path.to_path_buf())),
+    let is_lock = |entry: fs::DirEntry| entry.file_name() == Lock::NAME;
+    if entries.all(|entry| entry.is_ok_and(is_lock)) {
+        Ok(())
+    } else {
+        Err(DirectoryError::Foreign(path.to_path_buf()))
     }
 }
 
 /// Writes genesis files and keys into an empty directory.
 fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     check_empty(path)?;
-    // Read before anything is written: a directory that is left behind half-made helps nobody.
+    // Read before anything is written, so that a bad file leaves no partial directory behind.
     let given = config.files.as_ref().map(Given::read).transpose()?;
     let signer = given.as_ref().map(Given::signer).transpose()?;
-    let time = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_err(|_| DirectoryError::Clock)?
-        .as_secs();
+    let time = Some(unix_now())
+        .filter(|time| *time > 0)
+        .ok_or(DirectoryError::Clock)?;
     let given = given
         .map(|given| given.files(time, config.l2_block_time))
         .transpose()?;
@@ -379,8 +382,8 @@ fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     write(path, ROLLUP, &files.rollup.to_json(), 0o644)
 }
 
-/// Puts the sequencer's key into its file and gives its address: the key that was given, that of the development account which the
-/// L1 names, or a new one.
+/// Writes the file of the sequencer's key and returns its address. The key is the given one, that
+/// of the development account that the L1 names, or a new one.
 fn sequencer_key(
     path: &Path,
     given: Option<&Path>,
@@ -452,7 +455,7 @@ fn read_rollup(path: &Path) -> Result<RollupConfig, DirectoryError> {
     RollupConfig::from_json(&text).map_err(|error| damaged(error.to_string()))
 }
 
-/// What cannot change in a network that is there.
+/// Refuses options that cannot change in an existing network.
 fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
     let kept = read_rollup(path)?.block_time;
     match config.l2_block_time {
@@ -464,7 +467,7 @@ fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> 
     }
 }
 
-/// The nodes as the last run described them; none if it described none.
+/// The nodes of the last run; none without its description.
 fn earlier(path: &Path) -> Vec<NodeEntry> {
     let text = fs::read_to_string(path.join(DESCRIPTION)).unwrap_or_default();
     serde_json::from_str::<Description>(&text)
@@ -474,14 +477,17 @@ fn earlier(path: &Path) -> Vec<NodeEntry> {
 
 /// The L1's block time in the last run.
 fn kept_period(earlier: &[NodeEntry]) -> Option<u64> {
-    let command = &earlier.iter().find(|node| node.role == Role::L1)?.command;
+    let command = &earlier
+        .iter()
+        .find(|node| node.role == NodeRole::L1)?
+        .command;
     command
         .iter()
         .find_map(|word| word.strip_prefix("--dev.period=")?.parse().ok())
 }
 
 impl NodePlan {
-    /// What runs it, as a shell takes it.
+    /// Command line of the node, quoted for a shell.
     pub fn command_line(&self) -> String {
         self.command
             .iter()
@@ -491,7 +497,7 @@ impl NodePlan {
     }
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
     if word.chars().all(plain) {
@@ -501,7 +507,7 @@ fn shell_word(word: &str) -> String {
     }
 }
 
-/// A key in a file that only its owner reads; the one that is there, if there is one.
+/// A key in a file that only its owner can read. An existing key is kept.
 fn new_key(path: &Path, name: &str) -> Result<String, DirectoryError> {
     let file = path.join(name);
     match fs::read_to_string(&file) {
@@ -520,7 +526,7 @@ fn new_key(path: &Path, name: &str) -> Result<String, DirectoryError> {
     }
 }
 
-/// A whole file or none: written beside its place, then moved there.
+/// Writes a file atomically: under another name, then renamed.
 fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), DirectoryError> {
     let path = directory.join(name);
     let beside = directory.join(format!(".{name}.new"));
@@ -542,9 +548,9 @@ fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), Dire
     })
 }
 
-/// An L2 node before its command line is written.
+/// An L2 node, the input of its command line.
 struct Member {
-    role: Role,
+    role: NodeRole,
     name: String,
     peer: String,
     ports: NodePorts,
@@ -556,7 +562,7 @@ impl Member {
     }
 }
 
-/// Writes command lines.
+/// Builds the nodes' command lines.
 struct Builder<'a> {
     path: &'a Path,
     program: &'a str,
@@ -566,7 +572,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// The peer id of a node, whose network key is made if it has none.
+    /// The peer id of a node. Its network key is created if missing.
     fn peer(&self, name: &str) -> Result<String, DirectoryError> {
         let file = format!("{name}.p2p-key");
         let key = new_key(self.path, &file)?;
@@ -590,7 +596,7 @@ impl Builder<'_> {
             format!("--metrics.port={}", ports.metrics),
             format!("--verbosity={}", self.verbosity),
         ]);
-        self.plan("l1", Role::L1, L1_GENESIS, command, ports, None)
+        self.plan("l1", NodeRole::L1, L1_GENESIS, command, ports, None)
     }
 
     fn l2(&self, member: &Member, members: &[Member], l1: &NodePorts) -> NodePlan {
@@ -600,42 +606,28 @@ impl Builder<'_> {
             format!("--rollup.config={}", self.file(ROLLUP)),
             format!("--l1={}", l1.http_url()),
             format!("--rollup.l1-chain-config={}", self.file(L1_CHAIN_CONFIG)),
-            // The L1 stands beside us: asking it often costs nothing, and deposits arrive sooner.
+            // The L1 is on this machine: frequent polling costs nothing, and deposits arrive
+            // sooner.
             "--l1.http-poll-interval=500ms".into(),
         ]);
         command.extend(self.rpc(ports));
-        // Everything there is: nobody else reaches these ports.
+        // All namespaces: only this machine reaches these ports.
         command.extend(["http", "ws"].map(|end| format!("--{end}.api=eth,net,web3,txpool,opp2p")));
-        let others = members
-            .iter()
-            .filter(|other| other.name != member.name)
-            .map(Member::multiaddr)
-            .collect::<Vec<_>>();
-        command.extend([
-            "--p2p.listen.ip=127.0.0.1".into(),
-            format!("--p2p.listen.tcp={}", ports.p2p),
-            // Everybody is told of everybody.
-            "--p2p.no-discovery".into(),
-            format!(
-                "--p2p.priv.path={}",
-                self.file(&format!("{}.p2p-key", member.name))
-            ),
-        ]);
-        if !others.is_empty() {
-            command.push(format!("--p2p.static={}", others.join(",")));
-        }
+        command.extend(self.swarm(member, members));
         match (
             member.role,
-            members.iter().find(|other| other.role == Role::Sequencer),
+            members
+                .iter()
+                .find(|other| other.role == NodeRole::Sequencer),
         ) {
-            (Role::Replica, Some(sequencer)) => command.extend([
+            (NodeRole::Replica, Some(sequencer)) => command.extend([
                 format!("--rollup.sequencerhttp={}", sequencer.ports.http_url()),
-                // Wallets that send several transactions here ask here for the next nonce.
+                // A wallet that sends several transactions to a replica asks it for the next nonce.
                 "--rollup.enabletxpooladmission".into(),
             ]),
             _ => command.extend([
                 "--sequencer.enabled".into(),
-                // This L1 never takes a block back.
+                // This L1 never reorgs.
                 "--sequencer.l1-confs=0".into(),
                 format!("--p2p.sequencer.key.path={}", self.file("sequencer.key")),
             ]),
@@ -656,10 +648,31 @@ impl Builder<'_> {
         )
     }
 
+    /// Options of a member's swarm. Every member names all others as static peers.
+    fn swarm(&self, member: &Member, members: &[Member]) -> Vec<String> {
+        let others = members
+            .iter()
+            .filter(|other| other.name != member.name)
+            .map(Member::multiaddr)
+            .collect::<Vec<_>>();
+        let key = self.file(&format!("{}.p2p-key", member.name));
+        let mut options = vec![
+            "--p2p.listen.ip=127.0.0.1".into(),
+            format!("--p2p.listen.tcp={}", member.ports.p2p),
+            // All peers are static.
+            "--p2p.no-discovery".into(),
+            format!("--p2p.priv.path={key}"),
+        ];
+        if !others.is_empty() {
+            options.push(format!("--p2p.static={}", others.join(",")));
+        }
+        options
+    }
+
     fn plan(
         &self,
         name: &str,
-        role: Role,
+        role: NodeRole,
         genesis: &str,
         command: Vec<String>,
         ports: &NodePorts,

@@ -1,5 +1,5 @@
-//! Both genesis files and the rollup config of a development network. Everything comes out of the program itself: published and own
-//! creation code runs in a scratch EVM, and the alloc is what it leaves behind.
+//! Both genesis files and the rollup config of a development network, made without other programs:
+//! published and own creation code runs in a scratch EVM, and the resulting state is the alloc.
 
 use super::accounts;
 use crate::chain::{
@@ -18,7 +18,7 @@ use starling_proto::{
 pub const L1_CHAIN_ID: u64 = 900;
 pub const L2_CHAIN_ID: u64 = 901;
 
-/// Where the L1 contracts stand. Any addresses do; these are easy to see in a log.
+/// Addresses of the L1 contracts. Any would do; these are easy to see in a log.
 pub const PORTAL: Address = address!("de90de90de90de90de90de90de90de90de900001");
 pub const SYSTEM_CONFIG: Address = address!("de90de90de90de90de90de90de90de90de900002");
 const BATCH_INBOX: Address = address!("ff00000000000000000000000000000000000901");
@@ -37,7 +37,7 @@ const BLOCK_HASHES: Address = address!("0000F90827F1C53a10cb7A02335B175320002935
 const PROXY_ADMIN_SLOT: B256 =
     b256!("b53127684a568b3173ae13b9f8a6016e243e63b6e8ee1178d6a717850b5d6103");
 
-/// Who sends L1 attributes, and may switch the gas price oracle on (specs: deposits).
+/// Sender of the L1 attributes, which may also switch the gas price oracle on (specs: deposits).
 pub const DEPOSITOR: Address = address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001");
 
 const GAS_LIMIT: u64 = 60_000_000;
@@ -58,7 +58,7 @@ const CONSTANTS: ChainOpConfig = ChainOpConfig {
 const INITIAL_BASE_FEE: &str = "0x3b9aca00";
 
 #[derive(Debug, thiserror::Error)]
-pub enum BuildError {
+pub enum GenesisBuildError {
     #[error("a contract of the genesis cannot be built: {0}")]
     Contract(#[from] ScratchError),
     #[error("the contract at {0} has no code")]
@@ -69,14 +69,14 @@ pub enum BuildError {
     Genesis(#[from] GenesisError),
 }
 
-/// What a network begins from.
+/// The parameters of a new network.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Unix seconds; both chains begin then.
+    /// Timestamp of both genesis blocks, Unix seconds.
     pub time: u64,
-    /// Seconds.
+    /// Seconds between L2 blocks.
     pub l2_block_time: u64,
-    /// Signs blocks on L2.
+    /// Address that signs L2 blocks.
     pub sequencer: Address,
 }
 
@@ -88,12 +88,12 @@ pub struct Files {
     pub rollup: RollupConfig,
 }
 
-/// Makes the files. Deterministic: the same plan gives the same bytes.
-pub fn build(plan: &Plan) -> Result<Files, BuildError> {
+/// Builds the files. Deterministic: the same plan gives the same bytes.
+pub fn build(plan: &Plan) -> Result<Files, GenesisBuildError> {
     let l1_genesis = l1_genesis(plan)?;
     let l2_genesis = l2_genesis(plan)?;
     let block = |file: &Value| {
-        Ok::<_, BuildError>(BlockId {
+        Ok::<_, GenesisBuildError>(BlockId {
             number: 0,
             hash: genesis::parse(&file.to_string())?.header.hash_slow(),
         })
@@ -132,13 +132,10 @@ pub fn build(plan: &Plan) -> Result<Files, BuildError> {
     })
 }
 
-/// The contracts of the L1, as they stand in its genesis.
-pub fn l1_contracts(sequencer: Address) -> Result<Scratch, BuildError> {
+/// The contracts in the L1's genesis.
+pub fn l1_contracts(sequencer: Address) -> Result<Scratch, GenesisBuildError> {
     let mut scratch = Scratch::default();
-    scratch.deploy(
-        PORTAL,
-        code(include_str!("../../contracts/DepositPortal.hex"))?,
-    )?;
+    scratch.deploy(PORTAL, code(include_str!("contracts/DepositPortal.hex"))?)?;
     let words = [
         accounts::owner().into_word(),
         accounts::batcher().into_word(),
@@ -149,7 +146,7 @@ pub fn l1_contracts(sequencer: Address) -> Result<Scratch, BuildError> {
         number(EIP1559.denominator.into()),
         number(EIP1559.elasticity.into()),
     ];
-    let mut creation = code(include_str!("../../contracts/SystemConfig.hex"))?.to_vec();
+    let mut creation = code(include_str!("contracts/SystemConfig.hex"))?.to_vec();
     creation.extend(words.iter().flat_map(|word| word.0));
     scratch.deploy(SYSTEM_CONFIG, creation.into())?;
     scratch.deploy(BEACON_ROOTS, code(include_str!("data/eip4788.hex"))?)?;
@@ -157,7 +154,7 @@ pub fn l1_contracts(sequencer: Address) -> Result<Scratch, BuildError> {
 }
 
 /// The predeploys of an L2 that has every fork through Jovian from its first block on.
-pub fn l2_contracts() -> Result<Scratch, BuildError> {
+pub fn l2_contracts() -> Result<Scratch, GenesisBuildError> {
     let mut scratch = Scratch::default();
     scratch.deploy(L1_BLOCK, code(include_str!("data/jovian-l1-block.hex"))?)?;
     scratch.deploy(
@@ -170,11 +167,11 @@ pub fn l2_contracts() -> Result<Scratch, BuildError> {
     )?;
     scratch.deploy(
         MESSAGE_PASSER,
-        code(include_str!("../../contracts/MessagePasser.hex"))?,
+        code(include_str!("contracts/MessagePasser.hex"))?,
     )?;
     scratch.deploy(BEACON_ROOTS, code(include_str!("data/eip4788.hex"))?)?;
     scratch.deploy(BLOCK_HASHES, code(include_str!("data/eip2935.hex"))?)?;
-    // The oracle goes through its forks one by one, as the upgrade transactions of a living chain would take it.
+    // The oracle is upgraded fork by fork, like by the upgrade transactions of a running chain.
     for fork in ["setEcotone()", "setFjord()", "setIsthmus()", "setJovian()"] {
         scratch.call(
             DEPOSITOR,
@@ -186,7 +183,7 @@ pub fn l2_contracts() -> Result<Scratch, BuildError> {
     Ok(scratch)
 }
 
-fn l1_genesis(plan: &Plan) -> Result<Value, BuildError> {
+fn l1_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
     let alloc = alloc(
         &l1_contracts(plan.sequencer)?,
         &[PORTAL, SYSTEM_CONFIG, BEACON_ROOTS],
@@ -208,7 +205,7 @@ pub fn l1_genesis_of(chain_id: u64, alloc: Map<String, Value>) -> Value {
     genesis_file(config, 0, L1_GAS_LIMIT, &Bytes::new(), alloc)
 }
 
-fn l2_genesis(plan: &Plan) -> Result<Value, BuildError> {
+fn l2_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
     let mut config = ethereum_config(L2_CHAIN_ID);
     config.insert("bedrockBlock".into(), 0.into());
     for key in ["shanghaiTime", "cancunTime", "pragueTime"] {
@@ -235,8 +232,9 @@ fn l2_genesis(plan: &Plan) -> Result<Value, BuildError> {
         BLOCK_HASHES,
     ];
     let mut alloc = alloc(&l2_contracts()?, &contracts)?;
-    // The published message passer is a proxy, so its storage is never empty. op-node relies on that: it encodes a block whose
-    // withdrawals root is the empty one as a block before Isthmus, and its own gossip validation then refuses the block.
+    // The published message passer is a proxy, so its storage is never empty. op-node relies on
+    // that: it encodes a block whose withdrawals root is the empty one as a block before Isthmus,
+    // and its own gossip validation then refuses the block.
     let admin = accounts::owner().into_word().to_string();
     alloc[&MESSAGE_PASSER.to_string()]["storage"][PROXY_ADMIN_SLOT.to_string()] = admin.into();
     Ok(genesis_file(
@@ -301,13 +299,16 @@ fn genesis_file(
     })
 }
 
-/// The contracts as the scratch EVM holds them, and the development accounts with money.
-fn alloc(scratch: &Scratch, contracts: &[Address]) -> Result<Map<String, Value>, BuildError> {
+/// The contracts of the scratch EVM and the funded development accounts.
+fn alloc(
+    scratch: &Scratch,
+    contracts: &[Address],
+) -> Result<Map<String, Value>, GenesisBuildError> {
     let mut alloc = Map::new();
     for address in contracts {
         let contract = scratch
             .contract(*address)
-            .ok_or(BuildError::NoCode(*address))?;
+            .ok_or(GenesisBuildError::NoCode(*address))?;
         let storage: Map<String, Value> = contract
             .storage
             .iter()

@@ -1,9 +1,10 @@
-//! A network from files that its user brings: both genesis files and the rollup config, as deployment tools write them. Both chains
-//! are made to begin now, so their hashes are new; whatever else the files say stays, except that the development accounts have money.
+//! A network from the user's files: both genesis files and the rollup config, as deployment tools
+//! write them. Both chains begin now, so their hashes are new, and the development accounts are
+//! funded. Everything else stays as in the files.
 
 use super::{
     accounts,
-    genesis::{self, BuildError, Files},
+    genesis::{self, Files, GenesisBuildError},
 };
 use crate::{
     chain::{
@@ -22,7 +23,7 @@ use starling_proto::{
 };
 use std::{io, path::PathBuf};
 
-/// Why a network cannot be made from the files. Each sentence names the file by its option.
+/// Reasons why the files cannot be used. Each message names the file by its option.
 #[derive(Debug, thiserror::Error)]
 pub enum GivenError {
     #[error("--{option}: {} cannot be read: {error}; check the path and its permissions", path.display())]
@@ -53,13 +54,13 @@ pub enum GivenError {
     )]
     NoSigner(Address),
     #[error(transparent)]
-    Build(#[from] BuildError),
+    Build(#[from] GenesisBuildError),
 }
 
 const L1: &str = "l1.genesis";
 const L2: &str = "l2.genesis";
 
-/// What the files say.
+/// The parsed files of a deployment.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// A genesis file, or an alloc alone.
@@ -89,7 +90,7 @@ impl Given {
         })
     }
 
-    /// Who signs blocks, by the SystemConfig contract of the L1.
+    /// Signer of blocks that the L1's SystemConfig contract names.
     pub fn signer(&self) -> Result<Address, GivenError> {
         let contract = self.rollup.l1_system_config_address;
         let alloc = self.l1.get("alloc").unwrap_or(&self.l1);
@@ -102,7 +103,8 @@ impl Given {
             .ok_or(GivenError::NoSigner(contract))
     }
 
-    /// The files of a network whose chains begin at `time`, Unix seconds. Seconds between L2 blocks are the files' if not given.
+    /// The files of a network whose chains begin at `time`, Unix seconds. Seconds between L2 blocks
+    /// are the files' if not given.
     pub fn files(self, time: u64, l2_block_time: Option<u64>) -> Result<Files, GivenError> {
         let Self {
             mut l1,
@@ -160,7 +162,7 @@ fn parse(option: &'static str, file: &Value) -> Result<Genesis, GivenError> {
     chain_genesis::parse(&file.to_string()).map_err(|error| GivenError::Genesis { option, error })
 }
 
-/// Makes a chain begin at `time`, with money for the development accounts. Gives what it was.
+/// Moves a chain's start to `time` and funds the development accounts. Returns the former start.
 fn begin(option: &'static str, file: &mut Value, time: u64) -> Result<Genesis, GivenError> {
     let old = parse(option, file)?;
     file["timestamp"] = format!("{time:#x}").into();
@@ -177,12 +179,12 @@ fn begin(option: &'static str, file: &mut Value, time: u64) -> Result<Genesis, G
     Ok(old)
 }
 
-/// A fork after genesis comes as long after it as before.
+/// Moves a fork's time with the genesis, so that the distance between both stays.
 fn moved(at: u64, old: u64, new: u64) -> u64 {
     new.saturating_add(at.saturating_sub(old))
 }
 
-/// Accounts that the file gives nothing get what they have in every development network.
+/// Funds the development accounts that have no entry in the file.
 fn fund(alloc: &mut Map<String, Value>) {
     for account in accounts::all() {
         let key = alloc

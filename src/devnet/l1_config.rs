@@ -1,5 +1,6 @@
-//! The L1's chain config as a file of its own, for `--rollup.l1-chain-config`. op-node refuses unknown fields, so it holds
-//! only those fields of a genesis file's `config` that geth's current chain config has.
+//! The L1's chain config as a file of its own, for `--rollup.l1-chain-config`. op-node refuses
+//! unknown fields, so it holds only those fields of a genesis file's `config` that geth's current
+//! chain config has.
 
 use serde_json::{Map, Value, json};
 
@@ -44,7 +45,8 @@ const OTHERS: [&str; 7] = [
     "blobSchedule",
 ];
 
-/// The chain config of an L1 genesis file. Missing blob schedule entries of forks that our own L1 has are added.
+/// The chain config of an L1 genesis file. Missing blob schedule entries of forks that our own L1
+/// has are added.
 pub fn of_genesis(genesis: &Value) -> Value {
     let mut config = genesis["config"].as_object().cloned().unwrap_or_default();
     config.retain(|key, value| is_known(key) && !value.is_null());

@@ -1,4 +1,5 @@
-//! The nodes as processes. A node that dies is reported, never restarted; none outlives the devnet that started it.
+//! The nodes as processes. A node that dies is reported, never restarted; none outlives the devnet
+//! that started it.
 
 use super::NodePlan;
 use nix::{
@@ -17,13 +18,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Tells a node which process it ends with. An environment variable, so that the command line we print works without it.
+/// Environment variable with the process that a node ends with. The printed command line works
+/// without it.
 const PARENT: &str = "STARLING_PARENT";
-/// How often a node looks for its parent.
+/// Interval at which a node checks that its parent is alive.
 const PARENT_CHECK: Duration = Duration::from_secs(1);
-/// Pause between questions to a node that does not answer yet.
+/// Pause between requests to a node that does not respond yet.
 const RETRY: Duration = Duration::from_millis(20);
-/// How much of a log's end goes into an error.
+/// Bytes of the end of a log that an error shows.
 const LOG_TAIL: u64 = 2_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +58,7 @@ pub struct Process {
     ended: Option<ExitStatus>,
 }
 
-/// Makes a node's data directory.
+/// Creates a node's data directory.
 pub async fn initialise(node: &NodePlan) -> Result<(), ProcessError> {
     let status = command(node, &node.init)?.status().await;
     let status = status.map_err(|error| ProcessError::Start {
@@ -71,7 +73,7 @@ pub async fn initialise(node: &NodePlan) -> Result<(), ProcessError> {
 }
 
 impl Process {
-    /// Starts a node and returns when it answers.
+    /// Starts a node and returns when it responds.
     pub async fn start(node: &NodePlan, limit: Duration) -> Result<Self, ProcessError> {
         let child = command(node, &node.command)?.spawn();
         let mut child = child.map_err(|error| ProcessError::Start {
@@ -100,7 +102,7 @@ impl Process {
         })
     }
 
-    /// How the process ended, told once.
+    /// The exit of the process, returned once.
     pub fn just_ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_some() {
             return None;
@@ -115,11 +117,11 @@ impl Process {
     }
 }
 
-/// Ends all nodes: an interrupt first, a kill for those that do not follow it in time.
+/// Stops all nodes: an interrupt first, then a kill for those that exceed the limit.
 pub async fn stop(mut processes: Vec<Process>, limit: Duration) {
     for process in processes.iter().filter(|process| process.ended.is_none()) {
         if let Ok(pid) = i32::try_from(process.pid) {
-            // It may have ended by itself just now.
+            // The process may have ended by itself just now.
             let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
         }
     }
@@ -135,7 +137,8 @@ pub async fn stop(mut processes: Vec<Process>, limit: Duration) {
     futures::future::join_all(stopping).await;
 }
 
-/// In a node that a devnet started: asks the process to end when the devnet is gone, however that went. Anywhere else it does nothing.
+/// Stops a node that a devnet started when the devnet is gone, for whatever reason. Does nothing in
+/// other nodes.
 pub fn end_with_parent() {
     let Some(parent) = std::env::var(PARENT)
         .ok()
@@ -147,7 +150,7 @@ pub fn end_with_parent() {
         while getppid() == Pid::from_raw(parent) {
             std::thread::sleep(PARENT_CHECK);
         }
-        // The same way out as for Ctrl-C.
+        // The same shutdown as by Ctrl-C.
         let _ = raise(Signal::SIGINT);
     };
     if let Err(error) = std::thread::Builder::new()
@@ -158,7 +161,8 @@ pub fn end_with_parent() {
     }
 }
 
-/// A child that writes to the node's log, hears no Ctrl-C of our terminal, and is killed when we let go of it.
+/// A child that writes to the node's log, receives no Ctrl-C of our terminal, and is killed when
+/// dropped.
 fn command(node: &NodePlan, argv: &[String]) -> Result<Command, ProcessError> {
     let open = || OpenOptions::new().create(true).append(true).open(&node.log);
     let failed = |error| ProcessError::Log {
@@ -177,7 +181,7 @@ fn command(node: &NodePlan, argv: &[String]) -> Result<Command, ProcessError> {
         .stderr(err)
         .process_group(0)
         .kill_on_drop(true);
-    // The command line says it all: what our own environment says is meant for somebody else.
+    // The command line is complete. Options in our own environment are not meant for this node.
     for (name, _) in std::env::vars_os() {
         if ["OP_NODE_", "GETH_", "STARLING_"]
             .iter()
@@ -200,7 +204,7 @@ fn ended(node: &NodePlan, status: ExitStatus) -> ProcessError {
     }
 }
 
-/// The end of a file, from a whole line on.
+/// The end of a file, beginning with a whole line.
 fn tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -208,9 +212,10 @@ fn tail(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(LOG_TAIL).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
-    let whole = match length > LOG_TAIL {
-        true => text.split_once('\n').map_or("", |(_, rest)| rest),
-        false => &text,
+    let whole = if length > LOG_TAIL {
+        text.split_once('\n').map_or("", |(_, rest)| rest)
+    } else {
+        &text
     };
     Ok(whole.trim_end().to_string())
 }
@@ -218,13 +223,13 @@ fn tail(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devnet::Role;
+    use crate::devnet::NodeRole;
 
     fn node(argv: &[&str], log: PathBuf) -> NodePlan {
         let argv: Vec<String> = argv.iter().map(|word| word.to_string()).collect();
         NodePlan {
             name: "a node".into(),
-            role: Role::Replica,
+            role: NodeRole::Replica,
             init: argv.clone(),
             command: argv,
             // Nobody listens on the discard port of this machine.
@@ -325,7 +330,8 @@ mod tests {
                 ended: None,
             })
         };
-        // A shell cannot trap what it was started to ignore, as it is when these tests run in the background; perl can.
+        // A shell cannot trap what it was started to ignore, as it is when these tests run in the
+        // background; perl can.
         let polite = "$| = 1; $SIG{INT} = sub { print qq(bye\\n); exit 0 }; print qq(ready\\n); sleep 1 while 1;";
         let polite = start(&["perl", "-e", polite], "polite")?;
         let stubborn = start(

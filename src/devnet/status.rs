@@ -1,17 +1,18 @@
-//! What the user of a development network sees: a table of its nodes, and a line that follows their heads.
+//! Terminal output of a development network: a table of its nodes, and a line that follows their
+//! heads.
 
-use super::{Role, accounts, directory::Directory, processes::Process};
+use super::{NodeRole, accounts, directory::Directory, processes::Process};
 use indicatif::{ProgressBar, ProgressStyle};
 use jsonrpsee::{core::client::ClientT, http_client::HttpClient, rpc_params};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often heads are asked for.
+/// Interval between requests for heads.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How long a node on this machine may take to answer.
+/// Timeout of a request to a node on this machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// The newest block of a node; `None` if it does not answer.
+/// The newest block of a node; `None` if it does not respond.
 pub async fn head(http: &str) -> Option<u64> {
     let client = HttpClient::builder()
         .request_timeout(ANSWER_LIMIT)
@@ -24,12 +25,12 @@ pub async fn head(http: &str) -> Option<u64> {
     u64::from_str_radix(number.strip_prefix("0x")?, 16).ok()
 }
 
-/// A sentence above the status line.
+/// Prints a sentence above the status line.
 pub fn say(sentence: &str) {
     println!("{sentence}");
 }
 
-/// Where everything is.
+/// Prints the endpoints and accounts of the network.
 pub fn print_table(directory: &Directory) {
     let nodes = directory.nodes();
     let width = nodes
@@ -72,7 +73,7 @@ any node may be killed: how to start it again is said then\n",
     );
 }
 
-/// Follows the heads until the token is cancelled, and tells of nodes that end.
+/// Follows the heads until the token is cancelled, and reports nodes that end.
 pub async fn follow(directory: &Directory, processes: &mut [Process], token: &CancellationToken) {
     let line = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
@@ -118,12 +119,12 @@ pub async fn follow(directory: &Directory, processes: &mut [Process], token: &Ca
 }
 
 /// The name of a role in a list of nodes.
-impl std::fmt::Display for Role {
+impl std::fmt::Display for NodeRole {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Role::L1 => "l1",
-            Role::Sequencer => "sequencer",
-            Role::Replica => "replica",
+            NodeRole::L1 => "l1",
+            NodeRole::Sequencer => "sequencer",
+            NodeRole::Replica => "replica",
         })
     }
 }

@@ -1,33 +1,35 @@
-//! What the log says while a node is behind: how fast it catches up, or what it waits for. A follower says nothing at the head, since
-//! there each block has its own line. Looks every [`EVERY`]; pure but for [`run`].
+//! Log lines of a node that is behind: how fast it catches up, or why it waits. A follower at the
+//! head logs nothing here, since there each block has its own line. Looks every [`INTERVAL`]; pure
+//! but for [`run`].
 
-use crate::{chain::Chain, telemetry::unix_now};
-use starling_p2p::{Network, SyncReport};
+use crate::{clock::unix_now, rollup::engine::Engine};
+use starling_p2p::{Network, SwarmReport, SyncReport};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks, and with it between two lines at least.
-const EVERY: Duration = Duration::from_secs(8);
-/// A head of this many seconds is behind.
+/// Time between two looks, and the least time between two lines.
+const INTERVAL: Duration = Duration::from_secs(8);
+/// Age in seconds from which a head is behind.
 const OLD: u64 = 60;
-/// The same without peers: nothing newer can come.
+/// The same without peers, when no newer block can arrive.
 const OLD_ALONE: u64 = 16;
-/// Blocks that are missing when a node is behind, whatever the age of its head.
+/// Missing blocks from which a node is behind, whatever the age of its head.
 const MISSING: u64 = 64;
 /// The longest time between two lines that say the same.
 const LONGEST_PAUSE: Duration = Duration::from_secs(512);
 
-/// How things stand.
-struct Moment {
+/// One look at the node.
+struct ProgressSample {
     now: Instant,
     head: u64,
-    /// Of the head, seconds.
+    /// Age of the head, seconds.
     age: u64,
-    /// Connected peers, and how the swarm follows; `None` where a rollup node in another process brings the blocks.
+    /// Connected peers, and the gap that the swarm fills; `None` where a rollup node in another
+    /// process sends the blocks.
     swarm: Option<(usize, SyncReport)>,
 }
 
-impl Moment {
+impl ProgressSample {
     fn is_behind(&self) -> bool {
         let old = if matches!(self.swarm, Some((0, _))) {
             OLD_ALONE
@@ -42,70 +44,74 @@ impl Moment {
     }
 }
 
+/// A line of the log.
 #[derive(Debug, PartialEq)]
-enum Line {
+enum ProgressLine {
     Imported { blocks: u64, rate: f64 },
     Waiting { reason: String },
 }
 
-/// What was seen and said before.
-struct Progress {
+/// The last look, and the last line about waiting.
+struct ProgressLog {
     at: Instant,
     head: u64,
     behind: bool,
-    said: Option<Said>,
+    waiting: Option<LoggedWait>,
 }
 
-/// That the node waits: why, and when it is said again.
-struct Said {
+/// The logged reason why the node waits, and when it is logged again.
+struct LoggedWait {
     reason: String,
     pause: Duration,
     again: Instant,
 }
 
-impl Progress {
+impl ProgressLog {
     fn new(at: Instant, head: u64) -> Self {
         Self {
             at,
             head,
             behind: false,
-            said: None,
+            waiting: None,
         }
     }
 
-    fn look(&mut self, moment: &Moment) -> Option<Line> {
-        let blocks = moment.head.saturating_sub(self.head);
-        let seconds = moment.now.saturating_duration_since(self.at).as_secs_f64();
-        let behind = moment.is_behind();
+    fn look(&mut self, sample: &ProgressSample) -> Option<ProgressLine> {
+        let blocks = sample.head.saturating_sub(self.head);
+        let seconds = sample.now.saturating_duration_since(self.at).as_secs_f64();
+        let behind = sample.is_behind();
         // The last blocks of a gap count as well. Without a follower this is their only line.
-        let told = std::mem::replace(&mut self.behind, behind) || behind || moment.swarm.is_none();
-        (self.at, self.head) = (moment.now, moment.head);
+        let logged =
+            std::mem::replace(&mut self.behind, behind) || behind || sample.swarm.is_none();
+        (self.at, self.head) = (sample.now, sample.head);
         if blocks > 0 || !behind {
-            self.said = None;
+            self.waiting = None;
             let rate = (blocks as f64 / seconds.max(0.001) * 10.0).round() / 10.0;
-            return (told && blocks > 0).then_some(Line::Imported { blocks, rate });
+            return (logged && blocks > 0).then_some(ProgressLine::Imported { blocks, rate });
         }
-        self.wait(moment)
+        self.wait(sample)
     }
 
-    /// Nothing came. The same reason is said less and less often.
-    fn wait(&mut self, moment: &Moment) -> Option<Line> {
-        let reason = reason(moment);
-        let pause = match &self.said {
-            Some(said) if is_same(&said.reason, &reason) && moment.now < said.again => return None,
-            Some(said) if is_same(&said.reason, &reason) => LONGEST_PAUSE.min(said.pause * 2),
-            _ => EVERY,
+    /// No block has arrived. The same reason is logged less and less often.
+    fn wait(&mut self, sample: &ProgressSample) -> Option<ProgressLine> {
+        let reason = reason(sample);
+        let pause = match &self.waiting {
+            Some(logged) if is_same(&logged.reason, &reason) && sample.now < logged.again => {
+                return None;
+            }
+            Some(logged) if is_same(&logged.reason, &reason) => LONGEST_PAUSE.min(logged.pause * 2),
+            _ => INTERVAL,
         };
-        self.said = Some(Said {
+        self.waiting = Some(LoggedWait {
             reason: reason.clone(),
             pause,
-            again: moment.now + pause,
+            again: sample.now + pause,
         });
-        Some(Line::Waiting { reason })
+        Some(ProgressLine::Waiting { reason })
     }
 }
 
-/// Whether two reasons differ at most in their figures: those of a block that does not come say since when.
+/// Whether two reasons differ at most in their figures, such as the seconds since a request.
 fn is_same(one: &str, other: &str) -> bool {
     fn words(reason: &str) -> impl Iterator<Item = &str> {
         reason
@@ -115,8 +121,8 @@ fn is_same(one: &str, other: &str) -> bool {
     words(one).eq(words(other))
 }
 
-fn reason(moment: &Moment) -> String {
-    let Some((peers, sync)) = &moment.swarm else {
+fn reason(sample: &ProgressSample) -> String {
+    let Some((peers, sync)) = &sample.swarm else {
         return "the rollup node has sent no newer block".into();
     };
     match sync {
@@ -141,16 +147,16 @@ fn reason(moment: &Moment) -> String {
     }
 }
 
-/// Looks until the token is cancelled. `network` is that of a follower.
+/// Logs until the token is cancelled. `network` is given on a follower.
 pub async fn run(
-    chain: Chain,
+    engine: Engine,
     network: Option<Network>,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
     // Peers need a moment to connect.
-    let mut looks = tokio::time::interval_at(tokio::time::Instant::now() + EVERY, EVERY);
+    let mut looks = tokio::time::interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut progress = Progress::new(Instant::now(), chain.view().head().number);
+    let mut progress = ProgressLog::new(Instant::now(), engine.heads().borrow().head.number);
     loop {
         let report = async {
             looks.tick().await;
@@ -167,46 +173,47 @@ pub async fn run(
             Err(_) if token.is_cancelled() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let swarm = report.map(|report| {
-            (
-                report.peers.iter().filter(|peer| peer.connected).count(),
-                report.sync,
-            )
-        });
-        let view = chain.view();
-        let (head, age) = (
-            view.head(),
-            unix_now().saturating_sub(view.header().timestamp),
-        );
-        let peers = swarm.as_ref().map(|(peers, _)| *peers);
-        let missing = swarm
-            .as_ref()
-            .map(|(_, sync)| sync.missing)
-            .filter(|missing| *missing > 0);
-        // While a rollup node drives, it sets the pace of the head, except during a gap that is filled from peers.
-        let driven = chain.driver().borrow().drives();
-        let swarm = swarm.filter(|(_, sync)| !driven || sync.target.is_some());
-        match progress.look(&Moment {
-            now: Instant::now(),
-            head: head.number,
-            age,
-            swarm,
-        }) {
-            Some(Line::Imported { blocks, rate }) => {
-                tracing::info!(blocks, number = head.number, hash = %head.hash, age, rate, missing, peers, "imported blocks");
-            }
-            Some(Line::Waiting { reason }) => {
-                tracing::info!(
-                    reason,
-                    number = head.number,
-                    age,
-                    missing,
-                    peers,
-                    "waiting for blocks"
-                );
-            }
-            None => {}
+        log_progress(&mut progress, &engine, report);
+    }
+}
+
+/// Looks at the node once, and logs a line if there is one.
+fn log_progress(progress: &mut ProgressLog, engine: &Engine, report: Option<SwarmReport>) {
+    let swarm = report.map(|report| {
+        let connected = report.peers.iter().filter(|peer| peer.connected).count();
+        (connected, report.sync)
+    });
+    let heads = *engine.heads().borrow();
+    let (head, age) = (heads.head, unix_now().saturating_sub(heads.timestamp));
+    let peers = swarm.as_ref().map(|(peers, _)| *peers);
+    let missing = swarm
+        .as_ref()
+        .map(|(_, sync)| sync.missing)
+        .filter(|missing| *missing > 0);
+    // While a rollup node drives, it sets the pace of the head, except during a gap that is filled
+    // from peers.
+    let driven = engine.driver().borrow().is_rollup_node();
+    let swarm = swarm.filter(|(_, sync)| !driven || sync.target.is_some());
+    match progress.look(&ProgressSample {
+        now: Instant::now(),
+        head: head.number,
+        age,
+        swarm,
+    }) {
+        Some(ProgressLine::Imported { blocks, rate }) => {
+            tracing::info!(blocks, number = head.number, hash = %head.hash, age, rate, missing, peers, "imported blocks");
         }
+        Some(ProgressLine::Waiting { reason }) => {
+            tracing::info!(
+                reason,
+                number = head.number,
+                age,
+                missing,
+                peers,
+                "waiting for blocks"
+            );
+        }
+        None => {}
     }
 }
 
@@ -216,8 +223,8 @@ mod tests {
 
     /// A replica that is looked at every eight seconds.
     struct Replica {
-        progress: Progress,
-        moment: Moment,
+        progress: ProgressLog,
+        sample: ProgressSample,
     }
 
     impl Replica {
@@ -235,8 +242,8 @@ mod tests {
                 stalled: None,
             };
             Self {
-                progress: Progress::new(now, 0),
-                moment: Moment {
+                progress: ProgressLog::new(now, 0),
+                sample: ProgressSample {
                     now,
                     head: 0,
                     age: 0,
@@ -246,17 +253,17 @@ mod tests {
         }
 
         fn peers(&mut self) -> &mut usize {
-            &mut self.moment.swarm.as_mut().unwrap().0
+            &mut self.sample.swarm.as_mut().unwrap().0
         }
 
         fn sync(&mut self) -> &mut SyncReport {
-            &mut self.moment.swarm.as_mut().unwrap().1
+            &mut self.sample.swarm.as_mut().unwrap().1
         }
 
-        fn after(&mut self, blocks: u64) -> Option<Line> {
-            self.moment.now += EVERY;
-            self.moment.head += blocks;
-            self.progress.look(&self.moment)
+        fn after(&mut self, blocks: u64) -> Option<ProgressLine> {
+            self.sample.now += INTERVAL;
+            self.sample.head += blocks;
+            self.progress.look(&self.sample)
         }
 
         fn said_in(&mut self, looks: usize) -> usize {
@@ -264,8 +271,8 @@ mod tests {
         }
     }
 
-    fn waiting(reason: &str) -> Option<Line> {
-        Some(Line::Waiting {
+    fn waiting(reason: &str) -> Option<ProgressLine> {
+        Some(ProgressLine::Waiting {
             reason: reason.into(),
         })
     }
@@ -283,7 +290,7 @@ mod tests {
     #[test]
     fn a_gap_is_followed_to_its_end() {
         let mut replica = Replica::new();
-        replica.moment.age = 9_000;
+        replica.sample.age = 9_000;
         (replica.sync().target, replica.sync().missing) = (Some(4_500), 4_500);
         assert_eq!(
             replica.after(0),
@@ -292,16 +299,16 @@ mod tests {
         replica.sync().missing = 500;
         assert_eq!(
             replica.after(4_000),
-            Some(Line::Imported {
+            Some(ProgressLine::Imported {
                 blocks: 4_000,
                 rate: 500.0
             })
         );
-        replica.moment.age = 1;
+        replica.sample.age = 1;
         (replica.sync().target, replica.sync().missing) = (None, 0);
         assert_eq!(
             replica.after(501),
-            Some(Line::Imported {
+            Some(ProgressLine::Imported {
                 blocks: 501,
                 rate: 62.6
             }),
@@ -313,13 +320,13 @@ mod tests {
     #[test]
     fn the_same_reason_is_said_less_and_less_often_and_another_at_once() {
         let mut replica = Replica::new();
-        (replica.moment.age, *replica.peers()) = (20, 0);
+        (replica.sample.age, *replica.peers()) = (20, 0);
         assert_eq!(replica.after(0), waiting("no peer is connected"));
         // A day of it: at 16, 32, 64 … 512 s, then every 512 s.
         assert_eq!(replica.said_in(10_800), 173);
         *replica.peers() = 1;
         assert_eq!(replica.after(0), None, "with peers such a head is not old");
-        replica.moment.age = 100;
+        replica.sample.age = 100;
         assert_eq!(
             replica.after(0),
             waiting("no peer has sent or announced a newer block")
@@ -348,23 +355,23 @@ mod tests {
         }
         assert!(matches!(
             replica.after(1),
-            Some(Line::Imported { blocks: 1, .. })
+            Some(ProgressLine::Imported { blocks: 1, .. })
         ));
     }
 
     #[test]
     fn without_a_follower_every_block_counts() {
         let mut core = Replica::new();
-        core.moment.swarm = None;
+        core.sample.swarm = None;
         assert_eq!(
             core.after(4),
-            Some(Line::Imported {
+            Some(ProgressLine::Imported {
                 blocks: 4,
                 rate: 0.5
             })
         );
         assert_eq!(core.after(0), None);
-        core.moment.age = 61;
+        core.sample.age = 61;
         assert_eq!(
             core.after(0),
             waiting("the rollup node has sent no newer block")

@@ -1,4 +1,4 @@
-//! What the clients of JSON-RPC over HTTP have in common: how they name an endpoint and a failure.
+//! Common parts of the clients of JSON-RPC over HTTP: names of endpoints and of failures.
 
 /// Scheme, host and port of a URL: paths and user names may be credentials.
 pub fn endpoint_of(url: &str) -> String {
@@ -12,7 +12,8 @@ pub fn endpoint_of(url: &str) -> String {
     }
 }
 
-/// An error with its causes: connection refused, an untrusted certificate and the like stand at the end of the chain.
+/// An error with its causes: connection refused, an untrusted certificate and the like stand at the
+/// end of the chain.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

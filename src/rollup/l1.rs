@@ -1,8 +1,10 @@
-//! The L1 client: what the rollup needs of an L1 node, over JSON-RPC, believing as little as possible.
+//! The L1 client: what the rollup needs of an L1 node, over JSON-RPC, believing as little as
+//! possible.
 //!
-//! A header's hash is recomputed and contract storage is proven against its state root, unless the endpoint is trusted; receipts are
-//! always checked against the header's root. One attempt per call: retries and their pace belong to the caller. An endpoint can
-//! overload us only up to [`L1Config`]'s limits on response size, time and concurrency.
+//! A header's hash is recomputed and contract storage is proven against its state root, unless the
+//! endpoint is trusted; receipts are always checked against the header's root. One attempt per
+//! call: retries and their pace belong to the caller. An endpoint can overload us only up to
+//! [`L1Config`]'s limits on response size, time and concurrency.
 
 mod answer;
 #[cfg(test)]
@@ -32,7 +34,8 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// `keccak256("systemconfig.unsafeblocksigner")`, without the usual minus one (specs: system-config).
+/// `keccak256("systemconfig.unsafeblocksigner")`, without the usual minus one (specs:
+/// system-config).
 pub const UNSAFE_BLOCK_SIGNER_SLOT: B256 =
     b256!("0x65a7ed542fb37fe237fdfbdd70b31598523fe5b32879e307bae27a0bd9581c08");
 
@@ -130,8 +133,9 @@ impl Tag {
     }
 }
 
-/// What the SystemConfig contract says at some L1 block. Derivation follows its logs instead; this is read at start, as a check
-/// that the contract is there, and for the one value that no log-follower keeps.
+/// The SystemConfig contract's values at some L1 block. Derivation follows its logs instead; this
+/// is read at start, as a check that the contract is there, and for the one value that no
+/// log-follower keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemContract {
     /// Signs the blocks of the swarm (facts: gossip, expected signer).
@@ -143,10 +147,10 @@ pub struct SystemContract {
 /// A cloneable client of one endpoint.
 #[derive(Clone)]
 pub struct L1Client {
-    inner: Arc<Inner>,
+    inner: Arc<L1Inner>,
 }
 
-struct Inner {
+struct L1Inner {
     http: HttpClient,
     endpoint: Arc<str>,
     trust: bool,
@@ -172,7 +176,7 @@ impl L1Client {
         let permits = Semaphore::new(config.max_concurrency.max(1));
         let (trust, max_batch) = (config.trust, config.max_batch.max(1));
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(L1Inner {
                 http,
                 endpoint,
                 trust,
@@ -235,7 +239,8 @@ impl L1Client {
         }
     }
 
-    /// For every transaction of a block, in order, whether it succeeded and its logs; checked against `block.receipts_root`.
+    /// For every transaction of a block, in order, whether it succeeded and its logs; checked
+    /// against `block.receipts_root`.
     pub async fn receipts(&self, block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Error> {
         if block.receipts_root == alloy_consensus::constants::EMPTY_RECEIPTS {
             return Ok(vec![]);
@@ -243,7 +248,7 @@ impl L1Client {
         if !self.lacks_block_receipts() {
             const METHOD: &str = "eth_getBlockReceipts";
             match self
-                .call::<Option<Vec<answer::Receipt>>>(METHOD, rpc_params![block.hash])
+                .call::<Option<Vec<answer::L1Receipt>>>(METHOD, rpc_params![block.hash])
                 .await
             {
                 Ok(Some(receipts)) => return self.checked(METHOD, receipts, block),
@@ -257,8 +262,8 @@ impl L1Client {
         self.checked(METHOD, receipts, block)
     }
 
-    /// A storage slot of a contract after a block, proven against the block's state root unless the endpoint is trusted. Zero if the
-    /// slot is empty.
+    /// A storage slot of a contract after a block, proven against the block's state root unless the
+    /// endpoint is trusted. Zero if the slot is empty.
     pub async fn storage_at(
         &self,
         contract: Address,
@@ -294,7 +299,8 @@ impl L1Client {
             .await
     }
 
-    /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is no signer.
+    /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is no
+    /// signer.
     pub async fn unsafe_block_signer(
         &self,
         contract: Address,
@@ -338,7 +344,8 @@ impl L1Client {
         method: &'static str,
         params: P,
     ) -> Result<Option<L1Block>, L1Error> {
-        // Checked by hand below: serde would report the first missing field of a flattened header without its name.
+        // Checked by hand below: serde would report the first missing field of a flattened header
+        // without its name.
         let Some(value) = self
             .call::<Option<serde_json::Value>>(method, params)
             .await?
@@ -354,7 +361,7 @@ impl L1Client {
         &self,
         method: &'static str,
         block: &L1Block,
-    ) -> Result<Vec<answer::Receipt>, L1Error> {
+    ) -> Result<Vec<answer::L1Receipt>, L1Error> {
         const BLOCK: &str = "eth_getBlockByHash";
         let hashes: Option<answer::TransactionHashes> =
             self.call(BLOCK, rpc_params![block.hash, false]).await?;
@@ -373,7 +380,7 @@ impl L1Client {
             let answers = self
                 .inner
                 .http
-                .batch_request::<Option<answer::Receipt>>(batch)
+                .batch_request::<Option<answer::L1Receipt>>(batch)
                 .await;
             for answer in answers.map_err(|e| self.failure(method, e))?.into_iter() {
                 let receipt = answer.map_err(|e| self.refused(method, &e))?;
@@ -391,7 +398,7 @@ impl L1Client {
     fn checked(
         &self,
         method: &'static str,
-        receipts: Vec<answer::Receipt>,
+        receipts: Vec<answer::L1Receipt>,
         block: &L1Block,
     ) -> Result<Vec<ReceiptLogs>, L1Error> {
         answer::receipts(receipts, block).map_err(|cause| self.error(method, cause))

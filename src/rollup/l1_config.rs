@@ -1,5 +1,6 @@
-//! The blob base fee schedule of the rollup's L1: built in for the public chains, read from `--rollup.l1-chain-config` for any other.
-//! All nodes of the rollup need the same one, since it determines the blob base fee in the L1 attributes.
+//! The blob base fee schedule of the rollup's L1: built in for the public chains, read from
+//! `--rollup.l1-chain-config` for any other. All nodes of the rollup need the same one, since it
+//! determines the blob base fee in the L1 attributes.
 
 use crate::chain::genesis::read_file;
 use starling_proto::{
@@ -38,7 +39,8 @@ pub enum L1ConfigError {
     },
 }
 
-/// The schedule of this L1; `None` if it is not built in and no file is given. A file for a public L1 is not read (op-node).
+/// The schedule of this L1; `None` if it is not built in and no file is given. A file for a public
+/// L1 is not read (op-node).
 pub fn blob_schedule(
     l1_chain_id: u64,
     file: Option<&Path>,

@@ -1,14 +1,17 @@
-//! Origin selection: which L1 block the next L2 block stands on (specs: derivation, sequencer drift; op-node's origin selector).
+//! Origin selection: which L1 block the next L2 block stands on (specs: derivation, sequencer
+//! drift; op-node's origin selector).
 //!
-//! Pure: what is known of the next L1 block comes in, the choice or what must be fetched first comes out.
+//! Pure: what is known of the next L1 block comes in, the choice or what must be fetched first
+//! comes out.
 
 use starling_proto::{attributes::L1Block, config::RollupConfig, fork::Fork};
 use thiserror::Error;
 
-/// Seconds a block may be ahead of its origin from Fjord on (specs: fjord, constant maximum sequencer drift).
+/// Seconds a block may be ahead of its origin from Fjord on (specs: fjord, constant maximum
+/// sequencer drift).
 const FJORD_MAX_DRIFT: u64 = 1800;
 
-/// What is known of the L1 block after the current origin.
+/// Knowledge of the L1 block after the current origin.
 #[expect(
     clippy::large_enum_variant,
     reason = "one lives at a time, and it is Copy"
@@ -56,8 +59,8 @@ pub enum OriginError {
     },
 }
 
-/// Chooses the origin of a block at `time` whose parent stands on `current`. `recover` takes every next origin as soon as it can,
-/// which is what derivation will do after a long halt.
+/// Chooses the origin of a block at `time` whose parent stands on `current`. `recover` takes every
+/// next origin as soon as it can, which is what derivation will do after a long halt.
 pub fn select(
     rollup: &RollupConfig,
     time: u64,
@@ -93,7 +96,8 @@ pub fn select(
     }
 }
 
-/// Whether a block at `time` on this origin must not take pool transactions because it is past the drift.
+/// Whether a block at `time` on this origin must not take pool transactions because it is past the
+/// drift.
 pub fn past_drift(rollup: &RollupConfig, time: u64, origin: &L1Block) -> bool {
     time > origin.time.saturating_add(max_drift(rollup, origin.time))
 }

@@ -1,10 +1,11 @@
-//! Who signs a sequencer's blocks for the swarm: a key in this process, or a signer elsewhere ([`remote`]). A key is never printed.
+//! The signer of a sequencer's blocks: a key in this process, or a signer in another process
+//! ([`remote`]). A key is never printed.
 
 mod remote;
 
 #[cfg(test)]
 pub(crate) use remote::tests::{Behaviour, StandIn};
-pub use remote::{Remote, RemoteConfig, RemoteError, TlsFiles};
+pub use remote::{Remote, RemoteConfig, RemoteError, SIGN_TIMEOUT, TlsFiles};
 
 use alloy_primitives::Address;
 use starling_proto::{
@@ -13,7 +14,7 @@ use starling_proto::{
 };
 use std::{fmt, path::Path};
 
-/// Who signs.
+/// A signer of blocks.
 #[derive(Clone)]
 pub enum Signer {
     /// A key in this process.
@@ -43,7 +44,8 @@ impl Signer {
             .map_err(|_| SignerError::Hex)
     }
 
-    /// A key from a file that holds its hex and nothing else but white space (`--p2p.sequencer.key.path`).
+    /// A key from a file that holds its hex and nothing else but white space
+    /// (`--p2p.sequencer.key.path`).
     pub fn from_file(path: &Path) -> Result<Self, SignerError> {
         let name = || path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|cause| SignerError::File {
@@ -63,8 +65,8 @@ impl Signer {
         }
     }
 
-    /// Signs a block for the swarm (specs: rollup-node-p2p, block signatures): r ‖ s ‖ recovery id. A signature that is returned is
-    /// by [`Signer::address`].
+    /// Signs a block for the swarm (specs: rollup-node-p2p, block signatures): r ‖ s ‖ recovery id.
+    /// A signature that is returned is by [`Signer::address`].
     pub async fn sign(
         &self,
         chain_id: u64,

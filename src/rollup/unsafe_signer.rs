@@ -1,10 +1,14 @@
-//! Who signs unsafe blocks: SystemConfig on L1 says it (specs: rollup-node-p2p, block signatures), at start and while the node runs.
+//! The signer of unsafe blocks, read from SystemConfig on L1 at start and while the node runs (specs:
+//! rollup-node-p2p, block signatures).
 //!
-//! It is read again every reload interval, and as soon as the swarm brings a block by a signer that is unknown. The signer that is
-//! replaced stays accepted for a while (`starling_proto::gossip::Signers`). The contract's storage is read, no log: nothing is missed
-//! while L1 or this node is away. Unless the endpoint is trusted, the storage is proven against a header.
+//! The contract is read again every reload interval, and as soon as the swarm brings a block by a signer that
+//! is unknown. The signer that is replaced stays accepted for a while
+//! (`starling_proto::gossip::Signers`). The contract's storage is read, no log: nothing is missed
+//! while L1 or this node is away. Unless the endpoint is trusted, the storage is proven against a
+//! header.
 //!
-//! No peer can overload it: at most one check runs at a time, with at most [`CONFIRMATIONS`] requests, a poll interval apart.
+//! No peer can overload it: at most one check runs at a time, with at most [`CONFIRMATIONS`]
+//! requests, a poll interval apart.
 
 use super::l1::{L1Block, L1Client, L1Error, Tag};
 use crate::chain::{Chain, ChainError};
@@ -14,12 +18,14 @@ use starling_proto::config::RollupConfig;
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-/// L1 is asked this often at start before a node without a remembered signer gives up (op-node: 5 tries).
+/// L1 is asked this often at start before a node without a remembered signer gives up (op-node: 5
+/// tries).
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(2);
-/// Under this name the store remembers the signer, so that a node starts while L1 is away.
+/// Name of the stored signer, which lets a node start while L1 is unreachable.
 const SETTING: &str = "unsafe_block_signer";
-/// A stranger is no signer when L1 has said so this often, a poll interval apart: our L1 endpoint may be behind that of our peers.
+/// Readings, a poll interval apart, after which an unknown signer is rejected: our L1 endpoint may
+/// be behind that of our peers.
 const CONFIRMATIONS: u32 = 5;
 
 /// Why the signer is not known.
@@ -48,7 +54,7 @@ pub enum UnsafeSignerError {
 pub struct UnsafeSigner {
     pub l1: L1Client,
     pub rollup: Arc<RollupConfig>,
-    /// Remembers what L1 said last.
+    /// Stores the signer of the last reading.
     pub chain: Chain,
     /// L1 blocks to stay behind L1's head (`--verifier.l1-confs`).
     pub confs: u64,
@@ -59,7 +65,8 @@ pub struct UnsafeSigner {
 }
 
 impl UnsafeSigner {
-    /// What L1 says; while it does not answer, what it said last. Zero is nobody.
+    /// The signer that L1 names; while L1 does not answer, the one that it named last. Zero: no
+    /// signer.
     pub async fn at_start(&self) -> Result<Address, UnsafeSignerError> {
         let mut attempt = 1;
         loop {
@@ -94,7 +101,8 @@ impl UnsafeSigner {
         }
     }
 
-    /// Tells the swarm of every change until the token is cancelled. `ours` is the address in whose name this node sequences.
+    /// Reports every change to the swarm until the token is cancelled. `ours` is the address that
+    /// this node sequences for.
     pub async fn follow(
         self,
         mut named: Address,
@@ -107,7 +115,7 @@ impl UnsafeSigner {
         }
         let follow = async {
             let mut away = false;
-            let mut doubt = Box::pin(network.signer_in_doubt());
+            let mut doubt = Box::pin(network.unknown_signer());
             loop {
                 // One reading, or several when it is a doubt that is to be settled.
                 let stranger = tokio::select! {
@@ -143,7 +151,7 @@ impl UnsafeSigner {
                 }
                 network.set_signer(named).await;
                 if stranger.is_some() {
-                    doubt.set(network.signer_in_doubt());
+                    doubt.set(network.unknown_signer());
                 }
             }
         };

@@ -1,16 +1,18 @@
-//! The `admin` namespace: whose blocks the node follows, by an operator's word.
+//! The `admin` namespace: the block signer that the node follows, and the sequencer's switch.
 //!
-//! Whoever calls it decides on the chain that is followed: it is served only where it is named with `--http.api` or `--ws.api`, and on
-//! the rollup node's RPC with `--rpc.enable-admin`.
+//! A caller decides which chain is followed and whether blocks are made. The namespace is therefore
+//! served only where it is named with `--http.api` or `--ws.api`, and on the rollup node's RPC with
+//! `--rpc.enable-admin`. The sequencer's methods and error texts are op-node's.
 
 use super::{
-    RpcContext,
     api::{Method, Namespace},
-    error::{Reply, reply},
+    context::RpcContext,
+    error::{Reply, RpcError, reply},
     opp2p::network,
     params::Args,
 };
-use alloy_primitives::Address;
+use crate::rollup::sequencer::{SequencerControlError, SequencerHandle};
+use alloy_primitives::{Address, B256};
 use futures::{FutureExt, future::BoxFuture};
 use std::sync::Arc;
 
@@ -19,31 +21,96 @@ pub const NAMESPACE: Namespace = Namespace {
     methods: &[
         ("admin_setUnsafeBlockSigner", Method::Async(set_signer)),
         ("admin_unsafeBlockSigner", Method::Async(signer)),
+        ("admin_startSequencer", Method::Async(start_sequencer)),
+        ("admin_stopSequencer", Method::Async(stop_sequencer)),
+        ("admin_sequencerActive", Method::Quick(sequencer_active)),
+        ("admin_setRecoverMode", Method::Async(set_recover_mode)),
     ],
     subscriptions: &[],
 };
 
-/// `admin_setUnsafeBlockSigner(address)`: blocks are accepted by this signer from now on, and by the one before until the first of the
-/// new one. It holds until a restart; on a node that asks L1 who signs, until it is asked again (`--l1.runtime-config-reload-interval`).
+impl From<SequencerControlError> for RpcError {
+    fn from(error: SequencerControlError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+/// `admin_setUnsafeBlockSigner(address)`: blocks are accepted by this signer from now on, and by
+/// the previous one until the first block of the new one. It holds until a restart; on a node that
+/// reads the signer from L1, until the next reading (`--l1.runtime-config-reload-interval`).
 fn set_signer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let signer: Address = args.required()?;
         args.at_most(1)?;
         let network = network(&context)?;
         network.set_signer(signer).await;
-        // Questions are answered in their order: then it is in force.
+        // The swarm task handles requests in order: the signer is in force after this response.
         network.signer().await?;
-        tracing::warn!(%signer, "an operator named the signer of blocks");
+        tracing::warn!(%signer, "an operator set the signer of blocks");
         reply(())
     }
     .boxed()
 }
 
-/// `admin_unsafeBlockSigner()`: `null` while nobody's blocks are accepted.
+/// `admin_unsafeBlockSigner()`: `null` while no signer's blocks are accepted.
 fn signer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(network(&context)?.signer().await?)
     }
     .boxed()
+}
+
+/// `admin_startSequencer(hash)`: starts sequencing if `hash` is the hash of the unsafe head.
+fn start_sequencer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let hash: B256 = args.required()?;
+        args.at_most(1)?;
+        sequencer(&context)?.start(hash).await?;
+        reply(())
+    }
+    .boxed()
+}
+
+/// `admin_stopSequencer()`: stops sequencing and returns the hash of the last block, which is the
+/// hash to start the next sequencer with.
+fn stop_sequencer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(sequencer(&context)?.stop().await?)
+    }
+    .boxed()
+}
+
+/// `admin_sequencerActive()`: `false` also on a node that is no sequencer.
+fn sequencer_active(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    reply(
+        context
+            .sequencer
+            .as_ref()
+            .is_some_and(SequencerHandle::active),
+    )
+}
+
+/// `admin_setRecoverMode(enabled)`: like `--sequencer.recover`, until a restart. It has no effect
+/// on a node that is no sequencer, as with op-node.
+fn set_recover_mode(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let enabled: bool = args.required()?;
+        args.at_most(1)?;
+        if let Some(sequencer) = &context.sequencer {
+            sequencer.set_recover(enabled).await?;
+            tracing::warn!(enabled, "an operator set the sequencer's recover mode");
+        }
+        reply(())
+    }
+    .boxed()
+}
+
+fn sequencer(context: &RpcContext) -> Result<&SequencerHandle, SequencerControlError> {
+    context
+        .sequencer
+        .as_ref()
+        .ok_or(SequencerControlError::NotEnabled)
 }

@@ -1,33 +1,25 @@
-//! The table of methods that an endpoint serves: method name → plain function, bound to the node it reads.
+//! The table of methods that an endpoint serves: method name → plain function, bound to the node it
+//! reads.
 //!
-//! The kind of a method says what it may cost. [`Method::Read`] and [`Method::Heavy`] run on the blocking pool, each kind behind
-//! its own bound, so that slow calls cannot starve cheap ones and none of them occupies a worker of the runtime. Clients share the
-//! permits of heavy calls fairly (see [`Heavy`]).
+//! The kind of a method says what it may cost. [`Method::Read`] and [`Method::Heavy`] run on the
+//! blocking pool, each kind behind its own bound, so that slow calls cannot starve cheap ones and
+//! none of them occupies a worker of the runtime. Clients share the permits of heavy calls fairly
+//! (see [`Heavy`](super::heavy::Heavy)).
 
 use super::{
-    RpcContext,
+    bounds::blocking,
+    context::RpcContext,
     error::{Reply, RpcError},
-    eth::logs::LogLimits,
-    frame::crashed,
-    heavy::Heavy,
     params::Args,
     schedule::Client,
 };
-use crate::chain::evm::{Deadline, RPC_GAS_CAP};
+use crate::chain::evm::Deadline;
 use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
 use serde_json::value::RawValue;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::Duration,
 };
-use tokio::sync::Semaphore;
-
-/// Reads at once, for each core. A read takes microseconds, and most of them do not wait for the disk: more at once would only take
-/// turns with the executor.
-const READS: usize = 4;
-/// How long a heavy call may take, waiting included, if nothing else is said (geth's `--rpc.evmtimeout`).
-pub const HEAVY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A method's implementation.
 #[derive(Clone, Copy)]
@@ -36,20 +28,22 @@ pub enum Method {
     Quick(fn(&RpcContext, Args) -> Reply),
     /// Reads the store.
     Read(fn(&RpcContext, Args) -> Reply),
-    /// Runs the EVM or scans many blocks, in slices. The caller gets an error after [`Bounds::timeout`]. The method calls
-    /// [`Deadline::check`] every few milliseconds, which may pause it at the end of a slice, and which fails after the timeout or when
-    /// the caller is gone. It may be restarted, so it must have no side effects.
+    /// Runs the EVM or scans many blocks, in slices. The caller gets an error after the timeout
+    /// ([`Bounds::timeout`](super::bounds::Bounds::timeout)). The method calls [`Deadline::check`]
+    /// every few milliseconds, which may pause it at the end of a slice, and which fails after the
+    /// timeout or when the caller is gone. It may be restarted, so it must have no side effects.
     Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
-    /// Waits for something else than the chain.
+    /// Waits for another part of the node, or for another process.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),
 }
 
-/// The events of a subscription. It ends when its subscriber can no longer be told everything: the connection is then dropped.
+/// The events of a subscription. It ends when an event would have to be left out; the connection is
+/// then dropped.
 pub type EventStream = BoxStream<'static, Box<RawValue>>;
 /// Begins a subscription of one kind.
 pub type Subscribe = fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>;
 
-/// What `--http.api` can name.
+/// A namespace, as `--http.api` names it.
 pub struct Namespace {
     pub name: &'static str,
     pub methods: &'static [(&'static str, Method)],
@@ -68,7 +62,8 @@ pub struct Api {
 }
 
 impl Api {
-    /// The methods of the namespaces named, and `rpc_modules`. Names that nobody knows are logged and left out, as geth does.
+    /// The methods of the namespaces named, and `rpc_modules`. Unknown names are logged and left
+    /// out, as geth does.
     pub fn new(
         names: &[String],
         known: &'static [Namespace],
@@ -157,39 +152,6 @@ impl Api {
     }
 }
 
-/// The bounds on work that all endpoints share.
-pub struct Bounds {
-    pub(super) reads: Arc<Semaphore>,
-    pub(super) heavy: Heavy,
-    /// KiB of events that wait for their subscribers.
-    pub(super) events: Arc<Semaphore>,
-    /// KiB of filters and of the logs they remember.
-    pub(super) filters: Arc<Semaphore>,
-    /// Of a heavy call (`--rpc.evmtimeout`).
-    pub timeout: Duration,
-    /// Gas of one run of the EVM (`--rpc.gascap`).
-    pub gas_cap: u64,
-    pub logs: LogLimits,
-    /// Bytes of the pool's transactions in one answer, which holds them as hexadecimal digits.
-    pub transactions: usize,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        Self {
-            reads: Arc::new(Semaphore::new(READS * cores.max(2))),
-            heavy: Heavy::new(cores.max(2)),
-            events: Arc::new(Semaphore::new(64 << 10)),
-            filters: Arc::new(Semaphore::new(64 << 10)),
-            timeout: HEAVY_TIMEOUT,
-            gas_cap: RPC_GAS_CAP,
-            logs: LogLimits::default(),
-            transactions: 10_000_000,
-        }
-    }
-}
-
 fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMethod {
     Box::new(move |args, client| {
         let context = context.clone();
@@ -197,8 +159,8 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
             Method::Quick(function) => async move { function(&context, args) }.boxed(),
             Method::Async(function) => function(context, args),
             Method::Read(function) => {
-                let place = context.bounds.reads.clone();
-                blocking(name, place, move || function(&context, args)).boxed()
+                let permits = context.bounds.reads.clone();
+                blocking(name, permits, move || function(&context, args)).boxed()
             }
             Method::Heavy(function) => async move {
                 let deadline = Deadline::after(context.bounds.timeout);
@@ -211,44 +173,4 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
             .boxed(),
         }
     })
-}
-
-/// Runs a function on the blocking pool once there is a place for it. The function keeps its place until it returns, even if
-/// nobody waits for it any more.
-pub async fn blocking<T: Send + 'static>(
-    name: &'static str,
-    places: Arc<Semaphore>,
-    function: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
-) -> Result<T, RpcError> {
-    let Ok(place) = places.acquire_owned().await else {
-        return Err(RpcError::server("the server is stopping"));
-    };
-    let work = tokio::task::spawn_blocking(move || {
-        let _place = place;
-        function()
-    });
-    work.await.unwrap_or_else(|_| Err(crashed(name)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rpc::error::reply;
-
-    #[tokio::test]
-    async fn a_crash_on_the_blocking_pool_is_an_error() {
-        let places = Arc::new(Semaphore::new(1));
-        let error = blocking::<()>("toy", places.clone(), || panic!("a toy that breaks"))
-            .await
-            .unwrap_err();
-        assert_eq!(
-            (error.code, error.message.as_str()),
-            (-32603, "method handler crashed")
-        );
-        assert_eq!(places.available_permits(), 1);
-        assert_eq!(
-            blocking("toy", places, || reply(2)).await.unwrap().get(),
-            "2"
-        );
-    }
 }

@@ -1,7 +1,8 @@
 //! The limit on connections of the listeners, and which idle connection is closed at the limit.
 //!
-//! A connection is idle while it waits for a request. When a new connection is accepted at the limit, the one that has been idle for
-//! longest is closed. If no connection is idle, the new one waits.
+//! A connection is idle while it waits for a request. When a new connection is accepted at the
+//! limit, the one that has been idle for longest is closed. If no connection is idle, the new one
+//! waits.
 
 use parking_lot::Mutex;
 use std::{
@@ -47,7 +48,8 @@ impl Connections {
         })
     }
 
-    /// Waits for a permit, and closes idle connections to get one. The new connection is idle until its first request.
+    /// Waits for a permit, and closes idle connections to get one. The new connection is idle until
+    /// its first request.
     pub async fn admit(self: &Arc<Self>, stop: &CancellationToken) -> Arc<Admitted> {
         let permit = loop {
             if let Ok(permit) = self.permits.clone().try_acquire_owned() {
@@ -100,12 +102,13 @@ pub struct Admitted {
     pub number: u64,
     /// Cancelled when the connection is to be closed.
     pub close: CancellationToken,
-    state: Mutex<State>,
+    state: Mutex<Activity>,
     _permit: OwnedSemaphorePermit,
 }
 
+/// Activity of one connection.
 #[derive(Default)]
-struct State {
+struct Activity {
     /// Requests that are being executed or whose responses are being sent.
     busy: usize,
     /// Key in [`Idle::oldest_first`] while the connection is idle.
@@ -124,7 +127,7 @@ impl Admitted {
         Busy(self.clone())
     }
 
-    fn set_idle(&self, state: &mut State) {
+    fn set_idle(&self, state: &mut Activity) {
         let mut idle = self.all.idle.lock();
         let key = idle.next;
         idle.next += 1;
@@ -134,7 +137,7 @@ impl Admitted {
         self.all.became_idle.notify_one();
     }
 
-    fn unset_idle(&self, state: &mut State) {
+    fn unset_idle(&self, state: &mut Activity) {
         if let Some(key) = state.idle.take() {
             self.all.idle.lock().oldest_first.remove(&key);
         }

@@ -1,36 +1,37 @@
-//! The `engine` namespace: how a rollup node drives this chain. Served on the authenticated endpoint only.
+//! The `engine` namespace: the methods by which a rollup node drives this chain. Served on the
+//! authenticated endpoint only.
 //!
-//! Here are the shapes of each version and which fork it belongs to, in op-geth's order of checks; what is done with a payload or
-//! a fork choice is decided in [`crate::engine`]. A request is bounded by the endpoint's body limit.
+//! This file checks the shape of each version of a method and the fork that it belongs to, in
+//! op-geth's order of checks; [`backend`] decides what to do with a payload or a fork choice. A
+//! request is bounded by the endpoint's body limit.
 
 pub mod bodies;
 pub mod superchain;
 pub mod types;
 
 use super::{
-    RpcContext,
     api::{
         Method::{Async, Quick, Read},
         Namespace,
     },
+    context::RpcContext,
     error::{INVALID_PARAMS, Reply, RpcError, reply},
     params::{Args, Json},
 };
-use crate::{
-    chain::{
-        ChainError,
-        rules::{Active, ChainSpec},
-    },
-    engine::{Engine, EngineError},
+use crate::chain::{
+    ChainError,
+    rules::{Active, ChainSpec},
 };
 use alloy_primitives::{B256, Bytes, U256};
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadId, PayloadStatus};
+use backend::EngineError;
 use futures::{FutureExt, future::BoxFuture};
 use serde_json::json;
 use starling_proto::payload::decode_transaction;
 use std::sync::Arc;
-use superchain::Halt;
 use types::{AttributesJson, ForkchoiceJson, PayloadIdJson, PayloadJson, status_json};
+
+pub use super::engine_backend::{self as backend, EngineContext};
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "engine",
@@ -104,12 +105,6 @@ pub const INVALID_ATTRIBUTES: i32 = -38003;
 pub const TOO_LARGE: i32 = -38004;
 pub const UNSUPPORTED_FORK: i32 = -38005;
 
-/// What the methods work on.
-pub struct EngineContext {
-    pub engine: Arc<Engine>,
-    pub halt: Option<Halt>,
-}
-
 /// An error with its detail where op-geth puts it.
 pub fn error(code: i32, err: impl Into<String>) -> RpcError {
     let message = match code {
@@ -151,7 +146,7 @@ impl From<ChainError> for RpcError {
     }
 }
 
-/// The endpoint is only served with an engine behind it.
+/// The endpoint is served only if the context has a backend.
 fn engine(context: &RpcContext) -> Result<&EngineContext, RpcError> {
     context
         .engine
@@ -189,12 +184,12 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
                 )));
             }
         }
-        // The hash is that of all the transactions: not on a worker of the runtime.
+        // All transactions are hashed here: do not block a worker of the runtime.
         let rebuilt =
             tokio::task::spawn_blocking(move || payload.into_payload(version, beacon_root));
         let status = match rebuilt
             .await
-            .map_err(|_| super::frame::crashed("engine_newPayload"))?
+            .map_err(|_| super::error::crashed("engine_newPayload"))?
         {
             Ok(payload) => {
                 engine(&context)?
@@ -209,7 +204,7 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
     .boxed()
 }
 
-/// Which members a payload must have in this version, by geth's `eth/catalyst/api.go`.
+/// Checks which members a payload must have in this version, by geth's `eth/catalyst/api.go`.
 fn check_payload(spec: &ChainSpec, payload: &PayloadJson, version: u8) -> Result<(), RpcError> {
     let active = spec.at(payload.timestamp());
     match version {
@@ -256,7 +251,7 @@ fn forkchoice_updated(
             .engine
             .forkchoice(state, attributes, version)
             .await?;
-        // As what is wrong with their execution.
+        // An error in their values is reported like one in their execution, after the heads moved.
         match problem {
             Some(problem) if status.is_valid() => Err(error(INVALID_ATTRIBUTES, problem)),
             _ => reply(forkchoice_json(&status, id)),
@@ -271,7 +266,8 @@ fn forkchoice_json(status: &PayloadStatus, id: Option<PayloadId>) -> serde_json:
 
 type Attributes = op_alloy_rpc_types_engine::OpPayloadAttributes;
 
-/// Which members attributes must have in this version. Inside, what is wrong with their values, which is said once the heads have moved.
+/// Checks which members attributes must have in this version. The inner error is about their
+/// values: it is reported once the heads have moved.
 fn check_attributes(
     spec: &ChainSpec,
     json: AttributesJson,
@@ -316,8 +312,8 @@ fn check_attributes(
     Ok(Ok(attributes))
 }
 
-/// Whether `engine_getPayloadV<version>` serves a block of these rules. V4 has no upper bound: rollup nodes call it for every block
-/// from Isthmus on, newer ones call V5 from Karst on.
+/// Whether `engine_getPayloadV<version>` serves a block of these rules. V4 has no upper bound:
+/// rollup nodes call it for every block from Isthmus on, newer ones call V5 from Karst on.
 fn serves(version: u8, active: &Active) -> bool {
     match version {
         1 => !active.shanghai,
@@ -379,7 +375,7 @@ fn client_version(_: &RpcContext, mut args: Args) -> Reply {
         "code": "SL",
         "name": "starling",
         "version": concat!("v", env!("CARGO_PKG_VERSION")),
-        "commit": format!("0x{}", crate::cli::COMMIT),
+        "commit": format!("0x{}", crate::version::COMMIT),
     }]))
 }
 

@@ -4,7 +4,7 @@ use crate::chain::{evm::StateError, heads::StepError, view::ReadError};
 use alloy_primitives::Bytes;
 use serde_json::value::RawValue;
 
-/// What a method answers: the JSON of its result, or an error object.
+/// A method's answer: the JSON of its result, or an error object.
 pub type Reply = Result<Box<RawValue>, RpcError>;
 
 pub const PARSE: i32 = -32700;
@@ -12,7 +12,7 @@ pub const INVALID_REQUEST: i32 = -32600;
 pub const METHOD_NOT_FOUND: i32 = -32601;
 pub const INVALID_PARAMS: i32 = -32602;
 pub const INTERNAL: i32 = -32603;
-/// Everything that has no code of its own.
+/// Errors without a code of their own.
 pub const SERVER: i32 = -32000;
 pub const TIMEOUT: i32 = -32002;
 pub const RESPONSE_TOO_LARGE: i32 = -32003;
@@ -25,7 +25,7 @@ pub const REVERTED: i32 = 3;
 pub struct RpcError {
     pub code: i32,
     pub message: String,
-    /// JSON, passed on as it is.
+    /// JSON, forwarded unchanged.
     pub data: Option<Box<RawValue>>,
 }
 
@@ -104,4 +104,10 @@ pub fn cut(text: &str) -> &str {
 pub fn reply<T: serde::Serialize>(result: T) -> Reply {
     serde_json::value::to_raw_value(&result)
         .map_err(|error| RpcError::new(INTERNAL, error.to_string()))
+}
+
+/// The error of a method whose handler has panicked.
+pub fn crashed(method: &str) -> RpcError {
+    tracing::error!(method, "an RPC method crashed");
+    RpcError::new(INTERNAL, "method handler crashed")
 }

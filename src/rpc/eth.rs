@@ -4,7 +4,6 @@ pub mod block_arg;
 pub mod blocks;
 pub mod call;
 mod call_object;
-pub mod decoded;
 pub mod events;
 pub mod fees;
 pub mod filters;
@@ -14,13 +13,14 @@ pub mod receipt;
 pub mod send;
 pub mod shape;
 pub mod state;
+pub mod syncing;
 
 use super::{
-    Progress, RpcContext,
     api::{
         Method::{Async, Heavy, Quick, Read},
         Namespace,
     },
+    context::RpcContext,
     error::{Reply, RpcError, reply},
     params::Args,
 };
@@ -31,7 +31,7 @@ pub const NAMESPACE: Namespace = Namespace {
     methods: &[
         ("eth_chainId", Quick(chain_id)),
         ("eth_blockNumber", Quick(block_number)),
-        ("eth_syncing", Quick(syncing)),
+        ("eth_syncing", Quick(syncing::syncing)),
         ("eth_accounts", Quick(accounts)),
         ("eth_pendingTransactions", Quick(accounts)),
         ("eth_capabilities", Read(capabilities)),
@@ -132,7 +132,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("newHeads", events::new_heads),
         ("logs", events::logs),
         ("newPendingTransactions", events::new_pending_transactions),
-        ("syncing", events::syncing),
+        ("syncing", syncing::subscribe),
     ],
 };
 
@@ -144,30 +144,6 @@ fn chain_id(context: &RpcContext, args: Args) -> Reply {
 fn block_number(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(U64::from(context.view().head().number))
-}
-
-/// `false` at the head, else how far there is to go.
-fn syncing(context: &RpcContext, args: Args) -> Reply {
-    args.at_most(0)?;
-    let progress = context
-        .syncing
-        .as_ref()
-        .and_then(|progress| *progress.borrow());
-    progress_json(progress, context).map_or_else(|| reply(false), reply)
-}
-
-/// `None` at the head.
-fn progress_json(progress: Option<Progress>, context: &RpcContext) -> Option<serde_json::Value> {
-    let current = context.view().head().number;
-    progress
-        .filter(|progress| progress.highest > current)
-        .map(|progress| {
-            serde_json::json!({
-                "startingBlock": U64::from(progress.starting),
-                "currentBlock": U64::from(current),
-                "highestBlock": U64::from(progress.highest),
-            })
-        })
 }
 
 /// Which data the node has, from which block on.
@@ -188,7 +164,7 @@ fn capabilities(context: &RpcContext, args: Args) -> Reply {
     }))
 }
 
-/// What needs a key of the user's: the node holds none, wallets sign themselves.
+/// The answer of methods that need a user's key: the node holds none, wallets sign themselves.
 fn unknown_account(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server("unknown account"))
 }

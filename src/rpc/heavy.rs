@@ -1,60 +1,62 @@
-//! Heavy calls: they run on threads of the blocking pool, in time slices that a [`Scheduler`] grants.
+//! Heavy calls: they run on threads of the blocking pool, in time slices that a [`Scheduler`]
+//! grants.
 //!
-//! The Engine API port has permits of its own, so that no public client delays the rollup node. A running call checks its [`Deadline`]
-//! every few milliseconds. If its slice has ended, the check blocks the thread until the scheduler grants a permit again. The number of
-//! such threads is bounded by [`Capacity::started`]; a call beyond it is aborted and restarted later.
+//! The Engine API port has permits of its own, so that no public client delays the rollup node. A
+//! running call checks its [`Deadline`] every few milliseconds. If its slice has ended, the check
+//! blocks the thread until the scheduler grants a permit again. The number of such threads is
+//! bounded by [`Capacity::started`]; a call beyond it is aborted and restarted later.
 
 use super::{
-    error::Reply,
-    frame::crashed,
-    schedule::{CallId, Capacity, Client, Scheduler, Verdict},
+    error::{Reply, crashed},
+    schedule::{CallId, Capacity, Client, FIRST_SLICE, SLICE, Scheduler, SliceVerdict},
 };
 use crate::chain::evm::{Deadline, StateError};
+use nix::time::{ClockId, clock_gettime};
 use parking_lot::{Condvar, Mutex};
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio::{sync::Notify, time::timeout};
 
-/// Maximum number of started calls on the public ports, and on the Engine API port. A paused call keeps its memory: some 20 MB of logs or
-/// of state it has read.
+/// Maximum number of started calls on the public ports, and on the Engine API port. A paused call
+/// keeps its memory: some 20 MB of logs or of state it has read.
 const STARTED: usize = 16;
 
 /// The permits of heavy calls.
 pub struct Heavy {
-    public: Arc<Turns>,
-    engine: Arc<Turns>,
+    public: Arc<CallQueue>,
+    engine: Arc<CallQueue>,
 }
 
 impl Heavy {
     /// As many permits as `permits` for the public ports, and as many for the Engine API port.
     pub fn new(permits: usize) -> Self {
-        let turns = || {
-            Arc::new(Turns::new(Capacity {
+        let queue = || {
+            Arc::new(CallQueue::new(Capacity {
                 permits,
                 started: STARTED,
             }))
         };
         Self {
-            public: turns(),
-            engine: turns(),
+            public: queue(),
+            engine: queue(),
         }
     }
 
-    pub(super) fn turns(&self, client: Client) -> &Arc<Turns> {
+    pub(super) fn queue(&self, client: Client) -> &Arc<CallQueue> {
         match client {
             Client::RollupNode(_) => &self.engine,
             Client::Address(_) | Client::Connection(_) => &self.public,
         }
     }
 
-    /// Runs `work`, which may be restarted. When `deadline` passes, the caller gets an error. The work sees the deadline pass then, and
-    /// also when the caller is gone.
+    /// Runs `work`, which may be restarted. When `deadline` passes, the caller gets an error. The
+    /// work sees the deadline pass then, and also when the caller is gone.
     pub async fn run<W>(
         &self,
         name: &'static str,
@@ -65,10 +67,10 @@ impl Heavy {
     where
         W: Fn(&Deadline) -> Reply + Send + 'static,
     {
-        let call = Call::enter(self.turns(client).clone(), client);
-        // Dropped after `_waiting`: a paused thread that wakes must see that nobody waits.
+        let call = ScheduledCall::enter(self.queue(client).clone(), client);
+        // Dropped after `_waiting`: a paused thread that wakes must see that its caller is gone.
         let _wake = Wake(call.slot.clone());
-        let _waiting = deadline.waiting();
+        let _cancel = deadline.cancel_on_drop();
         let limit = deadline.limit();
         let late = |_| Err(StateError::Aborted(limit).into());
         timeout(limit, attempts(name, call, deadline, work))
@@ -77,7 +79,12 @@ impl Heavy {
     }
 }
 
-async fn attempts<W>(name: &'static str, mut call: Call, deadline: Deadline, mut work: W) -> Reply
+async fn attempts<W>(
+    name: &'static str,
+    mut call: ScheduledCall,
+    deadline: Deadline,
+    mut work: W,
+) -> Reply
 where
     W: Fn(&Deadline) -> Reply + Send + 'static,
 {
@@ -85,39 +92,44 @@ where
         call.slot.granted().await;
         let attempt = Arc::new(Attempt {
             id: call.id,
-            turns: call.turns.clone(),
+            queue: call.queue.clone(),
             slot: call.slot.clone(),
             over: AtomicBool::new(false),
+            begun: OnceLock::new(),
         });
-        let turns = deadline.clone().in_slices({
+        let sliced = deadline.clone().with_check_hook({
             let attempt = attempt.clone();
-            Arc::new(move |deadline, now| attempt.look(deadline, now))
+            Arc::new(move |deadline, now| attempt.on_check(deadline, now))
         });
-        let running = tokio::task::spawn_blocking(move || (work(&turns), call, work));
+        let same_attempt = attempt.clone();
+        let running = tokio::task::spawn_blocking(move || {
+            attempt.begun.get_or_init(thread_time);
+            (work(&sliced), call, work)
+        });
         let Ok((reply, same_call, same_work)) = running.await else {
             return Err(crashed(name));
         };
         (call, work) = (same_call, same_work);
-        if reply.is_ok() || !attempt.over.load(Ordering::Relaxed) {
+        if reply.is_ok() || !same_attempt.over.load(Ordering::Relaxed) {
             return reply;
         }
     }
 }
 
 /// A scheduler and the slots of its calls.
-pub(super) struct Turns {
-    state: Mutex<State>,
+pub(super) struct CallQueue {
+    state: Mutex<QueueState>,
 }
 
-struct State {
+struct QueueState {
     scheduler: Scheduler,
     slots: HashMap<CallId, Arc<Slot>>,
 }
 
-impl Turns {
+impl CallQueue {
     fn new(capacity: Capacity) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 scheduler: Scheduler::new(capacity),
                 slots: HashMap::new(),
             }),
@@ -131,7 +143,7 @@ impl Turns {
     }
 }
 
-impl State {
+impl QueueState {
     /// Starts and wakes the calls that can run now.
     fn grant(&mut self, now: Instant) {
         while let Some((id, slice)) = self.scheduler.grant(now) {
@@ -149,16 +161,17 @@ enum CallState {
     Running(Instant),
 }
 
-/// State of a call. A call waits for a permit as a task before it has a thread, and as a thread while it is paused.
+/// State of a call. A call waits for a permit as a task before it has a thread, and as a thread
+/// while it is paused.
 struct Slot {
-    turn: Mutex<CallState>,
+    state: Mutex<CallState>,
     changed: Condvar,
     task: Notify,
 }
 
 impl Slot {
-    fn set(&self, turn: CallState) {
-        *self.turn.lock() = turn;
+    fn set(&self, state: CallState) {
+        *self.state.lock() = state;
         self.wake();
     }
 
@@ -168,16 +181,16 @@ impl Slot {
     }
 
     async fn granted(&self) {
-        while *self.turn.lock() == CallState::Waiting {
+        while *self.state.lock() == CallState::Waiting {
             self.task.notified().await;
         }
     }
 
     /// Blocks until the call is granted a permit or its deadline has passed.
     fn wait(&self, deadline: &Deadline) {
-        let mut turn = self.turn.lock();
-        while *turn == CallState::Waiting && !deadline.passed() {
-            self.changed.wait_until(&mut turn, deadline.at());
+        let mut state = self.state.lock();
+        while *state == CallState::Waiting && !deadline.passed() {
+            self.changed.wait_until(&mut state, deadline.at());
         }
     }
 }
@@ -187,39 +200,40 @@ struct Wake(Arc<Slot>);
 
 impl Drop for Wake {
     fn drop(&mut self) {
-        // With the lock held, a paused thread either has not checked the deadline yet or is already waiting, so no wake-up is lost.
-        let _turn = self.0.turn.lock();
+        // With the lock held, a paused thread either has not checked the deadline yet or is already
+        // waiting, so no wake-up is lost.
+        let _state = self.0.state.lock();
         self.0.wake();
     }
 }
 
 /// Registration of a call with the scheduler, until dropped.
-struct Call {
+struct ScheduledCall {
     id: CallId,
-    turns: Arc<Turns>,
+    queue: Arc<CallQueue>,
     slot: Arc<Slot>,
 }
 
-impl Call {
-    fn enter(turns: Arc<Turns>, client: Client) -> Self {
+impl ScheduledCall {
+    fn enter(queue: Arc<CallQueue>, client: Client) -> Self {
         let slot = Arc::new(Slot {
-            turn: Mutex::new(CallState::Waiting),
+            state: Mutex::new(CallState::Waiting),
             changed: Condvar::new(),
             task: Notify::new(),
         });
-        let mut state = turns.state.lock();
+        let mut state = queue.state.lock();
         let id = state.scheduler.enter(client);
         state.slots.insert(id, slot.clone());
         state.grant(Instant::now());
         drop(state);
-        Self { id, turns, slot }
+        Self { id, queue, slot }
     }
 }
 
-impl Drop for Call {
+impl Drop for ScheduledCall {
     fn drop(&mut self) {
         let now = Instant::now();
-        let mut state = self.turns.state.lock();
+        let mut state = self.queue.state.lock();
         state.slots.remove(&self.id);
         state.scheduler.leave(self.id, now);
         state.grant(now);
@@ -229,39 +243,60 @@ impl Drop for Call {
 /// One run of a call's work.
 struct Attempt {
     id: CallId,
-    turns: Arc<Turns>,
+    queue: Arc<CallQueue>,
     slot: Arc<Slot>,
     /// Whether this attempt was aborted so that the call is restarted.
     over: AtomicBool,
+    /// Processor time of the thread when the attempt began.
+    begun: OnceLock<Duration>,
+}
+
+/// Processor time that this thread has used; zero where the system does not say.
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Attempt {
-    /// Ends the slice if its time is over, and then waits for the next one. Returns false if the attempt is to end.
-    fn look(&self, deadline: &Deadline, now: Instant) -> bool {
+    /// Whether the thread has waited for a core rather than run: until now it has used less
+    /// processor time than a first slice. On a busy machine a call of a millisecond would otherwise
+    /// be aborted, and wait for one of the starts that endless calls hold. A call that waits for
+    /// the disk gets one [`SLICE`] at most.
+    fn was_delayed(&self, now: Instant, end: Instant) -> bool {
+        let used = |begun: &Duration| thread_time().saturating_sub(*begun);
+        now < end + SLICE
+            && self
+                .begun
+                .get()
+                .is_some_and(|begun| used(begun) < FIRST_SLICE)
+    }
+
+    /// Ends the slice if its time is over, and then waits for the next one. Returns false if the
+    /// attempt is to end.
+    fn on_check(&self, deadline: &Deadline, now: Instant) -> bool {
         if self.over.load(Ordering::Relaxed) {
             return false;
         }
-        match *self.slot.turn.lock() {
-            CallState::Running(end) if now >= end => {}
+        match *self.slot.state.lock() {
+            CallState::Running(end) if now >= end && !self.was_delayed(now, end) => {}
             _ => return true,
         }
-        let mut state = self.turns.state.lock();
+        let mut state = self.queue.state.lock();
         let verdict = state.scheduler.end_slice(self.id, now);
         match verdict {
-            Verdict::Continue(slice) => {
-                *self.slot.turn.lock() = CallState::Running(now + slice);
+            SliceVerdict::Continue(slice) => {
+                *self.slot.state.lock() = CallState::Running(now + slice);
                 return true;
             }
-            Verdict::Pause => {}
-            Verdict::Defer => self.over.store(true, Ordering::Relaxed),
+            SliceVerdict::Pause => {}
+            SliceVerdict::Defer => self.over.store(true, Ordering::Relaxed),
         }
-        *self.slot.turn.lock() = CallState::Waiting;
+        *self.slot.state.lock() = CallState::Waiting;
         state.grant(now);
         drop(state);
-        if verdict == Verdict::Pause {
+        if verdict == SliceVerdict::Pause {
             self.slot.wait(deadline);
         }
-        verdict == Verdict::Pause
+        verdict == SliceVerdict::Pause
     }
 }
 

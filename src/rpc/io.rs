@@ -12,8 +12,9 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// Fails a write when what was written since the last flush, a response or a message, is not with its reader after `limit`, however
-/// steadily a little of it goes: what is buffered for a slow reader is freed with its connection.
+/// Fails a write when what was written since the last flush, a response or a message, is not with
+/// its reader after `limit`, however steadily a little of it goes: what is buffered for a slow
+/// reader is freed with its connection.
 pub struct WriteTimeout {
     socket: TcpStream,
     limit: Duration,

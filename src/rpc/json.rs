@@ -1,4 +1,5 @@
-//! Reading JSON of strangers without keeping more of it than is used: a body of 5 MiB can hold millions of tiny values.
+//! Reading JSON of strangers without keeping more of it than is used: a body of 5 MiB can hold
+//! millions of tiny values.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -34,25 +35,25 @@ pub fn firsts(array: &str, most: usize) -> serde_json::Result<Vec<&RawValue>> {
 
 /// The members of a request that JSON-RPC knows; of a repeated one the last.
 #[derive(Default)]
-pub struct Members<'a> {
+pub struct RequestMembers<'a> {
     pub jsonrpc: Option<&'a RawValue>,
     pub id: Option<&'a RawValue>,
     pub method: Option<&'a RawValue>,
     pub params: Option<&'a RawValue>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RequestMembers<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object<'a>(PhantomData<&'a ()>);
         impl<'de: 'a, 'a> Visitor<'de> for Object<'a> {
-            type Value = Members<'a>;
+            type Value = RequestMembers<'a>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Members::default();
+                let mut members = RequestMembers::default();
                 while let Some(name) = map.next_key::<String>()? {
                     let member = match name.as_str() {
                         "jsonrpc" => &mut members.jsonrpc,
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn of_a_repeated_member_the_last_counts() {
-        let members: Members<'_> =
+        let members: RequestMembers<'_> =
             serde_json::from_str(r#"{"id":1,"other":[{}],"id":2,"i\u0064":3}"#).unwrap();
         assert_eq!(members.id.unwrap().get(), "3");
         assert!(members.method.is_none());

@@ -1,6 +1,8 @@
-//! Who may use the Engine API: a JSON Web Token in every request, signed with a secret that the rollup node shares (HS256), whose
-//! time of issue is now (execution-apis: engine/authentication.md). Refusals are in geth's words.
+//! Authentication of the Engine API: a JSON Web Token in every request, signed with a secret that the
+//! rollup node shares (HS256), issued within the last minute (execution-apis:
+//! engine/authentication.md). Error texts are geth's.
 
+use crate::clock::since_epoch;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, header};
 use serde::Deserialize;
@@ -9,7 +11,6 @@ use std::{
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// Seconds between a token's time of issue and now.
@@ -38,7 +39,7 @@ impl std::fmt::Debug for JwtSecret {
 }
 
 #[derive(Deserialize)]
-struct Head {
+struct JwtHeader {
     #[serde(default)]
     alg: String,
 }
@@ -106,10 +107,7 @@ impl JwtSecret {
 
     /// Lets a request in, or says why not.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), String> {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs_f64();
+        let now = since_epoch().as_secs_f64();
         let bearer = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
@@ -130,7 +128,7 @@ impl JwtSecret {
                 .map_err(|_| "illegal base64 data".to_owned())
         };
         let malformed = |error: serde_json::Error| error.to_string();
-        let Head { alg } = serde_json::from_slice(&decode(head)?).map_err(malformed)?;
+        let JwtHeader { alg } = serde_json::from_slice(&decode(head)?).map_err(malformed)?;
         let Claims { iat, exp } = serde_json::from_slice(&decode(claims)?).map_err(malformed)?;
         if alg != "HS256" {
             return Err(match alg.as_str() {
@@ -296,10 +294,7 @@ mod tests {
 
     #[test]
     fn what_it_issues_it_accepts() {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_secs();
+        let now = since_epoch().as_secs();
         let headers =
             |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
         assert_eq!(

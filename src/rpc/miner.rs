@@ -1,9 +1,9 @@
-//! The `miner` namespace: settings that op-batcher and operators change while the node runs. It is served only if it is named, because it
-//! changes what the node builds.
+//! The `miner` namespace: settings that op-batcher and operators change while the node runs. It is
+//! served only if it is named, because it changes what the node builds.
 
 use super::{
-    RpcContext,
     api::{Method, Namespace},
+    context::RpcContext,
     error::{Reply, RpcError, reply},
     params::{Args, Big, Quantity},
 };

@@ -1,13 +1,14 @@
-//! The `opp2p` namespace: the swarm in op-node's shapes, and what an operator may tell it. `starling_p2p*` shows what has no such
-//! shape: the reasons behind decisions about peers, bans, the mesh, how the newest blocks came, and the gap being filled;
-//! `starling_sequencer` whether this node makes the swarm's blocks, and if it has stopped by itself, why.
+//! The `opp2p` namespace: the swarm in op-node's shapes, and an operator's commands to it.
+//! `starling_p2p*` shows what has no such shape: the reasons behind decisions about peers, bans,
+//! the mesh, how the newest blocks came, and the gap being filled; `starling_sequencer` whether
+//! this node makes the swarm's blocks, and if it has stopped by itself, why.
 //!
-//! Its methods change who may connect, so they are served only where an operator asks for them or nobody else can (see
-//! [`super::RpcServer::bind`]).
+//! Its methods change who may connect, so they are served only where an operator asks for them or
+//! nobody else can (see [`super::RpcServer::bind`]).
 
 use super::{
-    RpcContext,
     api::{Method, Namespace},
+    context::RpcContext,
     error::{Reply, RpcError, reply},
     params::{Arg, Args, string},
 };
@@ -18,8 +19,8 @@ use libp2p::identity::PublicKey;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use starling_p2p::{
-    ControlError, Direction, DiscoveryReport, IpNet, Multiaddr, Network, PeerId, PeerReport,
-    Report, Scores, Subject,
+    Direction, DiscoveryReport, IpNet, Multiaddr, Network, NetworkError, PeerId, PeerReport,
+    Scores, Subject, SwarmReport,
 };
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -90,7 +91,7 @@ const LEDGER: u64 = 200;
 /// One peer, in op-node's order of keys.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct PeerInfo {
+struct PeerInfoResponse {
     #[serde(rename = "peerID")]
     peer_id: String,
     #[serde(rename = "nodeID")]
@@ -115,8 +116,8 @@ struct PeerInfo {
     scores: Scores,
 }
 
-impl PeerInfo {
-    /// Who listens to our topics is on our chain: its id is part of their names.
+impl PeerInfoResponse {
+    /// A subscriber of our topics is on our chain, since the chain id is part of their names.
     fn of(peer: PeerReport, chain_id: u64) -> Self {
         let some = |list: Vec<String>| if list.is_empty() { None } else { Some(list) };
         Self {
@@ -163,7 +164,7 @@ fn node_id(peer: &PeerId) -> String {
 #[serde(rename_all = "camelCase")]
 struct PeerDump {
     total_connected: usize,
-    peers: BTreeMap<String, PeerInfo>,
+    peers: BTreeMap<String, PeerInfoResponse>,
     #[serde(serialize_with = "texts")]
     banned_peers: Vec<PeerId>,
     #[serde(rename = "bannedIPS")]
@@ -274,8 +275,8 @@ impl SubjectArg for SubnetArg {
     }
 }
 
-impl From<ControlError> for RpcError {
-    fn from(error: ControlError) -> Self {
+impl From<NetworkError> for RpcError {
+    fn from(error: NetworkError) -> Self {
         Self::server(error.to_string())
     }
 }
@@ -291,7 +292,7 @@ pub(super) fn network(context: &RpcContext) -> Result<Network, RpcError> {
         .ok_or_else(|| RpcError::server("p2p is disabled"))
 }
 
-async fn report(context: &RpcContext) -> Result<Report, RpcError> {
+async fn report(context: &RpcContext) -> Result<SwarmReport, RpcError> {
     Ok(network(context)?.report().await?)
 }
 
@@ -303,7 +304,7 @@ fn ourselves(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> 
             .discovery()
             .await
             .map(|discovery| discovery.enr);
-        reply(PeerInfo::of(local, context.chain.spec.chain_id))
+        reply(PeerInfoResponse::of(local, context.chain.spec.chain_id))
     }
     .boxed()
 }
@@ -318,8 +319,8 @@ fn peers(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> 
             .peers
             .into_iter()
             .filter(|peer| peer.connected || !connected_only);
-        let peers: BTreeMap<String, PeerInfo> = shown
-            .map(|peer| (peer.id.to_string(), PeerInfo::of(peer, chain_id)))
+        let peers: BTreeMap<String, PeerInfoResponse> = shown
+            .map(|peer| (peer.id.to_string(), PeerInfoResponse::of(peer, chain_id)))
             .collect();
         reply(PeerDump {
             total_connected: peers

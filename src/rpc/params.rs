@@ -230,7 +230,7 @@ impl<T: serde::de::DeserializeOwned> Arg for Json<T> {
 #[derive(Clone, Debug)]
 pub struct List<T>(pub Vec<T>);
 
-/// What Go calls the elements of a list.
+/// An element of a list, with its type's name in Go for error texts.
 pub trait Element: serde::de::DeserializeOwned {
     const GO_TYPE: &str;
 }

@@ -1,10 +1,12 @@
-//! Scheduler of heavy calls: chooses the waiting call that runs next, and when a running one pauses. Pure: events and `now` go in,
-//! decisions come out.
+//! Scheduler of heavy calls: chooses the waiting call that runs next, and when a running one
+//! pauses. Pure: events and `now` go in, decisions come out.
 //!
-//! Clients are served in turn: the next call is that of the client that has used the least time. A new call runs for [`FIRST_SLICE`];
-//! one that needs more becomes a long call and runs in slices of [`SLICE`], each of which ends only if another call waits. New calls
-//! run before long ones, which keep a quarter of the time. A paused call keeps its thread and its memory, so the number of started
-//! long calls is bounded: beyond it a call that has used its first slice is deferred, that is, aborted and restarted later.
+//! Clients are served in turn: the next call is that of the client that has used the least time. A
+//! new call runs for [`FIRST_SLICE`]; one that needs more becomes a long call and runs in slices of
+//! [`SLICE`], each of which ends only if another call waits. New calls run before long ones, which
+//! keep a quarter of the time. A paused call keeps its thread and its memory, so the number of
+//! started long calls is bounded: beyond it a call that has used its first slice is deferred, that
+//! is, aborted and restarted later.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,14 +14,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Slice of a new call. Most calls end within it. In a burst, each new call delays the others by only a few milliseconds.
+/// Slice of a new call. Most calls end within it. In a burst, each new call delays the others by
+/// only a few milliseconds.
 pub const FIRST_SLICE: Duration = Duration::from_millis(3);
 /// Slice of a long call.
 pub const SLICE: Duration = Duration::from_millis(50);
 /// New calls run this many times as long as long calls while both wait.
 const NEW_SHARE: u32 = 3;
-/// Maximum lead of a client's used time over the others': a client that used permits while nobody else wanted them waits at most this long.
-const MOST_AHEAD: Duration = Duration::from_secs(1);
+/// Maximum lead of a client's used time over the others': a client that used permits while nobody
+/// else wanted them waits at most this long.
+const MAX_LEAD: Duration = Duration::from_secs(1);
 /// Accounts of clients without calls that are kept.
 const IDLE_ACCOUNTS: usize = 4096;
 
@@ -28,14 +32,16 @@ const IDLE_ACCOUNTS: usize = 4096;
 pub enum Client {
     /// An IP address, or an IPv6 network of 64 bits.
     Address(IpAddr),
-    /// A connection from this machine or a private network. All clients behind a reverse proxy have the proxy's address.
+    /// A connection from this machine or a private network. All clients behind a reverse proxy have
+    /// the proxy's address.
     Connection(u64),
     /// A connection of the Engine API port.
     RollupNode(u64),
 }
 
-/// An IPv4 address, or the IPv6 network of 64 bits that one owner has at least. `None` for loopback, private and link-local addresses:
-/// a reverse proxy or a container network may stand there, with many clients behind one address.
+/// An IPv4 address, or the IPv6 network of 64 bits that one owner has at least. `None` for
+/// loopback, private and link-local addresses: a reverse proxy or a container network may stand
+/// there, with many clients behind one address.
 pub fn network(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
         IpAddr::V4(address)
@@ -90,7 +96,7 @@ impl Capacity {
 
 /// The decision at the end of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SliceVerdict {
     /// The call continues for this long.
     Continue(Duration),
     /// The call keeps its thread and waits until it is granted a permit.
@@ -120,7 +126,7 @@ struct Call {
 
 /// The time that a client used, and its calls.
 #[derive(Debug, Default)]
-struct Account {
+struct ClientAccount {
     used: Duration,
     running: usize,
     /// Long calls that run or are paused.
@@ -131,7 +137,7 @@ struct Account {
 /// An order of clients: the least time used, then the first to arrive.
 type Rank = (Duration, CallId, Client);
 
-impl Account {
+impl ClientAccount {
     fn is_idle(&self) -> bool {
         self.running == 0 && self.waiting.iter().all(BTreeSet::is_empty)
     }
@@ -154,14 +160,15 @@ pub struct Scheduler {
     capacity: Capacity,
     next_id: CallId,
     calls: HashMap<CallId, Call>,
-    accounts: HashMap<Client, Account>,
+    accounts: HashMap<Client, ClientAccount>,
     running: usize,
     started: usize,
     /// Clients whose next call of a class can run.
     ready: [BTreeSet<Rank>; 3],
     /// Clients that have calls.
     active: BTreeSet<(Duration, Client)>,
-    /// The least time used by an active client. A client that becomes active is raised to it: unused time is not saved up.
+    /// The least time used by an active client. A client that becomes active is raised to it:
+    /// unused time is not saved up.
     floor: Duration,
     /// Time owed to long calls, because new calls ran while they waited.
     due: Duration,
@@ -263,14 +270,14 @@ impl Scheduler {
     }
 
     /// Ends the slice of a running call. Permits may be free afterwards: see [`Scheduler::grant`].
-    pub fn end_slice(&mut self, id: CallId, now: Instant) -> Verdict {
+    pub fn end_slice(&mut self, id: CallId, now: Instant) -> SliceVerdict {
         self.charge(id, now);
         let Some(call) = self
             .calls
             .get_mut(&id)
             .filter(|call| call.running_since.is_some())
         else {
-            return Verdict::Continue(SLICE);
+            return SliceVerdict::Continue(SLICE);
         };
         let (client, was) = (call.client, call.class);
         let room = self.started < self.capacity.started
@@ -295,9 +302,9 @@ impl Scheduler {
         match self.next() {
             Some((next, _)) if next != id => {
                 if class == Class::Long {
-                    Verdict::Pause
+                    SliceVerdict::Pause
                 } else {
-                    Verdict::Defer
+                    SliceVerdict::Defer
                 }
             }
             _ => self.resume(id, now),
@@ -305,12 +312,13 @@ impl Scheduler {
     }
 
     /// Continues a call whose slice ended while no other call can run.
-    fn resume(&mut self, id: CallId, now: Instant) -> Verdict {
+    fn resume(&mut self, id: CallId, now: Instant) -> SliceVerdict {
         let Some(call) = self.calls.get_mut(&id) else {
-            return Verdict::Continue(SLICE);
+            return SliceVerdict::Continue(SLICE);
         };
         let waits = call.class;
-        // A deferred call that no other displaces is not aborted: its next slice ends as its first did.
+        // A deferred call that no other displaces is not aborted: its next slice ends as its first
+        // did.
         if waits == Class::Deferred {
             call.class = Class::New;
         }
@@ -321,7 +329,7 @@ impl Scheduler {
             account.running += 1;
             account.waiting[waits as usize].remove(&id);
         });
-        Verdict::Continue(if waits == Class::Deferred {
+        SliceVerdict::Continue(if waits == Class::Deferred {
             FIRST_SLICE
         } else {
             SLICE
@@ -368,14 +376,14 @@ impl Scheduler {
             Class::New => self.due + time / NEW_SHARE,
             Class::Long | Class::Deferred => self.due.saturating_sub(time),
         };
-        let most = self.floor + MOST_AHEAD;
+        let most = self.floor + MAX_LEAD;
         self.change(client, |account| {
             account.used = (account.used + time).min(most).max(account.used)
         });
     }
 
     /// Changes an account and updates its ranks.
-    fn change(&mut self, client: Client, change: impl FnOnce(&mut Account)) {
+    fn change(&mut self, client: Client, change: impl FnOnce(&mut ClientAccount)) {
         let account = self.accounts.entry(client).or_default();
         for class in CLASSES {
             if let Some(id) = account.next(class, &self.capacity) {
@@ -397,7 +405,8 @@ impl Scheduler {
         }
     }
 
-    /// Drops idle accounts at the floor, which equal new ones, and all idle accounts when they are too many.
+    /// Drops idle accounts at the floor, which equal new ones, and all idle accounts when they are
+    /// too many.
     fn forget_idle_accounts(&mut self) {
         if self.accounts.len() <= self.active.len() + IDLE_ACCOUNTS {
             return;

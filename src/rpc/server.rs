@@ -1,17 +1,22 @@
-//! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins, time limits, as geth has them.
+//! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins, time
+//! limits, as geth has them.
 //!
-//! Clients talk to it. What can overload it, and the bound: connections ([`Limits::connections`]; at the limit the one that has been
-//! idle for longest is closed, see [`Connections`]), WebSockets ([`Limits::ws_connections`]), bodies (5 MiB each,
-//! [`Limits::body_memory`] together, counted as they arrive), answers ([`Limits::answer_memory`] together), readers that do not read
-//! (a response that takes too long ends the connection), senders that do not send (time limits on head, body and idleness).
-//! One address may use only a part of the connections and of the memory ([`Shares`]).
+//! Clients talk to it. What can overload it, and the bound: connections ([`ServerLimits::connections`];
+//! at the limit the one that has been idle for longest is closed, see [`Connections`]), WebSockets
+//! ([`ServerLimits::ws_connections`]), bodies (5 MiB each, [`ServerLimits::body_memory`] together, counted as
+//! they arrive), answers ([`ServerLimits::answer_memory`] together), readers that do not read (a response
+//! that takes too long ends the connection), senders that do not send (time limits on head, body
+//! and idleness). One address may use only a part of the connections and of the memory
+//! ([`Shares`]).
 
 use super::{
     api::Api,
     connections::{Admitted, Busy, Connections},
-    frame::{Allowance, Held, KIB, Room, Session},
+    frame::Session,
     io::WriteTimeout,
     jwt::JwtSecret,
+    limits::ServerLimits,
+    memory::{Allowance, KIB, MemoryPermit, ResponseMemory},
     schedule::Client,
     shares::Shares,
     ws,
@@ -41,65 +46,14 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// What one client may cost, and all of them together.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Connections. For the next one an idle one is closed; if none is idle it waits.
-    pub connections: usize,
-    /// Connections among them that speak WebSocket; the next one is refused with 503.
-    pub ws_connections: usize,
-    /// Bytes of one request body.
-    pub body: usize,
-    /// Bytes of all request bodies and WebSocket messages in memory, except those of up to 4 KiB.
-    pub body_memory: usize,
-    /// Bytes of all answers in memory; what does not fit is refused.
-    pub answer_memory: usize,
-    /// Calls in one batch.
-    pub batch: usize,
-    /// Bytes of results in one batch.
-    pub batch_response: usize,
-    /// Bytes of one WebSocket message.
-    pub ws_message: usize,
-    /// The head of a connection's first request, and a request's body.
-    pub read: Duration,
-    /// Until a response is with its reader, from its first byte on; also the time a request may be worked on.
-    pub write: Duration,
-    /// Between two requests of a connection.
-    pub idle: Duration,
-    /// A WebSocket message that its reader does not take.
-    pub ws_write: Duration,
-    /// Between two pings; a WebSocket that is silent for twice as long is closed.
-    pub ws_ping: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: 10_000,
-            ws_connections: 2_000,
-            body: 5 << 20,
-            body_memory: 128 << 20,
-            answer_memory: 256 << 20,
-            batch: 1000,
-            batch_response: 25_000_000,
-            ws_message: 32 << 20,
-            read: Duration::from_secs(30),
-            write: Duration::from_secs(30),
-            idle: Duration::from_secs(120),
-            ws_write: Duration::from_secs(10),
-            ws_ping: Duration::from_secs(30),
-        }
-    }
-}
-
-/// Who may use the HTTP side of a listener, and for what.
+/// The HTTP side of a listener: its methods, and the hosts and origins that may call them.
 pub struct Http {
     pub api: Arc<Api>,
     pub vhosts: Vec<String>,
     pub cors: Vec<String>,
 }
 
-/// Who may use the WebSocket side of a listener, and for what.
+/// The WebSocket side of a listener: its methods, and the origins that may call them.
 pub struct Ws {
     pub api: Arc<Api>,
     pub origins: Vec<String>,
@@ -111,47 +65,48 @@ pub struct Listener {
     pub site: Arc<Site>,
 }
 
-/// What a listener serves.
+/// The endpoint behind a listener.
 pub struct Site {
     pub http: Option<Http>,
     pub ws: Option<Ws>,
-    pub limits: Limits,
-    /// Whoever does not know it is refused whatever they ask.
+    pub limits: ServerLimits,
+    /// JWT secret required of every request.
     secret: Option<JwtSecret>,
     connections: Arc<Connections>,
-    ws_places: Arc<Semaphore>,
+    ws_permits: Arc<Semaphore>,
     allowance: Allowance,
-    /// Connections of one address.
-    places: Shares,
-    /// WebSockets of one address.
+    /// Per-address limit on connections.
+    connection_shares: Shares,
+    /// Per-address limit on WebSockets.
     ws_shares: Shares,
-    /// KiB of answers to one address.
-    answers: Shares,
+    /// Per-address limit on the memory of answers, in KiB.
+    answer_shares: Shares,
 }
 
-/// The head of the first request where clients must say who they are: whoever does not, keeps a place no longer.
+/// Timeout of the head of the first request where clients must authenticate: a client that does not
+/// loses its connection.
 const AUTH_HEAD: Duration = Duration::from_secs(5);
 
-/// How long a request in flight may hold up the server's end.
+/// Grace period of requests in flight when the server stops.
 const STOP: Duration = Duration::from_secs(5);
 
 impl Site {
     pub fn new(
         http: Option<Http>,
         ws: Option<Ws>,
-        limits: Limits,
+        limits: ServerLimits,
         connections: Arc<Connections>,
     ) -> Self {
-        let ws_places = Arc::new(Semaphore::new(limits.ws_connections));
+        let ws_permits = Arc::new(Semaphore::new(limits.ws_connections));
         let allowance = Allowance::new(
             limits.batch,
             limits.batch_response,
             limits.body_memory,
             limits.answer_memory,
         );
-        let places = Shares::new(limits.connections.div_ceil(2));
+        let connection_shares = Shares::new(limits.connections.div_ceil(2));
         let ws_shares = Shares::new(limits.ws_connections.div_ceil(2));
-        let answers = Shares::new(
+        let answer_shares = Shares::new(
             limits
                 .answer_memory
                 .div_ceil(4)
@@ -164,11 +119,11 @@ impl Site {
             limits,
             secret: None,
             connections,
-            ws_places,
+            ws_permits,
             allowance,
-            places,
+            connection_shares,
             ws_shares,
-            answers,
+            answer_shares,
         }
     }
 
@@ -181,8 +136,8 @@ impl Site {
 }
 
 impl Listener {
-    /// Accepts until `token` is cancelled, then lets the requests in flight end. Connections are tasks of this function: when it
-    /// returns none is left.
+    /// Accepts until `token` is cancelled, then lets the requests in flight end. Connections are
+    /// tasks of this function: when it returns, all have ended.
     pub async fn run(self, token: CancellationToken) {
         let tasks = TaskTracker::new();
         loop {
@@ -192,10 +147,11 @@ impl Listener {
             };
             match accepted {
                 Ok((socket, peer)) => {
-                    // Checked before an idle connection is closed: an address at its limit must not close those of others.
+                    // Checked before an idle connection is closed: an address at its limit must not
+                    // close those of others.
                     let Ok(share) = self
                         .site
-                        .places
+                        .connection_shares
                         .of(peer.ip())
                         .map(Semaphore::try_acquire_owned)
                         .transpose()
@@ -214,8 +170,8 @@ impl Listener {
                     } else {
                         client
                     };
-                    let allowance = site.allowance.of(client, site.answers.of(peer.ip()));
-                    let peer = Arc::new(Peer {
+                    let allowance = site.allowance.of(client, site.answer_shares.of(peer.ip()));
+                    let peer = Arc::new(ClientConnection {
                         address: peer,
                         allowance,
                         admitted,
@@ -224,7 +180,7 @@ impl Listener {
                     tasks.spawn(connection(socket, peer, site, tasks.clone()));
                 }
                 Err(error) => {
-                    // Out of file descriptors, mostly: waiting is the only thing that helps.
+                    // Mostly out of file descriptors: only waiting helps.
                     tracing::warn!(%error, "an RPC connection could not be accepted");
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -237,7 +193,7 @@ impl Listener {
 }
 
 /// State that the requests of a connection share.
-struct Peer {
+struct ClientConnection {
     address: SocketAddr,
     allowance: Allowance,
     admitted: Arc<Admitted>,
@@ -245,7 +201,12 @@ struct Peer {
     _share: Option<OwnedSemaphorePermit>,
 }
 
-async fn connection(socket: TcpStream, peer: Arc<Peer>, site: Arc<Site>, tasks: TaskTracker) {
+async fn connection(
+    socket: TcpStream,
+    peer: Arc<ClientConnection>,
+    site: Arc<Site>,
+    tasks: TaskTracker,
+) {
     let _ = socket.set_nodelay(true);
     let socket = TokioIo::new(WriteTimeout::new(socket, site.limits.write));
     let began = Arc::new(AtomicBool::new(false));
@@ -294,23 +255,24 @@ async fn connection(socket: TcpStream, peer: Arc<Peer>, site: Arc<Site>, tasks: 
     }
 }
 
-type Answer = Response<Full<Bytes>>;
+type HttpResponse = Response<Full<Bytes>>;
 
-/// The text of a response. When it has been sent, its memory is released and the connection is idle.
-struct Sent {
+/// The text of a response. When it has been sent, its memory is released and the connection is
+/// idle.
+struct SentText {
     text: String,
-    _held: Option<Held>,
+    _held: Option<ResponseMemory>,
     _busy: Busy,
 }
 
-impl AsRef<[u8]> for Sent {
+impl AsRef<[u8]> for SentText {
     fn as_ref(&self) -> &[u8] {
         self.text.as_bytes()
     }
 }
 
 /// An HTTP error in the form of Go's `http.Error`.
-fn refused(status: StatusCode, text: &str) -> Answer {
+fn refused(status: StatusCode, text: &str) -> HttpResponse {
     let mut response = Response::new(Full::from(format!("{text}\n")));
     *response.status_mut() = status;
     response.headers_mut().insert(
@@ -320,21 +282,22 @@ fn refused(status: StatusCode, text: &str) -> Answer {
     response
 }
 
-fn empty(status: StatusCode) -> Answer {
+fn empty(status: StatusCode) -> HttpResponse {
     let mut response = Response::new(Full::default());
     *response.status_mut() = status;
     response
 }
 
 impl Site {
-    /// The response to any request. A refused client is disconnected, which frees its permit at once.
+    /// The response to any request. A refused client is disconnected, which frees its permit at
+    /// once.
     async fn respond(
         self: Arc<Self>,
         request: Request<Incoming>,
         tasks: &TaskTracker,
-        peer: Arc<Peer>,
-    ) -> Answer {
-        let closing = |mut answer: Answer| {
+        peer: Arc<ClientConnection>,
+    ) -> HttpResponse {
+        let closing = |mut answer: HttpResponse| {
             answer
                 .headers_mut()
                 .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -357,7 +320,12 @@ impl Site {
     }
 
     /// A request that is not a WebSocket upgrade.
-    async fn http(&self, request: Request<Incoming>, allowance: &Allowance, busy: Busy) -> Answer {
+    async fn http(
+        &self,
+        request: Request<Incoming>,
+        allowance: &Allowance,
+        busy: Busy,
+    ) -> HttpResponse {
         let Some(http) = &self.http else {
             return empty(StatusCode::NOT_FOUND);
         };
@@ -383,7 +351,7 @@ impl Site {
         request: Request<Incoming>,
         allowance: &Allowance,
         busy: Busy,
-    ) -> Answer {
+    ) -> HttpResponse {
         let limit = self.limits.body;
         let length = content_length(request.headers());
         let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
@@ -412,7 +380,7 @@ impl Site {
         }
         let deadline = Instant::now() + self.limits.write;
         let body = timeout(self.limits.read, self.body(request.into_body(), allowance)).await;
-        let (body, _room) = match body {
+        let (body, _memory) = match body {
             Err(_) => return empty(StatusCode::REQUEST_TIMEOUT),
             Ok(Err(refusal)) => return *refusal,
             Ok(Ok(body)) => body,
@@ -424,7 +392,7 @@ impl Site {
             subscriptions: None,
         };
         let answer = session.answer(&body).await;
-        let text = Sent {
+        let text = SentText {
             text: answer.text.unwrap_or_default(),
             _held: answer.held,
             _busy: busy,
@@ -437,18 +405,18 @@ impl Site {
         response
     }
 
-    /// A body, with the memory that it was given as it came.
+    /// Reads a body; memory is reserved as its bytes arrive.
     async fn body(
         &self,
         body: Incoming,
         allowance: &Allowance,
-    ) -> Result<(Vec<u8>, Option<Room>), Box<Answer>> {
+    ) -> Result<(Vec<u8>, Option<MemoryPermit>), Box<HttpResponse>> {
         let limit = self.limits.body;
-        let (mut body, mut whole, mut room) = (Limited::new(body, limit), Vec::new(), None);
+        let (mut body, mut whole, mut held) = (Limited::new(body, limit), Vec::new(), None);
         while let Some(frame) = body.frame().await {
             match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => {
-                    allowance.admit(whole.len() + data.len(), &mut room).await;
+                    allowance.admit(whole.len() + data.len(), &mut held).await;
                     whole.extend_from_slice(&data);
                 }
                 // Trailers.
@@ -460,17 +428,18 @@ impl Site {
                 Err(_) => return Err(Box::new(empty(StatusCode::BAD_REQUEST))),
             }
         }
-        Ok((whole, room))
+        Ok((whole, held))
     }
 
-    /// A WebSocket handshake, or an HTTP error. The session runs as a task beside its connection, which stays busy until it ends.
+    /// A WebSocket handshake, or an HTTP error. The session runs as a task beside its connection,
+    /// which stays busy until it ends.
     fn upgrade(
         self: Arc<Self>,
         mut request: Request<Incoming>,
         tasks: &TaskTracker,
-        peer: Arc<Peer>,
+        peer: Arc<ClientConnection>,
         busy: Busy,
-    ) -> Result<Answer, Box<Answer>> {
+    ) -> Result<HttpResponse, Box<HttpResponse>> {
         let Some(ws) = &self.ws else {
             return Err(Box::new(empty(StatusCode::NOT_FOUND)));
         };
@@ -488,7 +457,7 @@ impl Site {
             .of(peer.address.ip())
             .map(Semaphore::try_acquire_owned)
             .transpose();
-        let (Ok(share), Ok(permit)) = (share, self.ws_places.clone().try_acquire_owned()) else {
+        let (Ok(share), Ok(permit)) = (share, self.ws_permits.clone().try_acquire_owned()) else {
             return Err(Box::new(refused(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many WebSocket connections",
@@ -577,7 +546,8 @@ fn is_preflight<B>(request: &Request<B>) -> bool {
             .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// The CORS headers for a browser's request from an allowed origin; `None` means that CORS has no say in it.
+/// The CORS headers for a browser's request from an allowed origin; `None` where CORS does not
+/// apply.
 fn cors_headers<B>(allowed: &[String], request: &Request<B>) -> Option<HeaderMap> {
     let origin = request.headers().get(header::ORIGIN)?;
     let any = allowed.iter().any(|pattern| pattern == "*");
@@ -626,8 +596,8 @@ fn matches_pattern(pattern: &str, origin: &str) -> bool {
     }
 }
 
-/// `--ws.origins`: a rule may name a scheme, a host and a port; what it leaves out matches anything. Programs that are not
-/// browsers send no origin and are let in.
+/// `--ws.origins`: a rule may name a scheme, a host and a port; an absent part matches anything.
+/// Programs that are not browsers send no origin and are let in.
 fn origin_allowed(rules: &[String], headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return true;

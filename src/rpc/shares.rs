@@ -1,6 +1,8 @@
-//! What one address may take of what there is for all, so that whoever has one address cannot take everything.
+//! Per-address limits on shared resources, so that the client of one address cannot take all of
+//! them.
 //!
-//! This machine and private networks have no share: all clients behind a reverse proxy there have the proxy's address.
+//! This machine and private networks have no limit: all clients behind a reverse proxy there have
+//! the proxy's address.
 
 use super::schedule::network;
 use parking_lot::Mutex;
@@ -25,8 +27,8 @@ impl Shares {
         }
     }
 
-    /// The share of an address, or of the IPv6 network of 64 bits that one owner has at least. It lasts while somebody holds it. `None`
-    /// for loopback and private addresses.
+    /// The share of an address, or of the IPv6 network of 64 bits that one owner has at least. It
+    /// lasts while somebody holds it. `None` for loopback and private addresses.
     pub fn of(&self, address: IpAddr) -> Option<Arc<Semaphore>> {
         let network = network(address)?;
         let mut live = self.live.lock();

@@ -1,5 +1,6 @@
 //! The server over real sockets: HTTP rules, JSON-RPC framing, WebSocket sessions.
 
+mod admin;
 mod bounds;
 mod call;
 mod chain;
@@ -20,7 +21,8 @@ use super::{
     api::Api,
     connections::Connections,
     error::{Reply, RpcError, reply},
-    server::{Http, Limits, Ws},
+    limits::ServerLimits,
+    server::{Http, Ws},
 };
 use futures::{FutureExt, StreamExt, stream};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -39,12 +41,12 @@ struct Server {
     _guard: DropGuard,
 }
 
-/// What a test changes of the server.
+/// Settings of the server that tests change.
 struct Setup {
     vhosts: Vec<String>,
     cors: Vec<String>,
     origins: Vec<String>,
-    limits: Limits,
+    limits: ServerLimits,
 }
 
 impl Default for Setup {
@@ -53,7 +55,7 @@ impl Default for Setup {
             vhosts: vec!["localhost".into()],
             cors: vec![],
             origins: vec![],
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
         }
     }
 }

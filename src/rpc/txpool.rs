@@ -1,8 +1,8 @@
 //! The `txpool` namespace: what is in the pool, for those who operate the node.
 
 use super::{
-    RpcContext,
     api::{Method, Namespace},
+    context::RpcContext,
     error::{RESPONSE_TOO_LARGE, Reply, RpcError, reply},
     eth::shape::TransactionJson,
     params::Args,
@@ -91,13 +91,13 @@ fn check_size<'a>(
         .flat_map(|(pending, queued)| pending.iter().chain(queued))
         .map(|tx| tx.raw.len())
         .sum();
-    match bytes > context.bounds.transactions {
-        true => Err(RpcError::new(
+    if bytes > context.bounds.transactions {
+        return Err(RpcError::new(
             RESPONSE_TOO_LARGE,
             format!("response too large: {bytes} bytes of transactions"),
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 fn by_nonce<T>(transactions: &[Arc<PoolTx>], show: impl Fn(&PoolTx) -> T) -> ByNonce<T> {

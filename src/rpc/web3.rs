@@ -1,8 +1,8 @@
 //! The `web3` namespace.
 
 use super::{
-    RpcContext,
     api::{Method, Namespace},
+    context::RpcContext,
     error::{Reply, reply},
     params::Args,
 };

@@ -1,14 +1,17 @@
-//! One WebSocket connection: requests run side by side, answers and events leave through one bounded queue.
+//! One WebSocket connection: requests run side by side, answers and events leave through one
+//! bounded queue.
 //!
-//! A client that does not read fills the queue; then its requests and subscriptions wait (events are pulled, not pushed, so
-//! nothing piles up; all answers together have one bound), and after [`Limits::ws_write`] without progress the connection is dropped.
+//! A client that does not read fills the queue; then its requests and subscriptions wait (events
+//! are pulled, not pushed, so nothing piles up; all answers together have one bound), and after
+//! [`ServerLimits::ws_write`] without progress the connection is dropped.
 
 mod fragments;
 
 use super::{
     api::Api,
-    frame::{self, Allowance, Held, Live, Room, Session, Subscription},
-    server::Limits,
+    frame::{self, Live, Session, Subscription},
+    limits::ServerLimits,
+    memory::{Allowance, MemoryPermit, ResponseMemory},
 };
 use fragments::Fragments;
 use futures::{
@@ -40,34 +43,34 @@ use tokio_util::{
 const CONCURRENT: usize = 16;
 /// Messages that wait for the socket.
 const QUEUE: usize = 32;
-/// How long a closing connection may take to say so.
+/// Timeout of the closing handshake.
 const CLOSE: Duration = Duration::from_secs(1);
 
 type Socket = Compat<Fragments<TokioIo<Upgraded>>>;
 
-/// What is written to the socket, with the memory it was given.
-type Message = (String, Option<Held>);
-type Queue = mpsc::Sender<Message>;
+/// A message to the socket, and its memory.
+type OutgoingMessage = (String, Option<ResponseMemory>);
+type Queue = mpsc::Sender<OutgoingMessage>;
 
 /// Serves a connection until either side ends it.
 pub async fn session(
     socket: TokioIo<Upgraded>,
     api: Arc<Api>,
-    limits: &Limits,
+    limits: &ServerLimits,
     allowance: &Allowance,
     token: CancellationToken,
 ) {
     let fragments = Fragments::new(socket, limits.ws_message, limits.read, allowance);
-    let room = fragments.incoming();
+    let incoming = fragments.incoming();
     let mut builder = Builder::new(fragments.compat(), Mode::Server);
     builder.set_max_message_size(limits.ws_message);
     builder.set_max_frame_size(limits.ws_message);
     let (mut sender, receiver) = builder.finish();
     let heard = Mutex::new(Instant::now());
     let (queue, messages) = mpsc::channel(QUEUE);
-    // When nothing is read any more the queue closes, and the writer returns once it is empty.
+    // When reading ends the queue closes, and the writer returns once it is empty.
     let reading = async {
-        read((receiver, room), (&api, allowance), queue, &heard).await;
+        read((receiver, incoming), (&api, allowance), queue, &heard).await;
         std::future::pending::<()>().await
     };
     tokio::select! {
@@ -82,15 +85,16 @@ pub async fn session(
     let _ = timeout(CLOSE, sender.close()).await;
 }
 
-/// Reads requests, answers them, feeds the subscriptions they begin. Returns when the client is gone or cannot be served on.
+/// Reads requests, answers them, and feeds the subscriptions they begin. Returns when the client is
+/// gone or a subscription failed.
 async fn read(
-    (receiver, room): (Receiver<Socket>, fragments::Incoming),
+    (receiver, incoming): (Receiver<Socket>, fragments::IncomingMemory),
     served: (&Api, &Allowance),
     queue: Queue,
     heard: &Mutex<Instant>,
 ) {
     // A stream, because a read that has begun must not be dropped.
-    let room = &room;
+    let memory = &incoming;
     let messages = stream::unfold(receiver, |mut receiver| async move {
         let mut message = Vec::new();
         loop {
@@ -98,8 +102,8 @@ async fn read(
             *heard.lock() = Instant::now();
             match incoming {
                 Ok(Incoming::Data(_)) => {
-                    let room = room.lock().take();
-                    return Some(((message, room), receiver));
+                    let held = memory.lock().take();
+                    return Some(((message, held), receiver));
                 }
                 Ok(Incoming::Pong(_)) => {}
                 Ok(Incoming::Closed(_)) | Err(_) => return None,
@@ -128,9 +132,9 @@ async fn read(
     }
 }
 
-/// Answers one message; gives back the subscriptions that begin now that the answer is in the queue.
+/// Answers one message; returns the subscriptions that begin now that the answer is queued.
 async fn answer(
-    (message, room): (Vec<u8>, Option<Room>),
+    (message, held): (Vec<u8>, Option<MemoryPermit>),
     (api, allowance): (&Api, &Allowance),
     queue: &Queue,
     live: &Live,
@@ -144,21 +148,22 @@ async fn answer(
     .answer(&message)
     .await;
     // A large request is not kept for as long as its answer.
-    drop((message, room));
+    drop((message, held));
     if let Some(text) = answer.text {
         let _ = queue.send((text, answer.held)).await;
     }
     answer.subscriptions
 }
 
-/// Passes on the events of a subscription. False when it ended by itself, which it does when events would be left out.
+/// Queues the events of a subscription. Returns false when the subscription ended by itself, because
+/// an event would have been left out.
 async fn feed(subscription: Subscription, queue: &Queue, live: &Live) -> bool {
     let Subscription {
         id,
         namespace,
         mut events,
         token,
-        place: _place,
+        permit: _permit,
     } = subscription;
     loop {
         let event = tokio::select! {
@@ -179,12 +184,12 @@ async fn feed(subscription: Subscription, queue: &Queue, live: &Live) -> bool {
     }
 }
 
-/// Writes what is queued and a ping now and then.
+/// Writes queued messages, and pings.
 async fn write(
     sender: &mut Sender<Socket>,
-    mut messages: mpsc::Receiver<Message>,
+    mut messages: mpsc::Receiver<OutgoingMessage>,
     heard: &Mutex<Instant>,
-    limits: &Limits,
+    limits: &ServerLimits,
 ) -> Result<(), Error> {
     let stalled = || Error::Io(std::io::ErrorKind::TimedOut.into());
     let mut ping = interval(limits.ws_ping);

@@ -1,6 +1,6 @@
 //! How a log line is written: text for people, logfmt and JSON for programs.
 
-use crate::cli::config::LogFormat;
+use super::LogFormat;
 use serde_json::{Map, Value};
 use std::fmt;
 use tracing::{
@@ -42,9 +42,10 @@ where
         let (message, fields) = read(event);
         SystemTime.format_time(&mut writer)?;
         let level = *event.metadata().level();
-        match self.color && writer.has_ansi_escapes() {
-            true => write!(writer, " \x1b[{}m{level:<5}\x1b[0m {message}", color(level))?,
-            false => write!(writer, " {level:<5} {message}")?,
+        if self.color && writer.has_ansi_escapes() {
+            write!(writer, " \x1b[{}m{level:<5}\x1b[0m {message}", color(level))?;
+        } else {
+            write!(writer, " {level:<5} {message}")?;
         }
         for (key, value) in with_pid(fields, self.pid) {
             write!(writer, " {key}={}", logfmt(&value))?;
@@ -91,7 +92,8 @@ fn write_record(form: LogFormat, record: &Map<String, Value>) -> String {
     }
 }
 
-/// A value in logfmt: quoted when it could be read as more than one word. Line breaks never get through.
+/// A value in logfmt: quoted when it could be read as more than one word. Line breaks never get
+/// through.
 fn logfmt(value: &Value) -> String {
     match value {
         Value::String(text)

@@ -1,6 +1,7 @@
-//! `GET /metrics` for Prometheus. Whoever reaches the port may ask; connections are bounded and each is closed after one answer.
+//! `GET /metrics` for Prometheus, without authentication. Connections are bounded, and each is closed
+//! after one response.
 
-use crate::cli::config::MetricsConfig;
+use super::MetricsConfig;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
@@ -12,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Connections answered at once; more wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 16;
-/// Time for one question and its answer.
+/// Timeout of one request and its response.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// How often histograms are drained, so that they do not grow while nobody asks.
+/// Interval of draining histograms, so that they do not grow without requests.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +28,7 @@ pub enum MetricsError {
     Twice,
 }
 
-/// Bounds of durations, in seconds: of what a processor does in moments and of what blocks wait for.
+/// Bounds of durations, in seconds: from work on the processor to waits of whole blocks.
 const SECONDS: [f64; 15] = [
     0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];

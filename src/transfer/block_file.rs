@@ -1,8 +1,10 @@
-//! Files of blocks: one RLP block after the other, as geth's `export` writes them, compressed if the name says so (`.gz`, `.zst`).
+//! Files of blocks: one RLP block after the other, as geth's `export` writes them, compressed if
+//! the name says so (`.gz`, `.zst`).
 //!
-//! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals; a typed transaction stands in it as a string,
-//! a legacy one as a list. Whoever writes the file chooses every byte, so nothing in it is trusted: memory grows with what is read,
-//! never with what a length claims, and every error says where it stands.
+//! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals; a typed
+//! transaction stands in it as a string, a legacy one as a list. Whoever writes the file chooses
+//! every byte, so nothing in it is trusted: memory grows with what is read, never with what a
+//! length claims, and every error says where it stands.
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
 use alloy_primitives::{Bytes, bytes::Buf};
@@ -257,7 +259,8 @@ fn decode(rlp: Bytes) -> Result<Payload, Cause> {
     Ok(Payload::sealed(header, transactions))
 }
 
-/// The EIP-2718 bytes of the next transaction: a legacy one is a list, any other a string that holds them.
+/// The EIP-2718 bytes of the next transaction: a legacy one is a list, any other a string that
+/// holds them.
 fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error> {
     let start = *list;
     let header = alloy_rlp::Header::decode(list)?;
@@ -265,7 +268,8 @@ fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error
         .split_at_checked(header.payload_length)
         .ok_or(alloy_rlp::Error::InputTooShort)?;
     *list = rest;
-    // EIP-2718: a type is below 0x80. A string that holds a list would be written as that list, and be another block then.
+    // EIP-2718: a type is below 0x80. A string that holds a list would be written as that list, and
+    // be another block then.
     if !header.list && body.first().is_none_or(|kind| *kind >= 0x80) {
         return Err(alloy_rlp::Error::Custom("a transaction without a type"));
     }
@@ -294,9 +298,10 @@ pub fn encode(payload: &Payload) -> Vec<u8> {
     }
     .encode(&mut items);
     for raw in &payload.transactions {
-        match is_list(raw) {
-            true => items.extend_from_slice(raw),
-            false => raw.as_ref().encode(&mut items),
+        if is_list(raw) {
+            items.extend_from_slice(raw);
+        } else {
+            raw.as_ref().encode(&mut items);
         }
     }
     items.push(alloy_rlp::EMPTY_LIST_CODE);

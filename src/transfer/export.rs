@@ -3,7 +3,7 @@
 use crate::{
     chain::{Chain, ChainError, Options, Threads, view::ReadError},
     transfer::{
-        Progress,
+        JobProgress,
         block_file::{BlockReader, BlockWriter, FileBlock},
         import::stop,
     },
@@ -50,9 +50,10 @@ pub(super) async fn open(options: Options) -> Result<(Chain, Threads), ChainErro
         .map_err(|_| ChainError::Stopped)?
 }
 
-/// Writes the blocks from `range.0` to `range.1`, both included, to a file, and appends if a range is given; else all blocks from
-/// the genesis block to the head, in place of what the file held. What it holds of these blocks already, from an export that was
-/// interrupted or killed, is passed over. Returns how many were written.
+/// Writes the blocks from `range.0` to `range.1`, both included, to a file, and appends if a range
+/// is given; else all blocks from the genesis block to the head, in place of what the file held.
+/// Blocks that the file holds already, from an interrupted export, are skipped. Returns the number of
+/// blocks written.
 pub async fn export(
     options: Options,
     file: &Path,
@@ -85,13 +86,13 @@ fn write(
         path: path.to_owned(),
         source,
     };
-    let Place { next, append } = place(chain, path, first, range.is_some())?;
+    let FilePosition { next, append } = place(chain, path, first, range.is_some())?;
     if next > last {
         tracing::info!(first, last, file = %path.display(), "the file holds these blocks already");
         return Ok(0);
     }
     let mut file = BlockWriter::create(path, append).map_err(failed)?;
-    let mut progress = Progress::new("export", last - next + 1, false);
+    let mut progress = JobProgress::new("export", last - next + 1, false);
     let mut view = chain.view();
     let mut interrupted = None;
     for number in next..=last {
@@ -118,16 +119,21 @@ fn write(
 }
 
 /// Where an export begins.
-struct Place {
+struct FilePosition {
     next: u64,
     /// Behind what the file holds, or in its place.
     append: bool,
 }
 
-/// Looks at what a file holds. The end of a block that was being written is cut off. With `append`, blocks of any other kind stay before
-/// what is written.
-fn place(chain: &Chain, path: &Path, first: u64, append: bool) -> Result<Place, ExportError> {
-    let anew = Place {
+/// Looks at what a file holds. The end of a block that was being written is cut off. With `append`,
+/// blocks of any other kind stay before what is written.
+fn place(
+    chain: &Chain,
+    path: &Path,
+    first: u64,
+    append: bool,
+) -> Result<FilePosition, ExportError> {
+    let anew = FilePosition {
         next: first,
         append,
     };
@@ -173,13 +179,13 @@ fn place(chain: &Chain, path: &Path, first: u64, append: bool) -> Result<Place, 
             .and_then(|file| file.set_len(reader.end()))
             .map_err(failed)?;
     }
-    match (begin..=last + 1).contains(&first) {
-        true if append || begin == first => Ok(Place {
+    if (begin..=last + 1).contains(&first) && (append || begin == first) {
+        return Ok(FilePosition {
             next: last + 1,
             append: true,
-        }),
-        _ => Ok(anew),
+        });
     }
+    Ok(anew)
 }
 
 /// Number of the genesis block, which is not always zero.

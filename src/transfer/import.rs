@@ -1,13 +1,14 @@
 //! Blocks from files into the chain.
 //!
-//! A thread reads and decodes ahead; the executor gets groups of blocks, each block on the one before it. What is stored already is
-//! passed over, so the same command goes on where it was interrupted. The last valid block is the head, whatever follows it.
+//! A thread reads and decodes ahead; the executor gets groups of blocks, each block on the one
+//! before it. What is stored already is passed over, so the same command goes on where it was
+//! interrupted. The last valid block is the head, whatever follows it.
 
 use crate::{
     chain::{Chain, ChainError, Options, Threads, executor::Imported},
     cli::config::HistoryConfig,
     transfer::{
-        Progress,
+        JobProgress,
         block_file::{BlockFileError, BlockReader, FileBlock},
     },
 };
@@ -74,7 +75,7 @@ pub enum ImportError {
     Thread(std::io::Error),
 }
 
-/// What an import did.
+/// Counts of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub executed: u64,
@@ -82,8 +83,8 @@ pub struct Counts {
     pub known: u64,
 }
 
-/// Imports the files one after the other, until one of them cannot be imported on. What was imported until then is stored in any case.
-/// `history` is what to keep of old states.
+/// Imports the files one after the other, until one of them cannot be imported on. What was
+/// imported until then is stored in any case. `history` is what to keep of old states.
 pub async fn import(
     options: Options,
     history: HistoryConfig,
@@ -104,7 +105,7 @@ pub async fn import(
     let stopped = stop(threads).await;
     let view = chain.view();
     if let Err(ImportError::Interrupted(_)) = result {
-        // What could not be stored, on a full disk perhaps, is in the file still.
+        // Blocks that could not be stored, perhaps on a full disk, are still in the file.
         if let Err(error) = stopped {
             tracing::warn!(%error, executed = %view.head(), stored = %view.stored(), "not all that was executed is stored");
         }
@@ -137,13 +138,14 @@ async fn import_file(
     };
     let reader = BlockReader::open(path).map_err(open)?;
     let position = reader.position();
-    let mut progress = Progress::new("import", std::fs::metadata(path).map_err(open)?.len(), true);
+    let mut progress =
+        JobProgress::new("import", std::fs::metadata(path).map_err(open)?.len(), true);
     let (sender, groups) = mpsc::channel(GROUPS);
     let thread = std::thread::Builder::new()
         .name("block reader".into())
         .spawn(move || read(reader, &sender));
     thread.map_err(ImportError::Thread)?;
-    // Set by whoever ends the import: then what is on its way is passed over, and nothing more is sent.
+    // Set when the import ends: groups in flight are skipped, and no more are sent.
     let stop = Arc::<AtomicBool>::default();
     let goes_on = |_: &Group| ready(!stop.load(Ordering::Relaxed));
     let sent = ReceiverStream::new(groups)
@@ -156,13 +158,13 @@ async fn import_file(
             biased;
             () = token.cancelled() => {
                 stop.store(true, Ordering::Relaxed);
-                // Nobody waits for what is being imported: on a full disk that would be until there is room.
+                // Do not wait for blocks in flight: on a full disk that takes until space is free.
                 return Err(ImportError::Interrupted(chain.view().head()));
             }
             answer = answers.next() => answer,
         };
         let Some(answer) = answer else { break };
-        let Answer {
+        let GroupOutcome {
             places,
             imported,
             error,
@@ -177,54 +179,59 @@ async fn import_file(
         }
         ended = error;
     }
-    let head = chain.view().head();
-    match (refused, ended) {
-        (
-            Some((
-                Place {
-                    offset: 0,
-                    block,
-                    parent,
-                },
-                reason,
-            )),
-            _,
-        ) if !chain.knows(parent) => {
-            let genesis = chain.spec().genesis_hash;
-            Err(ImportError::Foreign {
-                path: path.to_owned(),
-                block,
-                reason,
-                genesis,
-                head,
-            })
-        }
-        (Some((Place { offset, block, .. }, reason)), _) => Err(ImportError::Block {
-            head,
-            path: path.to_owned(),
-            offset,
+    if let Some(error) = failure(chain, path, refused, ended) {
+        return Err(error);
+    }
+    progress.end();
+    Ok(())
+}
+
+/// Why the import of a file stopped before its end, if it did.
+fn failure(
+    chain: &Chain,
+    path: &Path,
+    refused: Option<(BlockPosition, String)>,
+    ended: Option<BlockFileError>,
+) -> Option<ImportError> {
+    let (head, path) = (chain.view().head(), path.to_owned());
+    let Some((place, reason)) = refused else {
+        return ended.map(|error| ImportError::File { head, error });
+    };
+    let BlockPosition {
+        offset,
+        block,
+        parent,
+    } = place;
+    if offset == 0 && !chain.knows(parent) {
+        let genesis = chain.spec().genesis_hash;
+        return Some(ImportError::Foreign {
+            path,
             block,
             reason,
-        }),
-        (None, Some(error)) => Err(ImportError::File { head, error }),
-        (None, None) => {
-            progress.end();
-            Ok(())
-        }
+            genesis,
+            head,
+        });
     }
+    Some(ImportError::Block {
+        head,
+        path,
+        offset,
+        block,
+        reason,
+    })
 }
 
 /// A block, and where it begins in its file.
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockPosition {
     offset: u64,
     block: BlockId,
     parent: B256,
 }
 
-/// What became of a group.
-struct Answer {
-    places: Vec<Place>,
+/// The outcome of a group.
+struct GroupOutcome {
+    places: Vec<BlockPosition>,
     imported: Imported,
     /// Why the file cannot be read on after it.
     error: Option<BlockFileError>,
@@ -235,8 +242,8 @@ async fn send(
     chain: &Chain,
     (blocks, error): Group,
     stop: Arc<AtomicBool>,
-) -> impl Future<Output = Result<Answer, ChainError>> + use<> {
-    let place = |FileBlock { offset, payload }: &FileBlock| Place {
+) -> impl Future<Output = Result<GroupOutcome, ChainError>> + use<> {
+    let place = |FileBlock { offset, payload }: &FileBlock| BlockPosition {
         offset: *offset,
         block: payload.id(),
         parent: payload.parent_hash(),
@@ -248,7 +255,7 @@ async fn send(
         .collect();
     let sent = chain.import(payloads, stop).await;
     async {
-        Ok(Answer {
+        Ok(GroupOutcome {
             places,
             imported: sent?.await?,
             error,

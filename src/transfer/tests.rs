@@ -3,10 +3,15 @@
 use super::{block_file::*, import::Counts, *};
 use crate::chain::{
     Chain,
-    tests::{datadir, durable::Disk, open},
-    verify::tests::{check, grow, grown},
+    tests::{
+        datadir,
+        durable::Disk,
+        grow::{grow, grown},
+        open,
+    },
 };
 use crate::cli::config::HistoryConfig;
+use crate::db::verify::tests::check;
 use alloy_primitives::B256;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use starling_proto::payload::{BlockId, Payload};
@@ -179,7 +184,7 @@ async fn an_export_goes_on_where_it_ended() {
             let range = export_from(&source, &file, Some((0, 40))).await;
             match range {
                 Ok(written) => assert_eq!((name, written), ("blocks", 41 - held)),
-                // What is packed has no places where it can be cut.
+                // A compressed file has no places where it can be cut.
                 Err(ExportError::Torn { last, .. }) => {
                     assert!(
                         last.map_or(0, |last| last + 1) == held && (held == 0 || name != "blocks"),
@@ -192,7 +197,7 @@ async fn an_export_goes_on_where_it_ended() {
             assert_eq!(blocks(&file), all, "{name} cut at {cut}");
         }
     }
-    // What is there of a range is passed over; blocks of any other kind stay before it.
+    // Blocks of the range that the file holds are skipped; other blocks stay before it.
     let parts = files.path().join("parts");
     export_from(&source, &parts, Some((3, 9))).await.unwrap();
     assert_eq!(
@@ -429,7 +434,7 @@ async fn a_bad_block_stops_an_import_and_is_named() {
     }
 }
 
-/// What was on its way behind a bad block is not imported, wherever it stands.
+/// Blocks in flight behind a bad block are not imported, wherever it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_after_a_bad_block_is_imported() {
     let (source, other, files) = (
@@ -446,7 +451,8 @@ async fn nothing_after_a_bad_block_is_imported() {
         .collect();
     let last_valid = all[9].id();
     all[10].header.state_root = B256::repeat_byte(1);
-    // The blocks of the file make one group, those of the other branch, which would be the head, the next.
+    // The blocks of the file make one group, those of the other branch, which would be the head,
+    // the next.
     all.extend(blocks(&side).into_iter().map(|(_, payload)| payload));
     let mut writer = BlockWriter::create(&file, false).unwrap();
     all.iter().for_each(|block| writer.write(block).unwrap());
@@ -505,7 +511,8 @@ async fn another_chains_file_is_refused() {
         "{error}"
     );
     assert!(error.ends_with("the file is of another chain"), "{error}");
-    // Without its genesis block too, if that is not ours; and one that begins later may only lack blocks.
+    // Without its genesis block too, if that is not ours; and one that begins later may only lack
+    // blocks.
     for (first, end) in [
         (1, "the file is of another chain"),
         (2, "or blocks before it are missing"),

@@ -1,6 +1,8 @@
-//! Requirements of tests: vectors, foreign programs and privileges that a checkout or a machine may lack. A test that lacks one records
-//! that it is skipped and returns. The last test target of a `cargo test` run (`tests/skipped.rs`) prints one line that counts the
-//! skipped tests by reason. Where `STARLING_FIXTURES=required`, as in `.ci/run`, a missing requirement fails the test instead.
+//! Requirements of tests: vectors, foreign programs and privileges that a checkout or a machine may
+//! lack. A test that lacks one records that it is skipped and returns. The last test target of a
+//! `cargo test` run (`tests/skipped.rs`) prints one line that counts the skipped tests by reason.
+//! Where `STARLING_FIXTURES=required`, as in `.ci/run`, a missing requirement fails the test
+//! instead.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +18,8 @@ static UNNAMED: AtomicUsize = AtomicUsize::new(0);
 /// Data that the tests read, beside the project.
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared");
 
-/// A file or folder of the protocol vectors. `None`, recorded, where `../shared/fixtures` is absent.
+/// A file or folder of the protocol vectors. `None`, recorded, where `../shared/fixtures` is
+/// absent.
 pub fn fixture(path: &str) -> Option<PathBuf> {
     require(
         existing("fixtures").map(|folder| folder.join(path)),
@@ -34,7 +37,8 @@ pub fn shared_text(path: &str) -> Option<String> {
     require(existing(path), &format!("../shared/{path}")).map(|path| read(&path))
 }
 
-/// Records that the running test is skipped if `found` is `None`, or fails it where requirements must be met. `what` follows "without".
+/// Records that the running test is skipped if `found` is `None`, or fails it where requirements
+/// must be met. `what` follows "without".
 pub fn require<T>(found: Option<T>, what: &str) -> Option<T> {
     let is_required =
         std::env::var_os("STARLING_FIXTURES").is_some_and(|value| value == "required");
@@ -45,16 +49,18 @@ pub fn require<T>(found: Option<T>, what: &str) -> Option<T> {
     optional(found, what)
 }
 
-/// Records that the running test is skipped if `found` is `None`. For what CI may lack: real op-* programs, IPv6.
+/// Records that the running test is skipped if `found` is `None`. For what CI may lack: real op-*
+/// programs, IPv6.
 pub fn optional<T>(found: Option<T>, what: &str) -> Option<T> {
     if found.is_none() {
         println!("skipped: without {what}");
-        Record::of_this_test(what).append(&record_file());
+        SkipRecord::of_this_test(what).append(&record_file());
     }
     found
 }
 
-/// The program that this environment variable names. `None`, recorded, where it is unset: no run requires these programs.
+/// The program that this environment variable names. `None`, recorded, where it is unset: no run
+/// requires these programs.
 pub fn program(variable: &str) -> Option<PathBuf> {
     optional(
         std::env::var_os(variable)
@@ -67,13 +73,13 @@ pub fn program(variable: &str) -> Option<PathBuf> {
 /// The line that closes a run: how many tests of it were skipped, and why.
 pub fn summary() -> String {
     let text = fs::read_to_string(record_file()).unwrap_or_default();
-    let records: Vec<Record> = text
+    let records: Vec<SkipRecord> = text
         .lines()
-        .filter_map(Record::parse)
+        .filter_map(SkipRecord::parse)
         .filter(|record| record.run == run())
         .collect();
     // Records of earlier runs go, those of this run stay for whoever wants the names.
-    let kept: String = records.iter().map(Record::line).collect();
+    let kept: String = records.iter().map(SkipRecord::line).collect();
     let _ = fs::write(record_file(), kept);
     match count(&records) {
         line if records.is_empty() => line,
@@ -91,19 +97,20 @@ fn read(path: &Path) -> String {
 
 /// One skipped test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Record {
+struct SkipRecord {
     run: String,
     binary: String,
     test: String,
     what: String,
 }
 
-impl Record {
+impl SkipRecord {
     fn of_this_test(what: &str) -> Self {
         let binary = std::env::current_exe()
             .ok()
             .and_then(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
-        // libtest names the thread of a test after it, unless --test-threads=1 runs all of them on the main thread.
+        // libtest names the thread of a test after it, unless --test-threads=1 runs all of them on
+        // the main thread.
         let test = match std::thread::current().name() {
             None | Some("main") => format!("unnamed {}", UNNAMED.fetch_add(1, Ordering::Relaxed)),
             Some(name) => name.to_owned(),
@@ -146,8 +153,9 @@ impl Record {
     }
 }
 
-/// "3 tests skipped: 2 without cast, 1 without ../shared/fixtures". A test counts once, for the first thing that it lacked.
-fn count(records: &[Record]) -> String {
+/// "3 tests skipped: 2 without cast, 1 without ../shared/fixtures". A test counts once, for the
+/// first thing that it lacked.
+fn count(records: &[SkipRecord]) -> String {
     let mut seen = BTreeSet::new();
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for record in records
@@ -183,7 +191,8 @@ fn record_file() -> PathBuf {
         .join("skipped.tsv")
 }
 
-/// The `cargo test` that started this process, by its id and start time: all test binaries of one run have the same.
+/// The `cargo test` that started this process, by its id and start time: all test binaries of one
+/// run have the same.
 fn run() -> String {
     let parent = std::os::unix::process::parent_id();
     let stat = fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();

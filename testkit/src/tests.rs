@@ -1,8 +1,8 @@
 use super::*;
 use std::process::{Command, Output};
 
-fn record(binary: &str, test: &str, what: &str) -> Record {
-    Record {
+fn record(binary: &str, test: &str, what: &str) -> SkipRecord {
+    SkipRecord {
         run: "7-9".into(),
         binary: binary.into(),
         test: test.into(),
@@ -32,8 +32,8 @@ fn the_closing_line_counts_each_skipped_test_once_by_its_first_reason() {
 #[test]
 fn a_record_is_read_back_as_it_was_written() {
     let written = record("it-1", "module::a_test", "a program (set a variable)");
-    assert_eq!(Record::parse(written.line().trim_end()), Some(written));
-    assert_eq!(Record::parse("half a\tline"), None);
+    assert_eq!(SkipRecord::parse(written.line().trim_end()), Some(written));
+    assert_eq!(SkipRecord::parse("half a\tline"), None);
 }
 
 /// Not a test of its own: run in a process of its own by the test below.
@@ -65,15 +65,16 @@ fn child(test: &str, fixtures: Option<&str>) -> Output {
 
 #[test]
 fn a_missing_requirement_skips_the_test_or_fails_it_where_it_must_be_met() {
-    // The parent of these processes is this one, so the run they belong to is not the one that is being summed up.
+    // The parent of these processes is this one, so the run they belong to is not the one that is
+    // being summed up.
     let own = format!("{}-", std::process::id());
     let skipped = |test: &str| {
         let text = fs::read_to_string(record_file()).unwrap_or_default();
-        let of_test = |record: &Record| {
+        let of_test = |record: &SkipRecord| {
             record.run.starts_with(&own) && record.test == format!("tests::{test}")
         };
         text.lines()
-            .filter_map(Record::parse)
+            .filter_map(SkipRecord::parse)
             .filter(of_test)
             .count()
     };

@@ -1,4 +1,5 @@
-//! Bad input at the door: one clear sentence with the cause and the next step, an exit code that is not 0, nothing overwritten.
+//! Bad input at the door: one clear sentence with the cause and the next step, an exit code that is
+//! not 0, nothing overwritten.
 
 use crate::net::{head, starling, wait};
 use serde_json::{Value, json};
@@ -290,7 +291,8 @@ fn an_unreadable_key_is_named_and_never_overwritten() {
     }
 }
 
-/// A sequencer without the blob schedule would write a blob base fee that no verifier derives. A replica needs no schedule.
+/// A sequencer without the blob schedule would write a blob base fee that no verifier derives. A
+/// replica needs no schedule.
 #[test]
 fn a_sequencer_on_an_unknown_l1_needs_its_chain_config() {
     let temp = tempfile::tempdir().unwrap();

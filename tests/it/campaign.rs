@@ -1,5 +1,6 @@
-//! Crash campaigns: a chain killed with SIGKILL again and again while it imports blocks and changes branches, and its files damaged as a
-//! power cut or a bad disk damages them. After each, `starling db verify` judges. `tests/campaign.sh` runs them at full size.
+//! Crash campaigns: a chain killed with SIGKILL again and again while it imports blocks and changes
+//! branches, and its files damaged as a power cut or a bad disk damages them. After each, `starling
+//! db verify` judges. `tests/campaign.sh` runs them at full size.
 
 pub mod world;
 
@@ -36,13 +37,13 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// What `db verify` says.
+/// Result of `db verify`.
 #[derive(Debug)]
 pub enum Verdict {
     Sound {
         head: u64,
     },
-    /// It does not open, or rows say that they cannot be read: nobody gets a wrong answer.
+    /// The database does not open, or rows are reported as unreadable: nobody gets a wrong answer.
     Refused(String),
     Wrong(String),
 }
@@ -82,7 +83,7 @@ fn child_that_imports_until_it_is_killed() {
     World::open(Path::new(&dir), window).run(&mut StdRng::from_os_rng(), usize::MAX);
 }
 
-/// What a child has said.
+/// Output of a child.
 struct Life {
     /// The least height that its head can have.
     floor: u64,
@@ -92,7 +93,8 @@ struct Life {
     signed: Vec<B256>,
 }
 
-/// Runs a chain in a child process until it has said so many lines, and kills it. `floor` is that of the life before.
+/// Runs a chain in a child process until it has said so many lines, and kills it. `floor` is that
+/// of the life before.
 fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args([
@@ -135,7 +137,8 @@ fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
         );
     }
     child.kill().expect("a child to kill");
-    // Of what it had said before it died, what it had stored cannot be held against it: it may have changed its mind since.
+    // Blocks that the child had reported as stored are not expected: it may have changed its branch
+    // since.
     told.map_while(Result::ok)
         .for_each(|line| hear(&line, false));
     child.wait().expect("it is dead");
@@ -381,7 +384,8 @@ fn damaged_files_never_give_wrong_answers() {
                     } else {
                         "with a reason"
                     };
-                    // Whatever the repair can do, it makes no wrong answer of a refused one, and it does what it says.
+                    // Whatever the repair can do, it makes no wrong answer of a refused one, and it
+                    // does what it says.
                     let repair = starling()
                         .args(["db", "repair", "--datadir"])
                         .arg(case.path())

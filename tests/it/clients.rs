@@ -1,5 +1,6 @@
-//! Foreign clients against the sequencer and a replica of one network: accounts, deploys, calls, events, filters, subscriptions,
-//! reverts, batches, fees. The scripts are in `tests/clients`; each ends with status 0 when every answer was right.
+//! Foreign clients against the sequencer and a replica of one network: accounts, deploys, calls,
+//! events, filters, subscriptions, reverts, batches, fees. The scripts are in `tests/clients`; each
+//! ends with status 0 when every answer was right.
 
 use crate::net::{Account, Devnet, Node, client, head, installed, script, wait};
 use serde_json::{Value, json};

@@ -222,12 +222,14 @@ fn a_late_replica_and_one_cut_off_catch_up() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=2"]);
     let (sequencer, mut replicas) = (net.sequencer(), net.replicas());
     let (cut_off, late) = (replicas.remove(0), replicas.remove(0));
-    // Late: gone from almost the beginning, its data directory emptied to the genesis state it was started with.
+    // Late: gone from almost the beginning, its data directory emptied to the genesis state it was
+    // started with.
     late.kill9();
     wait("some blocks", Duration::from_secs(30), || {
         head(&cut_off.http).filter(|n| *n >= 2)
     });
-    // Cut off: stopped in its tracks longer than gossip accepts a block's age, and than the seen cache remembers.
+    // Cut off: stopped in its tracks longer than gossip accepts a block's age, and than the seen
+    // cache remembers.
     signal(cut_off.pid, Signal::SIGSTOP);
     let blocks = std::env::var("STARLING_LATE_BLOCKS")
         .ok()

@@ -1,4 +1,5 @@
-//! A node on a damaged database: it says what is damaged and which command helps, and answers nothing that is wrong.
+//! A node on a damaged database: it says what is damaged and which command helps, and answers
+//! nothing that is wrong.
 
 use crate::{
     campaign::{

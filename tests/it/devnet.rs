@@ -1,4 +1,5 @@
-//! The main job, end to end, on a local network of real processes: transactions through a replica, deposits, foreign clients.
+//! The main job, end to end, on a local network of real processes: transactions through a replica,
+//! deposits, foreign clients.
 
 use crate::net::{Devnet, ask, client, head, number, wait};
 use alloy_primitives::{Address, Bytes, TxKind, U256, hex};

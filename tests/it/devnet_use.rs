@@ -1,4 +1,5 @@
-//! What the user of a local network meets beside the main job: a second start, and replicas with options of their own.
+//! Use of a local network beside the main job: a second start, and replicas with
+//! options of their own.
 
 use crate::net::{Devnet, ask, head, starling, wait};
 use serde_json::{Value, json};

@@ -1,5 +1,6 @@
-//! Our answers beside those of `anvil --optimism`: the same generated transactions and questions to both. Every kind of difference is
-//! explained in `docs/differences.md`; another one fails the test.
+//! Our answers beside those of `anvil --optimism`: the same generated transactions and questions to
+//! both. Every kind of difference is explained in `docs/differences.md`; another one fails the
+//! test.
 //!
 //! `STARLING_SEED` repeats a run, `STARLING_DIFFERENTIAL_CASES` says how many cases it has.
 

@@ -1,4 +1,5 @@
-//! An execution core that a rollup node drives over the Engine API while it has a swarm: chains and swarms are real, of one process.
+//! An execution core that a rollup node drives over the Engine API while it has a swarm: chains and
+//! swarms are real, of one process.
 
 use crate::late::{Store, Swarm, genesis};
 use alloy_primitives::B256;
@@ -168,7 +169,7 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
     });
     world
         .until("the rollup node counts as silent", || {
-            !world.core.chain.driver().borrow().drives()
+            !world.core.chain.driver().borrow().is_rollup_node()
         })
         .await;
     world.source.extend_to(last + 10).await;
@@ -203,7 +204,8 @@ async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings
             PayloadStatusEnum::Syncing | PayloadStatusEnum::Accepted
         )
     };
-    // As op-node does it: each new block is sent and named; what is not VALID is to be tried with the next.
+    // As op-node does it: each new block is sent and named; what is not VALID is to be tried with
+    // the next.
     let (mut named, mut rounds) = (world.source.extend().await, 0);
     loop {
         let sent = world.new_payload(&named).await;

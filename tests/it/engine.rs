@@ -1,4 +1,5 @@
-//! `starling execution` in op-geth's place: the real binary, driven over nothing but its Engine API by a small rollup node.
+//! `starling execution` in op-geth's place: the real binary, driven over nothing but its Engine API
+//! by a small rollup node.
 
 use crate::net::{Running, l1_attributes, number, starling, wait};
 use alloy_eips::eip2718::Encodable2718;
@@ -202,7 +203,8 @@ impl Core {
         self.ask("engine_newPayloadV4", json!([payload, [], B256::ZERO, []]))
     }
 
-    /// What a sequencer does: build on a block, and give what was built back to the core. The head is `on`.
+    /// What a sequencer does: build on a block, and give what was built back to the core. The head
+    /// is `on`.
     fn build(&mut self, on: &Made, salt: u64) -> Made {
         let state = json!({ "headBlockHash": on.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
         let begun = self.ask(
@@ -362,7 +364,8 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
         assert_eq!(core.latest(), made.hash);
     }
 
-    // Far below what is stored and in memory, on, back to the abandoned branch, and to the new one again.
+    // Far below what is stored and in memory, on, back to the abandoned branch, and to the new one
+    // again.
     core.make_head(&fork);
     let long = core.extend(&fork, 520, 2);
     let base = &long[19];
@@ -420,7 +423,8 @@ fn old_states_are_kept_as_far_as_the_options_say() {
         let mut core = Core::start_with(options);
         let genesis = core.genesis();
         let made = core.extend(&genesis, 30, 0);
-        // A head that does not rise is acknowledged when all is stored: the second time block 30 was, too.
+        // A head that does not rise is acknowledged when all is stored: the second time block 30
+        // was, too.
         core.make_head(&made[28]);
         core.make_head(&made[29]);
         core.make_head(&made[28]);

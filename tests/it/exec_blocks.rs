@@ -1,16 +1,21 @@
 //! Real blocks, built again and judged by the production code over the witness that came with them.
 //!
-//! What runs, of the fixtures in `exec-blocks`:
-//! - `op-sepolia`: ten Holocene blocks. The builder executes their attributes over the witness and must arrive at the published block
-//!   hash, so every root, the L1 fee, the bloom and the extra data are right; the judgement of the same payload must agree. A flipped
-//!   byte of a transaction or a different balance must not go through.
-//! - `celo-sepolia`: an Isthmus block, and the block that activates Jovian. Both hold deposits only, so Celo's own fees do not matter.
-//!   The first has Celo's base fee floor in its header, put in here by hand; the second comes out as it is.
-//! - `op-mainnet-headers`: two Jovian headers and the first Bedrock header: hash, extra data, and the EIP-2935 slot that links the two,
-//!   read through the witness. No state comes with them but these proofs, so there is nothing to execute.
-//! - `op-test-vectors-t8n`: single transactions over an alloc. Their tool was not an OP client (base fee burnt, no L1 attributes, state
-//!   root zero), so balances and roots of the state say nothing; gas, logs and with them the receipts root do. Of the two files only
-//!   `GovernanceTokenPrecompile` runs: the alloc of `Multicall3Preinstall` lacks the code of the contract that it calls.
+//! Fixtures of `exec-blocks` that run here:
+//! - `op-sepolia`: ten Holocene blocks. The builder executes their attributes over the witness and
+//!   must arrive at the published block hash, so every root, the L1 fee, the bloom and the extra
+//!   data are right; the judgement of the same payload must agree. A flipped byte of a transaction
+//!   or a different balance must not go through.
+//! - `celo-sepolia`: an Isthmus block, and the block that activates Jovian. Both hold deposits
+//!   only, so Celo's own fees do not matter. The first has Celo's base fee floor in its header, put
+//!   in here by hand; the second comes out as it is.
+//! - `op-mainnet-headers`: two Jovian headers and the first Bedrock header: hash, extra data, and
+//!   the EIP-2935 slot that links the two, read through the witness. No state comes with them but
+//!   these proofs, so there is nothing to execute.
+//! - `op-test-vectors-t8n`: single transactions over an alloc. Their tool was not an OP client
+//!   (base fee burnt, no L1 attributes, state root zero), so balances and roots of the state say
+//!   nothing; gas, logs and with them the receipts root do. Of the two files only
+//!   `GovernanceTokenPrecompile` runs: the alloc of `Multicall3Preinstall` lacks the code of the
+//!   contract that it calls.
 
 use alloy_consensus::Header;
 use alloy_eips::{eip2718::Encodable2718, eip2935::HISTORY_STORAGE_ADDRESS};
@@ -265,7 +270,8 @@ fn celo_sepolia_blocks_of_deposits_have_their_hashes() {
         let built = fixture.build().unwrap();
         fixture.validate(&built.payload).unwrap();
         let mut header = built.payload.header.clone();
-        // The block before Jovian has Celo's floor, which its code replaces with Jovian's minimum afterwards.
+        // The block before Jovian has Celo's floor, which its code replaces with Jovian's minimum
+        // afterwards.
         if header.base_fee_per_gas < Some(CELO_BASE_FEE_FLOOR) && header.extra_data.len() == 9 {
             header.base_fee_per_gas = Some(CELO_BASE_FEE_FLOOR);
         }

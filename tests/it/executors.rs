@@ -1,11 +1,13 @@
-//! Two execution clients that build and execute the same random blocks, over nothing but their Engine APIs. One builds a block from
-//! attributes, the other executes it and builds it again from the same attributes; the block, its payload id and value, and every
-//! member of its receipts have to be equal, and so have the errors for attributes and payloads with something wrong.
+//! Two execution clients that build and execute the same random blocks, over nothing but their
+//! Engine APIs. One builds a block from attributes, the other executes it and builds it again from
+//! the same attributes; the block, its payload id and value, and every member of its receipts have
+//! to be equal, and so have the errors for attributes and payloads with something wrong.
 //!
-//! Without anything set, both are processes of ours that differ in caches, commits and history, and one is killed midway.
-//! `STARLING_OP_GETH` names an op-geth to compare ours with. `STARLING_DIFFERENTIAL_BLOCKS` is the number of blocks of each chain,
-//! `STARLING_DIFFERENTIAL_CHAIN` (a fork's name, or `ladder`) picks one, and `STARLING_SEED` repeats a run. The block that differs is
-//! kept in a file.
+//! Without anything set, both are processes of ours that differ in caches, commits and history, and
+//! one is killed midway. `STARLING_OP_GETH` names an op-geth to compare ours with.
+//! `STARLING_DIFFERENTIAL_BLOCKS` is the number of blocks of each chain,
+//! `STARLING_DIFFERENTIAL_CHAIN` (a fork's name, or `ladder`) picks one, and `STARLING_SEED`
+//! repeats a run. The block that differs is kept in a file.
 
 mod accounts;
 mod client;
@@ -272,7 +274,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Builds a block on the head and gives its envelope, as far as every version has it, with the payload's id.
+    /// Builds a block on the head and gives its envelope, as far as every version has it, with the
+    /// payload's id.
     fn build(
         &mut self,
         by: usize,
@@ -319,7 +322,8 @@ impl Pair {
             .collect()
     }
 
-    /// Attributes with something wrong, whose errors must have the same code. Both clients have the head.
+    /// Attributes with something wrong, whose errors must have the same code. Both clients have the
+    /// head.
     fn refuse_attributes(&mut self, version: u8, good: &Value) -> Result<(), String> {
         if !self.generator.one_in(3) {
             return Ok(());
@@ -346,7 +350,8 @@ impl Pair {
             return Ok(());
         }
         let (what, bad) = wrong::payload(&mut self.generator.rng, good, beacon_root, &self.head);
-        // op-geth looks for the parent by hash and number and answers SYNCING; and it does not look at the blob gas before Jovian.
+        // op-geth looks for the parent by hash and number and answers SYNCING; and it does not look
+        // at the blob gas before Jovian.
         let jovian = self
             .generator
             .forks
@@ -361,12 +366,7 @@ impl Pair {
             .each_mut()
             .map(|client| client.new_payload(version, &bad, beacon_root));
         self.counts.refused_payloads += u64::from(status(&ours)[0] == "INVALID");
-        let told = |answer| match status(answer) {
-            // op-geth looks at the extra data before it knows the parent.
-            status if foreign && what == "extra data" => status[0].clone(),
-            status => status,
-        };
-        equal(what, &told(&ours), &told(&theirs))
+        equal(what, &status(&ours), &status(&theirs))
             .map_err(|text| format!("{text}: {ours:?} and {theirs:?}"))
     }
 
@@ -432,8 +432,9 @@ fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Two of ours: one keeps every old state and little in memory, and writes each block at once; the other keeps ten old states, has
-/// all the memory it wants and commits once a minute, so that what it builds on is not in its store.
+/// Two of ours: one keeps every old state and little in memory, and writes each block at once; the
+/// other keeps ten old states, has all the memory it wants and commits once a minute, so that what
+/// it builds on is not in its store.
 fn own() -> [Program; 2] {
     [
         Program::Starling(&["--gcmode=archive", "--cache=16", "--commit.interval=50ms"]),

@@ -36,14 +36,14 @@ fn core(options: &[String], log: &Path) -> (Running, String) {
     (process, url)
 }
 
-/// Whose blocks the network follows.
+/// Key of the signer whose blocks the network follows.
 fn signer(net: &Devnet) -> Address {
     let key = fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
     starling_proto::sign::address(&starling_proto::sign::secret_from_hex(&key).expect("a key"))
 }
 
-/// The options of a core, whose data directory this makes, that follows the sequencer's swarm and the blocks of `signer`. The first
-/// three are not of the swarm.
+/// The options of a core, whose data directory this makes, that follows the sequencer's swarm and
+/// the blocks of `signer`. The first three are not of the swarm.
 fn following(net: &Devnet, signer: Address) -> [String; 9] {
     let datadir = format!("--datadir={}", net.dir.join("core").display());
     let made = starling()

@@ -1,5 +1,5 @@
-//! Real op-node, op-geth, op-batcher and op-proposer beside our nodes, on one machine. Each test is skipped unless the environment
-//! names the programs that it needs.
+//! Real op-node, op-geth, op-batcher and op-proposer beside our nodes, on one machine. Each test is
+//! skipped unless the environment names the programs that it needs.
 
 mod network;
 mod programs;
@@ -177,11 +177,12 @@ fn op_node_drives_our_core_for_1000_blocks_through_a_kill() {
     );
 }
 
-/// Nobody listens on this port: a node that advertises it can dial, and cannot be dialled. op-node refuses ports below 1024.
+/// Nobody listens on this port: a node that advertises it can dial, and cannot be dialled. op-node
+/// refuses ports below 1024.
 const UNREACHABLE: &str = "--p2p.advertise.tcp=65535";
 
-/// Our sequencer and an op-node that know nothing but one bootnode. One of the two advertises a port that leads nowhere, so the other
-/// one must be found by it.
+/// Our sequencer and an op-node that know nothing but one bootnode. One of the two advertises a
+/// port that leads nowhere, so the other one must be found by it.
 fn meets_through_a_bootnode(op_node_dials: bool) {
     let Some([op_node_program]) = programs([NODE]) else {
         return;

@@ -1,4 +1,5 @@
-//! A peer made of js-libp2p (`tests/clients/libp2p.mjs`) between two of our nodes: what it hears, passes on, asks for and serves.
+//! A peer made of js-libp2p (`tests/clients/libp2p.mjs`) between two of our nodes: what it hears,
+//! passes on, asks for and serves.
 
 use crate::net::{Devnet, Running, ask, head, number, script, wait};
 use serde_json::{Value, json};
@@ -115,7 +116,8 @@ fn js_libp2p_hears_passes_on_asks_and_serves() {
     });
     let first = first["number"].as_u64().expect("a number");
 
-    // It asks for what it missed and for what it has, under both spellings; the refusals are one byte.
+    // The peer requests blocks that it missed and that it has, under both spellings. Refusals are
+    // one byte.
     for (number, slash) in (1..=first).zip([false, true].into_iter().cycle()) {
         let answer = js.fetch(number, slash);
         assert_eq!(
@@ -186,7 +188,8 @@ fn js_libp2p_hears_passes_on_asks_and_serves() {
         "block {first} was asked of js-libp2p: {asked:?}"
     );
 
-    // Each block once, whoever passed it on; to the lurker only what it asked for by an id that both compute alike.
+    // Each block once, whoever passed it on; to the lurker only what it asked for by an id that
+    // both compute alike.
     wait("gossip at the lurker", PATIENCE, || {
         (js.gossip("lurker").len() >= 3).then_some(())
     });

@@ -1,7 +1,9 @@
-//! Every fork: chains that begin at each, and chains that cross each. Blocks are built here from attributes as a sequencer makes them,
-//! sent as wire bytes, executed again by a second node, and held against the rules one by one ([`rules`]).
+//! Every fork: chains that begin at each, and chains that cross each. Blocks are built here from
+//! attributes as a sequencer makes them, sent as wire bytes, executed again by a second node, and
+//! held against the rules one by one ([`rules`]).
 //!
-//! The states are those of published chains that began at the fork, so the upgrades meet the contracts they were written for.
+//! The states are those of published chains that began at the fork, so the upgrades meet the
+//! contracts they were written for.
 
 mod rules;
 mod world;
@@ -146,7 +148,8 @@ async fn a_chain_of_one_second_blocks_crosses_all_forks() {
     );
 }
 
-/// A fork's time need not be that of a block: the next block is then the first, and Canyon deploys nothing by force.
+/// A fork's time need not be that of a block: the next block is then the first, and Canyon deploys
+/// nothing by force.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_crosses_forks_between_its_blocks() {
     let later = since(Fork::Regolith).map(|fork| (fork, 1 + 4 * fork as u64));
@@ -175,7 +178,8 @@ async fn a_chain_crosses_all_forks_at_once() {
     assert_eq!(blocks[1].executed.receipts.len(), 1 + upgrades);
 }
 
-/// Chains that activated Karst before the rule was found keep its gas in their limit until L1 sets another.
+/// Chains that activated Karst before the rule was found keep its gas in their limit until L1 sets
+/// another.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gas_of_karst_stays_where_it_is_kept() {
     for keep in [false, true] {

@@ -1,4 +1,5 @@
-//! The blob base fee of an L1 whose schedule nobody has built in, as the sequencer writes it into the L1 attributes.
+//! The blob base fee of an L1 whose schedule nobody has built in, as the sequencer writes it into
+//! the L1 attributes.
 
 use crate::net::{Devnet, ask, head, number, wait};
 use alloy_primitives::{U256, hex};

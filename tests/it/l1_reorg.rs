@@ -1,5 +1,5 @@
-//! An L1 reorg under a network of real processes: the sequencer's L1 is the devnet's behind a proxy that switches to another branch on
-//! command.
+//! An L1 reorg under a network of real processes: the sequencer's L1 is the devnet's behind a proxy
+//! that switches to another branch on command.
 
 use crate::net::{Devnet, Node, ask, call, head, wait};
 use alloy_consensus::{
@@ -9,7 +9,7 @@ use alloy_consensus::{
 use alloy_primitives::{B256, Bloom, Bytes, TxKind, U256};
 use jsonrpsee::{RpcModule, server::ServerBuilder, types::ErrorObjectOwned};
 use serde_json::{Value, json};
-use starling::telemetry::unix_now;
+use starling::clock::unix_now;
 use std::{
     sync::{Arc, Mutex},
     time::Duration,

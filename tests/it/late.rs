@@ -1,7 +1,8 @@
-//! Replicas that missed much, without L1: one that starts late and one whose gossip was cut. Chains and swarms are real, of one
-//! process; of three peers that serve blocks one serves wrong ones.
+//! Replicas that missed much, without L1: one that starts late and one whose gossip was cut. Chains
+//! and swarms are real, of one process; of three peers that serve blocks one serves wrong ones.
 //!
-//! `STARLING_SYNC_BLOCKS` is how late the late one is (700); the other misses a tenth of it. Figures are printed.
+//! `STARLING_SYNC_BLOCKS` is how late the late one is (700); the other misses a tenth of it.
+//! Figures are printed.
 
 use crate::net::l1_attributes;
 use alloy_eips::eip2718::Encodable2718;
@@ -12,12 +13,12 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde_json::json;
 use starling::{
     chain::{self, Chain, Options, Threads, genesis},
-    engine::Engine,
-    follow, telemetry,
+    clock, follow, rollup,
+    rpc::engine::backend::EngineBackend,
 };
 use starling_p2p::{
-    Blocks, Change, Config, Genesis, Keypair, Multiaddr, Network, PeerId, Policy, Scoring, Service,
-    Subject, SyncReport,
+    Blocks, ChainGenesis, Config, Keypair, LedgerChange, Multiaddr, Network, PeerId, Policy,
+    Scoring, Service, Subject, SyncReport,
 };
 use starling_proto::{
     fork::{Fork, ForkSchedule},
@@ -42,7 +43,7 @@ fn sequencer() -> sign::SecretKey {
 pub fn genesis(blocks: u64) -> String {
     let genesis = json!({
         "config": crate::campaign::world::config(CHAIN),
-        "timestamp": telemetry::unix_now() - blocks - 10_000,
+        "timestamp": clock::unix_now() - blocks - 10_000,
         "gasLimit": 30_000_000,
         "difficulty": "0",
         "baseFeePerGas": "0x3e8",
@@ -139,7 +140,7 @@ impl Store {
 /// A node of the swarm.
 pub struct Swarm {
     pub network: Network,
-    pub engine: Arc<Engine>,
+    pub engine: Arc<EngineBackend>,
     address: Multiaddr,
     token: CancellationToken,
     tasks: JoinSet<anyhow::Result<()>>,
@@ -175,7 +176,7 @@ impl Swarm {
                 identity,
                 CHAIN,
                 ForkSchedule::from_genesis(Fork::Jovian),
-                Genesis {
+                ChainGenesis {
                     id: genesis,
                     time,
                     block_time: 1,
@@ -189,16 +190,16 @@ impl Swarm {
             service.run(running).await;
             Ok(())
         });
-        let engine = Arc::new(Engine::new(chain.clone(), Some(network.clone())));
+        let engine = Arc::new(EngineBackend::new(chain.clone(), Some(network.clone())));
         tasks.spawn(follow::run(
-            chain.clone(),
+            rollup::engine::Engine::Local(chain.clone()),
             Some(engine.clone()),
             network.clone(),
             events,
             token.clone(),
         ));
         tasks.spawn(follow::report_heads(
-            chain.clone(),
+            rollup::engine::Engine::Local(chain.clone()),
             network.clone(),
             genesis,
             token.clone(),
@@ -242,7 +243,7 @@ impl Swarm {
         }
     }
 
-    /// That the liar was banned for what it served, and nobody else charged with anything.
+    /// Checks that the liar was banned for what it served, and that nobody else was penalized.
     async fn has_found_out(&self, liar: PeerId, honest: &[&Swarm]) {
         let lines = self
             .network
@@ -261,7 +262,7 @@ impl Swarm {
         assert!(
             lines
                 .iter()
-                .any(|line| matches!(line.change, Change::Banned { .. })),
+                .any(|line| matches!(line.change, LedgerChange::Banned { .. })),
             "{lines:#?}"
         );
         println!("  evidence: {}", lie.evidence);
@@ -272,9 +273,9 @@ impl Swarm {
                 .await
                 .expect("the swarm runs");
             assert!(
-                lines
-                    .iter()
-                    .all(|line| !matches!(line.change, Change::Score(change) if change < 0.0)),
+                lines.iter().all(
+                    |line| !matches!(line.change, LedgerChange::Score(change) if change < 0.0)
+                ),
                 "{lines:#?}"
             );
         }
@@ -367,7 +368,7 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     cut_off.reports("greeted", |sync| sync.peers == 2).await;
     first.publish(&source.extend().await).await;
     cut_store.reaches(blocks - missed, limit).await;
-    // It reaches nobody, and nobody reaches it.
+    // The node reaches nobody, and nobody reaches it.
     let everybody = || Subject::Address([127, 0, 0, 1].into());
     cut_off
         .network

@@ -1,4 +1,4 @@
-//! What a running node tells Prometheus of its swarm: the network's names, and how blocks come.
+//! Metrics of a running node's swarm: the network's names, and how blocks come.
 
 use crate::net::{Devnet, Node, ask, wait};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ impl Scrape {
     }
 }
 
-/// What grows with every block that comes.
+/// Counters that grow with every block.
 const WITH_BLOCKS: [&str; 6] = [
     "op_node_default_p2p_gossip_events_total{type=\"DELIVER_MESSAGE\"}",
     "op_node_default_p2p_bandwidth_bytes_total{direction=\"in\"}",
@@ -82,7 +82,8 @@ fn the_metrics_of_a_running_node_move_with_its_blocks_and_peers() {
         "one each way"
     );
     assert!(first.get("op_node_default_p2p_gossip_events_total{type=\"ADD_PEER\"}") >= 1.0);
-    // A block of one second's time is the head well before the next but nine; every block is in the last bucket.
+    // A block of one second's time is the head well before the next but nine; every block is in the
+    // last bucket.
     assert!(first.get("starling_p2p_block_head_seconds_bucket{le=\"+Inf\"}") > 0.0);
     wait("the mesh and the scores", PATIENCE, || {
         let scrape = Scrape::of(&net, &replica)?;

@@ -1,4 +1,5 @@
-//! What the integration tests stand on: a local network of real processes, a plain JSON-RPC caller, signed transactions.
+//! Helpers of the integration tests: a local network of real processes, a plain JSON-RPC caller,
+//! signed transactions.
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::eip2718::Encodable2718;
@@ -18,7 +19,8 @@ pub fn starling() -> Command {
     Command::new(env!("CARGO_BIN_EXE_starling"))
 }
 
-/// Calls a JSON-RPC method over HTTP. `Err` holds the error object, or a description of what went wrong on the way.
+/// Calls a JSON-RPC method over HTTP. `Err` holds the error object, or a description of what went
+/// wrong on the way.
 pub fn call(url: &str, method: &str, params: Value) -> Result<Value, Value> {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     let (status, text) =
@@ -197,7 +199,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Kills the node's process and waits until the network has buried it: a process whose first thread is dead may hold its ports still.
+    /// Kills the node's process and waits until the network has buried it: a process whose first
+    /// thread is dead may hold its ports still.
     pub fn kill9(&self) {
         signal(self.pid, nix::sys::signal::Signal::SIGKILL);
         wait("a killed process to die", Duration::from_secs(10), || {
@@ -406,7 +409,8 @@ impl Drop for Devnet {
     }
 }
 
-/// A foreign client from `tests/clients`; `None`, recorded as a skip, where `npm install` has not been run there.
+/// A foreign client from `tests/clients`; `None`, recorded as a skip, where `npm install` has not
+/// been run there.
 pub fn client(name: &str) -> Option<PathBuf> {
     let path = Path::new(CLIENTS).join("node_modules/.bin").join(name);
     installed(
@@ -416,7 +420,8 @@ pub fn client(name: &str) -> Option<PathBuf> {
     .then_some(path)
 }
 
-/// A script in `tests/clients` that stands on an npm package, as a command; `None` as with [`client`].
+/// A script in `tests/clients` that stands on an npm package, as a command; `None` as with
+/// [`client`].
 pub fn script(package: &str) -> Option<Command> {
     let there = Path::new(CLIENTS)
         .join("node_modules")

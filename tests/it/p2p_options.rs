@@ -1,5 +1,5 @@
-//! Every `--p2p.*` option changes what the swarm does: which test shows it, that the command line reaches the swarm, and what only
-//! a whole process can show.
+//! Every `--p2p.*` option changes what the swarm does: which test shows it, that the command line
+//! reaches the swarm, and what only a whole process can show.
 
 use crate::net::{Devnet, Running, head, wait};
 use alloy_primitives::B256;
@@ -22,7 +22,8 @@ const PEER: &str = "/ip4/127.0.0.1/tcp/9/p2p/16Uiu2HAm4wN4epAyuj82ix2QC1Uc2vQd83
 const ENODE: &str = "enode://2d4e7e9d48f4dd4efe9342706dd1b0024681bd4c3300d021f86fc75eab7865d4e0cbec6fbc883f011cfd6a57423e7e2f6e\
     104baad2b744c3cafaec6bc7dc92c1@127.0.0.1:30305";
 
-/// Option, a value that is not its default, and the test in which its value changes what the swarm does.
+/// Option, a value that is not its default, and the test in which its value changes what the swarm
+/// does.
 const OPTIONS: &[(&str, &str, &str)] = &[
     (
         "p2p.advertise.ip",
@@ -166,7 +167,8 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Options that concern no swarm's configuration: whether there is one, and who signs what it sends.
+/// Options that concern no swarm's configuration: whether there is one, and who signs what it
+/// sends.
 const BESIDE: [&str; 3] = ["p2p.disable", "p2p.sequencer.key", "p2p.sequencer.key.path"];
 
 #[test]
@@ -218,7 +220,7 @@ fn node(options: &[&str]) -> NodeConfig {
     }
 }
 
-/// What the swarm is told by this command line; `None` without a swarm.
+/// Configuration of the swarm by this command line; `None` without a swarm.
 fn told(options: &[&str]) -> Option<starling_p2p::Config> {
     let config = node(options).p2p?;
     Some(
@@ -424,7 +426,8 @@ fn a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given() {
     drop(disabled);
     let _running = start(&["--p2p.no-discovery=true"]);
 
-    // A sequencer signs with the key of its command line: peers take its blocks; with another key it does not begin.
+    // A sequencer signs with the key of its command line: peers take its blocks; with another key
+    // it does not begin.
     let key = fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
     sequencer.kill9();
     let with_key = |key: &str| {

@@ -1,7 +1,8 @@
-//! Power cuts: a block is on the disk before anybody is asked to sign it, and what was signed is there after a cut.
+//! Power cuts: a block is on the disk before anybody is asked to sign it, and what was signed is
+//! there after a cut.
 //!
-//! The system calls of a running process are recorded. From the record follows what a disk has at any moment if it keeps only what
-//! was synced, and some of the rest.
+//! The system calls of a running process are recorded. From the record follows what a disk has at
+//! any moment if it keeps only what was synced, and some of the rest.
 
 mod disk;
 mod trace;
@@ -175,7 +176,8 @@ fn moments(trace: &Trace, count: usize, rng: &mut StdRng) -> Vec<(usize, Loss)> 
         .collect()
 }
 
-/// Opens what a power cut left, repaired if it must be, and looks for the blocks that were signed before it. Returns what it took.
+/// Opens what a power cut left, repaired if it must be, and looks for the blocks that were signed
+/// before it. Returns what it took.
 fn after_cut(dir: &Path, signed: &[Signed]) -> Result<&'static str, String> {
     let mut end = "it opens";
     match verify(dir) {
@@ -263,7 +265,8 @@ fn answer(stream: TcpStream, secret: &sign::SecretKey) -> Option<()> {
     }
 }
 
-/// A sequencer of a network whose blocks a remote signer signs, recorded from its start until it is killed.
+/// A sequencer of a network whose blocks a remote signer signs, recorded from its start until it is
+/// killed.
 struct Recorded {
     _net: Devnet,
     datadir: PathBuf,
@@ -370,7 +373,8 @@ fn a_sequencer_writes_and_syncs_a_block_before_it_asks_for_its_signature() {
     let mut rng = StdRng::seed_from_u64(seed());
     let payloads = logged(&log);
 
-    // Writes to journals of the log: the call, and when it had ended. Syncs of these: from when to when.
+    // Writes to journals of the log: the call, and when it had ended. Syncs of these: from when to
+    // when.
     let (mut writes, mut syncs) = (vec![], vec![]);
     let mut begun = BTreeMap::new();
     let mut signed = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! A network on the published contracts: genesis files of a deployment tool, a deposit through the real portal.
+//! A network on the published contracts: genesis files of a deployment tool, a deposit through the
+//! real portal.
 
 use crate::{
     clients::passes,
@@ -97,8 +98,8 @@ fn network(fixtures: &Path) -> Devnet {
     Devnet::start(&args)
 }
 
-/// The scripts of the foreign clients, on contracts that are not ours: viem asks the real oracle what a transaction costs on L1, and
-/// pays about that; ethers deploys and uses a token.
+/// The scripts of the foreign clients, on contracts that are not ours: viem asks the real oracle
+/// what a transaction costs on L1, and pays about that; ethers deploys and uses a token.
 #[test]
 fn foreign_clients_through_a_replica() {
     let Some(fixtures) = fixtures() else { return };
@@ -179,8 +180,8 @@ fn a_deposit_through_the_real_portal_arrives() {
         (balance == json!(format!("{value:#x}"))).then_some(())
     });
 
-    // Users have money on L2, and its real predeploys answer: the L1 attributes have the portal's chain.
-    // A deposit counts as a transaction of its sender.
+    // Users have money on L2, and its real predeploys answer: the L1 attributes have the portal's
+    // chain. A deposit counts as a transaction of its sender.
     let raw = account.sign(13, 1, TxKind::Call(to), U256::from(1), Bytes::new(), 21_000);
     let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
     let receipt = wait("the transfer", Duration::from_secs(30), || {

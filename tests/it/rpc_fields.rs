@@ -1,5 +1,5 @@
-//! The answers against the description of the interface: each field that its tables name is there, with its type, in what a running
-//! network answers, and each method it names exists.
+//! The answers against the description of the interface: each field that its tables name is there,
+//! with its type, in what a running network answers, and each method it names exists.
 
 use crate::net::{Devnet, ask, call, wait};
 use alloy_primitives::{TxKind, U256, hex};
@@ -65,7 +65,8 @@ fn quantity(value: &Value) -> bool {
     })
 }
 
-/// Whether a value is what the description says of the field; where it gives no type, what the name says.
+/// Whether a value is what the description says of the field; where it gives no type, what the name
+/// says.
 fn fits(name: &str, ty: &str, value: &Value) -> bool {
     let by_name = match name {
         "from" | "to" | "address" | "miner" => "address string",

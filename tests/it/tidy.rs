@@ -1,250 +1,185 @@
-//! The invariants of the architecture, each one line. They read the source as text: a rule that fails names the file and the line.
+//! The invariants of the architecture, checked on syntax trees. A rule that fails names the file and
+//! the line.
+//!
+//! `tidy/rules.rs` has the rules, `tidy/exceptions.rs` the exceptions with their reasons, and
+//! `tidy/planted.rs` a violation of each rule. The module graph goes into `docs/architecture.md`:
+//! `STARLING_TIDY=write cargo test --workspace --test it tidy::` renews it.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+mod exceptions;
+mod facts;
+mod graph;
+mod manifest;
+mod planted;
+mod rules;
+mod source;
+mod workspace;
 
-fn sources(folder: &str) -> Vec<(PathBuf, String)> {
-    fn walk(dir: &Path, out: &mut Vec<(PathBuf, String)>) {
-        for entry in fs::read_dir(dir)
-            .expect("a source folder")
-            .map(|e| e.expect("an entry").path())
-        {
-            if entry.is_dir() {
-                walk(&entry, out);
-            } else if entry.extension().is_some_and(|e| e == "rs") {
-                let text = fs::read_to_string(&entry).expect("a source file");
-                out.push((entry, text));
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut out = Vec::new();
-    walk(&root.join(folder), &mut out);
-    assert!(!out.is_empty(), "{folder} has no sources");
-    out
+use exceptions::{EDGES, FEATURES_ONLY, NOT_YET, SAME_NAME};
+use graph::Graph;
+use rules::{Findings, GROUPS};
+use std::fs;
+use workspace::{Workspace, root};
+
+/// The file with the module graph, and the lines around it.
+const DOCUMENT: &str = "docs/architecture.md";
+const BEGIN: &str = "<!-- module graph: begin -->\n";
+const END: &str = "<!-- module graph: end -->";
+
+type Rule = fn(&Workspace) -> Findings;
+
+fn allowed(rule: &str) -> usize {
+    NOT_YET
+        .iter()
+        .find(|(name, _)| *name == rule)
+        .map_or(0, |(_, allowed)| *allowed)
 }
 
-/// A file of tests beside the module it tests.
-fn is_test(path: &Path) -> bool {
-    path.ends_with("tests.rs") || path.components().any(|part| part.as_os_str() == "tests")
-}
-
-/// The code of a file: no comments, and nothing from the test module on.
-fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines()
-        .enumerate()
-        .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
-        .filter(|(_, line)| !line.trim_start().starts_with("//"))
-        .map(|(n, line)| (n + 1, line))
-}
-
-fn never(folder: &str, words: &[&str], allowed: &[&str]) {
-    let mut found = Vec::new();
-    for (path, text) in sources(folder) {
-        if folder != "tests"
-            && is_test(
-                path.strip_prefix(env!("CARGO_MANIFEST_DIR"))
-                    .unwrap_or(&path),
-            )
-        {
-            continue;
-        }
-        if allowed
-            .iter()
-            .any(|a| path.ends_with(a) || path.to_string_lossy().contains(&format!("/{a}/")))
-        {
-            continue;
-        }
-        for (n, line) in code(&text) {
-            for word in words.iter().filter(|word| line.contains(*word)) {
-                found.push(format!("{}:{n}: {word}: {}", path.display(), line.trim()));
-            }
-        }
-    }
-    assert!(found.is_empty(), "not allowed here:\n{}", found.join("\n"));
-}
-
-#[test]
-fn proto_has_no_io_no_clock_no_async() {
-    let words = [
-        "tokio",
-        "libp2p",
-        "revm",
-        "std::net",
-        "std::fs",
-        "std::io::stdin",
-        "SystemTime",
-        "Instant::now",
-        "async fn",
-        "fjall",
-        "sled",
-    ];
-    never("proto/src", &words, &[]);
-}
-
-#[test]
-fn p2p_sees_no_chain() {
-    never("p2p/src", &["revm", "fjall", "jsonrpsee"], &[]);
-}
-
-#[test]
-fn chain_knows_no_network_and_no_l1_client() {
-    never(
-        "src/chain",
-        &[
-            "libp2p",
-            "jsonrpsee",
-            "reqwest",
-            "crate::rollup",
-            "crate::rpc",
-            "std::net",
-            "tokio::net",
-        ],
-        &[],
-    );
-}
-
-#[test]
-fn rollup_knows_no_libp2p_and_no_revm() {
-    never("src/rollup", &["libp2p", "revm"], &[]);
-}
-
-#[test]
-fn only_the_store_and_the_payload_log_name_fjall() {
-    never(
-        "src",
-        &["fjall"],
-        &[
-            "src/chain/store.rs",
-            "src/chain/payload_log.rs",
-            "chain/store",
-        ],
-    );
-}
-
-#[test]
-fn only_the_peerstore_names_sled() {
-    for folder in ["src", "p2p/src", "netsim/src"] {
-        never(folder, &["sled::"], &["peerstore.rs"]);
-    }
-}
-
-#[test]
-fn only_evm_names_revm() {
-    never("src", &["revm::"], &["src/chain/evm.rs", "chain/evm"]);
-}
-
-#[test]
-fn only_fork_rs_compares_fork_times() {
-    let words = [
-        "_time <=",
-        "_time >=",
-        "<= time",
-        ".time(Fork",
-        "active_at_timestamp(",
-    ];
-    never("proto/src", &words[3..], &["fork.rs", "config.rs"]);
-    never(
-        "src",
-        &words[3..],
-        &["chain/evm", "src/chain/evm.rs", "genesis.rs"],
-    );
-}
-
-#[test]
-fn only_the_node_spawns_long_lived_tasks() {
-    never(
-        "src",
-        &["tasks.spawn(\"", "tokio::spawn("],
-        &["src/node.rs"],
-    );
-}
-
-#[test]
-fn no_unbounded_channel() {
-    let words = [
-        "unbounded_channel",
-        "mpsc::unbounded",
-        "crossbeam_channel::unbounded",
-        "std::sync::mpsc::channel(",
-        "std_mpsc::channel(",
-    ];
-    for folder in ["src", "p2p/src", "proto/src"] {
-        never(folder, &words, &[]);
-    }
-}
-
-#[test]
-fn nothing_unfinished() {
-    let words = [
-        concat!("to", "do!("),
-        concat!("unimple", "mented!("),
-        concat!("FIX", "ME"),
-    ];
-    for folder in ["src", "p2p/src", "proto/src", "netsim/src", "fuzz", "tests"] {
-        never(folder, &words, &[]);
-    }
-}
-
-#[test]
-fn every_file_says_what_it_is_for() {
-    for folder in ["src", "p2p/src", "proto/src", "netsim/src", "fuzz", "tests"] {
-        for (path, text) in sources(folder) {
-            let tests = folder != "tests"
-                && is_test(
-                    path.strip_prefix(env!("CARGO_MANIFEST_DIR"))
-                        .unwrap_or(&path),
-                );
-            assert!(
-                tests || text.starts_with("//!"),
-                "{} does not begin with what it is for",
-                path.display()
-            );
-            assert!(
-                !path.ends_with("mod.rs"),
-                "{}: a module is name.rs beside name/",
-                path.display()
-            );
-        }
-    }
-}
-
-#[test]
-fn every_skipped_test_is_counted() {
-    // Who looks for shared data or reports a skip alone would be missing from the closing line.
-    let words = [concat!("/sha", "red"), concat!("\"skip", "ped")];
-    let mut found = Vec::new();
-    for folder in ["src", "p2p", "proto", "netsim", "fuzz", "tests"] {
-        for (path, text) in sources(folder)
-            .into_iter()
-            .filter(|(path, _)| !path.ends_with("fuzz/src/fixtures.rs"))
-        {
-            let lines = text
-                .lines()
-                .enumerate()
-                .filter(|(_, line)| words.iter().any(|word| line.contains(word)));
-            let code = lines.filter(|(_, line)| !line.trim_start().starts_with("//"));
-            found.extend(
-                code.map(|(n, line)| format!("{}:{}: {}", path.display(), n + 1, line.trim())),
-            );
-        }
-    }
+fn holds(name: &str, rule: Rule) {
+    let findings = rule(Workspace::get());
     assert!(
-        found.is_empty(),
-        "use starling_testkit:\n{}",
-        found.join("\n")
+        findings.len() <= allowed(name),
+        "{name}: {} findings, {} allowed:\n  {}",
+        findings.len(),
+        allowed(name),
+        findings.join("\n  ")
+    );
+}
+
+macro_rules! rules {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() { holds(stringify!($name), rules::$name); })*
+        const RULES: &[(&str, Rule)] = &[$((stringify!($name), rules::$name)),*];
+    };
+}
+
+rules! {
+    proto_has_no_io_no_clock_no_async
+    p2p_sees_no_chain
+    chain_knows_no_network_and_no_l1_client
+    rollup_knows_no_libp2p_and_no_revm
+    only_the_store_and_the_payload_log_name_fjall
+    only_the_peerstore_names_sled
+    only_evm_names_revm
+    only_the_edges_of_the_swarm_name_libp2p
+    only_fork_rs_compares_fork_times
+    only_the_node_spawns_long_lived_tasks
+    only_owners_start_threads
+    no_unbounded_channel
+    no_cycle_in_proto
+    no_cycle_in_p2p
+    no_cycle_in_src
+    no_cycle_in_chain
+    no_cycle_in_rollup
+    no_cycle_in_rpc
+    one_name_one_type
+    no_function_above_60_lines
+    no_match_on_a_bool
+    comments_begin_with_a_noun
+    every_dependency_is_named
+    every_file_says_what_it_is_for
+    every_file_is_a_module
+    every_skipped_test_is_counted
+    nothing_unfinished
+}
+
+/// `NOT_YET` only shrinks: a number above what the tree has would let a new finding pass.
+#[test]
+fn the_table_is_tight() {
+    let count = |rule: &Rule| rule(Workspace::get()).len();
+    let counts: Vec<(&str, usize)> = RULES
+        .iter()
+        .map(|(name, rule)| (*name, count(rule)))
+        .filter(|(_, n)| *n > 0)
+        .collect();
+    let table: Vec<String> = counts
+        .iter()
+        .map(|entry| format!("    {entry:?},"))
+        .collect();
+    let loose = NOT_YET
+        .iter()
+        .any(|(name, n)| !counts.iter().any(|(rule, m)| name == rule && m >= n));
+    assert!(
+        !loose,
+        "tests/it/tidy/exceptions.rs: lower NOT_YET to\n{}",
+        table.join("\n")
+    );
+    for (name, _) in NOT_YET {
+        assert!(
+            RULES.iter().any(|(rule, _)| rule == name),
+            "NOT_YET: no rule {name}"
+        );
+    }
+}
+
+#[test]
+fn every_exception_is_used() {
+    let tree = Workspace::get();
+    for (group, from, to, _) in EDGES {
+        let (_, folder, module) = GROUPS
+            .iter()
+            .find(|(name, ..)| name == group)
+            .expect("a group");
+        let graph = Graph::of(tree.source(folder), module);
+        let edge = graph
+            .edges
+            .get(*from)
+            .is_some_and(|edges| edges.contains_key(*to));
+        assert!(edge, "EDGES: {group}: {from} does not name {to}");
+    }
+    let sources: Vec<_> = tree.sources().collect();
+    let double = rules::same_names(&sources, &[]);
+    for (name, _) in SAME_NAME {
+        let found = double
+            .iter()
+            .any(|line| line.starts_with(&format!("{name}:")));
+        assert!(found, "SAME_NAME: {name} is one type");
+    }
+    for (name, _) in FEATURES_ONLY {
+        let wanted = tree.packages.iter().any(|package| {
+            ["dependencies", "dev-dependencies"].iter().any(|section| {
+                package
+                    .manifest
+                    .section(section)
+                    .iter()
+                    .any(|it| it == name)
+            })
+        });
+        assert!(wanted, "FEATURES_ONLY: no package depends on {name}");
+    }
+}
+
+#[test]
+fn the_document_has_the_module_graph() {
+    let mut block = String::new();
+    for (label, folder, module) in GROUPS {
+        let graph = Graph::of(Workspace::get().source(folder), module);
+        let place = [&[*folder], *module].concat().join("/");
+        block.push_str(&format!(
+            "\n`{place}` ({label}):\n\n```text\n{}```\n",
+            graph.text()
+        ));
+    }
+    block.push('\n');
+    let file = root().join(DOCUMENT);
+    let text = fs::read_to_string(&file).expect("the architecture text");
+    let (before, rest) = text.split_once(BEGIN).expect("the mark before the graph");
+    let (written, after) = rest.split_once(END).expect("the mark after the graph");
+    if written == block {
+        return;
+    }
+    if std::env::var("STARLING_TIDY").is_ok_and(|wish| wish == "write") {
+        fs::write(&file, format!("{before}{BEGIN}{block}{END}{after}")).expect("a written file");
+        return;
+    }
+    panic!(
+        "{DOCUMENT} has another module graph than the sources. To renew it:\n  \
+         STARLING_TIDY=write cargo test --workspace --test it tidy::\n{block}"
     );
 }
 
 #[test]
 fn ci_requires_what_tests_need() {
-    let ci = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/run"))
-        .expect("the script of CI");
-    assert!(
-        ci.lines()
-            .any(|line| line == "STARLING_FIXTURES=required cargo test --workspace"),
-        "{ci}"
-    );
+    let ci = fs::read_to_string(root().join(".ci/run")).expect("the script of CI");
+    let command = "STARLING_FIXTURES=required cargo test --workspace";
+    assert!(ci.lines().any(|line| line == command), "{ci}");
 }

@@ -1,4 +1,5 @@
-//! The commands that look after a data directory, as an operator types them: what they print, and how they end.
+//! The commands that look after a data directory, as an operator types them: what they print, and
+//! how they end.
 
 use crate::{
     campaign::world::{World, datadir},

@@ -1,4 +1,5 @@
-//! The vectors of ethereum/tests and of the OP repositories for what arrives encoded: RLP, transactions, proofs.
+//! The vectors of ethereum/tests and of the OP repositories for what arrives encoded: RLP,
+//! transactions, proofs.
 
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
@@ -94,7 +95,7 @@ fn transactions_of_ethereum_tests() {
     let Some(folder) = folder("ethereum-tests/TransactionTests") else {
         return;
     };
-    /// What is not wrong with the transaction as such, but with it in a block: execution refuses it there.
+    /// Faults that show only in a block: execution refuses the transaction there.
     const IN_A_BLOCK: [&str; 4] = [
         "TransactionException.INTRINSIC_GAS_TOO_LOW",
         "TransactionException.NONCE_TOO_BIG",

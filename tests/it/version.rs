@@ -1,4 +1,4 @@
-//! What a build says its version is.
+//! Version that a build reports.
 
 use std::{
     path::{Path, PathBuf},

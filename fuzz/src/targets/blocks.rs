@@ -1,6 +1,6 @@
 //! Files of RLP blocks, plain and packed, as `starling import` reads them.
 
-use crate::Outcome;
+use crate::InputKind;
 use starling::transfer::block_file::{self, BlockReader, BlockWriter};
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ thread_local! {
     static FOLDER: tempfile::TempDir = tempfile::tempdir().expect("a temporary folder");
 }
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     let path = path(match data {
         [0x1f, 0x8b, ..] => "blocks.rlp.gz",
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "blocks.rlp.zst",

@@ -1,12 +1,13 @@
-//! Texts of the command line and the environment: multiaddrs, enodes, networks, durations, sizes, and whole `--p2p.*` options.
+//! Texts of the command line and the environment: multiaddrs, enodes, networks, durations, sizes,
+//! and whole `--p2p.*` options.
 
-use crate::{Outcome, fixtures};
+use crate::{InputKind, fixtures};
 use starling::cli::{
     self,
     flags::Kind,
     value::{self, Value},
 };
-use starling_p2p::{Bootnode, IpNet, Multiaddr, config::static_peer};
+use starling_p2p::{Bootnode, IpNet, Multiaddr, address::static_peer};
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
@@ -39,8 +40,8 @@ const OPTIONS: [&str; 9] = [
 /// A whole command line takes as long as a hundred cases: of so many, one.
 const RARELY: usize = 256;
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     let text = String::from_utf8_lossy(data);
     for kind in KINDS {
         let given = [text.clone().into_owned()];
@@ -83,10 +84,10 @@ pub fn target(data: &[u8]) -> Outcome {
     outcome
 }
 
-/// What is read from a text is read the same from what it is written as.
+/// Checks that a parsed value, written as text and parsed again, is the same.
 fn comes_back<T: FromStr<Err: Debug> + Display + PartialEq + Debug>(
     text: &str,
-    outcome: &mut Outcome,
+    outcome: &mut InputKind,
 ) {
     match text.parse::<T>() {
         Err(error) => outcome.add(&error),

@@ -1,12 +1,12 @@
 //! A gossip message: snappy, signature, SSZ payload of each version, the ladder of checks.
 
-use crate::{Outcome, fixtures};
+use crate::{InputKind, fixtures};
 use alloy_consensus::Header;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::B256;
 use starling_proto::{
     fork::{Fork, ForkSchedule},
-    gossip::{self, CheckContext, Flag, MAX_MESSAGE_LEN, Reason, Seen, Signers},
+    gossip::{self, CheckContext, MAX_MESSAGE_LEN, PayloadFlag, Reason, Seen, Signers},
     payload::{Payload, PayloadError, PayloadVersion, WirePayload},
     sign::{self, SIGNATURE_LEN, SecretKey},
 };
@@ -22,12 +22,12 @@ const EXPANSION: usize = 32;
 static SECRET: LazyLock<SecretKey> =
     LazyLock::new(|| SecretKey::from_slice(&[7; 32]).expect("a key"));
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     let message = gossip::decompress(data);
     match message.flag {
-        Flag::Raw => assert_eq!(message.bytes, data),
-        Flag::Decompressed => {
+        PayloadFlag::Raw => assert_eq!(message.bytes, data),
+        PayloadFlag::Decompressed => {
             assert!(message.bytes.len() <= MAX_MESSAGE_LEN.min(EXPANSION * data.len()))
         }
     }
@@ -51,7 +51,7 @@ pub fn target(data: &[u8]) -> Outcome {
         .expect_err("nobody has the key");
     outcome.add(&refused.label());
 
-    // What it would be if the signer had signed it.
+    // The same message as if the signer had signed it, to get past the signature check.
     let signed = message.bytes.get(SIGNATURE_LEN..).unwrap_or(data);
     for version in PayloadVersion::ALL {
         match WirePayload::decode(version, signed) {
@@ -62,14 +62,14 @@ pub fn target(data: &[u8]) -> Outcome {
     outcome
 }
 
-/// Bytes that decode: with the hash they should claim they are a block that comes back from its own encoding, and pass every check
-/// but those of time and blob gas.
+/// Checks bytes that decode: with their real hash they are a block that survives encoding and
+/// decoding, and pass every check but those of time and blob gas.
 fn payload(
     version: PayloadVersion,
     signed: &[u8],
     wire: WirePayload,
     context: &CheckContext<'_>,
-    outcome: &mut Outcome,
+    outcome: &mut InputKind,
 ) {
     let mut signed = signed.to_vec();
     let payload = match wire.into_payload() {
@@ -100,15 +100,33 @@ fn payload(
         "every transaction has an offset"
     );
     outcome.scale(payload.transactions.len());
+    check_message(version, &signed, &payload, context, outcome);
+    if let Ok(transactions) = payload.decode_transactions() {
+        let encoded = transactions.iter().map(|tx| tx.encoded_2718());
+        assert!(
+            encoded.eq(payload.transactions.iter().map(|raw| raw.to_vec())),
+            "a transaction has one encoding"
+        );
+        outcome.add(&"transactions");
+    }
+}
 
-    let message = gossip::encode_message(&sign::sign(&SECRET, CHAIN_ID, &signed), &signed)
+/// Signs the bytes of `payload` and checks the gossip message as a node does.
+fn check_message(
+    version: PayloadVersion,
+    signed: &[u8],
+    payload: &Payload,
+    context: &CheckContext<'_>,
+    outcome: &mut InputKind,
+) {
+    let message = gossip::encode_message(&sign::sign(&SECRET, CHAIN_ID, signed), signed)
         .expect("a message that fits");
     let unpacked = gossip::decompress(&message);
     let topic = gossip::topic(CHAIN_ID, version);
     let id = gossip::message_id(&topic, unpacked.flag, &unpacked.bytes);
     assert_eq!(
         id,
-        gossip::message_id(&topic, Flag::Decompressed, &unpacked.bytes)
+        gossip::message_id(&topic, PayloadFlag::Decompressed, &unpacked.bytes)
     );
     let mut seen = Seen::default();
     let timestamp = payload.timestamp();
@@ -121,7 +139,7 @@ fn payload(
         &mut seen,
     ) {
         gossip::Verdict::Accept(accepted, _) => {
-            assert_eq!(accepted, payload);
+            assert_eq!(accepted, *payload);
             assert_eq!(
                 seen.record(payload.number(), payload.hash),
                 Err(Reason::Seen(payload.hash))
@@ -132,14 +150,6 @@ fn payload(
             outcome.add(&reason)
         }
         verdict => panic!("{verdict:?}"),
-    }
-    if let Ok(transactions) = payload.decode_transactions() {
-        let encoded = transactions.iter().map(|tx| tx.encoded_2718());
-        assert!(
-            encoded.eq(payload.transactions.iter().map(|raw| raw.to_vec())),
-            "a transaction has one encoding"
-        );
-        outcome.add(&"transactions");
     }
 }
 

@@ -1,15 +1,10 @@
 //! Bodies of JSON-RPC requests and batches, and the kinds of parameters.
 
-use crate::{Outcome, fixtures};
+use crate::{InputKind, fixtures};
 use alloy_primitives::{Address, B256, Bytes};
 use futures::{FutureExt, executor::block_on};
 use serde_json::value::RawValue;
-use starling::rpc::{
-    api::Api,
-    error,
-    frame::{Allowance, Session},
-    params::Args,
-};
+use starling::rpc::{api::Api, error, frame::Session, memory::Allowance, params::Args};
 use std::{collections::HashMap, sync::LazyLock};
 
 /// Calls in a batch, and bytes of its results.
@@ -39,10 +34,10 @@ static API: LazyLock<Api> = LazyLock::new(|| {
 static ALLOWANCE: LazyLock<Allowance> =
     LazyLock::new(|| Allowance::new(BATCH, RESULTS, 1 << 20, 1 << 20));
 
-type Members<'a> = HashMap<&'a str, &'a RawValue>;
+type JsonMembers<'a> = HashMap<&'a str, &'a RawValue>;
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     let session = Session {
         api: &API,
         allowance: &ALLOWANCE,
@@ -53,7 +48,8 @@ pub fn target(data: &[u8]) -> Outcome {
     let Some(text) = &answer.text else {
         return outcome;
     };
-    // An answer echoes ids and texts, in a batch as often as they came; an error says what it is in some hundred bytes.
+    // An answer echoes ids and texts, in a batch as often as they came; an error says what it is in
+    // some hundred bytes.
     assert!(
         text.len() <= 6 * data.len() + 512 * (1 + BATCH),
         "{} bytes for {}",
@@ -61,13 +57,10 @@ pub fn target(data: &[u8]) -> Outcome {
         data.len()
     );
     // An id is echoed whatever its number: no number is read here.
-    let answers: Vec<Members> = match text.starts_with('[') {
-        true => {
-            serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}"))
-        }
-        false => vec![
-            serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}")),
-        ],
+    let answers: Vec<JsonMembers> = if text.starts_with('[') {
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}"))
+    } else {
+        vec![serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}"))]
     };
     assert!(!answers.is_empty() && answers.len() <= BATCH, "{text}");
     for answer in &answers {

@@ -1,17 +1,19 @@
-//! What L1 says: attributes of blocks, deposit logs, configuration logs; and the rollup configuration of a file.
+//! Data from L1: attributes of blocks, deposit logs, configuration logs; and the rollup
+//! configuration of a file.
 
-use crate::{Outcome, fixtures};
+use crate::{InputKind, fixtures};
 use alloy_primitives::{Address, B256, Log, LogData, TxKind, U256};
 use op_alloy_consensus::TxDeposit;
 use starling_proto::{
     config::RollupConfig,
+    config_update::CONFIG_UPDATE_EVENT,
     deposit::{self, deposit_from_log, deposit_to_log},
     l1info::L1BlockInfo,
-    system_config::{CONFIG_UPDATE_EVENT, FeeScalars, SystemConfig},
+    system_config::{FeeScalars, SystemConfig},
 };
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     match L1BlockInfo::decode(data) {
         Ok(info) => {
             assert_eq!(
@@ -69,7 +71,7 @@ pub fn target(data: &[u8]) -> Outcome {
     outcome
 }
 
-fn deposit_log(topics: Vec<B256>, data: &[u8], outcome: &mut Outcome) {
+fn deposit_log(topics: Vec<B256>, data: &[u8], outcome: &mut InputKind) {
     let log = Log {
         address: Address::ZERO,
         data: LogData::new_unchecked(topics, data.to_vec().into()),
@@ -85,7 +87,7 @@ fn deposit_log(topics: Vec<B256>, data: &[u8], outcome: &mut Outcome) {
     }
 }
 
-fn config_log(topics: Vec<B256>, data: &[u8], outcome: &mut Outcome) {
+fn config_log(topics: Vec<B256>, data: &[u8], outcome: &mut InputKind) {
     let log = Log {
         address: Address::ZERO,
         data: LogData::new_unchecked(topics, data.to_vec().into()),

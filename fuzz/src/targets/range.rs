@@ -1,7 +1,7 @@
 //! Range sync: requests, answers, chunks, and the headers and blocks in them.
 
 use super::gossip::blocks;
-use crate::Outcome;
+use crate::InputKind;
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes};
 use alloy_rlp::Decodable;
@@ -9,13 +9,13 @@ use alloy_trie::root::ordered_trie_root_encoded;
 use starling_proto::{
     payload::{BlockId, Payload},
     wire::{
-        self, Answer, Ask, Chunk, ChunkBuilder, LENGTH, MAX_CHUNK, MAX_REQUEST, Request, Response,
-        WireError,
+        self, Answer, Ask, Chunk, ChunkBuilder, LENGTH, MAX_CHUNK, MAX_REQUEST, MessageError,
+        Request, Response,
     },
 };
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     match wire::decode_request(data) {
         Err(error) => outcome.add(&error),
         Ok(ask) => {
@@ -46,7 +46,7 @@ pub fn target(data: &[u8]) -> Outcome {
     outcome
 }
 
-fn answer(answer: Answer, outcome: &mut Outcome) {
+fn answer(answer: Answer, outcome: &mut InputKind) {
     let frame = wire::frame(&Response {
         answer: Some(answer.clone()),
     });
@@ -83,7 +83,7 @@ fn count(mut plain: &[u8]) -> u32 {
     count
 }
 
-fn chunk(chunk: &Chunk, outcome: &mut Outcome) {
+fn chunk(chunk: &Chunk, outcome: &mut InputKind) {
     let items = match chunk.items() {
         Ok(items) => items,
         Err(error) => return outcome.add(&error),
@@ -107,14 +107,14 @@ fn chunk(chunk: &Chunk, outcome: &mut Outcome) {
         .for_each(|item| self::item(item, outcome));
 }
 
-fn item(item: &Bytes, outcome: &mut Outcome) {
+fn item(item: &Bytes, outcome: &mut InputKind) {
     match wire::decode_header(item) {
         Err(error) => outcome.add(&error),
         Ok((hash, header)) => assert_eq!(hash, header.hash_slow(), "a header has one encoding"),
     }
     let mut rest = &item[..];
     let block = match wire::decode_block(item) {
-        Err(error @ WireError::TransactionsRoot { .. }) => {
+        Err(error @ MessageError::TransactionsRoot { .. }) => {
             outcome.add(&error);
             let Some(fixed) = with_root(&mut rest) else {
                 panic!("{error} of what is no block")

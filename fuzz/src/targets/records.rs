@@ -1,6 +1,6 @@
 //! Node records: the `opstack` entry, records that others signed, what makes a record a contact.
 
-use crate::{Outcome, fixtures};
+use crate::{InputKind, fixtures};
 use data_encoding::BASE64URL_NOPAD;
 use discv5::Enr;
 use enr::CombinedKey;
@@ -15,14 +15,15 @@ const CHAIN_ID: u64 = 10;
 static SECRET: LazyLock<CombinedKey> =
     LazyLock::new(|| CombinedKey::secp256k1_from_bytes(&mut [7; 32]).expect("a key"));
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     let entry = OpStack::from_rlp(data);
     if let Some(entry) = entry {
         assert_eq!(OpStack::from_rlp(&entry.to_rlp()), Some(entry));
         outcome.add(&"entry");
     }
-    // As an entry that somebody signed: whoever is on our chain and can be reached is a contact, and nobody else.
+    // As an entry that somebody signed: whoever is on our chain and can be reached is a contact,
+    // and nobody else.
     let mut builder = Enr::builder();
     builder
         .ip4([203, 0, 113, 5].into())
@@ -47,7 +48,7 @@ pub fn target(data: &[u8]) -> Outcome {
     outcome
 }
 
-fn text(text: &str, outcome: &mut Outcome) {
+fn text(text: &str, outcome: &mut InputKind) {
     let node: Bootnode = match text.parse() {
         Ok(node) => node,
         Err(error) => return outcome.add(&error),

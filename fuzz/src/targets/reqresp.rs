@@ -1,7 +1,7 @@
 //! `payload_by_number`: requests, and responses as they came or with the frames made right.
 
 use super::gossip::blocks;
-use crate::{Outcome, fixtures};
+use crate::{InputKind, fixtures};
 use starling_proto::{
     fork::{Fork, ForkSchedule},
     payload::{Payload, PayloadVersion},
@@ -9,8 +9,8 @@ use starling_proto::{
 };
 use std::io::Write;
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     if let Some(number) = reqresp::decode_request(data) {
         assert_eq!(reqresp::encode_request(number), data);
     }
@@ -29,7 +29,7 @@ pub fn target(data: &[u8]) -> Outcome {
     outcome
 }
 
-fn response(bytes: &[u8], outcome: &mut Outcome) {
+fn response(bytes: &[u8], outcome: &mut InputKind) {
     let payload = match reqresp::decode_response(bytes).map(|wire| wire.into_payload()) {
         Ok(Ok(payload)) => payload,
         Ok(Err(error)) => return outcome.add(&error),

@@ -1,11 +1,12 @@
-//! Rows of the stores, and answers of routers: the peerstore's records, the payload log's rows, NAT-PMP.
+//! Rows of the stores, and answers of routers: the peerstore's records, the payload log's rows,
+//! NAT-PMP.
 
-use crate::{Outcome, fixtures};
+use crate::{InputKind, fixtures};
 use starling::chain::payload_log;
-use starling_p2p::fuzzing::{Record, pmp_answer};
+use starling_p2p::fuzzing::{StoreRecord, pmp_answer};
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     let split = data
         .iter()
         .position(|byte| *byte == b'\n')
@@ -13,12 +14,12 @@ pub fn target(data: &[u8]) -> Outcome {
     let (key, value) = (&data[..split], data.get(split + 1..).unwrap_or_default());
     match std::str::from_utf8(key)
         .ok()
-        .and_then(|key| Record::read(key, value))
+        .and_then(|key| StoreRecord::read(key, value))
     {
         None => outcome.add(&"no record"),
         Some(record) => {
             let written = record.value().expect("a record that was read is there");
-            let again = Record::read(&record.key(), &written);
+            let again = StoreRecord::read(&record.key(), &written);
             assert_eq!(
                 again.as_ref(),
                 Some(&record),

@@ -1,14 +1,14 @@
 //! Transactions from blocks and from wallets, and receipts.
 
-use crate::{Outcome, fixtures};
+use crate::{InputKind, fixtures};
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxEip7702, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Signature, TxKind, U256};
 use starling::chain::{pool::admit, receipt::Receipt};
 use starling_proto::{deposit::deposit_to_log, payload::decode_transaction};
 
-pub fn target(data: &[u8]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn target(data: &[u8]) -> InputKind {
+    let mut outcome = InputKind::default();
     let decoded = decode_transaction(data);
     match &decoded {
         Ok(tx) => {
@@ -56,13 +56,37 @@ pub fn seeds() -> Vec<Vec<u8>> {
         "deposits-fees/base-mainnet-txs-fastlz-seeds.json",
     ];
     let mut seeds = fixtures::bytes(&files, 30);
+    seeds.extend(signed_transactions());
+    let deposit = super::l1::deposit();
+    let raw = deposit.encoded_2718();
+    seeds.push(raw[1..].to_vec());
+    seeds.push(raw);
+    for tx_type in [0, 2, 0x7e] {
+        let logs = vec![deposit_to_log(Address::repeat_byte(6), &deposit)];
+        let nonce = (tx_type == 0x7e).then_some(7);
+        let version = nonce.map(|_| 1);
+        let receipt = Receipt {
+            tx_type,
+            success: true,
+            cumulative_gas_used: 21_000,
+            logs,
+            deposit_nonce: nonce,
+            deposit_version: version,
+        };
+        seeds.push(receipt.to_bytes().to_vec());
+    }
+    seeds
+}
+
+/// One transaction of each type that is signed, and a legacy one without chain id.
+fn signed_transactions() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
     let to = TxKind::Call(Address::repeat_byte(1));
     let access_list: alloy_eips::eip2930::AccessList = vec![alloy_eips::eip2930::AccessListItem {
         address: Address::repeat_byte(2),
         storage_keys: vec![B256::repeat_byte(3)],
     }]
     .into();
-    let signature = || Signature::new(U256::from(5), U256::from(6), true);
     let (value, input) = (
         U256::from(1_000),
         alloy_primitives::Bytes::from(vec![1; 70]),
@@ -102,6 +126,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         ..Default::default()
     };
     seeds.push(eip1559.into_signed(signature()).encoded_2718());
+    seeds.push(delegating_transaction());
+    seeds
+}
+
+/// A transaction of EIP-7702.
+fn delegating_transaction() -> Vec<u8> {
     let authorization = alloy_eips::eip7702::Authorization {
         chain_id: U256::from(10),
         address: Address::repeat_byte(4),
@@ -114,24 +144,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         authorization_list,
         ..Default::default()
     };
-    seeds.push(eip7702.into_signed(signature()).encoded_2718());
-    let deposit = super::l1::deposit();
-    let raw = deposit.encoded_2718();
-    seeds.push(raw[1..].to_vec());
-    seeds.push(raw);
-    for tx_type in [0, 2, 0x7e] {
-        let logs = vec![deposit_to_log(Address::repeat_byte(6), &deposit)];
-        let nonce = (tx_type == 0x7e).then_some(7);
-        let version = nonce.map(|_| 1);
-        let receipt = Receipt {
-            tx_type,
-            success: true,
-            cumulative_gas_used: 21_000,
-            logs,
-            deposit_nonce: nonce,
-            deposit_version: version,
-        };
-        seeds.push(receipt.to_bytes().to_vec());
-    }
-    seeds
+    eip7702.into_signed(signature()).encoded_2718()
+}
+
+fn signature() -> Signature {
+    Signature::new(U256::from(5), U256::from(6), true)
 }

@@ -1,63 +1,64 @@
-//! When bootnodes are asked: at start, again at growing waits while they do not answer, and again when nobody else is left. Pure.
+//! The schedule of bootnode queries: at start, again at growing intervals while they do not
+//! respond, and again when no other node is left. Pure.
 
 use std::time::{Duration, Instant};
 
 const RETRY: Duration = Duration::from_secs(5);
 const MAX_RETRY: Duration = Duration::from_secs(300);
-/// Between questions to a bootnode that answers, while the table holds nobody who does.
-const LONELY: Duration = Duration::from_secs(30);
-/// A question that reports nothing is given up after this; the library's own limit is shorter.
-const QUESTION: Duration = Duration::from_secs(60);
+/// Interval of queries to a responsive bootnode while the table holds no responsive node.
+const ALONE: Duration = Duration::from_secs(30);
+/// Time limit of a query that reports nothing; the library's own limit is shorter.
+const QUERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct BootnodeState {
     next: Instant,
     failures: u32,
-    answered: bool,
+    responded: bool,
 }
 
-/// The bootnodes, by their place in the list.
+/// The bootnodes, by their index in the list.
 #[derive(Debug)]
-pub struct Boot {
-    nodes: Vec<Node>,
+pub struct BootSchedule {
+    nodes: Vec<BootnodeState>,
 }
 
-impl Boot {
+impl BootSchedule {
     pub fn new(count: usize, now: Instant) -> Self {
         Self {
             nodes: vec![
-                Node {
+                BootnodeState {
                     next: now,
                     failures: 0,
-                    answered: false
+                    responded: false
                 };
                 count
             ],
         }
     }
 
-    /// Whom to ask now. `lonely`: the table holds nobody who answers.
-    pub fn due(&mut self, lonely: bool, now: Instant) -> Vec<usize> {
+    /// Bootnodes to query now. `alone`: the table holds no responsive node.
+    pub fn due(&mut self, alone: bool, now: Instant) -> Vec<usize> {
         let due = self
             .nodes
             .iter_mut()
             .enumerate()
-            .filter(|(_, node)| node.next <= now && (lonely || !node.answered));
-        due.map(|(place, node)| {
-            node.next = now + QUESTION;
-            place
+            .filter(|(_, node)| node.next <= now && (alone || !node.responded));
+        due.map(|(index, node)| {
+            node.next = now + QUERY;
+            index
         })
         .collect()
     }
 
-    /// Whether this is the first failure since it last answered.
-    pub fn on_outcome(&mut self, place: usize, answered: bool, now: Instant) -> bool {
-        let Some(node) = self.nodes.get_mut(place) else {
+    /// Whether this is the first failure since it last responded.
+    pub fn on_outcome(&mut self, index: usize, responded: bool, now: Instant) -> bool {
+        let Some(node) = self.nodes.get_mut(index) else {
             return false;
         };
-        node.answered = answered;
-        if answered {
-            (node.failures, node.next) = (0, now + LONELY);
+        node.responded = responded;
+        if responded {
+            (node.failures, node.next) = (0, now + ALONE);
             return false;
         }
         node.next = now + (RETRY * 2u32.saturating_pow(node.failures.min(16))).min(MAX_RETRY);
@@ -71,21 +72,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_does_not_answer_is_asked_again_ever_more_rarely() {
+    fn an_unresponsive_bootnode_is_queried_ever_more_rarely() {
         let start = Instant::now();
-        let mut boot = Boot::new(2, start);
+        let mut boot = BootSchedule::new(2, start);
         assert_eq!(boot.due(true, start), [0, 1]);
-        assert!(boot.due(true, start).is_empty(), "one question at a time");
+        assert!(boot.due(true, start).is_empty(), "one query at a time");
         assert!(!boot.on_outcome(0, true, start));
         assert!(
             boot.on_outcome(1, false, start) && !boot.on_outcome(1, false, start),
-            "said once"
+            "reported once"
         );
         let (mut now, mut asked) = (start, Vec::new());
         while now < start + Duration::from_secs(3600) {
             now += Duration::from_secs(1);
-            for place in boot.due(false, now) {
-                assert_eq!(place, 1, "who answered is not asked while others do");
+            for index in boot.due(false, now) {
+                assert_eq!(index, 1, "who responded is not asked while others do");
                 asked.push(now);
                 boot.on_outcome(1, false, now);
             }
@@ -95,21 +96,21 @@ mod tests {
     }
 
     #[test]
-    fn when_nobody_is_left_bootnodes_are_asked_again() {
+    fn bootnodes_are_queried_again_when_no_other_node_is_left() {
         let now = Instant::now();
-        let mut boot = Boot::new(1, now);
+        let mut boot = BootSchedule::new(1, now);
         boot.due(true, now);
         boot.on_outcome(0, true, now);
         assert!(
-            boot.due(true, now + LONELY / 2).is_empty()
-                && boot.due(false, now + LONELY * 9).is_empty()
+            boot.due(true, now + ALONE / 2).is_empty()
+                && boot.due(false, now + ALONE * 9).is_empty()
         );
-        assert_eq!(boot.due(true, now + LONELY), [0]);
-        assert!(boot.due(true, now + LONELY).is_empty());
+        assert_eq!(boot.due(true, now + ALONE), [0]);
+        assert!(boot.due(true, now + ALONE).is_empty());
         assert_eq!(
-            boot.due(true, now + LONELY + QUESTION),
+            boot.due(true, now + ALONE + QUERY),
             [0],
-            "a lost question is asked again"
+            "a lost query is repeated"
         );
     }
 }

@@ -1,5 +1,6 @@
-//! `--p2p.bootnodes`: records (`enr:…`), or addresses and keys (`enode://KEY@HOST:TCP?discport=UDP`) whose record is asked for. A host
-//! name is looked up whenever the node is asked, so that one that moves is found again.
+//! `--p2p.bootnodes`: records (`enr:…`), or addresses and keys
+//! (`enode://KEY@HOST:TCP?discport=UDP`) whose record is requested. A host name is looked up
+//! for each query, so that a node that moves is found again.
 
 use super::record;
 use discv5::Enr;
@@ -12,44 +13,57 @@ use std::{
 
 /// Characters of an enode's key: the two coordinates of its point.
 const KEY_DIGITS: usize = 128;
-/// Of a host name (RFC 1035).
-const NAME: usize = 253;
+/// Longest host name, in characters (RFC 1035).
+const MAX_NAME: usize = 253;
 
-/// A node that discovery begins with.
+/// A node at which discovery starts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bootnode {
+    /// A signed node record.
     Enr(Box<Enr>),
+    /// A key and an address.
     Enode(Enode),
 }
 
 /// A node's key and address, without a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enode {
+    /// The peer id of the key.
     pub peer: PeerId,
-    pub host: Host,
-    /// 0: it serves discovery alone.
+    /// Address or host name.
+    pub host: EnodeHost,
+    /// TCP port; 0 if the node serves discovery alone.
     pub tcp: u16,
+    /// UDP port of discovery.
     pub udp: u16,
     key: String,
 }
 
+/// The host of an enode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum EnodeHost {
+    /// An IP address.
     Ip(IpAddr),
+    /// A name to look up.
     Name(String),
 }
 
-/// Why a bootnode cannot be read.
+/// The reason why a bootnode cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootnodeError {
+    /// An unknown prefix.
     #[error("it begins neither with enr: nor with enode://")]
     Scheme,
+    /// An invalid record.
     #[error("it is no signed record (enr:…)")]
     Record,
+    /// An invalid key.
     #[error("its key is no point of secp256k1 in {KEY_DIGITS} hexadecimal digits")]
     Key,
+    /// A missing or invalid host or port.
     #[error("it does not name a host and a port (enode://KEY@HOST:PORT)")]
     Address,
+    /// A missing or invalid port of discovery.
     #[error("it has no port for discovery")]
     Port,
 }
@@ -119,27 +133,28 @@ fn peer_of_key(key: &str) -> Option<PeerId> {
     Some(PublicKey::from(key).to_peer_id())
 }
 
-impl FromStr for Host {
+impl FromStr for EnodeHost {
     type Err = BootnodeError;
 
     fn from_str(text: &str) -> Result<Self, BootnodeError> {
         if let Ok(ip) = text.parse::<IpAddr>() {
-            return Ok(Host::Ip(ip.to_canonical()));
+            return Ok(EnodeHost::Ip(ip.to_canonical()));
         }
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-        match !text.is_empty() && text.len() <= NAME && text.chars().all(is_name) {
-            true => Ok(Host::Name(text.to_owned())),
-            false => Err(BootnodeError::Address),
+        if !text.is_empty() && text.len() <= MAX_NAME && text.chars().all(is_name) {
+            Ok(EnodeHost::Name(text.to_owned()))
+        } else {
+            Err(BootnodeError::Address)
         }
     }
 }
 
-impl Host {
-    /// The addresses it stands for now. A name is looked up with the machine's resolver.
+impl EnodeHost {
+    /// The current addresses of the host. A name is looked up with the machine's resolver.
     pub async fn addresses(&self) -> std::io::Result<Vec<IpAddr>> {
         match self {
-            Host::Ip(ip) => Ok(vec![*ip]),
-            Host::Name(name) => {
+            EnodeHost::Ip(ip) => Ok(vec![*ip]),
+            EnodeHost::Name(name) => {
                 let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
                 Ok(found.map(|socket| socket.ip().to_canonical()).collect())
             }
@@ -147,12 +162,12 @@ impl Host {
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for EnodeHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Host::Ip(IpAddr::V6(ip)) => write!(f, "[{ip}]"),
-            Host::Ip(ip) => ip.fmt(f),
-            Host::Name(name) => f.write_str(name),
+            EnodeHost::Ip(IpAddr::V6(ip)) => write!(f, "[{ip}]"),
+            EnodeHost::Ip(ip) => ip.fmt(f),
+            EnodeHost::Name(name) => f.write_str(name),
         }
     }
 }
@@ -161,14 +176,16 @@ impl Enode {
     /// This node at one of its addresses.
     pub fn at(self, ip: IpAddr) -> Self {
         Self {
-            host: Host::Ip(ip),
+            host: EnodeHost::Ip(ip),
             ..self
         }
     }
 
-    /// Where discovery asks for its record; `None` while its host is a name.
+    /// The addresses at which its record is requested; `None` while its host is a name.
     pub fn contact(&self) -> Option<(SocketAddr, Multiaddr)> {
-        let Host::Ip(ip) = self.host else { return None };
+        let EnodeHost::Ip(ip) = self.host else {
+            return None;
+        };
         let socket = SocketAddr::new(ip, self.udp);
         Some((
             socket,
@@ -200,15 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn host_names_stand_for_what_is_looked_up() {
+    fn host_names_are_replaced_by_their_addresses() {
         let Some(json) = vectors("enode-resolve.json") else {
             return;
         };
         for vector in json["vectors"].as_array().unwrap() {
             let enode: Enode = vector["input"].as_str().unwrap().parse().unwrap();
             let found = match &enode.host {
-                Host::Ip(ip) => Some(*ip),
-                Host::Name(name) => json["resolver"][name]
+                EnodeHost::Ip(ip) => Some(*ip),
+                EnodeHost::Name(name) => json["resolver"][name]
                     .as_str()
                     .map(|ip| ip.parse().unwrap()),
             };
@@ -218,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn bootnodes_of_the_network_are_read() {
+    fn bootnodes_of_the_network_are_parsed() {
         let Some(json) = vectors("bootnodes.json") else {
             return;
         };
@@ -244,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bootnode_is_named() {
+    fn invalid_bootnodes_are_refused_with_the_reason() {
         let key = hex::encode(
             libp2p::identity::secp256k1::Keypair::generate()
                 .public()
@@ -281,7 +298,7 @@ mod tests {
             assert_eq!(text.parse::<Bootnode>(), Err(error), "{text}");
         }
         let v6: Enode = format!("enode://{key}@[2001:db8::1]:5").parse().unwrap();
-        assert_eq!(v6.host, Host::Ip("2001:db8::1".parse().unwrap()));
+        assert_eq!(v6.host, EnodeHost::Ip("2001:db8::1".parse().unwrap()));
         assert_eq!(v6.to_string().parse::<Enode>().unwrap(), v6);
     }
 }

@@ -1,9 +1,9 @@
-//! The nodes discovery begins with when none are named: those that the makers and operators of OP Stack chains run, for each network
+//! Default bootnodes: those that developers and operators of OP Stack chains run, for each network
 //! that such chains settle on. Records of networks that have ended are left out.
 
 use super::bootnode::Bootnode;
 
-/// Of chains on Ethereum.
+/// Bootnodes of chains on Ethereum.
 const MAINNET: [&str; 24] = [
     "enr:-J24QNz9lbrKbN4iSmmjtnr7SjUMk4zB7f1krHZcTZx-JRKZd0kA2gjufUROD6T3sOWDVDnFJRvqBBo62zuF-hYCohOGAYiOoEyEgmlkgnY0gmlwhAPniryHb3BzdGFja4OFQgCJc2VjcDI1NmsxoQKNVFlCxh_B-716tTs-h1vMzZkSs1FTu_OYTNjgufplG4N0Y3CCJAaDdWRwgiQG",
     "enr:-J24QH-f1wt99sfpHy4c0QJM-NfmsIfmlLAMMcgZCUEgKG_BBYFc6FwYgaMJMQN5dsRBJApIok0jFn-9CS842lGpLmqGAYiOoDRAgmlkgnY0gmlwhLhIgb2Hb3BzdGFja4OFQgCJc2VjcDI1NmsxoQJ9FTIv8B9myn1MWaC_2lJ-sMoeCDkusCsk4BYHjjCq04N0Y3CCJAaDdWRwgiQG",
@@ -31,7 +31,7 @@ const MAINNET: [&str; 24] = [
     "enode://d25ce99435982b04d60c4b41ba256b84b888626db7bee45a9419382300fbe907359ae5ef250346785bff8d3b9d07cd3e017a27e2ee3cfda3bcbb0ba762ac9674@bootnode.conduit.xyz:0?discport=30301",
 ];
 
-/// Of chains on Sepolia.
+/// Bootnodes of chains on Sepolia.
 const SEPOLIA: [&str; 8] = [
     "enode://2bd2e657bb3c8efffb8ff6db9071d9eb7be70d7c6d7d980ff80fc93b2629675c5f750bc0a5ef27cd788c2e491b8795a7e9a4a6e72178c14acc6753c0e5d77ae4@34.65.205.244:30305",
     "enode://db8e1cab24624cc62fc35dbb9e481b88a9ef0116114cd6e41034c55b5b4f18755983819252333509bd8e25f6b12aadd6465710cd2e956558faf17672cce7551f@34.65.173.88:30305",
@@ -43,7 +43,7 @@ const SEPOLIA: [&str; 8] = [
     "enode://c2405194166fe2c0e6c61ee469745fed1a6802f51c8fc39e1c78c21c9a6a15a7c55304f09ee37e430da9a1ce8117ca085263c6b0f474f6946811e398347611ef@3.146.213.65:30303",
 ];
 
-/// The bootnodes of chains on the L1 of this id; none for a network of one's own.
+/// The bootnodes of chains on the L1 of this id; none for a private network.
 pub fn bootnodes(l1_chain_id: u64) -> Vec<Bootnode> {
     let list: &[&str] = match l1_chain_id {
         1 => &MAINNET,

@@ -1,7 +1,8 @@
-//! Records: ours, and what we make of others'. [`Contact`] is the only way from a record to a dial, and [`Contact::of`] the only way
-//! to one: a node of another chain is never dialled.
+//! Node records: our own, and the contacts read from others'. Only a [`Contact`] is dialled, and
+//! [`Contact::of`] alone makes one, so a node of another chain is never dialled.
 
 use super::Advertise;
+use crate::{address::Scope, peers::candidates::Contact};
 use ::enr::{CombinedKey, CombinedPublicKey, EnrPublicKey};
 use discv5::Enr;
 use libp2p::{
@@ -12,30 +13,40 @@ use libp2p::{
 use starling_proto::enr::{self, OpStack};
 use std::net::{IpAddr, SocketAddr};
 
-/// Why a record is not used.
+/// The reason why a record is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Unfit {
+    /// No entry of the OP Stack.
     #[error("it has no opstack entry: the node is of another network")]
     NoEntry,
+    /// An unreadable entry.
     #[error("its opstack entry cannot be read")]
     BadEntry,
+    /// Another chain.
     #[error("the node is on another chain")]
     OtherChain,
+    /// An unknown version.
     #[error("its version of the opstack entry is unknown")]
     OtherVersion,
+    /// A key of another kind.
     #[error("its key is not one of secp256k1")]
     Key,
+    /// No address with a TCP port.
     #[error("it has no address and port for TCP")]
     NoAddress,
+    /// No address of a sufficient scope.
     #[error("its address cannot be reached from elsewhere")]
     Unroutable,
+    /// No address that the operator allows.
     #[error("its address is outside of --p2p.netrestrict")]
     Restricted,
+    /// Our own record.
     #[error("it is our own")]
     Ourselves,
 }
 
 impl Unfit {
+    /// The label of metrics.
     pub fn label(self) -> &'static str {
         match self {
             Unfit::NoEntry => "no_opstack_entry",
@@ -51,18 +62,9 @@ impl Unfit {
     }
 }
 
-/// A node of our chain, and where it listens.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Contact {
-    peer: PeerId,
-    addresses: Vec<Multiaddr>,
-    seq: u64,
-    text: String,
-}
-
 impl Contact {
-    /// What a record says, if its node is on our chain. Addresses that reach less far than `nearest` are left out: a stranger's
-    /// record must not make us knock at our own machine.
+    /// Reads the contact of a record, if its node is on our chain. Addresses of a smaller scope
+    /// than `nearest` are left out: a foreign record must not make us dial our own machine.
     pub fn of(record: &Enr, chain_id: u64, nearest: Scope) -> Result<Self, Unfit> {
         on_chain(record, chain_id)?;
         let peer = peer_of(record).ok_or(Unfit::Key)?;
@@ -71,7 +73,7 @@ impl Contact {
             .ip4()
             .zip(tcp4)
             .map(|(ip, port)| SocketAddr::new(ip.into(), port));
-        // Some nodes give one port for both kinds of addresses.
+        // Some nodes give one port for both address families.
         let v6 = record
             .ip6()
             .zip(record.tcp6().or(tcp4))
@@ -92,32 +94,13 @@ impl Contact {
                 peer,
                 addresses: usable.into_iter().map(multiaddr).collect(),
                 seq: record.seq(),
-                text: record.to_base64(),
+                record: record.to_base64(),
             }),
         }
     }
-
-    pub fn peer(&self) -> PeerId {
-        self.peer
-    }
-
-    /// At least one.
-    pub fn addresses(&self) -> &[Multiaddr] {
-        &self.addresses
-    }
-
-    /// Of two records of a node the one with the larger number is newer.
-    pub fn seq(&self) -> u64 {
-        self.seq
-    }
-
-    /// `enr:…`
-    pub fn record(&self) -> &str {
-        &self.text
-    }
 }
 
-/// Whether the record is of a node of this chain (op-node's filter).
+/// Whether the record belongs to a node of this chain (op-node's filter).
 pub fn on_chain(record: &Enr, chain_id: u64) -> Result<(), Unfit> {
     let rlp = record.get_raw_rlp(enr::KEY).ok_or(Unfit::NoEntry)?;
     match OpStack::from_rlp(rlp).ok_or(Unfit::BadEntry)? {
@@ -140,45 +123,7 @@ fn multiaddr(socket: &SocketAddr) -> Multiaddr {
     Multiaddr::from(socket.ip()).with(Protocol::Tcp(socket.port()))
 }
 
-/// From how far an address can be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
-    /// No machine has it.
-    None,
-    Machine,
-    /// Private networks and links.
-    Site,
-    World,
-}
-
-impl Scope {
-    pub fn of(ip: IpAddr) -> Self {
-        match ip.to_canonical() {
-            IpAddr::V4(ip)
-                if ip.is_unspecified()
-                    || ip.is_broadcast()
-                    || ip.is_multicast()
-                    || ip.octets()[0] == 0 =>
-            {
-                Scope::None
-            }
-            IpAddr::V6(ip) if ip.is_unspecified() || ip.is_multicast() => Scope::None,
-            ip if ip.is_loopback() => Scope::Machine,
-            // Shared space is what a provider's own translation hides (RFC 6598).
-            IpAddr::V4(ip)
-                if ip.is_private()
-                    || ip.is_link_local()
-                    || (ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64) =>
-            {
-                Scope::Site
-            }
-            IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local() => Scope::Site,
-            _ => Scope::World,
-        }
-    }
-}
-
-/// The key of records and of discovery: the one peers know us by.
+/// The key of our record and of discovery: the same as that of our peer id.
 pub fn key(identity: &Keypair) -> Option<CombinedKey> {
     let mut secret = identity
         .clone()

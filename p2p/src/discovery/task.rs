@@ -1,15 +1,17 @@
-//! The task: walks, questions to bootnodes, our record, the store. Decisions live in `record.rs`, `boot.rs` and the swarm.
+//! The discovery task: walks, queries to bootnodes, our record, the store. Decisions are made in
+//! `record.rs`, `boot.rs` and the swarm.
 
 use super::{
-    Advertise, Discovery, DiscoveryReport, bind,
-    boot::Boot,
-    bootnode::{Bootnode, Enode, Host},
-    record::{self, Contact, Scope, Unfit},
+    Advertise, Contact, Discovery, DiscoveryReport, bind,
+    boot::BootSchedule,
+    bootnode::{Bootnode, Enode, EnodeHost},
+    record::{self, Unfit},
 };
 use crate::{
-    check::unix_now,
-    gate::{Refusal, SharedRules, ip_of},
-    peerstore::{NodeRecord, Record},
+    address::{Scope, ip_of},
+    clock::unix_now,
+    peers::gate::{GateRefusal, SharedGateRules},
+    peers::store::{NodeRecord, StoreRecord},
 };
 use ::enr::{CombinedKey, NodeId};
 use discv5::{ConfigBuilder, Discv5, Enr, Event, ListenConfig};
@@ -33,27 +35,28 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Between two walks while peers are missing, and while they are not (op-node's two speeds).
+/// Interval of walks while peers are missing, and while they are not (op-node's two intervals).
 const HURRY: Duration = Duration::from_secs(5);
 const CALM: Duration = Duration::from_secs(20);
 /// Nodes of our chain that one walk looks for.
 const PER_WALK: usize = 16;
-/// Nodes asked at a time where only some networks may be, and how far what they know of is from them: of all nodes half are at 256,
-/// half of the others at 255, and so on.
-const ASKED: usize = 3;
+/// Nodes queried at a time under --p2p.netrestrict, and the distances of the records requested from
+/// them: half of all nodes are at distance 256, half of the others at 255, and so on.
+const QUERIED: usize = 3;
 const DISTANCES: RangeInclusive<u64> = 249..=256;
-/// How often what is due is looked at, records are written, and our host name is looked up.
+/// Intervals of the tick, of writes to the store, and of look-ups of our host name.
 const TICK: Duration = Duration::from_secs(1);
 const SAVE: Duration = Duration::from_secs(30);
 const LOOK_UP: Duration = Duration::from_secs(300);
-/// The same, while our record has no address.
+/// Interval of look-ups while our record has no address.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(15);
-/// Records of our chain that are kept, and for how many seconds after a node was last heard of.
+/// Records of our chain that are kept, and the seconds that they are kept after the last contact.
 const RECORDS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 const KEEP: u64 = 7 * 24 * 3600;
 
 impl Discovery {
-    /// Runs until the token is cancelled. Without a socket or a record of ours nothing is discovered, and the log says why.
+    /// Runs until the token is cancelled. If the socket or our record fails, the task ends with a
+    /// log line.
     pub async fn run(mut self, token: CancellationToken) {
         let started = tokio::select! {
             () = token.cancelled() => return,
@@ -68,11 +71,11 @@ impl Discovery {
         }
     }
 
-    async fn start(&mut self) -> Result<Task, String> {
+    async fn start(&mut self) -> Result<DiscoveryTask, String> {
         let tcp = self.tcp_port().await.ok_or("the swarm does not listen")?;
         let socket = match self.socket.take() {
             Some(socket) => socket,
-            // The port of TCP was any free one. That of UDP may be taken.
+            // The TCP port was chosen freely: the same UDP port may be in use.
             None => bind(SocketAddr::new(self.address.ip(), tcp))
                 .or_else(|_| bind(SocketAddr::new(self.address.ip(), 0)))
                 .map_err(|error| format!("cannot listen on UDP: {error}"))?,
@@ -88,7 +91,7 @@ impl Discovery {
             udp: or(self.config.advertise_udp, udp),
         };
         let ip = self.own_address().await;
-        // Newer than any record of an earlier run.
+        // The time makes the record newer than any of an earlier run.
         let seq = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |time| time.as_millis() as u64);
@@ -96,6 +99,31 @@ impl Discovery {
             .ok_or("our record cannot be signed")?;
         tracing::info!(record = %record.to_base64(), ip = ip.map(tracing::field::display), udp, "discovery");
 
+        let (discv5, events) = self.start_discv5(record, socket).await?;
+        self.udp.send_replace(udp);
+        Ok(DiscoveryTask {
+            discv5: Arc::new(discv5),
+            events,
+            ports,
+            udp,
+            boot: BootSchedule::new(self.config.bootnodes.len(), Instant::now()),
+            queries: JoinSet::new(),
+            walk: JoinSet::new(),
+            looking_up: JoinSet::new(),
+            next_walk: Instant::now(),
+            next_save: Instant::now() + SAVE,
+            next_look_up: Instant::now() + LOOK_UP_AGAIN,
+            nodes: LruCache::new(RECORDS),
+            refused: BTreeMap::new(),
+        })
+    }
+
+    /// Starts discv5 on a bound socket with our first record.
+    async fn start_discv5(
+        &self,
+        record: Enr,
+        socket: tokio::net::UdpSocket,
+    ) -> Result<(Discv5, mpsc::Receiver<Event>), String> {
         let v4 = self.address.is_ipv4();
         let socket = Arc::new(socket);
         let (ipv4, ipv6) = if v4 {
@@ -116,25 +144,10 @@ impl Discovery {
             .event_stream()
             .await
             .map_err(|error| format!("{error:?}"))?;
-        self.udp.send_replace(udp);
-        Ok(Task {
-            discv5: Arc::new(discv5),
-            events,
-            ports,
-            udp,
-            boot: Boot::new(self.config.bootnodes.len(), Instant::now()),
-            asking: JoinSet::new(),
-            walk: JoinSet::new(),
-            looking_up: JoinSet::new(),
-            next_walk: Instant::now(),
-            next_save: Instant::now() + SAVE,
-            next_look_up: Instant::now() + LOOK_UP_AGAIN,
-            nodes: LruCache::new(RECORDS),
-            refused: BTreeMap::new(),
-        })
+        Ok((discv5, events))
     }
 
-    /// The port the swarm listens on, once it does.
+    /// Waits for the TCP port that the swarm listens on.
     async fn tcp_port(&mut self) -> Option<u16> {
         let port = |all: &[Multiaddr]| {
             all.iter()
@@ -152,8 +165,9 @@ impl Discovery {
         port(&addresses)
     }
 
-    /// The address to begin with: the one named, or the one listened on, or the one this machine has towards the bootnodes if it
-    /// reaches as far as theirs do. Otherwise none, until others tell us theirs.
+    /// The first address of our record: the configured one, or the one listened on, or the local
+    /// address of a route to a bootnode if its scope is as large as the bootnode's. Otherwise none,
+    /// until peers report the address that they see.
     async fn own_address(&self) -> Option<IpAddr> {
         if let Some(name) = &self.config.advertise_ip {
             return look_up(name.clone(), self.address.is_ipv4()).await;
@@ -161,28 +175,28 @@ impl Discovery {
         if !self.address.ip().is_unspecified() {
             return Some(self.address.ip());
         }
-        let there = self.config.bootnodes.iter().filter_map(|node| match node {
+        let remotes = self.config.bootnodes.iter().filter_map(|node| match node {
             Bootnode::Enr(record) => udp_socket(record),
             Bootnode::Enode(enode) => enode.contact().map(|(socket, _)| socket),
         });
-        there
-            .filter(|there| there.is_ipv4() == self.address.is_ipv4())
-            .find_map(|there| {
-                let here = towards(there).ok()?;
-                (Scope::of(here) >= Scope::of(there.ip())).then_some(here)
+        remotes
+            .filter(|remote| remote.is_ipv4() == self.address.is_ipv4())
+            .find_map(|remote| {
+                let local = local_address_towards(remote).ok()?;
+                (Scope::of(local) >= Scope::of(remote.ip())).then_some(local)
             })
     }
 }
 
-/// The address that packets to `there` leave from. Sends nothing.
-fn towards(there: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = if there.is_ipv4() {
+/// The local address of the route to `remote`. Sends nothing.
+fn local_address_towards(remote: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if remote.is_ipv4() {
         [0, 0, 0, 0].into()
     } else {
         [0u16; 8].into()
     };
     let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(there)?;
+    socket.connect(remote)?;
     Ok(socket.local_addr()?.ip())
 }
 
@@ -191,9 +205,9 @@ fn udp_socket(record: &Enr) -> Option<SocketAddr> {
     v4.or_else(|| record.udp6_socket().map(SocketAddr::V6))
 }
 
-/// An address of the host, of the family we listen on.
+/// Looks up an address of the host, of the family that we listen on.
 async fn look_up(name: String, v4: bool) -> Option<IpAddr> {
-    let host: Host = name.parse().ok()?;
+    let host: EnodeHost = name.parse().ok()?;
     match host.addresses().await {
         Ok(found) => found.into_iter().find(|ip| ip.is_ipv4() == v4),
         Err(error) => {
@@ -203,26 +217,26 @@ async fn look_up(name: String, v4: bool) -> Option<IpAddr> {
     }
 }
 
-/// Discovery that runs.
-struct Task {
+/// The running discovery.
+struct DiscoveryTask {
     discv5: Arc<Discv5>,
     events: mpsc::Receiver<Event>,
     ports: Advertise,
     udp: u16,
-    boot: Boot,
-    /// Questions to bootnodes, by their place.
-    asking: JoinSet<(usize, Result<Enr, String>)>,
+    boot: BootSchedule,
+    /// Queries to bootnodes in flight, by the index of the bootnode.
+    queries: JoinSet<(usize, Result<Enr, String>)>,
     walk: JoinSet<Vec<Enr>>,
     looking_up: JoinSet<Option<IpAddr>>,
     next_walk: Instant,
     next_save: Instant,
     next_look_up: Instant,
-    /// Of our chain, with the time they were last heard of.
+    /// Nodes of our chain, with the Unix time of the last contact.
     nodes: LruCache<NodeId, (Enr, u64)>,
     refused: BTreeMap<&'static str, u64>,
 }
 
-impl Task {
+impl DiscoveryTask {
     async fn run(mut self, mut to: Discovery, token: CancellationToken) {
         self.restore(&mut to);
         for node in &to.config.bootnodes {
@@ -238,7 +252,7 @@ impl Task {
                 () = token.cancelled() => break,
                 Some(event) = self.events.recv() => self.on_event(event, &mut to),
                 Some(Ok(found)) = self.walk.join_next() => self.on_walked(&found, &mut to),
-                Some(Ok((place, answer))) = self.asking.join_next() => self.on_answer(place, answer, &mut to),
+                Some(Ok((index, response))) = self.queries.join_next() => self.on_response(index, response, &mut to),
                 Some(Ok(Some(ip))) = self.looking_up.join_next() => self.move_to(ip),
                 Some(question) = to.questions.recv() => drop(question.send(self.report())),
                 Ok(()) = to.mapped.changed() => self.on_mapped(&mut to),
@@ -257,8 +271,8 @@ impl Task {
                 }
             }
         }
-        // With the last of its owners the library's tasks end.
-        self.asking.shutdown().await;
+        // discv5 ends its tasks when its last owner is dropped.
+        self.queries.shutdown().await;
         drop(self);
         while writing.join_next().await.is_some() {}
         if let Some(write) = to.store.take_changes() {
@@ -266,40 +280,40 @@ impl Task {
         }
     }
 
-    /// What an earlier run found, newest first.
+    /// Restores the records of earlier runs, the newest first.
     fn restore(&mut self, to: &mut Discovery) {
         let mut rows: Vec<(String, NodeRecord)> = Vec::new();
         for row in std::mem::take(&mut to.stored) {
-            if let Record::Node(id, Some(node)) = row {
+            if let StoreRecord::Node(id, Some(node)) = row {
                 rows.push((id, node));
             }
         }
         rows.sort_by_key(|(_, node)| std::cmp::Reverse(node.seen));
         let now = unix_now();
-        for (place, (id, node)) in rows.into_iter().enumerate() {
+        for (index, (id, node)) in rows.into_iter().enumerate() {
             match node.enr.parse::<Enr>() {
-                Ok(record) if place < RECORDS.get() && node.seen.saturating_add(KEEP) > now => {
-                    if self.judge(&record, to).is_ok() {
-                        // Heard of then, not now.
+                Ok(record) if index < RECORDS.get() && node.seen.saturating_add(KEEP) > now => {
+                    if self.check(&record, to).is_ok() {
+                        // Keep the stored time: the node has not been contacted in this run.
                         self.nodes
                             .put(record.node_id(), (record.clone(), node.seen));
                         self.add(&to.rules, &record);
                         self.hand_over(&record, to);
                     }
                 }
-                _ => to.store.note(&Record::Node(id, None)),
+                _ => to.store.note(&StoreRecord::Node(id, None)),
             }
         }
     }
 
     fn tick(&mut self, to: &mut Discovery) {
         let now = Instant::now();
-        let lonely = self.discv5.connected_peers() == 0;
-        for place in self.boot.due(lonely, now) {
-            self.ask(place, to);
+        let alone = self.discv5.connected_peers() == 0;
+        for index in self.boot.due(alone, now) {
+            self.query_bootnode(index, to);
         }
         if self.walk.is_empty() && self.next_walk <= now {
-            let short = to.peers.borrow().len() < to.lo;
+            let short = to.peers.borrow().len() < to.min_peers;
             self.next_walk = now + if short { HURRY } else { CALM };
             if to.rules.lock().restrict.is_empty() {
                 let chain_id = to.chain_id;
@@ -307,11 +321,11 @@ impl Task {
                 let walk = self
                     .discv5
                     .find_node_predicate(NodeId::random(), ours, PER_WALK);
-                // A walk without anybody to ask is an error, and finds nobody.
+                // A walk with an empty table is an error: it finds no node.
                 self.walk
                     .spawn(async move { walk.await.unwrap_or_default() });
             } else {
-                self.walk_inside();
+                self.walk_restricted();
             }
         }
         if let Some(name) = &to.config.advertise_ip
@@ -330,21 +344,22 @@ impl Task {
         metrics::gauge!("starling_p2p_discovery_known").set(self.nodes.len() as f64);
     }
 
-    /// The library's own walks ask whomever they hear of, in whatever network. Where that is restricted only nodes of the table are asked,
-    /// none of which is outside.
-    fn walk_inside(&mut self) {
+    /// Walks under --p2p.netrestrict. The walks of discv5 query any node that they learn of, inside
+    /// or outside the restriction. Here only nodes of the table are queried, and all of those are
+    /// inside.
+    fn walk_restricted(&mut self) {
         let mut distances: Vec<u64> = DISTANCES.collect();
         distances.shuffle(&mut rand::rng());
         let table = self.discv5.table_entries_enr();
-        let asked = table.choose_multiple(&mut rand::rng(), ASKED).cloned();
-        let answers: Vec<_> = asked
+        let queried = table.choose_multiple(&mut rand::rng(), QUERIED).cloned();
+        let responses: Vec<_> = queried
             .map(|node| {
                 self.discv5
                     .find_node_designated_peer(node, distances.clone())
             })
             .collect();
         self.walk.spawn(async move {
-            join_all(answers)
+            join_all(responses)
                 .await
                 .into_iter()
                 .flatten()
@@ -362,9 +377,9 @@ impl Task {
         }
     }
 
-    /// Asks a bootnode for its record, wherever its name leads now.
-    fn ask(&mut self, place: usize, to: &Discovery) {
-        let Some(node) = to.config.bootnodes.get(place) else {
+    /// Requests the record of a bootnode, at the current address of its host name.
+    fn query_bootnode(&mut self, index: usize, to: &Discovery) {
+        let Some(node) = to.config.bootnodes.get(index) else {
             return;
         };
         let rules = to.rules.clone();
@@ -372,17 +387,17 @@ impl Task {
             Bootnode::Enr(record) => {
                 let refusal =
                     udp_socket(record).and_then(|socket| rules.lock().address(socket.ip()).err());
-                let answer = self
+                let response = self
                     .discv5
                     .find_node_designated_peer((**record).clone(), vec![0]);
                 let known = (**record).clone();
-                self.asking.spawn(async move {
+                self.queries.spawn(async move {
                     if let Some(refusal) = refusal {
-                        return (place, Err(refusal.to_string()));
+                        return (index, Err(refusal.to_string()));
                     }
-                    let newer = answer.await.map_err(|error| error.to_string());
+                    let newer = response.await.map_err(|error| error.to_string());
                     (
-                        place,
+                        index,
                         newer.map(|records| {
                             records.into_iter().max_by_key(Enr::seq).unwrap_or(known)
                         }),
@@ -392,23 +407,25 @@ impl Task {
             Bootnode::Enode(enode) => {
                 let (discv5, enode, v4) =
                     (self.discv5.clone(), enode.clone(), to.address.is_ipv4());
-                self.asking
-                    .spawn(async move { (place, record_of(&discv5, enode, v4, &rules).await) });
+                self.queries
+                    .spawn(async move { (index, record_of(&discv5, enode, v4, &rules).await) });
             }
         }
     }
 
-    fn on_answer(&mut self, place: usize, answer: Result<Enr, String>, to: &mut Discovery) {
-        let first = self.boot.on_outcome(place, answer.is_ok(), Instant::now());
-        let Some(node) = to.config.bootnodes.get(place) else {
+    fn on_response(&mut self, index: usize, response: Result<Enr, String>, to: &mut Discovery) {
+        let first = self
+            .boot
+            .on_outcome(index, response.is_ok(), Instant::now());
+        let Some(node) = to.config.bootnodes.get(index) else {
             return;
         };
-        match answer {
+        match response {
             Ok(record) => {
                 tracing::debug!(%node, "bootnode answers");
                 self.add(&to.rules, &record);
                 self.on_record(&record, to);
-                // It may know somebody at once.
+                // The bootnode may know nodes of our chain: walk at once.
                 self.next_walk = Instant::now();
             }
             Err(error) if first => {
@@ -421,7 +438,7 @@ impl Task {
     fn on_event(&mut self, event: Event, to: &mut Discovery) {
         match event {
             Event::SessionEstablished(record, socket) => {
-                self.keep_inside(&record, socket.ip(), to);
+                self.remove_restricted(&record, socket.ip(), to);
                 self.on_record(&record, to);
             }
             Event::Discovered(record) => self.on_record(&record, to),
@@ -429,7 +446,7 @@ impl Task {
                 if let Some(record) = self.discv5.find_enr(&node_id)
                     && let Some(socket) = udp_socket(&record)
                 {
-                    self.keep_inside(&record, socket.ip(), to);
+                    self.remove_restricted(&record, socket.ip(), to);
                 }
             }
             Event::SocketUpdated(socket) => {
@@ -439,16 +456,16 @@ impl Task {
         }
     }
 
-    /// Nodes that --p2p.netrestrict keeps out do not stay in the table, so walks do not begin with them.
-    fn keep_inside(&mut self, record: &Enr, ip: IpAddr, to: &Discovery) {
-        if to.rules.lock().address(ip) == Err(Refusal::Restricted) {
+    /// Removes a node outside --p2p.netrestrict from the table, so that walks do not start at it.
+    fn remove_restricted(&mut self, record: &Enr, ip: IpAddr, to: &Discovery) {
+        if to.rules.lock().address(ip) == Err(GateRefusal::Restricted) {
             self.discv5.remove_node(&record.node_id());
         }
     }
 
-    /// A record from anywhere: handed to the swarm if it is one of ours.
+    /// A record was found: hands it to the swarm if its node is on our chain.
     fn on_record(&mut self, record: &Enr, to: &mut Discovery) {
-        if let Err(unfit) = self.judge(record, to) {
+        if let Err(unfit) = self.check(record, to) {
             *self.refused.entry(unfit.label()).or_default() += 1;
             metrics::counter!("starling_p2p_refused_records_total", "reason" => unfit.label())
                 .increment(1);
@@ -462,7 +479,7 @@ impl Task {
             .filter(|(known, _)| known.seq() > record.seq())
             .map(|(known, _)| known.clone());
         let record = newest.unwrap_or_else(|| record.clone());
-        to.store.note(&Record::Node(
+        to.store.note(&StoreRecord::Node(
             hex::encode(id.raw()),
             Some(NodeRecord {
                 enr: record.to_base64(),
@@ -475,18 +492,19 @@ impl Task {
             .push(id, (record, seen))
             .filter(|(gone, _)| *gone != id)
         {
-            to.store.note(&Record::Node(hex::encode(gone.raw()), None));
+            to.store
+                .note(&StoreRecord::Node(hex::encode(gone.raw()), None));
         }
     }
 
-    fn judge(&self, record: &Enr, to: &Discovery) -> Result<Contact, Unfit> {
+    fn check(&self, record: &Enr, to: &Discovery) -> Result<Contact, Unfit> {
         let contact = Contact::of(record, to.chain_id, self.nearest())?;
         if contact.peer() == to.local {
             return Err(Unfit::Ourselves);
         }
         let rules = to.rules.lock();
         let outside = |address: &Multiaddr| {
-            ip_of(address).is_none_or(|ip| rules.address(ip) == Err(Refusal::Restricted))
+            ip_of(address).is_none_or(|ip| rules.address(ip) == Err(GateRefusal::Restricted))
         };
         if contact.addresses().iter().all(outside) {
             Err(Unfit::Restricted)
@@ -495,7 +513,8 @@ impl Task {
         }
     }
 
-    /// Nobody elsewhere is on this machine, unless we are nowhere else either.
+    /// The smallest scope of addresses to dial: this machine only while we are known at no other
+    /// address.
     fn nearest(&self) -> Scope {
         let own = self.discv5.local_enr();
         let ip = own.ip4().map(IpAddr::from).or(own.ip6().map(IpAddr::from));
@@ -508,24 +527,24 @@ impl Task {
 
     fn hand_over(&self, record: &Enr, to: &Discovery) {
         if let Ok(contact) = Contact::of(record, to.chain_id, self.nearest()) {
-            // Without room: the next walk finds it again.
+            // If the channel is full, the next walk finds the contact again.
             let _ = to.found.try_send(contact);
         }
     }
 
-    /// Into the table, for walks to begin with.
-    fn add(&self, rules: &SharedRules, record: &Enr) {
+    /// Adds a node to the table, at which walks start.
+    fn add(&self, rules: &SharedGateRules, record: &Enr) {
         let Some(socket) = udp_socket(record) else {
             return;
         };
-        if rules.lock().address(socket.ip()) == Err(Refusal::Restricted) {
-            tracing::debug!(node = %record.node_id(), "not asked: {}", Refusal::Restricted);
+        if rules.lock().address(socket.ip()) == Err(GateRefusal::Restricted) {
+            tracing::debug!(node = %record.node_id(), "not asked: {}", GateRefusal::Restricted);
         } else if let Err(reason) = self.discv5.add_enr(record.clone()) {
             tracing::debug!(node = %record.node_id(), reason, "not added to the table of discovery");
         }
     }
 
-    /// Our address is a new one.
+    /// StoreChanges the address in our record.
     fn move_to(&mut self, ip: IpAddr) {
         if Scope::of(ip) == Scope::None {
             return;
@@ -541,7 +560,7 @@ impl Task {
         }
     }
 
-    /// The router opened ports for us. What is advertised by hand stays.
+    /// The router has mapped ports for us. Configured addresses and ports stay.
     fn on_mapped(&mut self, to: &mut Discovery) {
         let mapped = *to.mapped.borrow_and_update();
         let or = |given: u16, mapped: Option<u16>, now: u16| {
@@ -585,12 +604,12 @@ impl Task {
     }
 }
 
-/// The record of a node of which only key and address are known: it is asked for its own (op-node does the same).
+/// Requests the record of a node whose key and address alone are known (op-node does the same).
 async fn record_of(
     discv5: &Discv5,
     enode: Enode,
     v4: bool,
-    rules: &SharedRules,
+    rules: &SharedGateRules,
 ) -> Result<Enr, String> {
     let addresses = enode
         .host

@@ -1,28 +1,28 @@
-//! NAT-PMP (RFC 6886): twelve bytes of question, at most sixteen of answer, over UDP.
+//! NAT-PMP (RFC 6886): requests of twelve bytes and responses of at most sixteen, over UDP.
 
-use super::{Lease, NatError, Protocol};
+use super::{Lease, NatError, PortProtocol};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
 use tokio::{net::UdpSocket, time::timeout};
 
-/// Where routers listen.
+/// UDP port on which routers listen.
 pub const PORT: u16 = 5351;
 
 const VERSION: u8 = 0;
 const EXTERNAL_ADDRESS: u8 = 0;
 const MAP_UDP: u8 = 1;
 const MAP_TCP: u8 = 2;
-/// Added to the operation in an answer.
-const ANSWER: u8 = 128;
-/// How long an answer is waited for; each further question waits twice as long (RFC 6886, 3.1).
+/// Added to the operation code in a response.
+const RESPONSE: u8 = 128;
+/// Timeout of the first request; each further one waits twice as long (RFC 6886, 3.1).
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-const QUESTIONS: u32 = 5;
+const REQUESTS: u32 = 5;
 
-/// What a router answers.
+/// A response of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum PmpResponse {
     ExternalAddress(Ipv4Addr),
     Mapped {
         operation: u8,
@@ -33,8 +33,8 @@ enum Answer {
     Refused(u16),
 }
 
-fn map_request(protocol: Protocol, internal: u16, external: u16, seconds: u32) -> [u8; 12] {
-    let operation = if protocol == Protocol::Tcp {
+fn map_request(protocol: PortProtocol, internal: u16, external: u16, seconds: u32) -> [u8; 12] {
+    let operation = if protocol == PortProtocol::Tcp {
         MAP_TCP
     } else {
         MAP_UDP
@@ -46,22 +46,22 @@ fn map_request(protocol: Protocol, internal: u16, external: u16, seconds: u32) -
     bytes
 }
 
-/// The answer to a question of this operation; `None` for anything else.
-fn read(bytes: &[u8], operation: u8) -> Option<Answer> {
+/// Decodes the response to a request of this operation; `None` for any other bytes.
+fn read(bytes: &[u8], operation: u8) -> Option<PmpResponse> {
     let short = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    if bytes.first() != Some(&VERSION) || bytes.get(1) != Some(&(ANSWER + operation)) {
+    if bytes.first() != Some(&VERSION) || bytes.get(1) != Some(&(RESPONSE + operation)) {
         return None;
     }
     match short(2)? {
         0 => {}
-        code => return Some(Answer::Refused(code)),
+        code => return Some(PmpResponse::Refused(code)),
     }
     let last = <[u8; 4]>::try_from(bytes.get(8..12)?).ok()?;
     if operation == EXTERNAL_ADDRESS {
-        return Some(Answer::ExternalAddress(last.into()));
+        return Some(PmpResponse::ExternalAddress(last.into()));
     }
     let seconds = u32::from_be_bytes(bytes.get(12..16)?.try_into().ok()?);
-    Some(Answer::Mapped {
+    Some(PmpResponse::Mapped {
         operation,
         internal: short(8)?,
         external: short(10)?,
@@ -69,12 +69,12 @@ fn read(bytes: &[u8], operation: u8) -> Option<Answer> {
     })
 }
 
-/// Of what kind an answer is; `None` if it is none to a question of this operation.
+/// The kind of a response; `None` if the bytes are no response to this operation.
 pub fn answer_kind(bytes: &[u8], operation: u8) -> Option<&'static str> {
     Some(match read(bytes, operation)? {
-        Answer::ExternalAddress(_) => "external address",
-        Answer::Mapped { .. } => "mapped",
-        Answer::Refused(_) => "refused",
+        PmpResponse::ExternalAddress(_) => "external address",
+        PmpResponse::Mapped { .. } => "mapped",
+        PmpResponse::Refused(_) => "refused",
     })
 }
 
@@ -90,12 +90,12 @@ fn refusal(code: u16) -> NatError {
     NatError::Refused(text.into())
 }
 
-pub struct Client {
+pub struct PmpClient {
     socket: UdpSocket,
 }
 
-impl Client {
-    /// A router that answers at this address.
+impl PmpClient {
+    /// Connects to a router that responds at this address.
     pub async fn connect(address: SocketAddr) -> Result<Self, NatError> {
         let any: SocketAddr = if address.is_ipv4() {
             ([0, 0, 0, 0], 0).into()
@@ -103,7 +103,7 @@ impl Client {
             ([0u16; 8], 0).into()
         };
         let socket = UdpSocket::bind(any).await?;
-        // Answers of others never arrive.
+        // Responses from other addresses never arrive.
         socket.connect(address).await?;
         let client = Self { socket };
         client.external_ip().await?;
@@ -113,28 +113,28 @@ impl Client {
     pub async fn external_ip(&self) -> Result<Ipv4Addr, NatError> {
         match self
             .ask(&[VERSION, EXTERNAL_ADDRESS], |answer| {
-                matches!(answer, Answer::ExternalAddress(_))
+                matches!(answer, PmpResponse::ExternalAddress(_))
             })
             .await?
         {
-            Answer::ExternalAddress(ip) => Ok(ip),
+            PmpResponse::ExternalAddress(ip) => Ok(ip),
             _ => Err(NatError::NoAnswer),
         }
     }
 
-    /// A lifetime of zero closes it.
+    /// Maps a port; a lifetime of zero closes it.
     pub async fn open(
         &self,
-        protocol: Protocol,
+        protocol: PortProtocol,
         port: u16,
         wanted: u16,
         lifetime: Duration,
     ) -> Result<Lease, NatError> {
         let seconds = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX);
-        let question = map_request(protocol, port, wanted, seconds);
-        let ours = |answer: &Answer| matches!(answer, Answer::Mapped { internal, .. } if *internal == port);
-        match self.ask(&question, ours).await? {
-            Answer::Mapped {
+        let request = map_request(protocol, port, wanted, seconds);
+        let ours = |answer: &PmpResponse| matches!(answer, PmpResponse::Mapped { internal, .. } if *internal == port);
+        match self.ask(&request, ours).await? {
+            PmpResponse::Mapped {
                 external, seconds, ..
             } => Ok(Lease {
                 port: external,
@@ -146,20 +146,20 @@ impl Client {
 
     async fn ask(
         &self,
-        question: &[u8],
-        wanted: impl Fn(&Answer) -> bool,
-    ) -> Result<Answer, NatError> {
-        let operation = question.get(1).copied().unwrap_or_default();
-        for attempt in 0..QUESTIONS {
-            self.socket.send(question).await?;
+        request: &[u8],
+        wanted: impl Fn(&PmpResponse) -> bool,
+    ) -> Result<PmpResponse, NatError> {
+        let operation = request.get(1).copied().unwrap_or_default();
+        for attempt in 0..REQUESTS {
+            self.socket.send(request).await?;
             let answer = async {
                 let mut bytes = [0; 64];
                 loop {
                     let length = self.socket.recv(&mut bytes).await?;
                     match bytes.get(..length).and_then(|bytes| read(bytes, operation)) {
-                        Some(Answer::Refused(code)) => return Err(refusal(code)),
+                        Some(PmpResponse::Refused(code)) => return Err(refusal(code)),
                         Some(answer) if wanted(&answer) => return Ok(answer),
-                        // A late answer to another question, or nonsense.
+                        // A late response to another request, or garbage.
                         _ => {}
                     }
                 }
@@ -179,19 +179,19 @@ mod tests {
     #[test]
     fn questions_and_answers_of_the_rfc() {
         assert_eq!(
-            map_request(Protocol::Tcp, 0x1234, 0x5678, 7200),
+            map_request(PortProtocol::Tcp, 0x1234, 0x5678, 7200),
             [0, 2, 0, 0, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x1c, 0x20]
         );
-        assert_eq!(map_request(Protocol::Udp, 1, 0, 0)[1], 1);
+        assert_eq!(map_request(PortProtocol::Udp, 1, 0, 0)[1], 1);
         let address = [0, 128, 0, 0, 0, 0, 0, 9, 203, 0, 113, 5];
         assert_eq!(
             read(&address, 0),
-            Some(Answer::ExternalAddress([203, 0, 113, 5].into()))
+            Some(PmpResponse::ExternalAddress([203, 0, 113, 5].into()))
         );
         let mapped = [
             0, 130, 0, 0, 0, 0, 0, 9, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x1c, 0x20,
         ];
-        let wanted = Answer::Mapped {
+        let wanted = PmpResponse::Mapped {
             operation: 2,
             internal: 0x1234,
             external: 0x5678,
@@ -201,11 +201,11 @@ mod tests {
         assert_eq!(
             read(&mapped, MAP_UDP),
             None,
-            "the answer to another question"
+            "the answer to another request"
         );
         assert_eq!(
             read(&[0, 130, 0, 4, 0, 0, 0, 0], MAP_TCP),
-            Some(Answer::Refused(4))
+            Some(PmpResponse::Refused(4))
         );
         for end in 0..mapped.len() {
             assert_eq!(read(&mapped[..end], MAP_TCP), None, "{end}");

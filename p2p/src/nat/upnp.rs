@@ -1,6 +1,6 @@
-//! UPnP gateways, with an end to every question: the library waits for a gateway as long as it likes.
+//! UPnP gateways, with a timeout for every request: the library has none.
 
-use super::{Lease, NatError, Protocol};
+use super::{Lease, NatError, PortProtocol};
 use igd_next::{
     AddPortError, PortMappingProtocol, SearchOptions,
     aio::{
@@ -15,19 +15,19 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// For the search, and for one question.
+/// Time limits of the search and of one request.
 const SEARCH: Duration = Duration::from_secs(10);
-const QUESTION: Duration = Duration::from_secs(5);
-/// How our ports are called in the router's list.
+const REQUEST: Duration = Duration::from_secs(5);
+/// Name of our ports in the router's list.
 const DESCRIPTION: &str = "starling";
 
-pub struct Client {
+pub struct UpnpClient {
     gateway: Gateway<Tokio>,
     /// Our address towards the gateway.
     local: IpAddr,
 }
 
-impl Client {
+impl UpnpClient {
     pub async fn find(search: Option<SocketAddr>) -> Result<Self, NatError> {
         let mut options = SearchOptions {
             timeout: Some(SEARCH),
@@ -36,7 +36,7 @@ impl Client {
         if let Some(address) = search {
             options.broadcast_address = address;
         }
-        let gateway = answered(SEARCH, search_gateway(options)).await?;
+        let gateway = with_timeout(SEARCH, search_gateway(options)).await?;
         let socket = UdpSocket::bind(("0.0.0.0", 0))?;
         socket.connect(gateway.addr)?;
         Ok(Self {
@@ -46,12 +46,12 @@ impl Client {
     }
 
     pub async fn external_ip(&self) -> Result<IpAddr, NatError> {
-        answered(QUESTION, self.gateway.get_external_ip()).await
+        with_timeout(REQUEST, self.gateway.get_external_ip()).await
     }
 
     pub async fn open(
         &self,
-        protocol: Protocol,
+        protocol: PortProtocol,
         port: u16,
         wanted: u16,
         lifetime: Duration,
@@ -62,7 +62,7 @@ impl Client {
             self.gateway
                 .add_port(kind, wanted, local, seconds, DESCRIPTION)
         };
-        match timeout(QUESTION, add(seconds))
+        match timeout(REQUEST, add(seconds))
             .await
             .map_err(|_| NatError::NoAnswer)?
         {
@@ -71,17 +71,17 @@ impl Client {
                 lifetime,
             }),
             Err(AddPortError::OnlyPermanentLeasesSupported) => {
-                answered(QUESTION, add(0)).await?;
+                with_timeout(REQUEST, add(0)).await?;
                 Ok(Lease {
                     port: wanted,
                     lifetime: Duration::ZERO,
                 })
             }
-            // Another machine has it.
+            // Another machine uses the port.
             Err(AddPortError::PortInUse) => {
                 let any = self.gateway.add_any_port(kind, local, seconds, DESCRIPTION);
                 Ok(Lease {
-                    port: answered(QUESTION, any).await?,
+                    port: with_timeout(REQUEST, any).await?,
                     lifetime,
                 })
             }
@@ -89,23 +89,23 @@ impl Client {
         }
     }
 
-    pub async fn close(&self, protocol: Protocol, opened: u16) -> Result<(), NatError> {
-        answered(QUESTION, self.gateway.remove_port(kind(protocol), opened)).await
+    pub async fn close(&self, protocol: PortProtocol, opened: u16) -> Result<(), NatError> {
+        with_timeout(REQUEST, self.gateway.remove_port(kind(protocol), opened)).await
     }
 }
 
-fn kind(protocol: Protocol) -> PortMappingProtocol {
+fn kind(protocol: PortProtocol) -> PortMappingProtocol {
     match protocol {
-        Protocol::Tcp => PortMappingProtocol::TCP,
-        Protocol::Udp => PortMappingProtocol::UDP,
+        PortProtocol::Tcp => PortMappingProtocol::TCP,
+        PortProtocol::Udp => PortMappingProtocol::UDP,
     }
 }
 
-async fn answered<T, E: Display>(
+async fn with_timeout<T, E: Display>(
     limit: Duration,
-    question: impl Future<Output = Result<T, E>>,
+    request: impl Future<Output = Result<T, E>>,
 ) -> Result<T, NatError> {
-    let answer = timeout(limit, question)
+    let answer = timeout(limit, request)
         .await
         .map_err(|_| NatError::NoAnswer)?;
     answer.map_err(|error| NatError::Refused(error.to_string()))

@@ -1,10 +1,11 @@
-//! Peers that discovery found: whom to dial, and when. Below the lower tide some of them are dialled, a few at a time, those that
-//! failed least first and otherwise by lot; above it nobody is.
+//! Peers that discovery found, and the schedule of their dials. Below the lower limit of peers some
+//! of them are dialled, a few at a time, those with the fewest failures first and otherwise at
+//! random; above it none is.
 //!
-//! What can overload it: strangers who make up nodes of our chain. The book is bounded, whoever was heard of longest ago goes first,
-//! and one who cannot be reached is asked ever more rarely and then forgotten.
+//! Overload: nodes that invent records of our chain. The number of candidates is
+//! bounded, the one seen longest ago is dropped first, and one that cannot be reached is dialled
+//! ever more rarely and then forgotten.
 
-use crate::discovery::Contact;
 use libp2p::{Multiaddr, PeerId};
 use lru::LruCache;
 use rand::Rng;
@@ -17,34 +18,66 @@ use std::{
 const CANDIDATES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// Dials at once.
 const DIALS: usize = 4;
-/// After a dial that failed, doubled with every further one.
+/// Wait after a failed dial, doubled with every further one.
 const RETRY: Duration = Duration::from_secs(10);
 const MAX_RETRY: Duration = Duration::from_secs(600);
-/// Failures in a row after which a candidate is forgotten. It comes back with its next record.
+/// Failures in a row after which a candidate is forgotten, until its next record.
 const MAX_FAILURES: u32 = 8;
-/// Before a peer that left, or that our rules refuse, is tried again.
+/// Pause before a peer that disconnected, or that our rules refuse, is dialled again.
 const REST: Duration = Duration::from_secs(60);
 /// A dial that reports nothing is given up after this; the transport's own timeout is shorter.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A node of our chain and the addresses at which it listens. Made by `Contact::of` in
+/// `discovery/record.rs`, which checks the chain and the addresses of a record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contact {
+    pub(crate) peer: PeerId,
+    pub(crate) addresses: Vec<Multiaddr>,
+    pub(crate) seq: u64,
+    pub(crate) record: String,
+}
+
+impl Contact {
+    /// The peer id of the node.
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// The addresses to dial; at least one.
+    pub fn addresses(&self) -> &[Multiaddr] {
+        &self.addresses
+    }
+
+    /// The sequence number of the record: a larger one is newer.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The record as text (`enr:…`).
+    pub fn record(&self) -> &str {
+        &self.record
+    }
+}
+
 #[derive(Debug)]
 struct Candidate {
     contact: Contact,
-    state: State,
-    /// In a row.
+    state: DialState,
+    /// Failed dials in a row.
     failures: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
-    /// Dialled not before this.
+enum DialState {
+    /// Not dialled before this time.
     Waiting(Instant),
-    /// Given up at this time.
+    /// Times out at this time.
     Dialling(Instant),
     Connected,
 }
 
-/// The book of candidates.
+/// The candidates.
 #[derive(Debug)]
 pub struct Candidates {
     known: LruCache<PeerId, Candidate>,
@@ -59,15 +92,15 @@ impl Default for Candidates {
 }
 
 impl Candidates {
-    /// A contact was found, or found again. `connected`: with this peer, now.
+    /// A contact was found, or found again. `connected`: whether the peer is connected.
     pub fn on_found(&mut self, contact: Contact, connected: bool, now: Instant) {
         match self.known.get_mut(&contact.peer()) {
             Some(known) if known.contact.seq() >= contact.seq() => {}
             Some(known) => {
-                // Where it is now nothing has failed yet.
+                // At its new addresses no dial has failed yet.
                 if known.contact.addresses() != contact.addresses() {
                     known.failures = 0;
-                    if let State::Waiting(at) = &mut known.state {
+                    if let DialState::Waiting(at) = &mut known.state {
                         *at = now;
                     }
                 }
@@ -75,9 +108,9 @@ impl Candidates {
             }
             None => {
                 let state = if connected {
-                    State::Connected
+                    DialState::Connected
                 } else {
-                    State::Waiting(now)
+                    DialState::Waiting(now)
                 };
                 self.known.put(
                     contact.peer(),
@@ -91,40 +124,41 @@ impl Candidates {
         }
     }
 
-    /// Whom to dial now: `wanted` is by how many peers we are short. Whom `refused` gives a reason against rests.
+    /// Candidates to dial now. `wanted` = missing peers; a candidate for which `refused` returns a
+    /// reason is paused for [`REST`].
     pub fn due<R>(
         &mut self,
         wanted: usize,
         now: Instant,
         mut refused: impl FnMut(&PeerId, &[Multiaddr]) -> Option<R>,
     ) -> Vec<(PeerId, Vec<Multiaddr>)> {
-        let mut under_way = 0;
+        let mut dialling = 0;
         let mut ready = Vec::new();
         for (peer, candidate) in &mut self.known {
             match candidate.state {
-                State::Dialling(end) if end > now => under_way += 1,
-                State::Dialling(_) => candidate.fail(now),
-                State::Waiting(at) if at <= now => {
+                DialState::Dialling(end) if end > now => dialling += 1,
+                DialState::Dialling(_) => candidate.fail(now),
+                DialState::Waiting(at) if at <= now => {
                     ready.push((candidate.failures, rand::rng().random::<u32>(), *peer))
                 }
-                State::Waiting(_) | State::Connected => {}
+                DialState::Waiting(_) | DialState::Connected => {}
             }
         }
         ready.sort_unstable();
-        let room = wanted.min(DIALS).saturating_sub(under_way);
+        let capacity = wanted.min(DIALS).saturating_sub(dialling);
         let mut dials = Vec::new();
         for (_, _, peer) in ready {
-            if dials.len() >= room {
+            if dials.len() >= capacity {
                 break;
             }
             let Some(candidate) = self.known.peek_mut(&peer) else {
                 continue;
             };
             if refused(&peer, candidate.contact.addresses()).is_some() {
-                candidate.state = State::Waiting(now + REST);
+                candidate.state = DialState::Waiting(now + REST);
                 continue;
             }
-            candidate.state = State::Dialling(now + DIAL_TIMEOUT);
+            candidate.state = DialState::Dialling(now + DIAL_TIMEOUT);
             dials.push((peer, candidate.contact.addresses().to_vec()));
         }
         dials
@@ -132,13 +166,13 @@ impl Candidates {
 
     pub fn on_connected(&mut self, peer: &PeerId) {
         if let Some(candidate) = self.known.get_mut(peer) {
-            (candidate.state, candidate.failures) = (State::Connected, 0);
+            (candidate.state, candidate.failures) = (DialState::Connected, 0);
         }
     }
 
     pub fn on_disconnected(&mut self, peer: &PeerId, now: Instant) {
         if let Some(candidate) = self.known.peek_mut(peer) {
-            candidate.state = State::Waiting(now + REST);
+            candidate.state = DialState::Waiting(now + REST);
         }
     }
 
@@ -146,7 +180,7 @@ impl Candidates {
         let Some(candidate) = self
             .known
             .peek_mut(peer)
-            .filter(|candidate| candidate.state != State::Connected)
+            .filter(|candidate| candidate.state != DialState::Connected)
         else {
             return;
         };
@@ -156,7 +190,7 @@ impl Candidates {
         }
     }
 
-    /// An operator wants nothing more to do with it.
+    /// An operator forgets the peer.
     pub fn forget(&mut self, peer: &PeerId) {
         self.known.pop(peer);
     }
@@ -173,17 +207,30 @@ impl Candidate {
     fn fail(&mut self, now: Instant) {
         let wait = (RETRY * 2u32.saturating_pow(self.failures.min(16))).min(MAX_RETRY);
         self.failures += 1;
-        self.state = State::Waiting(now + wait.mul_f64(rand::rng().random_range(0.75..1.25)));
+        self.state = DialState::Waiting(now + wait.mul_f64(rand::rng().random_range(0.75..1.25)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discovery::tests::contact;
     use std::collections::HashSet;
 
-    const NOBODY: fn(&PeerId, &[Multiaddr]) -> Option<()> = |_, _| None;
+    const NONE_REFUSED: fn(&PeerId, &[Multiaddr]) -> Option<()> = |_, _| None;
+
+    fn contact(ip: [u8; 4], seq: u64) -> Contact {
+        contact_of(PeerId::random(), ip, seq)
+    }
+
+    fn contact_of(peer: PeerId, ip: [u8; 4], seq: u64) -> Contact {
+        let address = Multiaddr::from(std::net::IpAddr::from(ip));
+        Contact {
+            peer,
+            addresses: vec![address.with(libp2p::multiaddr::Protocol::Tcp(9222))],
+            seq,
+            record: format!("enr:{peer}:{seq}"),
+        }
+    }
 
     fn found(count: u8, now: Instant) -> (Candidates, Vec<PeerId>) {
         let mut candidates = Candidates::default();
@@ -199,30 +246,30 @@ mod tests {
         let now = Instant::now();
         let (mut candidates, peers) = found(10, now);
         assert!(
-            candidates.due(0, now, NOBODY).is_empty(),
-            "enough peers: nobody is dialled"
+            candidates.due(0, now, NONE_REFUSED).is_empty(),
+            "enough peers: none is dialled"
         );
-        let one = candidates.due(1, now, NOBODY);
+        let one = candidates.due(1, now, NONE_REFUSED);
         assert_eq!(one.len(), 1);
         assert!(
-            candidates.due(1, now, NOBODY).is_empty(),
-            "the one on its way counts"
+            candidates.due(1, now, NONE_REFUSED).is_empty(),
+            "the dial in flight counts"
         );
-        assert_eq!(candidates.due(20, now, NOBODY).len(), DIALS - 1);
+        assert_eq!(candidates.due(20, now, NONE_REFUSED).len(), DIALS - 1);
         candidates.on_connected(&one[0].0);
-        let next = candidates.due(20, now, NOBODY);
-        assert_eq!(next.len(), 1, "one came, the next may go");
+        let next = candidates.due(20, now, NONE_REFUSED);
+        assert_eq!(next.len(), 1, "one is connected, the next is dialled");
         assert!(next[0].0 != one[0].0 && peers.contains(&next[0].0));
     }
 
     #[test]
-    fn whoever_fails_is_asked_ever_more_rarely_and_then_forgotten() {
+    fn a_candidate_that_fails_is_dialled_ever_more_rarely_and_then_forgotten() {
         let mut now = Instant::now();
         let (mut candidates, peers) = found(1, now);
         let mut waits = Vec::new();
         while !candidates.known.is_empty() {
             let since = now;
-            while candidates.due(1, now, NOBODY).is_empty() {
+            while candidates.due(1, now, NONE_REFUSED).is_empty() {
                 now += Duration::from_secs(1);
             }
             waits.push(now - since);
@@ -237,11 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_never_failed_goes_first() {
+    fn candidates_that_never_failed_are_dialled_first() {
         let now = Instant::now();
         let (mut candidates, peers) = found(8, now);
         let first: HashSet<PeerId> = candidates
-            .due(4, now, NOBODY)
+            .due(4, now, NONE_REFUSED)
             .into_iter()
             .map(|(peer, _)| peer)
             .collect();
@@ -250,7 +297,7 @@ mod tests {
             .for_each(|peer| candidates.on_dial_failed(peer, now));
         let later = now + MAX_RETRY;
         let second: HashSet<PeerId> = candidates
-            .due(4, later, NOBODY)
+            .due(4, later, NONE_REFUSED)
             .into_iter()
             .map(|(peer, _)| peer)
             .collect();
@@ -265,46 +312,48 @@ mod tests {
     }
 
     #[test]
-    fn a_dial_without_an_end_is_given_up() {
+    fn a_dial_without_an_outcome_times_out() {
         let now = Instant::now();
         let (mut candidates, _) = found(1, now);
-        assert_eq!(candidates.due(1, now, NOBODY).len(), 1);
+        assert_eq!(candidates.due(1, now, NONE_REFUSED).len(), 1);
         assert!(
-            candidates.due(1, now + DIAL_TIMEOUT, NOBODY).is_empty(),
+            candidates
+                .due(1, now + DIAL_TIMEOUT, NONE_REFUSED)
+                .is_empty(),
             "it waits like any failure"
         );
         assert_eq!(
             candidates
-                .due(1, now + DIAL_TIMEOUT + RETRY * 2, NOBODY)
+                .due(1, now + DIAL_TIMEOUT + RETRY * 2, NONE_REFUSED)
                 .len(),
             1
         );
     }
 
     #[test]
-    fn a_peer_that_left_and_one_that_is_refused_rest() {
+    fn a_peer_that_disconnected_and_one_that_is_refused_are_paused() {
         let now = Instant::now();
         let (mut candidates, peers) = found(2, now);
         candidates.on_connected(&peers[0]);
         candidates.on_disconnected(&peers[0], now);
         assert!(candidates.due(2, now, |_, _| Some(())).is_empty());
-        assert!(candidates.due(2, now + REST / 2, NOBODY).is_empty());
-        assert_eq!(candidates.due(2, now + REST, NOBODY).len(), 2);
+        assert!(candidates.due(2, now + REST / 2, NONE_REFUSED).is_empty());
+        assert_eq!(candidates.due(2, now + REST, NONE_REFUSED).len(), 2);
     }
 
     #[test]
     fn a_newer_record_moves_a_candidate_and_an_older_one_does_not() {
         let now = Instant::now();
         let old = contact([10, 0, 0, 1], 5);
-        let new = crate::discovery::tests::moved(&old, [10, 0, 0, 2], 6);
+        let new = contact_of(old.peer(), [10, 0, 0, 2], 6);
         let mut candidates = Candidates::default();
         candidates.on_found(old.clone(), false, now);
-        candidates.due(1, now, NOBODY);
+        candidates.due(1, now, NONE_REFUSED);
         candidates.on_dial_failed(&old.peer(), now);
-        assert!(candidates.due(1, now, NOBODY).is_empty());
+        assert!(candidates.due(1, now, NONE_REFUSED).is_empty());
         candidates.on_found(new.clone(), false, now);
         assert_eq!(
-            candidates.due(1, now, NOBODY),
+            candidates.due(1, now, NONE_REFUSED),
             [(old.peer(), new.addresses().to_vec())]
         );
         candidates.on_found(old.clone(), false, now);
@@ -312,11 +361,11 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_there_already_is_not_dialled_and_the_book_is_bounded() {
+    fn a_connected_peer_is_not_dialled_and_candidates_are_bounded() {
         let now = Instant::now();
         let mut candidates = Candidates::default();
         candidates.on_found(contact([10, 0, 0, 1], 1), true, now);
-        assert!(candidates.due(1, now, NOBODY).is_empty());
+        assert!(candidates.due(1, now, NONE_REFUSED).is_empty());
         let one = contact([10, 0, 0, 2], 1);
         candidates.on_found(one.clone(), false, now);
         (0..CANDIDATES.get())

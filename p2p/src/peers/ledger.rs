@@ -1,5 +1,6 @@
-//! The ledger: every decision about a peer or an address, with its reason. Bounded rings, one for all and one for each of the peers
-//! last written about; what repeats is one entry that counts.
+//! The ledger: every decision about a peer or an address, with its reason. Bounded rings, one for
+//! all peers and one for each of the peers last written about. Repeated offences share one entry
+//! that counts them.
 
 use libp2p::PeerId;
 use lru::LruCache;
@@ -11,52 +12,63 @@ const ENTRIES: usize = 1024;
 const ENTRIES_PER_PEER: usize = 64;
 /// Peers with a ring of their own.
 const PEERS: NonZeroUsize = NonZeroUsize::new(512).unwrap();
-/// How far back a repeated deed is looked for, so that a few peers at once do not push everything else out.
+/// Number of newest entries that are searched for the same offence, so that a few peers at once do
+/// not push all other entries out.
 const REPEAT: usize = 32;
-/// Bytes of evidence kept; some of it is a peer's own words.
+/// Bytes of evidence kept; some of it is text that a peer chose.
 const EVIDENCE: usize = 240;
 
-/// What was decided, or happened.
+/// A decision or event that the ledger records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// The application score changed by so much.
+pub enum LedgerChange {
+    /// A change of the application score.
     Score(f64),
+    /// The peer connected.
     Connected,
+    /// The last connection closed.
     Disconnected,
-    /// Until when, in Unix seconds.
+    /// A ban was imposed.
     Banned {
+        /// End of the ban, in Unix seconds.
         until: u64,
     },
+    /// A ban ended.
     Unbanned,
-    /// A ban was due, and is not made.
+    /// A ban was due and not imposed.
     Spared,
-    /// By an operator.
+    /// An operator blocked it.
     Blocked,
+    /// An operator ended the block.
     Unblocked,
+    /// An operator protected the peer.
     Protected,
+    /// An operator ended the protection.
     Unprotected,
 }
 
 /// One line of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
-    /// Counts up from 1.
+pub struct LedgerEntry {
+    /// Number of the entry, from 1.
     pub sequence: u64,
-    /// Unix seconds, of the last time.
+    /// Unix time of the last event, in seconds.
     pub time: u64,
+    /// The peer; `None` for an entry about an address.
     #[serde(serialize_with = "as_text")]
     pub peer: Option<PeerId>,
     /// An address or a subnet.
     pub address: Option<String>,
-    pub change: Change,
+    /// The decision or event.
+    pub change: LedgerChange,
+    /// The reason, a fixed label.
     pub reason: &'static str,
-    /// What it was seen from.
+    /// Facts that show the reason.
     pub evidence: String,
-    /// The peer's whole score afterwards.
+    /// The peer's total score after the event.
     pub score: f64,
-    /// How often the same came again; `change` is the sum.
+    /// Number of equal events; `change` is their sum.
     pub times: u32,
 }
 
@@ -64,10 +76,11 @@ fn as_text<S: serde::Serializer>(peer: &Option<PeerId>, serializer: S) -> Result
     peer.map(|peer| peer.to_string()).serialize(serializer)
 }
 
-impl Entry {
+impl LedgerEntry {
+    /// An entry about a peer.
     pub fn of_peer(
         peer: PeerId,
-        change: Change,
+        change: LedgerChange,
         reason: &'static str,
         evidence: impl Into<String>,
         score: f64,
@@ -75,9 +88,10 @@ impl Entry {
         Self::new(Some(peer), None, change, reason, evidence.into(), score)
     }
 
+    /// An entry about an address or a subnet.
     pub fn of_address(
         address: impl ToString,
-        change: Change,
+        change: LedgerChange,
         reason: &'static str,
         evidence: impl Into<String>,
     ) -> Self {
@@ -94,7 +108,7 @@ impl Entry {
     fn new(
         peer: Option<PeerId>,
         address: Option<String>,
-        change: Change,
+        change: LedgerChange,
         reason: &'static str,
         mut evidence: String,
         score: f64,
@@ -113,16 +127,17 @@ impl Entry {
         }
     }
 
+    /// Adds the address of the peer.
     pub fn at(mut self, address: Option<IpAddr>) -> Self {
         self.address = address.map(|address| address.to_string());
         self
     }
 
-    /// Takes in `other` if it is the same deed of the same peer again.
-    fn absorb(&mut self, other: &Entry) -> bool {
+    /// Merges `other` into this entry if it is the same offence of the same peer.
+    fn absorb(&mut self, other: &LedgerEntry) -> bool {
         let same = (self.peer, self.reason) == (other.peer, other.reason);
         match (&mut self.change, &other.change) {
-            (Change::Score(sum), Change::Score(more)) if same => *sum += more,
+            (LedgerChange::Score(sum), LedgerChange::Score(more)) if same => *sum += more,
             _ => return false,
         }
         self.time = other.time;
@@ -135,8 +150,8 @@ impl Entry {
 
 #[derive(Debug)]
 pub struct Ledger {
-    all: VecDeque<Entry>,
-    peers: LruCache<PeerId, VecDeque<Entry>>,
+    all: VecDeque<LedgerEntry>,
+    peers: LruCache<PeerId, VecDeque<LedgerEntry>>,
     written: u64,
 }
 
@@ -151,7 +166,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    pub fn write(&mut self, mut entry: Entry, now: u64) {
+    pub fn write(&mut self, mut entry: LedgerEntry, now: u64) {
         self.written += 1;
         entry.sequence = self.written;
         entry.time = now;
@@ -166,7 +181,7 @@ impl Ledger {
     }
 
     /// The newest entries, newest first.
-    pub fn read(&self, peer: Option<&PeerId>, limit: usize) -> Vec<Entry> {
+    pub fn read(&self, peer: Option<&PeerId>, limit: usize) -> Vec<LedgerEntry> {
         let ring = match peer {
             Some(peer) => self.peers.peek(peer),
             None => Some(&self.all),
@@ -180,7 +195,7 @@ impl Ledger {
     }
 }
 
-fn push(ring: &mut VecDeque<Entry>, entry: &Entry, most: usize) {
+fn push(ring: &mut VecDeque<LedgerEntry>, entry: &LedgerEntry, max: usize) {
     if ring
         .iter_mut()
         .rev()
@@ -189,7 +204,7 @@ fn push(ring: &mut VecDeque<Entry>, entry: &Entry, most: usize) {
     {
         return;
     }
-    if ring.len() == most {
+    if ring.len() == max {
         ring.pop_front();
     }
     ring.push_back(entry.clone());
@@ -204,13 +219,19 @@ mod tests {
         let mut ledger = Ledger::default();
         let loud = PeerId::random();
         ledger.write(
-            Entry::of_peer(loud, Change::Connected, "dialled_us", "", 0.0),
+            LedgerEntry::of_peer(loud, LedgerChange::Connected, "dialled_us", "", 0.0),
             1,
         );
         for i in 0..10_000u32 {
             let score = -f64::from(i + 1);
             ledger.write(
-                Entry::of_peer(loud, Change::Score(-1.0), "flood", "x".repeat(1000), score),
+                LedgerEntry::of_peer(
+                    loud,
+                    LedgerChange::Score(-1.0),
+                    "flood",
+                    "x".repeat(1000),
+                    score,
+                ),
                 2,
             );
         }
@@ -218,14 +239,14 @@ mod tests {
         assert_eq!(lines.len(), 2);
         assert_eq!(
             (lines[0].change, lines[0].times, lines[0].score),
-            (Change::Score(-10_000.0), 10_000, -10_000.0)
+            (LedgerChange::Score(-10_000.0), 10_000, -10_000.0)
         );
         assert_eq!(lines[0].evidence.len(), EVIDENCE);
         for _ in 0..2_000 {
             ledger.write(
-                Entry::of_peer(
+                LedgerEntry::of_peer(
                     PeerId::random(),
-                    Change::Disconnected,
+                    LedgerChange::Disconnected,
                     "no_answer",
                     "é".repeat(200),
                     0.0,

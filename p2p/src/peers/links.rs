@@ -1,6 +1,6 @@
-//! Which connections to close: all but one of a peer, and those of the peers that are too many.
+//! The connections to close: all but one of a peer, and those of peers above the limit.
 
-use crate::gate::ip_of;
+use crate::address::ip_of;
 use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
 use std::{
     net::IpAddr,
@@ -9,28 +9,29 @@ use std::{
 
 /// One connection of a peer.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct PeerLink {
     pub id: ConnectionId,
-    /// Where the peer is at its other end.
+    /// The address of the other end.
     pub address: Multiaddr,
     /// We dialled it.
     pub outbound: bool,
     pub since: Instant,
 }
 
-impl Link {
+impl PeerLink {
+    /// The IP address of the other end.
     pub fn ip(&self) -> Option<IpAddr> {
         ip_of(&self.address)
     }
 }
 
-/// Two nodes that dial each other at the same moment.
+/// Connections made within this time may come from two nodes that dialled each other.
 const CROSSED: Duration = Duration::from_secs(5);
 
-/// Which of a peer's connections to close. Of connections dialled by both sides at about the same time both sides keep the one
-/// that the greater peer id dialled, so that they never close both; else the newest stays, since a peer that dials again has
-/// usually lost the older one.
-pub fn surplus(local: &PeerId, remote: &PeerId, links: &[Link]) -> Vec<ConnectionId> {
+/// The connections of a peer to close. Of connections dialled by both sides at about the same
+/// time both sides keep the one that the greater peer id dialled, so that they never close both;
+/// otherwise the newest stays, since a peer that dials again has usually lost the older one.
+pub fn surplus(local: &PeerId, remote: &PeerId, links: &[PeerLink]) -> Vec<ConnectionId> {
     let Some(newest) = links.iter().max_by_key(|link| link.since) else {
         return Vec::new();
     };
@@ -50,18 +51,18 @@ pub fn surplus(local: &PeerId, remote: &PeerId, links: &[Link]) -> Vec<Connectio
         .collect()
 }
 
-/// How many peers to be connected with (`--p2p.peers.*`).
+/// Limits of the number of connected peers (`--p2p.peers.*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tides {
-    /// Peers are looked for below it, and left alone once so few remain.
+pub struct PeerLimits {
+    /// More peers are dialled below this number, and trimming stops at it.
     pub lo: usize,
-    /// Above it peers are dropped.
+    /// Peers are trimmed above this number.
     pub hi: usize,
-    /// A connection younger than this is not dropped.
+    /// A connection younger than this is not trimmed.
     pub grace: Duration,
 }
 
-impl Default for Tides {
+impl Default for PeerLimits {
     fn default() -> Self {
         Self {
             lo: 20,
@@ -74,33 +75,34 @@ impl Default for Tides {
 /// A score no further than this below zero counts as zero.
 const SLIGHT: f64 = 10.0;
 
-/// A peer as the tides see it.
+/// A peer that may be trimmed.
 #[derive(Clone, Copy, Debug)]
-pub struct Tidal {
+pub struct TrimCandidate {
     pub peer: PeerId,
-    /// Static, or protected by an operator: never dropped.
+    /// Static, or protected by an operator: never trimmed.
     pub protected: bool,
     pub outbound: bool,
     pub since: Instant,
     pub score: f64,
 }
 
-impl Tides {
+impl PeerLimits {
     /// A sentence if the numbers contradict each other.
     pub fn check(&self) -> Result<(), String> {
-        match 0 < self.lo && self.lo <= self.hi {
-            true => Ok(()),
-            false => Err(format!(
-                "--p2p.peers.lo {} and --p2p.peers.hi {}: 0 < lo <= hi is needed",
-                self.lo, self.hi
-            )),
+        if 0 < self.lo && self.lo <= self.hi {
+            return Ok(());
         }
+        Err(format!(
+            "--p2p.peers.lo {} and --p2p.peers.hi {}: 0 < lo <= hi is needed",
+            self.lo, self.hi
+        ))
     }
 
-    /// Whom to drop when there are more than `hi`: of those that may be dropped all but `lo` (as go-libp2p counts: young and protected
-    /// peers are nobody's surplus), the lowest score first, then those that came by themselves, then the newest. Who can fill the
-    /// node with new connections thus displaces nobody; how many there may be at all is the gate's to say.
-    pub fn ebb(&self, mut peers: Vec<Tidal>, now: Instant) -> Vec<PeerId> {
+    /// The peers to trim when there are more than `hi`: all but `lo` of those that may be trimmed
+    /// (go-libp2p does not count young and protected peers either), the lowest score first, then
+    /// inbound peers, then the newest. A flood of new connections thus displaces no older peer; the
+    /// gate bounds the number of connections.
+    pub fn trim(&self, mut peers: Vec<TrimCandidate>, now: Instant) -> Vec<PeerId> {
         if peers.len() <= self.hi {
             return Vec::new();
         }
@@ -108,8 +110,8 @@ impl Tides {
             !peer.protected && now.saturating_duration_since(peer.since) >= self.grace
         });
         let surplus = peers.len().saturating_sub(self.lo);
-        // A slip or two is no reason to prefer a stranger of no merit.
-        let score = |peer: &Tidal| {
+        // A slip or two is no reason to prefer a peer without any record.
+        let score = |peer: &TrimCandidate| {
             if (-SLIGHT..0.0).contains(&peer.score) {
                 0.0
             } else {
@@ -144,7 +146,7 @@ mod tests {
         );
         let link = |id, outbound, ms| {
             let address = Multiaddr::empty();
-            Link {
+            PeerLink {
                 id,
                 address,
                 outbound,
@@ -171,22 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn the_tide_takes_the_worst_and_the_newest_and_leaves_the_protected() {
-        let tides = Tides {
+    fn the_worst_and_the_newest_are_trimmed_and_the_protected_stay() {
+        let limits = PeerLimits {
             lo: 3,
             hi: 5,
             grace: Duration::from_secs(30),
         };
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
-        let peer = |protected, outbound, since, score| Tidal {
+        let peer = |protected, outbound, since, score| TrimCandidate {
             peer: PeerId::random(),
             protected,
             outbound,
             since: at(since),
             score,
         };
-        let (friend, bad) = (peer(true, false, 90, -500.0), peer(false, true, 0, -20.0));
+        let (trusted, bad) = (peer(true, false, 90, -500.0), peer(false, true, 0, -20.0));
         let (dialled, old, newer, young) = (
             peer(false, true, 60, 0.0),
             peer(false, false, 0, 0.0),
@@ -194,33 +196,33 @@ mod tests {
             peer(false, false, 99, -90.0),
         );
         let slipped = peer(false, true, 60, -9.0);
-        let all = vec![friend, bad, dialled, old, newer, young];
-        // The friend and the young one are not counted: one is too many.
-        assert_eq!(tides.ebb(all.clone(), at(100)), [bad.peer]);
+        let all = vec![trusted, bad, dialled, old, newer, young];
+        // Trusted and young peers are not counted: there is one peer too many.
+        assert_eq!(limits.trim(all.clone(), at(100)), [bad.peer]);
         assert_eq!(
-            tides.ebb(
-                vec![slipped, dialled, old, newer, friend, young, bad],
+            limits.trim(
+                vec![slipped, dialled, old, newer, trusted, young, bad],
                 at(100)
             ),
             [bad.peer, newer.peer]
         );
-        let crowd: Vec<Tidal> = (0..30)
+        let crowd: Vec<TrimCandidate> = (0..30)
             .map(|_| peer(false, false, 99, 0.0))
             .chain([old, dialled, newer])
             .collect();
         assert!(
-            tides.ebb(crowd, at(100)).is_empty(),
-            "new connections drive nobody away"
+            limits.trim(crowd, at(100)).is_empty(),
+            "new connections displace no peer"
         );
         assert!(
-            tides.ebb(all[..5].to_vec(), at(100)).is_empty(),
+            limits.trim(all[..5].to_vec(), at(100)).is_empty(),
             "not above the high mark"
         );
-        assert!(tides.ebb(all, at(29)).is_empty(), "all are young");
-        assert!(tides.ebb(vec![friend; 9], at(1000)).is_empty());
-        assert!(tides.check().is_ok());
+        assert!(limits.trim(all, at(29)).is_empty(), "all are young");
+        assert!(limits.trim(vec![trusted; 9], at(1000)).is_empty());
+        assert!(limits.check().is_ok());
         for (lo, hi) in [(0, 5), (6, 5)] {
-            assert!(Tides { lo, hi, ..tides }.check().is_err());
+            assert!(PeerLimits { lo, hi, ..limits }.check().is_err());
         }
     }
 }

@@ -1,20 +1,22 @@
-//! Who is in good standing, and what follows when somebody no longer is. A pure state machine: deeds and `now` (Unix seconds) go in,
-//! [`Action`]s come out of [`Reputation::poll`]; the ledger holds the reason of each.
+//! Reputation: scores of peers and the bans that follow from them. A pure state machine: events and
+//! `now` (Unix seconds) go in, [`ReputationAction`]s come out of [`Reputation::poll`]; the ledger
+//! holds the reason of each.
 //!
-//! A peer whose score falls below the threshold is banned for a time; after the third peer banned at one address no new peer from
-//! there is let in. Static and protected peers are never banned, only reported. Their addresses are never banned either, and nor
-//! are private addresses, which many peers may share. Bans from before a restart obey the same rules.
+//! A peer whose score falls below the threshold is banned for a time. After the third peer banned
+//! at one address, the address is banned. Static and protected peers are never banned, only
+//! reported. Their addresses are never banned either, nor are private addresses, which many peers
+//! may share. Bans from before a restart follow the same rules.
 //!
-//! What can overload it: peers that come, misbehave and come back under new names. Standings, bans and ledger are bounded.
+//! Overload: peers that connect, misbehave and reconnect under new names. Scores, bans
+//! and ledger are bounded.
 
 use super::{
-    ledger::{Change, Entry, Ledger},
-    score::{self, Counters, GossipScores, Offence, Scores, Scoring},
+    ledger::{Ledger, LedgerChange, LedgerEntry},
+    score::{self, GossipScores, Offence, OffenceCounters, Scores, Scoring},
 };
 use crate::{
-    discovery::Scope,
-    gate::site,
-    peerstore::{BanRecord, Record, ScoreRecord},
+    address::{Scope, site},
+    peers::store::{BanRecord, ScoreRecord, StoreRecord},
 };
 use libp2p::PeerId;
 use std::{
@@ -25,21 +27,23 @@ use std::{
 
 /// Peers banned at one address before the address is.
 const BANS_PER_ADDRESS: usize = 3;
-/// Peers, and addresses, banned at once. Past it the ban that would end first ends.
+/// Peers, and addresses, banned at once. Above this number the ban that would end first ends.
 const BANS: usize = 10_000;
-/// What a peer that is to be heard has above the score at which the router is deaf to it.
-const HEARD: f64 = 1.0;
-/// Standings of peers that left; past it those gone longest are forgotten.
+/// Margin above gossipsub's graylist threshold for peers we still want to receive from.
+const GRAYLIST_MARGIN: f64 = 1.0;
+/// Scores of disconnected peers; above this number the oldest are forgotten.
 const ABSENT: usize = 4096;
 
 /// `--p2p.scoring` and `--p2p.ban.*`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
+    /// Whether offences lower the score.
     pub scoring: Scoring,
     /// Whether peers are banned at all.
     pub ban: bool,
-    /// Banned below it.
+    /// Score below which a peer is banned.
     pub threshold: f64,
+    /// Duration of a ban.
     pub duration: Duration,
 }
 
@@ -54,10 +58,10 @@ impl Default for Policy {
     }
 }
 
-/// What the caller must do.
+/// A step that the caller has to take.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// The router's application score of a peer.
+pub enum ReputationAction {
+    /// Set gossipsub's application score of a peer.
     Score {
         peer: PeerId,
         score: f64,
@@ -65,11 +69,11 @@ pub enum Action {
     /// Close the peer's connections and refuse new ones.
     Ban(PeerId),
     Unban(PeerId),
-    /// Refuse new connections from there; those of peers in good standing stay.
+    /// Refuse new connections from this address; existing ones stay.
     BanAddress(IpAddr),
     UnbanAddress(IpAddr),
-    /// Write this down; a record without contents is removed.
-    Save(Record),
+    /// Store this record; a record without contents is removed.
+    Save(StoreRecord),
 }
 
 /// A ban in force.
@@ -78,48 +82,48 @@ pub struct Ban {
     /// Unix seconds.
     pub until: u64,
     pub reason: String,
-    /// Where the peer was.
+    /// Address of the peer.
     address: Option<IpAddr>,
 }
 
 #[derive(Debug, Default)]
-struct Standing {
-    counters: Counters,
-    /// The router's part of the score: all but the application's.
+struct PeerState {
+    counters: OffenceCounters,
+    /// gossipsub's part of the score: all but the application's.
     router: f64,
     gossip: GossipScores,
     connected: bool,
     address: Option<IpAddr>,
-    /// When it was last told to be kept.
+    /// Unix time of the last save.
     updated: u64,
-    /// Its ban was due and reported.
+    /// Whether a due ban was reported and not imposed.
     spared: bool,
 }
 
 #[derive(Debug)]
 pub struct Reputation {
     policy: Policy,
-    /// Seconds a standing outlives its peer's connection.
+    /// Seconds that a state outlives its peer's connection.
     retention: u64,
-    peers: HashMap<PeerId, Standing>,
+    peers: HashMap<PeerId, PeerState>,
     bans: BTreeMap<PeerId, Ban>,
     address_bans: BTreeMap<IpAddr, Ban>,
     statics: BTreeSet<PeerId>,
-    /// Protected by an operator.
+    /// Peers that an operator protects.
     protected: BTreeSet<PeerId>,
-    /// Where static peers live.
-    friends: BTreeSet<IpAddr>,
+    /// Sites of static peers.
+    trusted_sites: BTreeSet<IpAddr>,
     ledger: Ledger,
-    actions: VecDeque<Action>,
+    actions: VecDeque<ReputationAction>,
 }
 
 impl Reputation {
-    /// `friends` are the addresses of static peers, as far as they are given as numbers.
+    /// `addresses` are those of static peers, as far as they are given as numbers.
     pub fn new(
         policy: Policy,
         slot: Duration,
         statics: impl IntoIterator<Item = PeerId>,
-        friends: impl IntoIterator<Item = IpAddr>,
+        addresses: impl IntoIterator<Item = IpAddr>,
     ) -> Self {
         let retention = match policy.scoring {
             Scoring::None => 0,
@@ -133,80 +137,80 @@ impl Reputation {
             address_bans: BTreeMap::new(),
             statics: statics.into_iter().collect(),
             protected: BTreeSet::new(),
-            friends: friends.into_iter().map(site).collect(),
+            trusted_sites: addresses.into_iter().map(site).collect(),
             ledger: Ledger::default(),
             actions: VecDeque::new(),
         }
     }
 
-    /// What was written down before a restart.
-    pub fn restore(&mut self, records: Vec<Record>, now: u64) {
+    /// Restores the records of before a restart.
+    pub fn restore(&mut self, records: Vec<StoreRecord>, now: u64) {
         for record in records {
             match record {
-                Record::Score(peer, Some(record))
+                StoreRecord::Score(peer, Some(record))
                     if record.last_update.saturating_add(self.retention) > now =>
                 {
                     let counters = record.peer_scores.counters();
                     self.peers.insert(
                         peer,
-                        Standing {
+                        PeerState {
                             counters,
                             updated: record.last_update,
                             ..Default::default()
                         },
                     );
                 }
-                Record::PeerBan(peer, Some(record))
+                StoreRecord::PeerBan(peer, Some(record))
                     if record.expiry > now && !self.is_protected(&peer) =>
                 {
-                    let entry = Entry::of_peer(
-                        peer,
-                        Change::Banned {
-                            until: record.expiry,
-                        },
-                        "kept",
-                        &*record.reason,
-                        0.0,
-                    );
-                    self.ledger.write(entry, now);
-                    self.bans.insert(
-                        peer,
-                        Ban {
-                            until: record.expiry,
-                            reason: record.reason,
-                            address: record.address,
-                        },
-                    );
-                    self.actions.push_back(Action::Ban(peer));
+                    self.restore_ban(peer, record, now);
                 }
-                Record::AddressBan(address, Some(record))
+                StoreRecord::AddressBan(address, Some(record))
                     if record.expiry > now && !self.is_spared(site(address)) =>
                 {
-                    let address = site(address);
-                    let change = Change::Banned {
-                        until: record.expiry,
-                    };
-                    self.ledger.write(
-                        Entry::of_address(address, change, "kept", &*record.reason),
-                        now,
-                    );
-                    self.address_bans.insert(
-                        address,
-                        Ban {
-                            until: record.expiry,
-                            reason: record.reason,
-                            address: None,
-                        },
-                    );
-                    self.actions.push_back(Action::BanAddress(address));
+                    self.restore_address_ban(site(address), record, now);
                 }
-                stale => self.actions.push_back(Action::Save(stale.removed())),
+                stale => self
+                    .actions
+                    .push_back(ReputationAction::Save(stale.removed())),
             }
         }
-        self.tell_bans();
+        self.record_bans();
     }
 
-    pub fn poll(&mut self) -> Option<Action> {
+    fn restore_ban(&mut self, peer: PeerId, record: BanRecord, now: u64) {
+        let change = LedgerChange::Banned {
+            until: record.expiry,
+        };
+        let entry = LedgerEntry::of_peer(peer, change, "kept", &*record.reason, 0.0);
+        self.ledger.write(entry, now);
+        let ban = Ban {
+            until: record.expiry,
+            reason: record.reason,
+            address: record.address,
+        };
+        self.bans.insert(peer, ban);
+        self.actions.push_back(ReputationAction::Ban(peer));
+    }
+
+    /// `address` is a [`site`].
+    fn restore_address_ban(&mut self, address: IpAddr, record: BanRecord, now: u64) {
+        let change = LedgerChange::Banned {
+            until: record.expiry,
+        };
+        let entry = LedgerEntry::of_address(address, change, "kept", &*record.reason);
+        self.ledger.write(entry, now);
+        let ban = Ban {
+            until: record.expiry,
+            reason: record.reason,
+            address: None,
+        };
+        self.address_bans.insert(address, ban);
+        self.actions
+            .push_back(ReputationAction::BanAddress(address));
+    }
+
+    pub fn poll(&mut self) -> Option<ReputationAction> {
         self.actions.pop_front()
     }
 
@@ -230,14 +234,14 @@ impl Reputation {
     pub fn scores(&self, peer: &PeerId) -> Scores {
         self.peers
             .get(peer)
-            .map(|standing| Scores::of(standing.gossip, &standing.counters))
+            .map(|state| Scores::of(state.gossip, &state.counters))
             .unwrap_or_default()
     }
 
     pub fn total(&self, peer: &PeerId) -> f64 {
         self.peers
             .get(peer)
-            .map_or(0.0, |standing| standing.router + standing.counters.score())
+            .map_or(0.0, |state| state.router + state.counters.score())
     }
 
     pub fn on_connected(
@@ -247,29 +251,29 @@ impl Reputation {
         outbound: bool,
         now: u64,
     ) {
-        let standing = self.peers.entry(peer).or_default();
-        (standing.connected, standing.router) = (true, 0.0);
-        let score = standing.counters.score();
+        let state = self.peers.entry(peer).or_default();
+        (state.connected, state.router) = (true, 0.0);
+        let score = state.counters.score();
         self.on_address(&peer, address);
         let reason = if outbound { "we_dialled" } else { "it_dialled" };
         self.ledger.write(
-            Entry::of_peer(peer, Change::Connected, reason, "", score).at(address),
+            LedgerEntry::of_peer(peer, LedgerChange::Connected, reason, "", score).at(address),
             now,
         );
-        self.tell_router(&peer);
+        self.set_router_score(&peer);
     }
 
-    /// The peer is there now: of its connections only others are left.
+    /// Sets the address of a peer: that of its oldest connection.
     pub fn on_address(&mut self, peer: &PeerId, address: Option<IpAddr>) {
         if self.statics.contains(peer) {
-            self.friends.extend(address.map(site));
+            self.trusted_sites.extend(address.map(site));
         }
-        if let Some(standing) = self.peers.get_mut(peer) {
-            standing.address = address;
+        if let Some(state) = self.peers.get_mut(peer) {
+            state.address = address;
         }
     }
 
-    /// The last connection is gone.
+    /// The last connection of a peer has closed.
     pub fn on_disconnected(
         &mut self,
         peer: &PeerId,
@@ -279,58 +283,45 @@ impl Reputation {
     ) {
         metrics::counter!("starling_p2p_disconnects_total", "reason" => reason).increment(1);
         let score = self.total(peer);
-        let address = self.peers.get(peer).and_then(|standing| standing.address);
+        let address = self.peers.get(peer).and_then(|state| state.address);
         self.ledger.write(
-            Entry::of_peer(*peer, Change::Disconnected, reason, evidence, score).at(address),
+            LedgerEntry::of_peer(*peer, LedgerChange::Disconnected, reason, evidence, score)
+                .at(address),
             now,
         );
         tracing::info!(%peer, reason, evidence, "peer disconnected");
         self.save(peer, now);
-        if let Some(standing) = self.peers.get_mut(peer) {
-            standing.connected = false;
+        if let Some(state) = self.peers.get_mut(peer) {
+            state.connected = false;
         }
-        if self
-            .peers
-            .values()
-            .filter(|standing| !standing.connected)
-            .count()
-            > ABSENT
-        {
-            let absent = self
-                .peers
-                .iter()
-                .filter(|(_, standing)| !standing.connected);
+        if self.peers.values().filter(|state| !state.connected).count() > ABSENT {
+            let absent = self.peers.iter().filter(|(_, state)| !state.connected);
             if let Some(oldest) = absent
-                .min_by_key(|(_, standing)| standing.updated)
+                .min_by_key(|(_, state)| state.updated)
                 .map(|(peer, _)| *peer)
             {
                 self.peers.remove(&oldest);
                 self.actions
-                    .push_back(Action::Save(Record::Score(oldest, None)));
+                    .push_back(ReputationAction::Save(StoreRecord::Score(oldest, None)));
             }
         }
     }
 
-    /// The peer broke a rule; `evidence` says what that was seen from.
+    /// The peer broke a rule; `evidence` is what shows it.
     pub fn on_offence(&mut self, peer: PeerId, offence: Offence, evidence: &str, now: u64) {
-        let standing = self.peers.entry(peer).or_insert_with(|| Standing {
+        let state = self.peers.entry(peer).or_insert_with(|| PeerState {
             updated: now,
             ..Default::default()
         });
         let change = match self.policy.scoring {
             Scoring::None => 0.0,
-            Scoring::Light => standing
-                .counters
-                .add_times(offence.class(), offence.times()),
+            Scoring::Light => state.counters.add_times(offence.class(), offence.times()),
         };
-        let (address, score) = (
-            standing.address,
-            standing.router + standing.counters.score(),
-        );
+        let (address, score) = (state.address, state.router + state.counters.score());
         self.ledger.write(
-            Entry::of_peer(
+            LedgerEntry::of_peer(
                 peer,
-                Change::Score(change),
+                LedgerChange::Score(change),
                 offence.label(),
                 evidence,
                 score,
@@ -338,68 +329,76 @@ impl Reputation {
             .at(address),
             now,
         );
-        self.tell_router(&peer);
+        self.set_router_score(&peer);
         self.judge(peer, now);
     }
 
-    /// The peer answered a request with a block that fits.
+    /// The peer responded to a request with a valid block.
     pub fn on_valid_response(&mut self, peer: PeerId, now: u64) {
-        let Some(standing) = self.peers.get_mut(&peer) else {
+        let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
         if self.policy.scoring == Scoring::None {
             return;
         }
-        let change = standing.counters.add(score::Class::ValidResponse);
+        let change = state.counters.add(score::OffenceClass::ValidResponse);
         if change > 0.0 {
-            let score = standing.router + standing.counters.score();
+            let score = state.router + state.counters.score();
             self.ledger.write(
-                Entry::of_peer(peer, Change::Score(change), "valid_response", "", score),
+                LedgerEntry::of_peer(
+                    peer,
+                    LedgerChange::Score(change),
+                    "valid_response",
+                    "",
+                    score,
+                ),
                 now,
             );
-            self.tell_router(&peer);
+            self.set_router_score(&peer);
         }
     }
 
-    /// A slot has passed: the counters of connected peers shrink. Who is away keeps its debts until they are forgotten as a whole.
+    /// A slot has passed: the counters of connected peers decay. Disconnected peers keep theirs
+    /// until their state is forgotten.
     pub fn on_slot(&mut self, now: u64) {
         let retention = self.retention;
         let actions = &mut self.actions;
-        self.peers.retain(|peer, standing| {
-            let kept = standing.connected || standing.updated.saturating_add(retention) > now;
+        self.peers.retain(|peer, state| {
+            let kept = state.connected || state.updated.saturating_add(retention) > now;
             if !kept {
-                actions.push_back(Action::Save(Record::Score(*peer, None)));
+                actions.push_back(ReputationAction::Save(StoreRecord::Score(*peer, None)));
             }
             kept
         });
         let connected = self
             .peers
             .iter_mut()
-            .filter(|(_, standing)| standing.connected && !standing.counters.is_empty());
+            .filter(|(_, state)| state.connected && !state.counters.is_empty());
         let changed: Vec<PeerId> = connected
-            .map(|(peer, standing)| {
-                standing.counters.decay();
+            .map(|(peer, state)| {
+                state.counters.decay();
                 *peer
             })
             .collect();
-        changed.iter().for_each(|peer| self.tell_router(peer));
+        changed.iter().for_each(|peer| self.set_router_score(peer));
     }
 
-    /// The router's score of a connected peer, the application's part included, and how many peers share its address.
+    /// gossipsub's score of a connected peer, the application's part included, and the number of
+    /// peers that share its address.
     pub fn on_router_score(&mut self, peer: PeerId, total: f64, sharing: usize, now: u64) {
-        let told = self.told(&peer);
-        let Some(standing) = self.peers.get_mut(&peer) else {
+        let before = self.application_score(&peer);
+        let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        standing.router = total - told;
-        standing.gossip = GossipScores::of(standing.router, standing.counters.score(), sharing);
-        if self.told(&peer) != told {
-            self.tell_router(&peer);
+        state.router = total - before;
+        state.gossip = GossipScores::of(state.router, state.counters.score(), sharing);
+        if self.application_score(&peer) != before {
+            self.set_router_score(&peer);
         }
         self.judge(peer, now);
     }
 
-    /// Ends bans that are over.
+    /// Ends bans that have expired.
     pub fn on_time(&mut self, now: u64) {
         let over: Vec<PeerId> = self
             .bans
@@ -419,41 +418,54 @@ impl Reputation {
             .for_each(|address| self.unban_address(*address, "expired", now));
     }
 
-    /// Writes down the scores of who is connected.
+    /// Saves the scores of connected peers.
     pub fn save_all(&mut self, now: u64) {
         let connected: Vec<PeerId> = self
             .peers
             .iter()
-            .filter(|(_, standing)| standing.connected)
+            .filter(|(_, state)| state.connected)
             .map(|(peer, _)| *peer)
             .collect();
         connected.iter().for_each(|peer| self.save(peer, now));
     }
 
-    /// By an operator.
+    /// An operator protects a peer.
     pub fn protect(&mut self, peer: PeerId, now: u64) {
         self.unban(&peer, "protected", now);
         if self.protected.insert(peer) {
             self.ledger.write(
-                Entry::of_peer(peer, Change::Protected, "operator", "", self.total(&peer)),
+                LedgerEntry::of_peer(
+                    peer,
+                    LedgerChange::Protected,
+                    "operator",
+                    "",
+                    self.total(&peer),
+                ),
                 now,
             );
         }
-        self.tell_router(&peer);
+        self.set_router_score(&peer);
     }
 
+    /// An operator no longer protects a peer.
     pub fn unprotect(&mut self, peer: PeerId, now: u64) {
         if self.protected.remove(&peer) {
             self.ledger.write(
-                Entry::of_peer(peer, Change::Unprotected, "operator", "", self.total(&peer)),
+                LedgerEntry::of_peer(
+                    peer,
+                    LedgerChange::Unprotected,
+                    "operator",
+                    "",
+                    self.total(&peer),
+                ),
                 now,
             );
-            self.tell_router(&peer);
+            self.set_router_score(&peer);
         }
     }
 
-    /// Writes what an operator decided elsewhere.
-    pub fn note(&mut self, entry: Entry, now: u64) {
+    /// Writes an entry into the ledger.
+    pub fn note(&mut self, entry: LedgerEntry, now: u64) {
         self.ledger.write(entry, now);
     }
 
@@ -463,17 +475,16 @@ impl Reputation {
         self.clear(peer);
     }
 
-    /// Whether a [`site`] is never banned: a static or protected peer uses it, or it is not a public address. A private address may be
-    /// that of a gateway or a container bridge with a whole network behind it.
+    /// Whether a [`site`] is never banned: a static or protected peer uses it, or it is not a
+    /// public address. A private address may be that of a gateway or a container bridge with a
+    /// whole network behind it.
     fn is_spared(&self, address: IpAddr) -> bool {
-        let uses_it = |(peer, standing): (&PeerId, &Standing)| {
-            standing.connected
-                && standing.address.map(site) == Some(address)
-                && self.is_protected(peer)
+        let uses_address = |(peer, state): (&PeerId, &PeerState)| {
+            state.connected && state.address.map(site) == Some(address) && self.is_protected(peer)
         };
         Scope::of(address) != Scope::World
-            || self.friends.contains(&address)
-            || self.peers.iter().any(uses_it)
+            || self.trusted_sites.contains(&address)
+            || self.peers.iter().any(uses_address)
     }
 
     /// Bans an address for the usual time, unless it [is spared](Self::is_spared).
@@ -488,7 +499,7 @@ impl Reputation {
         if self.is_spared(address) {
             tracing::warn!(%address, reason, evidence, "address not banned: it is private, or a static or protected peer is there");
             self.ledger.write(
-                Entry::of_address(address, Change::Spared, reason, evidence),
+                LedgerEntry::of_address(address, LedgerChange::Spared, reason, evidence),
                 now,
             );
             return;
@@ -497,7 +508,12 @@ impl Reputation {
         tracing::warn!(%address, reason, evidence, until, "address banned");
         metrics::counter!("starling_p2p_bans_total", "reason" => reason).increment(1);
         self.ledger.write(
-            Entry::of_address(address, Change::Banned { until }, reason, evidence.clone()),
+            LedgerEntry::of_address(
+                address,
+                LedgerChange::Banned { until },
+                reason,
+                evidence.clone(),
+            ),
             now,
         );
         if self.address_bans.len() >= BANS
@@ -523,9 +539,13 @@ impl Reputation {
                 address: None,
             },
         );
-        self.actions.push_back(Action::BanAddress(address));
         self.actions
-            .push_back(Action::Save(Record::AddressBan(address, Some(record))));
+            .push_back(ReputationAction::BanAddress(address));
+        self.actions
+            .push_back(ReputationAction::Save(StoreRecord::AddressBan(
+                address,
+                Some(record),
+            )));
     }
 
     pub fn unban_address(&mut self, address: IpAddr, reason: &'static str, now: u64) {
@@ -535,47 +555,51 @@ impl Reputation {
             metrics::counter!("starling_p2p_unbans_total", "reason" => reason).increment(1);
             crate::metrics::address_unbanned();
             self.ledger.write(
-                Entry::of_address(address, Change::Unbanned, reason, ""),
+                LedgerEntry::of_address(address, LedgerChange::Unbanned, reason, ""),
                 now,
             );
-            self.actions.push_back(Action::UnbanAddress(address));
             self.actions
-                .push_back(Action::Save(Record::AddressBan(address, None)));
+                .push_back(ReputationAction::UnbanAddress(address));
+            self.actions
+                .push_back(ReputationAction::Save(StoreRecord::AddressBan(
+                    address, None,
+                )));
         }
     }
 
     fn judge(&mut self, peer: PeerId, now: u64) {
         let (threshold, protected) = (self.policy.threshold, self.is_protected(&peer));
-        let Some(standing) = self.peers.get_mut(&peer) else {
+        let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        let total = standing.router + standing.counters.score();
+        let total = state.router + state.counters.score();
         if self.policy.scoring == Scoring::None || total >= threshold {
             // Reported again only after a recovery.
-            standing.spared &= total < threshold / 2.0;
+            state.spared &= total < threshold / 2.0;
             return;
         }
-        let router = if standing.router < -0.5 {
-            format!(", router {:.1}", standing.router)
+        let router = if state.router < -0.5 {
+            format!(", router {:.1}", state.router)
         } else {
             String::new()
         };
         let evidence = format!(
             "score {total:.1} below {threshold}: {}{router}",
-            standing.counters.explain()
+            state.counters.explain()
         );
         if self.policy.ban && !protected {
             self.ban(peer, "score", evidence, now);
-        } else if !std::mem::replace(&mut standing.spared, true) {
+        } else if !std::mem::replace(&mut state.spared, true) {
             let reason = if protected {
                 "protected"
             } else {
                 "banning_is_off"
             };
-            let address = standing.address;
+            let address = state.address;
             tracing::warn!(%peer, reason, evidence, "peer would be banned");
             self.ledger.write(
-                Entry::of_peer(peer, Change::Spared, reason, evidence, total).at(address),
+                LedgerEntry::of_peer(peer, LedgerChange::Spared, reason, evidence, total)
+                    .at(address),
                 now,
             );
         }
@@ -586,12 +610,12 @@ impl Reputation {
             return;
         }
         let until = now.saturating_add(self.policy.duration.as_secs());
-        let address = self.peers.get(&peer).and_then(|standing| standing.address);
+        let address = self.peers.get(&peer).and_then(|state| state.address);
         tracing::warn!(%peer, reason, evidence, until, "peer banned");
         metrics::counter!("starling_p2p_bans_total", "reason" => reason).increment(1);
-        let entry = Entry::of_peer(
+        let entry = LedgerEntry::of_peer(
             peer,
-            Change::Banned { until },
+            LedgerChange::Banned { until },
             reason,
             evidence.clone(),
             self.total(&peer),
@@ -621,33 +645,35 @@ impl Reputation {
                 address,
             },
         );
-        self.actions.push_back(Action::Ban(peer));
+        self.actions.push_back(ReputationAction::Ban(peer));
         self.actions
-            .push_back(Action::Save(Record::PeerBan(peer, Some(record))));
-        self.tell_bans();
-
-        let Some(place) = address
-            .map(site)
-            .filter(|place| !self.address_bans.contains_key(place))
-        else {
-            return;
-        };
-        let there = self
-            .bans
-            .values()
-            .filter(|ban| ban.address.map(site) == Some(place))
-            .count();
-        if there >= BANS_PER_ADDRESS {
-            self.ban_address(
-                place,
-                "banned_peers",
-                format!("{there} peers of this address are banned"),
-                now,
-            );
+            .push_back(ReputationAction::Save(StoreRecord::PeerBan(
+                peer,
+                Some(record),
+            )));
+        self.record_bans();
+        if let Some(site) = address.map(site) {
+            self.ban_crowded_site(site, now);
         }
     }
 
-    /// A ban that ends leaves nothing behind: what it was for would otherwise ban the peer again at once.
+    /// Bans a site once too many peers of it are banned.
+    fn ban_crowded_site(&mut self, address: IpAddr, now: u64) {
+        if self.address_bans.contains_key(&address) {
+            return;
+        }
+        let banned = self
+            .bans
+            .values()
+            .filter(|ban| ban.address.map(site) == Some(address))
+            .count();
+        if banned >= BANS_PER_ADDRESS {
+            let evidence = format!("{banned} peers of this address are banned");
+            self.ban_address(address, "banned_peers", evidence, now);
+        }
+    }
+
+    /// Ends a ban and clears the counters, which would otherwise ban the peer again at once.
     fn unban(&mut self, peer: &PeerId, reason: &'static str, now: u64) {
         if self.bans.remove(peer).is_some() {
             self.clear(peer);
@@ -655,68 +681,72 @@ impl Reputation {
             metrics::counter!("starling_p2p_unbans_total", "reason" => reason).increment(1);
             crate::metrics::peer_unbanned();
             self.ledger.write(
-                Entry::of_peer(*peer, Change::Unbanned, reason, "", 0.0),
+                LedgerEntry::of_peer(*peer, LedgerChange::Unbanned, reason, "", 0.0),
                 now,
             );
-            self.actions.push_back(Action::Unban(*peer));
+            self.actions.push_back(ReputationAction::Unban(*peer));
             self.actions
-                .push_back(Action::Save(Record::PeerBan(*peer, None)));
-            self.tell_bans();
+                .push_back(ReputationAction::Save(StoreRecord::PeerBan(*peer, None)));
+            self.record_bans();
         }
     }
 
-    fn tell_bans(&self) {
+    fn record_bans(&self) {
         metrics::gauge!("starling_p2p_banned_peers").set(self.bans.len() as f64);
     }
 
     fn clear(&mut self, peer: &PeerId) {
-        if let Some(standing) = self.peers.get_mut(peer) {
-            standing.counters = Counters::default();
+        if let Some(state) = self.peers.get_mut(peer) {
+            state.counters = OffenceCounters::default();
             self.actions
-                .push_back(Action::Save(Record::Score(*peer, None)));
-            self.tell_router(peer);
+                .push_back(ReputationAction::Save(StoreRecord::Score(*peer, None)));
+            self.set_router_score(peer);
         }
     }
 
     fn save(&mut self, peer: &PeerId, now: u64) {
-        let Some(standing) = self.peers.get_mut(peer) else {
+        let Some(state) = self.peers.get_mut(peer) else {
             return;
         };
-        standing.updated = now;
-        let total = standing.router + standing.counters.score();
-        if self.policy.scoring == Scoring::Light && !standing.counters.is_empty() {
-            standing.gossip.total = total;
-            let peer_scores = Scores::of(standing.gossip, &standing.counters);
+        state.updated = now;
+        let total = state.router + state.counters.score();
+        if self.policy.scoring == Scoring::Light && !state.counters.is_empty() {
+            state.gossip.total = total;
+            let peer_scores = Scores::of(state.gossip, &state.counters);
             let record = ScoreRecord {
                 last_update: now,
                 peer_scores,
             };
             self.actions
-                .push_back(Action::Save(Record::Score(*peer, Some(record))));
+                .push_back(ReputationAction::Save(StoreRecord::Score(
+                    *peer,
+                    Some(record),
+                )));
         }
     }
 
-    /// What the router is told. A peer that must not be lost is not pushed out of the mesh by what it did. One that can be banned is
-    /// heard until it is, whatever the router itself holds against it: deaf to it, the node would unpack what it sends and neither ban
-    /// it nor see it improve.
-    fn told(&self, peer: &PeerId) -> f64 {
-        let (score, router) = self.peers.get(peer).map_or((0.0, 0.0), |standing| {
-            (standing.counters.score(), standing.router.min(0.0))
+    /// The application score that gossipsub gets. A protected peer has none below zero: it must
+    /// stay in the mesh. A peer that can be banned is kept above the graylist threshold whatever
+    /// gossipsub's own part is: while it is graylisted, the node would unpack its messages and
+    /// neither ban it nor see it improve.
+    fn application_score(&self, peer: &PeerId) -> f64 {
+        let (score, router) = self.peers.get(peer).map_or((0.0, 0.0), |state| {
+            (state.counters.score(), state.router.min(0.0))
         });
         match (self.is_protected(peer), self.policy.ban) {
             (true, _) => score.max(0.0),
             (false, true) => {
-                score.max(score::router_thresholds().graylist_threshold + HEARD - router)
+                score.max(score::router_thresholds().graylist_threshold + GRAYLIST_MARGIN - router)
             }
             (false, false) => score,
         }
     }
 
-    fn tell_router(&mut self, peer: &PeerId) {
+    fn set_router_score(&mut self, peer: &PeerId) {
         if self.policy.scoring == Scoring::Light {
-            self.actions.push_back(Action::Score {
+            self.actions.push_back(ReputationAction::Score {
                 peer: *peer,
-                score: self.told(peer),
+                score: self.application_score(peer),
             });
         }
     }

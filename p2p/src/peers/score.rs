@@ -1,8 +1,8 @@
-//! Scores: what a peer did, what it weighs, and how it is forgotten. Pure.
+//! Scores: offences, their penalties, and their decay. Pure.
 //!
-//! Without topic parameters the router itself charges nothing for a message that was rejected, so every rejection and every offence
-//! against request and response feeds the application score (P5), which the router adds to what it knows: peers crowded on one
-//! address (P6) and broken promises (P7).
+//! Without topic parameters gossipsub charges nothing for a rejected message. So every rejection
+//! and every request-response offence feeds the application score (P5), to which gossipsub adds its
+//! own parts: IP colocation (P6) and broken promises (P7).
 
 use libp2p::gossipsub::{PeerScoreParams, PeerScoreThresholds};
 use serde::{Deserialize, Serialize};
@@ -14,12 +14,14 @@ use std::{
 
 /// An epoch of the parameters, in slots. A slot is the time between two blocks.
 const EPOCH: u32 = 6;
-/// A penalty has faded to a hundredth after ten epochs: 0.01 ^ (1 / 60).
+/// A penalty has decayed to a hundredth after ten epochs: 0.01 ^ (1 / 60).
 const DECAY_EPOCHS: u32 = 10;
-/// Scores of peers that left are remembered this many epochs.
+/// Epochs that the scores of disconnected peers are kept.
 const RETAIN_EPOCHS: u32 = 100;
 const DECAY_TO_ZERO: f64 = 0.01;
+/// Weight and threshold of gossipsub's IP colocation penalty (P6).
 const COLOCATION: (f64, f64) = (-35.0, 10.0);
+/// Weight and threshold of gossipsub's behaviour penalty (P7).
 const BEHAVIOUR: (f64, f64) = (-16.0, 6.0);
 
 /// `--p2p.scoring`.
@@ -27,6 +29,7 @@ const BEHAVIOUR: (f64, f64) = (-16.0, 6.0);
 pub enum Scoring {
     /// Offences are counted and reported, and weigh nothing.
     None,
+    /// Offences lower the score, by the parameters of the network.
     #[default]
     Light,
 }
@@ -36,13 +39,13 @@ pub fn decay() -> f64 {
     DECAY_TO_ZERO.powf(1.0 / f64::from(DECAY_EPOCHS * EPOCH))
 }
 
-/// How long the score of a peer that left is kept.
+/// Time that the score of a disconnected peer is kept.
 pub fn retention(slot: Duration) -> Duration {
     slot * EPOCH * RETAIN_EPOCHS
 }
 
-/// The router's parameters for blocks every `slot`. Any number of peers may share an address in `crowds`: those of static peers, and
-/// this machine's own.
+/// gossipsub's score parameters for blocks every `slot`. Any number of peers may share an address
+/// in `crowds`: those of static peers, and this machine's own.
 pub fn router_params(slot: Duration, crowds: impl IntoIterator<Item = IpAddr>) -> PeerScoreParams {
     let mut whitelist: HashSet<IpAddr> = crowds.into_iter().collect();
     whitelist.extend([
@@ -61,7 +64,7 @@ pub fn router_params(slot: Duration, crowds: impl IntoIterator<Item = IpAddr>) -
         decay_interval: slot,
         decay_to_zero: DECAY_TO_ZERO,
         retain_score: retention(slot),
-        // Of this library alone: the network's parameters know no such penalty.
+        // A penalty of this library alone; the network's parameters have none.
         slow_peer_weight: 0.0,
         ..Default::default()
     }
@@ -77,40 +80,46 @@ pub fn router_thresholds() -> PeerScoreThresholds {
     }
 }
 
-/// What a peer did wrong. [`Offence::label`] is the reason in logs, metrics and the ledger, [`Offence::class`] what it weighs.
+/// An offence of a peer. [`Offence::label`] is the reason in logs, metrics and the ledger, and
+/// [`Offence::class`] sets the penalty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offence {
-    /// Gossip that the check rejected, and by which row.
+    /// Gossip that the check rejected, with the label of the rule.
     Gossip(&'static str),
-    /// A message by nobody whose word counts that had grown by so many MiB more than a block does when it was unpacked, or a copy.
+    /// A message without a valid signature, or a copy of one, that grew by this many MiB more than
+    /// any block does when it was unpacked.
     Bomb(u32),
-    /// So many messages in one frame that no node of this network sends: with an author, or on a topic that is not ours.
+    /// This many messages in one frame that no node of this network sends: with an author, or on
+    /// another topic.
     Stray(u32),
     /// Bytes on a gossip stream that are no gossip.
     Framing,
     /// A gossip frame that was begun and never sent.
     HalfFrame,
-    /// The same message again and again.
+    /// The same message sent too often.
     Replay,
-    /// Messages faster than its share of checks.
+    /// Messages faster than they are checked.
     Flood,
-    /// No answer to a request in time, or an error that is not "not found".
+    /// No response to a request in time, or an error that is not "not found".
     NoResponse,
-    /// An answer that is not an answer.
+    /// A response that cannot be decoded.
     MalformedResponse,
-    /// A payload that is not the parent a trusted block names. Also done by honest peers on another branch.
+    /// A payload that is not the parent a trusted block names. Honest peers on another branch do
+    /// this too.
     WrongBlock,
-    /// A block, or header, other than the one it was asked for by hash: a lie, since it could have refused.
+    /// A block, or header, other than the one requested by hash: a lie, since the peer could have
+    /// refused.
     FalseBlock,
-    /// It refuses a block that it says it has. Also done by honest peers on another branch.
+    /// A refusal to send a block that its status claims. Honest peers on another branch do this
+    /// too.
     FalseStatus,
-    /// It says that its head is one that cannot be there yet.
+    /// A status whose head cannot exist yet.
     FalseHead,
     /// More requests open than a peer may have.
     ExcessStreams,
-    /// More streams open, for whatever it may be, than any node has.
+    /// More open streams of any protocol than a node uses.
     StreamFlood,
-    /// A request that was begun and never sent, or an answer that was asked for and not read.
+    /// A request that was begun and never sent, or a response that was not read.
     StalledStream,
 }
 
@@ -136,27 +145,29 @@ impl Offence {
         }
     }
 
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> OffenceClass {
         match self {
             Offence::Gossip(
                 "snappy_header" | "snappy" | "too_large" | "too_small" | "signature" | "panic",
             )
             | Offence::Stray(_)
             | Offence::Framing
-            | Offence::StreamFlood => Class::Garbage,
-            Offence::Gossip(_) | Offence::WrongBlock | Offence::FalseStatus => Class::BadBlock,
-            Offence::Bomb(_) => Class::Bomb,
-            Offence::FalseBlock => Class::Lie,
-            Offence::FalseHead => Class::Malformed,
-            Offence::Flood => Class::Flood,
-            Offence::NoResponse => Class::ErrorResponse,
-            Offence::MalformedResponse => Class::Malformed,
-            Offence::ExcessStreams | Offence::Replay => Class::Excess,
-            Offence::StalledStream | Offence::HalfFrame => Class::Stalled,
+            | Offence::StreamFlood => OffenceClass::Garbage,
+            Offence::Gossip(_) | Offence::WrongBlock | Offence::FalseStatus => {
+                OffenceClass::BadBlock
+            }
+            Offence::Bomb(_) => OffenceClass::Bomb,
+            Offence::FalseBlock => OffenceClass::Lie,
+            Offence::FalseHead => OffenceClass::Malformed,
+            Offence::Flood => OffenceClass::Flood,
+            Offence::NoResponse => OffenceClass::ErrorResponse,
+            Offence::MalformedResponse => OffenceClass::Malformed,
+            Offence::ExcessStreams | Offence::Replay => OffenceClass::Excess,
+            Offence::StalledStream | Offence::HalfFrame => OffenceClass::Stalled,
         }
     }
 
-    /// How often it counts.
+    /// The number of times that the offence counts.
     pub fn times(&self) -> f64 {
         match self {
             Offence::Bomb(size) => f64::from(*size),
@@ -166,86 +177,88 @@ impl Offence {
     }
 }
 
-/// What is counted about a peer. The network's three come first.
+/// A class of events that is counted per peer. The network's three classes come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum OffenceClass {
     ValidResponse,
     ErrorResponse,
-    /// What no honest peer sends: it is not even a message that somebody signed.
+    /// Bytes that no honest peer sends: not even a signed message.
     Garbage,
-    /// A block that we must refuse and that honest peers may send all the same: the signer we know is an old one, we have missed a
-    /// fork, who is seventh at a height depends on the order of arrival, the peer is on another branch.
+    /// A block that we must refuse although an honest peer may send it: we know an old signer, we
+    /// have missed a fork, the order of arrival decides which block is the seventh at a height, or
+    /// the peer is on another branch.
     BadBlock,
     Malformed,
     Stalled,
     Excess,
     Flood,
-    /// Work that was made with few bytes.
+    /// Few bytes that cause much work.
     Bomb,
-    /// Proven by what it sent: a ban at once.
+    /// A proven lie: a ban at once.
     Lie,
 }
 
-impl Class {
-    pub const ALL: [Class; 10] = [
-        Class::ValidResponse,
-        Class::ErrorResponse,
-        Class::Garbage,
-        Class::BadBlock,
-        Class::Malformed,
-        Class::Stalled,
-        Class::Excess,
-        Class::Flood,
-        Class::Bomb,
-        Class::Lie,
+impl OffenceClass {
+    pub const ALL: [OffenceClass; 10] = [
+        OffenceClass::ValidResponse,
+        OffenceClass::ErrorResponse,
+        OffenceClass::Garbage,
+        OffenceClass::BadBlock,
+        OffenceClass::Malformed,
+        OffenceClass::Stalled,
+        OffenceClass::Excess,
+        OffenceClass::Flood,
+        OffenceClass::Bomb,
+        OffenceClass::Lie,
     ];
 
     pub fn label(self) -> &'static str {
         match self {
-            Class::ValidResponse => "valid_response",
-            Class::ErrorResponse => "error_response",
-            Class::Garbage => "garbage",
-            Class::BadBlock => "bad_block",
-            Class::Malformed => "malformed_response",
-            Class::Stalled => "stalled_stream",
-            Class::Excess => "excess_streams",
-            Class::Flood => "flood",
-            Class::Bomb => "bomb",
-            Class::Lie => "lie",
+            OffenceClass::ValidResponse => "valid_response",
+            OffenceClass::ErrorResponse => "error_response",
+            OffenceClass::Garbage => "garbage",
+            OffenceClass::BadBlock => "bad_block",
+            OffenceClass::Malformed => "malformed_response",
+            OffenceClass::Stalled => "stalled_stream",
+            OffenceClass::Excess => "excess_streams",
+            OffenceClass::Flood => "flood",
+            OffenceClass::Bomb => "bomb",
+            OffenceClass::Lie => "lie",
         }
     }
 
-    /// What one deed weighs, and how many count at most. At the default threshold of -100 six messages of garbage in a row are a ban;
-    /// answers that fail never are, nor is one bad block a slot (it settles at 2 / (1 - decay) = 27).
+    /// Penalty of one event, and the largest count. At the default threshold of -100 six garbage
+    /// messages in a row lead to a ban; failed responses never do, nor does one bad block a slot
+    /// (its penalty settles at 2 / (1 - decay) = 27).
     pub fn weight(self) -> (f64, f64) {
         match self {
-            Class::ValidResponse => (0.5, 10.0),
-            Class::ErrorResponse => (-1.0, 9.0),
-            Class::Garbage => (-20.0, 20.0),
-            Class::BadBlock => (-2.0, 200.0),
-            Class::Malformed => (-5.0, 80.0),
-            Class::Stalled => (-4.0, 100.0),
-            Class::Excess => (-1.0, 400.0),
-            Class::Flood => (-0.05, 8000.0),
-            // Two of the largest are a ban.
-            Class::Bomb => (-10.0, 40.0),
-            Class::Lie => (-150.0, 2.0),
+            OffenceClass::ValidResponse => (0.5, 10.0),
+            OffenceClass::ErrorResponse => (-1.0, 9.0),
+            OffenceClass::Garbage => (-20.0, 20.0),
+            OffenceClass::BadBlock => (-2.0, 200.0),
+            OffenceClass::Malformed => (-5.0, 80.0),
+            OffenceClass::Stalled => (-4.0, 100.0),
+            OffenceClass::Excess => (-1.0, 400.0),
+            OffenceClass::Flood => (-0.05, 8000.0),
+            // Two of the largest lead to a ban.
+            OffenceClass::Bomb => (-10.0, 40.0),
+            OffenceClass::Lie => (-150.0, 2.0),
         }
     }
 }
 
 /// The counters of one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counters([f64; Class::ALL.len()]);
+pub struct OffenceCounters([f64; OffenceClass::ALL.len()]);
 
-impl Counters {
-    /// Counts a deed; returns by how much the score changed.
-    pub fn add(&mut self, class: Class) -> f64 {
+impl OffenceCounters {
+    /// Counts an event; returns the change of the score.
+    pub fn add(&mut self, class: OffenceClass) -> f64 {
         self.add_times(class, 1.0)
     }
 
-    /// Counts a deed so many times.
-    pub fn add_times(&mut self, class: Class, times: f64) -> f64 {
+    /// Counts an event `times` times; returns the change of the score.
+    pub fn add_times(&mut self, class: OffenceClass, times: f64) -> f64 {
         let (weight, cap) = class.weight();
         let counter = &mut self.0[class as usize];
         let before = *counter;
@@ -264,13 +277,13 @@ impl Counters {
         }
     }
 
-    pub fn get(&self, class: Class) -> f64 {
+    pub fn get(&self, class: OffenceClass) -> f64 {
         self.0[class as usize]
     }
 
     /// The application score.
     pub fn score(&self) -> f64 {
-        Class::ALL
+        OffenceClass::ALL
             .iter()
             .map(|class| self.get(*class) * class.weight().0)
             .sum()
@@ -280,35 +293,35 @@ impl Counters {
         self.0.iter().all(|counter| *counter == 0.0)
     }
 
-    /// The score's largest debts first, in words.
+    /// The penalties behind the score, the largest first, as text.
     pub fn explain(&self) -> String {
-        let mut debts: Vec<(f64, Class)> = Class::ALL
+        let mut penalties: Vec<(f64, OffenceClass)> = OffenceClass::ALL
             .iter()
             .map(|class| (self.get(*class) * class.weight().0, *class))
             .collect();
-        debts.retain(|(points, _)| *points < -0.5);
-        debts.sort_by(|a, b| a.0.total_cmp(&b.0));
-        debts
+        penalties.retain(|(points, _)| *points < -0.5);
+        penalties.sort_by(|a, b| a.0.total_cmp(&b.0));
+        penalties
             .iter()
             .map(|(points, class)| format!("{} {points:.1}", class.label()))
             .collect::<Vec<_>>()
             .join(", ")
     }
 
-    /// In the network's terms, of which 0.5 valid - error - 20 rejected is the same score.
-    pub fn responses(&self) -> Responses {
+    /// The same score in the network's terms: 0.5 valid - error - 20 rejected.
+    pub fn responses(&self) -> ResponseScores {
         let (valid, error) = (
-            self.get(Class::ValidResponse),
-            self.get(Class::ErrorResponse),
+            self.get(OffenceClass::ValidResponse),
+            self.get(OffenceClass::ErrorResponse),
         );
         let rest = self.score()
-            - valid * Class::ValidResponse.weight().0
-            - error * Class::ErrorResponse.weight().0;
-        Responses {
+            - valid * OffenceClass::ValidResponse.weight().0
+            - error * OffenceClass::ErrorResponse.weight().0;
+        ResponseScores {
             valid_responses: valid,
             error_responses: error,
-            // Not -0.
-            rejected_payloads: (rest / Class::Garbage.weight().0).max(0.0),
+            // `max` turns -0 into 0.
+            rejected_payloads: (rest / OffenceClass::Garbage.weight().0).max(0.0),
         }
     }
 }
@@ -317,47 +330,62 @@ impl Counters {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Scores {
+    /// Scores of gossip.
     pub gossip: GossipScores,
-    pub req_resp: Responses,
-    /// Ours: the counters behind the application score, by class.
+    /// Scores of requests and responses.
+    pub req_resp: ResponseScores,
+    /// The counters behind the application score, by class. An addition to the network's format.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub offences: BTreeMap<String, f64>,
 }
 
+/// The score of gossip and its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GossipScores {
     /// The whole score, the application's part included.
     pub total: f64,
+    /// Parts by topic.
     pub blocks: TopicScores,
+    /// Square of the surplus of peers at one address (P6).
     #[serde(rename = "IPColocationFactor")]
     pub ip_colocation_factor: f64,
+    /// Counter of broken promises (P7).
     pub behavioral_penalty: f64,
 }
 
-/// Zero, since topics have no parameters.
+/// Scores of a topic: zero, since topics have no parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TopicScores {
+    /// P1.
     pub time_in_mesh: f64,
+    /// P2.
     pub first_message_deliveries: f64,
+    /// P3.
     pub mesh_message_deliveries: f64,
+    /// P4.
     pub invalid_message_deliveries: f64,
 }
 
+/// Counters of requests and responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Responses {
+pub struct ResponseScores {
+    /// Responses with a valid block.
     pub valid_responses: f64,
+    /// Failed responses.
     pub error_responses: f64,
+    /// All other offences, in units of a rejected payload.
     pub rejected_payloads: f64,
 }
 
 impl GossipScores {
-    /// Takes the router's part of a score (all but the application's) apart again; `sharing` peers are at the peer's address.
+    /// Splits gossipsub's part of a score (all but the application's) into its factors; `sharing`
+    /// peers are at the peer's address.
     pub fn of(router: f64, application: f64, sharing: usize) -> Self {
         let surplus = (sharing as f64 - COLOCATION.1).max(0.0);
-        // A crowd that is allowed costs nothing.
+        // A crowd at an exempt address has no penalty.
         let colocation = if surplus > 0.0 && router <= surplus * surplus * COLOCATION.0 {
             surplus * surplus
         } else {
@@ -379,8 +407,9 @@ impl GossipScores {
 }
 
 impl Scores {
-    pub fn of(gossip: GossipScores, counters: &Counters) -> Self {
-        let named = Class::ALL
+    /// The scores of a peer, from those of gossip and its counters.
+    pub fn of(gossip: GossipScores, counters: &OffenceCounters) -> Self {
+        let named = OffenceClass::ALL
             .iter()
             .map(|class| (class.label().to_owned(), counters.get(*class)));
         Self {
@@ -390,19 +419,20 @@ impl Scores {
         }
     }
 
-    /// The counters of a stored record; one of another program has the network's three only. Numbers nobody counts up to are cut.
-    pub fn counters(&self) -> Counters {
-        let mut counters = Counters::default();
-        let mut set = |class: Class, count: f64| {
+    /// The counters of a stored record. A record of another program has the network's three only.
+    /// Counts above the largest are capped.
+    pub fn counters(&self) -> OffenceCounters {
+        let mut counters = OffenceCounters::default();
+        let mut set = |class: OffenceClass, count: f64| {
             let count = if count.is_finite() { count } else { 0.0 };
             counters.0[class as usize] = count.clamp(0.0, class.weight().1);
         };
         if self.offences.is_empty() {
-            set(Class::ValidResponse, self.req_resp.valid_responses);
-            set(Class::ErrorResponse, self.req_resp.error_responses);
-            set(Class::Garbage, self.req_resp.rejected_payloads);
+            set(OffenceClass::ValidResponse, self.req_resp.valid_responses);
+            set(OffenceClass::ErrorResponse, self.req_resp.error_responses);
+            set(OffenceClass::Garbage, self.req_resp.rejected_payloads);
         }
-        for class in Class::ALL {
+        for class in OffenceClass::ALL {
             if let Some(count) = self.offences.get(class.label()) {
                 set(class, *count);
             }
@@ -453,11 +483,11 @@ mod tests {
             .iter()
             .map(|r| serde_json::from_value(r["peerScores"].clone()).unwrap())
             .collect();
-        assert_eq!(read[0].req_resp, Responses::default());
+        assert_eq!(read[0].req_resp, ResponseScores::default());
         assert_eq!(read[0].gossip, read[1].gossip);
         assert_eq!(
             read[1].req_resp,
-            Responses {
+            ResponseScores {
                 valid_responses: 99.0,
                 error_responses: 88.0,
                 rejected_payloads: 77.0
@@ -505,13 +535,13 @@ mod tests {
 
     #[test]
     fn the_networks_formula_gives_our_score() {
-        let mut counters = Counters::default();
-        for class in Class::ALL {
+        let mut counters = OffenceCounters::default();
+        for class in OffenceClass::ALL {
             for _ in 0..3 {
                 counters.add(class);
             }
         }
-        let Responses {
+        let ResponseScores {
             valid_responses,
             error_responses,
             rejected_payloads,
@@ -525,11 +555,11 @@ mod tests {
         assert_eq!(stored.counters(), counters);
     }
 
-    /// The score after `slots` slots with `deeds` of a class in each.
-    fn settled(class: Class, deeds: usize, slots: usize) -> f64 {
-        let mut counters = Counters::default();
+    /// The score after `slots` slots with `events` of a class in each.
+    fn settled(class: OffenceClass, events: usize, slots: usize) -> f64 {
+        let mut counters = OffenceCounters::default();
         for _ in 0..slots {
-            for _ in 0..deeds {
+            for _ in 0..events {
                 counters.add(class);
             }
             counters.decay();
@@ -538,24 +568,24 @@ mod tests {
     }
 
     #[test]
-    fn what_honest_peers_do_never_bans_and_what_they_never_do_soon_does() {
-        assert!(settled(Class::ErrorResponse, 100, 1000) >= -9.0);
-        assert!(settled(Class::ValidResponse, 100, 1000) <= 5.0);
-        assert!(settled(Class::BadBlock, 1, 10_000) > -30.0);
-        assert!(settled(Class::Flood, 10, 10_000) > -10.0);
-        assert!(settled(Class::Flood, 2_000, 2) < -100.0);
-        assert!(settled(Class::BadBlock, 20, 10) < -100.0);
+    fn offences_of_honest_peers_never_ban_and_others_soon_do() {
+        assert!(settled(OffenceClass::ErrorResponse, 100, 1000) >= -9.0);
+        assert!(settled(OffenceClass::ValidResponse, 100, 1000) <= 5.0);
+        assert!(settled(OffenceClass::BadBlock, 1, 10_000) > -30.0);
+        assert!(settled(OffenceClass::Flood, 10, 10_000) > -10.0);
+        assert!(settled(OffenceClass::Flood, 2_000, 2) < -100.0);
+        assert!(settled(OffenceClass::BadBlock, 20, 10) < -100.0);
         let bombs = |sizes: &[u32]| {
-            let mut counters = Counters::default();
+            let mut counters = OffenceCounters::default();
             for bomb in sizes.iter().map(|size| Offence::Bomb(*size)) {
                 counters.add_times(bomb.class(), bomb.times());
             }
             counters.score()
         };
         assert!(bombs(&[8]) > -100.0 && bombs(&[8, 8]) < -100.0 && bombs(&[1; 5]) > -100.0);
-        let mut counters = Counters::default();
+        let mut counters = OffenceCounters::default();
         for _ in 0..6 {
-            counters.add(Class::Garbage);
+            counters.add(OffenceClass::Garbage);
         }
         assert!(counters.score() < -100.0, "six rejected messages");
         for _ in 0..120 {
@@ -565,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn the_routers_part_is_taken_apart() {
+    fn gossipsubs_part_is_split_into_its_factors() {
         assert_eq!(GossipScores::of(0.0, 3.0, 5).total, 3.0);
         let crowd = GossipScores::of(-35.0 * 4.0 - 16.0 * 9.0, 0.0, 12);
         assert_eq!(

@@ -1,15 +1,19 @@
-//! Static peers: dialled at start, redialled at once when they go, and until they are back.
+//! Static peers: dialled at start, and redialled from the moment they disconnect until they are
+//! connected again.
 //!
-//! Where the connection is refused, a machine is there and its process is away; where nothing comes back, the machine is, or the way to
-//! it. Asking again costs a packet or two, and either may be back any moment: such a peer is found again as soon after a long absence
-//! as after a short one. One whose process runs is found within [`REDIAL`] of listening again, since a refusal comes at once. A machine
-//! that was dark is found within that and the time between two packets of a dial: 1.25 s over TCP, whose dials send one every second and
-//! are given up after two ([`crate::transport`]), 2.25 s over QUIC, where they end after five.
+//! A refused connection means that the machine is up and its process is not; no response means that
+//! the machine is down or unreachable. A dial costs a packet or two, and the peer may return at any
+//! moment, so it is dialled as often after a long absence as after a short one. A peer whose
+//! process restarts is found within [`REDIAL`] of listening again, since a refusal comes at once. A
+//! machine that was down is found within that and the time between two packets of a dial: 1.25 s
+//! over TCP, whose dials send one every second and are given up after two
+//! ([`crate::host::transport`]), 2.25 s over QUIC, where they end after five.
 //!
-//! One that answers and then hangs up, or is not who it should be, is asked ever more rarely. What looks like hanging up may be a
-//! process that ends soon after it began: then the next dial is refused, and it is no longer held against the peer.
+//! A peer that accepts and then disconnects, or has another id than expected, is dialled ever more
+//! rarely. The disconnect may come from a process that ends soon after its start: then the next
+//! dial is refused, and the disconnects are forgotten.
 
-use crate::{config::static_peer, gate::ip_of};
+use crate::address::{ip_of, static_peer};
 use libp2p::{Multiaddr, PeerId};
 use rand::Rng;
 use std::{
@@ -20,23 +24,24 @@ use std::{
 
 const MIN_REDIAL: Duration = Duration::from_millis(100);
 const MAX_REDIAL: Duration = Duration::from_secs(10);
-/// At most, and nine tenths at least, between the end of a dial that nobody answered and the next: fewer than five in a second.
+/// Longest wait between the end of an unanswered dial and the next; the shortest is nine tenths of
+/// it. Fewer than five dials a second.
 const REDIAL: Duration = Duration::from_millis(225);
-/// A connection that lasted less does not count as the peer being back.
+/// A connection that lasted less does not count as a return of the peer.
 const STEADY: Duration = Duration::from_secs(1);
-/// A dial that reports nothing is given up after this; the transport's own timeout is shorter.
+/// Time limit of a dial that reports nothing; the transport's own timeout is shorter.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct StaticPeer {
     addresses: Vec<Multiaddr>,
-    /// Since when it has been away.
+    /// Time of the disconnect.
     away: Option<Instant>,
     connected: Option<Instant>,
     next_dial: Option<Instant>,
-    /// How often in a row it has hung up at once.
-    hung_up: u32,
-    /// A dial has failed since it went.
+    /// Number of immediate disconnects in a row.
+    early_disconnects: u32,
+    /// Whether a dial has failed since the disconnect.
     failed: bool,
 }
 
@@ -47,7 +52,7 @@ pub struct StaticPeers {
 }
 
 impl StaticPeers {
-    /// Addresses without a peer id and our own are left out with a log line.
+    /// Skips addresses without a peer id, and our own, with a log line.
     pub fn new(addresses: &[Multiaddr], local: PeerId, now: Instant) -> Self {
         let mut peers: BTreeMap<PeerId, StaticPeer> = BTreeMap::new();
         for address in addresses {
@@ -62,7 +67,7 @@ impl StaticPeers {
                         away: Some(now),
                         connected: None,
                         next_dial: Some(now),
-                        hung_up: 0,
+                        early_disconnects: 0,
                         failed: false,
                     })
                     .addresses
@@ -79,7 +84,7 @@ impl StaticPeers {
         self.peers.keys()
     }
 
-    /// Where they live, as far as that is given in numbers.
+    /// The IP addresses of static peers that are given as numbers.
     pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
         self.peers
             .values()
@@ -105,7 +110,7 @@ impl StaticPeers {
         }
     }
 
-    /// The last connection is gone.
+    /// The last connection has closed.
     pub fn on_disconnected(&mut self, peer: &PeerId, now: Instant) {
         let Some(entry) = self.peers.get_mut(peer) else {
             return;
@@ -116,15 +121,16 @@ impl StaticPeers {
             .is_some_and(|since| now.saturating_duration_since(since) >= STEADY);
         entry.away = Some(now);
         if steady {
-            entry.hung_up = 0;
+            entry.early_disconnects = 0;
             entry.next_dial = Some(now);
         } else {
-            entry.next_dial = Some(now + hung_up_wait(entry.hung_up));
-            entry.hung_up = entry.hung_up.saturating_add(1);
+            entry.next_dial = Some(now + early_disconnect_wait(entry.early_disconnects));
+            entry.early_disconnects = entry.early_disconnects.saturating_add(1);
         }
     }
 
-    /// Whether this is a static peer's first failure since it went.
+    /// A dial has failed; `unanswered` if nothing answered. Whether this is a static peer's first
+    /// failure since its disconnect.
     pub fn on_dial_failed(&mut self, peer: &PeerId, unanswered: bool, now: Instant) -> bool {
         let Some(entry) = self
             .peers
@@ -133,18 +139,17 @@ impl StaticPeers {
         else {
             return false;
         };
-        let wait = match unanswered {
-            true => REDIAL.mul_f64(rand::rng().random_range(0.9..1.0)),
-            false => redial_wait(entry.away, now),
+        let wait = if unanswered {
+            entry.early_disconnects = 0;
+            REDIAL.mul_f64(rand::rng().random_range(0.9..1.0))
+        } else {
+            redial_wait(entry.away, now)
         };
-        if unanswered {
-            entry.hung_up = 0;
-        }
         entry.next_dial = Some(now + wait);
         !std::mem::replace(&mut entry.failed, true)
     }
 
-    /// Peers to dial now; each is then left alone until its dial ends.
+    /// Peers to dial now; each is due again when its dial ends.
     pub fn due(&mut self, now: Instant) -> Vec<(PeerId, Vec<Multiaddr>)> {
         let due = self
             .peers
@@ -171,7 +176,7 @@ fn redial_wait(away: Option<Instant>, now: Instant) -> Duration {
     jitter((absence / 5).clamp(MIN_REDIAL, MAX_REDIAL))
 }
 
-fn hung_up_wait(times: u32) -> Duration {
+fn early_disconnect_wait(times: u32) -> Duration {
     jitter(
         MIN_REDIAL
             .saturating_mul(1 << times.min(16))
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_hangs_up_at_once_is_not_dialled_in_a_hot_loop() {
+    fn a_peer_that_disconnects_at_once_is_not_dialled_in_a_hot_loop() {
         let (peer, mut now) = (PeerId::random(), Instant::now());
         let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), now);
         let end = now + Duration::from_secs(10);
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_soon_after_it_began_is_found_again_as_soon_every_time() {
+    fn a_process_that_ends_soon_after_its_start_is_found_again_as_soon_every_time() {
         let (peer, mut now) = (PeerId::random(), Instant::now());
         let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), now);
         for _ in 0..50 {
@@ -266,8 +271,8 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_nobody_answers_for_is_found_as_soon_after_a_long_absence() {
-        // What a dial takes: one that is refused, and one into the dark.
+    fn an_unanswered_peer_is_found_as_soon_after_a_long_absence() {
+        // The duration of a refused dial, and of one without a response.
         for dial in [Duration::ZERO, Duration::from_secs(2)] {
             let (peer, gone) = (PeerId::random(), Instant::now());
             let mut peers = StaticPeers::new(&[address(peer)], PeerId::random(), gone);

@@ -1,15 +1,18 @@
-//! Range sync in the swarm's task: questions asked as `range.rs` orders, statuses asked for now and then, progress shown.
+//! Range sync in the swarm's task: sends and cancels the range requests of [`Sync`], refreshes the
+//! statuses of peers, and logs the progress of a gap.
+//!
+//! [`Sync`]: crate::sync::Sync
 
 use super::Service;
 use crate::{
-    check::unix_now,
-    config::Genesis,
-    handle::SyncReport,
+    clock::unix_now,
     peers::Offence,
-    range::{
-        Order, Status, Trouble,
-        client::{Client, News, protocol},
+    sync::{
+        FetchError, PeerStatus, RangeRequest,
+        client::by_range::{RangeClient, RangeResponse, ResponseSender, protocol},
     },
+    types::ChainGenesis,
+    types::SyncReport,
 };
 use libp2p::{PeerId, StreamProtocol, identify};
 use std::{
@@ -21,63 +24,65 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// What a peer says it has is that old at most, about.
+/// Time between two requests for a peer's status.
 const REFRESH: Duration = Duration::from_secs(10);
-/// Peers asked for their status at once, and answers that wait.
+/// Status requests in flight.
 const STATUSES: usize = 32;
-const NEWS: usize = 32;
-/// Time between two lines of progress, and between two of a gap that stands still.
+/// Queue depth of responses.
+const RESPONSES: usize = 32;
+/// Time between two log lines of progress, and between two warnings about a stalled gap.
 const PROGRESS: Duration = Duration::from_secs(10);
 const STALL_WARNING: Duration = Duration::from_secs(60);
 /// Seconds that a peer's clock may be ahead of ours.
 const CLOCK: u64 = 60;
 
-/// What the swarm's task keeps of range sync.
+/// The tasks of range sync.
 pub struct Ranging {
-    client: Option<Client>,
-    genesis: Genesis,
+    client: Option<RangeClient>,
+    genesis: ChainGenesis,
     protocol: Option<StreamProtocol>,
-    /// Answers to questions, by their ids.
-    pub news: mpsc::Receiver<(u64, News)>,
-    news_in: mpsc::Sender<(u64, News)>,
-    /// The questions in the air.
+    /// Responses, by the ids of their requests.
+    pub responses: mpsc::Receiver<(u64, RangeResponse)>,
+    responses_in: mpsc::Sender<(u64, RangeResponse)>,
     tasks: JoinSet<()>,
-    asked: HashMap<u64, (PeerId, AbortHandle)>,
-    pub statuses: JoinSet<(PeerId, Result<Status, Trouble>)>,
-    /// When a peer is asked next.
+    /// The requests in flight.
+    requests: HashMap<u64, (PeerId, AbortHandle)>,
+    pub statuses: JoinSet<(PeerId, Result<PeerStatus, FetchError>)>,
+    /// When each peer is asked for its status next.
     due: HashMap<PeerId, Instant>,
-    watch: Watch,
+    progress: GapProgressLog,
 }
 
-/// The last log line about a gap, and its time.
+/// The last log lines about a gap.
 #[derive(Debug, Default)]
-struct Watch {
+struct GapProgressLog {
     /// When progress was last logged, and the blocks that had arrived by then.
     progress: Option<(Instant, u64)>,
     warned: Option<Instant>,
 }
 
-impl Watch {
-    /// Blocks per second, if it is time to log progress, and whether to warn that a gap is stalled. `arrived` counts the blocks that peers
-    /// have delivered on request, in ranges or one by one.
-    fn look(
+impl GapProgressLog {
+    /// Blocks per second, if it is time to log progress, and whether to warn that a gap is stalled.
+    /// `arrived` counts the blocks that peers have delivered on request, by range or by number.
+    fn update(
         &mut self,
         report: &SyncReport,
         arrived: u64,
-        stands: bool,
+        stalled: bool,
         now: Instant,
     ) -> (Option<f64>, bool) {
-        let warns = stands
+        let warns = stalled
             && self
                 .warned
                 .is_none_or(|last| now.saturating_duration_since(last) >= STALL_WARNING);
-        if warns || !stands {
-            self.warned = stands.then_some(now);
+        if warns || !stalled {
+            self.warned = stalled.then_some(now);
         }
         (self.rate(report, arrived, now), warns)
     }
 
-    /// The rate of arrivals. `missing` does not measure progress: it grows during the backward walk and stays level while the tip moves.
+    /// The rate of arrivals. `missing` does not measure progress: it grows during the backward walk
+    /// and stays level while the tip moves.
     fn rate(&mut self, report: &SyncReport, arrived: u64, now: Instant) -> Option<f64> {
         if report.missing == 0 || report.peers == 0 {
             self.progress = None;
@@ -94,46 +99,47 @@ impl Watch {
 }
 
 impl Ranging {
-    pub fn new(client: Option<Client>, genesis: Genesis, chain_id: u64) -> Self {
-        let (news_in, news) = mpsc::channel(NEWS);
+    pub fn new(client: Option<RangeClient>, genesis: ChainGenesis, chain_id: u64) -> Self {
+        let (responses_in, responses) = mpsc::channel(RESPONSES);
         Self {
             client,
             genesis,
             protocol: protocol(chain_id),
-            news,
-            news_in,
+            responses,
+            responses_in,
             tasks: JoinSet::new(),
-            asked: HashMap::new(),
+            requests: HashMap::new(),
             statuses: JoinSet::new(),
             due: HashMap::new(),
-            watch: Watch::default(),
+            progress: GapProgressLog::default(),
         }
     }
 }
 
 impl Service {
-    /// The peer has said what it speaks.
-    pub(super) fn greet(&mut self, peer: PeerId) {
+    /// The peer has said which protocols it speaks: from now on it is asked for its status.
+    pub(super) fn track_status(&mut self, peer: PeerId) {
         let Some(protocol) = &self.ranging.protocol else {
             return;
         };
         let speaks = |info: &identify::Info| info.protocols.contains(protocol);
         let speaks = self
-            .peers
+            .host
+            .connected()
             .get(&peer)
             .and_then(|peer| peer.identity.as_ref())
             .is_some_and(speaks);
-        if speaks && self.fetching && (!self.only_static || self.statics.contains(&peer)) {
+        if speaks && self.may_fetch_from(&peer) {
             self.ranging.due.entry(peer).or_insert_with(Instant::now);
-            self.ask_statuses(Instant::now());
+            self.request_statuses(Instant::now());
         }
     }
 
-    pub(super) fn farewell(&mut self, peer: &PeerId) {
+    pub(super) fn untrack_status(&mut self, peer: &PeerId) {
         self.ranging.due.remove(peer);
     }
 
-    pub(super) fn ask_statuses(&mut self, now: Instant) {
+    pub(super) fn request_statuses(&mut self, now: Instant) {
         let Some(client) = &self.ranging.client else {
             return;
         };
@@ -148,7 +154,7 @@ impl Service {
         }
     }
 
-    pub(super) fn on_status(&mut self, peer: PeerId, status: Result<Status, Trouble>) {
+    pub(super) fn on_status(&mut self, peer: PeerId, status: Result<PeerStatus, FetchError>) {
         let now = Instant::now();
         if !self.ranging.due.contains_key(&peer) {
             return;
@@ -165,71 +171,56 @@ impl Service {
                 }
                 self.sync.on_status(peer, status, now);
             }
-            Err(Trouble::Malformed(evidence)) => {
+            Err(FetchError::Malformed(evidence)) => {
                 self.on_offence(peer, Offence::MalformedResponse, &evidence)
             }
-            Err(trouble) => tracing::debug!(%peer, ?trouble, "peer does not say what it has"),
+            Err(error) => tracing::debug!(%peer, ?error, "no status from peer"),
         }
     }
 
-    pub(super) fn on_order(&mut self, order: Order) {
-        match order {
-            Order::Ask { id, peer, ask } => {
-                while self.ranging.tasks.try_join_next().is_some() {}
-                let Some(client) = self.ranging.client.clone() else {
-                    return;
-                };
-                let task = self.ranging.tasks.spawn(client.ask(
-                    id,
-                    peer,
-                    ask,
-                    self.ranging.news_in.clone(),
-                ));
-                self.ranging.asked.insert(id, (peer, task));
-            }
-            Order::Cancel { id } => {
-                if let Some((_, task)) = self.ranging.asked.remove(&id) {
-                    task.abort();
-                }
-            }
-            Order::Charge {
-                peer,
-                offence,
-                evidence,
-            } => self.on_offence(peer, offence, &evidence),
+    pub(super) fn fetch_range(&mut self, id: u64, peer: PeerId, request: RangeRequest) {
+        while self.ranging.tasks.try_join_next().is_some() {}
+        let Some(client) = self.ranging.client.clone() else {
+            return;
+        };
+        let responses = ResponseSender {
+            id,
+            responses: self.ranging.responses_in.clone(),
+        };
+        let fetch = client.fetch(peer, request, responses);
+        let task = self.ranging.tasks.spawn(fetch);
+        self.ranging.requests.insert(id, (peer, task));
+    }
+
+    pub(super) fn cancel_range(&mut self, id: u64) {
+        if let Some((_, task)) = self.ranging.requests.remove(&id) {
+            task.abort();
         }
     }
 
-    pub(super) fn on_news(&mut self, id: u64, news: News) {
+    pub(super) fn on_range_response(&mut self, id: u64, response: RangeResponse) {
         let now = Instant::now();
-        match news {
-            News::Links(links) => self.sync.on_links(id, &links, now),
-            News::Blocks(blocks) => {
+        match response {
+            RangeResponse::Links(links) => self.sync.on_links(id, &links, now),
+            RangeResponse::Blocks(blocks) => {
                 metrics::counter!("starling_p2p_range_blocks_total").increment(blocks.len() as u64);
                 self.sync.on_blocks(id, blocks, now);
             }
-            News::End(outcome) => {
-                let Some((peer, _)) = self.ranging.asked.remove(&id) else {
+            RangeResponse::End(outcome) => {
+                let Some((peer, _)) = self.ranging.requests.remove(&id) else {
                     return;
                 };
-                let result = match &outcome {
-                    Ok(()) => "ok",
-                    Err(Trouble::NotFound) => "not_found",
-                    Err(Trouble::Unreachable) => "unreachable",
-                    Err(Trouble::NoAnswer) => "no_answer",
-                    Err(Trouble::Malformed(_)) => "malformed",
-                    Err(Trouble::False(_)) => "false",
-                };
+                let result = outcome.as_ref().map_or_else(FetchError::label, |()| "ok");
                 metrics::counter!("starling_p2p_range_total", "result" => result).increment(1);
                 match &outcome {
-                    Ok(()) => self.reputation.on_valid_response(peer, unix_now()),
-                    // That a connection was lost on the way is nobody's offence.
-                    Err(Trouble::NoAnswer) if self.peers.contains_key(&peer) => {
+                    Ok(()) => self.peers.reputation.on_valid_response(peer, unix_now()),
+                    // A connection lost during a request is nobody's offence.
+                    Err(FetchError::NoResponse) if self.host.connected().contains_key(&peer) => {
                         self.on_offence(peer, Offence::NoResponse, "asked for a range of blocks");
                     }
                     Err(_) => {}
                 }
-                self.sync.on_answered(id, outcome, now);
+                self.sync.on_range_end(id, outcome, now);
             }
         }
     }
@@ -242,13 +233,13 @@ impl Service {
         }
     }
 
-    /// Once a second.
-    pub(super) fn show_progress(&mut self, now: Instant) {
+    /// Logs progress and stalls; called once a second.
+    pub(super) fn log_progress(&mut self, now: Instant) {
         let (report, stall) = (self.sync.report(), self.sync.stall(now));
         let (rate, warns) =
             self.ranging
-                .watch
-                .look(&report, self.sync.arrived(), stall.is_some(), now);
+                .progress
+                .update(&report, self.sync.arrived(), stall.is_some(), now);
         if let Some(blocks_per_second) = rate {
             let SyncReport {
                 target,
@@ -267,7 +258,7 @@ impl Service {
             );
         }
         if let Some((missing, why)) = stall.filter(|_| warns) {
-            tracing::warn!(number = missing.number, hash = %missing.hash, why, "blocks are missing and nobody brings them");
+            tracing::warn!(number = missing.number, hash = %missing.hash, why, "blocks are missing and no peer delivers them");
         }
     }
 }
@@ -277,56 +268,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_that_stands_still_is_told_of_without_peers_too() {
-        let (mut watch, start) = (Watch::default(), Instant::now());
-        let mut look = |missing, peers, stands, seconds| {
+    fn a_stalled_gap_is_logged_without_peers_too() {
+        let (mut log, start) = (GapProgressLog::default(), Instant::now());
+        let mut update = |missing, peers, stalled, seconds| {
             let report = SyncReport {
                 missing,
                 peers,
                 ..Default::default()
             };
-            watch
-                .look(&report, 0, stands, start + Duration::from_secs(seconds))
+            log.update(&report, 0, stalled, start + Duration::from_secs(seconds))
                 .1
         };
-        assert!(look(100, 0, true, 0), "nobody is connected");
-        assert!(!look(100, 0, true, 30), "it was said");
-        assert!(look(101, 2, true, 61));
-        assert!(!look(51, 2, false, 71), "it moves on");
-        assert!(look(51, 2, true, 72), "and stands again");
-        assert!(!look(0, 2, false, 82));
+        assert!(update(100, 0, true, 0), "no peer is connected");
+        assert!(!update(100, 0, true, 30), "it was logged");
+        assert!(update(101, 2, true, 61));
+        assert!(!update(51, 2, false, 71), "it makes progress");
+        assert!(update(51, 2, true, 72), "and is stalled again");
+        assert!(!update(0, 2, false, 82));
     }
 
     #[test]
     fn blocks_that_arrive_by_number_are_counted_while_the_gap_grows_downward() {
-        let (mut watch, start) = (Watch::default(), Instant::now());
-        let mut look = |missing, arrived, seconds| {
+        let (mut log, start) = (GapProgressLog::default(), Instant::now());
+        let mut update = |missing, arrived, seconds| {
             let report = SyncReport {
                 missing,
                 peers: 2,
                 ..Default::default()
             };
-            watch
-                .look(
-                    &report,
-                    arrived,
-                    false,
-                    start + Duration::from_secs(seconds),
-                )
-                .0
+            log.update(
+                &report,
+                arrived,
+                false,
+                start + Duration::from_secs(seconds),
+            )
+            .0
         };
-        assert_eq!(look(1, 0, 0), None);
+        assert_eq!(update(1, 0, 0), None);
         assert_eq!(
-            look(401, 400, 10),
+            update(401, 400, 10),
             Some(40.0),
-            "the way down: more is known to be missing than before"
+            "the walk down: more is known to be missing than before"
         );
         assert_eq!(
-            look(401, 405, 20),
+            update(401, 405, 20),
             Some(0.5),
             "the tip moves as fast as blocks arrive"
         );
-        assert_eq!(look(401, 405, 30), Some(0.0));
-        assert_eq!(look(0, 806, 40), None, "nothing is missing");
+        assert_eq!(update(401, 405, 30), Some(0.0));
+        assert_eq!(update(0, 806, 40), None, "nothing is missing");
     }
 }

@@ -1,429 +1,385 @@
-//! One gap: from a trusted tip backward to known ground by parent hash, then upward in order.
+//! A gap: the blocks missing between a trusted tip and the chain. Its skeleton of hashes is walked
+//! from the tip backward by parent hash until it meets a known block; then the bodies are handed
+//! over upward, in order.
+//!
+//! A body is accepted only if it has the hash that the skeleton names. Bodies that arrive below the
+//! skeleton, ahead of the walk, are kept unverified until the walk reaches them. Nothing here knows
+//! peers or requests: `fetcher.rs` decides who is asked for what is missing.
 
 use super::{
-    Action, Arrival, Body, Fault, Limits, MAX_FLIGHTS,
-    ledger::{Ledger, Refusal},
+    Arrival, Body, SyncAction, SyncLimits,
+    bodies::Bodies,
+    clock::StallClock,
+    known::{BlockRefusal, KnownBlocks},
+    messages::HashLinks,
+    skeleton::Skeleton,
 };
-use crate::{handle::Provenance, range::Links};
+use crate::types::Provenance;
 use alloy_primitives::B256;
 use libp2p::PeerId;
 use starling_proto::payload::BlockId;
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Instant,
-};
+use std::{collections::VecDeque, time::Instant};
 
-/// What stopped [`Gap::advance`].
-pub(crate) enum Step {
+/// Numbers below the skeleton for which bodies are kept, ahead of the walk down.
+pub(super) const MAX_AHEAD: u64 = 64;
+
+/// Why [`Gap::advance`] stopped.
+pub(super) enum GapStep {
     /// A body must be fetched.
     Missing,
-    /// The chain has too much unanswered.
-    NoCredit,
-    /// A peer's body is not the one the skeleton names; it is gone again.
+    /// The chain has too many payloads to settle.
+    NoCapacity,
+    /// A peer's body did not have the hash that the skeleton names; it was removed.
     Wrong(Option<PeerId>),
     /// The branch is not wanted.
-    Refused(Refusal),
-    /// All handed over.
+    Refused(BlockRefusal),
+    /// All blocks are handed over.
     Closed,
 }
 
+/// A fetched body has another hash than the skeleton names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WrongBody;
+
 #[derive(Debug)]
-pub(crate) struct Gap {
-    /// Number of `hashes[0]`.
-    low: u64,
-    /// The skeleton: trusted hashes of `low`, `low + 1`, … up to the tip. Never empty, except when all is handed over.
-    hashes: VecDeque<B256>,
-    /// The known block that `hashes[0]` stands on, once found.
-    ground: Option<B256>,
-    /// Bodies by number: those in the skeleton's range match it, those below came ahead of their turn.
-    bodies: BTreeMap<u64, Body>,
-    bytes: usize,
-    /// Who delivered the tip: it likely has the ancestors.
+pub(super) struct Gap {
+    /// The trusted hashes from the lowest found so far up to the tip. Empty only when all blocks
+    /// are handed over.
+    skeleton: Skeleton,
+    /// The known block that the skeleton's lowest block extends, once found.
+    base: Option<B256>,
+    /// Bodies that match the skeleton, and unverified ones below it.
+    bodies: Bodies,
+    /// The peer that delivered the tip: it likely has the ancestors.
     deliverer: Option<PeerId>,
     /// The highest block of the skeleton that came over the Engine API.
-    named: Option<BlockId>,
-    pub progress: Instant,
+    engine_block: Option<BlockId>,
+    pub clock: StallClock,
 }
 
 impl Gap {
     pub fn new(tip: Body, now: Instant) -> Self {
-        let deliverer = tip.arrival.from;
         let mut gap = Self {
-            low: tip.number(),
-            hashes: VecDeque::from([tip.hash()]),
-            ground: None,
-            bodies: BTreeMap::new(),
-            bytes: 0,
-            deliverer,
-            named: tip.is_named().then_some(tip.payload().id()),
-            progress: now,
+            skeleton: Skeleton::new(tip.number(), tip.hash()),
+            base: None,
+            bodies: Bodies::default(),
+            deliverer: tip.arrival.from,
+            engine_block: tip.is_from_engine().then_some(tip.payload().id()),
+            clock: StallClock::new(now),
         };
-        gap.insert(tip);
+        gap.bodies.insert(tip);
         gap
     }
 
+    /// The highest block of the skeleton.
     pub fn top(&self) -> BlockId {
-        let number = (self.low + self.hashes.len() as u64).saturating_sub(1);
         BlockId {
-            hash: self
-                .hashes
-                .back()
-                .copied()
-                .or(self.ground)
-                .unwrap_or_default(),
-            number,
+            hash: self.skeleton.highest().or(self.base).unwrap_or_default(),
+            number: self.skeleton.top(),
         }
-    }
-
-    /// Whether the skeleton has a block that came over the Engine API.
-    pub fn is_named(&self) -> bool {
-        self.named.is_some()
-    }
-
-    /// The lowest number of the skeleton.
-    pub fn low(&self) -> u64 {
-        self.low
-    }
-
-    /// Whether the way down has met a block that is known.
-    pub fn is_grounded(&self) -> bool {
-        self.ground.is_some()
-    }
-
-    pub fn len(&self) -> u64 {
-        self.hashes.len() as u64
     }
 
     /// The lowest block of the skeleton.
     pub fn bottom(&self) -> BlockId {
         BlockId {
-            hash: self
-                .hashes
-                .front()
-                .copied()
-                .or(self.ground)
-                .unwrap_or_default(),
-            number: self.low,
+            hash: self.skeleton.lowest().or(self.base).unwrap_or_default(),
+            number: self.skeleton.low(),
         }
     }
 
-    /// Bytes of the bodies at hand.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// The lowest number of the skeleton.
+    pub fn low(&self) -> u64 {
+        self.skeleton.low()
     }
 
-    pub fn has_body(&self, number: u64) -> bool {
-        self.bodies.contains_key(&number)
-    }
-
-    /// The first body at hand from this number on.
-    pub fn next_body(&self, number: u64) -> Option<u64> {
-        self.bodies
-            .range(number..)
-            .next()
-            .map(|(number, _)| *number)
-    }
-
-    /// Continues the skeleton downward by verified links, to the first that is known if one is.
-    pub fn descend(&mut self, links: &Links, ledger: &Ledger, limits: &Limits, now: Instant) {
-        self.progress = now;
-        for (index, parent) in links.parents.iter().enumerate() {
-            if self.low == 0 {
-                return;
-            }
-            if links.known == Some(index) || ledger.knows(parent) {
-                return self.stand_on(*parent);
-            }
-            self.hashes.push_front(*parent);
-            self.low -= 1;
-        }
-        self.evict(limits);
-    }
-
-    /// Takes over the lower part of `former` if this skeleton has come down to it; returns the highest number taken over.
-    pub fn join(&mut self, former: &mut Gap, now: Instant) -> Option<u64> {
-        let at = self.low.max(former.low);
-        // Hash links: where they agree they agree in everything below.
-        let meet = (at..)
-            .take_while(|n| {
-                self.expected(*n)
-                    .is_some_and(|hash| former.expected(*n) == Some(hash))
-            })
-            .last()?;
-        while self.low <= meet {
-            self.pop_low();
-        }
-        let lower = usize::try_from(meet + 1 - former.low)
-            .unwrap_or(usize::MAX)
-            .min(former.hashes.len());
-        let mut hashes: VecDeque<B256> = former.hashes.drain(..lower).collect();
-        hashes.append(&mut self.hashes);
-        self.hashes = hashes;
-        (self.low, self.ground, self.progress) = (former.low, former.ground, now);
-        let kept = std::mem::take(&mut former.bodies);
-        kept.into_iter()
-            .filter(|(number, _)| *number <= meet)
-            .for_each(|(_, body)| self.insert(body));
-        Some(meet)
+    pub fn len(&self) -> u64 {
+        self.skeleton.len()
     }
 
     pub fn hashes(&self) -> impl Iterator<Item = &B256> {
-        self.hashes.iter()
+        self.skeleton.iter()
+    }
+
+    /// The skeleton's hash of this number.
+    pub fn expected(&self, number: u64) -> Option<B256> {
+        self.skeleton.get(number)
+    }
+
+    /// Whether the skeleton has a block that came over the Engine API.
+    pub fn is_from_engine(&self) -> bool {
+        self.engine_block.is_some()
+    }
+
+    /// Whether the walk down has met a known block.
+    pub fn is_linked(&self) -> bool {
+        self.base.is_some()
     }
 
     pub fn deliverer(&self) -> Option<PeerId> {
         self.deliverer
     }
 
-    /// Takes a trusted payload if it belongs here: a missing body of the skeleton, or the child of its top. Else gives it back.
-    pub fn offer(&mut self, body: Body, limits: &Limits, now: Instant) -> Option<Body> {
-        let (number, is_named) = (body.number(), body.is_named());
+    pub fn bodies(&self) -> &Bodies {
+        &self.bodies
+    }
+
+    /// Extends the skeleton downward by verified links, to the first known block if there is one.
+    pub fn extend_down(
+        &mut self,
+        links: &HashLinks,
+        known: &KnownBlocks,
+        limits: &SyncLimits,
+        now: Instant,
+    ) {
+        self.clock.on_progress(now);
+        for (index, parent) in links.parents.iter().enumerate() {
+            if self.low() == 0 {
+                return;
+            }
+            if links.known == Some(index) || known.knows(parent) {
+                return self.link_to(*parent);
+            }
+            self.skeleton.push_parent(*parent);
+        }
+        self.evict(limits);
+    }
+
+    /// Takes over the lower part of `former` if this skeleton has come down to it; returns the
+    /// highest number taken over.
+    pub fn take_over(&mut self, former: &mut Gap, now: Instant) -> Option<u64> {
+        let meet = self.skeleton.meet(&former.skeleton)?;
+        while self.low() <= meet {
+            self.pop_lowest();
+        }
+        self.skeleton.take_lower(&mut former.skeleton, meet);
+        self.base = former.base;
+        self.clock.on_progress(now);
+        former.bodies.move_to(&mut self.bodies, meet);
+        Some(meet)
+    }
+
+    /// Takes a trusted payload if it belongs here: a missing body of the skeleton, or the child of
+    /// its top. Otherwise returns it.
+    pub fn offer(&mut self, body: Body, limits: &SyncLimits, now: Instant) -> Option<Body> {
+        let (number, is_from_engine) = (body.number(), body.is_from_engine());
         let top = self.top();
         if number.checked_sub(1) == Some(top.number) && body.payload().parent_hash() == top.hash {
-            // Of what is missing below nothing has come.
-            self.hashes.push_back(body.hash());
+            // The missing blocks are all below, so this is no progress.
+            self.skeleton.push_child(body.hash());
             self.deliverer = body.arrival.from.or(self.deliverer);
         } else if self.expected(number) == Some(body.hash()) {
             // A repeated request for the same payload must not postpone the stall timeout.
-            if !self.has_body(number) {
-                self.progress = now;
+            if !self.bodies.contains(number) {
+                self.clock.on_progress(now);
             }
         } else {
             return Some(body);
         }
-        if is_named && self.named.is_none_or(|named| named.number < number) {
-            self.named = Some(body.payload().id());
+        if is_from_engine && self.engine_block.is_none_or(|block| block.number < number) {
+            self.engine_block = Some(body.payload().id());
         }
-        self.insert(body);
+        self.bodies.insert(body);
         self.evict(limits);
         None
     }
 
-    /// Takes a fetched body. Inside the skeleton it must match; below it is kept until its turn.
+    /// Takes a fetched body. Within the skeleton it must match; below it is kept until the walk
+    /// reaches it.
     pub fn fill(
         &mut self,
         number: u64,
         arrival: Arrival,
-        limits: &Limits,
+        limits: &SyncLimits,
         now: Instant,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), WrongBody> {
         let body = Body {
             arrival,
             provenance: Provenance::Linked {
                 tip: self.top().number,
             },
         };
-        let ahead = if self.ground.is_some() {
-            0
-        } else {
-            MAX_FLIGHTS as u64
-        };
-        if self.bodies.contains_key(&number)
-            || number.saturating_add(ahead) < self.low
+        let ahead = if self.is_linked() { 0 } else { MAX_AHEAD };
+        if self.bodies.contains(number)
+            || number.saturating_add(ahead) < self.low()
             || number > self.top().number
         {
             return Ok(());
         }
-        if body.number() != number
-            || self
-                .expected(number)
-                .is_some_and(|hash| hash != body.hash())
-        {
-            return Err(Fault::WrongBlock);
+        let expected = self.expected(number);
+        if body.number() != number || expected.is_some_and(|hash| hash != body.hash()) {
+            return Err(WrongBody);
         }
-        if self.expected(number).is_some() {
-            self.progress = now;
+        if expected.is_some() {
+            self.clock.on_progress(now);
         }
-        self.insert(body);
+        self.bodies.insert(body);
         self.evict(limits);
         Ok(())
     }
 
-    /// The chain's head has moved by another way: what lies at or below it on this branch is no longer missing.
-    pub fn ground_at(&mut self, head: BlockId) {
+    /// The chain's head has moved: blocks at or below it on this branch are no longer missing.
+    pub fn on_head(&mut self, head: BlockId) {
         if self.expected(head.number) != Some(head.hash) {
             return;
         }
-        while self.low <= head.number && !self.hashes.is_empty() {
-            self.pop_low();
+        while self.low() <= head.number && !self.skeleton.is_empty() {
+            self.pop_lowest();
         }
-        self.stand_on(head.hash);
+        self.link_to(head.hash);
     }
 
-    /// Walks down while bodies are there, then hands over upward while there is credit.
+    /// Walks down while bodies are there, then hands over upward while the chain has capacity.
     pub fn advance(
         &mut self,
-        ledger: &mut Ledger,
-        limits: &Limits,
-        actions: &mut VecDeque<Action>,
+        known: &mut KnownBlocks,
+        limits: &SyncLimits,
+        actions: &mut VecDeque<SyncAction>,
         now: Instant,
-    ) -> Step {
+    ) -> GapStep {
         loop {
-            let Some(&expected) = self.hashes.front() else {
-                return Step::Closed;
+            let Some(lowest) = self.skeleton.lowest() else {
+                return GapStep::Closed;
             };
-            match self.ground {
-                Some(ground) => {
-                    if let Some(why) = ledger.refusal(&ground) {
-                        return Step::Refused(why);
-                    }
-                    if ledger.knows(&expected) {
-                        self.pop_low();
-                        self.ground = Some(expected);
-                        continue;
-                    }
-                    let Some(body) = self.bodies.get(&self.low) else {
-                        return Step::Missing;
-                    };
-                    if !ledger.has_credit(body.payload()) {
-                        // The chain is slow, not the peers.
-                        self.progress = now;
-                        return Step::NoCredit;
-                    }
-                    self.ground = Some(expected);
-                    let named = self.named.filter(|named| named.number >= self.low);
-                    if let Some(mut body) = self.pop_low() {
-                        if let (Provenance::Linked { .. }, Some(of)) = (body.provenance, named) {
-                            body.provenance = Provenance::Ancestor { of };
-                        }
-                        ledger.hand_over(body, actions);
-                    }
-                    self.progress = now;
-                }
-                None => {
-                    if ledger.knows(&expected) {
-                        self.pop_low();
-                        self.stand_on(expected);
-                        continue;
-                    }
-                    if let Some(why) = ledger.refusal(&expected) {
-                        return Step::Refused(why);
-                    }
-                    if self.low <= ledger.floor() {
-                        return Step::Refused(Refusal::Foreign);
-                    }
-                    let Some(body) = self.bodies.get(&self.low) else {
-                        return Step::Missing;
-                    };
-                    if body.hash() != expected {
-                        let from = body.arrival.from;
-                        self.distrust(from);
-                        return Step::Wrong(from);
-                    }
-                    self.progress = now;
-                    let parent = body.payload().parent_hash();
-                    if body.arrival.known {
-                        self.pop_low();
-                        self.stand_on(expected);
-                    } else if body.arrival.parent_known {
-                        self.stand_on(parent);
-                    } else {
-                        self.hashes.push_front(parent);
-                        self.low -= 1;
-                        self.evict(limits);
-                    }
-                }
+            let stopped = match self.base {
+                Some(base) => self.hand_over_lowest(base, lowest, known, actions, now),
+                None => self.walk_down(lowest, known, limits, now),
+            };
+            if let Some(step) = stopped {
+                return step;
             }
         }
     }
 
-    /// Numbers to ask for next, the most urgent first, without those in `asked` and no further than `window`: downward below the
-    /// skeleton to what is likely missing, upward once on the ground.
-    pub fn wanted(&self, ledger: &Ledger, asked: &[u64], window: u64, limits: &Limits) -> Vec<u64> {
-        let missing = |number: &u64| !self.bodies.contains_key(number) && !asked.contains(number);
-        if self.ground.is_none() {
-            // Bodies above make way, so the whole budget is for those that come ahead of their turn.
-            let ahead = ((limits.bodies / self.average()) as u64).clamp(1, window);
-            let lowest = ledger
-                .likely_missing(self.low)
-                .max((self.low + 1).saturating_sub(ahead));
-            return (lowest..=self.low).rev().filter(missing).collect();
+    /// Hands over the lowest block; `None` to go on.
+    fn hand_over_lowest(
+        &mut self,
+        base: B256,
+        lowest: B256,
+        known: &mut KnownBlocks,
+        actions: &mut VecDeque<SyncAction>,
+        now: Instant,
+    ) -> Option<GapStep> {
+        if let Some(why) = known.refusal(&base) {
+            return Some(GapStep::Refused(why));
         }
-        // Upward only what will not be evicted before its turn.
-        let room =
-            (limits.bodies.saturating_sub(self.bytes) / self.average()).saturating_sub(asked.len());
-        // A little further than the window: bodies from gossip may stand in between.
-        let end = (self.low + self.len()).min(self.low + 4 * window);
-        (self.low..end)
+        if known.knows(&lowest) {
+            self.pop_lowest();
+            self.base = Some(lowest);
+            return None;
+        }
+        let Some(body) = self.bodies.get(self.low()) else {
+            return Some(GapStep::Missing);
+        };
+        if !known.has_capacity(body.payload()) {
+            // The chain is slow, not the peers.
+            self.clock.on_progress(now);
+            return Some(GapStep::NoCapacity);
+        }
+        self.base = Some(lowest);
+        let engine_block = self.engine_block.filter(|of| of.number >= self.low());
+        if let Some(mut body) = self.pop_lowest() {
+            if let (Provenance::Linked { .. }, Some(of)) = (body.provenance, engine_block) {
+                body.provenance = Provenance::Ancestor { of };
+            }
+            known.hand_over(body, actions);
+        }
+        self.clock.on_progress(now);
+        None
+    }
+
+    /// Extends the skeleton by the parent that the lowest body names; `None` to go on.
+    fn walk_down(
+        &mut self,
+        lowest: B256,
+        known: &mut KnownBlocks,
+        limits: &SyncLimits,
+        now: Instant,
+    ) -> Option<GapStep> {
+        if known.knows(&lowest) {
+            self.pop_lowest();
+            self.link_to(lowest);
+            return None;
+        }
+        if let Some(why) = known.refusal(&lowest) {
+            return Some(GapStep::Refused(why));
+        }
+        if self.low() <= known.floor() {
+            return Some(GapStep::Refused(BlockRefusal::Foreign));
+        }
+        let Some(body) = self.bodies.get(self.low()) else {
+            return Some(GapStep::Missing);
+        };
+        if body.hash() != lowest {
+            // The peer's other unverified bodies belong to the same wrong branch.
+            let from = body.arrival.from;
+            self.bodies.remove_from_peer(self.low(), from);
+            return Some(GapStep::Wrong(from));
+        }
+        self.clock.on_progress(now);
+        let parent = body.payload().parent_hash();
+        if body.arrival.known {
+            self.pop_lowest();
+            self.link_to(lowest);
+        } else if body.arrival.parent_known {
+            self.link_to(parent);
+        } else {
+            self.skeleton.push_parent(parent);
+            self.evict(limits);
+        }
+        None
+    }
+
+    /// Numbers to request next, the most urgent first, without those in `requested` and no further
+    /// than `window`: downward below the skeleton to what is likely missing, upward once linked.
+    pub fn wanted(
+        &self,
+        known: &KnownBlocks,
+        requested: &[u64],
+        window: u64,
+        limits: &SyncLimits,
+    ) -> Vec<u64> {
+        let low = self.low();
+        let missing = |number: &u64| !self.bodies.contains(*number) && !requested.contains(number);
+        if !self.is_linked() {
+            // Bodies above are evicted first, so the whole budget is for those below.
+            let ahead = ((limits.bodies / self.bodies.average()) as u64).clamp(1, window);
+            let lowest = known
+                .likely_missing(low)
+                .max((low + 1).saturating_sub(ahead));
+            return (lowest..=low).rev().filter(missing).collect();
+        }
+        // Upward only bodies that will not be evicted before their turn.
+        let capacity = (limits.bodies.saturating_sub(self.bodies.bytes()) / self.bodies.average())
+            .saturating_sub(requested.len());
+        // A little further than the window: bodies from gossip may lie in between.
+        let end = (low + self.len()).min(low + 4 * window);
+        (low..end)
             .filter(missing)
             .enumerate()
-            .filter(|(i, n)| *i < room || *n == self.low)
+            .filter(|(i, n)| *i < capacity || *n == low)
             .map(|(_, n)| n)
             .collect()
     }
 
-    /// How large the bodies to come are, if they are about as large as those at hand.
-    pub fn average(&self) -> usize {
-        (self.bytes / self.bodies.len().max(1)).max(1000)
+    /// The walk down ends at `base`, which the lowest block extends.
+    fn link_to(&mut self, base: B256) {
+        self.base = Some(base);
+        self.bodies.remove_below(self.low());
     }
 
-    /// The skeleton's hash of this number.
-    pub fn expected(&self, number: u64) -> Option<B256> {
-        let index = usize::try_from(number.checked_sub(self.low)?).ok()?;
-        self.hashes.get(index).copied()
+    fn pop_lowest(&mut self) -> Option<Body> {
+        let number = self.skeleton.pop_lowest()?;
+        self.bodies.remove(number)
     }
 
-    fn stand_on(&mut self, ground: B256) {
-        self.ground = Some(ground);
-        while let Some((&number, _)) = self.bodies.first_key_value()
-            && number < self.low
+    /// Forgets the highest hashes of a skeleton past its bound, and bodies past the budget. The
+    /// lowest missing body stays.
+    fn evict(&mut self, limits: &SyncLimits) {
+        while self.len() > limits.skeleton.max(1) as u64
+            && let Some(top) = self.skeleton.pop_highest()
         {
-            self.remove(number);
+            self.bodies.remove(top);
         }
-    }
-
-    /// Forgets the unverified bodies of a peer: they belong to the same wrong branch.
-    fn distrust(&mut self, from: Option<PeerId>) {
-        let theirs: Vec<u64> = self
-            .bodies
-            .range(..=self.low)
-            .filter(|(_, b)| b.arrival.from == from)
-            .map(|(n, _)| *n)
-            .collect();
-        for number in theirs {
-            self.remove(number);
-        }
-    }
-
-    fn pop_low(&mut self) -> Option<Body> {
-        self.hashes.pop_front()?;
-        let body = self.remove(self.low);
-        self.low += 1;
-        body
-    }
-
-    fn insert(&mut self, body: Body) {
-        let number = body.number();
-        self.remove(number);
-        self.bytes += body.payload().weight();
-        self.bodies.insert(number, body);
-    }
-
-    fn remove(&mut self, number: u64) -> Option<Body> {
-        let body = self.bodies.remove(&number)?;
-        self.bytes -= body.payload().weight();
-        Some(body)
-    }
-
-    /// Forgets bodies past the budget, those needed last first, and the highest hashes of a skeleton past its bound. The body whose
-    /// turn it is stays.
-    fn evict(&mut self, limits: &Limits) {
-        while self.hashes.len() > limits.skeleton.max(1) {
-            let top = self.top().number;
-            self.hashes.pop_back();
-            self.remove(top);
-        }
-        while self.bytes > limits.bodies
-            && let Some((&highest, _)) = self.bodies.last_key_value()
-            && highest > self.low
-        {
-            self.remove(highest);
-        }
-        while self.bytes > limits.bodies
-            && let Some((&lowest, _)) = self.bodies.first_key_value()
-            && lowest < self.low
-        {
-            self.remove(lowest);
-        }
+        self.bodies.evict(limits.bodies, self.low());
     }
 }

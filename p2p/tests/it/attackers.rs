@@ -1,4 +1,5 @@
-//! Peers that do what no honest peer does. Each goes on until it is hung up on; [`again_and_again`] comes back under another name.
+//! Peers that do what no honest peer does. Each goes on until it is hung up on; [`again_and_again`]
+//! comes back under another name.
 
 use crate::net::*;
 use alloy_primitives::Bytes;
@@ -13,7 +14,7 @@ use libp2p::{
     },
     noise, quic, tcp, yamux,
 };
-use starling_p2p::{Change, Config, Keypair};
+use starling_p2p::{Config, Keypair, LedgerChange};
 use starling_proto::{
     gossip,
     payload::Payload,
@@ -188,7 +189,8 @@ impl Scene {
         }
     }
 
-    /// Publishes the next block, of so many bytes that cannot be packed; how long it took until the victim's chain had it.
+    /// Publishes the next block, of so many bytes that cannot be packed; how long it took until the
+    /// victim's chain had it.
     pub async fn block(&mut self, bytes: usize) -> Duration {
         let nodes = || std::iter::once(&self.publisher).chain(&self.server);
         for _ in 0..self.gap {
@@ -213,7 +215,7 @@ impl Scene {
     pub async fn charges(&self) -> Vec<&'static str> {
         let mut reasons: Vec<&str> = Vec::new();
         for entry in self.victim.network.ledger(None, 1000).await.unwrap() {
-            let counts = matches!(entry.change, Change::Score(change) if change <= 0.0)
+            let counts = matches!(entry.change, LedgerChange::Score(change) if change <= 0.0)
                 || entry.reason == "score";
             if counts && !reasons.contains(&entry.reason) {
                 reasons.push(entry.reason);
@@ -315,11 +317,13 @@ pub async fn flood_garbage(raw: &mut Raw, node: &Node) {
 /// Where the number of a bomb stands in it.
 const NUMBER: [u8; 8] = [1, 3, 5, 7, 11, 13, 17, 19];
 
-/// Bytes of the largest message, which comes in half a MiB, and of one that waits for its place together with blocks above 512 KiB.
+/// Bytes of the largest message, which comes in half a MiB, and of one that waits for its place
+/// together with blocks above 512 KiB.
 pub const LARGEST: usize = gossip::MAX_MESSAGE_LEN;
 pub const SMALLER: usize = 2 << 20;
 
-/// A message of zeros, each time another. A signature from which some signer can be recovered comes first.
+/// A message of zeros, each time another. A signature from which some signer can be recovered comes
+/// first.
 pub fn bomb(bytes: usize) -> Vec<u8> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     static BOMBS: LazyLock<[(Vec<u8>, usize); 2]> = LazyLock::new(|| {
@@ -393,7 +397,8 @@ pub fn over_quic(identity: &Keypair) -> Carrier {
         .boxed()
 }
 
-/// Opens streams that never say what they are for, on a connection that carries nothing else, until the node hangs up.
+/// Opens streams that never say what they are for, on a connection that carries nothing else, until
+/// the node hangs up.
 pub async fn open_streams(mut carrier: Carrier, node: &Node) {
     let address = node
         .address
@@ -524,7 +529,8 @@ pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
     }
 }
 
-/// A peer that answers `payload_by_number` with blocks of another branch. Nobody asks it twice, so it leaves soon after.
+/// A peer that answers `payload_by_number` with blocks of another branch. Nobody asks it twice, so
+/// it leaves soon after.
 pub async fn serve_another_branch(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
     let mut incoming = raw
@@ -548,7 +554,8 @@ pub async fn serve_another_branch(raw: &mut Raw, node: &Node, blocks: &[Arc<Payl
     }
 }
 
-/// One answer to `payload_by_number`: a block of that number, consistent in itself and not the chain's.
+/// One answer to `payload_by_number`: a block of that number, consistent in itself and not the
+/// chain's.
 pub async fn answer_with_another(stream: &mut Stream, blocks: &[Arc<Payload>]) {
     let mut request = [0; 8];
     let _ = stream.read_exact(&mut request).await;

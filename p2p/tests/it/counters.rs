@@ -1,4 +1,5 @@
-//! A recorder of counters. There is one in a process, in which tests run side by side: what it has may be another test's.
+//! A recorder of counters. There is one in a process, in which tests run side by side: what it has
+//! may be another test's.
 
 use parking_lot::Mutex;
 use std::{

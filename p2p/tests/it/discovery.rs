@@ -2,7 +2,9 @@
 
 use crate::net::*;
 use parking_lot::Mutex;
-use starling_p2p::{Bootnode, Config, DiscoveryConfig, DiscoveryReport, Keypair, PeerId, Tides};
+use starling_p2p::{
+    Bootnode, Config, DiscoveryConfig, DiscoveryReport, Keypair, PeerId, PeerLimits,
+};
 use starling_proto::enr::OpStack;
 use std::{collections::BTreeSet, net::UdpSocket, sync::Arc, time::Duration};
 
@@ -212,7 +214,8 @@ async fn nobody_outside_of_netrestrict_is_found_or_asked() {
     );
 }
 
-/// Somebody of our chain at another address, who notes from which port each packet comes and answers none.
+/// Somebody of our chain at another address, who notes from which port each packet comes and
+/// answers none.
 async fn outsider() -> (String, Arc<Mutex<BTreeSet<u16>>>) {
     let socket = tokio::net::UdpSocket::bind("127.0.0.2:0").await.unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -244,9 +247,9 @@ async fn walks_stay_within_netrestrict_and_find_who_is_there() {
     let walker = Node::start(seeking(&[&text])).await;
     let restricted = || Config {
         restrict: vec!["127.0.0.1/32".parse().unwrap()],
-        tides: Tides {
+        peer_limits: PeerLimits {
             lo: 30,
-            ..Tides::default()
+            ..PeerLimits::default()
         },
         ..seeking(&[&text])
     };
@@ -280,13 +283,13 @@ async fn walks_stay_within_netrestrict_and_find_who_is_there() {
 async fn enough_peers_are_enough() {
     let boot = Node::start(seeking(&[])).await;
     let text = record(&boot).await;
-    let few = Tides {
+    let few = PeerLimits {
         lo: 1,
         hi: 30,
-        ..Tides::default()
+        ..PeerLimits::default()
     };
     let node = Node::start(Config {
-        tides: few,
+        peer_limits: few,
         ..seeking(&[&text])
     })
     .await;

@@ -2,7 +2,7 @@
 
 use crate::net::*;
 use libp2p::{Multiaddr, swarm::dial_opts::DialOpts};
-use starling_p2p::{Config, ControlError, PeerId, StartError, Subject, Tides};
+use starling_p2p::{Config, NetworkError, PeerId, PeerLimits, StartError, Subject};
 use std::time::{Duration, Instant};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
@@ -52,7 +52,7 @@ async fn blocked_peers_and_addresses_are_not_dialled() {
     ] {
         node.network.block(subject, true).await.unwrap();
         let error = node.network.connect(&other.address).await.unwrap_err();
-        assert!(matches!(error, ControlError::Connect { .. }), "{error}");
+        assert!(matches!(error, NetworkError::Connect { .. }), "{error}");
         node.network.block(subject, false).await.unwrap();
     }
     node.network.connect(&other.address).await.unwrap();
@@ -103,7 +103,8 @@ async fn netrestrict_refuses_static_peers_in_both_directions() {
         ..with_static(&[&other.address])
     })
     .await;
-    // Outbound dials are refused before a packet is sent, inbound ones before the handshake, although the peer is static.
+    // Outbound dials are refused before a packet is sent, inbound ones before the handshake,
+    // although the peer is static.
     assert!(other.network.connect(&node.address).await.is_err());
     assert!(node.network.connect(&other.address).await.is_err());
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -167,17 +168,18 @@ async fn connect_and_disconnect_do_what_they_say() {
     );
     assert!(matches!(
         node.network.connect(&node.address).await,
-        Err(ControlError::Ourselves(_))
+        Err(NetworkError::Ourselves(_))
     ));
     assert!(matches!(
         node.network
             .connect(&"/ip4/127.0.0.1/tcp/1".parse().unwrap())
             .await,
-        Err(ControlError::NoPeerId)
+        Err(NetworkError::NoPeerId)
     ));
 }
 
-/// The address of an operator is dialled also while those of a static peer are, and what became of it is what the operator is told.
+/// The address of an operator is dialled also while those of a static peer are, and what became of
+/// it is what the operator is told.
 #[tokio::test(flavor = "multi_thread")]
 async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
     let moved = Node::start(config()).await;
@@ -230,21 +232,21 @@ async fn a_protected_peer_is_let_in_like_a_static_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay() {
     let friend = Node::start(config()).await;
-    let tides = Tides {
+    let peer_limits = PeerLimits {
         lo: 2,
         hi: 4,
         grace: Duration::ZERO,
     };
     let node = Node::start(Config {
-        tides,
+        peer_limits,
         ..with_static(&[&friend.address])
     })
     .await;
     node.peers(1).await;
     let patient = Node::start(Config {
-        tides: Tides {
+        peer_limits: PeerLimits {
             grace: LONG * 60,
-            ..tides
+            ..peer_limits
         },
         ..config()
     })
@@ -290,12 +292,16 @@ async fn above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay()
     let (lo, hi) = (0, 3);
     let wrong = starling_p2p::Service::new(
         Config {
-            tides: Tides { lo, hi, ..tides },
+            peer_limits: PeerLimits {
+                lo,
+                hi,
+                ..peer_limits
+            },
             ..config()
         },
         friend.chain.clone(),
     );
-    assert!(matches!(wrong, Err(StartError::Tides(text)) if text.contains("--p2p.peers.lo")));
+    assert!(matches!(wrong, Err(StartError::PeerLimits(text)) if text.contains("--p2p.peers.lo")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use crate::{attackers::*, counters::*, net::*};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{StreamProtocol, swarm::SwarmEvent};
-use starling_p2p::{Change, Config, Keypair};
+use starling_p2p::{Config, Keypair, LedgerChange};
 use starling_proto::{
     gossip as wire,
     payload::{Payload, PayloadVersion},
@@ -141,7 +141,7 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
         node.verdicts(id)
             .await
             .iter()
-            .any(|(_, change)| matches!(change, Change::Banned { .. }))
+            .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
     );
     let mut honest = Raw::connected_to(&node, false).await;
     honest.publish(message(&blocks[0]));
@@ -151,7 +151,8 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
         .await;
 }
 
-/// The first is refused for what it is; whoever sends it after that cannot have it from somebody who accepted it.
+/// The first is refused for what it is; whoever sends it after that cannot have it from somebody
+/// who accepted it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_bomb_is_one() {
     let node = Node::start(config()).await;

@@ -22,7 +22,8 @@ struct Asked(&'static str, u16, u32);
 
 type Log = Arc<Mutex<Vec<Asked>>>;
 
-/// A router that speaks NAT-PMP, opens port 40000 for TCP and 40001 for UDP, and leases for two seconds.
+/// A router that speaks NAT-PMP, opens port 40000 for TCP and 40001 for UDP, and leases for two
+/// seconds.
 async fn pmp_router() -> (SocketAddr, Log) {
     let (address, log, _) = pmp_router_that_may_refuse().await;
     (address, log)
@@ -71,8 +72,8 @@ async fn pmp_router_that_may_refuse() -> (SocketAddr, Log, Arc<Mutex<Vec<&'stati
     (address, log, refused)
 }
 
-/// A UPnP gateway: the search over UDP, and its description and control over HTTP. It leases UDP for good
-/// alone.
+/// A UPnP gateway: the search over UDP, and its description and control over HTTP. It leases UDP
+/// for good alone.
 async fn upnp_router() -> (SocketAddr, Log) {
     let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let search = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -272,7 +273,8 @@ async fn a_port_that_the_router_refuses_is_not_in_the_way_of_another_and_what_it
     let asked = count("TCP", 7200);
     refused.lock().push("TCP");
     eventually(LIMIT, || count("TCP", 7200) > asked).await;
-    // Time to see that nothing is open any more: the router is then forgotten, and looked for again at the end.
+    // Time to see that nothing is open any more: the router is then forgotten, and looked for again
+    // at the end.
     tokio::time::sleep(Duration::from_secs(1)).await;
     node.stop().await;
     assert_eq!((count("TCP", 0), count("UDP", 0)), (1, 0));

@@ -1,4 +1,5 @@
-//! What the tests share: a chain of signed blocks, a node that executes what it is handed, a counter of metrics, a raw peer.
+//! What the tests share: a chain of signed blocks, a node that executes what it is handed, a
+//! counter of metrics, a raw peer.
 
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, b256};
@@ -10,8 +11,8 @@ use libp2p::{
 };
 use parking_lot::Mutex;
 use starling_p2p::{
-    Blocks, Change, Config, Event, Genesis, Heads, Keypair, Network, PeerId, Policy, Scoring,
-    Service, Settled,
+    Blocks, ChainGenesis, ChainHeads, Config, Event, Keypair, LedgerChange, Network, PeerId,
+    Policy, Scoring, Service, Settled,
 };
 use starling_proto::{
     fork::{Fork, ForkSchedule},
@@ -43,9 +44,9 @@ pub fn unix_now() -> u64 {
 }
 
 /// Block 1010 would have the present time.
-pub fn genesis() -> Genesis {
+pub fn genesis() -> ChainGenesis {
     static TIME: LazyLock<u64> = LazyLock::new(|| unix_now() - 2000);
-    Genesis {
+    ChainGenesis {
         id: BlockId {
             hash: B256::repeat_byte(9),
             number: 10,
@@ -59,7 +60,8 @@ pub fn forks() -> ForkSchedule {
     ForkSchedule::from_genesis(Fork::Jovian)
 }
 
-/// The first `count` blocks, the last of which carries the present time; `data` is one transaction of the last block.
+/// The first `count` blocks, the last of which carries the present time; `data` is one transaction
+/// of the last block.
 pub fn chain(count: u64, data: Vec<u8>) -> Vec<Arc<Payload>> {
     chain_of(count, |number| {
         if number == count && !data.is_empty() {
@@ -264,7 +266,7 @@ impl Node {
                     .last()
                     .map_or(payload.id(), |block| block.id());
                 follower
-                    .heads(Heads {
+                    .heads(ChainHeads {
                         head,
                         safe: genesis().id,
                     })
@@ -275,7 +277,7 @@ impl Node {
         let address = addresses.wait_for(|all| !all.is_empty()).await.unwrap()[0].clone();
         if let Some(head) = blocks.last() {
             network
-                .heads(Heads {
+                .heads(ChainHeads {
                     head: head.id(),
                     safe: genesis().id,
                 })
@@ -320,14 +322,14 @@ impl Node {
     }
 
     /// The ledger about a peer, oldest first, without scores.
-    pub async fn verdicts(&self, peer: PeerId) -> Vec<(&'static str, Change)> {
+    pub async fn verdicts(&self, peer: PeerId) -> Vec<(&'static str, LedgerChange)> {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
         let lines = entries
             .into_iter()
             .rev()
             .map(|entry| (entry.reason, entry.change));
         lines
-            .filter(|(_, change)| !matches!(change, Change::Score(_)))
+            .filter(|(_, change)| !matches!(change, LedgerChange::Score(_)))
             .collect()
     }
 
@@ -369,7 +371,7 @@ impl Node {
             .into_iter()
             .rev()
             .filter_map(|entry| match entry.change {
-                Change::Score(change) => Some((entry.reason, change)),
+                LedgerChange::Score(change) => Some((entry.reason, change)),
                 _ => None,
             });
         lines.collect()
@@ -463,7 +465,8 @@ impl Raw {
         Self(swarm)
     }
 
-    /// Dials the node; whether it is let in and stays for a moment, which is until it is told the node's topics.
+    /// Dials the node; whether it is let in and stays for a moment, which is until it is told the
+    /// node's topics.
     pub async fn is_let_in(&mut self, node: &Node) -> bool {
         let options = DialOpts::from(node.address.clone());
         // What is told of connections before this one has nothing to do with it.

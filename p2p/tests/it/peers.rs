@@ -3,7 +3,7 @@
 use crate::net::*;
 use libp2p::swarm::{SwarmEvent, dial_opts::DialOpts};
 use parking_lot::Mutex;
-use starling_p2p::{Change, Config, Service, StartError};
+use starling_p2p::{Config, LedgerChange, Service, StartError};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
@@ -158,7 +158,8 @@ async fn two_nodes_that_dial_each_other_end_with_one_connection() {
     two.peers(1).await;
     one.publish(&blocks[0]).await;
     two.receives(&blocks[0]).await;
-    // Longer than a surplus connection lives, if there is one already: the second handshake may end late.
+    // Longer than a surplus connection lives, if there is one already: the second handshake may end
+    // late.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for (node, other) in [(&one, &two), (&two, &one)] {
         let connections = || {
@@ -173,7 +174,7 @@ async fn two_nodes_that_dial_each_other_end_with_one_connection() {
         assert!(
             verdicts
                 .iter()
-                .all(|(_, change)| *change != Change::Disconnected),
+                .all(|(_, change)| *change != LedgerChange::Disconnected),
             "one stayed all the time: {verdicts:?}"
         );
     }

@@ -2,7 +2,7 @@
 
 use crate::{attackers::*, net::*};
 use libp2p::{Multiaddr, multiaddr::Protocol};
-use starling_p2p::{Change, Config, DiscoveryConfig, Keypair, Service, StartError, Subject};
+use starling_p2p::{Config, DiscoveryConfig, Keypair, LedgerChange, Service, StartError, Subject};
 use std::{
     net::{IpAddr, UdpSocket},
     sync::Arc,
@@ -184,7 +184,7 @@ async fn who_misbehaves_over_quic_is_named_and_banned() {
         node.verdicts(flooder.id())
             .await
             .iter()
-            .any(|(_, change)| matches!(change, Change::Banned { .. }))
+            .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
     );
     assert!(!flooder.is_let_in(&node).await);
     assert!(Raw::new(false).is_let_in(&node).await);

@@ -3,7 +3,7 @@
 use crate::{attackers::*, net::*};
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::StreamProtocol;
-use starling_p2p::{Change, Config, Genesis, Network};
+use starling_p2p::{ChainGenesis, Config, LedgerChange, Network};
 use starling_proto::{
     payload::Payload,
     wire::{self, Answer, Ask, LENGTH},
@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(120);
 /// Of a chain old enough for all these blocks.
 fn long_config() -> Config {
     Config {
-        genesis: Genesis {
+        genesis: ChainGenesis {
             time: unix_now() - 1_000_000,
             ..genesis()
         },
@@ -111,7 +111,8 @@ fn wrong_header(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     }
 }
 
-/// A replica that starts late, beside two honest peers and one that answers with `server`, gets every block.
+/// A replica that starts late, beside two honest peers and one that answers with `server`, gets
+/// every block.
 async fn late_beside(server: Server) -> (Node, Fake) {
     let blocks = chain(3_000, vec![1; 500]);
     let (tip, rest) = blocks.split_last().unwrap();
@@ -138,7 +139,7 @@ async fn is_banned_for_a_lie(server: Server, evidence: &str) {
     assert!(
         ledger
             .iter()
-            .any(|line| matches!(line.change, Change::Banned { .. })),
+            .any(|line| matches!(line.change, LedgerChange::Banned { .. })),
         "{ledger:?}"
     );
     for honest in late.network.peers() {
@@ -186,7 +187,7 @@ fn silence(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
 fn refusal(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     match ask {
         Ask::Status(_) => truth(blocks, ask),
-        _ => vec![Answer::Refusal(wire::Refusal::NotFound as u32)],
+        _ => vec![Answer::Refusal(wire::RangeRefusal::NotFound as u32)],
     }
 }
 
@@ -307,20 +308,20 @@ async fn every_answer_is_bounded_and_true() {
         count: 1,
     };
     let refusals = [
-        (request(Ask::Headers(other)), wire::Refusal::NotFound),
-        (headers(0), wire::Refusal::Invalid),
-        (headers(4097), wire::Refusal::Invalid),
-        (bodies(last.number + 1, 1), wire::Refusal::Invalid),
-        (bodies(0, 1), wire::Refusal::NotFound),
+        (request(Ask::Headers(other)), wire::RangeRefusal::NotFound),
+        (headers(0), wire::RangeRefusal::Invalid),
+        (headers(4097), wire::RangeRefusal::Invalid),
+        (bodies(last.number + 1, 1), wire::RangeRefusal::Invalid),
+        (bodies(0, 1), wire::RangeRefusal::NotFound),
         (
             request(Ask::Headers(wire::HeadersRequest {
                 number: 0,
                 hash: vec![],
                 count: 1,
             })),
-            wire::Refusal::Invalid,
+            wire::RangeRefusal::Invalid,
         ),
-        (vec![1, 0, 0, 0, 0xff], wire::Refusal::Invalid),
+        (vec![1, 0, 0, 0, 0xff], wire::RangeRefusal::Invalid),
     ];
     for (index, (asked, refusal)) in refusals.into_iter().enumerate() {
         assert_eq!(
@@ -410,7 +411,8 @@ async fn a_node_promises_what_it_keeps_and_is_asked_for_nothing_else() {
     }
 }
 
-/// How many bytes of a chunk a peer's stream takes when it is not read, and what is made ahead of it.
+/// How many bytes of a chunk a peer's stream takes when it is not read, and what is made ahead of
+/// it.
 const UNREAD: usize = 2 << 20;
 
 #[tokio::test(flavor = "multi_thread")]

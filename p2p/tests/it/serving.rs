@@ -71,7 +71,8 @@ async fn answers_are_those_of_the_protocol_under_both_spellings() {
     }
 }
 
-/// Serves nonsense of every kind in turn, also blocks that are not the ones asked for; some streams stay open without an answer.
+/// Serves nonsense of every kind in turn, also blocks that are not the ones asked for; some streams
+/// stay open without an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_serves_nonsense_is_left_for_another() {
     // A gap that is filled by number, whoever has the blocks.

@@ -32,10 +32,11 @@ fn message_as_new(block: &Payload) -> Vec<u8> {
     .unwrap()
 }
 
-/// Waits for a doubt. The question is on its way when this returns, before whatever the node is told next.
+/// Waits for a doubt. The question is on its way when this returns, before whatever the node is
+/// told next.
 fn ask(node: &Node) -> impl Future<Output = Option<Address>> {
     let network = node.network.clone();
-    let mut asked = Box::pin(async move { network.signer_in_doubt().await });
+    let mut asked = Box::pin(async move { network.unknown_signer().await });
     assert!(asked.as_mut().now_or_never().is_none());
     asked
 }
@@ -57,7 +58,8 @@ async fn debts(nodes: &[&Node]) -> Vec<(&'static str, f64)> {
     debts
 }
 
-/// Four nodes in a row; the last reads the change late, after the blocks of the new signer have reached it.
+/// Four nodes in a row; the last reads the change late, after the blocks of the new signer have
+/// reached it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_under_way_loses_no_block_and_charges_nobody() {
     let blocks = chain(5, vec![]);
@@ -75,7 +77,8 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
     for node in &all[..3] {
         node.set_signer(new_signer()).await;
     }
-    // Under way in the old one's name: taken by those who know of the change, and by those who do not.
+    // Under way in the old one's name: taken by those who know of the change, and by those who do
+    // not.
     sequencer.publish(&blocks[1]).await;
     late.receives(&blocks[1]).await;
 
@@ -155,7 +158,8 @@ async fn a_stranger_in_doubt_is_judged_by_the_answer() {
     }
 }
 
-/// What a peer is charged for under the old signer, another may send in good faith under the new one.
+/// What a peer is charged for under the old signer, another may send in good faith under the new
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_what_the_new_signer_signed_is_held_against_nobody() {
     let block = &chain(1, vec![0; 7 << 20])[0];

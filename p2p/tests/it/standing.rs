@@ -6,7 +6,7 @@ use crate::{
 };
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{Stream, StreamProtocol};
-use starling_p2p::{Change, Config, PeerId, Policy, Scoring, Subject};
+use starling_p2p::{Config, LedgerChange, PeerId, Policy, Scoring, Subject};
 use starling_proto::{gossip as wire, payload::PayloadVersion, reqresp};
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ async fn garbage_is_a_ban_with_evidence_that_ends() {
     let verdicts = node.verdicts(raw.id()).await;
     let reasons: Vec<&str> = verdicts.iter().map(|(reason, _)| *reason).collect();
     assert_eq!(reasons, ["it_dialled", "score", "banned"]);
-    assert!(matches!(verdicts[1].1, Change::Banned { .. }));
+    assert!(matches!(verdicts[1].1, LedgerChange::Banned { .. }));
     let report = node.network.report().await.unwrap();
     assert_eq!(report.refused.bans.len(), 1);
     assert!(
@@ -104,7 +104,7 @@ async fn garbage_is_a_ban_with_evidence_that_ends() {
     assert!(
         node.verdicts(raw.id())
             .await
-            .contains(&("expired", Change::Unbanned))
+            .contains(&("expired", LedgerChange::Unbanned))
     );
     node.stop().await;
 }
@@ -189,7 +189,7 @@ async fn options_of_scoring_and_banning_change_who_is_banned() {
             node.verdicts(raw.id())
                 .await
                 .iter()
-                .all(|(_, change)| !matches!(change, Change::Banned { .. }))
+                .all(|(_, change)| !matches!(change, LedgerChange::Banned { .. }))
         );
         assert_eq!(node.network.peer_count(), 1);
     }
@@ -231,7 +231,7 @@ async fn static_and_protected_peers_are_never_banned_only_reported_and_still_hea
             let entries = network.ledger(Some(id), 100).await.unwrap();
             entries
                 .iter()
-                .any(|entry| entry.change == Change::Spared && entry.reason == "protected")
+                .any(|entry| entry.change == LedgerChange::Spared && entry.reason == "protected")
         })
         .await;
         raw.publish(message(&blocks[0]));
@@ -289,7 +289,7 @@ async fn the_same_block_again_and_again_is_an_offence() {
         node.verdicts(raw.id())
             .await
             .iter()
-            .any(|(_, change)| matches!(change, Change::Banned { .. }))
+            .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
     );
     honest.publish(message(&blocks[1]));
     honest
@@ -318,7 +318,7 @@ async fn two_bombs_are_a_ban_and_a_large_block_is_none() {
         node.verdicts(bomber.id())
             .await
             .iter()
-            .any(|(_, change)| matches!(change, Change::Banned { .. }))
+            .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
     );
     assert!(!bomber.is_let_in(&node).await);
 
@@ -561,7 +561,8 @@ async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
         .await
             <= -1.0
     );
-    // Another branch: each block is consistent in itself, and is not the one asked for by its child.
+    // Another branch: each block is consistent in itself, and is not the one asked for by its
+    // child.
     let wrong = charged_for("wrong_block", async |stream| {
         answer_with_another(stream, &chain(11, vec![7])).await
     });

@@ -1,4 +1,5 @@
-//! The reference node's cases of the gossip validator, each with a swarm of its own: what is passed on, what is held against whom.
+//! The reference node's cases of the gossip validator, each with a swarm of its own: what is passed
+//! on, what is held against whom.
 
 use crate::net::*;
 use alloy_consensus::Header;
@@ -59,7 +60,8 @@ fn withdrawal() -> [Vec<u8>; 2] {
     [rlp, ssz]
 }
 
-/// The bytes that are signed: a block with everything zero but its time, and with the hash that belongs to it.
+/// The bytes that are signed: a block with everything zero but its time, and with the hash that
+/// belongs to it.
 fn block(case: &Value, timestamp: u64) -> Vec<u8> {
     let (on, number) = (version(case), |key: &str| case[key].as_u64());
     let encoding = match on {
@@ -143,8 +145,8 @@ async fn publish(raw: &mut Raw, on: PayloadVersion, data: Vec<u8>) {
     }
 }
 
-/// Sends the message and waits until the node has decided on it as it should: it passes it on (ACCEPT), holds it against its sender
-/// (REJECT), or does neither (IGNORE).
+/// Sends the message and waits until the node has decided on it as it should: it passes it on
+/// (ACCEPT), holds it against its sender (REJECT), or does neither (IGNORE).
 async fn decides(
     node: &Node,
     raw: &mut Raw,

@@ -3,10 +3,11 @@
 use super::*;
 use crate::{
     config::RollupGenesis,
+    config_update::CONFIG_UPDATE_EVENT,
     deposit::deposit_to_log,
     l1info::{L1BlockInfo, L1InfoFormat},
     payload::decode_transaction,
-    system_config::{CONFIG_UPDATE_EVENT, Eip1559Params},
+    system_config::Eip1559Params,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{LogData, U256};
@@ -99,7 +100,8 @@ fn info(attributes: &OpPayloadAttributes) -> L1BlockInfo {
     }
 }
 
-/// An excess as after hours of full blocks: the fee depends on the L1's schedule by orders of magnitude.
+/// An excess as after hours of full blocks: the fee depends on the L1's schedule by orders of
+/// magnitude.
 #[test]
 fn the_l1_attributes_carry_the_blob_base_fee_of_the_l1s_schedule() {
     let config = r#"{"chainId": 900, "cancunTime": 0, "pragueTime": 100, "osakaTime": 200, "bpo1Time": 300, "bpo2Time": 400,
@@ -250,7 +252,7 @@ fn blocks_of_an_epoch_count_and_the_first_of_the_next_brings_deposits_and_config
         .collect();
     assert_eq!(gas, [2, 4]);
 
-    // What the next block inherits comes from the parent, not from L1.
+    // The next block inherits from its parent, not from L1.
     let after = attributes(
         &rollup,
         &schedule(),
@@ -397,7 +399,8 @@ fn a_real_activation_block_is_reproduced() {
     let told = info(&expected);
     assert_eq!(told.format, L1InfoFormat::Isthmus);
 
-    // The parent's transactions are not published; its L1 attributes differ in the sequence number only.
+    // The parent's transactions are not published; its L1 attributes differ in the sequence number
+    // only.
     let (mut rollup, _) = chain(Fork::Isthmus);
     rollup.block_time = 1;
     rollup.forks = rollup.forks.with(Fork::Jovian, Some(1_773_749_037));

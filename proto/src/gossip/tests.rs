@@ -49,7 +49,7 @@ fn verdict_with(
     signers: &Signers,
     forks: &ForkSchedule,
     version: PayloadVersion,
-    flag: Flag,
+    flag: PayloadFlag,
     bytes: &[u8],
 ) -> Verdict {
     let context = CheckContext {
@@ -68,7 +68,7 @@ fn verdict(version: PayloadVersion, bytes: &[u8]) -> Verdict {
         &signers,
         &ForkSchedule::default(),
         version,
-        Flag::Decompressed,
+        PayloadFlag::Decompressed,
         bytes,
     )
 }
@@ -126,7 +126,7 @@ fn row_2_a_declared_length_over_the_limit_is_rejected_without_allocating() {
     let bomb = snap::raw::Encoder::new()
         .compress_vec(&vec![0; MAX_MESSAGE_LEN + 1])
         .unwrap();
-    assert_eq!(decompress(&bomb).flag, Flag::Raw);
+    assert_eq!(decompress(&bomb).flag, PayloadFlag::Raw);
     assert_eq!(
         raw_verdict(&bomb),
         Verdict::Reject(Reason::TooLarge(MAX_MESSAGE_LEN + 1))
@@ -134,7 +134,7 @@ fn row_2_a_declared_length_over_the_limit_is_rejected_without_allocating() {
     let largest = snap::raw::Encoder::new()
         .compress_vec(&vec![0; MAX_MESSAGE_LEN])
         .unwrap();
-    assert_eq!(decompress(&largest).flag, Flag::Decompressed);
+    assert_eq!(decompress(&largest).flag, PayloadFlag::Decompressed);
 
     // Not even a caller that decompressed more by itself gets it past the check.
     assert_eq!(
@@ -179,7 +179,7 @@ fn row_5_without_a_signer_everything_is_ignored_even_a_broken_signature() {
             &Signers::default(),
             &forks,
             PayloadVersion::V1,
-            Flag::Decompressed,
+            PayloadFlag::Decompressed,
             &bytes,
         );
         assert_eq!(verdict, Verdict::Ignore(Reason::NoSigner));
@@ -271,7 +271,7 @@ fn row_9_a_threshold_before_1970_lets_every_age_pass() {
     assert!(
         check_signed(
             PayloadVersion::V1,
-            Flag::Decompressed,
+            PayloadFlag::Decompressed,
             &bytes,
             NOW,
             &context
@@ -368,7 +368,7 @@ fn row_16_blob_gas_is_rejected_before_jovian_only() {
         let bytes = message(&key(1), &wire);
         let verdict = |time| {
             let forks = ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, Some(time));
-            verdict_with(&signers, &forks, version, Flag::Decompressed, &bytes)
+            verdict_with(&signers, &forks, version, PayloadFlag::Decompressed, &bytes)
         };
         assert!(
             matches!(verdict(NOW), Verdict::Accept(..)),
@@ -388,7 +388,7 @@ fn row_17_excess_blob_gas_is_rejected_also_after_jovian() {
             &signers,
             &forks,
             version,
-            Flag::Decompressed,
+            PayloadFlag::Decompressed,
             &message(&key(1), &wire),
         );
         assert_eq!(verdict, Verdict::Reject(Reason::ExcessBlobGas(9)));
@@ -431,7 +431,7 @@ fn row_21_a_block_seen_before_is_ignored_and_only_accepted_blocks_are_remembered
     let mut run = |now| {
         check(
             PayloadVersion::V1,
-            Flag::Decompressed,
+            PayloadFlag::Decompressed,
             &bytes,
             now,
             &context,
@@ -560,8 +560,8 @@ fn topics_name_chain_and_version() {
 
 #[test]
 fn an_empty_tag_is_raw() {
-    assert_eq!(Decompressed::untag(&[]), (Flag::Raw, &[][..]));
-    assert_eq!(Decompressed::untag(&[9, 1]), (Flag::Raw, &[1][..]));
+    assert_eq!(Decompressed::untag(&[]), (PayloadFlag::Raw, &[][..]));
+    assert_eq!(Decompressed::untag(&[9, 1]), (PayloadFlag::Raw, &[1][..]));
 }
 
 proptest! {
@@ -570,10 +570,10 @@ proptest! {
         let signature: [u8; 65] = signature.try_into().unwrap();
         let data = encode_message(&signature, &wire).unwrap();
         let decompressed = decompress(&data);
-        prop_assert_eq!(decompressed.flag, Flag::Decompressed);
+        prop_assert_eq!(decompressed.flag, PayloadFlag::Decompressed);
         prop_assert_eq!(&decompressed.bytes, &[&signature[..], &wire].concat());
         let tagged = decompressed.clone().into_tagged();
-        prop_assert_eq!(Decompressed::untag(&tagged), (Flag::Decompressed, &decompressed.bytes[..]));
+        prop_assert_eq!(Decompressed::untag(&tagged), (PayloadFlag::Decompressed, &decompressed.bytes[..]));
     }
 
     #[test]

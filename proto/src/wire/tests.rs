@@ -178,14 +178,14 @@ fn transactions_of_another_block_are_named() {
         .into();
     assert_eq!(
         decode_block(&mixed),
-        Err(WireError::TransactionsRoot {
+        Err(MessageError::TransactionsRoot {
             number: 1,
             hash: one.hash
         })
     );
     assert_eq!(
         decode_block(&[&item(&one)[..], &[0]].concat().into()),
-        Err(WireError::Trailing(1))
+        Err(MessageError::Trailing(1))
     );
 }
 
@@ -201,7 +201,7 @@ fn a_chunk_that_unpacks_to_too_much_is_not_unpacked() {
             data: data.into()
         }
         .items(),
-        Err(WireError::ChunkSize(MAX_CHUNK + 1))
+        Err(MessageError::ChunkSize(MAX_CHUNK + 1))
     );
     // A length alone: nothing is taken for it.
     let lie = Chunk {
@@ -213,28 +213,28 @@ fn a_chunk_that_unpacks_to_too_much_is_not_unpacked() {
         count: u32::MAX,
         ..chunk(&[vec![1].into()])
     };
-    assert_eq!(crowd.items(), Err(WireError::ChunkSize(5)));
+    assert_eq!(crowd.items(), Err(MessageError::ChunkSize(5)));
     let more = Chunk {
         count: 2,
         ..chunk(&[vec![1; 8].into()])
     };
     assert_eq!(
         more.items(),
-        Err(WireError::Count {
+        Err(MessageError::Count {
             claimed: 2,
             have: 1
         })
     );
     let mut builder = ChunkBuilder::default();
     builder.push(&[&vec![0; MAX_CHUNK]]);
-    assert!(matches!(builder.finish(), Err(WireError::ChunkSize(_))));
+    assert!(matches!(builder.finish(), Err(MessageError::ChunkSize(_))));
 }
 
 #[test]
 fn a_message_that_says_nothing_is_an_error() {
-    assert_eq!(decode_request(&[]), Err(WireError::Empty));
-    assert_eq!(decode_response(vec![]), Err(WireError::Empty));
-    assert_eq!(hash(&[1; 31]), Err(WireError::Hash(31)));
+    assert_eq!(decode_request(&[]), Err(MessageError::Empty));
+    assert_eq!(decode_response(vec![]), Err(MessageError::Empty));
+    assert_eq!(hash(&[1; 31]), Err(MessageError::Hash(31)));
 }
 
 proptest! {

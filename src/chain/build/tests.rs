@@ -4,7 +4,8 @@ use crate::chain::{
         Alloc, CHAIN, GAS_LIMIT, Ground, TIME, address_of, deposit, deposited, ethereum, fixture,
         l1_attributes, op, scheduled, sign, transfer,
     },
-    execute::{MESSAGE_PASSER, ValidateError, validate},
+    execute::{ValidateError, validate},
+    rules::MESSAGE_PASSER,
     view::View,
 };
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEip7702};
@@ -132,7 +133,8 @@ fn what_is_built_is_valid() {
 
 #[test]
 fn a_chain_walks_through_every_fork() {
-    // One fork every four seconds from Regolith on, blocks of two seconds: each fork has a block that activates it and one after.
+    // One fork every four seconds from Regolith on, blocks of two seconds: each fork has a block
+    // that activates it and one after.
     let times = Fork::ALL
         .into_iter()
         .enumerate()
@@ -450,7 +452,8 @@ fn pool_transactions_that_do_not_fit_are_left_out() {
     validate(&spec, ground.state(), block.payload).unwrap();
 }
 
-/// What no block of `spec` may hold on a ground of its own: by name, as bytes; the type decides who may decode them.
+/// Transactions that no block of `spec` may hold for a reason of their own: by name, as bytes; the
+/// type decides who may decode them.
 fn hostile(spec: &ChainSpec) -> Vec<(&'static str, Bytes)> {
     let tx = |change: &dyn Fn(&mut TxEip1559)| {
         let mut tx = transfer(0);
@@ -631,7 +634,8 @@ fn hostile_transactions_find_no_place_in_a_block_whichever_way_they_come() {
                 Arc::new(Payload::sealed(header, transactions)),
             );
             match judged.map(|_| ()) {
-                // A deposit may stand in a block of OP, which then has another outcome; it only may not come from a pool.
+                // A deposit may stand in a block of OP, which then has another outcome; it only may
+                // not come from a pool.
                 Err(ValidateError::Invalid(
                     InvalidBlock::GasUsed { .. } | InvalidBlock::ReceiptsRoot { .. },
                 )) if system && spec.is_optimism() => {}

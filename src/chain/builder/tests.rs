@@ -103,7 +103,8 @@ fn a_transaction_left_out_closes_its_sender_until_another_takes_its_nonce() {
 fn a_mined_transaction_that_the_pool_still_has_holds_up_nobody_for_long() {
     let (ground, pool) = (ground(), pool());
     let (mut builder, mut fill) = (builder(&ground), Fill::default());
-    // The state is ahead of the pool: the nonces that a sender's transactions have are used, or not reached.
+    // The state is ahead of the pool: the nonces that a sender's transactions have are used, or not
+    // reached.
     let stale = submit(&pool, 1, tip(0, 10));
     let next = submit(&pool, 1, tip(1, 10));
     builder
@@ -266,7 +267,8 @@ fn a_block_stays_within_the_data_limits_and_deposits_are_exempt() {
         [small, medium[0], medium[1], last].into_iter().collect(),
         "and nothing behind the large one"
     );
-    // Transfers count 100 bytes, the least of any transaction. What does not fit makes way for what does.
+    // Transfers count 100 bytes, the least of any transaction. What does not fit makes way for what
+    // does.
     let added = built(Some(1_000), Some(1_100));
     assert!(
         added.len() == 3 && [small, last].iter().all(|hash| added.contains(hash)),

@@ -1,6 +1,8 @@
-//! Which addresses and slots a call touches: an inspector that looks at the operands of the opcodes that EIP-2929 prices.
+//! Recording of the addresses and slots that a call touches: an inspector that reads the operands
+//! of the opcodes priced by EIP-2929.
 //!
-//! Every EVM carries one; it only looks when [`super::Vm::watch`] was called, so blocks are executed without it.
+//! Every EVM has one; it is inactive until [`super::Vm::watch`] is called, so blocks are executed
+//! without it.
 
 use alloy_eips::eip2930::{AccessList, AccessListItem};
 use alloy_primitives::{Address, B256, U256};
@@ -15,10 +17,10 @@ use revm::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// What was touched so far.
+/// Addresses and slots touched so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Accesses {
-    /// Addresses that are warm anyway: listed with slots only.
+    /// Addresses that are warm anyway, which are listed only with slots.
     warm: HashSet<Address>,
     touched: BTreeMap<Address, BTreeSet<B256>>,
 }
@@ -31,7 +33,7 @@ impl Accesses {
         }
     }
 
-    /// Adds what a list names.
+    /// Adds the entries of a list.
     pub(super) fn extend(&mut self, list: &AccessList) {
         for item in &list.0 {
             self.account(item.address);

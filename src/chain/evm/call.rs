@@ -1,8 +1,10 @@
-//! Questions about a state: `eth_call`, `eth_estimateGas` and `eth_createAccessList` with geth's meaning and geth's words.
+//! Simulated calls: `eth_call`, `eth_estimateGas` and `eth_createAccessList`, with geth's semantics
+//! and messages.
 //!
-//! Nothing is kept. There is no L1 fee: the transaction has no envelope. Without a gas price the base fee is zero, also for the BASEFEE
-//! opcode. Callers give the block whose environment is used; its gas limit is no bound, what [`Ask`] says is: gas, and time for all
-//! runs together.
+//! Nothing is persisted. There is no L1 fee, since the transaction has no envelope. Without a gas
+//! price the base fee is zero, also for the BASEFEE opcode. Callers choose the block whose
+//! environment is used; the bounds are not its gas limit but the gas and the deadline of the
+//! [`CallRequest`].
 
 use super::{
     Deadline, RunError, Vm,
@@ -25,16 +27,17 @@ use revm::{
 };
 use std::collections::HashSet;
 
-/// Most gas of one call, if nothing else is said (geth's `--rpc.gascap`).
+/// Default for the most gas of one call (geth's `--rpc.gascap`).
 pub const RPC_GAS_CAP: u64 = 50_000_000;
 /// Least gas of any transaction.
 const TRANSFER_GAS: u64 = 21_000;
 /// Gas that a call with value gives its callee on top.
 const CALL_STIPEND: u64 = 2_300;
-/// Estimation stops when the answer is this close: (high - low) / high, as a fraction of 1000.
+/// Estimation stops when the result is this close: (high - low) / high, in thousandths.
 const ESTIMATE_TOLERANCE: u64 = 15;
 
-/// Runs of a call after which its access list must have settled: each list can change what the next run touches.
+/// Most runs of a call until its access list must be stable: each list can change what the next run
+/// touches.
 const ACCESS_LIST_RUNS: usize = 16;
 
 /// A call as JSON-RPC gives it. Fees in wei per gas; at most one of the two forms is given.
@@ -43,21 +46,22 @@ pub struct CallInput {
     pub from: Address,
     /// `None` creates a contract.
     pub to: Option<Address>,
-    /// [`Ask::gas_cap`] if absent, and never more.
+    /// [`CallRequest::gas_cap`] if absent, and never more.
     pub gas: Option<u64>,
     pub gas_price: Option<u128>,
     pub max_fee_per_gas: Option<u128>,
     pub max_priority_fee_per_gas: Option<u128>,
     pub value: U256,
     pub data: Bytes,
-    /// Not checked; only the address of a created contract would show it, and that goes by the state.
+    /// Ignored: only the address of a created contract would depend on it, and that uses the nonce
+    /// in the state.
     pub nonce: Option<u64>,
     pub access_list: AccessList,
     pub authorization_list: Vec<SignedAuthorization>,
 }
 
-/// What is asked: a call in the environment of `block`, on `state` (for the latest block, both are of the head).
-pub struct Ask<'a> {
+/// A call in the environment of `block`, on `state` (for the latest block, both are of the head).
+pub struct CallRequest<'a> {
     pub spec: &'a ChainSpec,
     pub state: ParentState,
     pub block: &'a Header,
@@ -65,18 +69,18 @@ pub struct Ask<'a> {
     pub overrides: &'a Overrides,
     /// Most gas of one run.
     pub gas_cap: u64,
-    /// Of all runs.
+    /// Deadline of all runs together.
     pub deadline: Deadline,
 }
 
-/// What to pretend.
+/// Overrides of the state and of the block environment.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     pub state: StateOverride,
     pub block: BlockOverrides,
 }
 
-/// What a call did.
+/// Result of a call.
 #[derive(Clone, Debug)]
 pub struct CallOutcome {
     pub gas_used: u64,
@@ -97,13 +101,13 @@ pub enum CallStatus {
     Halt(String),
 }
 
-/// Why a call was not run, in geth's words.
+/// Why a call was not run, in geth's wording.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified")]
     BothFees,
     #[error("err: {refusal} (supplied gas {gas})")]
-    Refused { refusal: Refusal, gas: u64 },
+    Refused { refusal: CallRefusal, gas: u64 },
     #[error("intrinsic gas too low: {gas} gas is less than the authorizations take")]
     Authorizations { gas: u64 },
     #[error(
@@ -118,9 +122,9 @@ pub enum CallError {
     State(#[from] StateError),
 }
 
-/// What is wrong with a call as a transaction.
+/// Why a call is invalid as a transaction.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum CallRefusal {
     #[error(
         "max priority fee per gas higher than max fee per gas: address {from}, maxPriorityFeePerGas: {tip}, maxFeePerGas: {fee}"
     )]
@@ -147,13 +151,13 @@ pub enum Refusal {
     Other(String),
 }
 
-/// What a call touches.
+/// Addresses and slots that a call touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessListOutcome {
     pub list: AccessList,
-    /// Of the call with this list.
+    /// Gas of the call with this list.
     pub gas_used: u64,
-    /// Why the call fails, in geth's words.
+    /// Why the call fails, in geth's wording.
     pub error: Option<String>,
 }
 
@@ -168,8 +172,8 @@ pub enum EstimateError {
     #[error("gas required exceeds allowance ({0})")]
     Allowance(u64),
     #[error("failed with {gas} gas: {refusal}")]
-    Refused { refusal: Refusal, gas: u64 },
-    /// The value alone is all that the sender has.
+    Refused { refusal: CallRefusal, gas: u64 },
+    /// The value alone exhausts the sender's balance.
     #[error("insufficient funds for transfer")]
     FundsForTransfer,
     #[error(transparent)]
@@ -186,29 +190,29 @@ impl From<CallError> for EstimateError {
 }
 
 /// Runs a call.
-pub fn call(ask: Ask<'_>) -> Result<CallOutcome, CallError> {
-    let gas = ask.gas();
-    Question::new(ask)?.run(gas)
+pub fn call(request: CallRequest<'_>) -> Result<CallOutcome, CallError> {
+    let gas = request.gas();
+    Simulation::new(request)?.run(gas)
 }
 
 /// The least gas limit with which a call succeeds, within 1.5 %.
-pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
-    let (spec, input, gas_cap) = (ask.spec, ask.input, ask.gas_cap);
-    let mut question = Question::new(ask)?;
+pub fn estimate_gas(request: CallRequest<'_>) -> Result<u64, EstimateError> {
+    let (spec, input, gas_cap) = (request.spec, request.input, request.gas_cap);
+    let mut simulation = Simulation::new(request)?;
     let mut high = input
         .gas
         .filter(|gas| *gas >= TRANSFER_GAS)
-        .unwrap_or(question.gas_limit);
-    if question.fee_cap > 0 {
-        let balance = question.balance(input.from)?;
+        .unwrap_or(simulation.gas_limit);
+    if simulation.fee_cap > 0 {
+        let balance = simulation.balance(input.from)?;
         if !input.value.is_zero() && input.value >= balance {
             return Err(EstimateError::FundsForTransfer);
         }
         let available = balance.saturating_sub(input.value);
-        high = high.min((available / U256::from(question.fee_cap)).saturating_to());
+        high = high.min((available / U256::from(simulation.fee_cap)).saturating_to());
     }
     high = high.min(gas_cap);
-    if spec.at(question.timestamp).osaka {
+    if spec.at(simulation.timestamp).osaka {
         high = high.min(MAX_TRANSACTION_GAS);
     }
     let plain = input.data.is_empty()
@@ -216,9 +220,9 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
         && input.access_list.0.is_empty();
     if plain
         && let Some(to) = input.to
-        && question.has_no_code(to)?
+        && simulation.has_no_code(to)?
         && matches!(
-            question.tries(TRANSFER_GAS),
+            simulation.try_run(TRANSFER_GAS),
             Ok(Some(CallOutcome {
                 status: CallStatus::Success,
                 ..
@@ -227,30 +231,35 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
     {
         return Ok(TRANSFER_GAS);
     }
-    let first = match question.tries(high)? {
+    let first = match simulation.try_run(high)? {
         Some(outcome) => outcome,
         None => return Err(EstimateError::Allowance(high)),
     };
     match first.status {
-        CallStatus::Success => {}
-        CallStatus::Revert(message) => {
-            return Err(EstimateError::Reverted {
-                message,
-                output: first.output,
-            });
-        }
-        CallStatus::Halt(message) if message == "out of gas" => {
-            return Err(EstimateError::Allowance(high));
-        }
-        CallStatus::Halt(message) => return Err(EstimateError::Halted(message)),
+        CallStatus::Success => Ok(search(&mut simulation, &first, high)?),
+        CallStatus::Revert(message) => Err(EstimateError::Reverted {
+            message,
+            output: first.output,
+        }),
+        CallStatus::Halt(message) if message == "out of gas" => Err(EstimateError::Allowance(high)),
+        CallStatus::Halt(message) => Err(EstimateError::Halted(message)),
     }
+}
+
+/// Searches the least gas limit up to `high` with which the call succeeds. `first` is the outcome
+/// with `high`.
+fn search(
+    simulation: &mut Simulation,
+    first: &CallOutcome,
+    mut high: u64,
+) -> Result<u64, CallError> {
     let mut enough = |gas| -> Result<bool, CallError> {
-        Ok(question
-            .tries(gas)?
+        Ok(simulation
+            .try_run(gas)?
             .is_some_and(|outcome| outcome.status == CallStatus::Success))
     };
     let mut low = first.gas_used.saturating_sub(1);
-    // A call passes on 63/64 of its gas: what was used, and the stipend, must be left after that.
+    // A call passes on 63/64 of its gas: the gas used and the stipend must remain after that.
     let likely = first
         .max_gas_used
         .saturating_add(CALL_STIPEND)
@@ -267,7 +276,7 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
         if (high - low) * 1000 / high < ESTIMATE_TOLERANCE {
             break;
         }
-        // Most calls need little more than they use: never look further than twice that.
+        // Most calls need little more gas than they use, so never probe above twice `low`.
         let middle = (high.midpoint(low)).min(low.saturating_mul(2).max(1));
         if enough(middle)? {
             high = middle
@@ -278,22 +287,23 @@ pub fn estimate_gas(ask: Ask<'_>) -> Result<u64, EstimateError> {
     Ok(high)
 }
 
-/// EIP-7702: what an authorization takes before anything is executed.
+/// EIP-7702: gas of an authorization before anything is executed.
 const AUTHORIZATION_GAS: u64 = 25_000;
 
-/// The addresses and slots that a call touches, beside those that are warm anyway: run again with each list until it grows no more.
-pub fn create_access_list(ask: Ask<'_>) -> Result<AccessListOutcome, CallError> {
-    let (input, gas) = (ask.input, ask.gas());
-    // Every signer will be recovered: what the gas cannot pay for anyway is not begun.
+/// The addresses and slots that a call touches, except those that are warm anyway. Repeats the call
+/// with each list until the list is stable.
+pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome, CallError> {
+    let (input, gas) = (request.input, request.gas());
+    // Every signer must be recovered, so refuse authorizations that the gas cannot pay for.
     if (input.authorization_list.len() as u64).saturating_mul(AUTHORIZATION_GAS) > gas {
         return Err(CallError::Authorizations { gas });
     }
-    let mut question = Question::new(ask)?;
+    let mut simulation = Simulation::new(request)?;
     let to = match input.to {
         Some(to) => to,
-        None => input.from.create(question.vm.nonce(input.from)?),
+        None => input.from.create(simulation.vm.nonce(input.from)?),
     };
-    let mut warm: HashSet<Address> = question.vm.precompiles().addresses().copied().collect();
+    let mut warm: HashSet<Address> = simulation.vm.precompiles().addresses().copied().collect();
     warm.extend([input.from, to]);
     warm.extend(
         input
@@ -305,11 +315,11 @@ pub fn create_access_list(ask: Ask<'_>) -> Result<AccessListOutcome, CallError> 
     for _ in 0..ACCESS_LIST_RUNS {
         let mut accesses = Accesses::new(warm.clone());
         accesses.extend(&list);
-        question.with_access_list(accesses.list());
+        simulation.with_access_list(accesses.list());
         list = accesses.list();
-        question.vm.watch(accesses);
-        let outcome = question.run(gas)?;
-        let touched = question.vm.accesses().list();
+        simulation.vm.watch(accesses);
+        let outcome = simulation.run(gas)?;
+        let touched = simulation.vm.accesses().list();
         if touched == list {
             let error = match outcome.status {
                 CallStatus::Success => None,
@@ -327,15 +337,15 @@ pub fn create_access_list(ask: Ask<'_>) -> Result<AccessListOutcome, CallError> 
     Err(CallError::Unsettled)
 }
 
-impl Ask<'_> {
-    /// Of a single run.
+impl CallRequest<'_> {
+    /// Gas of a single run.
     fn gas(&self) -> u64 {
         self.input.gas.unwrap_or(self.gas_cap).min(self.gas_cap)
     }
 }
 
-/// A call that can be run again and again with different gas.
-struct Question {
+/// A call that can be run repeatedly with different gas.
+struct Simulation {
     vm: Vm,
     tx: TxEnv,
     timestamp: u64,
@@ -344,9 +354,9 @@ struct Question {
     fee_cap: u128,
 }
 
-impl Question {
-    fn new(ask: Ask<'_>) -> Result<Self, CallError> {
-        let Ask {
+impl Simulation {
+    fn new(request: CallRequest<'_>) -> Result<Self, CallError> {
+        let CallRequest {
             spec,
             state,
             block,
@@ -354,7 +364,7 @@ impl Question {
             overrides,
             deadline,
             ..
-        } = ask;
+        } = request;
         let tx = transaction(input)?;
         let fee_cap = tx.gas_price;
         let mut env = block_env(spec, block);
@@ -395,11 +405,11 @@ impl Question {
             .is_none_or(|account| account.is_empty_code_hash()))
     }
 
-    /// `None` if the gas does not even pay for the transaction itself.
-    fn tries(&mut self, gas: u64) -> Result<Option<CallOutcome>, CallError> {
+    /// Runs the call; `None` if the gas does not cover the transaction itself.
+    fn try_run(&mut self, gas: u64) -> Result<Option<CallOutcome>, CallError> {
         match self.run(gas) {
             Err(CallError::Refused {
-                refusal: Refusal::IntrinsicGas { .. } | Refusal::FloorGas { .. },
+                refusal: CallRefusal::IntrinsicGas { .. } | CallRefusal::FloorGas { .. },
                 ..
             }) => Ok(None),
             outcome => outcome.map(Some),
@@ -449,17 +459,17 @@ impl Question {
         let from = self.tx.caller;
         let refusal = match error {
             RunError::Invalid(error) => match error {
-                InvalidTransaction::LackOfFundForMaxFee { fee, balance } => Refusal::Funds {
+                InvalidTransaction::LackOfFundForMaxFee { fee, balance } => CallRefusal::Funds {
                     from,
                     have: *balance,
                     want: *fee,
                 },
-                InvalidTransaction::GasPriceLessThanBasefee => Refusal::FeeBelowBase {
+                InvalidTransaction::GasPriceLessThanBasefee => CallRefusal::FeeBelowBase {
                     from,
                     fee: self.fee_cap,
                     base_fee: self.base_fee,
                 },
-                InvalidTransaction::PriorityFeeGreaterThanMaxFee => Refusal::TipAboveFee {
+                InvalidTransaction::PriorityFeeGreaterThanMaxFee => CallRefusal::TipAboveFee {
                     from,
                     tip: self.tx.gas_priority_fee.unwrap_or(0),
                     fee: self.fee_cap,
@@ -467,23 +477,23 @@ impl Question {
                 InvalidTransaction::CallGasCostMoreThanGasLimit {
                     initial_gas,
                     gas_limit,
-                } => Refusal::IntrinsicGas {
+                } => CallRefusal::IntrinsicGas {
                     have: gas_limit,
                     want: initial_gas,
                 },
                 InvalidTransaction::GasFloorMoreThanGasLimit {
                     gas_floor,
                     gas_limit,
-                } => Refusal::FloorGas {
+                } => CallRefusal::FloorGas {
                     have: gas_limit,
                     want: gas_floor,
                 },
                 InvalidTransaction::CreateInitCodeSizeLimit => {
-                    Refusal::Other("max initcode size exceeded".to_owned())
+                    CallRefusal::Other("max initcode size exceeded".to_owned())
                 }
-                other => Refusal::Other(other.to_string()),
+                other => CallRefusal::Other(other.to_string()),
             },
-            RunError::InvalidOp(message) => Refusal::Other(message),
+            RunError::InvalidOp(message) => CallRefusal::Other(message),
             RunError::State(error) => return CallError::State(error),
         };
         CallError::Refused { refusal, gas }

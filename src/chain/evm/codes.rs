@@ -1,7 +1,8 @@
-//! Analysed code by hash: the jump table of a contract is made once, not in every block and call that runs it.
+//! Cache of analysed code by hash: the jump table of a contract is computed once, not in every
+//! block and call that runs it.
 //!
-//! Shared by all threads of the process. A hash says everything about its code, so no entry is ever wrong; bounded in bytes, the least
-//! recently used go first.
+//! Shared by all threads of the process. Entries are keyed by content, so none is ever stale;
+//! bounded in bytes, the least recently used are evicted first.
 
 use alloy_primitives::{B256, Bytes};
 use lru::LruCache;
@@ -26,7 +27,7 @@ struct Codes {
     weight: usize,
 }
 
-/// The analysed code of this hash; `read` gets its bytes if it is not here.
+/// The analysed code of this hash, from the cache or else from `read`.
 pub(super) fn analysed<E>(
     hash: B256,
     read: impl FnOnce() -> Result<Bytes, E>,

@@ -1,8 +1,10 @@
-//! The end of a question's time: how an EVM that runs for JSON-RPC is interrupted, whatever gas it has left.
+//! The deadline of a simulated call: how an EVM that runs for JSON-RPC is interrupted, whatever gas
+//! it has left.
 //!
-//! Code runs long only by jumping, calling or reading: [`interruptible`] puts a look at the clock into the instructions that a loop
-//! or a recursion cannot do without, one in [`LOOK_EVERY`] of them, and [`Source`] looks before every read of the state. Blocks are
-//! executed without either. What is left to bound by gas alone is a stretch of code without any of them.
+//! Code runs long only by jumping, calling or reading: [`interruptible`] adds a check of the clock
+//! to the instructions that every loop and recursion needs, at one in [`CHECK_EVERY`] of them, and
+//! [`StateReader`] checks before every read of the state. Blocks are executed without either. A
+//! stretch of code without any of these is bounded by gas alone.
 
 use super::{Db, ParentState, StateError};
 use alloy_primitives::{Address, B256, U256};
@@ -25,36 +27,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Jumps and calls between two looks at the clock: some ten microseconds.
-const LOOK_EVERY: u32 = 4096;
+/// Jumps and calls between two checks of the clock: about ten microseconds.
+const CHECK_EVERY: u32 = 4096;
 
-/// Deadline of a call, which also passes when the caller is gone. Clones share it.
+/// Deadline of a call, which also passes when the call is cancelled. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     at: Instant,
-    /// What `at` was made from, for the message.
+    /// The time from which `at` was computed, for the error message.
     limit: Duration,
-    gone: Arc<AtomicBool>,
-    slices: Option<Slices>,
+    cancelled: Arc<AtomicBool>,
+    hook: Option<Hook>,
 }
 
-/// A function that runs at each look at the clock. It may block the thread while other calls run. It returns false to end the call.
-pub type AtLook = Arc<dyn Fn(&Deadline, Instant) -> bool + Send + Sync>;
+/// A function that runs at each check of the clock, and may block the thread while other calls run.
+/// Returns false to end the call.
+pub type CheckHook = Arc<dyn Fn(&Deadline, Instant) -> bool + Send + Sync>;
 
 #[derive(Clone)]
-struct Slices(AtLook);
+struct Hook(CheckHook);
 
-impl std::fmt::Debug for Slices {
+impl std::fmt::Debug for Hook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Slices")
+        f.write_str("Hook")
     }
 }
 
-/// Ends the question when dropped: nobody waits any more.
+/// Cancels the call when dropped: the caller is gone.
 #[derive(Debug)]
-pub struct Waiting(Arc<AtomicBool>);
+pub struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -63,22 +66,23 @@ impl Drop for Waiting {
 impl Deadline {
     pub fn after(limit: Duration) -> Self {
         let now = Instant::now();
-        // Centuries are as good as for ever.
+        // A limit of centuries would overflow.
         let at = now
             .checked_add(limit)
             .unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()));
         Self {
             at,
             limit,
-            gone: Arc::default(),
-            slices: None,
+            cancelled: Arc::default(),
+            hook: None,
         }
     }
 
-    /// The same deadline, which also calls `at_look` at each look at the clock so that calls can share the processor.
-    pub fn in_slices(self, at_look: AtLook) -> Self {
+    /// The same deadline, which also calls `hook` at each check of the clock so that calls can
+    /// share the processor.
+    pub fn with_check_hook(self, hook: CheckHook) -> Self {
         Self {
-            slices: Some(Slices(at_look)),
+            hook: Some(Hook(hook)),
             ..self
         }
     }
@@ -87,26 +91,27 @@ impl Deadline {
         self.at
     }
 
-    /// What the asker holds while it waits.
-    pub fn waiting(&self) -> Waiting {
-        Waiting(self.gone.clone())
+    /// The guard that the caller holds while it waits.
+    pub fn cancel_on_drop(&self) -> CancelOnDrop {
+        CancelOnDrop(self.cancelled.clone())
     }
 
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Whether work on the answer is to stop.
+    /// Whether the call must stop.
     pub fn passed(&self) -> bool {
-        self.gone.load(Ordering::Relaxed) || Instant::now() >= self.at
+        self.cancelled.load(Ordering::Relaxed) || Instant::now() >= self.at
     }
 
-    /// Fails once the deadline has passed or the call is to end. May block while other calls run: do not hold a lock.
+    /// Fails once the deadline has passed or the call is to end. May block while other calls run:
+    /// do not hold a lock.
     pub fn check(&self) -> Result<(), StateError> {
         let goes_on = self
-            .slices
+            .hook
             .as_ref()
-            .is_none_or(|Slices(at_look)| at_look(self, Instant::now()));
+            .is_none_or(|Hook(hook)| hook(self, Instant::now()));
         if goes_on && !self.passed() {
             Ok(())
         } else {
@@ -115,25 +120,25 @@ impl Deadline {
     }
 }
 
-/// What an EVM reads from: a state, for a question until its time is over.
+/// The state that an EVM reads, for a simulated call until its deadline.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct StateReader {
     parent: ParentState,
     deadline: Option<Deadline>,
-    /// Until the next look at the clock.
+    /// Jumps and calls until the next check of the clock.
     ticks: u32,
 }
 
-impl Source {
+impl StateReader {
     pub(super) fn new(parent: ParentState, deadline: Option<Deadline>) -> Self {
         Self {
             parent,
             deadline,
-            ticks: LOOK_EVERY,
+            ticks: CHECK_EVERY,
         }
     }
 
-    /// The state of a question that still has time.
+    /// The state, unless the deadline has passed.
     fn parent(&self) -> Result<&ParentState, StateError> {
         self.deadline.as_ref().map_or(Ok(()), Deadline::check)?;
         Ok(&self.parent)
@@ -144,15 +149,15 @@ impl Source {
         if self.ticks > 0 {
             return Ok(());
         }
-        // Once the time is over it stays so: every tick looks.
+        // Check at every tick once the deadline has passed.
         self.ticks = 1;
         self.parent()?;
-        self.ticks = LOOK_EVERY;
+        self.ticks = CHECK_EVERY;
         Ok(())
     }
 }
 
-impl Database for Source {
+impl Database for StateReader {
     type Error = StateError;
 
     fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, StateError> {
@@ -174,7 +179,7 @@ impl Database for Source {
 
 type Context<'a, CTX> = InstructionContext<'a, CTX, EthInterpreter>;
 
-/// Makes an EVM look at its [`Source`]'s clock.
+/// Makes an EVM check the clock of its [`StateReader`].
 pub(super) fn interruptible<CTX>(instructions: &mut EthInstructions<EthInterpreter, CTX>)
 where
     CTX: ContextTr<Db = Db> + Host,
@@ -200,7 +205,8 @@ where
     });
 }
 
-/// Gives the context back while there is time; else ends the transaction with an error that is not the code's.
+/// Returns the context before the deadline, otherwise ends the transaction with an error that is
+/// not the code's.
 #[inline]
 fn alive<CTX: ContextTr<Db = Db>>(context: Context<'_, CTX>) -> Option<Context<'_, CTX>> {
     match context.host.db_mut().database.tick() {

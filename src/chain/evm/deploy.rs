@@ -1,5 +1,6 @@
-//! A scratch EVM on an empty state. A genesis that holds contracts is built with it: creation code and calls run here, and what
-//! they leave behind goes into the alloc. Its input is the program's own bytecode, never a peer's.
+//! A scratch EVM on an empty state, with which a genesis that holds contracts is built: it runs
+//! creation code and calls, and the resulting contracts go into the alloc. Its input is the
+//! program's own bytecode, never a peer's.
 
 use alloy_primitives::{Address, Bytes, Log, TxKind, U256};
 use revm::{
@@ -11,7 +12,7 @@ use revm::{
 };
 use std::collections::BTreeMap;
 
-/// Enough for any creation code, and below every block's limit.
+/// Gas limit: enough for any creation code, and below every block's limit.
 const GAS_LIMIT: u64 = 16_000_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -30,14 +31,14 @@ pub enum ScratchError {
     },
 }
 
-/// What a successful call gives.
+/// Result of a successful call.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct ScratchOutcome {
     pub output: Bytes,
     pub logs: Vec<Log>,
 }
 
-/// What a contract consists of.
+/// Nonce, code and storage of a contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contract {
     pub nonce: u64,
@@ -53,8 +54,9 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Runs creation code (with its arguments appended) and moves what comes out to `address`. The constructor runs elsewhere: code
-    /// that remembers its own address does not fit.
+    /// Runs creation code (with its arguments appended) and moves the resulting contract to
+    /// `address`. The constructor runs at another address, so code that stores its own address is
+    /// not supported.
     pub fn deploy(&mut self, address: Address, creation: Bytes) -> Result<(), ScratchError> {
         let builder = Address::repeat_byte(0xde);
         let (_, created) = self.run(builder, TxKind::Create, U256::ZERO, creation)?;
@@ -79,14 +81,14 @@ impl Scratch {
         );
     }
 
-    /// Calls a contract and keeps what changes.
+    /// Calls a contract and keeps the changes.
     pub fn call(
         &mut self,
         from: Address,
         to: Address,
         value: U256,
         data: Bytes,
-    ) -> Result<Outcome, ScratchError> {
+    ) -> Result<ScratchOutcome, ScratchError> {
         self.run(from, TxKind::Call(to), value, data)
             .map(|(outcome, _)| outcome)
     }
@@ -123,7 +125,7 @@ impl Scratch {
         to: TxKind,
         value: U256,
         data: Bytes,
-    ) -> Result<(Outcome, Option<Address>), ScratchError> {
+    ) -> Result<(ScratchOutcome, Option<Address>), ScratchError> {
         let failed = |reason: String| ScratchError::Failed { from, to, reason };
         let mut evm = Context::mainnet()
             .with_db(&mut self.db)
@@ -151,7 +153,7 @@ impl Scratch {
             ExecutionResult::Success { output, logs, .. } => {
                 let created = output.address().copied();
                 Ok((
-                    Outcome {
+                    ScratchOutcome {
                         output: output.into_data(),
                         logs,
                     },

@@ -1,10 +1,11 @@
-//! The state a block is executed on: that of a view, or a bare witness.
+//! The state on which a block is executed: that of a view, or a bare witness.
 
 use crate::chain::{
     changes::Changes,
     evm::codes,
-    trie::{self, TrieError, Update, Witness},
-    view::{Account, Overlay, ReadError, State},
+    rows::{Account, Overlay, ReadError},
+    trie::{TrieError, Update, Witness},
+    view::State,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, U256};
@@ -32,7 +33,7 @@ pub struct WitnessState {
     pub header: Header,
 }
 
-/// Why a state cannot be read. It says nothing about the block that asked.
+/// Why a state cannot be read, which says nothing about the block.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StateError {
     #[error(transparent)]
@@ -43,10 +44,10 @@ pub enum StateError {
     Code(B256),
     #[error("the hash of block {0} is missing")]
     BlockHash(u64),
-    /// A question's time is over, or nobody waits for the answer; the text is geth's.
+    /// The deadline of a simulated call has passed, or its caller is gone; the text is geth's.
     #[error("execution aborted (timeout = {0:?})")]
     Aborted(Duration),
-    /// Nobody's fault but the EVM's.
+    /// An internal error of the EVM.
     #[error("the EVM failed: {0}")]
     Evm(String),
 }
@@ -96,7 +97,7 @@ impl ParentState {
         }
     }
 
-    /// The hash of that header.
+    /// The hash of the header.
     pub fn hash(&self) -> B256 {
         match self {
             Self::View(state) => state.hash(),
@@ -111,10 +112,10 @@ impl ParentState {
         })
     }
 
-    /// The roots and rows that these changes lead to. A witness gives no rows.
+    /// Computes the roots and rows after these changes. A witness has no rows.
     pub fn update(&self, changes: &Changes) -> Result<Update, StateError> {
         Ok(match self {
-            Self::View(state) => trie::update(state, changes)?,
+            Self::View(state) => state.update(changes)?,
             Self::Witness(state) => {
                 let roots = state.witness.update(state.header.state_root, changes)?;
                 Update {
@@ -164,7 +165,7 @@ impl DatabaseRef for ParentState {
             Self::View(state) => {
                 codes::analysed(hash, || state.code(hash)?.ok_or(StateError::Code(hash)))
             }
-            // A witness has all it needs in itself, or it proves nothing.
+            // A witness must be complete, so its codes bypass the shared cache.
             Self::Witness(state) => Ok(Bytecode::new_raw(
                 state.witness.code(hash).ok_or(StateError::Code(hash))?,
             )),
@@ -183,7 +184,7 @@ impl DatabaseRef for ParentState {
     }
 
     fn block_hash_ref(&self, number: u64) -> Result<B256, StateError> {
-        // A question may pretend to be far ahead: blocks that are not there yet have no hash.
+        // A simulated call may override the block number: blocks in the future have no hash.
         if number > self.header().number {
             return Ok(B256::ZERO);
         }

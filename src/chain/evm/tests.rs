@@ -69,7 +69,7 @@ pub fn ethereum() -> ChainSpec {
     }
 }
 
-/// What an account starts with.
+/// Initial contents of an account.
 #[derive(Clone, Debug, Default)]
 pub struct Alloc {
     pub nonce: u64,
@@ -109,7 +109,8 @@ pub struct Ground {
 
 impl Ground {
     pub fn new(alloc: impl IntoIterator<Item = (Address, Alloc)>) -> Self {
-        // Extra data of both Holocene forms cannot be given at once: Jovian's it is, tests of Holocene bring their own.
+        // Extra data of both Holocene forms cannot be given at once: Jovian's it is, tests of
+        // Holocene bring their own.
         Self::with_header(
             alloc,
             Header {
@@ -196,8 +197,8 @@ fn asking<'a>(
     input: &'a CallInput,
     overrides: &'a Overrides,
     limit: Duration,
-) -> Ask<'a> {
-    Ask {
+) -> CallRequest<'a> {
+    CallRequest {
         spec,
         state: state.into(),
         block,
@@ -230,7 +231,7 @@ fn estimate_gas(
     super::estimate_gas(asking(spec, state, block, input, overrides, LONG))
 }
 
-/// Of a call to the pairing precompile with `size` zero bytes and all gas: whether it succeeds.
+/// Whether a call to the pairing precompile with `size` zero bytes and all gas succeeds.
 fn pairing(spec: &ChainSpec, size: usize) -> CallStatus {
     let ground = Ground::new([]);
     let input = CallInput {
@@ -325,7 +326,8 @@ fn blob_base_fee_is_one_on_op() {
     }
 }
 
-/// A transaction signed with a key of this byte repeated, in the form that blocks hold, and its bytes.
+/// A transaction signed with a key of this byte repeated, in the form that blocks hold, and its
+/// bytes.
 pub fn sign<T>(key: u8, tx: T) -> (Recovered<OpTxEnvelope>, Bytes)
 where
     T: SignableTransaction<Signature>,
@@ -372,7 +374,8 @@ pub fn deposit(to: Address, gas_limit: u64) -> TxDeposit {
     }
 }
 
-/// A deposit that passes for the L1 attributes of a Jovian block: all zeros but the scalar of the data footprint.
+/// A deposit that passes for the L1 attributes of a Jovian block: all zeros but the scalar of the
+/// data footprint.
 pub fn l1_attributes(footprint_scalar: u16) -> TxDeposit {
     let jovian = L1InfoFormat::Jovian;
     let mut calldata = jovian.selector().to_vec();
@@ -451,7 +454,7 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
     };
     assert!(matches!(
         refusal(priced.clone()),
-        Refusal::FeeBelowBase {
+        CallRefusal::FeeBelowBase {
             fee: 999,
             base_fee: 1_000,
             ..
@@ -470,7 +473,7 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
             value: ether,
             ..priced.clone()
         }),
-        Refusal::Funds { .. }
+        CallRefusal::Funds { .. }
     ));
     let both = CallInput {
         max_fee_per_gas: Some(1),
@@ -486,7 +489,7 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
         max_priority_fee_per_gas: Some(2_001),
         ..priced
     };
-    assert!(matches!(refusal(tip), Refusal::TipAboveFee { .. }));
+    assert!(matches!(refusal(tip), CallRefusal::TipAboveFee { .. }));
     let scarce = CallInput {
         to,
         gas: Some(20_999),
@@ -494,7 +497,7 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
     };
     assert!(matches!(
         refusal(scarce.clone()),
-        Refusal::IntrinsicGas {
+        CallRefusal::IntrinsicGas {
             have: 20_999,
             want: 21_000
         }
@@ -507,7 +510,7 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
     };
     assert!(matches!(
         refusal(floor),
-        Refusal::FloorGas {
+        CallRefusal::FloorGas {
             have: 21_170,
             want: 21_200
         }
@@ -517,7 +520,8 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
 #[test]
 fn a_call_ends_in_geths_words() {
     let at = |byte| Address::repeat_byte(byte);
-    // REVERT of the first 32 bytes of memory; INVALID; an endless loop; GASPRICE and BASEFEE returned.
+    // REVERT of the first 32 bytes of memory; INVALID; an endless loop; GASPRICE and BASEFEE
+    // returned.
     let ground = Ground::new([
         (at(1), Alloc::code(bytes!("60 20 5f fd"))),
         (at(2), Alloc::code(bytes!("fe"))),
@@ -771,7 +775,8 @@ fn estimates_are_enough_and_not_much_more() {
     );
 }
 
-/// Code that runs as long as it has gas, each kind by another instruction: loops, calls itself twice over, reads slot after slot.
+/// Code that runs as long as it has gas, each kind by another instruction: loops, calls itself
+/// twice over, reads slot after slot.
 fn endless() -> [(&'static str, Bytes); 5] {
     [
         ("jumps", bytes!("5b 5f 56")),
@@ -806,7 +811,7 @@ fn a_question_ends_with_its_time_whatever_gas_is_left() {
                 ..Default::default()
             };
             let overrides = Overrides::default();
-            let ask = |limit| Ask {
+            let ask = |limit| CallRequest {
                 gas_cap: 1 << 50,
                 ..asking(
                     &spec,
@@ -830,7 +835,7 @@ fn a_question_ends_with_its_time_whatever_gas_is_left() {
                 aborted(super::create_access_list(ask(Duration::from_millis(20))).unwrap_err()),
                 "{name}"
             );
-            match super::estimate_gas(Ask {
+            match super::estimate_gas(CallRequest {
                 spec: &op(Fork::Jovian),
                 ..ask(Duration::from_millis(20))
             }) {
@@ -839,7 +844,7 @@ fn a_question_ends_with_its_time_whatever_gas_is_left() {
             }
             // So does one for whose answer nobody waits.
             let left = ask(LONG);
-            let waiting = left.deadline.waiting();
+            let waiting = left.deadline.cancel_on_drop();
             std::thread::scope(|scope| {
                 let running = scope.spawn(|| super::call(left));
                 drop(waiting);
@@ -853,7 +858,7 @@ fn a_question_ends_with_its_time_whatever_gas_is_left() {
 fn reads_of_the_state_end_with_the_time_too() {
     let ground = Ground::new([]);
     let deadline = Deadline::after(LONG);
-    let mut source = deadline::Source::new(ground.state().into(), Some(deadline.clone()));
+    let mut source = deadline::StateReader::new(ground.state().into(), Some(deadline.clone()));
     let mut read = || -> [bool; 4] {
         [
             source.basic(Address::ZERO).is_ok(),
@@ -863,6 +868,6 @@ fn reads_of_the_state_end_with_the_time_too() {
         ]
     };
     assert_eq!(read(), [true; 4]);
-    drop(deadline.waiting());
+    drop(deadline.cancel_on_drop());
     assert_eq!(read(), [false; 4]);
 }

@@ -1,4 +1,4 @@
-//! What wallets read: the words geth has for reasons of revm.
+//! Messages that wallets read: geth's wording of revm's reasons.
 
 use alloy_primitives::U256;
 use revm::context_interface::result::{HaltReason, OutOfGasError};
@@ -8,7 +8,8 @@ const ERROR: [u8; 4] = [0x08, 0xc3, 0x79, 0xa0];
 /// Selector of `Panic(uint256)`.
 const PANIC: [u8; 4] = [0x4e, 0x48, 0x7b, 0x71];
 
-/// `execution reverted`, with the reason that the output carries if it is one of Solidity's two forms.
+/// `execution reverted`, with the reason that the output carries if it is one of Solidity's two
+/// forms.
 pub fn revert_text(output: &[u8]) -> String {
     match reason(output) {
         Some(reason) => format!("execution reverted: {reason}"),

@@ -1,7 +1,8 @@
-//! What can be known of a payload without a state: that its transactions are those of its header, what they say and who sent them.
+//! Preparation of a payload without a state: checks that its transactions match the header, decodes
+//! them and recovers their senders.
 //!
-//! This is the larger part of the work on a block of transfers, so it begins when a payload joins the executor's queue, on all
-//! cores, while the blocks before it run.
+//! This is the larger part of the work on a block of transfers, so it begins when a payload enters
+//! the executor's queue, on all cores, while earlier blocks run.
 
 use crate::chain::execute::InvalidBlock;
 use alloy_consensus::transaction::{Recovered, SignerRecoverable};
@@ -18,19 +19,19 @@ use std::{
     },
 };
 
-/// Fewer transactions are prepared one after the other: to share them out takes as long.
-pub(super) const SHARED: usize = 32;
+/// Transactions below which preparation stays on one thread: distributing it would take as long.
+pub(super) const PARALLEL: usize = 32;
 
-type Prepared = Result<Vec<Recovered<OpTxEnvelope>>, InvalidBlock>;
+type PreparedTransactions = Result<Vec<Recovered<OpTxEnvelope>>, InvalidBlock>;
 
 /// A payload and the preparation of its transactions.
 pub struct Preparation {
     payload: Arc<Payload>,
-    running: Option<Receiver<Prepared>>,
+    running: Option<Receiver<PreparedTransactions>>,
 }
 
 impl Preparation {
-    /// Begins at once, elsewhere.
+    /// Starts the preparation at once, on other threads.
     pub fn begin(payload: Arc<Payload>) -> Self {
         let (result, running) = sync_channel(1);
         spawn(vec![(payload.clone(), result)]);
@@ -40,7 +41,8 @@ impl Preparation {
         }
     }
 
-    /// Begins at once, elsewhere, but for those that pass: payloads of few transactions several at a time.
+    /// Begins at once, elsewhere, but for those that pass: payloads of few transactions several at
+    /// a time.
     pub fn begin_all(payloads: Vec<Arc<Payload>>, passed: impl Fn(&Payload) -> bool) -> Vec<Self> {
         let mut all = Vec::with_capacity(payloads.len());
         let (mut together, mut transactions) = (Vec::new(), 0);
@@ -56,7 +58,7 @@ impl Preparation {
                 payload,
                 running: Some(running),
             });
-            if transactions >= SHARED {
+            if transactions >= PARALLEL {
                 spawn(std::mem::take(&mut together));
                 transactions = 0;
             }
@@ -65,7 +67,7 @@ impl Preparation {
         all
     }
 
-    /// Begins when it is needed.
+    /// Defers the preparation until it is needed.
     pub fn later(payload: Arc<Payload>) -> Self {
         Self {
             payload,
@@ -78,7 +80,7 @@ impl Preparation {
     }
 
     /// Waits for the transactions with their senders, in block order.
-    pub fn finish(self) -> Prepared {
+    pub fn finish(self) -> PreparedTransactions {
         match self.running.and_then(|running| running.recv().ok()) {
             Some(prepared) => prepared,
             None => prepare(&self.payload),
@@ -86,9 +88,9 @@ impl Preparation {
     }
 }
 
-/// Prepares payloads one after the other. A panic here would abort the process. Whoever waits tries again, on a thread whose end is
-/// noticed and told.
-fn spawn(payloads: Vec<(Arc<Payload>, SyncSender<Prepared>)>) {
+/// Prepares payloads in sequence. A panic on this thread would abort the process, so it is caught:
+/// the waiting thread tries again, and reports its own panic.
+fn spawn(payloads: Vec<(Arc<Payload>, SyncSender<PreparedTransactions>)>) {
     rayon::spawn(move || {
         for (payload, result) in payloads {
             guarded(result, || prepare(&payload));
@@ -96,32 +98,36 @@ fn spawn(payloads: Vec<(Arc<Payload>, SyncSender<Prepared>)>) {
     });
 }
 
-fn guarded(result: SyncSender<Prepared>, prepare: impl FnOnce() -> Prepared) {
+fn guarded(
+    result: SyncSender<PreparedTransactions>,
+    prepare: impl FnOnce() -> PreparedTransactions,
+) {
     if let Ok(prepared) = catch_unwind(AssertUnwindSafe(prepare)) {
-        // Nobody may wait any more.
+        // The receiver may be gone.
         let _ = result.send(prepared);
     }
 }
 
-fn prepare(payload: &Payload) -> Prepared {
+fn prepare(payload: &Payload) -> PreparedTransactions {
     let transactions = &payload.transactions;
     let root = || ordered_trie_root_encoded(transactions);
-    let (root, recovered) = match transactions.len() < SHARED {
-        true => (
+    let (root, recovered) = if transactions.len() < PARALLEL {
+        (
             root(),
             transactions
                 .iter()
                 .enumerate()
                 .map(|(index, raw)| recover(index, raw))
                 .collect(),
-        ),
-        false => rayon::join(root, || {
+        )
+    } else {
+        rayon::join(root, || {
             transactions
                 .par_iter()
                 .enumerate()
                 .map(|(index, raw)| recover(index, raw))
                 .collect()
-        }),
+        })
     };
     if payload.header.transactions_root != root {
         return Err(InvalidBlock::TransactionsRoot {
@@ -172,7 +178,7 @@ mod tests {
                 transactions,
             ))
         };
-        let payloads: Vec<_> = [0, 3, 40, 0, SHARED - 1, 1, 0]
+        let payloads: Vec<_> = [0, 3, 40, 0, PARALLEL - 1, 1, 0]
             .iter()
             .zip(0..)
             .map(|(count, number)| payload(number, *count))

@@ -113,7 +113,8 @@ fn failed_deposits_keep_the_mint_and_the_nonce() {
                 "{fork:?}"
             );
         }
-        // A revert gives gas back from Regolith on; before, and whenever nothing ran, the whole limit is used.
+        // A revert gives gas back from Regolith on; before, and whenever nothing ran, the whole
+        // limit is used.
         let first = execution.receipts[0].cumulative_gas_used;
         assert_eq!(first < 100_000, fork >= Fork::Regolith, "{fork:?}");
         assert_eq!(execution.gas_used - first, 72_000, "{fork:?}");
@@ -259,16 +260,19 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
     let short = Bytes::from(l1_attributes(400).input[..177].to_vec());
     for fork in [Fork::Jovian, Fork::Karst] {
         let empty = begin(&op(fork), &ground, |_| {});
-        assert_eq!(empty.check_attributes(false), Err(AttributesError::Missing));
+        assert_eq!(
+            empty.check_attributes(false),
+            Err(L1AttributesError::Missing)
+        );
         let mut execution = begin(&op(fork), &ground, |_| {});
         assert!(matches!(
             refused(&mut execution, &user),
-            Refused::Attributes(AttributesError::Missing)
+            Refused::Attributes(L1AttributesError::Missing)
         ));
         for input in [Bytes::new(), short.clone(), isthmus().into()] {
             assert!(matches!(
                 refused(&mut execution, &first(input)),
-                Refused::Attributes(AttributesError::NoScalar)
+                Refused::Attributes(L1AttributesError::NoScalar)
             ));
         }
         let (tx, raw) = first(l1_attributes(400).input);
@@ -281,11 +285,12 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
         assert_eq!(execution.check_attributes(true), Ok(()), "{fork:?}");
         execution.transact(&user.0, &user.1).unwrap();
     }
-    // Attributes of Isthmus give no scalar. The block that activates Jovian has them; only deposits may follow.
+    // Attributes of Isthmus give no scalar. The block that activates Jovian has them; only deposits
+    // may follow.
     let crossing =
         scheduled(ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, Some(TIME + 1)));
     for (spec, built) in [
-        (op(Fork::Jovian), Err(AttributesError::NoScalar)),
+        (op(Fork::Jovian), Err(L1AttributesError::NoScalar)),
         (crossing, Ok(())),
     ] {
         let mut execution = begin(&spec, &ground, |_| {});
@@ -334,7 +339,8 @@ fn karst_caps_the_gas_of_a_transaction_but_not_of_a_deposit() {
 
 #[test]
 fn the_jovian_footprint_has_the_scalar_of_the_first_transaction_and_is_bounded_by_the_gas_limit() {
-    // A scalar of 400: 40,000 for each small transaction. The state, which says 7 in bytes 18 and 19, is not asked.
+    // A scalar of 400: 40,000 for each small transaction. The state, which says 7 in bytes 18 and
+    // 19, is not asked.
     let scalars = U256::from(7) << 96;
     let ground = Ground::new([
         (address_of(1), Alloc::ether(1)),
@@ -375,7 +381,8 @@ fn create2deployer_is_deployed_at_canyons_time_exactly() {
     }
     .slot(1, U256::from(6));
     let ground = Ground::new([(CREATE2_DEPLOYER, old)]);
-    // Blocks of one second: two seconds after a block without Canyon there is already a second block with it.
+    // Blocks of one second: two seconds after a block without Canyon there is already a second
+    // block with it.
     let spec =
         scheduled(ForkSchedule::from_genesis(Fork::Regolith).with(Fork::Canyon, Some(TIME + 2)));
     for (time, deploys) in [(TIME + 1, false), (TIME + 2, true), (TIME + 3, false)] {
@@ -521,7 +528,8 @@ fn execution_charges_the_fees_that_receipts_show() {
             word | U256::from(*value) << *shift
         })
     };
-    // L1 base fee, overhead, scalar; the scalars of Ecotone in bytes 16 to 24; blob base fee; operator fee and footprint scalars.
+    // L1 base fee, overhead, scalar; the scalars of Ecotone in bytes 16 to 24; blob base fee;
+    // operator fee and footprint scalars.
     let l1_block = Alloc::code(bytes!("00"))
         .slot(1, U256::from(47_036_678_951u64))
         .slot(5, U256::from(2_100))

@@ -1,4 +1,5 @@
-//! Views of any block that is executed: on the head, beside it, and below the stored head, as far as memory goes.
+//! Views of any executed block: on the head's branch, on a side branch, and below the stored head
+//! as far as the budget for unwind data allows.
 
 use super::{Executor, MAX_UNWIND};
 use crate::chain::{
@@ -16,20 +17,22 @@ impl Executor {
             && let Some(id) = self.tree.get(&hash).map(|block| block.payload.id())
             && !self.stored(&id)?
         {
-            // It was executed when the store's head was nearer. Now it is of no use before the head has gone back, and is brought again then.
-            self.forget_side_branches(0);
+            // Its fork point is now too deep to build a view on. Drop it; it is re-executed after a
+            // rewind.
+            self.drop_side_branches(0);
         }
         view.ok_or(ChainError::UnknownBlock(hash))
     }
 
-    /// The view of a block that is in the tree or on the store's canonical chain; `None` for any other.
+    /// The view of a block that is in the tree or on the store's canonical chain; `None` for any
+    /// other.
     pub(super) fn find_view(&self, hash: B256) -> Result<Option<Arc<View>>, ChainError> {
         if self.head.head().hash == hash && self.head.stored() == self.snapshot.head() {
             return Ok(Some(self.head.clone()));
         }
         let number = match self.tree.get(&hash) {
             Some(block) => block.payload.number(),
-            None => match self.snapshot.number_of(&hash).map_err(ChainError::store)? {
+            None => match self.snapshot.number_of(&hash)? {
                 Some(number) => number,
                 None => return Ok(None),
             },
@@ -40,23 +43,22 @@ impl Executor {
         })
     }
 
-    /// `None` if the head is unknown, or leaves the stored chain deeper than that can be read.
+    /// `None` if the head is unknown, or its fork point is too deep below the stored head.
     pub(super) fn make_view(&self, heads: &Heads) -> Result<Option<Arc<View>>, ChainError> {
-        self.make_view_within(heads, self.limits.way_back)
+        self.make_view_within(heads, self.limits.unwind_data)
     }
 
-    /// With so many bytes for the way back.
+    /// As [`Executor::make_view`], with at most `limit` bytes of unwind data.
     pub(super) fn make_view_within(
         &self,
         heads: &Heads,
-        most: usize,
+        limit: usize,
     ) -> Result<Option<Arc<View>>, ChainError> {
-        if let Some(block) = self.next(heads.head) {
+        if let Some(block) = self.child_of_head(heads.head) {
             let view = self
                 .head
                 .clone()
-                .child(block, heads.safe, heads.finalized)
-                .map_err(ChainError::store)?;
+                .child(block, heads.safe, heads.finalized)?;
             return Ok(Some(Arc::new(view)));
         }
         let branch = self.branch(heads.head)?;
@@ -64,11 +66,11 @@ impl Executor {
             return Ok(None);
         }
         if self.snapshot.head().number - branch.base.number > MAX_UNWIND {
-            tracing::warn!(head = %heads.head, base = %branch.base, "a block leaves the stored chain too deep below its head");
+            tracing::warn!(head = %heads.head, base = %branch.base, "the fork point of a block is too deep below the stored head");
             return Ok(None);
         }
-        let (snapshot, mut aside) = (self.snapshot.clone(), self.aside.borrow_mut());
-        let near: Vec<&View> = [Some(&*self.head), aside.as_deref()]
+        let (snapshot, mut cached) = (self.snapshot.clone(), self.cached_view.borrow_mut());
+        let near: Vec<&View> = [Some(&*self.head), cached.as_deref()]
             .into_iter()
             .flatten()
             .collect();
@@ -79,12 +81,12 @@ impl Executor {
             branch.blocks,
             heads.safe,
             heads.finalized,
-            most,
+            limit,
         ) {
             Ok(view) => {
                 let view = Arc::new(view);
                 if heads.head != self.heads.head {
-                    *aside = Some(view.clone());
+                    *cached = Some(view.clone());
                 }
                 Ok(Some(view))
             }
@@ -93,12 +95,12 @@ impl Executor {
                 tracing::warn!(head = %heads.head, base = %branch.base, %error);
                 Ok(None)
             }
-            Err(error) => Err(ChainError::store(error)),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// The block, if it stands right on our head and is not stored.
-    pub(super) fn next(&self, id: BlockId) -> Option<Arc<ExecutedBlock>> {
+    /// The block, if it is a child of our head and not stored.
+    pub(super) fn child_of_head(&self, id: BlockId) -> Option<Arc<ExecutedBlock>> {
         let unstored = self.head.is_on(&self.snapshot) && id.number > self.snapshot.head().number;
         let block = self
             .tree

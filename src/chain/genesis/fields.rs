@@ -1,16 +1,17 @@
-//! Fields of a JSON object as geth's files write them: numbers in hex or decimal, as string or number; hex with or without 0x.
+//! GenesisFields of a JSON object as geth's files write them: numbers in hex or decimal, as string or
+//! number; hex with or without 0x.
 
 use super::GenesisError;
 use alloy_primitives::{Address, B256, Bytes, U256, hex};
 use serde_json::{Map, Value};
 
-/// An object and where it stands, for errors.
-pub(super) struct Fields<'a> {
+/// An object and its path, for error messages.
+pub(super) struct GenesisFields<'a> {
     path: String,
     object: &'a Map<String, Value>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> GenesisFields<'a> {
     pub fn new(path: &str, value: &'a Value) -> Result<Self, GenesisError> {
         let problem = "is not an object".to_owned();
         let field = if path.is_empty() {
@@ -53,17 +54,17 @@ impl<'a> Fields<'a> {
         self.object.keys()
     }
 
-    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, GenesisError> {
+    pub fn object(&self, name: &str) -> Result<Option<GenesisFields<'a>>, GenesisError> {
         self.get(name)
-            .map(|value| Fields::new(&self.path_of(name), value))
+            .map(|value| GenesisFields::new(&self.path_of(name), value))
             .transpose()
     }
 
     /// Every entry, which must all be objects.
-    pub fn entries(&self) -> Result<Vec<(String, Fields<'a>)>, GenesisError> {
+    pub fn entries(&self) -> Result<Vec<(String, GenesisFields<'a>)>, GenesisError> {
         self.object
             .iter()
-            .map(|(key, value)| Ok((key.clone(), Fields::new(&self.path_of(key), value)?)))
+            .map(|(key, value)| Ok((key.clone(), GenesisFields::new(&self.path_of(key), value)?)))
             .collect()
     }
 

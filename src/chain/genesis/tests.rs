@@ -77,7 +77,8 @@ fn published_chains_have_their_genesis_hash() {
     }
 }
 
-/// The registry's own form of a chain configuration, as far as a genesis file has it: numbers in the sections on forks and fees.
+/// The registry's own form of a chain configuration, as far as a genesis file has it: numbers in
+/// the sections on forks and fees.
 fn config(toml: &str) -> Value {
     let mut config = json!({ "regolithTime": 0, "optimism": {} });
     let mut section = "";

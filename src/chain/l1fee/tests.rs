@@ -46,7 +46,8 @@ fn costs_are_those_of_other_clients() {
             assert_eq!(operator_fee(&info, Fork::Holocene, gas), U256::ZERO);
             seen += 1;
         }
-        // Deposits pay nothing because nobody asks; vectors without bytes are for a size that is not ours to choose.
+        // Deposits pay nothing because nobody asks; vectors without bytes are for a size that is
+        // not ours to choose.
         let Some(raw) = vector["tx"].as_str().filter(|raw| !raw.starts_with("0x7e")) else {
             continue;
         };

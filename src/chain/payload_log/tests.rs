@@ -1,11 +1,11 @@
-//! What is logged is there again, once and in order, and one block is built for one place.
+//! Logged payloads are read back once and in order, and one block is built for one place.
 
 use super::*;
 use proptest::prelude::*;
 
 impl PayloadLog {
     /// Writes what is in memory to tables, and waits for it.
-    pub(in crate::chain) fn flush(&self) -> Result<(), LogError> {
+    pub(crate) fn flush(&self) -> Result<(), LogError> {
         let spaces = [&self.0.payloads, &self.0.index, &self.0.guard];
         Ok(spaces
             .into_iter()
@@ -90,7 +90,7 @@ fn the_head_is_told_from_what_came_later() {
     let log = PayloadLog::open(dir.path()).unwrap();
     assert_eq!(
         log.head().unwrap(),
-        Some(Followed {
+        Some(LoggedHead {
             head: blocks[1].id(),
             next: 2
         })

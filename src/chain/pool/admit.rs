@@ -1,5 +1,5 @@
-//! Admission: what is wrong with a transaction by itself and against its sender's account. Pure; the texts of refusals are geth's
-//! (`core/txpool/validation.go`, `internal/ethapi`).
+//! Admission: checks of a transaction by itself and against its sender's account. Pure; the texts
+//! of refusals are geth's (`core/txpool/validation.go`, `internal/ethapi`).
 
 use super::{Admission, PoolConfig, PoolError, PoolTx, TxRules};
 use alloy_consensus::{
@@ -24,9 +24,11 @@ const HALF_ORDER: U256 =
     uint!(0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0_U256);
 const ORDER: U256 = uint!(0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141_U256);
 
-/// Decodes EIP-2718 bytes and recovers the sender. Only types a wallet may send: blobs, deposits and 0x7D are refused.
+/// Decodes EIP-2718 bytes and recovers the sender. Only types a wallet may send: blobs, deposits
+/// and 0x7D are refused.
 pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
-    // The type comes before the size: a blob transaction with its sidecar is refused for its type, not as oversized.
+    // The type comes before the size: a blob transaction with its sidecar is refused for its type,
+    // not as oversized.
     match raw.first() {
         // Below 0x80 the first byte is a type (EIP-2718).
         Some(&t)
@@ -36,12 +38,7 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
         _ => return Err(PoolError::Decode("typed transaction too short".into())),
     }
     // Before any parsing: the limit bounds the work below.
-    if raw.len() > MAX_SIZE {
-        return Err(PoolError::Oversized {
-            size: raw.len(),
-            limit: MAX_SIZE,
-        });
-    }
+    check_size(&raw)?;
     let tx = decode_transaction(&raw)
         .map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
     let signer = tx.recover_signer().map_err(|_| unsigned(&tx))?;
@@ -52,7 +49,8 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
     })
 }
 
-/// What geth's decoder says of bytes that are no transaction, as far as the shape of their list tells it; else what ours says.
+/// geth's error for bytes that are no transaction, as far as the shape of their list determines it;
+/// otherwise our own.
 fn malformed(raw: &[u8], ours: &str) -> String {
     let (kind, fields, list) = match raw {
         [TYPE_EIP2930, list @ ..] => ("AccessListTx", 11, list),
@@ -104,7 +102,8 @@ fn unsigned(tx: &OpTxEnvelope) -> PoolError {
     })
 }
 
-/// Every rule that needs no other transaction of the pool, in geth's order: of several faults the first is told.
+/// All rules that need no other transaction of the pool, in geth's order: the first violation is
+/// reported.
 pub(super) fn check(
     tx: &PoolTx,
     at: &Admission,
@@ -120,21 +119,8 @@ pub(super) fn check(
             cap: ether(config.tx_fee_cap),
         });
     }
-    match t.ty() {
-        0 if t.chain_id().is_none() && !config.allow_unprotected => {
-            return Err(PoolError::Unprotected);
-        }
-        0 | TYPE_EIP2930 | TYPE_EIP1559 => {}
-        TYPE_EIP7702 if rules.prague => {}
-        TYPE_EIP7702 => return Err(PoolError::SetCodeTooEarly),
-        _ => return Err(PoolError::TypeNotSupported),
-    }
-    if tx.raw.len() > MAX_SIZE {
-        return Err(PoolError::Oversized {
-            size: tx.raw.len(),
-            limit: MAX_SIZE,
-        });
-    }
+    check_type(tx, rules, config)?;
+    check_size(&tx.raw)?;
     check_gas_limit(tx, at, rules, config)?;
     let tip = tip_cap(tx);
     if tip > t.max_fee_per_gas() {
@@ -175,7 +161,28 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whose code a transaction would set (EIP-7702). Recovering them costs as much as recovering senders: first [`check`].
+fn check_size(raw: &[u8]) -> Result<(), PoolError> {
+    if raw.len() > MAX_SIZE {
+        return Err(PoolError::Oversized {
+            size: raw.len(),
+            limit: MAX_SIZE,
+        });
+    }
+    Ok(())
+}
+
+fn check_type(tx: &PoolTx, rules: &TxRules, config: &PoolConfig) -> Result<(), PoolError> {
+    match tx.tx.ty() {
+        0 if tx.tx.chain_id().is_none() && !config.allow_unprotected => Err(PoolError::Unprotected),
+        0 | TYPE_EIP2930 | TYPE_EIP1559 => Ok(()),
+        TYPE_EIP7702 if rules.prague => Ok(()),
+        TYPE_EIP7702 => Err(PoolError::SetCodeTooEarly),
+        _ => Err(PoolError::TypeNotSupported),
+    }
+}
+
+/// Accounts whose code a transaction would set (EIP-7702). Recovering them costs as much as
+/// recovering senders, so call [`check`] first.
 pub(super) fn authorities(tx: &PoolTx) -> Vec<Address> {
     let list = tx.tx.authorization_list().unwrap_or_default();
     list.iter()
@@ -183,7 +190,7 @@ pub(super) fn authorities(tx: &PoolTx) -> Vec<Address> {
         .collect()
 }
 
-/// What bounds the gas limit, and the init code, from above.
+/// Upper bounds of the gas limit and of the init code.
 fn check_gas_limit(
     tx: &PoolTx,
     at: &Admission,
@@ -212,7 +219,7 @@ fn check_gas_limit(
     Ok(())
 }
 
-/// What the transaction costs whatever it does.
+/// Lower bounds of the gas limit.
 fn check_gas_needed(tx: &PoolTx, rules: &TxRules) -> Result<(), PoolError> {
     let (t, gas) = (&tx.tx, tx.tx.gas_limit());
     let minimum = intrinsic_gas(tx, rules.init_code_limit);
@@ -226,7 +233,7 @@ fn check_gas_needed(tx: &PoolTx, rules: &TxRules) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// What a transaction costs before its first opcode. Sizes are bounded by [`MAX_SIZE`], so nothing here overflows.
+/// Intrinsic gas of a transaction. Sizes are bounded by [`MAX_SIZE`], so nothing here overflows.
 fn intrinsic_gas(tx: &PoolTx, shanghai: bool) -> u64 {
     let t = &tx.tx;
     let (zeros, others) = count_zeros(t.input());

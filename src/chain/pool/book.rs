@@ -1,7 +1,9 @@
-//! The pool's books: transactions per sender by nonce, the order in which they pay, and who must leave when it is full.
+//! The pool's books: transactions per sender by nonce, the order in which they pay, and eviction
+//! when the pool is full.
 //!
-//! Of each sender the run of nonces that starts at the state's nonce is *pending* (executable), the rest *queued*. Only the last
-//! nonce of a sender is ever evicted for space, so eviction never opens a gap.
+//! The nonces of a sender that follow the state's nonce without a gap are *pending* (executable),
+//! the rest *queued*. Only the last nonce of a sender is ever evicted for space, so eviction never
+//! opens a gap.
 
 use super::{
     Admission, Content, HeadChange, PoolConfig, PoolError, PoolStats, PoolTx, SLOT_SIZE,
@@ -15,7 +17,7 @@ use std::{
     sync::Arc,
 };
 
-struct Entry {
+struct PoolEntry {
     tx: Arc<PoolTx>,
     /// Execution, value, L1 and operator fee as of the head, wei.
     cost: U256,
@@ -23,26 +25,26 @@ struct Entry {
     added: u64,
     /// Arrival order: breaks ties between equal tips.
     arrival: u64,
-    /// Whose code it would set.
+    /// Accounts whose code the transaction would set.
     authorities: Vec<Address>,
 }
 
-impl Entry {
+impl PoolEntry {
     fn slots(&self) -> usize {
         self.tx.raw.len().div_ceil(SLOT_SIZE)
     }
 }
 
 #[derive(Default)]
-struct Account {
+struct PoolAccount {
     /// The nonce at the head.
     nonce: u64,
     /// The first nonce that is not pending.
     next: u64,
-    txs: BTreeMap<u64, Entry>,
+    txs: BTreeMap<u64, PoolEntry>,
 }
 
-impl Account {
+impl PoolAccount {
     fn pending(&self) -> usize {
         (self.next - self.nonce) as usize
     }
@@ -51,7 +53,7 @@ impl Account {
         self.txs.len() - self.pending()
     }
 
-    /// Moves `next` over all consecutive nonces; gives what became pending.
+    /// Moves `next` over all consecutive nonces; returns the transactions that became pending.
     fn promote(&mut self) -> Vec<Arc<PoolTx>> {
         let mut promoted = Vec::new();
         while let Some(entry) = self.txs.get(&self.next) {
@@ -61,8 +63,8 @@ impl Account {
         promoted
     }
 
-    /// Removes one nonce. What was pending behind it becomes queued.
-    fn take(&mut self, nonce: u64) -> Option<Entry> {
+    /// Removes one nonce. Pending transactions behind it become queued.
+    fn take(&mut self, nonce: u64) -> Option<PoolEntry> {
         let entry = self.txs.remove(&nonce)?;
         self.next = self.next.min(nonce.max(self.nonce));
         Some(entry)
@@ -71,16 +73,16 @@ impl Account {
 
 pub(super) struct Book {
     config: PoolConfig,
-    accounts: BTreeMap<Address, Account>,
+    accounts: BTreeMap<Address, PoolAccount>,
     by_hash: HashMap<B256, (Address, u64)>,
-    /// How many authorizations each account has given in transactions here.
+    /// Number of authorizations by each account in transactions of the pool.
     authorities: HashMap<Address, usize>,
     pending: usize,
     queued: usize,
-    /// Of [`SLOT_SIZE`].
+    /// Slots of [`SLOT_SIZE`] in use.
     slots: usize,
     arrivals: u64,
-    /// Of the head, wei per gas: what tells good payers from bad ones.
+    /// Base fee of the head, wei per gas, for comparing fees at eviction.
     base_fee: u64,
 }
 
@@ -123,7 +125,7 @@ impl Book {
         }
     }
 
-    /// Takes a transaction that passed `admit::check`. Gives the transactions that became pending.
+    /// Adds a transaction that passed `admit::check`. Returns the transactions that became pending.
     pub(super) fn add(
         &mut self,
         tx: PoolTx,
@@ -139,7 +141,7 @@ impl Book {
         self.check_delegation(&tx, &authorities, at)?;
         self.check_place(&tx)?;
 
-        let entry = Entry {
+        let entry = PoolEntry {
             tx: Arc::new(tx),
             cost,
             added: at.now,
@@ -169,8 +171,8 @@ impl Book {
         Ok(promoted)
     }
 
-    /// What is known of every transaction here, apart from its sender.
-    fn learn(&mut self, entry: &Entry) {
+    /// Adds a transaction to the totals and indexes.
+    fn learn(&mut self, entry: &PoolEntry) {
         self.arrivals += 1;
         self.slots += entry.slots();
         self.by_hash
@@ -180,7 +182,7 @@ impl Book {
         }
     }
 
-    fn forget(&mut self, entry: &Entry) {
+    fn forget(&mut self, entry: &PoolEntry) {
         self.slots -= entry.slots();
         self.by_hash.remove(&entry.tx.hash);
         for authority in &entry.authorities {
@@ -205,7 +207,7 @@ impl Book {
             .get(&tx.tx.nonce())
             .filter(|_| tx.tx.nonce() < account.next);
         match old {
-            // A cheaper one cannot overdraw.
+            // A cheaper replacement cannot overdraw.
             Some(old) => match cost.checked_sub(old.cost) {
                 Some(bump) if queued.saturating_add(bump) > at.balance => {
                     Err(PoolError::BumpOverdraft {
@@ -225,8 +227,8 @@ impl Book {
         }
     }
 
-    /// An account that others can spend from has one transaction here at a time: one call can make all of its transactions worthless
-    /// (EIP-7702, transaction propagation).
+    /// A delegated account has one transaction here at a time: one call can invalidate all of its
+    /// transactions (EIP-7702, transaction propagation).
     fn check_delegation(
         &self,
         tx: &PoolTx,
@@ -259,19 +261,20 @@ impl Book {
         }
     }
 
-    /// A replacement pays enough more; a nonce behind a gap finds room in its sender's queue.
+    /// Checks that a replacement pays enough more, and that a nonce behind a gap fits its sender's
+    /// queue.
     fn check_place(&self, tx: &PoolTx) -> Result<(), PoolError> {
         let Some(account) = self.accounts.get(&tx.sender()) else {
             return Ok(());
         };
         let nonce = tx.tx.nonce();
         let Some(old) = account.txs.get(&nonce) else {
-            return match nonce > account.next && account.queued() >= self.config.account_queue {
-                true => Err(PoolError::AccountQueueFull {
+            if nonce > account.next && account.queued() >= self.config.account_queue {
+                return Err(PoolError::AccountQueueFull {
                     limit: self.config.account_queue,
-                }),
-                false => Ok(()),
-            };
+                });
+            }
+            return Ok(());
         };
         let enough = |new: u128, old: u128| {
             new > old
@@ -279,21 +282,24 @@ impl Book {
                     >= U256::from(old) * (U256::from(self.config.price_bump) + U256::from(100))
                         / U256::from(100)
         };
-        match enough(tx.tx.max_fee_per_gas(), old.tx.tx.max_fee_per_gas())
+        if enough(tx.tx.max_fee_per_gas(), old.tx.tx.max_fee_per_gas())
             && enough(tip_cap(tx), tip_cap(&old.tx))
         {
-            true => Ok(()),
-            false => Err(PoolError::ReplacementUnderpriced),
+            Ok(())
+        } else {
+            Err(PoolError::ReplacementUnderpriced)
         }
     }
 
-    /// See [`super::Pool::remove`]. What becomes queued by it may be too much for the queue.
+    /// See [`super::Pool::remove`]. Transactions that become queued may exceed the queue, so this
+    /// also evicts.
     pub(super) fn remove(&mut self, hash: &B256) {
         self.drop_one(hash);
         self.shrink();
     }
 
-    /// Drops the transactions that offer less than this tip. Later transactions of their senders stay, behind a nonce gap.
+    /// Drops the transactions that offer less than this tip. Later transactions of their senders
+    /// stay, behind a nonce gap.
     pub(super) fn drop_below(&mut self, tip: u128) {
         let entries = self
             .accounts
@@ -317,7 +323,7 @@ impl Book {
     /// See [`super::Pool::best`].
     pub(super) fn best(&self, base_fee: u64) -> Vec<Arc<PoolTx>> {
         // The best head of every sender; popping one offers the sender's next nonce.
-        let offer = |entry: &Entry| {
+        let offer = |entry: &PoolEntry| {
             Some((
                 entry.tx.effective_tip(base_fee)?,
                 Reverse(entry.arrival),
@@ -366,7 +372,7 @@ impl Book {
             .into_iter()
             .zip(authorities)
         {
-            self.take_back(tx, authorities, accounts, change.now);
+            self.reinstate(tx, authorities, accounts, change.now);
         }
         for sender in self.senders() {
             promoted.extend(self.refresh(sender, accounts.get(&sender), &change));
@@ -377,7 +383,8 @@ impl Book {
         promoted
     }
 
-    /// A transaction is in the chain: it and everything of its sender at or below its nonce leaves; what follows stays pending.
+    /// Removes a mined transaction and all of its sender at or below its nonce; later ones stay
+    /// pending.
     fn mine(&mut self, hash: &B256) {
         let Some(&(sender, nonce)) = self.by_hash.get(hash) else {
             return;
@@ -391,9 +398,10 @@ impl Book {
         stale.values().for_each(|entry| self.forget(entry));
     }
 
-    /// Takes back a transaction of an abandoned block unless the sender has sent something else for its nonce. It was valid there;
-    /// whether it still can be paid for is checked by `refresh` and by the builder.
-    fn take_back(
+    /// Reinstates a transaction of an abandoned block unless the sender has sent another one with
+    /// its nonce. It was valid there; `refresh` and the builder check whether it can still be paid
+    /// for.
+    fn reinstate(
         &mut self,
         tx: PoolTx,
         authorities: Vec<Address>,
@@ -414,7 +422,7 @@ impl Book {
         {
             return;
         }
-        let entry = Entry {
+        let entry = PoolEntry {
             cost: tx.cost(),
             tx: Arc::new(tx),
             added: now,
@@ -430,7 +438,8 @@ impl Book {
         });
     }
 
-    /// Brings one sender up to the new head: drops what is stale, unaffordable, too large or expired, then promotes.
+    /// Updates one sender to the new head: drops stale, unaffordable, too large and expired
+    /// transactions, then promotes.
     fn refresh(
         &mut self,
         sender: Address,
@@ -442,17 +451,18 @@ impl Book {
             let mut dropped = Vec::new();
             let announced = account.next;
             if let Some((nonce, balance)) = state {
-                let unfit = |n: &u64, entry: &mut Entry| {
+                let unfit = |n: &u64, entry: &mut PoolEntry| {
                     entry.cost = change.cost(&entry.tx);
                     *n < *nonce || entry.cost > *balance || entry.tx.tx.gas_limit() > gas_limit
                 };
                 dropped.extend(account.txs.extract_if(.., unfit));
                 (account.nonce, account.next) = (*nonce, *nonce);
             }
-            // The walk starts again at the new nonce; only what lies past the old mark is news.
+            // Promotion restarts at the new nonce; only nonces past the old mark are newly pending.
             let mut promoted = account.promote();
             promoted.retain(|tx| tx.tx.nonce() >= announced);
-            let expired = |_: &u64, entry: &mut Entry| now.saturating_sub(entry.added) > lifetime;
+            let expired =
+                |_: &u64, entry: &mut PoolEntry| now.saturating_sub(entry.added) > lifetime;
             dropped.extend(account.txs.extract_if(account.next.., expired));
             (dropped, promoted)
         });
@@ -460,8 +470,9 @@ impl Book {
         promoted
     }
 
-    /// Evicts until every limit holds: the queue's worst tail first, then the worst tail of accounts above their guaranteed slots,
-    /// then the worst tail of all. Of large transactions fewer fit, and again the queue gives way first.
+    /// Evicts until every limit holds: the worst tail of the queue first, then the worst tail of
+    /// accounts above their guaranteed slots, then the worst tail of all. Slots of large
+    /// transactions are freed in the same order.
     fn shrink(&mut self) {
         while self.queued > self.config.global_queue {
             if !self.evict(|account| account.queued() > 0) {
@@ -488,8 +499,9 @@ impl Book {
         }
     }
 
-    /// Drops the last nonce of the account, among those that `from` selects, whose last nonce pays least.
-    fn evict(&mut self, from: impl Fn(&Account) -> bool) -> bool {
+    /// Drops the last nonce of the account, among those that `from` selects, whose last nonce pays
+    /// least.
+    fn evict(&mut self, from: impl Fn(&PoolAccount) -> bool) -> bool {
         let base_fee = u128::from(self.base_fee);
         let price = |tx: &PoolTx| {
             tx.tx
@@ -507,7 +519,11 @@ impl Book {
     }
 
     /// Changes one account and keeps the totals; an account without transactions is forgotten.
-    fn with_account<T>(&mut self, sender: Address, change: impl FnOnce(&mut Account) -> T) -> T {
+    fn with_account<T>(
+        &mut self,
+        sender: Address,
+        change: impl FnOnce(&mut PoolAccount) -> T,
+    ) -> T {
         let account = self.accounts.entry(sender).or_default();
         let (pending, queued) = (account.pending(), account.queued());
         let result = change(account);
@@ -527,7 +543,7 @@ impl Book {
             .txs
             .iter()
             .partition(|(nonce, _)| **nonce < account.next);
-        let txs = |entries: Vec<(&u64, &Entry)>| {
+        let txs = |entries: Vec<(&u64, &PoolEntry)>| {
             entries
                 .into_iter()
                 .map(|(_, entry)| entry.tx.clone())

@@ -6,7 +6,7 @@ use alloy_consensus::{Sealed, SignableTransaction, TxEip1559, TxEip7702, TxLegac
 use alloy_eips::eip7702::Authorization;
 use alloy_primitives::{Signature, TxKind, address, b256, hex};
 use op_alloy_consensus::TxDeposit;
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::TestCaseError};
 use starling_proto::l1info::L1InfoFormat;
 
 const GWEI: u128 = 1_000_000_000;
@@ -439,7 +439,8 @@ fn an_account_that_is_about_to_be_delegated_counts_as_delegated() {
         pool.add(from_authority(1, GWEI), &at(0)),
         Err(PoolError::DelegatedInFlight)
     );
-    // Once the transaction has gone the account may send as any other, and then nobody may set its code.
+    // Once the transaction has gone the account may send as any other, and then nobody may set its
+    // code.
     pool.remove(&setting);
     pool.add(from_authority(1, GWEI), &at(0)).unwrap();
     assert_eq!(
@@ -518,7 +519,8 @@ fn decode_refuses_what_wallets_may_not_send() {
             "{kind:#x}"
         );
     }
-    // A blob transaction with its sidecar is larger than any that the pool takes; what is wrong with it is its type.
+    // A blob transaction with its sidecar is larger than any that the pool takes; what is wrong
+    // with it is its type.
     assert_eq!(
         PoolTx::decode([&[3][..], &[0; 140_000]].concat().into()).unwrap_err(),
         PoolError::TypeNotSupported
@@ -695,7 +697,7 @@ fn a_head_drops_promotes_takes_back_and_expires() {
             senders: 1
         }
     );
-    // Who lost the money loses the transactions.
+    // A sender that lost its balance loses its transactions.
     pool.on_head(head(&[], &[], 2_000), |_| Some((2, U256::ZERO)));
     assert_eq!(pool.stats(), PoolStats::default());
 }
@@ -757,61 +759,142 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Applies `ops` to a small pool and compares its books after each.
+fn check_books(ops: Vec<Op>, base_fee: u64) -> Result<(), TestCaseError> {
+    let config = PoolConfig {
+        account_slots: 2,
+        global_slots: 9,
+        account_queue: 4,
+        global_queue: 6,
+        ..Default::default()
+    };
+    let pool = Pool::with_config(&spec(Fork::Karst), config.clone());
+    let mut state = [0u64; 4];
+    for op in ops {
+        match op {
+            Op::Add {
+                from,
+                nonce,
+                fee,
+                tip,
+            } => {
+                let at = Admission {
+                    base_fee,
+                    ..at(state[usize::from(from) - 1])
+                };
+                let known = pool.content();
+                let tx = tx(from, nonce, fee, tip);
+                let hash = tx.hash;
+                match pool.add(tx, &at) {
+                    Ok(_) => prop_assert!(pool.get(&hash).is_some()),
+                    Err(PoolError::AlreadyKnown) => prop_assert!(pool.get(&hash).is_some()),
+                    Err(PoolError::ReplacementUnderpriced) => {
+                        let (pending, queued) = &known[&sender(from)];
+                        prop_assert!(
+                            pending
+                                .iter()
+                                .chain(queued)
+                                .any(|old| old.tx.nonce() == nonce
+                                    && (fee * 10 < old.tx.max_fee_per_gas() * 11
+                                        || tip * 10 < admit::tip_cap(old) * 11))
+                        );
+                    }
+                    Err(_) => prop_assert!(pool.get(&hash).is_none()),
+                }
+            }
+            Op::Head { nonces, now } => {
+                state = nonces;
+                let change = HeadChange {
+                    base_fee,
+                    block_gas_limit: 30_000_000,
+                    now,
+                    ..Default::default()
+                };
+                pool.on_head(change, |s| {
+                    Some((state[usize::from(s[0]) - 1], U256::from(10u128.pow(19))))
+                });
+            }
+            Op::Remove(i) => {
+                if let Some(tx) = pool.best(0).get(i) {
+                    pool.remove(&tx.hash);
+                }
+            }
+        }
+        let (stats, content) = (pool.stats(), pool.content());
+        prop_assert_eq!(
+            stats.pending,
+            content.values().map(|c| c.0.len()).sum::<usize>()
+        );
+        prop_assert_eq!(
+            stats.queued,
+            content.values().map(|c| c.1.len()).sum::<usize>()
+        );
+        prop_assert!(stats.pending <= config.global_slots && stats.queued <= config.global_queue);
+        for tx in content.values().flat_map(|c| c.0.iter().chain(&c.1)) {
+            prop_assert!(pool.get(&tx.hash).is_some());
+        }
+        // No gap: each sender's share of `best` counts up from its nonce, and every pick is the
+        // best there was to pick.
+        let mut left: BTreeMap<Address, Vec<Arc<PoolTx>>> =
+            content.into_iter().map(|(s, c)| (s, c.0)).collect();
+        for picked in pool.best(base_fee) {
+            let mine = &left[&picked.sender()][0];
+            prop_assert_eq!(mine.hash, picked.hash);
+            prop_assert_eq!(
+                picked.tx.nonce(),
+                pool.next_nonce(&picked.sender(), 0) - left[&picked.sender()].len() as u64
+            );
+            let most = left
+                .values()
+                .filter_map(|txs| txs.first()?.effective_tip(base_fee))
+                .max();
+            prop_assert_eq!(picked.effective_tip(base_fee), most);
+            left.get_mut(&picked.sender()).unwrap().remove(0);
+        }
+        let mut next = left.values().filter_map(|txs| txs.first());
+        prop_assert!(next.all(|tx| tx.effective_tip(base_fee).is_none()));
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn the_books_always_balance(ops in prop::collection::vec(op(), 1..120), base_fee in 0..30u64) {
-        let config = PoolConfig { account_slots: 2, global_slots: 9, account_queue: 4, global_queue: 6, ..Default::default() };
-        let pool = Pool::with_config(&spec(Fork::Karst), config.clone());
-        let mut state = [0u64; 4];
-        for op in ops {
-            match op {
-                Op::Add { from, nonce, fee, tip } => {
-                    let at = Admission { base_fee, ..at(state[usize::from(from) - 1]) };
-                    let known = pool.content();
-                    let tx = tx(from, nonce, fee, tip);
-                    let hash = tx.hash;
-                    match pool.add(tx, &at) {
-                        Ok(_) => prop_assert!(pool.get(&hash).is_some()),
-                        Err(PoolError::AlreadyKnown) => prop_assert!(pool.get(&hash).is_some()),
-                        Err(PoolError::ReplacementUnderpriced) => {
-                            let (pending, queued) = &known[&sender(from)];
-                            prop_assert!(pending.iter().chain(queued).any(|old| old.tx.nonce() == nonce
-                                && (fee * 10 < old.tx.max_fee_per_gas() * 11 || tip * 10 < admit::tip_cap(old) * 11)));
-                        }
-                        Err(_) => prop_assert!(pool.get(&hash).is_none()),
-                    }
-                }
-                Op::Head { nonces, now } => {
-                    state = nonces;
-                    let change = HeadChange { base_fee, block_gas_limit: 30_000_000, now, ..Default::default() };
-                    pool.on_head(change, |s| Some((state[usize::from(s[0]) - 1], U256::from(10u128.pow(19)))));
-                }
-                Op::Remove(i) => {
-                    if let Some(tx) = pool.best(0).get(i) {
-                        pool.remove(&tx.hash);
-                    }
-                }
-            }
-            let (stats, content) = (pool.stats(), pool.content());
-            prop_assert_eq!(stats.pending, content.values().map(|c| c.0.len()).sum::<usize>());
-            prop_assert_eq!(stats.queued, content.values().map(|c| c.1.len()).sum::<usize>());
-            prop_assert!(stats.pending <= config.global_slots && stats.queued <= config.global_queue);
-            for tx in content.values().flat_map(|c| c.0.iter().chain(&c.1)) {
-                prop_assert!(pool.get(&tx.hash).is_some());
-            }
-            // No gap: each sender's share of `best` counts up from its nonce, and every pick is the best there was to pick.
-            let mut left: BTreeMap<Address, Vec<Arc<PoolTx>>> = content.into_iter().map(|(s, c)| (s, c.0)).collect();
-            for picked in pool.best(base_fee) {
-                let mine = &left[&picked.sender()][0];
-                prop_assert_eq!(mine.hash, picked.hash);
-                prop_assert_eq!(picked.tx.nonce(), pool.next_nonce(&picked.sender(), 0) - left[&picked.sender()].len() as u64);
-                let most = left.values().filter_map(|txs| txs.first()?.effective_tip(base_fee)).max();
-                prop_assert_eq!(picked.effective_tip(base_fee), most);
-                left.get_mut(&picked.sender()).unwrap().remove(0);
-            }
-            prop_assert!(left.values().all(|txs| txs.first().is_none_or(|tx| tx.effective_tip(base_fee).is_none())));
-        }
+        check_books(ops, base_fee)?;
     }
+}
+
+/// The shortest failure that the random operations have found.
+#[test]
+fn the_books_balance_after_replacements_and_a_removal() {
+    let add = |(from, nonce, fee, tip)| Op::Add {
+        from,
+        nonce,
+        fee,
+        tip,
+    };
+    let head = Op::Head {
+        nonces: [3, 2, 2, 5],
+        now: 0,
+    };
+    let before = [(4, 5, 11, 1), (1, 3, 29, 1)].map(add);
+    let after = [
+        (1, 4, 2, 1),
+        (3, 2, 18, 1),
+        (2, 6, 9, 1),
+        (4, 6, 11, 2),
+        (1, 7, 7, 1),
+        (1, 5, 18, 2),
+        (2, 4, 21, 1),
+        (2, 5, 13, 1),
+        (2, 2, 15, 2),
+        (3, 3, 21, 1),
+        (1, 8, 7, 1),
+        (3, 4, 2, 1),
+    ]
+    .map(add);
+    let ops = before.into_iter().chain([head]).chain(after);
+    check_books(ops.chain([Op::Remove(3)]).collect(), 0).unwrap();
 }
 
 #[test]

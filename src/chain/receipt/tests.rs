@@ -89,7 +89,8 @@ fn receipts_of_other_clients_read_and_write_the_same() {
             }
             let receipt = match Receipt::decode_2718(&bytes) {
                 Ok(receipt) => receipt,
-                // A receipt with an intermediate state root in place of its status, from before Byzantium.
+                // A receipt with an intermediate state root in place of its status, from before
+                // Byzantium.
                 Err(_) if test == "TestBedrockDepositReceiptUnchanged" => continue,
                 Err(error) => panic!("{name} {test}: {error}"),
             };

@@ -1,10 +1,11 @@
-//! The extra data of an OP header: EIP-1559 parameters from Holocene on, with a minimum base fee from Jovian on.
+//! The extra data of an OP header: EIP-1559 parameters from Holocene on, with a minimum base fee
+//! from Jovian on.
 
 use super::{Active, BaseFeeParams, ChainSpec};
 use alloy_primitives::{B64, Bytes};
 use starling_proto::{fork::Fork, system_config::Eip1559Params};
 
-/// What the extra data says.
+/// Decoded extra data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtraData {
     /// Both fit 32 bits and neither is zero.
@@ -30,8 +31,9 @@ pub enum ExtraDataError {
 }
 
 impl ExtraData {
-    /// Decodes the form that the fork asks for: `0 ‖ denominator ‖ elasticity` in Holocene, `1 ‖ denominator ‖ elasticity ‖ minimum
-    /// base fee` from Jovian on. Zeros are refused: a base fee cannot be computed from them.
+    /// Decodes the form that the fork asks for: `0 ‖ denominator ‖ elasticity` in Holocene, `1 ‖
+    /// denominator ‖ elasticity ‖ minimum base fee` from Jovian on. Zeros are refused: a base fee
+    /// cannot be computed from them.
     pub fn decode(bytes: &Bytes, active: &Active) -> Result<Self, ExtraDataError> {
         let (version, want) = if active.is_op(Fork::Jovian) {
             (1, 17)
@@ -68,8 +70,9 @@ impl ExtraData {
         })
     }
 
-    /// The extra data of a block at `timestamp` whose attributes carry these parameters. Zeros stand for the chain's constants, and
-    /// it is the constants that are written. Empty before Holocene.
+    /// The extra data of a block at `timestamp` whose attributes carry these parameters. Zeros
+    /// stand for the chain's constants, and it is the constants that are written. Empty before
+    /// Holocene.
     pub fn encode(
         spec: &ChainSpec,
         timestamp: u64,

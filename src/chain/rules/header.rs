@@ -1,4 +1,4 @@
-//! What a header must be, given its parent's: everything that can be said before execution.
+//! Rules for a header, given its parent: all checks that are possible before execution.
 
 use super::{ChainSpec, ExtraData, ExtraDataError};
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
@@ -72,8 +72,9 @@ fn field<T: Copy>(
 }
 
 impl ChainSpec {
-    /// Checks a header against its parent (specs: exec-engine of each fork). What only execution can tell is left to execution: the
-    /// roots, the bloom, gas used, and from Isthmus the withdrawals root.
+    /// Checks a header against its parent (specs: exec-engine of each fork). What only execution
+    /// can tell is left to execution: the roots, the bloom, gas used, and from Isthmus the
+    /// withdrawals root.
     pub fn check_header(
         &self,
         header: &Header,
@@ -113,7 +114,8 @@ impl ChainSpec {
         self.check_fork_fields(header, parent)
     }
 
-    fn check_extra_data(&self, header: &Header) -> Result<(), HeaderError> {
+    /// Checks the extra data by the rules of the header's own timestamp, without its parent.
+    pub fn check_extra_data(&self, header: &Header) -> Result<(), HeaderError> {
         let active = self.at(header.timestamp);
         if header.extra_data.len() > MAX_EXTRA_DATA {
             return Err(HeaderError::ExtraDataLength(header.extra_data.len()));

@@ -1,25 +1,25 @@
-//! What a write puts into the store: the rows of blocks, and one atomic batch of them across keyspaces.
+//! Write batches: the rows of blocks, as one atomic batch across keyspaces.
 
 use crate::chain::{
     receipt::Receipt,
+    rows::{ExecutedBlock, Overlay, ReadError, RowChange, codec, keys},
     store::{
-        HEAD, Inner, Space, StoreError, buffers::Weights, cache::Written, codec, keys, proofs,
-        unwind,
+        HEAD, Snapshot, Space, StoreError, StoreInner, UnwindRecord, cache::WrittenRows,
+        memtables::Weights, proofs, unwind,
     },
-    view::{ExecutedBlock, Overlay},
 };
 use alloy_primitives::{B256, Bytes};
 use fjall::OwnedWriteBatch;
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The rows of `state` that a group of blocks writes: only the last value of a row.
+/// The rows of `state` that a group of blocks writes: the last value of each.
 fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>> {
     let rows = blocks.iter().flat_map(|block| &block.overlay.rows);
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// What is kept of each block beside the state. `proven` is how many bytes of trie history there are.
+/// The rows of each block besides the state. `proven` counts bytes of trie history.
 fn kept_rows(
     blocks: &[Arc<ExecutedBlock>],
     proven: &mut u64,
@@ -112,7 +112,7 @@ fn block_rows(
 /// A row that a commit writes: keyspace, key, value or its removal.
 pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
 
-/// The rows that [`Store::commit`] writes for these blocks.
+/// The rows that `Store::commit` writes for these blocks.
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
     kept_rows(blocks, &mut 0, &mut |space, key, value| {
@@ -130,26 +130,26 @@ pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     rows
 }
 
-/// One atomic batch across keyspaces. Rows of `state` go by the row cache too.
+/// One atomic batch across keyspaces. Rows of `state` also update the row cache.
 pub(super) struct Batch<'a> {
-    inner: &'a Inner,
+    inner: &'a StoreInner,
     batch: OwnedWriteBatch,
-    /// Its rows of `state`.
-    written: Written,
+    /// Rows of `state` in this batch.
+    written: WrittenRows,
     weights: Weights,
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn new(inner: &'a Inner) -> Self {
+    pub(super) fn new(inner: &'a StoreInner) -> Self {
         Self {
             inner,
             batch: inner.db.batch(),
-            written: Written::new(),
+            written: WrittenRows::new(),
             weights: Weights::default(),
         }
     }
 
-    /// Adds the rows of a genesis. Nobody has read a state yet: the row cache does not see them.
+    /// Adds the rows of a genesis. They bypass the row cache, which is still empty.
     pub(super) fn genesis(&mut self, genesis: &Payload, overlay: &Overlay) {
         for (key, row) in &overlay.rows {
             self.write(Space::State, key, row.after.as_ref().map(AsRef::as_ref));
@@ -162,13 +162,60 @@ impl<'a> Batch<'a> {
         });
     }
 
-    /// Adds the rows of a group of blocks, oldest first. `proven` is how many bytes of trie history there are.
+    /// Adds the rows of a group of blocks, oldest first. `proven` counts bytes of trie history.
     pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], proven: &mut u64) {
         kept_rows(blocks, proven, &mut |space, key, value| {
             self.write(space, key, value)
         });
         for (key, value) in state_rows(blocks) {
             self.state(key, value);
+        }
+    }
+
+    /// Restores the rows of `state` from the unwind record of the newest block, and removes its
+    /// history.
+    pub(super) fn unwind_state(
+        &mut self,
+        snapshot: &Snapshot,
+        number: u64,
+        record: UnwindRecord,
+    ) -> Result<(), ReadError> {
+        let mut overlay = Overlay::default();
+        for (key, before) in record {
+            let after = snapshot.state_row(&key)?;
+            let before = before
+                .row(after.as_ref())
+                .ok_or_else(|| unwind::mismatch(number, &key))?;
+            self.state(&key, before.as_ref());
+            if keys::is_flat(&key) {
+                self.set(Space::History, &keys::history(&key, number), None);
+            } else {
+                overlay.rows.insert(key, RowChange { before, after });
+            }
+        }
+        proofs::rows(&overlay, number, |key, _| {
+            self.set(Space::History, key, None)
+        });
+        self.set(Space::History, &keys::trie_history_bytes(number), None);
+        self.set(Space::History, &keys::unwind(number), None);
+        Ok(())
+    }
+
+    /// Removes the rows of a block and its index.
+    pub(super) fn remove_block(&mut self, block: BlockId, body: &[Bytes]) {
+        for key in
+            [keys::header, keys::body, keys::receipts, keys::senders].map(|key| key(block.number))
+        {
+            self.set(Space::Blocks, &key, None);
+        }
+        self.set(Space::Index, &keys::hash_of(block.number), None);
+        self.set(Space::Index, &keys::number_of(&block.hash), None);
+        for transaction in body {
+            self.set(
+                Space::Index,
+                &keys::transaction(&alloy_primitives::keccak256(transaction)),
+                None,
+            );
         }
     }
 
@@ -217,7 +264,7 @@ impl<'a> Batch<'a> {
         } else {
             inner.rows.write(written, || batch.commit())?;
         }
-        // What is committed is committed, but an engine that cannot write its tables is not to be trusted with more.
-        Ok(inner.buffered(&weights)?)
+        // The batch is committed, but a database that cannot flush must not take another.
+        Ok(inner.count_batch(&weights)?)
     }
 }

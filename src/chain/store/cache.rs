@@ -1,10 +1,11 @@
-//! The row cache: rows of `state` that were read or written of late, as they are at the stored head.
+//! The row cache: rows of `state` that were read or written recently, as of the stored head.
 //!
-//! Every read of the state by a [`Snapshot`](super::Snapshot) comes here first; every batch that changes `state` rows, a commit or an
-//! unwind, passes through. The cache holds the newest value of a row and the generation, that is the number of such batches, since
-//! which it is the value. A snapshot knows its own generation and takes only what was the value then already, so an old snapshot
-//! never sees a newer row. What it reads from the disk it leaves here only if no batch has begun since. Bounded in bytes; the least
-//! recently used rows go first.
+//! Every read of the state by a [`Snapshot`](super::Snapshot) asks the cache first; every batch
+//! that changes `state` rows, a commit or an unwind, updates it. The cache holds the newest value
+//! of a row and the generation, the number of such batches, since which it is current. A snapshot
+//! knows its own generation and accepts only values that were already current then, so an old
+//! snapshot never sees a newer row. A row read from disk is cached only if no batch has begun
+//! since. Bounded in bytes; the least recently used rows are evicted first.
 
 use alloy_primitives::{Bytes, map::DefaultHashBuilder};
 use lru::LruCache;
@@ -14,28 +15,28 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Locks, so that readers on several threads seldom meet.
+/// Number of locks, so that readers on several threads rarely contend.
 const SHARDS: usize = 64;
 /// Bytes that a row takes in memory beside its key and its value.
 const ROW_OVERHEAD: usize = 160;
 
 /// Rows changed by a batch, with their new values.
-pub(super) type Written = Vec<(Bytes, Option<Bytes>)>;
+pub(super) type WrittenRows = Vec<(Bytes, Option<Bytes>)>;
 
 pub(super) struct RowCache {
     shards: Vec<Mutex<Shard>>,
     hasher: DefaultHashBuilder,
-    /// Odd while a batch is on its way to the disk.
+    /// Odd while a batch is being written to disk.
     generation: AtomicU64,
 }
 
 struct Shard {
-    rows: LruCache<Box<[u8]>, Row, DefaultHashBuilder>,
+    rows: LruCache<Box<[u8]>, CachedRow, DefaultHashBuilder>,
     weight: usize,
     budget: usize,
 }
 
-struct Row {
+struct CachedRow {
     value: Option<Bytes>,
     since: u64,
 }
@@ -59,7 +60,7 @@ impl RowCache {
         }
     }
 
-    /// Takes a snapshot with `take` and tells its generation; `None` if a batch was under way.
+    /// Takes a snapshot with `take` and returns its generation; `None` if a batch was in progress.
     pub fn at_generation<T>(&self, take: impl FnOnce() -> T) -> (T, Option<u64>) {
         let before = self.generation.load(Ordering::SeqCst);
         let taken = take();
@@ -67,7 +68,7 @@ impl RowCache {
         (taken, same.then_some(before))
     }
 
-    /// The value of a row at this generation, if it is here; otherwise `read` gets it.
+    /// The value of a row at this generation, from the cache or else from `read`.
     pub fn get<E>(
         &self,
         key: &[u8],
@@ -82,11 +83,11 @@ impl RowCache {
         }
         let value = read()?;
         let mut shard = shard.lock();
-        // A batch that begins after this look takes the lock after us and puts its own value over ours.
+        // A batch that begins after this check takes the lock after us and overwrites our value.
         if self.generation.load(Ordering::SeqCst) == generation {
             shard.put(
                 key,
-                Row {
+                CachedRow {
                     value: value.clone(),
                     since: generation,
                 },
@@ -95,9 +96,13 @@ impl RowCache {
         Ok(value)
     }
 
-    /// Writes a batch with `commit`, then takes over what it wrote. If it fails nobody knows what the rows are: the cache is empty and
-    /// stays so until a later batch succeeds.
-    pub fn write<E>(&self, rows: Written, commit: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    /// Writes a batch with `commit`, then caches its rows. If the commit fails the rows are
+    /// unknown: the cache is cleared and stays empty until a later batch succeeds.
+    pub fn write<E>(
+        &self,
+        rows: WrittenRows,
+        commit: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         let under_way = self.generation.fetch_or(1, Ordering::SeqCst) | 1;
         if let Err(error) = commit() {
             self.shards.iter().for_each(|shard| shard.lock().clear());
@@ -105,22 +110,24 @@ impl RowCache {
         }
         let since = under_way + 1;
         for (key, value) in rows {
-            self.shard(&key).lock().put(&key, Row { value, since });
+            self.shard(&key)
+                .lock()
+                .put(&key, CachedRow { value, since });
         }
         self.generation.store(since, Ordering::SeqCst);
         Ok(())
     }
 
     fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
-        // The high bits: the shard's own table goes by the low ones.
+        // The high bits choose the shard, since its own table uses the low ones.
         let hash = self.hasher.hash_one(key);
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 }
 
 impl Shard {
-    fn put(&mut self, key: &[u8], row: Row) {
-        let weight = |key: &[u8], row: &Row| {
+    fn put(&mut self, key: &[u8], row: CachedRow) {
+        let weight = |key: &[u8], row: &CachedRow| {
             ROW_OVERHEAD + key.len() + row.value.as_ref().map_or(0, |value| value.len())
         };
         self.weight += weight(key, &row);
@@ -168,7 +175,7 @@ mod tests {
             Some(Bytes::from_static(b"new"))
         );
         assert!(read(&cache, b"k", old.unwrap()).is_err());
-        // It reads the disk and leaves nothing behind.
+        // The snapshot reads from disk and caches nothing.
         let from_disk = cache
             .get(b"k", old.unwrap(), || {
                 Ok::<_, ()>(Some(Bytes::from_static(b"old")))

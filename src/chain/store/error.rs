@@ -1,15 +1,15 @@
-//! What can go wrong with the store, each with its cause and, where there is one, the next step.
+//! Errors of the store, each with its cause and, where there is one, the next step.
 
 use crate::chain::{
+    rows::ReadError,
     store::{DATABASE, DamagedJournal},
-    view::ReadError,
 };
 use alloy_primitives::B256;
-use fjall::LsmError;
+use lsm_tree::Error as LsmError;
 use starling_proto::payload::BlockId;
 use std::path::{Path, PathBuf};
 
-/// Which chain a store holds.
+/// Identity of the chain in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub chain_id: u64,
@@ -40,12 +40,12 @@ pub enum StoreError {
     #[error("the database in {} cannot be opened: {what}. {}", dir.display(), rebuild(dir))]
     Damaged { dir: PathBuf, what: String },
     #[error(
-        "the keyspaces of the database in {} disagree on the head ({heads}): it is torn. `starling db repair --datadir {}` takes it back to \
-         where they agree, if its records lead there",
+        "the keyspaces of the database in {} disagree on the head ({heads}): it is torn. `starling db repair --datadir {}` rewinds it to \
+         where they agree, if its records reach that far",
         dir.display(), dir.display()
     )]
     Torn { dir: PathBuf, heads: String },
-    #[error("the repair of the database in {} has not come to its end: run `starling db repair` again. If it does not: {}", .0.display(), rebuild(.0))]
+    #[error("the repair of the database in {} did not finish: run `starling db repair` again. If it fails: {}", .0.display(), rebuild(.0))]
     Unproven(PathBuf),
     #[error(
         "the {what} of block {block} is missing or another's: run `starling db verify` to see how much is lost"
@@ -60,12 +60,12 @@ pub enum StoreError {
     #[error("only {free} bytes are free on the disk of the database, {floor} must stay free")]
     NoSpace { free: u64, floor: u64 },
     #[error(
-        "a write to the database failed, and it takes no more: the log says above what failed. Mend that (the disk, its file system, room \
+        "a write to the database failed, and it accepts no more: the log says above what failed. Fix that (the disk, its file system, room \
          on it) and start again: what was acknowledged is kept. If it names a wrong checksum, `starling db verify` says what is damaged and \
          what helps"
     )]
     Poisoned,
-    #[error("block {block:?} does not stand on the stored head {head:?}")]
+    #[error("block {block:?} does not build on the stored head {head:?}")]
     Unlinked { block: BlockId, head: BlockId },
     #[error("the genesis block cannot be unwound")]
     Genesis,
@@ -83,13 +83,20 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether it is only room that lacks.
+    /// Adds the path to an I/O error.
+    pub(in crate::chain) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
+    }
+
+    /// Whether only room on the disk is missing.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::NoSpace { .. })
     }
 }
 
-/// What helps when the database of a data directory cannot be put right. The payload log beside it stays: it knows what was signed here.
+/// Advice for a database that cannot be repaired. The payload log beside it stays: it records what
+/// was signed here.
 pub fn rebuild(dir: &Path) -> String {
     format!(
         "Restore a backup; or remove the folder {} and nothing beside it, run `starling init --datadir {dir}` with the genesis file, \
@@ -99,8 +106,8 @@ pub fn rebuild(dir: &Path) -> String {
     )
 }
 
-/// What the engine says, in words. Its own text is that of its types.
-pub(in crate::chain) fn words(error: &fjall::Error) -> String {
+/// An error of fjall as text. Its own text is a dump of types.
+pub(in crate::chain) fn describe_error(error: &fjall::Error) -> String {
     let (checksum, missing) = (
         "a part of a file is not what was written",
         "a file is missing or cannot be read as what it was",

@@ -1,14 +1,19 @@
-//! The history window: how far back states can be read and blocks be unwound, and the compaction filter that drops what is older.
+//! The history window: how far back states can be read and blocks can be unwound, and the
+//! compaction filter that drops older rows.
 //!
-//! A commit moves the two bounds, in its own batch, and costs nothing more. Rows below them stay until the engine compacts the table
-//! they are in, on its own threads: no tombstones are written, nobody waits. Two things come between a bound and its rows. It must be
-//! on the disk, in a table of the same keyspace, or a power cut could bring back a bound whose rows are gone; and no snapshot may
-//! still answer by an older one.
+//! A commit moves the bounds in its own batch, at no further cost. Rows below them stay until fjall
+//! compacts their table on its own thread: there are no tombstones, and no caller waits. Two
+//! conditions must hold before rows below a bound are dropped. The bound must be on disk, in a
+//! table of the same keyspace, or a power cut could restore an older bound whose rows are gone; and
+//! no snapshot may still read by an older bound.
 
-use crate::chain::store::{
-    Batch, FINALIZED_ROW, HEAD, Inner, OLDEST_ROW, Space, StoreError, UNWIND_MARGIN, UNWIND_ROW,
-    codec, damaged_meta, get,
-    proofs::{self, PASSER_BLOCKS, Written},
+use crate::chain::{
+    rows::codec,
+    store::{
+        Batch, FINALIZED_ROW, HEAD, OLDEST_ROW, Space, StoreError, StoreInner, UNWIND_MARGIN,
+        UNWIND_ROW, damaged_meta, get,
+        proofs::{self, PASSER_BLOCKS, TrieHistorySize},
+    },
 };
 use fjall::{
     Keyspace,
@@ -27,25 +32,26 @@ use std::{
     },
 };
 
-/// Most blocks that a bound moves at once: each move writes a memtable out.
+/// Most blocks that a bound moves at once: each move flushes a memtable.
 const MAX_STEP: u64 = 1024;
 
-/// Unwind records that go together at least.
+/// Fewest unwind records that are dropped together.
 const UNWIND_STEP: u64 = 256;
 
-/// The oldest state, in the keyspace whose rows it is about.
+/// Row with the oldest state, in the keyspace whose rows it bounds.
 const STATES: &[u8] = b"_oldest";
 
-/// The oldest block that can be unwound, likewise.
+/// Row with the oldest block that can be unwound.
 const UNWINDS: &[u8] = b"_unwinds";
 
-/// The oldest block that can be proven, and the oldest at which the message passer can.
+/// Row with the oldest block that can be proven, and the oldest at which the message passer can.
 pub(super) const PROOFS: &[u8] = b"_proofs";
 
 /// The bounds of history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Kept {
-    /// The oldest block whose state can be read: history rows of this block and older ones serve nobody.
+pub(super) struct HistoryBounds {
+    /// The oldest block whose state can be read: history rows of this block and older ones are
+    /// unused.
     pub states: u64,
     /// The oldest block that can be unwound.
     pub unwinds: u64,
@@ -55,8 +61,8 @@ pub(super) struct Kept {
     pub passer: u64,
 }
 
-impl Kept {
-    /// What both keep.
+impl HistoryBounds {
+    /// The lower of each bound.
     fn and(self, other: Self) -> Self {
         Self {
             states: self.states.min(other.states),
@@ -68,16 +74,16 @@ impl Kept {
 }
 
 pub(super) struct History {
-    /// Blocks; zero is all.
+    /// Blocks whose states are kept; zero keeps all.
     window: AtomicU64,
-    /// Bytes of trie history; zero is all.
+    /// Bytes of trie history that are kept; zero keeps all.
     pub(super) proofs: AtomicU64,
     /// Blocks at which the message passer can be proven.
     pub(super) passer: AtomicU64,
-    /// As committed.
-    committed: Mutex<Kept>,
-    /// On its way to the disk.
-    pending: Mutex<Option<Kept>>,
+    /// The bounds of the last commit.
+    committed: Mutex<HistoryBounds>,
+    /// Bounds in a memtable that is being flushed.
+    pending: Mutex<Option<HistoryBounds>>,
     floors: Arc<Floors>,
 }
 
@@ -99,17 +105,17 @@ impl Default for History {
     }
 }
 
-/// What the filter may drop, and who still reads.
+/// Bounds that are on disk, and the snapshots that still read by older ones.
 #[derive(Default)]
 struct Floors {
-    durable: Mutex<Kept>,
-    /// How many snapshots read by these bounds.
-    pins: Mutex<BTreeMap<Kept, usize>>,
+    durable: Mutex<HistoryBounds>,
+    /// Number of snapshots that read by these bounds.
+    pins: Mutex<BTreeMap<HistoryBounds, usize>>,
 }
 
 /// Keeps the states that a snapshot can read.
 pub(super) struct Pin {
-    kept: Kept,
+    kept: HistoryBounds,
     floors: Arc<Floors>,
 }
 
@@ -126,28 +132,29 @@ impl Drop for Pin {
 }
 
 impl Floors {
-    /// What may be dropped now. No snapshot taken later can need it: bounds only rise.
-    fn droppable(&self) -> Kept {
+    /// The bounds below which rows may be dropped now. No later snapshot can need those rows:
+    /// bounds only rise.
+    fn droppable(&self) -> HistoryBounds {
         let pins = self.pins.lock();
         let durable = *self.durable.lock();
-        // Who goes back by unwind records finds out when one is missing.
+        // Readers of unwind records handle a missing one, so snapshots do not hold this bound.
         let unwinds = durable.unwinds;
-        Kept {
+        HistoryBounds {
             unwinds,
-            ..pins.keys().copied().fold(durable, Kept::and)
+            ..pins.keys().copied().fold(durable, HistoryBounds::and)
         }
     }
 }
 
 /// A keyspace's compaction filter by its name, as the database asks for it.
-type Filters = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync>;
+type FilterFactories = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync>;
 
 impl History {
     pub(super) fn set_window(&self, blocks: Option<u64>) {
         self.window.store(blocks.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Before a snapshot is taken: what it can see stays until the pin is gone.
+    /// Called before a snapshot is taken: the rows it can see stay until the pin is dropped.
     pub(super) fn pin(&self) -> Pin {
         let mut pins = self.floors.pins.lock();
         let kept = *self.floors.durable.lock();
@@ -158,26 +165,26 @@ impl History {
         }
     }
 
-    /// For the history keyspace.
-    pub(super) fn filters(&self) -> Filters {
+    /// The compaction filter of the history keyspace.
+    pub(super) fn filters(&self) -> FilterFactories {
         let floors = self.floors.clone();
         Arc::new(move |name| {
             let factory =
-                || Arc::new(DropsOld(AssertUnwindSafe(floors.clone()))) as Arc<dyn Factory>;
+                || Arc::new(PruneFilters(AssertUnwindSafe(floors.clone()))) as Arc<dyn Factory>;
             (name == Space::History.name()).then(factory)
         })
     }
 
-    pub(super) fn committed(&self, kept: Kept) {
+    pub(super) fn committed(&self, kept: HistoryBounds) {
         *self.committed.lock() = kept;
     }
 
-    /// The commits with these bounds are in a synced journal. A few more unwind records that could go are not worth a flush, unless
-    /// `all` is wanted.
-    fn synced(&self, kept: Kept, space: &Keyspace, all: bool) -> Result<(), StoreError> {
+    /// Called once the commits with these bounds are in a synced journal. Rising unwind bounds
+    /// alone are not worth a flush below `UNWIND_STEP` records, unless `all` is set.
+    fn synced(&self, kept: HistoryBounds, space: &Keyspace, all: bool) -> Result<(), StoreError> {
         let mut pending = self.pending.lock();
         match *pending {
-            // The memtable with the bound has become a table.
+            // The memtable with the bound has been flushed.
             Some(flushed) if space.sealed_memtable_count() == 0 => {
                 *self.floors.durable.lock() = flushed;
                 *pending = None;
@@ -186,7 +193,7 @@ impl History {
             None => {
                 let durable = *self.floors.durable.lock();
                 let more = if all { 1 } else { UNWIND_STEP };
-                let risen = |bound: fn(&Kept) -> u64| bound(&kept) > bound(&durable);
+                let risen = |bound: fn(&HistoryBounds) -> u64| bound(&kept) > bound(&durable);
                 if risen(|kept| kept.states)
                     || risen(|kept| kept.proofs)
                     || risen(|kept| kept.passer)
@@ -201,9 +208,9 @@ impl History {
     }
 }
 
-impl Inner {
+impl StoreInner {
     /// The bounds as they are stored.
-    pub(super) fn kept(&self, snapshot: &fjall::Snapshot) -> Result<Kept, StoreError> {
+    pub(super) fn kept(&self, snapshot: &fjall::Snapshot) -> Result<HistoryBounds, StoreError> {
         let [history, meta] =
             [Space::History, Space::Meta].map(|space| &self.spaces[space as usize]);
         let number = |space, key: &'static [u8]| -> Result<Option<u64>, StoreError> {
@@ -211,7 +218,7 @@ impl Inner {
                 .map(|row| codec::decode_number(&row).ok_or_else(|| damaged_meta(key)))
                 .transpose()
         };
-        // Beside the rows it is about since there is a window; before, in meta alone.
+        // Stores written before the window existed have the bound in meta alone.
         let states = match number(history, STATES)? {
             Some(states) => states,
             None => number(meta, OLDEST_ROW)?.ok_or_else(|| damaged_meta(OLDEST_ROW))?,
@@ -222,7 +229,7 @@ impl Inner {
         };
         let (proofs, passer) = match get(snapshot, history, PROOFS)? {
             Some(row) => codec::decode_two(&row).ok_or_else(|| damaged_meta(PROOFS))?,
-            // Written before there was trie history: it begins with the next block.
+            // Stores written before trie history existed: it begins with the next block.
             None => {
                 let head = get(snapshot, history, HEAD)?
                     .and_then(|row| codec::decode_id(&row))
@@ -230,7 +237,7 @@ impl Inner {
                 (head.number, head.number)
             }
         };
-        Ok(Kept {
+        Ok(HistoryBounds {
             states,
             unwinds,
             proofs,
@@ -238,15 +245,16 @@ impl Inner {
         })
     }
 
-    /// Moves the bounds up to where a head and a finalized head allow it; `None` is the stored one. A finalized state can always be
-    /// read. Without a finalized head the window bounds the unwind records too.
+    /// Raises the bounds as far as the head and the finalized head allow; a `None` head is the
+    /// stored one. The finalized state always stays readable. Without a finalized head the window
+    /// bounds the unwind records too.
     pub(super) fn advance(
         &self,
         batch: &mut Batch<'_>,
         head: u64,
         finalized: Option<BlockId>,
-        written: Written,
-    ) -> Result<Kept, StoreError> {
+        written: TrieHistorySize,
+    ) -> Result<HistoryBounds, StoreError> {
         let snapshot = self.db.snapshot();
         let finalized = match finalized {
             Some(finalized) => Some(finalized),
@@ -268,7 +276,7 @@ impl Inner {
             .max(if window > 0 { kept.states } else { 0 });
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
         self.advance_proofs(&snapshot, &mut kept, head, written)?;
-        // Trie history without the values it leads to proves nothing.
+        // Trie history without the values in its leaves proves nothing.
         kept.proofs = kept.proofs.max(kept.states);
         if (kept.proofs, kept.passer) != (old.proofs, old.passer) || !written.whole {
             batch.put(
@@ -288,49 +296,51 @@ impl Inner {
         Ok(kept)
     }
 
-    /// Waits until everything committed is on the disk. Bounds that rose take two calls and a flush between them until rows may go.
+    /// Waits until everything committed is on disk. Rows below risen bounds may be dropped after
+    /// two calls and a flush between them.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
-        self.sync_and_let_go(false)
+        self.sync_and_raise_floors(false)
     }
 
-    fn sync_and_let_go(&self, all: bool) -> Result<(), StoreError> {
+    fn sync_and_raise_floors(&self, all: bool) -> Result<(), StoreError> {
         let kept = *self.history.committed.lock();
         self.db.persist(fjall::PersistMode::SyncAll)?;
         self.history
             .synced(kept, &self.spaces[Space::History as usize], all)
     }
 
-    /// Moves the bounds and drops what is below them now, however long that takes.
+    /// Raises the bounds and drops the rows below them now, however long that takes.
     pub(super) fn prune(&self) -> Result<(), StoreError> {
         let space = &self.spaces[Space::History as usize];
         let kept = *self.history.committed.lock();
-        self.sync_and_let_go(true)?;
+        self.sync_and_raise_floors(true)?;
         while *self.history.floors.durable.lock() != kept {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            self.sync_and_let_go(true)?;
+            self.sync_and_raise_floors(true)?;
         }
         Ok(space.major_compact()?)
     }
 }
 
-/// Makes a filter for one compaction.
-struct DropsOld(AssertUnwindSafe<Arc<Floors>>);
+/// Creates the filter of each compaction.
+struct PruneFilters(AssertUnwindSafe<Arc<Floors>>);
 
-impl Factory for DropsOld {
+impl Factory for PruneFilters {
     fn name(&self) -> &str {
         "history window"
     }
 
     fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
-        Box::new(Filter(self.0.droppable()))
+        Box::new(PruneFilter(self.0.droppable()))
     }
 }
 
-struct Filter(Kept);
+struct PruneFilter(HistoryBounds);
 
-impl CompactionFilter for Filter {
+impl CompactionFilter for PruneFilter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
-        // A row of a block that was unwound and stored again has an older version below: a tombstone, and then as old a row as this.
+        // A row of a block that was unwound and stored again has an older version below: a
+        // tombstone, and then a row as old as this one.
         Ok(if is_old(item.key(), self.0) {
             Verdict::Destroy
         } else {
@@ -339,7 +349,7 @@ impl CompactionFilter for Filter {
     }
 }
 
-fn is_old(key: &[u8], kept: Kept) -> bool {
+fn is_old(key: &[u8], kept: HistoryBounds) -> bool {
     let number = || key.last_chunk().copied().map(u64::from_be_bytes);
     match key.first() {
         Some(b'H') => number().is_some_and(|number| {

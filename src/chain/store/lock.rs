@@ -1,5 +1,6 @@
-//! The LOCK file of a directory: one process at a time. The kernel's lock on the file is what counts, so it ends with the process
-//! however that ends; the pid inside only serves the error message.
+//! The LOCK file of a directory, which one process at a time can hold. The kernel's lock on the
+//! file decides, so it ends with the process however that ends; the pid inside only serves the
+//! error message.
 
 use crate::chain::store::StoreError;
 use std::{
@@ -32,7 +33,7 @@ impl Lock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
-                // What cannot be read is only left out of the message.
+                // An unreadable pid is left out of the message.
                 let _ = file.take(16).read_to_string(&mut pid);
                 return Err(StoreError::Locked {
                     pid: pid.trim().parse().ok(),
@@ -47,11 +48,12 @@ impl Lock {
     }
 }
 
-/// Unlocked by name, not only by closing: a child process that is just being started has a copy of the descriptor until its exec,
-/// and with it the lock, so a store closed and opened again at that moment would find itself taken.
+/// Unlocks explicitly, not only by closing: a child process that is being started holds a copy of
+/// the descriptor until its exec, and with it the lock, so a store closed and opened again at that
+/// moment would find itself locked.
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing the file does it anyway, a moment later.
+        // Closing the file unlocks it a moment later anyway.
         let _ = self.0.unlock();
     }
 }
@@ -67,7 +69,7 @@ mod tests {
         assert!(
             matches!(Lock::take(dir.path()), Err(StoreError::Locked { pid: Some(pid) }) if pid == std::process::id())
         );
-        // What a child holds between fork and exec.
+        // The copy that a child process holds between fork and exec.
         let _inherited = lock.0.try_clone().unwrap();
         drop(lock);
         Lock::take(dir.path()).unwrap();

@@ -1,19 +1,20 @@
-//! What `starling db` needs of a store beyond the reads and writes of a running node: all rows of a keyspace, their sizes, and writes
-//! that put right what can be computed again. Nothing here runs beside the chain's threads.
+//! Operations for `starling db`, beyond the reads and writes of a running node: all rows of a
+//! keyspace, their sizes, and writes that repair derived rows. None of them runs beside the chain's
+//! threads.
 
 use crate::chain::{
     receipt::Receipt,
-    store::{Batch, Snapshot, Space, Store, StoreError, codec, keys},
-    view::ReadError,
+    rows::{ReadError, codec, keys},
+    store::{Batch, Snapshot, Space, Store, StoreError},
 };
 use alloy_primitives::{Address, B256, Bytes};
 use std::{path::Path, sync::atomic::Ordering};
 
-/// Bytes of rows after which a repair commits.
+/// Bytes of rows after which a repair commits a batch.
 const BATCH: usize = 4 << 20;
 
-/// The kinds of rows in a keyspace: their tags, and what they are.
-pub(in crate::chain) const KINDS: [(Space, &[(u8, &str)]); 6] = [
+/// The kinds of rows in each keyspace: tag and name.
+pub(crate) const KINDS: [(Space, &[(u8, &str)]); 6] = [
     (
         Space::State,
         &[
@@ -54,8 +55,9 @@ pub(in crate::chain) const KINDS: [(Space, &[(u8, &str)]); 6] = [
 ];
 
 impl Space {
-    /// The index in [`KINDS`] of this row's kind; `None` for rows that the store keeps for itself, and for those of no known kind.
-    pub(in crate::chain) fn kind(self, key: &[u8]) -> Option<usize> {
+    /// The index in [`KINDS`] of this row's kind; `None` for internal rows of the store and for
+    /// rows of no known kind.
+    pub(crate) fn kind(self, key: &[u8]) -> Option<usize> {
         let tag = match self {
             Self::Blocks => keys::block_row_parts(key)?.1,
             _ => *key.first()?,
@@ -68,26 +70,26 @@ impl Space {
 }
 
 /// One row.
-pub(in crate::chain) type Row = Result<(Bytes, Bytes), ReadError>;
+pub(crate) type RowResult = Result<(Bytes, Bytes), ReadError>;
 
 impl Snapshot {
     /// The rows of a keyspace with this prefix, ascending.
-    pub(in crate::chain) fn rows(
+    pub(crate) fn rows(
         &self,
         space: Space,
         prefix: &[u8],
-    ) -> impl Iterator<Item = Row> + use<> {
+    ) -> impl Iterator<Item = RowResult> + use<> {
         self.scan(space, prefix, prefix)
     }
 
-    /// The number of a history row's block, and the state row it is about.
-    pub(in crate::chain) fn history_row(key: &[u8]) -> Option<(&[u8], u64)> {
+    /// The state row and the block number of a history row.
+    pub(crate) fn history_row(key: &[u8]) -> Option<(&[u8], u64)> {
         let (row, number) = key.strip_prefix(b"H")?.split_last_chunk()?;
         Some((row, u64::from_be_bytes(*number)))
     }
 
-    /// What a state row was before this block, if the block changed it.
-    pub(in crate::chain) fn before(
+    /// The value of a state row before this block, if the block changed it.
+    pub(crate) fn before(
         &self,
         row: &[u8],
         number: u64,
@@ -112,8 +114,8 @@ impl Snapshot {
     }
 }
 
-/// Whether this is a row that the store keeps for itself, in every keyspace.
-pub(in crate::chain) fn is_own(key: &[u8]) -> bool {
+/// Whether this is an internal row of the store, which every keyspace may have.
+pub(crate) fn is_own(key: &[u8]) -> bool {
     key.starts_with(b"_")
 }
 
@@ -135,7 +137,7 @@ impl Store {
         &self.0.path
     }
 
-    /// Writes what is in memory to tables, and waits for it.
+    /// Flushes all memtables and waits for it.
     pub fn flush(&self) -> Result<(), StoreError> {
         Ok(self
             .0
@@ -144,13 +146,13 @@ impl Store {
             .try_for_each(|space| space.rotate_memtable_and_wait())?)
     }
 
-    /// Drops what the window does not keep, now.
+    /// Drops everything outside the history window now.
     pub fn prune(&self) -> Result<(), StoreError> {
         self.commit(&[], None, None)?;
         self.0.prune()
     }
 
-    pub(in crate::chain) fn rewrite(&self) -> Rewrite<'_> {
+    pub(crate) fn rewrite(&self) -> Rewrite<'_> {
         Rewrite {
             store: self,
             batch: Batch::new(&self.0),
@@ -160,8 +162,9 @@ impl Store {
     }
 }
 
-/// Writes of a repair, committed in batches. Each is a step that may be the last: what is written is right by itself.
-pub(in crate::chain) struct Rewrite<'a> {
+/// Writes of a repair, committed in batches. The repair may be interrupted after each: every
+/// written row is correct by itself.
+pub(crate) struct Rewrite<'a> {
     store: &'a Store,
     batch: Batch<'a>,
     weight: usize,
@@ -169,7 +172,7 @@ pub(in crate::chain) struct Rewrite<'a> {
 }
 
 impl Rewrite<'_> {
-    pub(in crate::chain) fn set(
+    pub(crate) fn set(
         &mut self,
         space: Space,
         key: &[u8],
@@ -189,7 +192,7 @@ impl Rewrite<'_> {
     }
 
     /// The index rows of a canonical block.
-    pub(in crate::chain) fn index(
+    pub(crate) fn index(
         &mut self,
         number: u64,
         hash: B256,
@@ -216,11 +219,7 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    pub(in crate::chain) fn receipts(
-        &mut self,
-        number: u64,
-        receipts: &[Receipt],
-    ) -> Result<(), StoreError> {
+    pub(crate) fn receipts(&mut self, number: u64, receipts: &[Receipt]) -> Result<(), StoreError> {
         self.set(
             Space::Blocks,
             &keys::receipts(number),
@@ -228,11 +227,7 @@ impl Rewrite<'_> {
         )
     }
 
-    pub(in crate::chain) fn senders(
-        &mut self,
-        number: u64,
-        senders: &[Address],
-    ) -> Result<(), StoreError> {
+    pub(crate) fn senders(&mut self, number: u64, senders: &[Address]) -> Result<(), StoreError> {
         let row = (!senders.is_empty()).then(|| codec::encode_senders(senders).into());
         self.set(Space::Blocks, &keys::senders(number), row.as_ref())
     }
@@ -244,8 +239,8 @@ impl Rewrite<'_> {
         std::mem::replace(&mut self.batch, empty).commit(*head)
     }
 
-    /// Commits what is left, durably; returns how many rows were written.
-    pub(in crate::chain) fn finish(mut self) -> Result<u64, StoreError> {
+    /// Commits the rest durably; returns the number of rows written.
+    pub(crate) fn finish(mut self) -> Result<u64, StoreError> {
         self.flush()?;
         self.store.sync()?;
         Ok(self.rows)

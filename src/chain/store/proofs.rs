@@ -1,32 +1,35 @@
-//! The proof window: trie history on the disk, and how far back it reaches.
+//! The proof window: trie history on disk, and how far back it reaches.
 //!
-//! Beside its entries (see `trie/history.rs`) each block has a mark: how many bytes of them were written up to it. By the marks a commit
-//! finds the block from which on they fill the window, in a few seeks and only when the window is full; the compaction filter drops what
-//! is older. What proves the message passer's account and its slots stays for [`PASSER_BLOCKS`], whatever the window is, so that a
-//! withdrawal can be proven. A stored head without a mark was stored before there was trie history: the window begins there.
+//! Besides its entries (see `trie/history.rs`) each block has a mark: the bytes of trie history
+//! written up to it. From the marks a commit finds the block from which on the entries fill the
+//! window, in a few seeks and only when the window is full; the compaction filter drops older
+//! entries. Entries that prove the message passer's account and its slots stay for
+//! [`PASSER_BLOCKS`], whatever the window, so that withdrawals can be proven. A stored head without
+//! a mark was stored before trie history existed: the window begins there.
 
 use crate::chain::{
-    execute::MESSAGE_PASSER,
+    rows::{Overlay, ReadError, codec, keys},
+    rules::MESSAGE_PASSER,
     store::{
-        Inner, Snapshot, Space, Store, StoreError, codec, get,
-        history::{Kept, PROOFS},
-        keys,
+        Snapshot, Space, Store, StoreError, StoreInner, get,
+        history::{HistoryBounds, PROOFS},
     },
     trie::history::{self, TrieRow},
-    view::{Overlay, ReadError},
 };
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use starling_proto::payload::BlockId;
 use std::sync::{LazyLock, atomic::Ordering};
 
-/// Blocks below the head at which the message passer can be proven: seven days, on a chain of the shortest block time, a second.
+/// Blocks below the head at which the message passer can be proven: seven days, on a chain of the
+/// shortest block time, a second.
 pub const PASSER_BLOCKS: u64 = 604_800;
 
-/// Blocks below the head that can be proven, however small the window is: as many as geth keeps states of.
+/// Blocks below the head that can be proven, however small the window is: as many as geth keeps
+/// states of.
 pub const LEAST_BLOCKS: u64 = 128;
 
-/// Blocks between two words about the window.
-const TELL_EVERY: u64 = 43_200;
+/// Blocks between two log messages about the window.
+const LOG_EVERY: u64 = 43_200;
 
 static PASSER: LazyLock<B256> = LazyLock::new(|| keccak256(MESSAGE_PASSER));
 
@@ -40,7 +43,7 @@ pub(super) fn rows(overlay: &Overlay, number: u64, mut put: impl FnMut(&[u8], &[
     });
 }
 
-/// Whether this row of history is needed to prove the message passer's account or a slot of it.
+/// Whether this history row is needed to prove the message passer's account or a slot of it.
 pub(super) fn is_passers(key: &[u8]) -> bool {
     match key.split_first() {
         Some((b'H', row)) => row.get(1..33) == Some(PASSER.as_slice()),
@@ -59,7 +62,7 @@ pub(super) fn is_passers(key: &[u8]) -> bool {
     }
 }
 
-/// Whether this row of `state` belongs to the message passer's proofs.
+/// Whether this row of `state` belongs to a proof of the message passer.
 fn is_passers_state(key: &[u8]) -> bool {
     match key.first() {
         Some(&keys::STATE_NODE) => is_passers(&keys::trie_history(key, 0)),
@@ -67,35 +70,35 @@ fn is_passers_state(key: &[u8]) -> bool {
     }
 }
 
-/// How much trie history there is.
+/// Amount of trie history in the store.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
+pub(super) struct TrieHistorySize {
     /// The head below the blocks that are being written.
     pub below: BlockId,
-    /// Whether all blocks up to it have their trie history, as far as the bounds say.
+    /// Whether all blocks up to it have their trie history, within the bounds.
     pub whole: bool,
-    /// Bytes up to and with the blocks that are being written.
+    /// Bytes up to and including the blocks that are being written.
     pub bytes: u64,
 }
 
-impl Inner {
-    /// How much there is below the next block.
-    pub(super) fn written(&self, head: BlockId) -> Result<Written, StoreError> {
+impl StoreInner {
+    /// The amount below the next block.
+    pub(super) fn written(&self, head: BlockId) -> Result<TrieHistorySize, StoreError> {
         let bytes = mark(&self.db.snapshot(), self, head.number)?;
-        Ok(Written {
+        Ok(TrieHistorySize {
             below: head,
             whole: bytes.is_some(),
             bytes: bytes.unwrap_or_default(),
         })
     }
 
-    /// Moves the bounds of proofs in `kept`, which holds the old ones.
+    /// Raises the bounds of proofs in `kept`, which holds the old ones.
     pub(super) fn advance_proofs(
         &self,
         snapshot: &fjall::Snapshot,
-        kept: &mut Kept,
+        kept: &mut HistoryBounds,
         head: u64,
-        written: Written,
+        written: TrieHistorySize,
     ) -> Result<(), StoreError> {
         if !written.whole {
             kept.proofs = kept.proofs.max(written.below.number);
@@ -112,12 +115,12 @@ impl Inner {
         };
         let bytes = written.bytes.saturating_sub(bytes_at(kept.proofs)?);
         if window == 0 || bytes <= window {
-            if written.below.number / TELL_EVERY < head / TELL_EVERY {
-                tell(*kept, head, bytes);
+            if written.below.number / LOG_EVERY < head / LOG_EVERY {
+                log_window(*kept, head, bytes);
             }
             return Ok(());
         }
-        // Down to a little less than all, so that the bound moves seldom.
+        // Shrink to slightly below the limit, so that the bound moves rarely.
         let room = window - window / 64;
         let (mut low, mut high) = (
             kept.proofs,
@@ -129,18 +132,23 @@ impl Inner {
         );
         while low < high {
             let middle = low + (high - low) / 2;
-            match written.bytes.saturating_sub(bytes_at(middle)?) <= room {
-                true => high = middle,
-                false => low = middle + 1,
+            if written.bytes.saturating_sub(bytes_at(middle)?) <= room {
+                high = middle
+            } else {
+                low = middle + 1
             }
         }
         kept.proofs = low;
-        tell(*kept, head, written.bytes.saturating_sub(bytes_at(low)?));
+        log_window(*kept, head, written.bytes.saturating_sub(bytes_at(low)?));
         Ok(())
     }
 }
 
-fn mark(snapshot: &fjall::Snapshot, inner: &Inner, number: u64) -> Result<Option<u64>, ReadError> {
+fn mark(
+    snapshot: &fjall::Snapshot,
+    inner: &StoreInner,
+    number: u64,
+) -> Result<Option<u64>, ReadError> {
     let key = keys::trie_history_bytes(number);
     let row = get(snapshot, &inner.spaces[Space::History as usize], &key)?;
     row.map(|row| {
@@ -150,11 +158,11 @@ fn mark(snapshot: &fjall::Snapshot, inner: &Inner, number: u64) -> Result<Option
 }
 
 impl Store {
-    /// How many bytes of trie history keep blocks provable; zero is no bound.
+    /// Sets the bytes of trie history that are kept to prove blocks; zero is unlimited.
     pub fn keep_proofs(&self, bytes: u64) -> Result<(), StoreError> {
         self.0.history.proofs.store(bytes, Ordering::Relaxed);
         let snapshot = self.snapshot()?;
-        tell(
+        log_window(
             snapshot.0.kept,
             snapshot.head().number,
             snapshot.proof_bytes()?,
@@ -162,8 +170,8 @@ impl Store {
         Ok(())
     }
 
-    /// Lets go of all trie history: the window begins anew at the head.
-    pub(in crate::chain) fn forget_proofs(&self) -> Result<(), StoreError> {
+    /// Drops all trie history: the window begins again at the head.
+    pub(crate) fn drop_proofs(&self) -> Result<(), StoreError> {
         let head = self.head().number;
         let mut rewrite = self.rewrite();
         rewrite.set(Space::History, &keys::trie_history_bytes(head), None)?;
@@ -176,8 +184,8 @@ impl Store {
     }
 }
 
-/// Says how far back the window reaches.
-fn tell(kept: Kept, head: u64, bytes: u64) {
+/// Logs how far back the window reaches.
+fn log_window(kept: HistoryBounds, head: u64, bytes: u64) {
     let oldest = kept.proofs.max(kept.states).min(head);
     tracing::info!(
         blocks = head - oldest,
@@ -214,9 +222,10 @@ impl Snapshot {
         }
     }
 
-    /// The row of a trie's node after an earlier block: a seek for itself, and one for each of its children if it has changed since.
+    /// The row of a trie node after an earlier block: one seek for the node, and one for each of
+    /// its children if it has changed since.
     pub fn node_row_at(&self, key: &[u8], number: u64) -> Result<Option<Bytes>, ReadError> {
-        let stood = |node: &[u8]| {
+        let entry_at = |node: &[u8]| {
             let (prefix, from) = (
                 keys::trie_history_prefix(node),
                 keys::trie_history(node, number.saturating_add(1)),
@@ -227,16 +236,16 @@ impl Snapshot {
                 .transpose()?;
             Ok(entry.map(|(_, entry)| entry))
         };
-        history::row_at(key, &stood, &|node| self.state_row(node))
+        history::row_at(key, &entry_at, &|node| self.state_row(node))
     }
 
-    /// No trie history of this block and older ones is kept.
+    /// The highest block whose trie history is no longer kept, as all below it.
     pub fn oldest_trie(&self) -> u64 {
         self.0.kept.proofs.min(self.0.kept.passer)
     }
 
-    /// Rows of trie history with this key are kept above this block.
-    pub(in crate::chain) fn oldest_trie_row(&self, key: &[u8]) -> u64 {
+    /// The block above which rows of trie history with this key are kept.
+    pub(crate) fn oldest_trie_row(&self, key: &[u8]) -> u64 {
         if is_passers(key) {
             self.oldest_trie()
         } else {
@@ -245,7 +254,7 @@ impl Snapshot {
     }
 
     /// The rows of trie history that a block must have written.
-    pub(in crate::chain) fn trie_history_of(overlay: &Overlay, number: u64) -> Vec<(Bytes, Bytes)> {
+    pub(crate) fn trie_history_of(overlay: &Overlay, number: u64) -> Vec<(Bytes, Bytes)> {
         let mut made = Vec::new();
         rows(overlay, number, |key, entry| {
             made.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(entry)))
@@ -254,19 +263,16 @@ impl Snapshot {
     }
 
     /// The block of a row of trie history.
-    pub(in crate::chain) fn trie_history_number(key: &[u8]) -> Option<u64> {
+    pub(crate) fn trie_history_number(key: &[u8]) -> Option<u64> {
         keys::trie_history_parts(key).map(|(_, _, _, number)| number)
     }
 
     /// Bytes of trie history up to a block.
-    pub(in crate::chain) fn trie_history_mark(
-        &self,
-        number: u64,
-    ) -> Result<Option<u64>, ReadError> {
+    pub(crate) fn trie_history_mark(&self, number: u64) -> Result<Option<u64>, ReadError> {
         mark(&self.0.snapshot, &self.0.inner, number)
     }
 
-    pub(in crate::chain) fn history_get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+    pub(crate) fn history_get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         self.get(Space::History, key)
     }
 

@@ -1,9 +1,9 @@
-//! Typed reads of a [`Snapshot`]: what each row means.
+//! Typed reads of a [`Snapshot`].
 
 use crate::chain::{
     receipt::{MinedLog, MinedReceipt, Receipt},
-    store::{SENDERS_ROW, Snapshot, Space, StoreError, UnwindRecord, codec, keys, unwind, words},
-    view::ReadError,
+    rows::{ReadError, codec, keys},
+    store::{SENDERS_ROW, Snapshot, Space, StoreError, UnwindRecord, describe_error, unwind},
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes};
@@ -11,13 +11,13 @@ use fjall::Readable;
 use starling_proto::payload::BlockId;
 use std::ops::RangeInclusive;
 
-/// Blocks below the head whose rows of the index are looked at when a store is opened.
+/// Blocks below the head whose index rows are checked when a store is opened.
 const TIP: u64 = 256;
 
 impl Snapshot {
-    /// Whether the newest blocks lead down from the head without a gap. Every batch writes the head row, so a journal that is missing in
-    /// the middle is not seen there.
-    pub(in crate::chain) fn check_tip(&self) -> Result<(), StoreError> {
+    /// Checks that the newest blocks link down from the head without a gap. Every batch writes the
+    /// head row, so a journal that is missing in the middle does not show there.
+    pub(crate) fn check_tip(&self) -> Result<(), StoreError> {
         let genesis = self.0.inner.identity.genesis_hash;
         let mut at = self.head();
         for _ in 0..TIP {
@@ -59,7 +59,8 @@ impl Snapshot {
         self.scan(Space::State, prefix, from)
     }
 
-    /// A flat row after an earlier block. One seek: the oldest history row above that block holds what was before it.
+    /// A flat row after an earlier block. One seek: the oldest history row above that block holds
+    /// the value.
     pub fn state_row_at(&self, key: &[u8], number: u64) -> Result<Option<Bytes>, ReadError> {
         let from = keys::history(key, number.saturating_add(1));
         match self
@@ -83,7 +84,8 @@ impl Snapshot {
     ) -> Result<Option<(Bytes, Bytes)>, ReadError> {
         let mut from = from.max(prefix).to_vec();
         loop {
-            // A row that existed then exists still or has a history row: look at the nearer of the two.
+            // A row that existed then still exists or has a history row: take the nearer of the
+            // two.
             let stored = self
                 .state_scan(prefix, &from)
                 .next()
@@ -106,14 +108,16 @@ impl Snapshot {
             {
                 return Ok(Some((key, value)));
             }
-            // Flat keys of one kind have one length: this is beyond the key's history rows and before the next key.
+            // Flat keys of one kind have one length: this is after the key's history rows and
+            // before the next key.
             from = [key.as_ref(), &[0xff; 9]].concat();
         }
     }
 
-    /// The rows that this block changed, and what they were; `None` if the record is no longer kept.
+    /// The rows that this block changed, with their old values; `None` if the record is no longer
+    /// kept.
     pub fn unwind_record(&self, number: u64) -> Result<Option<UnwindRecord>, ReadError> {
-        // Below the bound a row may be there still, and may be gone at any time.
+        // Below the bound a record may still exist, and may be dropped at any time.
         if number < self.oldest_unwind() {
             return Ok(None);
         }
@@ -142,7 +146,7 @@ impl Snapshot {
         self.read(Space::Blocks, &keys::body(number), codec::decode_whole)
     }
 
-    /// The header of the genesis block, which is the lowest; `None` if another lies there.
+    /// The header of the genesis block; `None` if the lowest block is another.
     pub fn genesis_header(&self) -> Result<Option<Header>, ReadError> {
         let Some((key, _)) = self.scan(Space::Blocks, &[], &[]).next().transpose()? else {
             return Ok(None);
@@ -155,13 +159,13 @@ impl Snapshot {
             .filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
     }
 
-    /// The header as it is kept, which is its RLP.
+    /// The RLP of a header, as stored.
     pub fn encoded_header(&self, number: u64) -> Result<Option<Bytes>, ReadError> {
         self.get(Space::Blocks, &keys::header(number))
     }
 
-    /// Hands these blocks to `take`, lowest first, until that says `false`, which is then the answer: the header as it is kept, which is
-    /// its RLP, and the transactions, which are the RLP of their list.
+    /// Passes these blocks to `take`, lowest first, until it returns false, which is then returned:
+    /// the RLP of the header, and the RLP of the list of transactions, as stored.
     pub fn encoded_blocks(
         &self,
         numbers: RangeInclusive<u64>,
@@ -180,7 +184,7 @@ impl Snapshot {
             };
             let (key, row) = row
                 .into_inner_if(wanted)
-                .map_err(|error| ReadError::Store(words(&error)))?;
+                .map_err(|error| ReadError::Store(describe_error(&error)))?;
             let Some(row) = row else { continue };
             match (keys::block_row_parts(&key), body.take()) {
                 (Some((number, keys::BODY)), _) if number == next => body = Some(row),
@@ -200,14 +204,17 @@ impl Snapshot {
         }
     }
 
-    /// The lowest block whose transactions are kept. All above have theirs: whatever goes, goes from below.
+    /// The lowest block whose transactions are kept. All blocks above have theirs, since pruning
+    /// goes upwards.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
         let rows = self.0.snapshot.range(
             &self.0.inner.spaces[Space::Blocks as usize],
             keys::body(0)..,
         );
         for row in rows {
-            let key = row.key().map_err(|error| ReadError::Store(words(&error)))?;
+            let key = row
+                .key()
+                .map_err(|error| ReadError::Store(describe_error(&error)))?;
             if let Some((number, keys::BODY)) = keys::block_row_parts(&key) {
                 return Ok(number);
             }
@@ -223,7 +230,8 @@ impl Snapshot {
         )
     }
 
-    /// One receipt of a block, read without the others; `Some(None)` if the block has no such transaction.
+    /// One receipt of a block, read without the others; `Some(None)` if the block has no such
+    /// transaction.
     pub fn receipt(
         &self,
         number: u64,
@@ -245,7 +253,8 @@ impl Snapshot {
         })
     }
 
-    /// The raw transactions of a block at `indexes`, read without the others; `None` for an index that the block does not have.
+    /// The raw transactions of a block at `indexes`, read without the others; `None` for an index
+    /// that the block does not have.
     pub fn transactions(
         &self,
         number: u64,

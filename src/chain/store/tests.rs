@@ -1,12 +1,18 @@
 //! Opening, refusing to open, and surviving a kill. What the rows mean is tested through views.
 
+use super::open::{LARGE_GENESIS, OTHER_CLIENTS};
 use super::*;
-use crate::chain::view::{RowChange, View};
+use crate::chain::{
+    rows::{Overlay, RowChange, keys},
+    view::{View, WAY_BACK},
+};
 use alloy_consensus::Header;
 use alloy_primitives::B256;
+use starling_proto::payload::Payload;
 use std::collections::BTreeMap;
 use std::{
     io::{BufRead, BufReader},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -179,7 +185,7 @@ fn a_database_without_its_version_is_damaged() {
 fn another_programs_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let db = Database::builder(dir.path().join("chain")).open().unwrap();
-    db.keyspace("recipes", fjall::KeyspaceCreateOptions::default)
+    db.keyspace("recipes", ::fjall::KeyspaceCreateOptions::default)
         .unwrap();
     drop(db);
     assert!(matches!(
@@ -403,7 +409,15 @@ fn missing_and_damaged_rows_are_named() {
         store.unwind_one(),
         Err(StoreError::NoUnwindRecord(1))
     ));
-    let branch = View::at_branch(store.snapshot().unwrap(), 0, vec![], None, None);
+    let branch = View::near_branch(
+        &[],
+        store.snapshot().unwrap(),
+        0,
+        vec![],
+        None,
+        None,
+        WAY_BACK,
+    );
     assert!(matches!(branch, Err(ReadError::Pruned(1))));
     store.0.spaces[Space::Blocks as usize]
         .insert(keys::header(first.payload.number()).as_ref(), "?")

@@ -1,38 +1,37 @@
-//! Unwind records: what the rows of `state` were before a block, so that it can be taken back.
+//! Unwind records: the values of rows of `state` before a block, so that the block can be unwound.
 //!
-//! A transfer changes the nodes of the trie on the way to its accounts, and in most of them one hash of sixteen. A node is kept as the
-//! words that the block changed: what it was follows from what it is after the block. All other rows are kept whole.
+//! A transfer changes the trie nodes on the paths to its accounts, and in most of them one hash of
+//! sixteen. The record of a node holds only the words that the block changed; the rest follows from
+//! the node after the block. All other rows are recorded whole.
 
-use crate::chain::{
-    store::{codec::take, keys},
-    view::{Overlay, ReadError, RowChange},
-};
+use crate::chain::rows::{Overlay, ReadError, RowChange, codec::take, keys};
 use alloy_primitives::Bytes;
 
-/// Bytes of a word, which is a hash where it matters. Words are counted from the end of a row, where a node has its hashes.
+/// Bytes of a word: the size of a hash. Words are counted from the end of a row, where a node has
+/// its hashes.
 const WORD: usize = 32;
-/// Words of the longest row that is kept by words: one bit each.
+/// Most words of a row that is recorded by words: one bit each.
 const MOST_WORDS: usize = u32::BITS as usize;
 
 const ABSENT: u8 = 0;
 const WHOLE: u8 = 1;
 const WORDS: u8 = 2;
 
-/// The rows that a block changes.
+/// The rows that a block changes, with their old values.
 pub type UnwindRecord = Vec<(Bytes, Before)>;
 
-/// What a row was before a block.
+/// The value of a row before a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// This, or absent.
+    /// The value, or absent.
     Whole(Option<Bytes>),
-    /// What it is after the block but for some words. A node of a trie.
+    /// The value after the block except for some words. Only for trie nodes.
     Words {
-        /// Bytes of the row, before and after.
+        /// Bytes of the row, the same before and after.
         length: u16,
-        /// Bit n: the n-th word from the end was another.
+        /// Bit n: the n-th word from the end differed.
         changed: u32,
-        /// Those words, from the end of the row to its start.
+        /// The old words, from the end of the row to its start.
         words: Bytes,
     },
 }
@@ -68,7 +67,8 @@ impl Before {
         by_words.unwrap_or_else(|| Self::Whole(row.before.clone()))
     }
 
-    /// The row, from what it is after the block. `None` if the record is about another row than this.
+    /// The old value, given the value after the block. `None` if the record does not fit that
+    /// value.
     pub fn row(&self, after: Option<&Bytes>) -> Option<Option<Bytes>> {
         let (length, changed, mut words) = match self {
             Self::Whole(before) => return Some(before.clone()),
@@ -92,7 +92,8 @@ impl Before {
     }
 }
 
-/// The record of a block: of each row the length of its key as u16, the key, a tag, and what the tag says.
+/// Encodes the record of a block: for each row the length of its key as u16, the key, a tag, and
+/// the data of the tag.
 pub(super) fn encode(overlay: &Overlay) -> Vec<u8> {
     let mut record = Vec::new();
     for (key, row) in &overlay.rows {
@@ -124,7 +125,7 @@ pub(super) fn encode_row(key: &[u8], before: &Before, record: &mut Vec<u8>) {
     }
 }
 
-/// `None`: the record is damaged.
+/// Decodes a record; `None` if it is damaged.
 pub(super) fn decode(mut record: &[u8]) -> Option<UnwindRecord> {
     let record = &mut record;
     let mut rows = Vec::new();
@@ -156,8 +157,8 @@ pub(super) fn decode(mut record: &[u8]) -> Option<UnwindRecord> {
     Some(rows)
 }
 
-/// The record of a block does not fit what a row is after it.
-pub(in crate::chain) fn misfit(number: u64, key: &[u8]) -> ReadError {
+/// The error of an unwind record that does not fit the row after its block.
+pub(crate) fn mismatch(number: u64, key: &[u8]) -> ReadError {
     ReadError::Damaged(format!(
         "the unwind record of block {number} at row {}",
         alloy_primitives::hex::encode(key)
@@ -168,7 +169,8 @@ fn number<const N: usize>(record: &mut &[u8]) -> Option<[u8; N]> {
     take(record, N)?.try_into().ok()
 }
 
-/// Bytes of the changed words of a row; `None` if it has not so many, or is longer than those that are kept by words.
+/// Bytes of the changed words of a row; `None` if the row has fewer words or is too long to be
+/// recorded by words.
 fn words_length(length: u16, changed: u32) -> Option<usize> {
     if usize::from(length) > MOST_WORDS * WORD {
         return None;
@@ -243,7 +245,7 @@ mod tests {
             for ((key, before), (wanted, row)) in record.iter().zip(&overlay.rows) {
                 prop_assert_eq!(key, wanted);
                 prop_assert_eq!(before.row(row.after.as_ref()), Some(row.before.clone()));
-                // What is asked without a row after the block is there without one.
+                // A value recorded whole needs no row after the block.
                 prop_assert!(!keys::is_flat(key) || before == &Before::Whole(row.before.clone()));
             }
         }
@@ -293,7 +295,7 @@ mod tests {
         assert_eq!(encode(&overlay).len(), 2 + key.len() + 1 + 2 + 4 + 32);
         let record = decode(&encode(&overlay)).unwrap();
         assert_eq!(record[0].1.row(Some(&after.into())), Some(Some(before)));
-        // Of another row it tells nothing.
+        // A record by words does not fit another row.
         assert_eq!(record[0].1.row(None), None);
         assert_eq!(record[0].1.row(Some(&Bytes::from(vec![0; 518]))), None);
     }

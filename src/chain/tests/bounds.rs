@@ -1,12 +1,12 @@
-//! What is bounded: blocks at a height, abandoned branches, the time of a stop, the age of a view.
+//! Tests of bounds: blocks at a height, abandoned branches, the time of a stop, the age of a view.
 
 use super::*;
-use crate::chain::{tests::durable::Disk, verify::tests::grow};
+use crate::chain::tests::{durable::Disk, grow::grow};
 
 /// Some blocks fit into these, and not all.
-const SMALL: Limits = Limits {
+const SMALL: ExecutorLimits = ExecutorLimits {
     overlays: 150_000,
-    way_back: 10_000,
+    unwind_data: 10_000,
 };
 
 /// The blocks of a chain that another node has.
@@ -46,7 +46,7 @@ async fn a_crowded_height_says_nothing_about_a_block() {
     let block = build(&elsewhere, genesis, 99, []).await.payload.clone();
     assert_eq!(
         chain.follow(block.clone(), GOSSIP).await.unwrap(),
-        Inserted::NoRoom
+        Inserted::NotExecutable
     );
     assert!(!chain.knows(block.hash));
     assert_eq!(chain.logged(block.hash).unwrap(), None);
@@ -155,9 +155,10 @@ async fn a_view_is_never_older_than_the_heads() {
         .unwrap();
 }
 
-/// A file is authority: the store goes back to where its branch leaves ours, if what is safe allows it.
+/// A file takes precedence: the store unwinds to the fork point of its branch, unless the safe head
+/// is above.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_branch_from_a_file_that_leaves_far_below_becomes_the_chain() {
+async fn a_branch_from_a_file_that_forks_off_far_below_becomes_the_chain() {
     let dir = datadir();
     let theirs = grown(31, 50).await;
     let (chain, _threads) = open_within(dir.path(), SMALL);
@@ -189,7 +190,8 @@ async fn a_branch_from_a_file_that_leaves_far_below_becomes_the_chain() {
     assert_eq!(chain.view().head(), theirs[49].id());
 }
 
-/// What is in a file alone, and in no log, comes back when the head has left it for nothing.
+/// Blocks that came from a file, and are in no log, are reinstated when the branch tried instead
+/// is invalid.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_block_from_a_file_far_below_leaves_the_chain() {
     let dir = datadir();
@@ -213,7 +215,7 @@ async fn a_damaged_block_from_a_file_far_below_leaves_the_chain() {
     let damaged = Arc::new(Payload::sealed(header, ours[2].transactions.clone()));
     assert_eq!(
         chain.follow(damaged.clone(), GOSSIP).await.unwrap(),
-        Inserted::NoRoom,
+        Inserted::NotExecutable,
         "it is too far below to be looked at"
     );
     let (at, reason) = import(&[ours[0].clone(), ours[1].clone(), damaged])
@@ -236,9 +238,9 @@ async fn a_damaged_block_from_a_file_far_below_leaves_the_chain() {
     assert_eq!(open(dir.path()).0.view().head(), ours[39].id());
 }
 
-/// The sequencer has left a long branch: who follows it by the swarm alone follows it there, too.
+/// The sequencer has reorganised deeply: a node that follows by the swarm alone follows it, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours() {
+async fn a_branch_that_ends_higher_is_followed_however_deep_its_fork_point_is() {
     let dir = datadir();
     let (ours, theirs) = (grown(34, 40).await, grown(35, 60).await);
     let (chain, _threads) = open_within(dir.path(), SMALL);
@@ -249,7 +251,7 @@ async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours(
             .follow(theirs[0].clone(), Provenance::Linked { tip: 40 })
             .await
             .unwrap(),
-        Inserted::NoRoom,
+        Inserted::NotExecutable,
         "ends no higher"
     );
     assert_eq!(chain.view().head(), ours[39].id());
@@ -257,7 +259,7 @@ async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours(
     assert_eq!(chain.view().head(), theirs[59].id());
     until("it is stored", || chain.view().stored() == theirs[59].id()).await;
 
-    // What is safe is not left.
+    // The safe head is never abandoned.
     chain
         .forkchoice(theirs[59].hash, Some(theirs[9].hash), None)
         .await
@@ -267,14 +269,14 @@ async fn a_branch_that_ends_higher_is_followed_however_far_below_it_leaves_ours(
             .follow(ours[0].clone(), Provenance::Linked { tip: 100 })
             .await
             .unwrap(),
-        Inserted::NoRoom
+        Inserted::NotExecutable
     );
     assert_eq!(chain.view().head(), theirs[59].id());
 }
 
-/// A head is not given up for a branch that promises to end higher before it does.
+/// A head is displaced by a branch that promises to end higher, and reinstated if it does not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_branch_that_ends_early_gives_the_head_back() {
+async fn a_branch_that_ends_early_reinstates_the_head() {
     let dir = datadir();
     let (ours, theirs) = (grown(38, 40).await, grown(39, 60).await);
     let (chain, _threads) = open_within(dir.path(), SMALL);
@@ -283,7 +285,7 @@ async fn a_branch_that_ends_early_gives_the_head_back() {
     follow_all(&chain, &theirs[..10], 60).await;
     assert_eq!(chain.view().head(), theirs[9].id());
     until("it is stored", || chain.view().stored() == theirs[9].id()).await;
-    // Killed on the way.
+    // Killed while the head is displaced.
     let dead = killed(dir.path());
     assert_eq!(
         open_within(dead.path(), SMALL).0.view().head(),
@@ -321,9 +323,61 @@ async fn a_branch_that_ends_early_gives_the_head_back() {
     );
 }
 
-/// What peers gave is in no log, and what is on its way to the store in no snapshot of it.
+/// The head moves along a branch on the way to a fork choice. Until that is applied, its failure
+/// or a kill reinstates the heads.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_branch_that_is_left_while_it_is_stored_can_be_brought_back() {
+async fn a_fork_choice_that_is_not_applied_reinstates_the_heads() {
+    let dir = datadir();
+    let (ours, theirs) = (grown(42, 40).await, grown(43, 45).await);
+    let (chain, _threads) = open_within(dir.path(), SMALL);
+    let reopened = || {
+        open_within(killed(dir.path()).path(), SMALL)
+            .0
+            .view()
+            .head()
+    };
+    let switch_to = async |blocks: &[Arc<Payload>]| {
+        for block in blocks {
+            assert_eq!(
+                chain
+                    .switch_to(block.clone(), Provenance::Engine)
+                    .await
+                    .unwrap(),
+                Inserted::Valid
+            );
+        }
+        chain.view().head()
+    };
+    follow_all(&chain, &ours, 40).await;
+    until("it is stored", || chain.view().stored() == ours[39].id()).await;
+    chain
+        .forkchoice(ours[39].hash, Some(ours[30].hash), Some(ours[20].hash))
+        .await
+        .unwrap();
+    let before = *chain.heads().borrow();
+
+    let reached = switch_to(&theirs[..30]).await;
+    assert!(theirs.iter().any(|block| block.id() == reached));
+    assert_eq!(reopened(), ours[39].id());
+    chain.abandon_forkchoice().await.unwrap();
+    assert_eq!(*chain.heads().borrow(), before);
+    chain.abandon_forkchoice().await.unwrap();
+    assert_eq!(*chain.heads().borrow(), before);
+
+    // Applied, it stays, even if it names the head that is reached already.
+    let reached = switch_to(&theirs[..30]).await;
+    chain.forkchoice(reached.hash, None, None).await.unwrap();
+    chain.abandon_forkchoice().await.unwrap();
+    assert_eq!((chain.view().head(), reopened()), (reached, reached));
+    switch_to(&theirs).await;
+    chain.forkchoice(theirs[44].hash, None, None).await.unwrap();
+    assert_eq!(chain.view().head(), theirs[44].id());
+    assert_eq!(reopened(), theirs[44].id());
+}
+
+/// Blocks from peers are in no log, and blocks of a commit in progress in no snapshot of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_is_abandoned_while_it_is_committed_is_logged() {
     let dir = datadir();
     let (ours, theirs) = (grown(40, 60).await, grown(41, 2).await);
     let (chain, _threads) = open(dir.path());
@@ -344,7 +398,8 @@ async fn a_branch_that_is_left_while_it_is_stored_can_be_brought_back() {
     }
 }
 
-/// Killed after a head was acknowledged on another branch, before the store has gone there: the way back may be long.
+/// Killed after a head was acknowledged on another branch, before the store has switched to it: the
+/// fork point may be deep.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledged_head_on_a_branch_far_below_the_stored_one_is_found_again() {
     let Some((disk, dir)) = Disk::mount() else {

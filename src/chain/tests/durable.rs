@@ -1,4 +1,5 @@
-//! What was acknowledged is there again: after a kill at the moment of a reorg, and on a disk that was full.
+//! Tests of durability: acknowledged heads survive a kill at the moment of a reorg, and a disk that
+//! was full.
 
 use super::*;
 
@@ -36,7 +37,8 @@ async fn the_head_of_a_branch_that_overtakes_survives_a_kill() {
         follow(block).await;
     }
     until("it is stored", || chain.view().stored() == ours[3].id()).await;
-    // The picture of a kill before anything was unwound: the store as it is now, and the log a block later.
+    // The picture of a kill before anything was unwound: the store as it is now, and the log a
+    // block later.
     let before = killed(dir.path());
     follow(&theirs[4]).await;
     assert_eq!(chain.view().head(), theirs[4].id());
@@ -92,9 +94,10 @@ async fn a_head_chosen_among_siblings_survives_a_kill() {
     );
 }
 
-/// However deep: while the store goes back block by block nobody is shown, or has to hold, a view that goes back all the way.
+/// However deep the rewind is: while the store unwinds block by block, no view with unwind data is
+/// published or held.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deep_rewind_holds_no_way_back() {
+async fn a_deep_rewind_holds_no_unwind_data() {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
     let mut blocks = vec![chain.view().head()];
@@ -285,7 +288,7 @@ async fn when_even_the_log_has_no_room_blocks_and_signatures_wait() {
         Inserted::Valid
     );
 
-    // What is in the log already needs none, and a stop does not wait for it.
+    // A payload that is logged already needs no space, and a stop does not wait for any.
     let filler = nearly_full();
     assert_eq!(
         chain.follow(blocks[2].clone(), GOSSIP).await.unwrap(),
@@ -348,7 +351,7 @@ async fn a_disk_that_fails_ends_the_chain_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fills_a_gap_is_logged_when_something_else_stands_on_it() {
+async fn blocks_of_a_gap_are_logged_when_a_logged_block_builds_on_them() {
     let Some((disk, dir)) = Disk::mount() else {
         return;
     };

@@ -1,36 +1,40 @@
-//! Trie history: what stood at a path of a trie before a block, so that the rows of its nodes can be restored as they were after any
-//! earlier block.
+//! Trie history: the node at a path of a trie before a block, so that node rows can be restored as
+//! of any earlier block.
 //!
-//! A block's entries are the references it changes, by path: never whole nodes. A node as of an earlier block is put together from the
-//! oldest later entry of each of its children, one seek each; what has none is as it is now. Made by the persister for every block it
-//! stores, so cost matters here: rows are compared as they are, and no node is hashed. Pure: where entries lie is `store/proofs.rs`'s.
+//! The entries of a block are the references that it changes, by path, never whole nodes. A node as
+//! of an earlier block is assembled from the oldest later entry of each of its children, one seek
+//! each; a child without an entry is unchanged. The persister computes entries for every stored
+//! block, so cost matters: rows are compared as bytes, and no node is hashed. Pure:
+//! `store/proofs.rs` stores the entries.
 
 use crate::chain::{
+    rows::ReadError,
     trie::{
         node::{
-            Kind, Node, RowRef, branch_row, decode_reference, decode_row, extension_row, parse_row,
+            Node, NodeKind, RowRef, branch_row, decode_reference, decode_row, extension_row,
+            parse_row,
         },
         walk::reference_of,
     },
-    view::ReadError,
 };
 use alloy_primitives::Bytes;
 use alloy_trie::Nibbles;
 
-/// No node, or none that a branch leads to.
+/// No node, or none referenced by a branch.
 const NOTHING: u8 = 0;
 const LEAF: u8 = 1;
 const BRANCH: u8 = 2;
-/// With its nibbles and its child's reference in the place of its own.
+/// An extension, with its nibbles and its child's reference in the place of its own.
 const EXTENSION: u8 = 3;
 
 /// A row of a trie with its value before and after a block.
 pub type TrieRow<'a> = (&'a Bytes, Option<&'a Bytes>, Option<&'a Bytes>);
 
-/// What stood at the paths that a block changes, by the key of a node's row there. `rows` are all trie rows that the block changes, in
-/// the order of their keys. A row that is no node's counts as none: proofs are checked when they are made.
+/// Computes the entries of a block, keyed like the row of a node at the same path. `rows` are all
+/// trie rows that the block changes, in the order of their keys. A row that cannot be parsed counts
+/// as absent: proofs are checked when they are built.
 pub fn entries<'a>(rows: impl Iterator<Item = TrieRow<'a>>, mut put: impl FnMut(&[u8], &[u8])) {
-    // The changed rows above this one, from its root down, as they were.
+    // The changed rows above this one, from the root down, with their old values.
     let mut above: Vec<(&Bytes, Option<RowRef<'_>>)> = Vec::new();
     for (key, before, after) in rows {
         let [before, after] = [before, after].map(|row| row.and_then(|row| parse_row(row)));
@@ -60,7 +64,7 @@ pub fn entries<'a>(rows: impl Iterator<Item = TrieRow<'a>>, mut put: impl FnMut(
             (None, _) => vec![NOTHING],
         };
         put(key, &entry);
-        // Its leaves have no rows that would come by here.
+        // Leaves have no rows of their own, so the branch writes their entries.
         for index in 0..16u8 {
             let [was, is] =
                 [&before, &after].map(|row| row.as_ref().and_then(|row| row.child(&[index])));
@@ -74,19 +78,14 @@ pub fn entries<'a>(rows: impl Iterator<Item = TrieRow<'a>>, mut put: impl FnMut(
     }
 }
 
-/// A row as it is now, by its key.
+/// A lookup of a current row by its key.
 type Now<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, ReadError> + 'a;
 
-/// The row of a node as it was: `stood` gives the entry that says what was there then, if any has been written since, and `now` the
-/// row as it is.
-pub fn row_at(key: &[u8], stood: &Now<'_>, now: &Now<'_>) -> Result<Option<Bytes>, ReadError> {
-    let damaged = || {
-        ReadError::Damaged(format!(
-            "the trie history of node {} cannot be read",
-            alloy_primitives::hex::encode(key)
-        ))
-    };
-    let Some(entry) = stood(key)? else {
+/// The row of a node as of an earlier block: `entry_at` returns the oldest later entry of a path,
+/// if there is one, and `now` the current row.
+pub fn row_at(key: &[u8], entry_at: &Now<'_>, now: &Now<'_>) -> Result<Option<Bytes>, ReadError> {
+    let damaged = || damaged(key);
+    let Some(entry) = entry_at(key)? else {
         return now(key);
     };
     match entry.split_first().ok_or_else(damaged)? {
@@ -98,55 +97,63 @@ pub fn row_at(key: &[u8], stood: &Now<'_>, now: &Now<'_>) -> Result<Option<Bytes
                 &decode_reference(child).ok_or_else(damaged)?,
             )))
         }
-        (&BRANCH, _) => {
-            let row = now(key)?;
-            let row = row.as_ref().and_then(|row| parse_row(row));
-            let mut children = Node::empty_branch();
-            for index in 0..16u8 {
-                let path = [key, &[index]].concat();
-                let child = match (stood(&path)?, &row) {
-                    (Some(entry), _) => decode_child(&entry).ok_or_else(damaged)?,
-                    (None, Some(RowRef::Branch(children))) => match children[usize::from(index)] {
-                        Some((is_leaf, reference)) => {
-                            let kind = if is_leaf { Kind::Leaf } else { Kind::Any };
-                            Node::Stored {
-                                reference: decode_reference(reference).ok_or_else(damaged)?,
-                                kind,
-                            }
-                        }
-                        None => Node::Empty,
-                    },
-                    // A node can stay while the branch above it goes: an extension leads to it now.
-                    (None, _) => match now(&path)? {
-                        Some(row) => {
-                            let node = decode_row(&row, &Nibbles::new()).map_err(|_| damaged())?;
-                            Node::Stored {
-                                reference: reference_of(&node),
-                                kind: Kind::Any,
-                            }
-                        }
-                        None => Node::Empty,
-                    },
-                };
-                children[usize::from(index)] = child;
-            }
-            let present = || {
-                children
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, child)| **child != Node::Empty)
-            };
-            let mask = present().fold(0, |mask, (index, _)| mask | 1 << index);
-            let references: Vec<_> = present().map(|(_, child)| reference_of(child)).collect();
-            Ok(Some(branch_row(&children, mask, &references)))
-        }
+        (&BRANCH, _) => branch_at(key, entry_at, now).map(Some),
         _ => Err(damaged()),
     }
 }
 
-/// Whether this is an entry that can be read.
+/// Assembles the row of a branch as of an earlier block.
+fn branch_at(key: &[u8], entry_at: &Now<'_>, now: &Now<'_>) -> Result<Bytes, ReadError> {
+    let damaged = || damaged(key);
+    let row = now(key)?;
+    let row = row.as_ref().and_then(|row| parse_row(row));
+    let mut children = Node::empty_branch();
+    for index in 0..16u8 {
+        let path = [key, &[index]].concat();
+        let child = match (entry_at(&path)?, &row) {
+            (Some(entry), _) => decode_child(&entry).ok_or_else(damaged)?,
+            (None, Some(RowRef::Branch(children))) => match children[usize::from(index)] {
+                Some((is_leaf, reference)) => Node::Stored {
+                    reference: decode_reference(reference).ok_or_else(damaged)?,
+                    kind: NodeKind::of_child(is_leaf),
+                },
+                None => Node::Empty,
+            },
+            // A node can stay while the branch above it is removed: an extension references it now.
+            (None, _) => match now(&path)? {
+                Some(row) => {
+                    let node = decode_row(&row, &Nibbles::new()).map_err(|_| damaged())?;
+                    Node::Stored {
+                        reference: reference_of(&node),
+                        kind: NodeKind::Any,
+                    }
+                }
+                None => Node::Empty,
+            },
+        };
+        children[usize::from(index)] = child;
+    }
+    let present = || {
+        children
+            .iter()
+            .enumerate()
+            .filter(|(_, child)| **child != Node::Empty)
+    };
+    let mask = present().fold(0, |mask, (index, _)| mask | 1 << index);
+    let references: Vec<_> = present().map(|(_, child)| reference_of(child)).collect();
+    Ok(branch_row(&children, mask, &references))
+}
+
+fn damaged(key: &[u8]) -> ReadError {
+    ReadError::Damaged(format!(
+        "the trie history of node {} cannot be read",
+        alloy_primitives::hex::encode(key)
+    ))
+}
+
+/// Whether this is a valid entry.
 pub fn is_entry(entry: &[u8]) -> bool {
-    // A root has no reference: the header or the account has it.
+    // A root has no reference: the header or the account holds it.
     matches!(entry, [BRANCH]) || decode_child(entry).is_some()
 }
 
@@ -156,17 +163,17 @@ fn decode_child(entry: &[u8]) -> Option<Node> {
         NOTHING if rest.is_empty() => Node::Empty,
         LEAF => Node::Stored {
             reference: decode_reference(rest)?,
-            kind: Kind::Leaf,
+            kind: NodeKind::Leaf,
         },
         BRANCH => Node::Stored {
             reference: decode_reference(rest)?,
-            kind: Kind::Any,
+            kind: NodeKind::Any,
         },
         EXTENSION => {
             let (nibbles, child) = extension(rest)?;
             let child = Box::new(Node::Stored {
                 reference: decode_reference(child)?,
-                kind: Kind::Branch,
+                kind: NodeKind::Branch,
             });
             let whole = Node::Extension {
                 nibbles: Nibbles::from_nibbles(nibbles),
@@ -174,7 +181,7 @@ fn decode_child(entry: &[u8]) -> Option<Node> {
             };
             Node::Stored {
                 reference: reference_of(&whole),
-                kind: Kind::Any,
+                kind: NodeKind::Any,
             }
         }
         _ => return None,

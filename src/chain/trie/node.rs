@@ -1,7 +1,5 @@
-//! Nodes of a Merkle Patricia trie in memory, and the rows they are stored in.
-//!
-//! A node is known by its reference alone ([`Node::Stored`]) until a change touches it. Leaves carry their whole key, so that a
-//! leaf that moves up or down the trie stays the same value.
+//! A node is known by its reference alone ([`Node::Stored`]) until a change touches it. Leaves
+//! carry their whole key, so that a leaf that moves up or down the trie stays the same value.
 
 use crate::chain::trie::TrieError;
 use alloy_primitives::{B256, Bytes};
@@ -13,9 +11,9 @@ use alloy_trie::{
 /// Nibbles in a key: every key is a keccak hash.
 pub(super) const KEY_NIBBLES: usize = 64;
 
-/// What is known of a node that has not been loaded.
+/// Kind of a node that is not loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Leaf,
     /// The child of an extension is always a branch.
     Branch,
@@ -26,7 +24,7 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Empty,
-    Stored { reference: RlpNode, kind: Kind },
+    Stored { reference: RlpNode, kind: NodeKind },
     Leaf { key: B256, value: Bytes },
     Extension { nibbles: Nibbles, child: Box<Node> },
     Branch(Box<[Node; 16]>),
@@ -34,6 +32,13 @@ pub(super) enum Node {
 
 const BRANCH: u8 = 0;
 const EXTENSION: u8 = 1;
+
+impl NodeKind {
+    /// The kind of a branch's child.
+    pub(super) fn of_child(is_leaf: bool) -> Self {
+        if is_leaf { Self::Leaf } else { Self::Any }
+    }
+}
 
 impl Node {
     pub(super) fn empty_branch() -> Box<[Node; 16]> {
@@ -45,7 +50,7 @@ impl Node {
             self,
             Node::Leaf { .. }
                 | Node::Stored {
-                    kind: Kind::Leaf,
+                    kind: NodeKind::Leaf,
                     ..
                 }
         )
@@ -82,7 +87,8 @@ pub(super) fn rlp_branch(mask: u16, children: &[RlpNode]) -> Vec<u8> {
     rlp
 }
 
-/// The row of a branch: tag, three masks (present, leaf, inline), then each child as 32 bytes of hash or as length and RLP.
+/// The row of a branch: tag, three masks (present, leaf, inline), then each child as 32 bytes of
+/// hash or as length and RLP.
 pub(super) fn branch_row(nodes: &[Node; 16], mask: u16, references: &[RlpNode]) -> Bytes {
     let (mut leaves, mut inlines) = (0u16, 0u16);
     let mut body = Vec::with_capacity(7 + 33 * references.len());
@@ -108,7 +114,8 @@ pub(super) fn branch_row(nodes: &[Node; 16], mask: u16, references: &[RlpNode]) 
     row.into()
 }
 
-/// The row of an extension: tag, nibble count, nibbles, length and bytes of the child's reference (32 = a hash).
+/// The row of an extension: tag, nibble count, nibbles, length and bytes of the child's reference
+/// (32 = a hash).
 pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
     let mut row = vec![EXTENSION, nibbles.len() as u8];
     row.extend(nibbles.iter());
@@ -125,7 +132,7 @@ pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
     row.into()
 }
 
-/// A row of the trie as it is read without making anything of it. References are 32 bytes of hash or RLP shorter than that.
+/// A parsed row of the trie that borrows its bytes. References are 32 bytes of hash or shorter RLP.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly all are branches, and live on the stack for as long as a row is read"
@@ -152,9 +159,9 @@ impl<'a> RowRef<'a> {
     }
 }
 
-/// `None`: this is no row of a trie.
+/// Parses a row of a trie; `None` if it is none.
 pub(super) fn parse_row(row: &[u8]) -> Option<RowRef<'_>> {
-    let mut input = Reader(row);
+    let mut input = RowReader(row);
     let node = match input.byte()? {
         BRANCH => parse_branch(&mut input),
         EXTENSION => parse_extension(&mut input),
@@ -163,7 +170,7 @@ pub(super) fn parse_row(row: &[u8]) -> Option<RowRef<'_>> {
     node.filter(|_| input.0.is_empty())
 }
 
-fn parse_branch<'a>(input: &mut Reader<'a>) -> Option<RowRef<'a>> {
+fn parse_branch<'a>(input: &mut RowReader<'a>) -> Option<RowRef<'a>> {
     let (mask, leaves, inlines) = (input.u16()?, input.u16()?, input.u16()?);
     if mask.count_ones() < 2 || (leaves | inlines) & !mask != 0 {
         return None;
@@ -180,7 +187,7 @@ fn parse_branch<'a>(input: &mut Reader<'a>) -> Option<RowRef<'a>> {
     Some(RowRef::Branch(children))
 }
 
-fn parse_extension<'a>(input: &mut Reader<'a>) -> Option<RowRef<'a>> {
+fn parse_extension<'a>(input: &mut RowReader<'a>) -> Option<RowRef<'a>> {
     let count = usize::from(input.byte()?);
     let nibbles = input.take(count)?;
     let len = usize::from(input.byte()?);
@@ -195,7 +202,7 @@ fn parse_extension<'a>(input: &mut Reader<'a>) -> Option<RowRef<'a>> {
         .flatten()
 }
 
-/// Reads a row of the trie. `path` serves the error message and the bound on depth.
+/// Decodes a row of the trie. `path` serves the error message and the bound on depth.
 pub(super) fn decode_row(row: &[u8], path: &Nibbles) -> Result<Node, TrieError> {
     let node = parse_row(row).and_then(|row| decode_node(row, path.len()));
     node.filter(|_| path.len() < KEY_NIBBLES).ok_or_else(|| {
@@ -211,10 +218,9 @@ fn decode_node(row: RowRef<'_>, depth: usize) -> Option<Node> {
             let mut children = Node::empty_branch();
             for (child, reference) in children.iter_mut().zip(references) {
                 if let Some((is_leaf, reference)) = reference {
-                    let kind = if is_leaf { Kind::Leaf } else { Kind::Any };
                     *child = Node::Stored {
                         reference: decode_reference(reference)?,
-                        kind,
+                        kind: NodeKind::of_child(is_leaf),
                     };
                 }
             }
@@ -223,7 +229,7 @@ fn decode_node(row: RowRef<'_>, depth: usize) -> Option<Node> {
         RowRef::Extension { nibbles, child } => {
             let child = Box::new(Node::Stored {
                 reference: decode_reference(child)?,
-                kind: Kind::Branch,
+                kind: NodeKind::Branch,
             });
             let node = Node::Extension {
                 nibbles: Nibbles::from_nibbles(nibbles),
@@ -234,7 +240,7 @@ fn decode_node(row: RowRef<'_>, depth: usize) -> Option<Node> {
     }
 }
 
-/// A reference as rows hold it: 32 bytes are a hash, fewer are the RLP of the node itself.
+/// Decodes a reference: 32 bytes are a hash, fewer are the RLP of the node itself.
 pub(super) fn decode_reference(bytes: &[u8]) -> Option<RlpNode> {
     match B256::try_from(bytes) {
         Ok(hash) => Some(RlpNode::word_rlp(&hash)),
@@ -245,9 +251,9 @@ pub(super) fn decode_reference(bytes: &[u8]) -> Option<RlpNode> {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct RowReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> RowReader<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;

@@ -1,56 +1,58 @@
-//! Merkle proofs of one account and its slots: the nodes on the way from the root to where a key is, or would be (EIP-1186).
+//! Merkle proofs of one account and its slots: the nodes on the path from the root to the position
+//! of a key (EIP-1186).
 //!
-//! Asked for by JSON-RPC; a proof costs a walk down the trie per key. Every node is checked against the reference that led to it, so a
-//! damaged row is an error and never a proof of something else.
+//! Serves JSON-RPC; a proof costs one walk down the trie per key. Every node is checked against the
+//! reference to it, so a damaged row is an error and never a proof of another value.
 
 use crate::chain::{
-    store::keys,
-    trie::{
-        StateSource, TrieError, decode_account, decode_slot,
-        node::{Kind, Node, nibble, rlp_branch, rlp_extension, rlp_leaf},
-        row, slot_leaf,
-        walk::{Source, root_node},
+    rows::{
+        Account,
+        account::{decode_slot, slot_leaf},
+        keys,
     },
-    view::{Account, State},
+    trie::{
+        StateRows, StateSource, TrieError,
+        node::{Node, NodeKind, nibble, rlp_branch, rlp_extension, rlp_leaf},
+        row,
+        walk::{NodeSource, root_node},
+    },
 };
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_primitives::{B256, Bytes, U256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 
-/// What a state holds of an account, and why that is so.
+/// Proof of an account in a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountProof {
     /// `None` if the state provably holds no such account.
     pub account: Option<Account>,
-    /// RLP of the nodes from the state root down; nodes within another node (shorter than 32 bytes) are not listed again.
+    /// RLP of the nodes from the state root down; nodes within another node (shorter than 32 bytes)
+    /// are not listed again.
     pub nodes: Vec<Bytes>,
-    /// In the order asked for.
+    /// Proofs of slots, in the order of the request.
     pub slots: Vec<SlotProof>,
 }
 
-/// What a storage trie holds of one slot, and why that is so.
+/// Proof of one slot in a storage trie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotProof {
     pub value: U256,
-    /// As [`AccountProof::nodes`], from the account's storage root; empty if the account has no storage.
+    /// Nodes as in [`AccountProof::nodes`], from the account's storage root; empty if the account
+    /// has no storage.
     pub nodes: Vec<Bytes>,
 }
 
-/// Proves an account and slots of it in a state that has a trie (see [`crate::chain::view::View::provable_state`]).
-pub fn prove(state: &State, address: Address, slots: &[U256]) -> Result<AccountProof, TrieError> {
-    let slots: Vec<_> = slots
-        .iter()
-        .map(|slot| keccak256(B256::from(*slot)))
-        .collect();
-    prove_hashed(state, &keccak256(address), &slots)
-}
-
-/// The same by the hashes of the address and of the slots.
-pub fn prove_hashed(state: &State, hash: &B256, slots: &[B256]) -> Result<AccountProof, TrieError> {
+/// Proves an account and slots of it, all by their hashes, in a state with this root that has a trie.
+pub fn prove(
+    state: &dyn StateRows,
+    state_root: B256,
+    hash: &B256,
+    slots: &[B256],
+) -> Result<AccountProof, TrieError> {
     let found = row(Some(state), &keys::account(hash))?;
-    let account = found.as_ref().map(|row| decode_account(row)).transpose()?;
+    let account = found.as_ref().map(|row| Account::decode(row)).transpose()?;
     let nodes = path(
         &StateSource::new(Some(state), None),
-        state.header().state_root,
+        state_root,
         hash,
         found.as_ref(),
     )?;
@@ -76,8 +78,9 @@ pub fn prove_hashed(state: &State, hash: &B256, slots: &[B256]) -> Result<Accoun
     })
 }
 
-/// The nodes from the root towards a key. `leaf` is what the flat rows say: the trie must say the same.
-pub(super) fn path<S: Source>(
+/// The nodes from the root towards a key. `leaf` is the value in the flat rows, which must equal
+/// the value in the trie.
+pub(super) fn path<S: NodeSource>(
     source: &S,
     root: B256,
     key: &B256,
@@ -89,9 +92,10 @@ pub(super) fn path<S: Source>(
         let Node::Stored { reference, kind } = node else {
             break None;
         };
-        // A leaf that the flat rows have needs no search, which is long where much has changed since an old state.
+        // Skip the search for a leaf that the flat rows have: it is long where much has changed
+        // since an old state.
         let known = leaf
-            .filter(|_| kind == Kind::Leaf || path.is_empty())
+            .filter(|_| kind == NodeKind::Leaf || path.is_empty())
             .map(|value| (value, rlp_leaf(key, path.len(), value)));
         let loaded = match known {
             Some((value, rlp)) if RlpNode::from_rlp(&rlp) == reference => Node::Leaf {
@@ -106,7 +110,7 @@ pub(super) fn path<S: Source>(
                 "the node at path {path:?} is not the one its parent names"
             )));
         }
-        // The root is one of these: its keys are too long for it to be shorter.
+        // The root is always listed: its keys are too long for shorter RLP.
         if rlp.len() >= 32 {
             nodes.push(rlp.into());
         }
@@ -127,15 +131,16 @@ pub(super) fn path<S: Source>(
             Node::Empty | Node::Stored { .. } => break None,
         };
     };
-    match found.as_ref() == leaf {
-        true => Ok(nodes),
-        false => Err(TrieError::Damaged(format!(
+    if found.as_ref() == leaf {
+        Ok(nodes)
+    } else {
+        Err(TrieError::Damaged(format!(
             "the trie and the row of key {key} differ"
-        ))),
+        )))
     }
 }
 
-/// A node as it was loaded: all its children are references.
+/// Encodes a loaded node, all of whose children are references.
 fn encode(node: &Node, depth: usize) -> Result<Vec<u8>, TrieError> {
     let reference = |node: &Node| match node {
         Node::Stored { reference, .. } => Ok(reference.clone()),

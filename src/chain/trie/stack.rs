@@ -1,10 +1,10 @@
-//! A trie from its leaves in order, in memory that grows with its depth alone: for whoever has all leaves and wants the root and every
-//! node's row, as they are when the state is right.
+//! A trie built from its leaves in order, in memory proportional to its depth: computes the root
+//! and every node's row from all leaves.
 
 use crate::chain::trie::{
     TrieError,
     node::{
-        KEY_NIBBLES, Kind, Node, branch_row, decode_row, extension_row, nibble, rlp_branch,
+        KEY_NIBBLES, Node, NodeKind, branch_row, decode_row, extension_row, nibble, rlp_branch,
         rlp_extension, rlp_leaf,
     },
     walk::seal,
@@ -12,21 +12,22 @@ use crate::chain::trie::{
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 
-/// Takes leaves by ascending key, gives out rows of branches and extensions as they become final, children before parents.
+/// Takes leaves by ascending key and emits rows of branches and extensions as they become final,
+/// children before parents.
 #[derive(Default)]
 pub struct StackTrie {
-    /// Branches on the way to the last leaf, by depth.
-    open: Vec<Open>,
+    /// Branches on the path to the last leaf, by depth.
+    open: Vec<OpenBranch>,
     last: Option<(B256, Bytes)>,
 }
 
-struct Open {
+struct OpenBranch {
     depth: usize,
     children: Box<[Node; 16]>,
 }
 
 impl StackTrie {
-    /// The next leaf. Its key is above all before it.
+    /// Adds the next leaf, whose key is above all earlier ones.
     pub fn insert<E>(
         &mut self,
         key: B256,
@@ -57,8 +58,8 @@ impl StackTrie {
         }))
     }
 
-    /// Puts the last leaf into its branch and closes all branches below `fork`, where the next leaf leaves its path; `None` closes
-    /// everything and gives the root.
+    /// Adds the last leaf to its branch and closes all branches below `fork`, where the path of the
+    /// next leaf diverges; `None` closes everything and returns the root.
     fn close<E>(
         &mut self,
         key: &B256,
@@ -67,18 +68,18 @@ impl StackTrie {
         mut row: impl FnMut(Nibbles, Bytes) -> Result<(), E>,
     ) -> Result<Option<RlpNode>, E> {
         let path = Nibbles::unpack(key);
-        // The depth of the branch above a node whose own depth is not above `below`.
-        let parent = |open: &[Open]| open.last().map(|open| open.depth).max(fork);
+        // The depth of the parent branch of the current node, at least `fork`.
+        let parent = |open: &[OpenBranch]| open.last().map(|open| open.depth).max(fork);
         let start = |parent: Option<usize>| parent.map_or(0, |depth| depth + 1);
         let mut above = parent(&self.open);
         let mut node = RlpNode::from_rlp(&rlp_leaf(key, start(above), value));
-        let mut kind = Kind::Leaf;
+        let mut kind = NodeKind::Leaf;
         loop {
             let Some(depth) = above else {
                 return Ok(Some(node));
             };
             if self.open.last().is_none_or(|open| open.depth < depth) {
-                self.open.push(Open {
+                self.open.push(OpenBranch {
                     depth,
                     children: Node::empty_branch(),
                 });
@@ -92,7 +93,7 @@ impl StackTrie {
             if Some(depth) == fork {
                 return Ok(None);
             }
-            let Some(Open { children, .. }) = self.open.pop() else {
+            let Some(OpenBranch { children, .. }) = self.open.pop() else {
                 return Ok(None);
             };
             above = parent(&self.open);
@@ -103,7 +104,7 @@ impl StackTrie {
                 row(path.slice(..start), extension_row(&nibbles, &node))?;
                 node = RlpNode::from_rlp(&rlp_extension(&nibbles, &node));
             }
-            kind = Kind::Any;
+            kind = NodeKind::Any;
         }
     }
 }
@@ -124,12 +125,12 @@ fn branch<E>(
     Ok(RlpNode::from_rlp(&rlp_branch(mask, &references)))
 }
 
-/// The hash of the node in a row, were it the root.
+/// The hash that the node in a row has as a root.
 pub fn row_hash(row: &[u8]) -> Result<B256, TrieError> {
     Ok(seal(&decode_row(row, &Nibbles::new())?).0)
 }
 
-/// Where the nodes below the node in a row have rows of their own.
+/// The paths below a node at which other nodes have rows of their own.
 pub fn row_children(row: &[u8], path: &Nibbles) -> Result<Vec<Nibbles>, TrieError> {
     Ok(match decode_row(row, path)? {
         Node::Extension { nibbles, .. } => vec![path.join(&nibbles)],
@@ -138,7 +139,7 @@ pub fn row_children(row: &[u8], path: &Nibbles) -> Result<Vec<Nibbles>, TrieErro
                 matches!(
                     child,
                     Node::Stored {
-                        kind: Kind::Any,
+                        kind: NodeKind::Any,
                         ..
                     }
                 )
@@ -154,14 +155,19 @@ pub fn row_children(row: &[u8], path: &Nibbles) -> Result<Vec<Nibbles>, TrieErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::trie::walk::{Change, Source, apply};
+    use crate::chain::trie::walk::{LeafChange, NodeSource, apply};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     struct Nothing;
 
-    impl Source for Nothing {
-        fn load(&self, path: &Nibbles, reference: &RlpNode, _: Kind) -> Result<Node, TrieError> {
+    impl NodeSource for Nothing {
+        fn load(
+            &self,
+            path: &Nibbles,
+            reference: &RlpNode,
+            _: NodeKind,
+        ) -> Result<Node, TrieError> {
             Err(TrieError::Missing {
                 path: format!("{path:?}"),
                 hash: reference.as_hash(),
@@ -185,7 +191,7 @@ mod tests {
     proptest! {
         #[test]
         fn root_and_rows_are_those_of_the_walk(leaves in leaves()) {
-            let changes: Vec<_> = leaves.iter().map(|(key, v)| Change { key: *key, value: Some(v.clone()), exists: false }).collect();
+            let changes: Vec<_> = leaves.iter().map(|(key, v)| LeafChange { key: *key, value: Some(v.clone()), exists: false }).collect();
             let (root, rows) = seal(&apply(&Nothing, EMPTY_ROOT_HASH, &changes).unwrap());
             let rows: BTreeMap<_, _> = rows.into_iter().collect();
 

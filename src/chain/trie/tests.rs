@@ -1,13 +1,15 @@
-//! The trie against alloy-trie's from-scratch roots, over random blocks with keys and values chosen to be nasty.
+//! The trie against alloy-trie's from-scratch roots, over random blocks with keys and values chosen
+//! to be nasty.
 
 use super::*;
 use crate::chain::{
+    rows::ExecutedBlock,
     store::{Identity, Store},
-    view::{ExecutedBlock, View},
+    view::{State, View},
 };
 use alloy_consensus::Header;
-use alloy_primitives::{Address, KECCAK256_EMPTY, keccak256};
-use alloy_trie::{HashBuilder, root::state_root_unhashed};
+use alloy_primitives::{Address, KECCAK256_EMPTY, U256, keccak256};
+use alloy_trie::{HashBuilder, TrieAccount, root::state_root_unhashed};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use starling_proto::payload::Payload;
 use std::sync::Arc;
@@ -105,7 +107,8 @@ impl Rng {
         self.0.next_u64() % n
     }
 
-    /// Keys that share long prefixes: few different nibbles, and mostly one value until near the end.
+    /// Keys that share long prefixes: few different nibbles, and mostly one value until near the
+    /// end.
     fn key(&mut self) -> B256 {
         let mut key = B256::repeat_byte(if self.below(4) == 0 { 0x11 } else { 0x00 });
         let first = [0, 0, 1, 15, 30, 31][self.below(6) as usize];
@@ -351,12 +354,12 @@ fn random_blocks_give_the_roots_and_rows_of_a_build_from_scratch() {
             let slots = changes.storages.values().map(|storage| storage.slots.len());
             large_tries += slots
                 .chain([changes.accounts.len()])
-                .filter(|leaves| *leaves >= SHARED)
+                .filter(|leaves| *leaves >= PARALLEL)
                 .count();
             let before = model.clone();
             model.apply(&changes);
             let state = bench.state(&rows, before.state_root());
-            let update = update(&state, &changes).unwrap();
+            let update = state.update(&changes).unwrap();
             let place = || format!("seed {seed}, block {block}");
             assert_eq!(update.state_root, model.state_root(), "{}", place());
             for (hash, root) in &update.storage_roots {
@@ -426,7 +429,7 @@ fn proofs_convince_another_verifier() {
                         .last()
                         .is_some_and(|node| node.len() < 80 && leaf.is_some()),
             );
-            // What the rows say otherwise is not proved.
+            // A value that differs from the flat rows is not proved.
             let other = Some(Bytes::from_static(&[0xc0]));
             let lie = proof::path(
                 &StateSource::new(Some(&state), account),
@@ -488,7 +491,7 @@ fn a_missing_row_is_an_error_or_changes_nothing() {
         for key in rows.keys().filter(|key| !keys::is_flat(key)) {
             let mut torn = rows.clone();
             torn.remove(key);
-            match update(&bench.state(&torn, model.state_root()), &changes) {
+            match bench.state(&torn, model.state_root()).update(&changes) {
                 Ok(update) => assert_eq!(update.state_root, after.state_root(), "without {key}"),
                 Err(TrieError::Missing { .. }) => errors += 1,
                 Err(other) => panic!("{other}"),
@@ -574,7 +577,8 @@ fn hostile_nodes_are_errors() {
     let whole = witness(&bench, &model, &model.rows());
     for hash in whole.nodes.keys() {
         for _ in 0..20 {
-            // Under its old hash, so that the walk meets it: no preimage like this exists, but the code must not rely on that.
+            // Under its old hash, so that the walk meets it: no preimage like this exists, but the
+            // code must not rely on that.
             let mut bent = whole.clone();
             let mut node = bent.nodes[hash].to_vec();
             let at = rng.below(node.len() as u64) as usize;
@@ -590,7 +594,7 @@ fn hostile_nodes_are_errors() {
             row[at] = rng.below(256) as u8;
             let mut rows = model.rows();
             rows.insert(key.clone(), row.into());
-            let _ = update(&bench.state(&rows, model.state_root()), &changes);
+            let _ = bench.state(&rows, model.state_root()).update(&changes);
         }
     }
 }
@@ -708,7 +712,7 @@ fn ethereum_tests_secure_tries() {
             let mut root = Node::Empty;
             for (key, value) in entries {
                 let value = value.map(|value| Bytes::from(bytes(&value)));
-                let change = Change {
+                let change = LeafChange {
                     key: keccak256(bytes(&key)),
                     value,
                     exists: false,

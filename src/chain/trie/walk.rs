@@ -1,8 +1,11 @@
-//! The walk: a sorted batch of changes goes down the trie once, loading nodes on changed paths only, and references come back up.
+//! The walk: applies a sorted batch of changes to a trie in one descent, loading nodes on changed
+//! paths only.
 
 use crate::chain::trie::{
-    SHARED, TrieError,
-    node::{Kind, Node, branch_row, extension_row, nibble, rlp_branch, rlp_extension, rlp_leaf},
+    PARALLEL, TrieError,
+    node::{
+        Node, NodeKind, branch_row, extension_row, nibble, rlp_branch, rlp_extension, rlp_leaf,
+    },
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
@@ -10,18 +13,18 @@ use rayon::prelude::*;
 
 /// One changed leaf. A batch is sorted by key and holds each key once.
 #[derive(Clone, Debug)]
-pub(super) struct Change {
+pub(super) struct LeafChange {
     pub key: B256,
-    /// The leaf's value as the trie encodes it; `None` removes the leaf.
+    /// The encoded value of the leaf; `None` removes the leaf.
     pub value: Option<Bytes>,
-    /// The leaf is known to exist already. Saves a search; false is always right.
+    /// Whether the leaf is known to exist, which saves a search; false is always correct.
     pub exists: bool,
 }
 
-/// Where nodes come from. Asked by several threads at once if many leaves change.
-pub(super) trait Source: Sync {
-    /// The node with this reference at this path. Never [`Node::Empty`] nor [`Node::Stored`].
-    fn load(&self, path: &Nibbles, reference: &RlpNode, kind: Kind) -> Result<Node, TrieError>;
+/// Source of nodes. Several threads call it at once if many leaves change.
+pub(super) trait NodeSource: Sync {
+    /// Loads the node with this reference at this path, never [`Node::Empty`] or [`Node::Stored`].
+    fn load(&self, path: &Nibbles, reference: &RlpNode, kind: NodeKind) -> Result<Node, TrieError>;
 }
 
 /// The root node of a trie with this root hash, not yet loaded.
@@ -30,22 +33,22 @@ pub(super) fn root_node(root: B256) -> Node {
         EMPTY_ROOT_HASH => Node::Empty,
         _ => Node::Stored {
             reference: RlpNode::word_rlp(&root),
-            kind: Kind::Any,
+            kind: NodeKind::Any,
         },
     }
 }
 
 /// Applies a batch of changes to the trie under `root`.
-pub(super) fn apply<S: Source>(
+pub(super) fn apply<S: NodeSource>(
     source: &S,
     root: B256,
-    changes: &[Change],
+    changes: &[LeafChange],
 ) -> Result<Node, TrieError> {
     update(source, root_node(root), Nibbles::new(), changes)
 }
 
 /// The value of one leaf, or `None` if the trie does not hold the key.
-pub(super) fn find<S: Source>(
+pub(super) fn find<S: NodeSource>(
     source: &S,
     root: B256,
     key: &B256,
@@ -73,28 +76,29 @@ pub(super) fn find<S: Source>(
     }
 }
 
-pub(super) fn update<S: Source>(
+pub(super) fn update<S: NodeSource>(
     source: &S,
     node: Node,
     path: Nibbles,
-    changes: &[Change],
+    changes: &[LeafChange],
 ) -> Result<Node, TrieError> {
     let (Some(first), Some(last)) = (changes.first(), changes.last()) else {
         return Ok(node);
     };
     match node {
         Node::Empty => Ok(build(path.len(), &leaves(changes, None))),
-        // The leaf here is the one that is known to exist and changes: no need to look for it.
+        // This leaf is the one that is known to exist and changes, so it need not be loaded.
         Node::Stored {
-            kind: Kind::Leaf, ..
+            kind: NodeKind::Leaf,
+            ..
         } if changes.iter().any(|c| c.exists) => Ok(build(path.len(), &leaves(changes, None))),
         Node::Stored { reference, kind } => {
             update(source, source.load(&path, &reference, kind)?, path, changes)
         }
         Node::Leaf { key, value } => Ok(build(path.len(), &leaves(changes, Some((key, value))))),
         Node::Extension { nibbles, child } => {
-            // Changes are sorted, so the one that leaves the extension earliest is the first or the last.
-            let shared = |change: &Change| {
+            // Changes are sorted, so the first or the last diverges from the extension earliest.
+            let shared = |change: &LeafChange| {
                 Nibbles::unpack(change.key)
                     .slice(path.len()..)
                     .common_prefix_length(&nibbles)
@@ -127,20 +131,20 @@ pub(super) fn update<S: Source>(
     }
 }
 
-fn update_branch<S: Source>(
+fn update_branch<S: NodeSource>(
     source: &S,
     mut children: Box<[Node; 16]>,
     path: Nibbles,
-    changes: &[Change],
+    changes: &[LeafChange],
 ) -> Result<Node, TrieError> {
     let mut rest = changes;
-    let parts: [&[Change]; 16] = std::array::from_fn(|index| {
+    let parts: [&[LeafChange]; 16] = std::array::from_fn(|index| {
         let (here, others) =
             rest.split_at(rest.partition_point(|change| nibble(&change.key, path.len()) <= index));
         rest = others;
         here
     });
-    let change = |(index, (child, part)): (usize, (&mut Node, &&[Change]))| {
+    let change = |(index, (child, part)): (usize, (&mut Node, &&[LeafChange]))| {
         if !part.is_empty() {
             *child = update(
                 source,
@@ -151,17 +155,18 @@ fn update_branch<S: Source>(
         }
         Ok::<_, TrieError>(())
     };
-    match changes.len() < SHARED {
-        true => children
+    if changes.len() < PARALLEL {
+        children
             .iter_mut()
             .zip(&parts)
             .enumerate()
-            .try_for_each(change)?,
-        false => children
+            .try_for_each(change)?
+    } else {
+        children
             .par_iter_mut()
             .zip(&parts)
             .enumerate()
-            .try_for_each(change)?,
+            .try_for_each(change)?
     }
     let mut present = (0..16).filter(|i| children[*i] != Node::Empty);
     match (present.next(), present.next()) {
@@ -183,8 +188,8 @@ fn update_branch<S: Source>(
     }
 }
 
-/// Puts `nibbles` before a node that stands at `path`; a node that can take them up itself does.
-fn join<S: Source>(
+/// Prefixes a node at `path` with `nibbles`, merging them into the node where possible.
+fn join<S: NodeSource>(
     source: &S,
     nibbles: Nibbles,
     node: Node,
@@ -197,7 +202,8 @@ fn join<S: Source>(
         Node::Empty | Node::Leaf { .. } => node,
         Node::Branch(_)
         | Node::Stored {
-            kind: Kind::Branch, ..
+            kind: NodeKind::Branch,
+            ..
         } => Node::Extension {
             nibbles,
             child: Box::new(node),
@@ -216,8 +222,8 @@ fn join<S: Source>(
     })
 }
 
-/// The leaves that are left where an old leaf (if any) meets the changes.
-fn leaves(changes: &[Change], old: Option<(B256, Bytes)>) -> Vec<(B256, Bytes)> {
+/// The resulting leaves of changes below a node, with the old leaf there if it stays.
+fn leaves(changes: &[LeafChange], old: Option<(B256, Bytes)>) -> Vec<(B256, Bytes)> {
     let mut leaves: Vec<_> = changes
         .iter()
         .filter_map(|c| Some((c.key, c.value.clone()?)))
@@ -230,7 +236,7 @@ fn leaves(changes: &[Change], old: Option<(B256, Bytes)>) -> Vec<(B256, Bytes)> 
     leaves
 }
 
-/// A trie from nothing. All keys agree in their first `depth` nibbles.
+/// Builds a trie from leaves. All keys agree in their first `depth` nibbles.
 fn build(depth: usize, leaves: &[(B256, Bytes)]) -> Node {
     let (Some((first, value)), Some((last, _))) = (leaves.first(), leaves.last()) else {
         return Node::Empty;
@@ -280,10 +286,11 @@ pub(super) fn reference_of(node: &Node) -> RlpNode {
     reference(node, Nibbles::new(), false, &mut Vec::new())
 }
 
-/// Whether so many leaves have changed below that it is worth to share the hashing out. Looks at no more; `seen` counts.
+/// Whether enough leaves have changed below this node to hash its children in parallel. Stops
+/// counting there; `seen` is the count.
 fn is_large(node: &Node, seen: &mut usize) -> bool {
     *seen += usize::from(matches!(node, Node::Leaf { .. }));
-    *seen >= SHARED
+    *seen >= PARALLEL
         || match node {
             Node::Extension { child, .. } => is_large(child, seen),
             Node::Branch(children) => children.iter().any(|child| is_large(child, seen)),
@@ -291,10 +298,10 @@ fn is_large(node: &Node, seen: &mut usize) -> bool {
         }
 }
 
-/// `large` if [`is_large`] may say so of the node: of nothing below a node of which it does not.
+/// Computes the reference of a node. `large` is false below a node for which [`is_large`] is false.
 fn reference(node: &Node, path: Nibbles, large: bool, rows: &mut Vec<(Nibbles, Bytes)>) -> RlpNode {
     match node {
-        // Not reached: an empty child is no child. The empty string is what RLP would hold there.
+        // Unreachable, since an empty child is skipped. RLP would hold the empty string there.
         Node::Empty => RlpNode::from_rlp(&[alloy_rlp::EMPTY_STRING_CODE]),
         Node::Stored { reference, .. } => reference.clone(),
         Node::Leaf { key, value } => RlpNode::from_rlp(&rlp_leaf(key, path.len(), value)),
@@ -312,21 +319,19 @@ fn reference(node: &Node, path: Nibbles, large: bool, rows: &mut Vec<(Nibbles, B
             let child = |index: usize, rows: &mut _| {
                 reference(&children[index], child_path(&path, index), large, rows)
             };
-            let references: Vec<_> = match large {
-                true => {
-                    let alone = |index| {
-                        let mut rows = Vec::new();
-                        (child(index, &mut rows), rows)
-                    };
-                    let (references, others): (_, Vec<_>) =
-                        present.into_par_iter().map(alone).unzip();
-                    rows.extend(others.into_iter().flatten());
-                    references
-                }
-                false => present
+            let references: Vec<_> = if large {
+                let alone = |index| {
+                    let mut rows = Vec::new();
+                    (child(index, &mut rows), rows)
+                };
+                let (references, others): (_, Vec<_>) = present.into_par_iter().map(alone).unzip();
+                rows.extend(others.into_iter().flatten());
+                references
+            } else {
+                present
                     .into_iter()
                     .map(|index| child(index, rows))
-                    .collect(),
+                    .collect()
             };
             rows.push((path, branch_row(children, mask, &references)));
             RlpNode::from_rlp(&rlp_branch(mask, &references))

@@ -1,16 +1,21 @@
-//! A bare witness: nodes and codes by their hash, enough to read the state one block touches and to compute the roots after it.
+//! A bare witness: nodes and codes by their hash, enough to read the state that one block touches
+//! and to compute the roots after it.
 //!
-//! It may come from anybody: nothing is believed but what hashes to a hash already trusted.
+//! The source of a witness is untrusted: only preimages of hashes that are already trusted are
+//! used.
 
 use crate::chain::{
     changes::Changes,
-    trie::{
-        TrieError, decode_account, decode_slot, encode_account,
-        node::{KEY_NIBBLES, Kind, Node},
-        slot_leaf, touched,
-        walk::{Change, Source, apply, find, seal},
+    rows::{
+        Account,
+        account::{decode_slot, slot_leaf},
     },
-    view::Account,
+    trie::{
+        TrieError, encode_account,
+        node::{KEY_NIBBLES, Node, NodeKind},
+        touched,
+        walk::{LeafChange, NodeSource, apply, find, seal},
+    },
 };
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rlp::Decodable;
@@ -30,12 +35,13 @@ pub struct Witness {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     pub state_root: B256,
-    /// By keccak(address): the new storage root of every account whose storage changed or that is gone.
+    /// By keccak(address): the new storage root of every account whose storage changed or that is
+    /// gone.
     pub storage_roots: BTreeMap<B256, B256>,
 }
 
 impl Witness {
-    /// Hashes every preimage, so that no wrong one can get in.
+    /// Builds a witness. Hashes every preimage, so that none can be wrong.
     pub fn new(preimages: impl IntoIterator<Item = Bytes>) -> Self {
         Self {
             nodes: preimages
@@ -45,12 +51,12 @@ impl Witness {
         }
     }
 
-    /// `None` if the state under `root` provably holds no such account.
+    /// The account; `None` if the state under `root` provably has no such account.
     pub fn account(&self, root: B256, address: Address) -> Result<Option<Account>, TrieError> {
         self.account_by_hash(root, &keccak256(address))
     }
 
-    /// Zero if the state under `root` provably holds no such slot.
+    /// The value of a slot; zero if the state under `root` provably has no such slot.
     pub fn storage(&self, root: B256, address: Address, slot: U256) -> Result<U256, TrieError> {
         let Some(leaf) = find(
             self,
@@ -65,7 +71,7 @@ impl Witness {
         Ok(decode_slot(value)?)
     }
 
-    /// The root of the empty trie if there is no such account.
+    /// The storage root; that of the empty trie if there is no such account.
     pub fn storage_root(&self, root: B256, address: Address) -> Result<B256, TrieError> {
         Ok(self
             .account(root, address)?
@@ -86,7 +92,7 @@ impl Witness {
             };
             let Some(account) = account else {
                 storage_roots.insert(hash, EMPTY_ROOT_HASH);
-                leaves.push(Change {
+                leaves.push(LeafChange {
                     key: hash,
                     value: None,
                     exists: false,
@@ -106,7 +112,7 @@ impl Witness {
                     .map(|(slot, value)| {
                         let value =
                             (!value.is_zero()).then(|| slot_leaf(&value.to_be_bytes_trimmed_vec()));
-                        Change {
+                        LeafChange {
                             key: *slot,
                             value,
                             exists: false,
@@ -116,7 +122,7 @@ impl Witness {
                 storage_root = seal(&apply(self, storage_root, &slots)?).0;
                 storage_roots.insert(hash, storage_root);
             }
-            leaves.push(Change {
+            leaves.push(LeafChange {
                 key: hash,
                 value: Some(encode_account(&account, storage_root)),
                 exists: false,
@@ -131,13 +137,13 @@ impl Witness {
 
     fn account_by_hash(&self, root: B256, hash: &B256) -> Result<Option<Account>, TrieError> {
         Ok(find(self, root, hash)?
-            .map(|leaf| decode_account(&leaf))
+            .map(|leaf| Account::decode(&leaf))
             .transpose()?)
     }
 }
 
-impl Source for Witness {
-    fn load(&self, path: &Nibbles, reference: &RlpNode, kind: Kind) -> Result<Node, TrieError> {
+impl NodeSource for Witness {
+    fn load(&self, path: &Nibbles, reference: &RlpNode, kind: NodeKind) -> Result<Node, TrieError> {
         let damaged = |what: &str| TrieError::Damaged(format!("the node at path {path:?} {what}"));
         let mut rlp: &[u8] = match reference.as_hash() {
             Some(hash) => {
@@ -153,7 +159,7 @@ impl Source for Witness {
             TrieNode::decode(&mut rlp).map_err(|e| damaged(&format!("cannot be read: {e}")))?;
         let any = |reference| Node::Stored {
             reference,
-            kind: Kind::Any,
+            kind: NodeKind::Any,
         };
         match node {
             TrieNode::Branch(branch)
@@ -166,13 +172,13 @@ impl Source for Witness {
                 Ok(Node::Branch(children))
             }
             TrieNode::Extension(extension)
-                if kind != Kind::Branch
+                if kind != NodeKind::Branch
                     && !extension.key.is_empty()
                     && path.len() + extension.key.len() < KEY_NIBBLES =>
             {
                 let child = Box::new(Node::Stored {
                     reference: extension.child,
-                    kind: Kind::Branch,
+                    kind: NodeKind::Branch,
                 });
                 Ok(Node::Extension {
                     nibbles: extension.key,
@@ -180,7 +186,7 @@ impl Source for Witness {
                 })
             }
             TrieNode::Leaf(leaf)
-                if kind != Kind::Branch && path.len() + leaf.key.len() == KEY_NIBBLES =>
+                if kind != NodeKind::Branch && path.len() + leaf.key.len() == KEY_NIBBLES =>
             {
                 let key = B256::from_slice(&path.join(&leaf.key).pack());
                 Ok(Node::Leaf {

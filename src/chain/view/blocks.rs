@@ -1,4 +1,5 @@
-//! Blocks of a branch: whole, or only one transaction, one receipt or some logs. Recent blocks are in memory, others in the store.
+//! Blocks of a branch: whole, or a single transaction, receipt or some logs. Recent blocks are in
+//! memory, others in the store.
 
 use super::{ReadError, View};
 use crate::chain::{
@@ -19,7 +20,8 @@ pub struct Mined {
     pub block: BlockId,
     pub header: Header,
     pub index: usize,
-    /// The block's first transaction in its EIP-2718 form; on OP chains it carries the L1 attributes.
+    /// The block's first transaction in its EIP-2718 form; on OP chains it carries the L1
+    /// attributes.
     pub first: Bytes,
     /// EIP-2718 form.
     pub raw: Bytes,
@@ -27,8 +29,9 @@ pub struct Mined {
     pub receipt: MinedReceipt,
 }
 
-/// The sender of a transaction of a block. The block has been executed, so its signatures were checked then.
-pub(in crate::chain) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
+/// Recovers the sender of a transaction of a block. The block has been executed, so its signatures
+/// were checked then.
+pub(crate) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
     let damaged =
         |what: String| ReadError::Damaged(format!("a transaction of block {number}: {what}"));
     let transaction = OpTxEnvelope::decode_2718_exact(raw).map_err(|e| damaged(e.to_string()))?;
@@ -59,7 +62,7 @@ impl View {
         })
     }
 
-    /// The lowest stored block that has its transactions.
+    /// The lowest stored block whose transactions are kept.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
         self.snapshot.oldest_body()
     }
@@ -73,7 +76,8 @@ impl View {
         })
     }
 
-    /// One transaction of a block with its receipt, read without the others; `None` if the block has no such index.
+    /// One transaction of a block with its receipt, read without the others; `None` if the block
+    /// has no such index.
     pub fn mined(&self, number: u64, index: usize) -> Result<Option<Mined>, ReadError> {
         let parts = match self.in_memory(number) {
             Some(block) => {
@@ -142,7 +146,8 @@ impl View {
             .and_then(|mut found| found.pop().flatten()))
     }
 
-    /// The logs of a block that `wanted` accepts by address and topics, each with the hash of its transaction.
+    /// The logs of a block that `wanted` accepts by address and topics, each with the hash of its
+    /// transaction.
     pub fn logs(
         &self,
         number: u64,
@@ -184,7 +189,7 @@ impl View {
         })
     }
 
-    /// Senders in block order. Those of a block that an older version stored are recovered again.
+    /// Senders in block order. For a block that an older version stored they are recovered again.
     pub fn senders(&self, payload: &Payload) -> Result<Vec<Address>, ReadError> {
         let (number, count) = (payload.number(), payload.transactions.len());
         if let Some(block) = self.in_memory(number) {
@@ -203,7 +208,8 @@ impl View {
 
     /// Block number and index of a transaction on this branch.
     pub fn transaction(&self, hash: B256) -> Result<Option<(u64, usize)>, ReadError> {
-        // Only blocks above the store's are scanned: the store's index covers stored blocks that are still in memory, and is faster.
+        // Scan only blocks above the store: the store's index covers stored blocks that are still
+        // in memory, and is faster.
         for block in self.blocks.iter().rev() {
             if let Some(index) = block
                 .transaction_hashes()

@@ -1,12 +1,14 @@
-//! Blocks of a branch as peers of our kind are sent them: the rows as they are kept, many at a time, without decoding them.
+//! Encoded blocks of a branch, as Starling peers are sent them: rows as stored, many at a time,
+//! without decoding.
 
 use super::{ReadError, View};
 use starling_proto::{payload::BlockId, wire};
 use std::ops::RangeInclusive;
 
 impl View {
-    /// Hands the RLP of the headers of a block and of its ancestors to `take`, highest first, until that says `false`. Nothing if the
-    /// block is not on this branch. Above it is what is in memory, below it what is stored.
+    /// Passes the RLP of the headers of a block and its ancestors to `take`, highest first, until
+    /// it returns false. Passes nothing if the block is not on this branch. Blocks in memory come
+    /// first, then stored ones.
     pub fn encoded_headers(
         &self,
         from: BlockId,
@@ -35,7 +37,8 @@ impl View {
         Ok(())
     }
 
-    /// Hands blocks to `take`, lowest first, until that says `false`: the RLP of the header, and that of the list of transactions.
+    /// Passes blocks to `take`, lowest first, until it returns false: the RLP of the header, and
+    /// the RLP of the list of transactions.
     pub fn encoded_blocks(
         &self,
         numbers: RangeInclusive<u64>,
@@ -56,7 +59,7 @@ impl View {
         Ok(())
     }
 
-    /// Below it all blocks of this branch are read from the store.
+    /// The lowest block in memory. All blocks below are read from the store.
     fn oldest_in_memory(&self) -> u64 {
         self.recent
             .first()

@@ -1,20 +1,21 @@
 //! The state after one block of a view.
 
 use crate::chain::{
-    store::keys,
-    trie::{decode_account, decode_slot},
-    view::{Account, ReadError, View, rows::Found},
+    changes::Changes,
+    rows::{Account, ReadError, account::decode_slot, keys},
+    trie::{self, AccountProof, RowIter, StateRows, TrieError, Update},
+    view::{View, row_index::Found},
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use std::{iter::Peekable, ops::Bound, sync::Arc};
 
-/// Where a state is read.
+/// Source of a state.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At {
-    /// After this many of the view's blocks.
+    /// The state after this many of the view's blocks.
     Tip(usize),
-    /// After this stored block, from state history and trie history.
+    /// The state after this stored block, from state history and trie history.
     Stored(u64),
 }
 
@@ -36,7 +37,7 @@ impl State {
         &self.header
     }
 
-    /// The hash of that header.
+    /// The hash of the header.
     pub fn hash(&self) -> B256 {
         match self.at {
             At::Tip(blocks) if blocks == self.view.blocks.len() => self.view.head().hash,
@@ -46,11 +47,11 @@ impl State {
 
     pub fn account(&self, address: Address) -> Result<Option<Account>, ReadError> {
         self.row(&keys::account(&keccak256(address)))?
-            .map(|row| decode_account(&row))
+            .map(|row| Account::decode(&row))
             .transpose()
     }
 
-    /// Zero if there is no such slot.
+    /// The value of a slot; zero if it does not exist.
     pub fn storage(&self, address: Address, slot: U256) -> Result<U256, ReadError> {
         let row = self.row(&keys::slot(
             &keccak256(address),
@@ -81,15 +82,17 @@ impl State {
         }
     }
 
-    /// A raw row of the `state` keyspace (see [`keys`]). Below the newest stored block the rows of tries come from trie history.
+    /// A raw row of the `state` keyspace (see [`keys`]). Below the newest stored block, rows of
+    /// tries come from trie history.
     pub fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         let blocks = match self.at {
             At::Tip(blocks) => blocks,
             At::Stored(number) => {
                 self.check_kept(key, number)?;
-                return match keys::is_flat(key) {
-                    true => self.view.snapshot.state_row_at(key, number),
-                    false => self.view.snapshot.node_row_at(key, number),
+                return if keys::is_flat(key) {
+                    self.view.snapshot.state_row_at(key, number)
+                } else {
+                    self.view.snapshot.node_row_at(key, number)
                 };
             }
         };
@@ -107,25 +110,17 @@ impl State {
                 }
             }
         }
-        match self.view.back.rows.get(key) {
+        match self.view.unwound.rows.get(key) {
             Some(value) => Ok(value.clone()),
             None => self.view.snapshot.state_row(key),
         }
     }
 
-    /// The first row with this prefix, at or after `from`.
-    pub fn first_with_prefix(
-        &self,
-        prefix: &[u8],
-        from: &[u8],
-    ) -> Result<Option<(Bytes, Bytes)>, ReadError> {
-        self.scan(prefix, from)?.next().transpose()
-    }
-
-    /// The rows with this prefix, at or after `from`, ascending. Loads as it goes. Below the newest stored block flat rows only.
+    /// The rows with this prefix, at or after `from`, ascending, loaded lazily. Below the newest
+    /// stored block only flat rows.
     pub fn scan(&self, prefix: &[u8], from: &[u8]) -> Result<Scan<'_>, ReadError> {
         let from = from.max(prefix);
-        let (snapshot, back) = (&self.view.snapshot, &self.view.back.rows);
+        let (snapshot, unwound) = (&self.view.snapshot, &self.view.unwound.rows);
         let blocks = match self.at {
             At::Tip(blocks) => blocks,
             At::Stored(number) => {
@@ -145,7 +140,7 @@ impl State {
                 });
                 return Ok(Scan {
                     layers: Vec::new(),
-                    stored: (Box::new(rows) as Rows<'_>).peekable(),
+                    stored: (Box::new(rows) as StoredRows<'_>).peekable(),
                 });
             }
         };
@@ -163,7 +158,7 @@ impl State {
                     .peekable(),
             );
         }
-        let rows = back
+        let rows = unwound
             .range::<[u8], _>(range)
             .map(|(key, value)| (key, value.as_ref()));
         let owned = prefix.to_vec();
@@ -173,27 +168,58 @@ impl State {
         );
         Ok(Scan {
             layers,
-            stored: (Box::new(snapshot.state_scan(prefix, from)) as Rows<'_>).peekable(),
+            stored: (Box::new(snapshot.state_scan(prefix, from)) as StoredRows<'_>).peekable(),
         })
     }
 
-    /// Whether history still has what this row was.
+    /// The roots and rows after these changes.
+    pub fn update(&self, changes: &Changes) -> Result<Update, TrieError> {
+        trie::update(self, self.header.state_root, changes)
+    }
+
+    /// Proves an account and slots of it. The state must have a trie: see [`View::provable_state`].
+    pub fn prove(&self, address: Address, slots: &[U256]) -> Result<AccountProof, TrieError> {
+        let slots: Vec<_> = slots
+            .iter()
+            .map(|slot| keccak256(B256::from(*slot)))
+            .collect();
+        self.prove_hashed(&keccak256(address), &slots)
+    }
+
+    /// The same by the hashes of the address and of the slots.
+    pub fn prove_hashed(&self, hash: &B256, slots: &[B256]) -> Result<AccountProof, TrieError> {
+        trie::prove(self, self.header.state_root, hash, slots)
+    }
+
+    /// Checks that history still has this row as of this block.
     fn check_kept(&self, key: &[u8], number: u64) -> Result<(), ReadError> {
-        match number >= self.view.snapshot.oldest_row(key) {
-            true => Ok(()),
-            false if keys::is_flat(key) => Err(ReadError::Pruned(number)),
-            false => Err(ReadError::NoTrie(number)),
+        if number >= self.view.snapshot.oldest_row(key) {
+            Ok(())
+        } else if keys::is_flat(key) {
+            Err(ReadError::Pruned(number))
+        } else {
+            Err(ReadError::NoTrie(number))
         }
     }
 }
 
+impl StateRows for State {
+    fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        State::row(self, key)
+    }
+
+    fn scan<'a>(&'a self, prefix: &[u8], from: &[u8]) -> Result<RowIter<'a>, ReadError> {
+        Ok(Box::new(State::scan(self, prefix, from)?))
+    }
+}
+
 type Layer<'a> = Box<dyn Iterator<Item = (&'a Bytes, Option<&'a Bytes>)> + 'a>;
-type Rows<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
+type StoredRows<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
 
 /// Rows of a state in ascending order: overlays merged over the store, newest first.
 pub struct Scan<'a> {
     layers: Vec<Peekable<Layer<'a>>>,
-    stored: Peekable<Rows<'a>>,
+    stored: Peekable<StoredRows<'a>>,
 }
 
 impl Iterator for Scan<'_> {
@@ -225,7 +251,7 @@ impl Iterator for Scan<'_> {
             let stored = self
                 .stored
                 .next_if(|row| row.as_ref().is_ok_and(|(other, _)| *other == key));
-            // The newest layer that knows the row decides; a row it has removed is passed over.
+            // The newest layer that has the row decides; a row it has removed is skipped.
             match found {
                 Some(Some(value)) => return Some(Ok((key, value))),
                 Some(None) => continue,

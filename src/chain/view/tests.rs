@@ -1,18 +1,24 @@
-//! Views against a plain model: random blocks, commits in random groups, side branches, unwinds and reopens.
+//! Views against a plain model: random blocks, commits in random groups, side branches, unwinds and
+//! reopens.
 
 use super::*;
 use crate::chain::{
     changes::{AccountChange, Changes, StorageChange},
-    receipt::{mined_logs, mined_receipt},
-    store::{Identity, Space, Store, StoreError, keys},
+    receipt::{Receipt, mined_logs, mined_receipt},
+    rows::keys,
+    store::{Identity, Space, Store, StoreError},
     trie,
 };
 use alloy_consensus::{SignableTransaction, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{KECCAK256_EMPTY, Log, LogData, Signature};
+use alloy_primitives::{Bytes, KECCAK256_EMPTY, Log, LogData, Signature, U256, keccak256};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
-use std::{collections::VecDeque, path::Path};
+use starling_proto::payload::Payload;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::Path,
+};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Plain {
@@ -58,7 +64,8 @@ impl Dice {
                 changes.codes.insert(code_hash, code);
             }
             let balance = U256::from(self.below(1000));
-            // An account that vanished earlier in this block comes back with nothing of its storage.
+            // An account that vanished earlier in this block comes back with nothing of its
+            // storage.
             let wiped = matches!(changes.accounts.get(&hash), Some(None)) || self.below(10) == 0;
             plain.accounts.insert(address, (nonce, balance, code_hash));
             changes.accounts.insert(
@@ -89,7 +96,7 @@ impl Dice {
     }
 
     fn block(&mut self, parent: &Arc<View>, plain: &mut Plain) -> Arc<ExecutedBlock> {
-        let update = trie::update(&parent.state(), &self.changes(plain)).unwrap();
+        let update = parent.state().update(&self.changes(plain)).unwrap();
         let senders: Vec<_> = (0..self.below(4)).map(|_| self.address()).collect();
         let deposit = |from: &Address| {
             let source_hash = B256::from(U256::from(self.0.next_u64()));
@@ -166,7 +173,8 @@ fn check_state(state: &State, plain: &Plain) {
         assert_eq!(found, want);
         if let Some((middle, value)) = want.get(want.len() / 2) {
             let from = keys::slot(&keccak256(address), middle);
-            let (key, row) = state.first_with_prefix(&prefix, &from).unwrap().unwrap();
+            let first = state.scan(&prefix, &from).unwrap().next();
+            let (key, row) = first.unwrap().unwrap();
             assert_eq!((key, U256::from_be_slice(&row)), (from, *value));
         }
     }
@@ -181,7 +189,8 @@ fn check_state(state: &State, plain: &Plain) {
     }
 }
 
-/// A branch: its blocks from genesis (of which the first has no executed block), and the state after each.
+/// A branch: its blocks from genesis (of which the first has no executed block), and the state
+/// after each.
 type Branch = Vec<(Option<Arc<ExecutedBlock>>, Plain)>;
 
 fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
@@ -195,7 +204,7 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
     assert_eq!(earlier.block_hash(number + 1).unwrap(), None);
     let (address, slot) = (dice.address(), U256::from(dice.below(10)));
     let provable = view.provable_state(number, address).unwrap().unwrap();
-    let proof = trie::prove(&provable, address, &[slot]).unwrap();
+    let proof = provable.prove(address, &[slot]).unwrap();
     assert_eq!(
         (proof.account, proof.slots[0].value),
         (
@@ -268,7 +277,7 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
     assert_eq!(view.logs(number, &|_, _| false).unwrap(), Some(vec![]));
 }
 
-/// What an abandoned branch had must not show.
+/// Rows of an abandoned branch must not show.
 fn check_absent(view: &View, gone: &[(Option<Arc<ExecutedBlock>>, Plain)]) {
     for block in gone.iter().filter_map(|(block, _)| block.as_ref()) {
         assert_eq!(view.number_of(block.payload.hash).unwrap(), None);
@@ -330,7 +339,8 @@ fn views_agree_with_a_plain_model() {
             } else {
                 vec![]
             };
-            // Some share the index of a view that was made before, of this branch or of another one.
+            // Some share the index of a view that was made before, of this branch or of another
+            // one.
             let shared: Vec<Arc<View>> = held
                 .iter()
                 .filter(|_| dice.below(4) > 0)
@@ -475,7 +485,15 @@ fn blocks_that_do_not_link_are_refused() {
         Err(ReadError::Unlinked(1))
     ));
     assert!(matches!(
-        View::at_branch(store.snapshot().unwrap(), 1, vec![], None, None),
+        View::near_branch(
+            &[],
+            store.snapshot().unwrap(),
+            1,
+            vec![],
+            None,
+            None,
+            WAY_BACK
+        ),
         Err(ReadError::Unlinked(1))
     ));
     assert!(matches!(
@@ -599,7 +617,8 @@ fn a_store_of_the_version_before_senders_is_read_and_continued() {
     );
 }
 
-/// Going back far below the store reads each record once, and views of the same snapshot share what was read.
+/// Going back far below the store reads each record once, and views of the same snapshot share what
+/// was read.
 #[test]
 fn the_way_back_is_read_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -628,17 +647,18 @@ fn the_way_back_is_read_once() {
         .flat_map(|number| snapshot.unwind_record(number).unwrap().unwrap())
         .map(|(key, _)| key)
         .collect();
-    assert_eq!(deep.back.rows.len(), rows.len());
+    assert_eq!(deep.unwound.rows.len(), rows.len());
     check_view(&deep, &branch[..=20].to_vec(), &mut dice);
-    // The same again costs nothing; deeper reads on from there; above it, or at another snapshot, it is of no use.
-    assert!(Arc::ptr_eq(&back(&[&deep], 20).back, &deep.back));
+    // The same again costs nothing; deeper reads on from there; above it, or at another snapshot,
+    // it is of no use.
+    assert!(Arc::ptr_eq(&back(&[&deep], 20).unwound, &deep.unwound));
     let middle = back(&[], 270);
     for near in [&middle, &deep] {
         let deeper = back(&[near], 5);
-        assert_eq!(deeper.back, back(&[], 5).back);
+        assert_eq!(deeper.unwound, back(&[], 5).unwound);
         check_view(&deeper, &branch[..=5].to_vec(), &mut dice);
     }
-    assert_eq!(back(&[&deep], 270).back, middle.back);
+    assert_eq!(back(&[&deep], 270).unwound, middle.unwound);
     let other = View::near_branch(
         &[&deep],
         store.snapshot().unwrap(),
@@ -649,12 +669,12 @@ fn the_way_back_is_read_once() {
         WAY_BACK,
     )
     .unwrap();
-    assert!(other.back == deep.back && !Arc::ptr_eq(&other.back, &deep.back));
-    // It has a bound, also where it is shared.
+    assert!(other.unwound == deep.unwound && !Arc::ptr_eq(&other.unwound, &deep.unwound));
+    // Unwind data is bounded, also where it is shared.
     let bounded = |near: &[&View], fork, most| {
         View::near_branch(near, snapshot.clone(), fork, vec![], None, None, most).map(drop)
     };
-    let weight = deep.back.weight();
+    let weight = deep.unwound.weight();
     assert!(weight > rows.len() * 100, "{weight}");
     for near in [&[][..], &[&*middle]] {
         assert!(bounded(near, 20, 2 * weight).is_ok());

@@ -1,4 +1,5 @@
-//! `--authrpc.*` and `--rollup.halt`: where a rollup node finds the Engine API, and what it may do to the node.
+//! `--authrpc.*` and `--rollup.halt`: where a rollup node finds the Engine API, and what it may do
+//! to the node.
 
 use super::{CliError, Values, datadir, expand_home, host};
 use crate::rpc::engine::superchain::HaltAt;

@@ -1,4 +1,4 @@
-//! What the node allows those who ask it and send to it: `--txpool.*` and the limits among `--rpc.*`.
+//! Limits on clients: `--txpool.*` and the limits among `--rpc.*`.
 
 use crate::{
     chain::pool::PoolConfig,
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct RpcLimits {
     /// Gas of one run of the EVM.
     pub gas_cap: u64,
-    /// Of a call.
+    /// Timeout of a call.
     pub evm_timeout: Duration,
     /// Calls in one batch.
     pub batch: usize,

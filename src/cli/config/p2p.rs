@@ -1,7 +1,10 @@
 //! `--p2p.*`.
 
 use super::{CliError, Secret, Values, expand_home, warn_of_key};
-use starling_p2p::{Bootnode, IpNet, Policy, Scoring, Tides, discovery::bootnode::Host};
+use starling_p2p::{
+    Bootnode, DiscoveryConfig, IpNet, Mesh, PeerLimits, Policy, Scoring,
+    discovery::bootnode::EnodeHost,
+};
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
@@ -22,35 +25,21 @@ pub struct P2pConfig {
     pub req_resp: bool,
     /// Gossiped blocks older than this are refused.
     pub gossip_threshold: Duration,
-    pub mesh: MeshConfig,
+    pub mesh: Mesh,
     /// Ask static peers alone.
     pub only_request_static: bool,
-    pub tides: Tides,
+    pub tides: PeerLimits,
     pub policy: Policy,
     /// Networks to connect within; empty for all.
     pub restrict: Vec<IpNet>,
     /// `None`: memory.
     pub peerstore: Option<PathBuf>,
-    /// `None`: peers are not looked for.
+    /// `None`: no discovery.
     pub discovery: Option<DiscoveryConfig>,
-    /// Ask the router to open our ports.
-    pub nat: bool,
-}
-
-#[derive(Clone, Debug)]
-pub struct DiscoveryConfig {
-    /// 0: the TCP port.
-    pub listen_udp: u16,
-    /// An address or a host name.
-    pub advertise_ip: Option<String>,
-    /// 0: the one listened on.
-    pub advertise_tcp: u16,
-    /// 0: the one listened on.
-    pub advertise_udp: u16,
     /// `None`: those of the L1 network.
     pub bootnodes: Option<Vec<Bootnode>>,
-    /// `None`: memory.
-    pub store: Option<PathBuf>,
+    /// Ask the router to open our ports.
+    pub nat: bool,
 }
 
 /// Where the swarm's identity comes from.
@@ -59,15 +48,6 @@ pub enum P2pKey {
     /// Hex in a file, created if absent.
     File(PathBuf),
     Given(Secret),
-}
-
-/// Sizes of the gossip mesh: wanted, least, most, and how many more are told what was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MeshConfig {
-    pub d: usize,
-    pub lo: usize,
-    pub hi: usize,
-    pub lazy: usize,
 }
 
 impl P2pConfig {
@@ -87,44 +67,17 @@ impl P2pConfig {
             });
         }
         if values.bool("p2p.disable")? {
-            return match static_peers.is_empty() {
-                true => Ok(None),
-                false => Err(CliError::Invalid {
-                    name: "p2p.static",
-                    reason: "it contradicts --p2p.disable".into(),
-                }),
-            };
-        }
-        let listen_ip = values.required_text("p2p.listen.ip")?;
-        let key = match values.secret("p2p.priv.raw")? {
-            Some(key) if key.bytes().is_none() => {
-                return Err(CliError::Invalid {
-                    name: "p2p.priv.raw",
-                    reason: "a key is 32 bytes in hex".into(),
-                });
+            if static_peers.is_empty() {
+                return Ok(None);
             }
-            Some(key) => {
-                warn_of_key(values, "p2p.priv.raw", "--p2p.priv.path", notices);
-                P2pKey::Given(key)
-            }
-            None => P2pKey::File(expand_home(&values.required_text("p2p.priv.path")?)),
-        };
-        let size = |name| Ok::<_, CliError>(values.uint(name)?.min(1_000) as usize);
-        let mesh = MeshConfig {
-            d: size("p2p.gossip.mesh.d")?,
-            lo: size("p2p.gossip.mesh.lo")?,
-            hi: size("p2p.gossip.mesh.dhi")?,
-            lazy: size("p2p.gossip.mesh.dlazy")?,
-        };
-        if !(mesh.lo <= mesh.d && mesh.d <= mesh.hi) {
             return Err(CliError::Invalid {
-                name: "p2p.gossip.mesh.d",
-                reason: format!(
-                    "it must lie between the least ({}) and the most ({}), and is {}",
-                    mesh.lo, mesh.hi, mesh.d
-                ),
+                name: "p2p.static",
+                reason: "it contradicts --p2p.disable".into(),
             });
         }
+        let listen_ip = values.required_text("p2p.listen.ip")?;
+        let key = key(values, notices)?;
+        let mesh = mesh(values)?;
         Ok(Some(Self {
             listen_ip: listen_ip
                 .parse()
@@ -150,14 +103,53 @@ impl P2pConfig {
             restrict: restrict(&values.list("p2p.netrestrict")?)?,
             peerstore: store(values, "p2p.peerstore.path", datadir)?,
             discovery: discovery(values, datadir)?,
+            bootnodes: bootnodes(values)?,
             nat: values.bool("p2p.nat")?,
         }))
     }
 }
 
-fn tides(values: &Values) -> Result<Tides, CliError> {
+/// The network key: given in hex, or the path of its file.
+fn key(values: &Values, notices: &mut Vec<String>) -> Result<P2pKey, CliError> {
+    match values.secret("p2p.priv.raw")? {
+        Some(key) if key.bytes().is_none() => Err(CliError::Invalid {
+            name: "p2p.priv.raw",
+            reason: "a key is 32 bytes in hex".into(),
+        }),
+        Some(key) => {
+            warn_of_key(values, "p2p.priv.raw", "--p2p.priv.path", notices);
+            Ok(P2pKey::Given(key))
+        }
+        None => Ok(P2pKey::File(expand_home(
+            &values.required_text("p2p.priv.path")?,
+        ))),
+    }
+}
+
+/// The sizes of the gossip mesh, checked.
+fn mesh(values: &Values) -> Result<Mesh, CliError> {
+    let size = |name| Ok::<_, CliError>(values.uint(name)?.min(1_000) as usize);
+    let mesh = Mesh {
+        d: size("p2p.gossip.mesh.d")?,
+        lo: size("p2p.gossip.mesh.lo")?,
+        hi: size("p2p.gossip.mesh.dhi")?,
+        lazy: size("p2p.gossip.mesh.dlazy")?,
+    };
+    if !(mesh.lo <= mesh.d && mesh.d <= mesh.hi) {
+        return Err(CliError::Invalid {
+            name: "p2p.gossip.mesh.d",
+            reason: format!(
+                "it must lie between the least ({}) and the most ({}), and is {}",
+                mesh.lo, mesh.hi, mesh.d
+            ),
+        });
+    }
+    Ok(mesh)
+}
+
+fn tides(values: &Values) -> Result<PeerLimits, CliError> {
     let count = |name| Ok::<_, CliError>(usize::try_from(values.uint(name)?).unwrap_or(usize::MAX));
-    let tides = Tides {
+    let tides = PeerLimits {
         lo: count("p2p.peers.lo")?,
         hi: count("p2p.peers.hi")?,
         grace: values.duration("p2p.peers.grace")?,
@@ -186,6 +178,7 @@ fn restrict(networks: &[String]) -> Result<Vec<IpNet>, CliError> {
         .collect()
 }
 
+/// Discovery without its bootnodes, which may depend on the L1 network.
 fn discovery(values: &Values, datadir: &Path) -> Result<Option<DiscoveryConfig>, CliError> {
     if values.bool("p2p.no-discovery")? {
         return Ok(None);
@@ -195,7 +188,7 @@ fn discovery(values: &Values, datadir: &Path) -> Result<Option<DiscoveryConfig>,
         .map(|text| text.trim().to_owned())
         .filter(|text| !text.is_empty());
     if let Some(text) = &advertise_ip
-        && text.parse::<Host>().is_err()
+        && text.parse::<EnodeHost>().is_err()
     {
         let reason = format!("{text} is neither an address nor a host name");
         return Err(CliError::Invalid {
@@ -208,12 +201,13 @@ fn discovery(values: &Values, datadir: &Path) -> Result<Option<DiscoveryConfig>,
         advertise_ip,
         advertise_tcp: values.port("p2p.advertise.tcp")?,
         advertise_udp: values.port("p2p.advertise.udp")?,
-        bootnodes: bootnodes(values)?,
+        bootnodes: vec![],
         store: store(values, "p2p.discovery.path", datadir)?,
     }))
 }
 
-/// A list of nothing but empty entries means that there are no bootnodes; no list, that there are those of the L1 network.
+/// A list of nothing but empty entries means that there are no bootnodes; no list, that there are
+/// those of the L1 network.
 fn bootnodes(values: &Values) -> Result<Option<Vec<Bootnode>>, CliError> {
     let parse = |text: &String| {
         let invalid = |error| CliError::Invalid {
@@ -230,7 +224,8 @@ fn bootnodes(values: &Values) -> Result<Option<Vec<Bootnode>>, CliError> {
     Ok(values.source("p2p.bootnodes").is_some().then_some(named))
 }
 
-/// What is not named lives beside the chain, so that nodes on one machine do not share it.
+/// A path that is not given is inside the data directory, so that nodes on one machine do not share
+/// it.
 fn store(values: &Values, name: &'static str, datadir: &Path) -> Result<Option<PathBuf>, CliError> {
     let path = values.required_text(name)?;
     Ok(match path.as_str() {

@@ -1,57 +1,28 @@
 //! `--sequencer.*`, and who signs its blocks: `--p2p.sequencer.key*` or `--signer.*`.
 
 use super::{CliError, Secret, Source, Values, expand_home, warn_of_key};
-use alloy_primitives::Address;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
+use crate::rollup::{
+    sequencer::SequencerConfig,
+    signer::{RemoteConfig, SIGN_TIMEOUT, TlsFiles},
 };
+use std::path::Path;
 
+/// A sequencer and its signer.
 #[derive(Clone, Debug)]
-pub struct SequencerConfig {
+pub struct SequencingConfig {
+    pub sequencer: SequencerConfig,
     pub signer: SignerConfig,
-    /// Start idle.
-    pub stopped: bool,
-    /// L1 blocks to stay behind L1's head.
-    pub l1_confs: u64,
-    /// Stop building this many blocks above the safe head; `None`: never.
-    pub max_safe_lag: Option<u64>,
-    pub recover: bool,
-    /// How long before its time a block is sealed; never zero.
-    pub sealing: Duration,
 }
 
-/// Who signs blocks.
+/// The signer of blocks.
 #[derive(Clone, Debug)]
 pub enum SignerConfig {
     /// 32 bytes of hex, checked.
     Key(Secret),
-    Remote(RemoteSignerConfig),
+    Remote(RemoteConfig),
 }
 
-/// `--signer.*`.
-#[derive(Clone, Debug)]
-pub struct RemoteSignerConfig {
-    /// May hold credentials.
-    pub endpoint: Secret,
-    pub address: Address,
-    /// Names, and values that may be credentials.
-    pub headers: Vec<(String, Secret)>,
-    /// `None`: no client certificate.
-    pub tls: Option<SignerTlsConfig>,
-}
-
-/// PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SignerTlsConfig {
-    pub ca: PathBuf,
-    pub cert: PathBuf,
-    pub key: PathBuf,
-}
-
-impl SequencerConfig {
-    const SEALING: Duration = Duration::from_millis(50);
-
+impl SequencingConfig {
     pub(super) fn read(
         values: &Values,
         notices: &mut Vec<String>,
@@ -82,16 +53,20 @@ impl SequencerConfig {
                 reason: "the file is not read, so a stopped sequencer would start again after a restart; use --sequencer.stopped instead",
             });
         }
-        Ok(Some(Self {
-            signer: SignerConfig::read(values)?,
-            stopped: values.bool("sequencer.stopped")?,
+        let defaults = SequencerConfig::default();
+        let sequencer = SequencerConfig {
             l1_confs: values.uint("sequencer.l1-confs")?,
-            max_safe_lag: Some(values.uint("sequencer.max-safe-lag")?).filter(|blocks| *blocks > 0),
-            recover: values.bool("sequencer.recover")?,
+            max_safe_lag: values.uint("sequencer.max-safe-lag")?,
             // Zero stands for the default (op-node).
             sealing: Some(values.duration("sequencer.sealing-duration")?)
                 .filter(|time| !time.is_zero())
-                .unwrap_or(Self::SEALING),
+                .unwrap_or(defaults.sealing),
+            stopped: values.bool("sequencer.stopped")?,
+            recover: values.bool("sequencer.recover")?,
+        };
+        Ok(Some(Self {
+            sequencer,
+            signer: SignerConfig::read(values)?,
         }))
     }
 }
@@ -114,7 +89,7 @@ impl SignerConfig {
                 "a key file is given too; give one of them",
             ));
         }
-        let remote = RemoteSignerConfig::read(values)?;
+        let remote = read_remote(values)?;
         if remote.is_some() && (given.is_some() || path.is_some()) {
             return Err(invalid(
                 "signer.endpoint",
@@ -141,56 +116,58 @@ impl SignerConfig {
     }
 }
 
-impl RemoteSignerConfig {
-    fn read(values: &Values) -> Result<Option<Self>, CliError> {
-        let (endpoint, address) = match (
-            values.text("signer.endpoint")?,
-            values.text("signer.address")?,
-        ) {
-            (None, None) => return Ok(None),
-            (Some(_), None) => {
-                return Err(invalid(
-                    "signer.endpoint",
-                    "the address it signs for is missing (--signer.address)",
-                ));
-            }
-            (None, Some(_)) => {
-                return Err(invalid(
-                    "signer.address",
-                    "the signer's endpoint is missing (--signer.endpoint)",
-                ));
-            }
-            (Some(endpoint), Some(address)) => (endpoint, address),
-        };
-        if !endpoint.starts_with("http") {
+/// `--signer.*`; `None` without them.
+fn read_remote(values: &Values) -> Result<Option<RemoteConfig>, CliError> {
+    let (endpoint, address) = match (
+        values.text("signer.endpoint")?,
+        values.text("signer.address")?,
+    ) {
+        (None, None) => return Ok(None),
+        (Some(_), None) => {
             return Err(invalid(
                 "signer.endpoint",
-                "a URL that begins with http:// or https:// is expected",
+                "the address it signs for is missing (--signer.address)",
             ));
         }
-        let address = address
-            .parse()
-            .map_err(|_| invalid("signer.address", "an address is 20 bytes in hex"))?;
-        let file = |name| values.required_text(name).map(|path| expand_home(&path));
-        let tls = match values.bool("signer.tls.enabled")? {
-            true => Some(SignerTlsConfig {
-                ca: file("signer.tls.ca")?,
-                cert: file("signer.tls.cert")?,
-                key: file("signer.tls.key")?,
-            }),
-            false => None,
-        };
-        let headers = headers(values.list("signer.header")?)?;
-        Ok(Some(Self {
-            endpoint: Secret::new(endpoint),
-            address,
-            headers,
-            tls,
-        }))
+        (None, Some(_)) => {
+            return Err(invalid(
+                "signer.address",
+                "the signer's endpoint is missing (--signer.endpoint)",
+            ));
+        }
+        (Some(endpoint), Some(address)) => (endpoint, address),
+    };
+    if !endpoint.starts_with("http") {
+        return Err(invalid(
+            "signer.endpoint",
+            "a URL that begins with http:// or https:// is expected",
+        ));
     }
+    let address = address
+        .parse()
+        .map_err(|_| invalid("signer.address", "an address is 20 bytes in hex"))?;
+    let file = |name| values.required_text(name).map(|path| expand_home(&path));
+    let tls = if values.bool("signer.tls.enabled")? {
+        Some(TlsFiles {
+            ca: file("signer.tls.ca")?,
+            cert: file("signer.tls.cert")?,
+            key: file("signer.tls.key")?,
+        })
+    } else {
+        None
+    };
+    let headers = headers(values.list("signer.header")?)?;
+    Ok(Some(RemoteConfig {
+        endpoint: Secret::new(endpoint),
+        address,
+        headers,
+        tls,
+        timeout: SIGN_TIMEOUT,
+    }))
 }
 
-/// Lists are split at commas, which values may hold: a piece that is no `key=value` belongs to the value before it.
+/// Lists are split at commas, which values may hold: a piece that is no `key=value` belongs to the
+/// value before it.
 fn headers(pieces: Vec<String>) -> Result<Vec<(String, Secret)>, CliError> {
     let mut headers: Vec<(String, String)> = Vec::new();
     for piece in pieces {

@@ -1,17 +1,18 @@
-//! What the command lines of the tools mean that look after a data directory, and which old states are kept.
+//! Configuration of the tools that look after a data directory, and of the old states that are kept.
 
-use super::{CacheConfig, cache, commit_interval, datadir, expand_home};
-use crate::cli::{CliError, parse::Values};
-use std::{path::PathBuf, time::Duration};
+use super::{cache, chain_options, datadir, expand_home};
+use crate::{
+    chain::Options,
+    cli::{CliError, parse::Values},
+};
+use std::path::PathBuf;
 
 /// `starling import`.
 #[derive(Clone, Debug)]
 pub struct ImportConfig {
-    pub datadir: PathBuf,
+    pub chain: Options,
     /// At least one.
     pub files: Vec<PathBuf>,
-    pub cache: CacheConfig,
-    pub commit_interval: Duration,
     pub history: HistoryConfig,
 }
 
@@ -22,7 +23,8 @@ pub struct ExportConfig {
     pub file: PathBuf,
     /// First and last block, both included; `None`: all.
     pub range: Option<(u64, u64)>,
-    pub cache: CacheConfig,
+    /// Bytes of the database's caches.
+    pub cache: u64,
 }
 
 /// `starling db`.
@@ -30,7 +32,8 @@ pub struct ExportConfig {
 pub struct DbConfig {
     pub datadir: PathBuf,
     pub action: DbAction,
-    pub cache: CacheConfig,
+    /// Bytes of the database's caches.
+    pub cache: u64,
     pub history: HistoryConfig,
 }
 
@@ -60,10 +63,8 @@ impl ImportConfig {
         }
         let files = files.iter().map(|file| expand_home(file)).collect();
         Ok(Self {
-            datadir: datadir(values)?,
+            chain: chain_options(values)?,
             files,
-            cache: cache(values)?,
-            commit_interval: commit_interval(values)?,
             history: HistoryConfig::read(values)?,
         })
     }

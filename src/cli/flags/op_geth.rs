@@ -93,7 +93,7 @@ pub const SECTIONS: &[Section] = &[
                 "http.api",
                 List,
                 "",
-                "Namespaces over HTTP, of eth, net, web3, txpool, opp2p, admin; none given is the first three",
+                "Namespaces over HTTP, of eth, net, web3, txpool, opp2p, miner, admin; none given is the first three",
             ),
             flag("http.corsdomain", List, "", "Origins that browsers may call from; * is any"),
             flag("http.vhosts", List, "localhost", "Host names the HTTP server answers to; * is any"),

@@ -38,11 +38,12 @@ fn every_default_has_the_form_of_its_flag() {
     }
 }
 
-/// Defaults that differ on purpose: another program's data directory is never ours, our caches are smaller, and a week of states serves
-/// proofs of withdrawals.
+/// Defaults that differ on purpose: another program's data directory is never ours, our caches are
+/// smaller, and a week of states serves proofs of withdrawals.
 const OWN_DEFAULTS: [&str; 3] = ["datadir", "cache", "history.state"];
 
-/// Every option of op-node and op-geth is known, with the environment variables and the default that operators know.
+/// Every option of op-node and op-geth is known, with the environment variables and the default
+/// that operators know.
 #[test]
 fn the_table_agrees_with_the_list_of_options() {
     let Some(list) = starling_testkit::shared_text("facts/flags.csv") else {
@@ -105,8 +106,8 @@ fn columns(line: &str) -> Vec<String> {
     columns
 }
 
-/// Options that do nothing here, each judged: the node does no wrong and no harm without them, at worst it lacks a service. Whoever
-/// adds one asks what an operator who gives it relies on.
+/// Options that do nothing here, each judged: the node does no wrong and no harm without them, at
+/// worst it lacks a service. Whoever adds one asks what an operator who gives it relies on.
 const HARMLESS: &str = "
     altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout altda.verify-on-read
     authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts beta.extra-networks bootnodes conductor.rpc conductor.rpc-timeout
@@ -217,7 +218,8 @@ fn no_option_is_ignored_where_that_does_harm() {
     );
 }
 
-/// Every command line of op-node has `--l2`, often with a container's name. An engine elsewhere gets no blocks, so a notice says so.
+/// Every command line of op-node has `--l2`, often with a container's name. An engine elsewhere
+/// gets no blocks, so a notice says so.
 #[test]
 fn an_engine_on_another_host_is_accepted_with_a_notice() {
     let foreign = "--l2 names an engine on another host: nothing drives it, the execution core runs in this process";

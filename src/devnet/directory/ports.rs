@@ -1,15 +1,16 @@
-//! Ports for the nodes: given, as in the last run, or free ones. Each is bound for a moment to see that it can be; all are let go
-//! together, so that none is chosen twice.
+//! Ports of the nodes: from `--base-port`, from the last run, or free ones. Each is bound to check
+//! that it is free; all are released together, so that none is chosen twice.
 
 use super::{DirectoryError, NodeEntry};
 use std::{io, net::TcpListener};
 
-/// Each node's share of the ports that begin at `--base-port`.
+/// Ports per node from `--base-port` on.
 const PORTS_PER_NODE: u32 = 10;
 
-/// Above the ports of well-known services, below those of outgoing connections (Linux: 32768 and up).
+/// Range of chosen ports: above those of well-known services, below those of outgoing connections
+/// (Linux: 32768 and up).
 const QUIET_PORTS: std::ops::Range<u16> = 12_000..32_000;
-/// Random ports tried before the system is asked.
+/// Random ports tried before the system chooses one.
 const RANDOM_TRIES: usize = 50;
 
 /// The ports of one node.
@@ -22,7 +23,7 @@ pub struct NodePorts {
 }
 
 impl NodePorts {
-    /// As they were described; zero where nothing was.
+    /// Ports of the last run; zero if unknown.
     pub fn of(entry: &NodeEntry) -> Self {
         let of_url = |url: &str| {
             url.split("://")
@@ -54,7 +55,7 @@ impl NodePorts {
 
 /// Chooses ports.
 pub struct Ports {
-    /// Where the next node's share begins.
+    /// First port of the next node.
     next: Option<u32>,
     held: Vec<TcpListener>,
 }
@@ -99,8 +100,9 @@ impl Ports {
         self.hold(port).map_err(in_use)
     }
 
-    /// The wanted port if it can be had, else any free one. A port of the system's own choice would lie where outgoing connections
-    /// get theirs, and one of those could take it while its node is being restarted.
+    /// The wanted port if it is free, otherwise a random free one. The system's own choice is the
+    /// last resort: it lies in the range of outgoing connections, one of which could take the port
+    /// while its node restarts.
     fn free(&mut self, wanted: u16) -> Result<u16, DirectoryError> {
         if wanted != 0
             && let Ok(port) = self.hold(wanted)

@@ -34,12 +34,12 @@ fn every_command_line_is_one_this_program_takes() {
         let parsed = parse(node.command.clone(), &|_| None).expect("a command line");
         assert_eq!(parsed.notices, Vec::<String>::new(), "{}", node.name);
         match (node.role, parsed.invocation) {
-            (Role::L1, Invocation::Execution(config)) => assert_eq!(config.dev_period, Some(6)),
-            (Role::Sequencer, Invocation::Node(config)) => {
+            (NodeRole::L1, Invocation::Execution(config)) => assert_eq!(config.dev_period, Some(6)),
+            (NodeRole::Sequencer, Invocation::Node(config)) => {
                 assert!(config.sequencer.is_some() && config.rpc.sequencer_http.is_none());
                 assert_eq!(config.p2p.map(|p2p| p2p.static_peers.len()), Some(2));
             }
-            (Role::Replica, Invocation::Node(config)) => {
+            (NodeRole::Replica, Invocation::Node(config)) => {
                 assert!(config.sequencer.is_none());
                 assert_eq!(
                     config.rpc.sequencer_http.as_deref(),
@@ -55,11 +55,12 @@ fn every_command_line_is_one_this_program_takes() {
             Invocation::Init(_)
         ));
     }
-    // Rollup nodes are given the L1's chain config, and none has to trust the L1: it proves what it says.
+    // Rollup nodes are given the L1's chain config, and none has to trust the L1: it proves what it
+    // says.
     for node in directory
         .nodes()
         .iter()
-        .filter(|node| node.role != Role::L1)
+        .filter(|node| node.role != NodeRole::L1)
     {
         let Invocation::Node(config) = parse(node.command.clone(), &|_| None)
             .expect("a command line")
@@ -75,7 +76,7 @@ fn every_command_line_is_one_this_program_takes() {
                 .chain_id,
             genesis::L1_CHAIN_ID
         );
-        assert!(!config.l1.trust_rpc);
+        assert!(!config.l1.client.trust);
     }
     let urls: HashSet<_> = directory
         .nodes()
@@ -235,7 +236,7 @@ fn a_port_in_use_is_said() {
 fn ports_are_those_of_the_last_run_if_they_are_free() {
     let entry = NodeEntry {
         name: "replica-1".into(),
-        role: Role::Replica,
+        role: NodeRole::Replica,
         pid: 1,
         command: vec![
             "starling".into(),
@@ -258,7 +259,7 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
     );
     assert_eq!(
         kept_period(&[NodeEntry {
-            role: Role::L1,
+            role: NodeRole::L1,
             ..entry
         }]),
         Some(3)

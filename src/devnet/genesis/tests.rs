@@ -35,7 +35,8 @@ fn the_gas_price_oracle_answers_from_the_first_block_on() {
             "{fork}"
         );
     }
-    // A Jovian L1 attributes transaction (specs: jovian, L1 attributes): what it sets is what the oracle says.
+    // A Jovian L1 attributes transaction (specs: jovian, L1 attributes): what it sets is what the
+    // oracle says.
     let mut attributes = hex!("3db6be2b").to_vec();
     attributes.extend(7u32.to_be_bytes()); // base fee scalar
     attributes.extend(11u32.to_be_bytes()); // blob base fee scalar

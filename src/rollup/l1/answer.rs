@@ -1,4 +1,5 @@
-//! Answers of an L1 endpoint, read and checked: headers against their hash, receipts against the header's root. Pure.
+//! Answers of an L1 endpoint, read and checked: headers against their hash, receipts against the
+//! header's root. Pure.
 
 use super::{L1Block, L1Cause};
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptWithBloom, TxReceipt};
@@ -13,10 +14,11 @@ pub(super) struct TransactionHashes {
     pub transactions: Vec<B256>,
 }
 
-/// The consensus part of a receipt. Any transaction type: what is hashed has the same form for all since Byzantium.
+/// The consensus part of a receipt. Any transaction type: what is hashed has the same form for all
+/// since Byzantium.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Receipt {
+pub(super) struct L1Receipt {
     #[serde(default, rename = "type")]
     ty: U64,
     status: U64,
@@ -62,7 +64,7 @@ pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, L1
     })
 }
 
-/// What every header has had since the merge.
+/// Checks the fields that every header has had since the merge.
 fn check(header: &Header) -> Result<(), L1Cause> {
     let wrong = |what| Err(L1Cause::Untrue(format!("block {}: {what}", header.number)));
     match header {
@@ -76,7 +78,7 @@ fn check(header: &Header) -> Result<(), L1Cause> {
 
 /// Success and logs of all receipts, after the whole list has been checked against the header.
 pub(super) fn receipts(
-    receipts: Vec<Receipt>,
+    receipts: Vec<L1Receipt>,
     block: &L1Block,
 ) -> Result<Vec<ReceiptLogs>, L1Cause> {
     let receipts = receipts
@@ -104,7 +106,7 @@ pub(super) fn receipts(
 
 type Encodes = ReceiptWithBloom<alloy_consensus::Receipt>;
 
-fn convert(receipt: Receipt) -> Result<(u8, Encodes), L1Cause> {
+fn convert(receipt: L1Receipt) -> Result<(u8, Encodes), L1Cause> {
     let ty = u8::try_from(receipt.ty.to::<u64>())
         .map_err(|_| L1Cause::Malformed(format!("transaction type {}", receipt.ty)))?;
     let log = |log: ReceiptLog| {

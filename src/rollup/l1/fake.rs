@@ -90,7 +90,8 @@ impl FakeL1 {
         self.state.lock().blocks = headers.iter().map(block_json).collect();
     }
 
-    /// Replaces the blocks by `headers` whose state has `value` in a slot of `contract`, and proves it.
+    /// Replaces the blocks by `headers` whose state has `value` in a slot of `contract`, and proves
+    /// it.
     pub(crate) fn set_with_storage(
         &self,
         headers: Vec<Header>,
@@ -173,8 +174,8 @@ pub(crate) fn chain(first: u64, time: u64, count: u64, salt: u8) -> Vec<Header> 
     headers
 }
 
-/// A state root, and the `eth_getProof` answer for a slot of a contract in that state; a value of zero is an empty slot. Other slots
-/// give the proof some depth.
+/// A state root, and the `eth_getProof` answer for a slot of a contract in that state; a value of
+/// zero is an empty slot. Other slots give the proof some depth.
 pub(crate) fn prove(contract: Address, slot: B256, value: B256) -> (B256, Value) {
     let slots = (0..50)
         .map(|n| (B256::with_last_byte(n), U256::from(n) + U256::from(1)))
@@ -198,7 +199,8 @@ pub(crate) fn prove(contract: Address, slot: B256, value: B256) -> (B256, Value)
     (state_root, proof)
 }
 
-/// A state root, and the nodes that prove an account in that state, or its absence. Other accounts give the proof some depth.
+/// A state root, and the nodes that prove an account in that state, or its absence. Other accounts
+/// give the proof some depth.
 pub(crate) fn prove_account(at: Address, account: Option<TrieAccount>) -> (B256, Vec<Bytes>) {
     let others = (0..50).map(|n| {
         (

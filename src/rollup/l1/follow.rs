@@ -1,11 +1,12 @@
-//! Follows the heads of L1 by polling. Wakes whoever holds the other end; keeps the last answer when the endpoint fails.
+//! Follows the heads of L1 by polling. Wakes whoever holds the other end; keeps the last answer
+//! when the endpoint fails.
 
 use super::{L1Block, L1Client, L1Error, Tag};
 use std::time::Duration;
 use tokio::{sync::watch, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-/// What L1 last said about its heads.
+/// L1's heads at the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Heads {
     pub head: Option<L1Block>,
@@ -19,8 +20,8 @@ pub struct FollowedL1 {
     pub heads: watch::Receiver<L1Heads>,
 }
 
-/// Polls the head every `head_interval` (`--l1.http-poll-interval`), safe and finalized every `epoch_interval`
-/// (`--l1.epoch-poll-interval`), until the token is cancelled.
+/// Polls the head every `head_interval` (`--l1.http-poll-interval`), safe and finalized every
+/// `epoch_interval` (`--l1.epoch-poll-interval`), until the token is cancelled.
 pub async fn follow_heads(
     l1: L1Client,
     heads: watch::Sender<L1Heads>,

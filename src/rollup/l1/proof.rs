@@ -1,12 +1,13 @@
-//! Contract storage from an `eth_getProof` response (EIP-1186), checked against the state root of a block. Pure.
+//! Contract storage from an `eth_getProof` response (EIP-1186), checked against the state root of a
+//! block. Pure.
 
 use super::{L1Block, L1Cause};
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY, keccak256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
 use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 
-/// The value of a contract's slot after `block`; zero if the proof shows that the slot is empty. Errors quote none of the
-/// proof, whose size the endpoint chooses.
+/// The value of a contract's slot after `block`; zero if the proof shows that the slot is empty.
+/// Errors quote none of the proof, whose size the endpoint chooses.
 pub(super) fn storage(
     proof: &EIP1186AccountProofResponse,
     contract: Address,

@@ -408,7 +408,8 @@ async fn the_system_contract_is_read_and_missed() {
     ));
 }
 
-/// Answers of real L1 nodes, intact and corrupted. The withdrawals of a body are not looked at here: only headers are read.
+/// Answers of real L1 nodes, intact and corrupted. The withdrawals of a body are not looked at
+/// here: only headers are read.
 #[test]
 fn published_headers_are_accepted_and_corrupted_ones_refused() {
     let Some(folder) = starling_testkit::fixture("l1-source") else {

@@ -1,22 +1,24 @@
-//! The handle that starts and stops a running sequencer (`admin_startSequencer`, `admin_stopSequencer`). Error texts are op-node's.
+//! The handle that starts and stops a running sequencer (`admin_startSequencer`,
+//! `admin_stopSequencer`). Error texts are op-node's.
 
 use alloy_primitives::B256;
 use serde::Serialize;
+use starling_proto::payload::BlockId;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Orders that may wait for the loop.
+/// Commands that may wait for the loop.
 const COMMANDS: usize = 4;
 
-/// Why an order is refused.
+/// Why a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ControlError {
+pub enum SequencerControlError {
     #[error("sequencer already running")]
     AlreadyRunning,
     #[error("sequencer not running")]
     NotRunning,
-    #[error("block hash does not match: head {head}, received {received}")]
-    WrongHead { head: B256, received: B256 },
-    /// The loop has ended.
+    #[error("block hash does not match: head {}:{}, received {received}", head.hash, head.number)]
+    WrongHead { head: BlockId, received: B256 },
+    /// The node has no sequencer, or the sequencer's loop has ended.
     #[error("sequencer is not enabled")]
     NotEnabled,
 }
@@ -24,10 +26,10 @@ pub enum ControlError {
 pub(super) enum Command {
     Start {
         hash: B256,
-        reply: oneshot::Sender<Result<(), ControlError>>,
+        reply: oneshot::Sender<Result<(), SequencerControlError>>,
     },
     Stop {
-        reply: oneshot::Sender<Result<B256, ControlError>>,
+        reply: oneshot::Sender<Result<B256, SequencerControlError>>,
     },
     Recover(bool),
 }
@@ -37,7 +39,7 @@ pub(super) enum Command {
 #[serde(rename_all = "camelCase")]
 pub struct SequencerStatus {
     pub active: bool,
-    /// Why it has stopped by itself; `None` while it runs, and where it was told to stop.
+    /// Why it has stopped by itself; `None` while it runs, and after a command to stop.
     pub reason: Option<String>,
 }
 
@@ -49,22 +51,23 @@ pub struct SequencerHandle {
 }
 
 impl SequencerHandle {
-    /// Starts sequencing on the head, which must be `hash`: whoever starts a sequencer says what it believes the chain to be.
-    pub async fn start(&self, hash: B256) -> Result<(), ControlError> {
+    /// Starts sequencing on the head, which must have this hash, so that a sequencer never starts on
+    /// a head that its operator does not know.
+    pub async fn start(&self, hash: B256) -> Result<(), SequencerControlError> {
         self.ask(|reply| Command::Start { hash, reply }).await
     }
 
-    /// Stops sequencing; the block under way is dropped. Gives the hash of the head.
-    pub async fn stop(&self) -> Result<B256, ControlError> {
+    /// Stops sequencing; the open block is dropped. Returns the hash of the head.
+    pub async fn stop(&self) -> Result<B256, SequencerControlError> {
         self.ask(|reply| Command::Stop { reply }).await
     }
 
     /// `admin_setRecoverMode`.
-    pub async fn set_recover(&self, recover: bool) -> Result<(), ControlError> {
+    pub async fn set_recover(&self, recover: bool) -> Result<(), SequencerControlError> {
         self.commands
             .send(Command::Recover(recover))
             .await
-            .map_err(|_| ControlError::NotEnabled)
+            .map_err(|_| SequencerControlError::NotEnabled)
     }
 
     pub fn active(&self) -> bool {
@@ -82,14 +85,16 @@ impl SequencerHandle {
 
     async fn ask<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<T, ControlError>>) -> Command,
-    ) -> Result<T, ControlError> {
+        command: impl FnOnce(oneshot::Sender<Result<T, SequencerControlError>>) -> Command,
+    ) -> Result<T, SequencerControlError> {
         let (reply, answer) = oneshot::channel();
         self.commands
             .send(command(reply))
             .await
-            .map_err(|_| ControlError::NotEnabled)?;
-        answer.await.map_err(|_| ControlError::NotEnabled)?
+            .map_err(|_| SequencerControlError::NotEnabled)?;
+        answer
+            .await
+            .map_err(|_| SequencerControlError::NotEnabled)?
     }
 }
 
@@ -108,11 +113,15 @@ pub(super) fn channel(
     (SequencerHandle { commands, status }, receiver, sender)
 }
 
-pub(super) fn may_start(active: bool, head: B256, received: B256) -> Result<(), ControlError> {
+pub(super) fn may_start(
+    active: bool,
+    head: BlockId,
+    received: B256,
+) -> Result<(), SequencerControlError> {
     if active {
-        Err(ControlError::AlreadyRunning)
-    } else if head != received {
-        Err(ControlError::WrongHead { head, received })
+        Err(SequencerControlError::AlreadyRunning)
+    } else if head.hash != received {
+        Err(SequencerControlError::WrongHead { head, received })
     } else {
         Ok(())
     }
@@ -124,19 +133,23 @@ mod tests {
 
     #[test]
     fn a_start_names_the_head() {
-        let (head, other) = (B256::repeat_byte(1), B256::ZERO);
-        assert_eq!(may_start(false, head, head), Ok(()));
+        let head = BlockId {
+            number: 5,
+            hash: B256::repeat_byte(1),
+        };
+        assert_eq!(may_start(false, head, head.hash), Ok(()));
         assert_eq!(
-            may_start(true, head, head),
-            Err(ControlError::AlreadyRunning)
+            may_start(true, head, head.hash),
+            Err(SequencerControlError::AlreadyRunning)
         );
+        let refused = may_start(false, head, B256::ZERO).expect_err("zero is no wildcard");
         assert_eq!(
-            may_start(false, head, other),
-            Err(ControlError::WrongHead {
-                head,
-                received: other
-            }),
-            "zero is no wildcard"
+            refused.to_string(),
+            format!(
+                "block hash does not match: head 0x{}:5, received 0x{}",
+                "01".repeat(32),
+                "00".repeat(32)
+            )
         );
     }
 
@@ -145,10 +158,10 @@ mod tests {
         let (handle, commands, _status) = channel(true);
         assert!(handle.active());
         drop(commands);
-        assert_eq!(handle.stop().await, Err(ControlError::NotEnabled));
+        assert_eq!(handle.stop().await, Err(SequencerControlError::NotEnabled));
         assert_eq!(
             handle.start(B256::ZERO).await,
-            Err(ControlError::NotEnabled)
+            Err(SequencerControlError::NotEnabled)
         );
     }
 }

@@ -1,20 +1,19 @@
 //! Why a step of the sequencer failed, and what that means for the loop.
 
-use super::{START_TIMEOUT, schedule::Failure};
+use super::{START_TIMEOUT, schedule::StepFailure};
 use crate::{
-    chain::{ChainError, view::ReadError},
+    chain::ChainError,
     rollup::{l1::L1Error, origin::OriginError, signer::SignerError},
 };
 use alloy_primitives::B256;
 use starling_proto::{attributes::AttributesError, l1info::L1InfoError, payload::BlockId};
 
-/// Why a step failed. [`Sequencer::run`](super::Sequencer::run) returns only those after which sequencing must not go on.
+/// Why a step failed. [`Sequencer::run`](super::Sequencer::run) returns only those after which
+/// sequencing must not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SequencerError {
     #[error(transparent)]
     Chain(#[from] ChainError),
-    #[error(transparent)]
-    Read(#[from] ReadError),
     #[error(transparent)]
     L1(#[from] L1Error),
     #[error(transparent)]
@@ -68,8 +67,9 @@ pub enum SequencerError {
 
 /// The effect of a failed step on the loop.
 pub(super) enum Consequence {
-    Retry(Failure),
-    /// L1 contradicts the head's origin. The head is rewound only after repeated checks ([`super::CONFIRMATIONS`]).
+    Retry(StepFailure),
+    /// L1 contradicts the head's origin. The head is rewound only after repeated checks
+    /// ([`super::CONFIRMATIONS`]).
     Confirm,
     End,
 }
@@ -81,17 +81,14 @@ impl SequencerError {
             | Self::OriginGone { .. }
             | Self::OriginAhead(_) => Consequence::Confirm,
             Self::SignedBlockInvalid { .. } => Consequence::End,
-            error if error.is_of_chain() => Consequence::End,
-            Self::Attributes(_) => Consequence::Retry(Failure::Attributes),
-            _ => Consequence::Retry(Failure::Temporary),
+            error if error.is_chain_failure() => Consequence::End,
+            Self::Attributes(_) => Consequence::Retry(StepFailure::Attributes),
+            _ => Consequence::Retry(StepFailure::Temporary),
         }
     }
 
     /// Whether the chain itself has failed, not only sequencing.
-    pub fn is_of_chain(&self) -> bool {
-        matches!(
-            self,
-            Self::Chain(ChainError::Stopped | ChainError::Store(_)) | Self::Read(_)
-        )
+    pub fn is_chain_failure(&self) -> bool {
+        matches!(self, Self::Chain(error) if error.is_fatal())
     }
 }

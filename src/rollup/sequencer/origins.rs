@@ -1,4 +1,4 @@
-//! What the sequencer knows of L1 around its origin, asked anew whenever L1's head changes.
+//! L1 around the sequencer's origin, read again whenever L1's head changes.
 
 use super::SequencerError;
 use crate::rollup::{
@@ -25,7 +25,7 @@ struct Reading {
 
 /// Whether the L1 origin of an L2 block is canonical on the L1 that the endpoint serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum OriginStatus {
     Canonical,
     /// L1 has another block at the origin's height.
     Gone {
@@ -41,7 +41,7 @@ pub(super) struct Origins {
     /// L1 blocks that the origin stays below the head (`--sequencer.l1-confs`).
     confs: u64,
     reading: Option<Reading>,
-    /// Of the newest origin that was chosen as the first of its epoch.
+    /// Receipts of the newest origin that was chosen for the first block of its epoch.
     receipts: Option<(BlockId, Arc<Vec<ReceiptLogs>>)>,
 }
 
@@ -56,7 +56,7 @@ impl Origins {
         }
     }
 
-    /// The origin of a block at `time` (Unix seconds) whose parent stands on `parent`.
+    /// Chooses the origin of a block at `time` (Unix seconds) whose parent has the origin `parent`.
     pub(super) async fn choose(
         &mut self,
         rollup: &RollupConfig,
@@ -65,7 +65,7 @@ impl Origins {
         recover: bool,
     ) -> Result<L1Block, SequencerError> {
         let mut reading = self.read(parent).await?;
-        // Kept only if it leads to a choice: a contradiction is asked about anew.
+        // Kept only if it leads to a choice: after a contradiction L1 is read again.
         self.reading = None;
         if reading.next == NextOrigin::Unknown {
             // No answer is not an error here: the block can stay on its parent's origin.
@@ -121,8 +121,8 @@ impl Origins {
 
     /// The current origin, which must still be part of the L1 chain.
     async fn read(&mut self, origin: BlockId) -> Result<Reading, SequencerError> {
-        let told = self.heads.borrow().head;
-        let head = match told {
+        let reported = self.heads.borrow().head;
+        let head = match reported {
             Some(head) => head,
             None => self.l1.block(Tag::Latest).await?.ok_or_else(|| {
                 self.error("eth_getBlockByNumber", L1Cause::Malformed("no head".into()))
@@ -160,13 +160,13 @@ impl Origins {
     }
 
     /// Checks whether this L1 block is canonical now.
-    pub(super) async fn standing(&self, origin: BlockId) -> Result<Standing, L1Error> {
+    pub(super) async fn status(&self, origin: BlockId) -> Result<OriginStatus, L1Error> {
         Ok(match self.l1.block_by_number(origin.number).await? {
-            Some(block) if block.hash == origin.hash => Standing::Canonical,
-            Some(block) => Standing::Gone {
+            Some(block) if block.hash == origin.hash => OriginStatus::Canonical,
+            Some(block) => OriginStatus::Gone {
                 canonical: block.hash,
             },
-            None => Standing::Ahead,
+            None => OriginStatus::Ahead,
         })
     }
 

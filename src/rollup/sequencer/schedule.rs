@@ -1,17 +1,19 @@
-//! The sequencer's clockwork (op-node's sequencer, timing): when to begin a block, when to seal it, when to hold still.
+//! The sequencer's schedule (op-node's sequencer, timing): when to begin a block, when to seal it,
+//! when to wait.
 //!
-//! Pure: the moment and the head come in, one action comes out. Moments are durations since the Unix epoch.
+//! Pure: the moment and the head come in, one action comes out. Moments are durations since the
+//! Unix epoch.
 
 use starling_proto::payload::BlockId;
 use std::time::Duration;
 
-/// After a failure that may pass by itself.
+/// Pause after a failure that may pass by itself.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How to sequence.
+/// Options of the schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleConfig {
-    /// Between blocks.
+    /// Time between blocks.
     pub block_time: Duration,
     /// How long before its time a block is sealed (`--sequencer.sealing-duration`).
     pub sealing: Duration,
@@ -19,9 +21,9 @@ pub struct ScheduleConfig {
     pub max_safe_lag: u64,
 }
 
-/// Where the chain stands.
+/// The head of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct SequencerHead {
     pub id: BlockId,
     /// Unix seconds.
     pub time: u64,
@@ -29,29 +31,30 @@ pub struct Head {
     pub safe: u64,
 }
 
-/// What to do now.
+/// The next step of the sequencer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Nothing before this moment, or before the head or the orders change. `None`: nothing until one of those changes.
+pub enum ScheduleAction {
+    /// Wait until this moment, or until the head changes or a command arrives. `None`: no moment.
     Wait(Option<Duration>),
     /// Begin a block on the head.
     Start,
     /// End the open block.
     Seal,
-    /// Forget the open block: its parent is not the head any more.
+    /// Drop the open block: its parent is no longer the head.
     Drop,
 }
 
 /// How a start or a seal failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// L1 or the chain did not answer as they will do later.
+pub enum StepFailure {
+    /// L1 or the core did not answer; a later attempt may succeed.
     Temporary,
-    /// The block itself is impossible at this moment; another one will not be better before its time.
+    /// The block is impossible at this moment, and another attempt within the block time would be
+    /// too.
     Attributes,
 }
 
-/// When what happens.
+/// The state of the schedule.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     config: ScheduleConfig,
@@ -75,37 +78,39 @@ impl Schedule {
         self.active
     }
 
-    /// Starts or stops sequencing. An open block is forgotten.
+    /// Starts or stops sequencing. An open block is dropped.
     pub fn set_active(&mut self, active: bool) {
         (self.active, self.open, self.not_before) = (active, None, Duration::ZERO);
     }
 
-    /// What to do at this moment.
-    pub fn next(&self, now: Duration, head: &Head) -> Action {
+    /// The step to take at this moment.
+    pub fn next(&self, now: Duration, head: &SequencerHead) -> ScheduleAction {
         if !self.active {
-            return Action::Wait(None);
+            return ScheduleAction::Wait(None);
         }
         if let Some((parent, time)) = self.open {
             if parent != head.id {
-                return Action::Drop;
+                return ScheduleAction::Drop;
             }
-            // A block that is late already is sealed at once: behind the clock, blocks follow each other without a pause.
+            // A block that is late already is sealed at once: behind the clock, blocks follow each
+            // other without a pause.
             return at(
                 Duration::from_secs(time).saturating_sub(self.config.sealing),
                 now,
-                Action::Seal,
+                ScheduleAction::Seal,
             );
         }
         if self.config.max_safe_lag > 0
             && head.safe.saturating_add(self.config.max_safe_lag) <= head.id.number
         {
-            return Action::Wait(None);
+            return ScheduleAction::Wait(None);
         }
-        // The next block's time minus the block time: its transactions are collected for a whole block time.
+        // The next block's time minus the block time: its transactions are collected for a whole
+        // block time.
         at(
             Duration::from_secs(head.time).max(self.not_before),
             now,
-            Action::Start,
+            ScheduleAction::Start,
         )
     }
 
@@ -114,16 +119,16 @@ impl Schedule {
         self.open = Some((parent, time));
     }
 
-    /// The open block is done, or forgotten.
+    /// The open block is done, or dropped.
     pub fn closed(&mut self) {
         self.open = None;
     }
 
     /// The open block, or the attempt to open one, has failed.
-    pub fn failed(&mut self, now: Duration, failure: Failure) {
+    pub fn failed(&mut self, now: Duration, failure: StepFailure) {
         self.open = None;
         self.not_before = now
-            + if failure == Failure::Attributes {
+            + if failure == StepFailure::Attributes {
                 self.config.block_time
             } else {
                 RETRY
@@ -131,11 +136,11 @@ impl Schedule {
     }
 }
 
-fn at(moment: Duration, now: Duration, action: Action) -> Action {
+fn at(moment: Duration, now: Duration, action: ScheduleAction) -> ScheduleAction {
     if now >= moment {
         action
     } else {
-        Action::Wait(Some(moment))
+        ScheduleAction::Wait(Some(moment))
     }
 }
 
@@ -152,8 +157,8 @@ mod tests {
         }
     }
 
-    fn head(number: u64, time: u64) -> Head {
-        Head {
+    fn head(number: u64, time: u64) -> SequencerHead {
+        SequencerHead {
             id: BlockId {
                 hash: B256::with_last_byte(number as u8),
                 number,
@@ -173,44 +178,51 @@ mod tests {
         // The head's time is still to come: nothing begins before it.
         assert_eq!(
             schedule.next(ms(99_000), &head(1, 100)),
-            Action::Wait(Some(ms(100_000)))
+            ScheduleAction::Wait(Some(ms(100_000)))
         );
-        assert_eq!(schedule.next(ms(100_000), &head(1, 100)), Action::Start);
+        assert_eq!(
+            schedule.next(ms(100_000), &head(1, 100)),
+            ScheduleAction::Start
+        );
         schedule.started(head(1, 100).id, 102);
         assert_eq!(
             schedule.next(ms(100_010), &head(1, 100)),
-            Action::Wait(Some(ms(101_950)))
+            ScheduleAction::Wait(Some(ms(101_950)))
         );
-        assert_eq!(schedule.next(ms(101_950), &head(1, 100)), Action::Seal);
+        assert_eq!(
+            schedule.next(ms(101_950), &head(1, 100)),
+            ScheduleAction::Seal
+        );
         schedule.closed();
         // Sealed 50 ms early: the next one begins when this one's time has come.
         assert_eq!(
             schedule.next(ms(101_960), &head(2, 102)),
-            Action::Wait(Some(ms(102_000)))
+            ScheduleAction::Wait(Some(ms(102_000)))
         );
     }
 
-    /// A clock that only moves when the schedule waits: what happens to a chain that was stopped for a while.
+    /// A clock that only moves when the schedule waits: what happens to a chain that was stopped
+    /// for a while.
     fn run(
         schedule: &mut Schedule,
         now: &mut Duration,
-        head: &mut Head,
+        head: &mut SequencerHead,
         until: Duration,
     ) -> Vec<(u64, Duration)> {
         let mut blocks = vec![];
         while *now < until {
             match schedule.next(*now, head) {
-                Action::Wait(Some(moment)) => *now = moment,
-                Action::Wait(None) => break,
-                Action::Start => {
+                ScheduleAction::Wait(Some(moment)) => *now = moment,
+                ScheduleAction::Wait(None) => break,
+                ScheduleAction::Start => {
                     *now += ms(20);
                     schedule.started(head.id, head.time + 2);
                 }
-                Action::Seal => {
+                ScheduleAction::Seal => {
                     *now += ms(30);
                     schedule.closed();
                     let number = head.id.number + 1;
-                    *head = Head {
+                    *head = SequencerHead {
                         id: BlockId {
                             hash: B256::with_last_byte(number as u8),
                             number,
@@ -220,7 +232,7 @@ mod tests {
                     };
                     blocks.push((head.time, *now));
                 }
-                Action::Drop => schedule.closed(),
+                ScheduleAction::Drop => schedule.closed(),
             }
         }
         blocks
@@ -238,7 +250,8 @@ mod tests {
                 .zip(0..)
                 .all(|((time, _), i)| *time == 1_002 + 2 * i)
         );
-        // 50 late blocks take 50 ms each; from then on one appears every two seconds, around its own time.
+        // 50 late blocks take 50 ms each; from then on one appears every two seconds, around its
+        // own time.
         let on_time = blocks
             .iter()
             .position(|(time, made)| *made <= Duration::from_secs(*time))
@@ -259,9 +272,15 @@ mod tests {
     fn an_open_block_is_dropped_when_the_head_moves_under_it() {
         let mut schedule = Schedule::new(config(), true);
         schedule.started(head(1, 100).id, 102);
-        assert_eq!(schedule.next(ms(100_100), &head(2, 102)), Action::Drop);
+        assert_eq!(
+            schedule.next(ms(100_100), &head(2, 102)),
+            ScheduleAction::Drop
+        );
         schedule.closed();
-        assert_eq!(schedule.next(ms(102_100), &head(2, 102)), Action::Start);
+        assert_eq!(
+            schedule.next(ms(102_100), &head(2, 102)),
+            ScheduleAction::Start
+        );
     }
 
     #[test]
@@ -275,50 +294,62 @@ mod tests {
         );
         let (mut now, mut at) = (
             ms(100_000),
-            Head {
+            SequencerHead {
                 safe: 5,
                 ..head(5, 90)
             },
         );
         run(&mut schedule, &mut now, &mut at, ms(200_000));
         assert_eq!(at.id.number, 8);
-        assert_eq!(schedule.next(ms(200_000), &at), Action::Wait(None));
+        assert_eq!(schedule.next(ms(200_000), &at), ScheduleAction::Wait(None));
         assert_eq!(
-            schedule.next(ms(200_000), &Head { safe: 6, ..at }),
-            Action::Start
+            schedule.next(ms(200_000), &SequencerHead { safe: 6, ..at }),
+            ScheduleAction::Start
         );
     }
 
     #[test]
     fn failures_wait_a_second_or_a_block() {
         let mut schedule = Schedule::new(config(), true);
-        schedule.failed(ms(100_000), Failure::Temporary);
+        schedule.failed(ms(100_000), StepFailure::Temporary);
         assert_eq!(
             schedule.next(ms(100_000), &head(1, 90)),
-            Action::Wait(Some(ms(101_000)))
+            ScheduleAction::Wait(Some(ms(101_000)))
         );
-        assert_eq!(schedule.next(ms(101_000), &head(1, 90)), Action::Start);
-        schedule.started(head(1, 90).id, 92);
-        schedule.failed(ms(101_000), Failure::Attributes);
         assert_eq!(
             schedule.next(ms(101_000), &head(1, 90)),
-            Action::Wait(Some(ms(103_000)))
+            ScheduleAction::Start
+        );
+        schedule.started(head(1, 90).id, 92);
+        schedule.failed(ms(101_000), StepFailure::Attributes);
+        assert_eq!(
+            schedule.next(ms(101_000), &head(1, 90)),
+            ScheduleAction::Wait(Some(ms(103_000)))
         );
     }
 
     #[test]
     fn a_stopped_sequencer_does_nothing() {
         let mut schedule = Schedule::new(config(), false);
-        assert_eq!(schedule.next(ms(100_000), &head(1, 90)), Action::Wait(None));
-        schedule.set_active(true);
-        assert_eq!(schedule.next(ms(100_000), &head(1, 90)), Action::Start);
-        schedule.started(head(1, 90).id, 92);
-        schedule.set_active(false);
-        assert_eq!(schedule.next(ms(100_000), &head(1, 90)), Action::Wait(None));
+        assert_eq!(
+            schedule.next(ms(100_000), &head(1, 90)),
+            ScheduleAction::Wait(None)
+        );
         schedule.set_active(true);
         assert_eq!(
             schedule.next(ms(100_000), &head(1, 90)),
-            Action::Start,
+            ScheduleAction::Start
+        );
+        schedule.started(head(1, 90).id, 92);
+        schedule.set_active(false);
+        assert_eq!(
+            schedule.next(ms(100_000), &head(1, 90)),
+            ScheduleAction::Wait(None)
+        );
+        schedule.set_active(true);
+        assert_eq!(
+            schedule.next(ms(100_000), &head(1, 90)),
+            ScheduleAction::Start,
             "the open block is forgotten"
         );
     }

@@ -1,10 +1,11 @@
-//! The sequencer on a real chain in a temporary directory, with an L1 endpoint that grows in real time.
+//! The sequencer on a real chain in a temporary directory, with an L1 endpoint that grows in real
+//! time.
 
 use super::*;
 use crate::{
     chain::{
-        Options, Threads, genesis,
-        pool::{Admission, PoolError, PoolTx},
+        Chain, Options, Threads, genesis,
+        pool::{Admission, PoolTx},
     },
     rollup::l1::{
         L1Client, L1Config, L1Heads,
@@ -19,6 +20,7 @@ use serde_json::json;
 use starling_proto::{
     config::RollupGenesis,
     fork::{Fork, ForkSchedule},
+    payload::BlockId,
     sign,
     system_config::{FeeScalars, SystemConfig},
 };
@@ -27,7 +29,7 @@ mod member;
 mod reorgs;
 mod signing;
 
-struct World {
+pub(crate) struct World {
     datadir: tempfile::TempDir,
     genesis: genesis::Genesis,
     l1: FakeL1,
@@ -38,8 +40,8 @@ struct World {
 
 impl World {
     /// An L2 whose genesis is `age` seconds old and stands on the first of `count` L1 blocks.
-    async fn new(age: u64, count: u64) -> Self {
-        let l2_time = now().as_secs() - age;
+    pub(crate) async fn new(age: u64, count: u64) -> Self {
+        let l2_time = since_epoch().as_secs() - age;
         let l1_headers = l1_chain(10, l2_time - 2, count, 1);
         let l1 = FakeL1::start().await;
         l1.set(&l1_headers);
@@ -108,7 +110,7 @@ impl World {
             .send_modify(|heads| heads.head = headers.last().map(block));
     }
 
-    fn open(&self) -> (Chain, Threads) {
+    pub(crate) fn open(&self) -> (Chain, Threads) {
         self.open_in(&self.datadir)
     }
 
@@ -129,7 +131,11 @@ impl World {
         .unwrap()
     }
 
-    fn sequencer(&self, chain: &Chain, config: SequencerConfig) -> (Sequencer, SequencerHandle) {
+    pub(crate) fn sequencer(
+        &self,
+        chain: &Chain,
+        config: SequencerConfig,
+    ) -> (Sequencer, SequencerHandle) {
         self.sequencer_of(chain, config, key(), None)
     }
 
@@ -146,15 +152,16 @@ impl World {
             client: l1,
             heads: self.l1_heads.subscribe(),
         };
-        Sequencer::new(
-            config,
-            self.rollup.clone(),
+        let parts = SequencerParts {
+            rollup: self.rollup.clone(),
             blobs,
-            chain.clone(),
+            engine: Engine::Local(chain.clone()),
+            signing_log: SigningLog::new(chain.clone()),
             l1,
             signer,
             network,
-        )
+        };
+        Sequencer::new(config, parts)
     }
 }
 
@@ -193,17 +200,19 @@ fn submit(chain: &Chain, raw: Bytes) -> B256 {
     let view = chain.view();
     let admission = |tx: &PoolTx| {
         let account = view.state().account(tx.sender()).unwrap().unwrap();
-        Ok::<_, PoolError>(Admission {
+        Admission {
             nonce: account.nonce,
             balance: account.balance,
             delegated: false,
             base_fee: view.header().base_fee_per_gas.unwrap(),
             block_gas_limit: view.header().gas_limit,
             l1_cost: U256::ZERO,
-            now: now().as_secs(),
-        })
+            now: since_epoch().as_secs(),
+        }
     };
-    chain.pool().add_raw(raw, admission).unwrap()
+    let tx = PoolTx::decode(raw).unwrap();
+    let at = admission(&tx);
+    chain.pool().add(tx, &at).unwrap()
 }
 
 fn config() -> SequencerConfig {
@@ -239,7 +248,7 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
     let (sequencer, handle) = world.sequencer(&chain, config());
     let token = CancellationToken::new();
     let task = tokio::spawn(sequencer.run(token.clone()));
-    until_time(&chain, now().as_secs() + 1).await;
+    until_time(&chain, since_epoch().as_secs() + 1).await;
 
     // Twenty blocks in the time of less than two, every timestamp, and the origin with them.
     let view = chain.view();
@@ -257,9 +266,9 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
         origins.push(l2.origin.number);
     }
     assert_eq!(origins.last(), Some(&13));
-    let (made, time) = (view.head().number, now());
+    let (made, time) = (view.head().number, since_epoch());
     until_time(&chain, view.header().timestamp + 4).await;
-    let took = now() - time;
+    let took = since_epoch() - time;
     assert!(
         took > Duration::from_millis(2_500) && took < Duration::from_millis(4_500),
         "{took:?}"
@@ -270,14 +279,17 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
     let head = handle.stop().await.unwrap();
     assert_eq!(head, chain.view().head().hash);
     assert!(chain.view().head().number >= made + 2);
-    assert_eq!(handle.stop().await, Err(ControlError::NotRunning));
+    assert_eq!(handle.stop().await, Err(SequencerControlError::NotRunning));
     assert!(matches!(
         handle.start(B256::ZERO).await,
-        Err(ControlError::WrongHead { .. })
+        Err(SequencerControlError::WrongHead { .. })
     ));
     handle.start(head).await.unwrap();
-    assert_eq!(handle.start(head).await, Err(ControlError::AlreadyRunning));
-    until_time(&chain, now().as_secs() + 1).await;
+    assert_eq!(
+        handle.start(head).await,
+        Err(SequencerControlError::AlreadyRunning)
+    );
+    until_time(&chain, since_epoch().as_secs() + 1).await;
     token.cancel();
     task.await.unwrap().unwrap();
 }
@@ -286,7 +298,7 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
 async fn a_block_that_was_signed_before_is_used_again() {
     let world = World::new(4, 1).await;
     let (chain, _threads) = world.open();
-    // What a sequencer leaves that is killed between log and head. Another randao tells its block from the
+    // The state after a kill between log and head. Another randao tells the logged block from the
     // one that will be built.
     let genesis = chain.view().payload(0).unwrap().unwrap();
     let origin = block(&world.l1_headers[0]);
@@ -318,13 +330,16 @@ async fn pool_transactions_are_mined_in_order_and_leave_the_pool() {
     let (chain, _threads) = world.open();
     let (sequencer, _handle) = world.sequencer(&chain, config());
     let token = CancellationToken::new();
-    let upkeep = tokio::spawn(crate::chain::upkeep::run(chain.clone(), token.clone()));
+    let maintenance = tokio::spawn(crate::chain::pool_maintenance::run(
+        chain.clone(),
+        token.clone(),
+    ));
     let task = tokio::spawn(sequencer.run(token.clone()));
     let hashes: Vec<_> = [2, 0, 1]
         .into_iter()
         .map(|nonce| submit(&chain, transfer(nonce)))
         .collect();
-    until_time(&chain, now().as_secs() + 4).await;
+    until_time(&chain, since_epoch().as_secs() + 4).await;
     let places: Vec<_> = hashes
         .iter()
         .map(|hash| chain.view().transaction(*hash).unwrap().expect("mined"))
@@ -344,7 +359,7 @@ async fn pool_transactions_are_mined_in_order_and_leave_the_pool() {
     assert_eq!(chain.pool().stats(), Default::default());
     token.cancel();
     task.await.unwrap().unwrap();
-    upkeep.await.unwrap().unwrap();
+    maintenance.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -361,7 +376,7 @@ async fn recovering_leaves_the_pool_alone() {
     let token = CancellationToken::new();
     let hash = submit(&chain, transfer(0));
     let task = tokio::spawn(sequencer.run(token.clone()));
-    until_time(&chain, now().as_secs() + 2).await;
+    until_time(&chain, since_epoch().as_secs() + 2).await;
     assert_eq!(chain.view().transaction(hash).unwrap(), None);
     token.cancel();
     task.await.unwrap().unwrap();
@@ -381,7 +396,7 @@ async fn a_restart_goes_on_where_the_log_ended() {
         until_time(&chain, chain.view().header().timestamp + 4).await;
         token.cancel();
         task.await.unwrap().unwrap();
-        assert_eq!(handle.stop().await, Err(ControlError::NotEnabled));
+        assert_eq!(handle.stop().await, Err(SequencerControlError::NotEnabled));
         last = Some(chain.view().head());
         assert!(last.unwrap().number >= head.number + 2);
         drop(chain);
@@ -403,7 +418,7 @@ async fn a_sequencer_that_catches_up_can_be_stopped() {
     let head = handle.stop().await.unwrap();
     assert_eq!(chain.view().head().hash, head);
     assert!(
-        chain.view().header().timestamp + 1000 < now().as_secs(),
+        chain.view().header().timestamp + 1000 < since_epoch().as_secs(),
         "stopped on the way"
     );
     token.cancel();
@@ -432,7 +447,7 @@ async fn an_l1_endpoint_that_contradicts_itself_once_does_not_end_sequencing() {
     world
         .l1_heads
         .send_modify(|heads| heads.head = world.l1_headers.last().map(block));
-    until_time(&chain, now().as_secs() + 1).await;
+    until_time(&chain, since_epoch().as_secs() + 1).await;
     token.cancel();
     task.await.unwrap().unwrap();
 }

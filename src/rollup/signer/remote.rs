@@ -1,10 +1,14 @@
-//! A signer in another process that keeps the key to itself: op-signer's JSON-RPC over HTTP, by default with TLS in both directions.
+//! A signer in another process that holds the key: op-signer's JSON-RPC over HTTP, by default with
+//! TLS in both directions.
 //!
-//! One attempt per signature: whether and when to try again is the sequencer's matter. What comes back is used only if it recovers to
-//! the address we sign for, so a signer with the wrong key, or none, harms nobody. The client's certificate is read anew for every
-//! connection: renewing it needs no restart.
+//! One attempt per signature: the sequencer decides whether and when to retry. A signature is used
+//! only if it recovers to the address that we sign for, so a signer with the wrong key does no harm. The client's certificate is read anew for every connection: renewing it
+//! needs no restart.
 
-use crate::rollup::http::{causes, endpoint_of};
+use crate::{
+    rollup::http::{causes, endpoint_of},
+    secret::Secret,
+};
 use alloy_primitives::{Address, B256, hex};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jsonrpsee::{
@@ -37,30 +41,32 @@ const V1: &str = "opsigner_signBlockPayload";
 const V2: &str = "opsigner_signBlockPayloadV2";
 /// For the question at start whether the signer is there (op-service: 3 s).
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout of one signature (op-node: time limit of a publication).
+pub const SIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// JSON-RPC: method not found.
 const UNKNOWN_METHOD: i32 = -32601;
 /// A signature is 132 characters of hex.
 const MAX_ANSWER: u32 = 64 << 10;
 
 /// How to reach a remote signer (`--signer.*`).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// `https://`, or `http://` without TLS files.
-    pub endpoint: String,
-    /// Whose signatures are wanted.
+    /// `https://`, or `http://` without TLS files; may hold credentials.
+    pub endpoint: Secret,
+    /// Address that the signatures must recover to.
     pub address: Address,
-    /// Sent with every request; values may be credentials.
-    pub headers: Vec<(String, String)>,
+    /// Headers of every request; values may be credentials.
+    pub headers: Vec<(String, Secret)>,
     /// Certificates for both sides. `None`: no client certificate, and the system's authorities.
     pub tls: Option<TlsFiles>,
-    /// For one signature.
+    /// Timeout of one signature.
     pub timeout: Duration,
 }
 
 /// PEM files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The authorities that the signer's certificate may come from: these alone.
+    /// The only authorities that the signer's certificate may come from.
     pub ca: PathBuf,
     pub cert: PathBuf,
     pub key: PathBuf,
@@ -103,10 +109,10 @@ pub enum RemoteCause {
 /// A client of one signer.
 #[derive(Clone)]
 pub struct Remote {
-    inner: Arc<Inner>,
+    inner: Arc<RemoteInner>,
 }
 
-struct Inner {
+struct RemoteInner {
     http: HttpClient,
     endpoint: Arc<str>,
     address: Address,
@@ -118,14 +124,14 @@ struct Inner {
 impl Remote {
     /// Reads the certificates and asks the signer whether it is there.
     pub async fn connect(config: &RemoteConfig) -> Result<Self, RemoteError> {
-        let endpoint: Arc<str> = endpoint_of(&config.endpoint).into();
+        let endpoint: Arc<str> = endpoint_of(config.endpoint.expose()).into();
         let failed = |cause| RemoteError {
             endpoint: endpoint.clone(),
             cause,
         };
         let http = client(config).map_err(|reason| failed(RemoteCause::Config(reason)))?;
         let only_v1 = AtomicBool::new(false);
-        let inner = Inner {
+        let inner = RemoteInner {
             http,
             endpoint: endpoint.clone(),
             address: config.address,
@@ -151,7 +157,8 @@ impl Remote {
         self.inner.address
     }
 
-    /// Has a block signed: the second version of the call, or the first where the second is unknown.
+    /// Has a block signed: the second version of the call, or the first where the second is
+    /// unknown.
     pub async fn sign(
         &self,
         chain_id: u64,
@@ -260,7 +267,7 @@ pub(super) fn args_v2(domain: B256, chain_id: u64, payload_hash: B256, sender: A
 fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &config.headers {
-        let mut value = HeaderValue::from_str(value)
+        let mut value = HeaderValue::from_str(value.expose())
             .map_err(|_| format!("--signer.header {name}: no value of a header"))?;
         value.set_sensitive(true);
         let name = name
@@ -273,7 +280,7 @@ fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
         .max_response_size(MAX_ANSWER)
         .set_headers(headers);
     let builder = match &config.tls {
-        Some(_) if !config.endpoint.starts_with("https://") => {
+        Some(_) if !config.endpoint.expose().starts_with("https://") => {
             return Err(
                 "--signer.endpoint is no https:// URL: give one, or --signer.tls.enabled=false"
                     .into(),
@@ -283,7 +290,7 @@ fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
         None => builder,
     };
     builder
-        .build(&config.endpoint)
+        .build(config.endpoint.expose())
         .map_err(|error| format!("--signer.endpoint: {error}"))
 }
 
@@ -302,7 +309,7 @@ fn tls(files: &TlsFiles) -> Result<ClientConfig, String> {
     if roots.is_empty() {
         return Err(unreadable(&"there is no certificate in it"));
     }
-    let identity = Identity {
+    let identity = TlsIdentity {
         files: files.clone(),
         last: Mutex::new(read_identity(files, &provider)?),
         provider: provider.clone(),
@@ -337,15 +344,15 @@ fn read_identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<Arc<Cert
     }
 }
 
-/// What we show to the signer.
-struct Identity {
+/// The client certificate that the signer asks for.
+struct TlsIdentity {
     files: TlsFiles,
     provider: Arc<CryptoProvider>,
     /// For a moment in which the files are being replaced.
     last: Mutex<Arc<CertifiedKey>>,
 }
 
-impl ResolvesClientCert for Identity {
+impl ResolvesClientCert for TlsIdentity {
     /// Connections are kept alive, so this is rare, and the files are small.
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let mut last = self.last.lock();
@@ -364,9 +371,9 @@ impl ResolvesClientCert for Identity {
     }
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity")
+        f.debug_struct("TlsIdentity")
             .field("files", &self.files)
             .finish()
     }

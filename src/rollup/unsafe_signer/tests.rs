@@ -1,4 +1,5 @@
-//! The signer's source with a chain in a temporary directory, a fake L1 and, where it matters, a real swarm.
+//! The signer's source with a chain in a temporary directory, a fake L1 and, where it matters, a
+//! real swarm.
 
 use super::*;
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
     },
 };
 use serde_json::json;
-use starling_p2p::{Change, Genesis, Keypair, Service};
+use starling_p2p::{ChainGenesis, Keypair, LedgerChange, Service};
 use starling_proto::{
     fork::{Fork, ForkSchedule},
     payload::{BlockId, Payload},
@@ -122,7 +123,7 @@ fn swarm(
             None
         }
     }
-    let genesis = Genesis {
+    let genesis = ChainGenesis {
         id: BlockId::default(),
         time: 0,
         block_time: 2,
@@ -229,7 +230,8 @@ async fn a_change_is_found_by_reading_again() {
     task.await.unwrap().unwrap();
 }
 
-/// The endpoint claims another signer in its storage answers and forges the value that its header does not hold.
+/// The endpoint claims another signer in its storage answers and forges the value that its header
+/// does not hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lie_about_the_signers_storage_changes_nothing() {
     let world = World::new().await;
@@ -286,7 +288,7 @@ fn block(number: u64) -> Arc<Payload> {
     let header = alloy_consensus::Header {
         number,
         parent_hash: alloy_primitives::B256::repeat_byte(9),
-        timestamp: crate::telemetry::unix_now(),
+        timestamp: crate::clock::unix_now(),
         base_fee_per_gas: Some(7),
         withdrawals_root: Some(alloy_primitives::B256::repeat_byte(3)),
         blob_gas_used: Some(0),
@@ -298,8 +300,8 @@ fn block(number: u64) -> Arc<Payload> {
     Arc::new(Payload::sealed(header, vec![]))
 }
 
-/// A block by an unknown signer makes the node read L1 long before it is time to. When L1 names that signer, nobody is charged; when
-/// it does not, the peer is.
+/// A block by an unknown signer makes the node read L1 long before it is time to. When L1 names
+/// that signer, nobody is charged; when it does not, the peer is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
     let world = World::new().await;
@@ -334,7 +336,7 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
         ledger
             .iter()
             .filter(|entry| {
-                entry.reason == "wrong_signer" && matches!(entry.change, Change::Score(_))
+                entry.reason == "wrong_signer" && matches!(entry.change, LedgerChange::Score(_))
             })
             .count()
     };

@@ -2,7 +2,7 @@
 
 use super::{TOO_LARGE, engine, error};
 use crate::rpc::{
-    RpcContext,
+    context::RpcContext,
     error::{INVALID_PARAMS, Reply, RpcError, reply},
     params::{Args, Json, Quantity},
 };
@@ -19,8 +19,8 @@ fn body(payload: &Payload) -> Value {
     json!({ "transactions": payload.transactions, "withdrawals": withdrawals })
 }
 
-/// In the order asked, null for what is not known. Blocks off the canonical chain, built or received, are found as long as they are in
-/// memory or in the payload log.
+/// In the order asked, null for what is not known. Blocks off the canonical chain, built or
+/// received, are found as long as they are in memory or in the payload log.
 pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
     let Json(hashes): Json<Vec<B256>> = args.required()?;
     args.at_most(1)?;

@@ -1,34 +1,21 @@
-//! What older rollup nodes still say: which protocol version the chain's governance recommends and requires, and the parameters of
-//! the merge.
+//! Methods that older rollup nodes still call: they signal which protocol version the chain's
+//! governance recommends and requires, and exchange the parameters of the merge.
 
 use super::engine;
 use crate::rpc::{
-    RpcContext,
+    context::RpcContext,
     error::{Reply, reply},
     params::{Args, Json},
 };
 use alloy_primitives::B256;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
-/// The protocol version this node supports: 9.0.0, the last one that was signalled (specs: superchain-upgrades, protocol version).
+pub use crate::rpc::engine_backend::halt::{Halt, HaltAt};
+
+/// The protocol version this node supports: 9.0.0, the last one that was signalled (specs:
+/// superchain-upgrades, protocol version).
 const SUPPORTED: [u32; 3] = [9, 0, 0];
-
-/// `--rollup.halt`: how much newer a required version must be to stop the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum HaltAt {
-    Major,
-    Minor,
-    Patch,
-}
-
-/// What stops the node.
-#[derive(Clone, Debug)]
-pub struct Halt {
-    pub at: HaltAt,
-    pub token: CancellationToken,
-}
 
 #[derive(Deserialize)]
 struct Signal {
@@ -36,7 +23,8 @@ struct Signal {
     required: B256,
 }
 
-/// Major, minor and patch of a version of type 0; `None` for another type or a build of somebody's own.
+/// Major, minor and patch of a version of type 0; `None` for another type or a build of somebody's
+/// own.
 fn version(encoded: B256) -> Option<[u32; 3]> {
     let number = |at: usize| u32::from_be_bytes(encoded[at..at + 4].try_into().unwrap_or_default());
     (encoded[0] == 0 && encoded[8..16] == [0; 8]).then(|| [number(16), number(20), number(24)])

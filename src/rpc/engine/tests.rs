@@ -1,15 +1,13 @@
-use super::*;
+use super::{
+    backend::{EngineBackend, halt::Halt, payload_id},
+    *,
+};
 use crate::{
     chain::{
         evm::tests::{deposited, fixture, l1_attributes},
         tests::{datadir, open},
     },
-    engine::payload_id,
-    rpc::{
-        TxRoute,
-        api::Api,
-        frame::{Allowance, Session},
-    },
+    rpc::{TxRoute, api::Api, frame::Session, memory::Allowance},
 };
 use alloy_eips::eip2718::Encodable2718;
 use op_alloy_consensus::OpTxEnvelope;
@@ -121,7 +119,8 @@ fn extra_data_is_that_of_the_vectors() {
     }
 }
 
-/// Payloads as other implementations write them: each is read in the version it has, a faulty one is refused there.
+/// Payloads as other implementations write them: each is read in the version it has, a faulty one
+/// is refused there.
 #[test]
 fn payloads_are_read_by_version() {
     let Some(file) = fixture("engine/payload-json/payload_mod.rs.json") else {
@@ -240,7 +239,7 @@ impl Server {
         let chain = open(dir.path()).0;
         let mut context = RpcContext::new((&chain).into(), TxRoute::Pool);
         context.engine = Some(EngineContext {
-            engine: Arc::new(Engine::new(chain, None)),
+            engine: Arc::new(EngineBackend::new(chain, None)),
             halt,
         });
         let names = ["engine".to_owned(), "eth".to_owned()];
@@ -773,7 +772,8 @@ async fn what_it_can_and_who_it_is() {
             .await,
         transition
     );
-    // The namespaces that op-geth serves there (node/defaults.go): `miner` is one of the open endpoints'.
+    // The namespaces that op-geth serves there (node/defaults.go): `miner` is one of the open
+    // endpoints'.
     assert_eq!(
         server.ask("rpc_modules", json!([])).await,
         json!({ "engine": "1.0", "eth": "1.0", "rpc": "1.0" })

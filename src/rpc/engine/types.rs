@@ -1,4 +1,5 @@
-//! The JSON of the Engine API: payloads, attributes, fork choices and statuses, as geth writes and reads them.
+//! The JSON of the Engine API: payloads, attributes, fork choices and statuses, as geth writes and
+//! reads them.
 
 use super::{UNSUPPORTED_FORK, error};
 use crate::{
@@ -62,7 +63,8 @@ impl PayloadJson {
         }
     }
 
-    /// The block, if its hash is that of its contents; the error is the reason of an invalid payload.
+    /// The block, if its hash is that of its contents; the error is the reason of an invalid
+    /// payload.
     pub fn into_payload(self, version: u8, beacon_root: Option<B256>) -> Result<Payload, String> {
         let v1 = ExecutionPayloadV1 {
             parent_hash: self.parent_hash,
@@ -208,7 +210,7 @@ pub fn status_json(status: &PayloadStatus) -> Value {
     })
 }
 
-/// What the block's transactions pay its fee recipient, wei. Deposits pay nothing.
+/// The sum that the block's transactions pay to its fee recipient, wei. Deposits pay nothing.
 pub fn block_value(block: &ExecutedBlock) -> Option<U256> {
     let base_fee = block.payload.header.base_fee_per_gas?;
     let mut before = 0;

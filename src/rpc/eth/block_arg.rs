@@ -3,26 +3,16 @@
 use crate::{
     chain::view::{State, View},
     rpc::{
-        RpcContext,
+        context::RpcContext,
         error::RpcError,
-        params::{Arg, quantity, string},
+        params::{Arg, string},
     },
 };
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 use std::sync::Arc;
 
-/// A block of the canonical chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockTag {
-    /// Also `pending`: until a block is built there is nothing between the head and the pool.
-    Latest,
-    Pending,
-    Earliest,
-    Safe,
-    Finalized,
-    Number(u64),
-}
+pub use crate::rpc::block_tag::BlockTag;
 
 /// A block by tag, number or hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,22 +22,6 @@ pub enum BlockArg {
 }
 
 impl BlockTag {
-    fn parse(text: &str) -> Result<Self, String> {
-        Ok(match text {
-            "latest" => Self::Latest,
-            "pending" => Self::Pending,
-            "earliest" => Self::Earliest,
-            "safe" => Self::Safe,
-            "finalized" => Self::Finalized,
-            number => match quantity(number)? {
-                number if number > i64::MAX as u64 => {
-                    return Err("block number larger than int64".into());
-                }
-                number => Self::Number(number),
-            },
-        })
-    }
-
     /// The number of the block, which may be above the head.
     pub fn number(self, context: &RpcContext, view: &View) -> Result<u64, RpcError> {
         let set = |id: Option<BlockId>, name: &str| {
@@ -63,13 +37,6 @@ impl BlockTag {
             Self::Finalized => set(view.finalized(), "finalized"),
             Self::Number(number) => Ok(number),
         }
-    }
-}
-
-impl Arg for BlockTag {
-    fn from_json(json: &str) -> Result<Self, String> {
-        // geth strips quotes without asking for a string, so a bare number is read as one without prefix.
-        Self::parse(json.trim_matches('"'))
     }
 }
 

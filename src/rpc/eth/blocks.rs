@@ -1,14 +1,15 @@
-//! Methods that read blocks and transactions. An unknown one is an answer of null, as bytes an answer of `0x`.
+//! Methods that read blocks and transactions. An unknown one is an answer of null, as bytes an
+//! answer of `0x`.
 
 use super::{
     block_arg::{BlockArg, BlockTag},
-    decoded::transaction,
-    shape::{BlockJson, HeaderJson, Place, TransactionJson, TransactionsJson},
+    shape::{BlockJson, HeaderJson, TransactionJson, TransactionsJson},
 };
 use crate::{
     chain::{rules::Rules, view::View},
     rpc::{
-        RpcContext,
+        context::RpcContext,
+        decoded::{Place, transaction},
         error::{Reply, RpcError, reply},
         params::{Args, Quantity},
     },
@@ -65,7 +66,8 @@ fn block_json(
     )))
 }
 
-/// The number of a block by tag, if there is one: an unknown number is an answer of null, an unset tag an error.
+/// The number of a block by tag, if there is one: an unknown number is an answer of null, an unset
+/// tag an error.
 fn by_tag(context: &RpcContext, view: &View, tag: BlockTag) -> Result<Option<u64>, RpcError> {
     BlockArg::Tag(tag).number(context, view)
 }

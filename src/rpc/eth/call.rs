@@ -1,13 +1,16 @@
-//! `eth_call`, `eth_estimateGas` and `eth_createAccessList`: reading the call object, running it, telling the outcome in geth's words.
+//! `eth_call`, `eth_estimateGas` and `eth_createAccessList`: reading the call object, running it,
+//! telling the outcome in geth's words.
 
 use super::{block_arg::BlockArg, call_object::CallObject};
 use crate::{
     chain::{
-        evm::{self, Ask, CallError, CallInput, CallStatus, Deadline, EstimateError, Overrides},
+        evm::{
+            self, CallError, CallInput, CallRequest, CallStatus, Deadline, EstimateError, Overrides,
+        },
         view::State,
     },
     rpc::{
-        RpcContext,
+        context::RpcContext,
         error::{Reply, RpcError, reply},
         params::{Args, Json},
     },
@@ -17,14 +20,14 @@ use alloy_primitives::U64;
 use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde::Serialize;
 
-/// What these methods take, read and resolved.
-struct Question {
+/// Parameters of these methods, parsed and resolved.
+struct ResolvedCall {
     input: CallInput,
     state: State,
     overrides: Overrides,
 }
 
-impl Question {
+impl ResolvedCall {
     fn read(context: &RpcContext, args: Args, most: usize) -> Result<Self, RpcError> {
         let mut args = args.at_most(most)?;
         let call: CallObject = args.required()?;
@@ -49,8 +52,8 @@ impl Question {
     }
 
     /// The question for the EVM.
-    fn ask<'a>(&'a self, context: &'a RpcContext, deadline: &Deadline) -> Ask<'a> {
-        Ask {
+    fn ask<'a>(&'a self, context: &'a RpcContext, deadline: &Deadline) -> CallRequest<'a> {
+        CallRequest {
             spec: &context.chain.spec,
             state: (&self.state).into(),
             block: self.state.header(),
@@ -69,7 +72,7 @@ impl From<CallError> for RpcError {
 }
 
 pub fn call(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
-    let question = Question::read(context, args, 4)?;
+    let question = ResolvedCall::read(context, args, 4)?;
     let outcome = evm::call(question.ask(context, deadline))?;
     match outcome.status {
         CallStatus::Success => reply(outcome.output),
@@ -79,7 +82,7 @@ pub fn call(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
 }
 
 pub fn estimate_gas(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
-    let question = Question::read(context, args, 4)?;
+    let question = ResolvedCall::read(context, args, 4)?;
     match evm::estimate_gas(question.ask(context, deadline)) {
         Ok(gas) => reply(U64::from(gas)),
         Err(EstimateError::Reverted { message, output }) => {
@@ -100,7 +103,7 @@ struct AccessListJson {
 
 /// A call that fails has a list all the same, and says why it fails.
 pub fn create_access_list(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
-    let question = Question::read(context, args, 3)?;
+    let question = ResolvedCall::read(context, args, 3)?;
     let outcome = evm::create_access_list(question.ask(context, deadline))?;
     reply(AccessListJson {
         access_list: outcome.list,

@@ -1,4 +1,5 @@
-//! The call object of `eth_call` and its like, read member by member so that what is wrong is told in geth's words.
+//! The call object of `eth_call` and its like, read member by member so that what is wrong is told
+//! in geth's words.
 
 use crate::{
     chain::evm::CallInput,

@@ -1,14 +1,13 @@
-//! `eth_subscribe`: new heads and logs, block by block, none left out; transactions as they enter the pool.
+//! `eth_subscribe`: new heads and logs, block by block, none left out; transactions as they enter
+//! the pool.
 //!
-//! The watch of heads only wakes; a cursor walks from the last block reported to the head. A subscriber is asked before the next walk,
-//! so one that reads slowly costs nothing but a distance; when that grows beyond [`MAX_LAG`] its subscription ends. If a
-//! reorg abandons blocks that are no longer kept, the subscription and its connection end, and the client must subscribe again. op-geth
-//! keeps such blocks for ever.
+//! The watch of heads only wakes; a cursor walks from the last block reported to the head. The next
+//! walk begins when the subscriber has taken the events before, so a slow reader costs no memory;
+//! when it is more than [`MAX_LAG`] blocks behind, its subscription ends. If a reorg abandons blocks that are no
+//! longer kept, the subscription and its connection end, and the client must subscribe again.
+//! op-geth keeps such blocks for ever.
 
-use super::{
-    logs::{Filter, Follower},
-    shape::{HeaderJson, TransactionJson},
-};
+use super::shape::{HeaderJson, TransactionJson};
 use crate::{
     chain::{
         Heads,
@@ -16,10 +15,12 @@ use crate::{
         view::View,
     },
     rpc::{
-        RpcContext,
-        api::{EventStream, blocking},
+        api::EventStream,
+        bounds::blocking,
+        context::RpcContext,
         error::{RpcError, reply},
-        frame::KIB,
+        log_filter::{Filter, Follower},
+        memory::KIB,
         params::Args,
     },
 };
@@ -31,21 +32,21 @@ use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::Instant,
 };
-use tokio_stream::wrappers::{BroadcastStream, WatchStream};
+use tokio_stream::wrappers::BroadcastStream;
 
 /// Blocks a subscriber may be behind.
 const MAX_LAG: u64 = 1024;
 
-/// Events beyond which the subscriber is asked before the next block is read.
+/// Events in a batch, which the subscriber takes before the next block is read.
 const MAX_EVENTS: usize = 1000;
 
-/// Bytes of events beyond which the same holds.
+/// Bytes of events in a batch.
 const MAX_BYTES: usize = 256 << 10;
 
-/// How long a subscriber may take for the events that have been read for it.
+/// Timeout of a subscriber that takes a batch.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Events that wait for their subscriber, with the memory they were given.
+/// Events that wait for their subscriber, with their memory permit.
 struct Events {
     list: Vec<Box<RawValue>>,
     _room: OwnedSemaphorePermit,
@@ -58,9 +59,10 @@ impl Events {
         let Self { list, _room, until } = self;
         stream::iter(list).map(move |event| {
             let _held = &_room;
-            match Instant::now() < until {
-                true => Ok(event),
-                false => Err(RpcError::server("the subscriber reads too slowly")),
+            if Instant::now() < until {
+                Ok(event)
+            } else {
+                Err(RpcError::server("the subscriber reads too slowly"))
             }
         })
     }
@@ -75,7 +77,7 @@ struct Walk {
     heads: watch::Receiver<Heads>,
     cursor: Cursor,
     tell: Tell,
-    /// What ends the subscription once its subscriber has all events before it.
+    /// Error that ends the subscription once its subscriber has all events before it.
     failed: Option<RpcError>,
 }
 
@@ -231,25 +233,6 @@ pub fn new_pending_transactions(
     });
     Ok(told
         .take_while(|event| std::future::ready(event.is_ok()))
-        .filter_map(|event| std::future::ready(event.ok()))
-        .boxed())
-}
-
-/// How far there is to go, whenever that changes; `false` once at the head.
-pub fn syncing(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
-    args.at_most(1)?;
-    let Some(progress) = context.syncing.clone() else {
-        return Ok(stream::pending().boxed());
-    };
-    let context = context.clone();
-    let told = WatchStream::from_changes(progress).map(move |progress| {
-        let status = super::progress_json(progress, &context);
-        status.map_or_else(
-            || reply(false),
-            |status| reply(serde_json::json!({ "syncing": true, "status": status })),
-        )
-    });
-    Ok(told
         .filter_map(|event| std::future::ready(event.ok()))
         .boxed())
 }

@@ -1,14 +1,14 @@
-//! What gas costs: the tip suggestion of OP nodes and the fee history, both as geth computes them.
+//! Gas prices: the tip suggestion of OP nodes and the fee history, both as geth computes them.
 
 use super::{
     block_arg::{BlockArg, BlockTag},
-    decoded::Block,
     shape::effective_gas_price,
 };
 use crate::{
     chain::{evm::Deadline, receipt::Receipt, view::View},
     rpc::{
-        RpcContext,
+        context::RpcContext,
+        decoded::DecodedBlock,
         error::{Reply, RpcError, reply},
         params::{Args, Count, List},
     },
@@ -64,8 +64,8 @@ pub fn blob_base_fee(context: &RpcContext, args: Args) -> Reply {
     reply(header.excess_blob_gas.map(|_| one_if_blobs(&header)))
 }
 
-/// geth's rule for OP chains: the minimum unless the newest block had no room for one more transaction as large as its largest;
-/// then a tenth above the median tip it was paid.
+/// geth's rule for OP chains: the minimum unless the newest block had no room for one more
+/// transaction as large as its largest; then a tenth above the median tip it was paid.
 fn suggested_tip(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
     let Some(block) = context.blocks.load(view, view.head().number)? else {
         return Ok(MIN_TIP);
@@ -92,8 +92,8 @@ fn gas_used(receipts: &[Receipt]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// What each transaction paid the block's builder, wei per gas; deposits nothing.
-fn tips(block: &Block) -> Vec<u128> {
+/// Tips that the transactions paid to the block's builder, wei per gas; deposits pay none.
+fn tips(block: &DecodedBlock) -> Vec<u128> {
     let base_fee = block.payload.header.base_fee_per_gas;
     let tip = |tx| effective_gas_price(tx, base_fee).saturating_sub(base_fee.unwrap_or(0).into());
     block.transactions.iter().map(tip).collect()
@@ -123,14 +123,7 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
         .map(|List(list)| list)
         .unwrap_or_default();
     if count == 0 {
-        return reply(FeeHistory {
-            oldest_block: U64::ZERO,
-            reward: vec![],
-            base_fee_per_gas: vec![],
-            gas_used_ratio: None,
-            base_fee_per_blob_gas: vec![],
-            blob_gas_used_ratio: vec![],
-        });
+        return reply(FeeHistory::from(0));
     }
     check_percentiles(&percentiles)?;
     let view = context.view();
@@ -145,14 +138,7 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
         .number(context, &view)?
         .unwrap_or(0);
     let oldest = oldest(count, newest, genesis);
-    let mut history = FeeHistory {
-        oldest_block: U64::from(oldest),
-        reward: vec![],
-        base_fee_per_gas: vec![],
-        gas_used_ratio: Some(vec![]),
-        base_fee_per_blob_gas: vec![],
-        blob_gas_used_ratio: vec![],
-    };
+    let mut history = FeeHistory::from(oldest);
     for number in oldest..=newest {
         deadline.check()?;
         let header = view
@@ -185,7 +171,22 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
     reply(history)
 }
 
-/// The first block of a history that ends with `newest` and has so many blocks, if there are and may be that many.
+impl FeeHistory {
+    /// A history that begins with this block and has no entries yet.
+    fn from(oldest: u64) -> Self {
+        Self {
+            oldest_block: U64::from(oldest),
+            reward: vec![],
+            base_fee_per_gas: vec![],
+            gas_used_ratio: None,
+            base_fee_per_blob_gas: vec![],
+            blob_gas_used_ratio: vec![],
+        }
+    }
+}
+
+/// The first block of a history that ends with `newest` and has so many blocks, if there are and
+/// may be that many.
 fn oldest(count: u64, newest: u64, genesis: u64) -> u64 {
     newest + 1
         - count
@@ -221,7 +222,7 @@ fn check_percentiles(percentiles: &[f64]) -> Result<(), RpcError> {
 }
 
 /// The tips at these percentiles of the block's gas.
-fn rewards(block: &Block, percentiles: &[f64]) -> Result<Vec<U128>, RpcError> {
+fn rewards(block: &DecodedBlock, percentiles: &[f64]) -> Result<Vec<U128>, RpcError> {
     let mut paid: Vec<(u128, u64)> = tips(block)
         .into_iter()
         .zip(gas_used(&block.receipts))

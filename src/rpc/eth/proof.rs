@@ -2,12 +2,9 @@
 
 use super::{block_arg::BlockArg, state::StorageKey};
 use crate::{
-    chain::{
-        evm::Deadline,
-        trie::{self, TrieError},
-    },
+    chain::{evm::Deadline, trie::TrieError},
     rpc::{
-        RpcContext,
+        context::RpcContext,
         error::{Reply, RpcError, reply},
         params::{Args, List},
     },
@@ -17,7 +14,8 @@ use serde::Serialize;
 
 /// Slots in one request.
 pub const MAX_SLOTS: usize = 1024;
-/// Slots between two looks at the deadline: each costs tens of microseconds, where its nodes are cached.
+/// Slots between two looks at the deadline: each costs tens of microseconds, where its nodes are
+/// cached.
 const CHUNK: usize = 32;
 
 #[derive(Debug, Serialize)]
@@ -71,12 +69,10 @@ pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
     deadline.check()?;
     let slots: Vec<U256> = keys.iter().map(|key| key.slot).collect();
     let mut chunks = slots.chunks(CHUNK);
-    let mut proof = trie::prove(&state, address, chunks.next().unwrap_or_default())?;
+    let mut proof = state.prove(address, chunks.next().unwrap_or_default())?;
     for chunk in chunks {
         deadline.check()?;
-        proof
-            .slots
-            .extend(trie::prove(&state, address, chunk)?.slots);
+        proof.slots.extend(state.prove(address, chunk)?.slots);
     }
     let storage_proof = keys.iter().zip(proof.slots).map(|(key, slot)| SlotJson {
         key: if key.whole {

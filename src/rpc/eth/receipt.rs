@@ -1,13 +1,9 @@
 //! Receipts with what each fork says of the L1 data fee (`facts`: receipt JSON, per fork).
 //!
-//! The chain keeps only what consensus hashes. The L1 fields follow from the block's first transaction, which tells the L1
-//! attributes, and from the bytes of each transaction.
+//! The chain keeps only what consensus hashes. The L1 fields follow from the block's first
+//! transaction, which tells the L1 attributes, and from the bytes of each transaction.
 
-use super::{
-    block_arg::BlockArg,
-    decoded::{Block, l1_info, transaction},
-    shape::effective_gas_price,
-};
+use super::{block_arg::BlockArg, shape::effective_gas_price};
 use crate::{
     chain::{
         l1fee,
@@ -16,13 +12,15 @@ use crate::{
         view::View,
     },
     rpc::{
-        RpcContext,
+        context::RpcContext,
+        decoded::{DecodedBlock, l1_info, transaction},
         error::{Reply, RpcError, reply},
+        log_filter::LogJson,
         params::Args,
     },
 };
 use alloy_consensus::{Header, Transaction};
-use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U64, U128, U256};
+use alloy_primitives::{Address, B256, Bloom, U64, U128, U256};
 use op_alloy_consensus::OpTxEnvelope;
 use serde::Serialize;
 use starling_proto::{
@@ -68,7 +66,8 @@ pub struct L1Json {
     pub l1_gas_price: U256,
     pub l1_gas_used: U256,
     pub l1_fee: U256,
-    /// A decimal number. Until Ecotone the scalar itself; from Ecotone, where op-geth leaves the field out, that of the base fee.
+    /// A decimal number. Until Ecotone the scalar itself; from Ecotone, where op-geth leaves the
+    /// field out, that of the base fee.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l1_fee_scalar: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,52 +84,8 @@ pub struct L1Json {
     pub da_footprint_gas_scalar: Option<U64>,
 }
 
-/// A log, in a receipt or on its own.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LogJson {
-    pub address: Address,
-    pub topics: Vec<B256>,
-    pub data: Bytes,
-    pub block_number: U64,
-    pub transaction_hash: B256,
-    pub transaction_index: U64,
-    pub block_hash: B256,
-    pub block_timestamp: U64,
-    pub log_index: U64,
-    /// The block has left the chain.
-    pub removed: bool,
-}
-
-impl LogJson {
-    /// Bytes of its topics and data.
-    pub fn weight(&self) -> usize {
-        self.topics.len() * 32 + self.data.len()
-    }
-
-    pub fn new(
-        log: &Log,
-        block: BlockId,
-        timestamp: u64,
-        (index, transaction): (usize, B256),
-        log_index: usize,
-    ) -> Self {
-        Self {
-            address: log.address,
-            topics: log.topics().to_vec(),
-            data: log.data.data.clone(),
-            block_number: U64::from(block.number),
-            transaction_hash: transaction,
-            transaction_index: U64::from(index),
-            block_hash: block.hash,
-            block_timestamp: U64::from(timestamp),
-            log_index: U64::from(log_index),
-            removed: false,
-        }
-    }
-}
-
-/// Formats a number of millionths as an exact decimal number, as Go prints it: with an exponent where that is below -4 or above 5.
+/// Formats a number of millionths as an exact decimal number, as Go prints it: with an exponent
+/// where that is below -4 or above 5.
 fn millionths(value: U256) -> String {
     let digits = value.to_string();
     let exponent = digits.len() as i32 - 7;
@@ -152,7 +107,7 @@ fn millionths(value: U256) -> String {
     }
 }
 
-/// What a block's L1 attributes mean for the receipts in it.
+/// Fee parameters of a block's L1 attributes, for the receipts in it.
 pub struct L1Context {
     pub info: L1BlockInfo,
     pub fork: Fork,
@@ -201,7 +156,7 @@ impl L1Context {
 
 /// Input for one receipt.
 #[derive(Clone, Copy)]
-struct Parts<'a> {
+struct ReceiptInput<'a> {
     block: BlockId,
     header: &'a Header,
     index: usize,
@@ -216,8 +171,8 @@ struct Parts<'a> {
 }
 
 impl ReceiptJson {
-    fn new(parts: &Parts<'_>, l1: Option<&L1Context>) -> Self {
-        let Parts {
+    fn new(input: &ReceiptInput<'_>, l1: Option<&L1Context>) -> Self {
+        let ReceiptInput {
             block,
             header,
             index,
@@ -227,7 +182,7 @@ impl ReceiptJson {
             receipt,
             gas_before,
             logs_before,
-        } = *parts;
+        } = *input;
         let nonce = if tx.is_deposit() {
             receipt.deposit_nonce.unwrap_or(0)
         } else {
@@ -281,7 +236,7 @@ fn l1_context(context: &RpcContext, header: &Header, first: &OpTxEnvelope) -> Op
 fn receipts(
     context: &RpcContext,
     view: &View,
-    block: &Block,
+    block: &DecodedBlock,
 ) -> Result<Vec<ReceiptJson>, RpcError> {
     let (id, header) = (block.payload.id(), &block.payload.header);
     let l1 = block
@@ -296,7 +251,7 @@ fn receipts(
         .zip(block.senders(view)?);
     let receipts = transactions.zip(block.receipts.iter()).enumerate().map(
         |(index, (((tx, raw), from), receipt))| {
-            let parts = Parts {
+            let input = ReceiptInput {
                 block: id,
                 header,
                 index,
@@ -309,7 +264,7 @@ fn receipts(
             };
             gas_before = receipt.cumulative_gas_used;
             logs_before += receipt.logs.len();
-            ReceiptJson::new(&parts, l1.as_ref())
+            ReceiptJson::new(&input, l1.as_ref())
         },
     );
     Ok(receipts.collect())
@@ -333,7 +288,7 @@ pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
         gas_before,
         logs_before,
     } = &mined.receipt;
-    let parts = Parts {
+    let input = ReceiptInput {
         block: mined.block,
         header: &mined.header,
         index,
@@ -345,7 +300,7 @@ pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
         logs_before: *logs_before,
     };
     reply(ReceiptJson::new(
-        &parts,
+        &input,
         l1_context(context, &mined.header, &first).as_ref(),
     ))
 }

@@ -7,11 +7,13 @@ use crate::{
         rules::Rules,
         view::View,
     },
+    clock::unix_now,
     rpc::{
-        RpcContext,
-        api::blocking,
+        bounds::blocking,
+        context::RpcContext,
         error::{Reply, RpcError, reply},
         params::Args,
+        route::TxRoute,
     },
 };
 use alloy_consensus::Transaction;
@@ -19,39 +21,11 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256};
 use futures::{FutureExt, future::BoxFuture};
 use jsonrpsee::{
     core::{ClientError, client::ClientT},
-    http_client::{HttpClient, HttpClientBuilder},
+    http_client::HttpClient,
     rpc_params,
 };
 use serde_json::value::RawValue;
-use std::{sync::Arc, time::Duration};
-
-/// How long the sequencer may take.
-const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Where transactions go that wallets send here.
-#[derive(Clone, Debug)]
-pub enum TxRoute {
-    /// Our own pool: on a sequencer, or on a node that nobody gave a sequencer.
-    Pool,
-    /// `--rollup.sequencerhttp`.
-    Sequencer {
-        client: HttpClient,
-        /// Whether our own pool keeps what the sequencer took, for those who ask here for pending nonces and transactions
-        /// (`--rollup.enabletxpooladmission`). No block is made of it.
-        admit: bool,
-    },
-}
-
-impl TxRoute {
-    /// A route to the JSON-RPC at `url`; with `admit`, our own pool keeps what was accepted there. The error is a sentence.
-    pub fn sequencer(url: &str, admit: bool) -> Result<Self, String> {
-        HttpClientBuilder::default()
-            .request_timeout(FORWARD_TIMEOUT)
-            .build(url)
-            .map(|client| Self::Sequencer { client, admit })
-            .map_err(|error| format!("the sequencer's URL {url} cannot be used: {error}"))
-    }
-}
+use std::sync::Arc;
 
 impl From<PoolError> for RpcError {
     fn from(error: PoolError) -> Self {
@@ -73,7 +47,8 @@ pub fn send_raw_transaction(context: Arc<RpcContext>, args: Args) -> BoxFuture<'
         };
         let answer = forward(client, &raw).await?;
         let hash = tx.hash;
-        // The sequencer has it, and that is what was asked for: what our own pool says is no answer to the sender.
+        // The sequencer has it, and that is what was asked for: what our own pool says is no answer
+        // to the sender.
         if keep && let Err(error) = off_the_runtime(&context, move || admit(&own, tx)).await {
             tracing::warn!(%hash, error = error.message, "this node's pool does not keep a transaction that the sequencer took");
         }
@@ -82,7 +57,8 @@ pub fn send_raw_transaction(context: Arc<RpcContext>, args: Args) -> BoxFuture<'
     .boxed()
 }
 
-/// Decoding recovers the sender, admission reads the state: neither belongs on a worker of the runtime.
+/// Decoding recovers the sender, admission reads the state: neither belongs on a worker of the
+/// runtime.
 async fn off_the_runtime<T: Send + 'static>(
     context: &RpcContext,
     work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
@@ -102,12 +78,12 @@ fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
         base_fee: header.base_fee_per_gas.unwrap_or(0),
         block_gas_limit: header.gas_limit,
         l1_cost: l1_cost(context, &view, &tx)?,
-        now: now(),
+        now: unix_now(),
     };
     Ok(context.chain.pool.add(tx, &at)?)
 }
 
-/// What the transaction would pay besides execution in a block like the head; nothing on Ethereum.
+/// Fees besides execution that the transaction would pay in a block like the head; zero on Ethereum.
 fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcError> {
     let Rules::Optimism { forks, .. } = &context.chain.spec.rules else {
         return Ok(U256::ZERO);
@@ -120,13 +96,6 @@ fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcEr
     Ok(info.map_or(U256::ZERO, |info| {
         l1fee::admission_cost(&info, fork, &tx.raw, tx.tx.gas_limit())
     }))
-}
-
-/// Unix seconds.
-fn now() -> u64 {
-    std::time::UNIX_EPOCH
-        .elapsed()
-        .map_or(0, |now| now.as_secs())
 }
 
 /// The sequencer's answer as it is: its result, or its error with code, message and data.

@@ -1,13 +1,14 @@
-//! The JSON of blocks and transactions, field by field (`facts`: JSON-RPC, values). Written out and not taken from a library,
-//! because clients see every difference: quantities without leading zeros (`r` and `s` too), `totalDifficulty` on OP chains only.
+//! The JSON of blocks and transactions, field by field (`facts`: JSON-RPC, values). Written out and
+//! not taken from a library, because clients see every difference: quantities without leading zeros
+//! (`r` and `s` too), `totalDifficulty` on OP chains only.
 
-use crate::chain::{pool::PoolTx, receipt::Receipt};
+use crate::{chain::pool::PoolTx, rpc::decoded::Place};
 use alloy_consensus::{Header, Transaction, Typed2718};
 use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U64, U128, U256};
 use op_alloy_consensus::OpTxEnvelope;
 use serde::Serialize;
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::payload::Payload;
 
 /// A header, as `newHeads` tells it and as a block begins.
 #[derive(Clone, Debug, Serialize)]
@@ -109,7 +110,8 @@ impl BlockJson {
     }
 }
 
-/// Bytes of the block's RLP: header, transactions, no uncles, and the empty list of withdrawals if there is one.
+/// Bytes of the block's RLP: header, transactions, no uncles, and the empty list of withdrawals if
+/// there is one.
 fn block_size(payload: &Payload) -> usize {
     let list = |length: usize| length + alloy_rlp::length_of_length(length);
     let transaction = |raw: &Bytes| match raw.first() {
@@ -120,32 +122,6 @@ fn block_size(payload: &Payload) -> usize {
     let transactions = list(payload.transactions.iter().map(transaction).sum());
     let withdrawals = usize::from(payload.header.withdrawals_root.is_some());
     list(alloy_rlp::Encodable::length(&payload.header) + transactions + 1 + withdrawals)
-}
-
-/// Where a transaction stands in the chain.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    pub block: BlockId,
-    pub timestamp: u64,
-    pub index: usize,
-    pub base_fee: Option<u64>,
-    /// Of a deposit, from its receipt.
-    pub deposit_nonce: Option<u64>,
-    /// Of a deposit, from its receipt.
-    pub deposit_version: Option<u64>,
-}
-
-impl Place {
-    pub fn new(block: BlockId, header: &Header, index: usize, receipt: &Receipt) -> Self {
-        Self {
-            block,
-            timestamp: header.timestamp,
-            index,
-            base_fee: header.base_fee_per_gas,
-            deposit_nonce: receipt.deposit_nonce,
-            deposit_version: receipt.deposit_version,
-        }
-    }
 }
 
 /// A transaction, in the chain or (with nulls) in the pool.
@@ -164,7 +140,7 @@ pub struct TransactionJson {
     pub nonce: U64,
     pub value: U256,
     pub gas: U64,
-    /// What was paid per gas; in the pool what may be.
+    /// Price paid per gas; for a pooled transaction, the fee cap.
     pub gas_price: U128,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_fee_per_gas: Option<U128>,
@@ -186,7 +162,7 @@ pub struct TransactionJson {
     pub deposit: Option<DepositJson>,
 }
 
-/// What a deposit (type 0x7e) adds.
+/// Additional fields of a deposit (type 0x7e).
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DepositJson {
@@ -266,7 +242,8 @@ impl TransactionJson {
     }
 }
 
-/// What a transaction pays per gas at this base fee, wei; without a base fee, the most it would. Deposits pay nothing.
+/// Price per gas of a transaction at this base fee, wei; without a base fee, its fee cap. Deposits
+/// pay nothing.
 pub fn effective_gas_price(tx: &OpTxEnvelope, base_fee: Option<u64>) -> u128 {
     if tx.is_deposit() {
         return 0;

@@ -4,7 +4,7 @@ use super::block_arg::{BlockArg, BlockTag};
 use crate::{
     chain::view::ReadError,
     rpc::{
-        RpcContext,
+        context::RpcContext,
         error::{Reply, RpcError, reply},
         eth::proof::MAX_SLOTS,
         params::{Args, Json},

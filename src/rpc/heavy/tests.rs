@@ -42,7 +42,7 @@ async fn a_call_that_takes_too_long_is_told_so_and_gives_back_its_permit() {
         .run("toy", connection(1), Deadline::after(LONG), |_| reply(3))
         .await;
     assert_eq!(next.unwrap().get(), "3");
-    assert_eq!(format!("{:?}", crate::rpc::api::HEAVY_TIMEOUT), "5s");
+    assert_eq!(format!("{:?}", crate::rpc::bounds::HEAVY_TIMEOUT), "5s");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,12 +59,12 @@ async fn calls_whose_clients_have_gone_give_back_their_permits_and_threads_runni
         })
         .collect();
     // One runs, and the others have run and are paused.
-    let turns = heavy.turns(connection(0)).clone();
-    wait_until(|| turns.state.lock().scheduler.started() == 3).await;
+    let queue = heavy.queue(connection(0)).clone();
+    wait_until(|| queue.state.lock().scheduler.started() == 3).await;
     calls.iter().for_each(|call| call.abort());
-    wait_until(|| turns.free() == 1).await;
+    wait_until(|| queue.free() == 1).await;
     wait_until(|| {
-        turns.state.lock().slots.is_empty() && turns.state.lock().scheduler.started() == 0
+        queue.state.lock().slots.is_empty() && queue.state.lock().scheduler.started() == 0
     })
     .await;
 }
@@ -75,7 +75,7 @@ async fn a_call_that_finds_no_permit_in_time_is_told_so_and_never_runs() {
     let (end, ended) = mpsc::sync_channel::<()>(0);
     let ended = Mutex::new(ended);
     let first = heavy.clone();
-    // It does not look at its deadline.
+    // The work does not check its deadline.
     let first = tokio::spawn(async move {
         let work = move |_: &Deadline| {
             let _ = ended.lock().recv();
@@ -85,7 +85,7 @@ async fn a_call_that_finds_no_permit_in_time_is_told_so_and_never_runs() {
             .run("toy", connection(1), Deadline::after(LONG), work)
             .await
     });
-    wait_until(|| heavy.turns(connection(1)).free() == 0).await;
+    wait_until(|| heavy.queue(connection(1)).free() == 0).await;
     let ran = Arc::new(AtomicBool::new(false));
     let run = ran.clone();
     let late = move |_: &Deadline| {
@@ -127,8 +127,8 @@ async fn a_short_call_is_answered_while_more_endless_calls_wait_than_may_be_star
             })
         })
         .collect();
-    let turns = heavy.turns(connection(0)).clone();
-    wait_until(|| turns.state.lock().scheduler.started() == STARTED).await;
+    let queue = heavy.queue(connection(0)).clone();
+    wait_until(|| queue.state.lock().scheduler.started() == STARTED).await;
     for n in 0..20 {
         let answer = heavy
             .run("toy", connection(1000), Deadline::after(LONG), move |_| {
@@ -138,8 +138,8 @@ async fn a_short_call_is_answered_while_more_endless_calls_wait_than_may_be_star
         assert_eq!(answer.unwrap().get(), n.to_string());
     }
     calls.iter().for_each(|call| call.abort());
-    wait_until(|| turns.state.lock().slots.is_empty()).await;
-    assert_eq!(turns.free(), 2);
+    wait_until(|| queue.state.lock().slots.is_empty()).await;
+    assert_eq!(queue.free(), 2);
 }
 
 #[tokio::test]
@@ -155,5 +155,32 @@ async fn a_call_that_crashes_is_an_error_and_gives_back_its_permit() {
         (error.code, error.message.as_str()),
         (-32603, "method handler crashed")
     );
-    assert_eq!(heavy.turns(connection(1)).free(), 1);
+    assert_eq!(heavy.queue(connection(1)).free(), 1);
+}
+
+#[test]
+fn a_thread_that_waited_for_a_core_keeps_its_first_slice() {
+    let queue = Arc::new(CallQueue::new(Capacity {
+        permits: 1,
+        started: 1,
+    }));
+    let call = ScheduledCall::enter(queue.clone(), connection(1));
+    let attempt = Attempt {
+        id: call.id,
+        queue,
+        slot: call.slot.clone(),
+        over: AtomicBool::new(false),
+        begun: OnceLock::new(),
+    };
+    let begun = *attempt.begun.get_or_init(thread_time);
+    let end = Instant::now();
+    assert!(attempt.was_delayed(end + FIRST_SLICE, end));
+    assert!(
+        !attempt.was_delayed(end + SLICE, end),
+        "a call that waits for the disk does not hold its permit for long"
+    );
+    while thread_time() < begun + FIRST_SLICE {
+        std::hint::spin_loop();
+    }
+    assert!(!attempt.was_delayed(end + FIRST_SLICE, end));
 }

@@ -79,7 +79,7 @@ impl Machine {
         self.check();
     }
 
-    /// What holds at any time.
+    /// Invariants of the scheduler.
     fn check(&self) {
         let Capacity { permits, started } = self.scheduler.capacity;
         assert!(self.running.len() <= permits && self.scheduler.started <= started);
@@ -145,9 +145,9 @@ impl Machine {
         slices.sort_unstable();
         for id in slices {
             match self.scheduler.end_slice(id, next) {
-                Verdict::Continue(slice) => drop(self.running.insert(id, next + slice)),
-                Verdict::Pause => drop(self.running.remove(&id)),
-                Verdict::Defer => {
+                SliceVerdict::Continue(slice) => drop(self.running.insert(id, next + slice)),
+                SliceVerdict::Pause => drop(self.running.remove(&id)),
+                SliceVerdict::Defer => {
                     self.running.remove(&id);
                     let work = self.calls.get_mut(&id).unwrap();
                     work.left = work.needs;
@@ -164,7 +164,8 @@ impl Machine {
     }
 }
 
-/// Times of an honest client's calls of 1 ms, one each 50 ms for 30 s, while `attack` keeps the machine busy.
+/// Times of an honest client's calls of 1 ms, one each 50 ms for 30 s, while `attack` keeps the
+/// machine busy.
 fn honest_times(permits: usize, mut attack: impl FnMut(&mut Machine)) -> Vec<Duration> {
     let mut machine = Machine::new(permits, 64);
     let honest = address(200);

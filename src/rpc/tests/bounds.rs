@@ -1,4 +1,4 @@
-//! What one question may cost: time, gas, blocks, logs, bytes, slots, filters, subscriptions.
+//! Bounds of one request: time, gas, blocks, logs, bytes, slots, filters, subscriptions.
 
 use super::{
     Server, Setup,
@@ -12,7 +12,7 @@ use crate::{
     rpc::{
         NAMESPACES, RpcContext,
         api::{Api, Method},
-        eth::logs::LogLimits,
+        bounds::LogLimits,
         params::Args,
         schedule::Client,
     },
@@ -33,7 +33,7 @@ fn endless() -> Value {
 
 /// Permits of the public ports that no heavy call has.
 fn free_permits(context: &RpcContext) -> usize {
-    context.bounds.heavy.turns(Client::Connection(0)).free()
+    context.bounds.heavy.queue(Client::Connection(0)).free()
 }
 
 fn patient(context: &mut RpcContext) {
@@ -407,7 +407,8 @@ async fn overrides_of_a_whole_state_are_only_data() {
     );
 }
 
-/// Slow calls of one client leave half of the permits free, and do not delay methods of other kinds.
+/// Slow calls of one client leave half of the permits free, and do not delay methods of other
+/// kinds.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_calls_of_one_client_hold_up_its_slow_calls_only() {
     let chain = Arc::new(Chain::new(Fork::Isthmus).with(patient));
@@ -447,7 +448,8 @@ async fn call_over(server: &Server, params: &Value) -> String {
     server.raw(request.as_bytes(), LONG).await
 }
 
-/// An honest call has a deadline, which it would miss if it waited for one of the attackers' calls to end.
+/// An honest call has a deadline, which it would miss if it waited for one of the attackers' calls
+/// to end.
 #[tokio::test(flavor = "multi_thread")]
 async fn honest_calls_succeed_while_endless_calls_of_a_hundred_connections_wait() {
     let limit = Duration::from_secs(20);
@@ -523,7 +525,8 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
         1000
     );
     assert_eq!(chain.context.bounds.filters.available_permits(), free);
-    // When that block leaves the chain and its receipts are forgotten, the client learns that it cannot be told which.
+    // When that block leaves the chain and its receipts are forgotten, the client learns that it
+    // cannot be told which.
     chain
         .made
         .lock()

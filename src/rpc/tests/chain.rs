@@ -15,7 +15,8 @@ use crate::{
     rpc::{
         NAMESPACES, Reader, RpcContext, TxRoute,
         api::Api,
-        frame::{Allowance, Live, Session},
+        frame::{Live, Session},
+        memory::Allowance,
     },
 };
 use alloy_consensus::{
@@ -41,7 +42,7 @@ use tokio::sync::watch;
 pub const CHAIN_ID: u64 = 901;
 pub const CONTRACT: Address = Address::repeat_byte(0xcc);
 pub const RICH: Address = Address::repeat_byte(0xaa);
-/// What the account of the send tests has, wei.
+/// Balance of the account of the send tests, wei.
 pub const FUNDS: U256 = U256::from_limbs([1_000_000_000_000, 0, 0, 0]);
 const CODE: [u8; 3] = [0x60, 0x00, 0x00];
 
@@ -56,7 +57,7 @@ pub struct Chain {
     heads: watch::Sender<Heads>,
     pub context: Arc<RpcContext>,
     pub api: Api,
-    /// Of the blocks to come.
+    /// Gas limit of the blocks to come.
     pub gas_limit: u64,
     forks: ForkSchedule,
 }
@@ -227,7 +228,7 @@ impl Chain {
             });
         }
         let changes = Changes::default();
-        let update = trie::update(&parent.state(), &changes).unwrap();
+        let update = parent.state().update(&changes).unwrap();
         let header = Header {
             parent_hash: parent.head().hash,
             number: parent.head().number + 1,

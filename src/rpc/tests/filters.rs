@@ -16,7 +16,7 @@ fn log(topic: u8) -> Log {
     Log::new_unchecked(CONTRACT, vec![B256::repeat_byte(topic)], Bytes::new())
 }
 
-/// Of each log: its first topic's first byte, and whether it was removed.
+/// First byte of each log's first topic, and whether the log was removed.
 fn seen(logs: &Value) -> Vec<(String, bool)> {
     let one = |log: &Value| {
         (
@@ -93,7 +93,8 @@ async fn filters_tell_what_came_since_the_last_question() {
         gone(&blocks)
     );
 
-    // A branch without the second block's logs, one block higher: what was told comes back as removed, newest first.
+    // A branch without the second block's logs, one block higher: what was told comes back as
+    // removed, newest first.
     chain.blocks.truncate(1);
     let parent = Arc::new(
         View::new(

@@ -1,7 +1,9 @@
-//! Shapes against answers of other clients: `fixtures/rpc-json` (OP) and `fixtures/rpc-compat` (Ethereum).
+//! Shapes against answers of other clients: `fixtures/rpc-json` (OP) and `fixtures/rpc-compat`
+//! (Ethereum).
 
 use super::chain::Chain;
-use crate::rpc::eth::shape::{BlockJson, HeaderJson, Place, TransactionJson, TransactionsJson};
+use crate::rpc::decoded::Place;
+use crate::rpc::eth::shape::{BlockJson, HeaderJson, TransactionJson, TransactionsJson};
 use alloy_consensus::{Header, transaction::SignerRecoverable};
 use alloy_primitives::{B256, TxKind, U256};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
@@ -74,7 +76,7 @@ fn headers_look_as_geth_prints_them() {
         for (name, value) in ours.as_object().unwrap() {
             assert_eq!(rest.remove(name).as_ref(), Some(value), "{name}");
         }
-        // What is left is the body's; on Ethereum nothing but that.
+        // The remaining members are the body's.
         let payload = starling_proto::payload::Payload::sealed(header, vec![]);
         let block = BlockJson::new(&payload, false, TransactionsJson::Hashes(vec![]));
         let block = serde_json::to_value(block).unwrap();
@@ -88,7 +90,8 @@ fn headers_look_as_geth_prints_them() {
 
 #[test]
 fn receipts_have_the_members_of_geths() {
-    // Before Byzantium a receipt had a root in place of its status: no chain that we serve begins there.
+    // Before Byzantium a receipt had a root in place of its status: no chain that we serve begins
+    // there.
     for expected in answers("eth_getTransactionReceipt")
         .into_iter()
         .filter(|receipt| receipt.get("root").is_none())
@@ -173,7 +176,8 @@ async fn deposit_receipts_have_the_members_of_a_real_one() {
     }
 }
 
-/// The kinds of values in an answer: members of objects, the first element of lists, and of texts whether they are quantities or data.
+/// The kinds of values in an answer: members of objects, the first element of lists, and of texts
+/// whether they are quantities or data.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(members) => members

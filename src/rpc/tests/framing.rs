@@ -206,9 +206,9 @@ async fn a_batch_stops_growing() {
 
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_told_so() {
-    let limits = Limits {
+    let limits = ServerLimits {
         write: Duration::from_millis(100),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -227,10 +227,10 @@ async fn a_request_that_takes_too_long_is_told_so() {
 
 #[tokio::test]
 async fn batches_are_as_large_as_the_operator_says() {
-    let limits = Limits {
+    let limits = ServerLimits {
         batch: 2,
         batch_response: 10,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -256,9 +256,9 @@ async fn batches_are_as_large_as_the_operator_says() {
 
 #[tokio::test]
 async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
-    let limits = Limits {
+    let limits = ServerLimits {
         answer_memory: 40_000_000,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -308,9 +308,9 @@ async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
 
 #[tokio::test]
 async fn what_is_echoed_is_bounded_and_counted() {
-    let limits = Limits {
+    let limits = ServerLimits {
         answer_memory: 100_000,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,

@@ -1,7 +1,10 @@
 //! Subscriptions over a small chain.
 
 use super::chain::{CONTRACT, Chain, legacy};
-use crate::chain::view::{ExecutedBlock, View};
+use crate::{
+    chain::view::{ExecutedBlock, View},
+    rpc::SyncStatus,
+};
 use alloy_primitives::{Bytes, Log};
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -61,7 +64,8 @@ async fn new_heads_come_in_order_over_a_reorg() {
     assert_eq!(chain.head(), branch[3].payload.id());
 }
 
-/// Three blocks above a trunk, each with a log, and four of another branch; the chain is at the head of the first.
+/// Three blocks above a trunk, each with a log, and four of another branch; the chain is at the
+/// head of the first.
 pub fn fork_of_three(chain: &mut Chain) -> [Vec<Arc<ExecutedBlock>>; 2] {
     let log = || Log::new_unchecked(CONTRACT, vec![], Bytes::new());
     chain.add(&[]);
@@ -204,4 +208,54 @@ async fn a_subscriber_too_far_behind_is_let_go() {
     }
     chain.publish();
     assert!(heads.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_synchronisation_is_shown_with_geths_fields_and_its_end_is_reported() {
+    let status = tokio::sync::watch::Sender::new(None);
+    let mut chain =
+        Chain::new(Fork::Canyon).with(|context| context.syncing = Some(status.subscribe()));
+    chain.add(&[]);
+    let subscribe =
+        || chain.api.subscription("eth", "syncing").unwrap()(Default::default()).unwrap();
+    let mut events = subscribe();
+    assert!(futures::poll!(events.next()).is_pending(), "at the head");
+    assert_eq!(chain.result("eth_syncing", json!([])).await, false);
+
+    status.send_replace(Some(SyncStatus {
+        starting: 1,
+        highest: 3,
+    }));
+    let progress = chain.result("eth_syncing", json!([])).await;
+    let mut zero = progress.as_object().unwrap().clone();
+    for (name, value) in [
+        ("startingBlock", "0x1"),
+        ("currentBlock", "0x1"),
+        ("highestBlock", "0x3"),
+    ] {
+        assert_eq!(zero.remove(name), Some(value.into()), "{name}");
+    }
+    let names = "syncedAccounts syncedAccountBytes syncedBytecodes syncedBytecodeBytes syncedStorage syncedStorageBytes \
+        healedTrienodes healedTrienodeBytes healedBytecodes healedBytecodeBytes healingTrienodes healingBytecode \
+        txIndexFinishedBlocks txIndexRemainingBlocks stateIndexRemaining";
+    let expected = super::values::sorted(&[names]);
+    assert_eq!(
+        zero.keys().map(String::as_str).collect::<Vec<_>>(),
+        expected
+    );
+    assert!(zero.values().all(|value| value == "0x0"));
+
+    let begun = json!({ "syncing": true, "status": progress });
+    assert_eq!(event(&mut events).await, begun);
+    assert_eq!(event(&mut subscribe()).await, begun, "a later subscriber");
+    chain.add(&[]);
+    chain.add(&[]);
+    assert_eq!(chain.result("eth_syncing", json!([])).await, false);
+    status.send_replace(None);
+    assert_eq!(event(&mut events).await, false);
+    assert!(futures::poll!(events.next()).is_pending(), "once");
+}
+
+async fn event(events: &mut crate::rpc::api::EventStream) -> Value {
+    serde_json::from_str(events.next().await.unwrap().get()).unwrap()
 }

@@ -1,4 +1,5 @@
-//! Transactions that no block may hold: what wallets are told, by a sequencer and through a replica, and that nothing is kept of them.
+//! Transactions that no block may hold: what wallets are told, by a sequencer and through a
+//! replica, and that nothing is kept of them.
 
 use super::{
     Server, Setup,
@@ -26,7 +27,7 @@ pub const DELEGATED: u8 = 0x33;
 /// The key of an account that has nothing.
 const POOR: u8 = 0x44;
 const PRICE: u128 = 2_000_000;
-/// Of the block at the head.
+/// Gas limit of the block at the head.
 const GAS_LIMIT: u64 = 10_000_000;
 
 pub fn address(key: u8) -> Address {
@@ -403,7 +404,8 @@ async fn who_cannot_pay_for_everything_is_refused() {
             );
         }
         assert_eq!(sequencer.context.chain.pool.stats(), Default::default());
-        // Another value is other bytes, with a fee a little different. (Before Ecotone it is more than the account has.)
+        // Another value is other bytes, with a fee a little different. (Before Ecotone it is more
+        // than the account has.)
         let Some(value) = value.checked_sub(fees * U256::from(2)) else {
             continue;
         };
@@ -415,7 +417,7 @@ async fn who_cannot_pay_for_everything_is_refused() {
             },
         );
         sequencer.takes(&rich).await;
-        // What it has promised already counts too.
+        // Pooled transactions of the sender count too.
         let (code, message) = replica
             .refused(&raw(
                 KEY,

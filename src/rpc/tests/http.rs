@@ -97,9 +97,9 @@ async fn bodies_are_bounded() {
     let (status, answer) = server.http(POST, &" ".repeat(5_242_880)).await;
     assert_eq!(status, 200, "{answer}");
     // Without a length the bytes are counted.
-    let limits = Limits {
+    let limits = ServerLimits {
         body: 1000,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -188,10 +188,10 @@ async fn browsers_need_leave_by_origin() {
 
 #[tokio::test]
 async fn clients_that_do_not_send_are_dropped() {
-    let limits = Limits {
+    let limits = ServerLimits {
         read: Duration::from_millis(200),
         idle: Duration::from_millis(400),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -219,9 +219,9 @@ async fn clients_that_do_not_send_are_dropped() {
 
 #[tokio::test]
 async fn a_reader_that_does_not_read_is_dropped() {
-    let limits = Limits {
+    let limits = ServerLimits {
         write: Duration::from_millis(300),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -245,9 +245,9 @@ async fn a_reader_that_does_not_read_is_dropped() {
 
 #[tokio::test]
 async fn a_connection_at_the_limit_waits_while_all_are_busy() {
-    let limits = Limits {
+    let limits = ServerLimits {
         connections: 1,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -307,9 +307,9 @@ async fn asks(socket: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn idle_connections_make_room_for_new_clients_oldest_first() {
-    let limits = Limits {
+    let limits = ServerLimits {
         connections: 8,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -330,7 +330,8 @@ async fn idle_connections_make_room_for_new_clients_oldest_first() {
     for _ in 0..4 {
         idle.push(keep_alive(&server).await);
     }
-    // Four new clients cost the four oldest connections, and the next one the first that served a request.
+    // Four new clients cost the four oldest connections, and the next one the first that served a
+    // request.
     let mut new = Vec::new();
     for _ in 0..4 {
         new.push(keep_alive(&server).await);
@@ -346,9 +347,9 @@ async fn idle_connections_make_room_for_new_clients_oldest_first() {
 
 #[tokio::test]
 async fn more_idle_connections_than_the_limit_lock_nobody_out() {
-    let limits = Limits {
+    let limits = ServerLimits {
         connections: 64,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -374,7 +375,7 @@ async fn a_port_in_use_is_one_sentence() {
     let error = RpcServer::bind_sites(
         Some((addr, http)),
         None,
-        Limits::default(),
+        ServerLimits::default(),
         &Connections::new(1),
     )
     .await
@@ -411,9 +412,9 @@ async fn the_server_stops_when_told() {
 
 #[tokio::test]
 async fn bodies_that_are_only_announced_take_nothing() {
-    let limits = Limits {
+    let limits = ServerLimits {
         body_memory: 1 << 20,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -427,7 +428,7 @@ async fn bodies_that_are_only_announced_take_nothing() {
             .unwrap();
         let head = format!("{POST}\r\nexpect: 100-continue\r\ncontent-length: 5242880\r\n\r\n");
         socket.write_all(head.as_bytes()).await.unwrap();
-        // It is told to go on when its body is being waited for.
+        // The server sends 100 Continue when it waits for the body.
         let mut go_on = [0; 25];
         socket.read_exact(&mut go_on).await.unwrap();
         silent.push(socket);
@@ -443,9 +444,9 @@ async fn bodies_that_are_only_announced_take_nothing() {
 
 #[tokio::test]
 async fn a_reader_that_takes_a_little_now_and_then_is_dropped() {
-    let limits = Limits {
+    let limits = ServerLimits {
         write: Duration::from_millis(1500),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,

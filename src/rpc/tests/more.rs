@@ -6,7 +6,6 @@ use super::{
 };
 use crate::chain::{
     changes::{AccountChange, Changes},
-    trie,
     view::ExecutedBlock,
 };
 use alloy_consensus::Header;
@@ -114,7 +113,7 @@ async fn proofs_reach_back_as_far_as_the_window_and_the_oldest_is_named() {
                 accounts: [(keccak256(Address::repeat_byte(7)), Some(account))].into(),
                 ..Default::default()
             };
-            let update = trie::update(&parent.state(), &changes).unwrap();
+            let update = parent.state().update(&changes).unwrap();
             let header = Header {
                 state_root: update.state_root,
                 ..block.payload.header.clone()
@@ -192,7 +191,8 @@ async fn access_lists_name_what_a_call_touches() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
     let other = Address::repeat_byte(0xee);
-    // sload(1); balance(0xee…); sload(49,973,000 < gas): another slot once the list has cost some gas.
+    // sload(1); balance(0xee…); sload(49,973,000 < gas): another slot once the list has cost some
+    // gas.
     let code = format!(
         "0x60015450 73{} 3150 5a6302fa870810 5450 00",
         "ee".repeat(20)
@@ -547,7 +547,7 @@ async fn every_method_knows_every_name_of_a_block() {
     }
 }
 
-/// What a state override can pretend, in calls and estimates alike.
+/// State overrides, in calls and estimates alike.
 #[tokio::test]
 async fn overrides_pretend() {
     let mut chain = Chain::new(Fork::Isthmus);

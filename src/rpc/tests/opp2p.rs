@@ -7,7 +7,7 @@ use super::{
 use crate::rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute};
 use libp2p::identity::Keypair;
 use serde_json::{Value, json};
-use starling_p2p::{Blocks, Config, DiscoveryConfig, Genesis, Network, Service};
+use starling_p2p::{Blocks, ChainGenesis, Config, DiscoveryConfig, Network, Service};
 use starling_proto::{fork::Fork, payload::Payload};
 use std::sync::Arc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -29,7 +29,7 @@ async fn swarm() -> (Network, String, DropGuard) {
 }
 
 async fn swarm_with(discovery: Option<DiscoveryConfig>) -> (Network, String, DropGuard) {
-    let genesis = Genesis {
+    let genesis = ChainGenesis {
         id: Default::default(),
         time: 0,
         block_time: 2,

@@ -37,7 +37,7 @@ pub fn transfer(nonce: u64, gas_limit: u64) -> Bytes {
         .into()
 }
 
-/// Whom [`transfer`] is from.
+/// Sender of [`transfer`].
 pub const SENDER: Address = Address::new(hex!("19e7e376e7c213b7e7e7e46cc70a5dd086daff2a"));
 
 /// A sequencer that answers as told and counts its calls.
@@ -182,7 +182,8 @@ async fn what_the_sequencer_took_is_kept_if_that_is_wanted() {
                 .is_object(),
             admit
         );
-        // What our own pool refuses is the sequencer's business; what the sequencer refuses is not kept.
+        // The sequencer decides about transactions that our pool refuses; transactions that it
+        // refuses are not kept.
         assert_eq!(
             replica.result("eth_sendRawTransaction", json!([raw])).await,
             "taken"

@@ -325,7 +325,7 @@ async fn transactions_have_their_types_fields() {
         )
     );
     assert_eq!(member(4, "v"), "0x1c");
-    // What was paid: the base fee and the tip, at most the fee cap.
+    // The price paid: the base fee and the tip, at most the fee cap.
     assert_eq!(
         (member(2, "gasPrice"), member(2, "v"), member(2, "yParity")),
         ("0x44c".into(), "0x1".into(), "0x1".into())
@@ -596,7 +596,8 @@ async fn fee_history_is_bounded() {
     assert_eq!(history["baseFeePerBlobGas"], json!(["0x0", "0x0", "0x0"]));
 }
 
-/// Answers are the same whether they come from memory, from the store or from blocks that were decoded before.
+/// Answers are the same whether they come from memory, from the store or from blocks that were
+/// decoded before.
 #[tokio::test]
 async fn receipts_read_alone_are_those_of_the_block() {
     let mut chain = Chain::new(Fork::Jovian);
@@ -645,7 +646,7 @@ async fn receipts_read_alone_are_those_of_the_block() {
     }
     assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
     assert!(
-        chain.context.blocks.kept(&block.payload.hash).is_some(),
+        chain.context.blocks.cached(&block.payload.hash).is_some(),
         "decoded once"
     );
 }

@@ -215,10 +215,10 @@ async fn origins_are_checked() {
 
 #[tokio::test]
 async fn messages_and_connections_are_bounded() {
-    let limits = Limits {
+    let limits = ServerLimits {
         ws_message: 1000,
         ws_connections: 1,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -241,10 +241,10 @@ async fn messages_and_connections_are_bounded() {
 
 #[tokio::test]
 async fn a_refused_websocket_gives_its_connection_back_at_once() {
-    let limits = Limits {
+    let limits = ServerLimits {
         ws_connections: 1,
         connections: 4,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -311,17 +311,18 @@ async fn subscriptions_of_a_connection_are_bounded() {
 
 #[tokio::test]
 async fn large_messages_wait_for_each_other() {
-    // A large message takes all of it at once: two messages that each hold a part would wait for each other.
-    let limits = Limits {
+    // A large message takes all of it at once: two messages that each hold a part would wait for
+    // each other.
+    let limits = ServerLimits {
         body_memory: 4 << 10,
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
         ..Setup::default()
     })
     .await;
-    // It is worked on for ever, and holds all there is.
+    // The request never ends, and holds all memory.
     let (mut slow, mut quick) = (Socket::open(&server).await, Socket::open(&server).await);
     let sleep = r#"{"jsonrpc":"2.0","id":1,"method":"toy_sleep"}"#;
     slow.send(&format!("{sleep}{}", " ".repeat(64 << 10))).await;
@@ -350,9 +351,9 @@ async fn large_messages_wait_for_each_other() {
 
 #[tokio::test]
 async fn a_silent_connection_is_pinged_then_closed() {
-    let limits = Limits {
+    let limits = ServerLimits {
         ws_ping: Duration::from_millis(200),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits: limits.clone(),
@@ -388,9 +389,9 @@ async fn a_silent_connection_is_pinged_then_closed() {
 
 #[tokio::test]
 async fn a_slow_reader_is_dropped() {
-    let limits = Limits {
+    let limits = ServerLimits {
         ws_write: Duration::from_millis(300),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let server = Server::start(Setup {
         limits,
@@ -428,7 +429,7 @@ async fn one_port_can_serve_both() {
     let (server, addrs) = RpcServer::bind_sites(
         Some((addr, http)),
         Some((addr, ws)),
-        Limits::default(),
+        ServerLimits::default(),
         &connections,
     )
     .await

@@ -1,10 +1,11 @@
 //! Cuts the frames that come in on a WebSocket into small ones (RFC 6455, section 5.4).
 //!
-//! The WebSocket library makes room for a whole frame as soon as its header announces it. A frame may be as long as a message, so
-//! that a few bytes would cost us megabytes. Behind this reader a message grows as it arrives; what is beyond
-//! [`SMALL`](super::super::frame::SMALL) waits for room in the memory of requests, and must be there in time.
+//! The WebSocket library makes room for a whole frame as soon as its header announces it. A frame
+//! may be as long as a message, so that a few bytes would cost us megabytes. Behind this reader a
+//! message grows as it arrives; bytes beyond [`SMALL`] wait for a permit of request memory, and must
+//! arrive in time.
 
-use crate::rpc::frame::{Allowance, Room, SMALL, merge};
+use crate::rpc::memory::{Allowance, MemoryPermit, SMALL, merge};
 use parking_lot::Mutex;
 use std::{
     io,
@@ -19,16 +20,17 @@ use tokio::{
 };
 use tokio_util::sync::PollSemaphore;
 
-/// Bytes of a fragment: a multiple of the masking key's four, so that every fragment begins with the key's first byte. At most [`SMALL`],
-/// so that the first fragment takes no memory of requests before its bytes arrive.
+/// Bytes of a fragment: a multiple of the masking key's four, so that every fragment begins with
+/// the key's first byte. At most [`SMALL`], so that the first fragment takes no memory of requests
+/// before its bytes arrive.
 const FRAGMENT: u64 = SMALL as u64;
 /// The longest header: two bytes, eight of length, four of masking key.
 const HEADER: usize = 14;
 const FINAL: u8 = 0x80;
 const MASKED: u8 = 0x80;
 
-/// The memory of the message that is coming in. Whoever has the message takes it.
-pub type Incoming = Arc<Mutex<Option<Room>>>;
+/// The memory of the message that is arriving. The reader of the message takes it.
+pub type IncomingMemory = Arc<Mutex<Option<MemoryPermit>>>;
 
 /// The reading side of a socket, cut; writes pass.
 pub struct Fragments<S> {
@@ -49,13 +51,14 @@ pub struct Fragments<S> {
     longest: u64,
     allowance: Allowance,
     requests: PollSemaphore,
-    room: Incoming,
+    held: IncomingMemory,
     limit: Duration,
     late: Pin<Box<Sleep>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
-    /// Longer frames than `longest` are passed on as they are, to be refused. A message that is not small must come within `limit`.
+    /// Longer frames than `longest` are passed on as they are, to be refused. A message that is not
+    /// small must come within `limit`.
     pub fn new(socket: S, longest: usize, limit: Duration, allowance: &Allowance) -> Self {
         Self {
             socket: BufReader::new(socket),
@@ -70,14 +73,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
             longest: longest as u64,
             allowance: allowance.clone(),
             requests: PollSemaphore::new(allowance.requests()),
-            room: Incoming::default(),
+            held: IncomingMemory::default(),
             limit,
             late: Box::pin(tokio::time::sleep(limit)),
         }
     }
 
-    pub fn incoming(&self) -> Incoming {
-        self.room.clone()
+    pub fn incoming(&self) -> IncomingMemory {
+        self.held.clone()
     }
 
     /// Reads the client's next header; false at the end of the socket.
@@ -107,7 +110,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
         }
     }
 
-    /// What the client's header says: a frame to be cut, or one to pass.
+    /// Reads the client's header: a frame to be cut, or one to pass.
     fn begin(&mut self) {
         let mut bytes = [0; 8];
         let length = match self.length_bytes() {
@@ -129,15 +132,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
         (self.frame, self.due) = (length, Some(true));
     }
 
-    /// Waits for room for the next fragment and makes its header.
+    /// Waits for memory for the next fragment and makes its header.
     fn poll_fragment(&mut self, cx: &mut Context<'_>, first: bool) -> Poll<io::Result<()>> {
         let size = self.frame.min(FRAGMENT);
         let message = self.message + size as usize;
-        let missing = self.allowance.missing(message, self.room.lock().as_ref());
+        let missing = self.allowance.missing(message, self.held.lock().as_ref());
         if missing > 0
             && let Some(more) = ready!(self.requests.poll_acquire_many(cx, missing))
         {
-            merge(&mut self.room.lock(), more);
+            merge(&mut self.held.lock(), more);
         }
         self.frame -= size;
         let last = self.frame == 0;
@@ -161,13 +164,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// An error when a message that takes memory does not come.
+    /// Fails when a message that takes memory does not arrive in time.
     fn in_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let large = self.message > SMALL || self.frame > 0;
-        match large && self.late.as_mut().poll(cx).is_ready() {
-            true => Err(io::ErrorKind::TimedOut.into()),
-            false => Ok(()),
+        if large && self.late.as_mut().poll(cx).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        Ok(())
     }
 }
 
@@ -203,10 +206,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Fragments<S> {
             }
             match this.due {
                 Some(first) => ready!(this.poll_fragment(cx, first))?,
-                None => match ready!(this.poll_header(cx))? {
-                    true => this.begin(),
-                    false => return Poll::Ready(Ok(())),
-                },
+                None => {
+                    if !ready!(this.poll_header(cx))? {
+                        return Poll::Ready(Ok(()));
+                    }
+                    this.begin();
+                }
             }
         }
     }

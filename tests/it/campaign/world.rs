@@ -16,7 +16,8 @@ use tempfile::TempDir;
 
 const CHAIN: u64 = 901;
 
-/// A contract that stores its second word of input under the first, or destroys itself if there is no input.
+/// A contract that stores its second word of input under the first, or destroys itself if there is
+/// no input.
 const CREATE: [u8; 24] = hex!("6e 36600657 33 ff 5b 602035600035 55 00 600052 600f 6011 f3");
 
 fn account() -> Account {
@@ -130,7 +131,7 @@ impl World {
                         .block_on(self.chain.forkchoice(hash, None, None))
                         .expect("it can be the head");
                 }
-                // What a sequencer does: from here on peers may have the block.
+                // As a sequencer does: from here on peers may have the block.
                 2 => {
                     let block = self.build(head.hash, rng);
                     let origin = B256::from(rng.random::<[u8; 32]>());
@@ -171,7 +172,8 @@ impl World {
         }
     }
 
-    /// Checks that a block that was signed for this height, parent and origin is still kept. The error says what is missing.
+    /// Checks that a block that was signed for this height, parent and origin is still kept. The
+    /// error says what is missing.
     pub fn keeps(&self, hash: B256, number: u64, parent: B256, origin: B256) -> Result<(), String> {
         let block = self
             .chain
@@ -187,7 +189,7 @@ impl World {
         }
         let signed = self
             .chain
-            .signed(number, parent)
+            .guards(number, parent)
             .map_err(|error| error.to_string())?;
         if signed
             .iter()
@@ -220,7 +222,8 @@ impl World {
     /// A block on a block that the chain knows: executed, and no head yet.
     fn build(&self, parent: B256, rng: &mut StdRng) -> Arc<Payload> {
         self.runtime.block_on(async {
-            // Attributes need only the parent's time; transactions that do not fit its state would be refused.
+            // Attributes need only the parent's time; transactions that do not fit its state would
+            // be refused.
             let state = self
                 .chain
                 .view_of(parent)

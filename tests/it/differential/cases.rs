@@ -1,5 +1,5 @@
-//! The generator: transactions and questions, the same for the same seed. It knows what has been sent and mined, so that most
-//! questions have an answer; some are wrong on purpose.
+//! The generator: transactions and questions, the same for the same seed. It knows what has been
+//! sent and mined, so that most questions have an answer; some are wrong on purpose.
 
 mod questions;
 mod transactions;
@@ -25,7 +25,8 @@ use starling::devnet::accounts;
 const GWEI: u128 = 1_000_000_000;
 const TOKEN: &str = include_str!("../../clients/contracts/Token.json");
 
-/// One request. `@block:N` in the parameters is the hash of a block, `@filter:N` the identifier of a filter.
+/// One request. `@block:N` in the parameters is the hash of a block, `@filter:N` the identifier of
+/// a filter.
 #[derive(Clone, Debug)]
 pub enum Case {
     Ask(&'static str, Value),

@@ -1,4 +1,5 @@
-//! Two answers side by side. Block hashes and filter identifiers, which must differ, are replaced by their numbers first.
+//! Two answers side by side. Block hashes and filter identifiers, which must differ, are replaced
+//! by their numbers first.
 
 use super::nodes::Block;
 use serde_json::{Value, json};
@@ -35,11 +36,11 @@ impl fmt::Display for Difference {
 struct Filter {
     /// Ours and theirs.
     ids: [Value; 2],
-    /// What it was made with.
+    /// Arguments of the request.
     params: Value,
 }
 
-/// What has been answered so far that later questions name.
+/// Values from earlier responses that later requests name.
 #[derive(Default)]
 pub struct Answers {
     filters: Vec<Filter>,

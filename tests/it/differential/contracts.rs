@@ -15,7 +15,8 @@ pub const LOG4: Address = at(4);
 pub const REVERT: Address = at(5);
 /// Destroys itself in favour of the first word.
 pub const DESTROY: Address = at(6);
-/// Calls the address in the first word with the rest and its own value; returns or reverts with what comes back.
+/// Calls the address in the first word with the rest and its own value; returns or reverts with
+/// what comes back.
 pub const PROXY: Address = at(7);
 /// Creates a contract out of the calldata and returns its address.
 pub const CREATE: Address = at(8);
@@ -32,7 +33,8 @@ pub const FAILING: [Address; 7] = [
     at(0x16),
 ];
 
-/// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, GASLIMIT, CHAINID, SELFBALANCE, BASEFEE, BLOBBASEFEE.
+/// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, GASLIMIT, CHAINID,
+/// SELFBALANCE, BASEFEE, BLOBBASEFEE.
 pub const TELLS: [u8; 13] = [
     0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x45, 0x46, 0x47, 0x48, 0x4a,
 ];
@@ -84,7 +86,8 @@ pub fn alloc(others: &[Address]) -> Map<String, Value> {
         ),
         (CREATE, hex!("365f5f37365f34f05f5260205ff3").to_vec()),
         (ENVIRONMENT, environment),
-        // INVALID, stack underflow, bad jump, no such opcode, endless loop, return data out of bounds, too much memory.
+        // INVALID, stack underflow, bad jump, no such opcode, endless loop, return data out of
+        // bounds, too much memory.
         (FAILING[0], hex!("fe").to_vec()),
         (FAILING[1], hex!("01").to_vec()),
         (FAILING[2], hex!("600456").to_vec()),

@@ -1,5 +1,6 @@
-//! The kinds of differences that are explained in `docs/differences.md`, under these names. Where a kind is named, ours is what
-//! op-geth answers; the first kind that fits a difference is its explanation.
+//! The kinds of differences that are explained in `docs/differences.md`, under these names. Where a
+//! kind is named, ours is what op-geth answers; the first kind that fits a difference is its
+//! explanation.
 
 use super::{
     compare::Difference,
@@ -74,7 +75,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Of what the EVM tells in a call, only these words differ.
+    /// Error texts of the EVM that differ in these words only.
     fn environment(&self, words: &[usize]) -> bool {
         let split = |text: &str| -> Vec<String> {
             let digits = text.trim_matches('"').trim_start_matches("0x").as_bytes();
@@ -91,7 +92,7 @@ impl Seen<'_> {
             && (0..ours.len()).all(|n| ours[n] == theirs[n] || words.contains(&n))
     }
 
-    /// What anvil leaves out, or shows as nought, of a deposit's members.
+    /// Members of a deposit that anvil omits or shows as zero.
     fn deposit(&self) -> bool {
         let noughts = [
             "absent",
@@ -113,7 +114,7 @@ impl Seen<'_> {
         self.of(&["eth_call", "eth_estimateGas", "eth_createAccessList"])
     }
 
-    /// Of a block, or of a transaction in or out of it.
+    /// Differences in a block, or in a transaction inside or outside of one.
     fn is_block(&self) -> bool {
         self.of(&["eth_getBlockByNumber", "eth_getBlockByHash"])
     }

@@ -1,5 +1,6 @@
-//! The two nodes that are compared: ours in this process, with blocks made when the test says so, and an anvil that is made to seal the
-//! same transactions with the same time, fee recipient and base fee. Both begin from the same genesis file.
+//! The two nodes that are compared: ours in this process, with blocks made when the test says so,
+//! and an anvil that is made to seal the same transactions with the same time, fee recipient and
+//! base fee. Both begin from the same genesis file.
 
 use crate::net::{Running, call, client, wait};
 use alloy_primitives::{Address, B256, Bytes, address, keccak256};
@@ -79,7 +80,8 @@ impl Drop for Pair {
 }
 
 impl Pair {
-    /// Starts both on a development network's genesis with these contracts added. `None`, with a sentence, without an anvil.
+    /// Starts both on a development network's genesis with these contracts added. `None`, with a
+    /// sentence, without an anvil.
     pub fn start(contracts: &Map<String, Value>) -> Option<Self> {
         let program = anvil()?;
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -158,7 +160,7 @@ impl Pair {
             .block_on(RpcServer::bind(config, context))
             .expect("a socket");
         runtime.spawn(server.run(token.clone()));
-        runtime.spawn(chain::upkeep::run(chain.clone(), token.clone()));
+        runtime.spawn(chain::pool_maintenance::run(chain.clone(), token.clone()));
         let ours = format!("http://{}", bound.http.expect("an address"));
         let first = |url: &str| {
             let hash = call(url, "eth_getBlockByNumber", json!(["0x0", false])).ok()?["hash"]
@@ -193,7 +195,8 @@ impl Pair {
             .unwrap_or_else(|error| panic!("anvil's {method}: {error}"))
     }
 
-    /// Makes the next block of both out of these transactions, which are in anvil's pool in this order.
+    /// Makes the next block of both out of these transactions, which are in anvil's pool in this
+    /// order.
     pub fn mine(&mut self, transactions: &[Bytes]) {
         let parent = self.chain.view();
         let parent = parent

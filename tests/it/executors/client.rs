@@ -1,4 +1,5 @@
-//! An execution client as a process of its own, driven over nothing but its authenticated endpoint: ours, or an op-geth.
+//! An execution client as a process of its own, driven over nothing but its authenticated endpoint:
+//! ours, or an op-geth.
 
 use crate::{
     engine,
@@ -88,7 +89,8 @@ impl Client {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Calls a method; again if a busy machine let it time out, for every call of these tests may be repeated.
+    /// Calls a method; again if a busy machine let it time out, for every call of these tests may
+    /// be repeated.
     pub fn call(&mut self, method: &str, params: Value) -> Answer {
         let started = Instant::now();
         loop {

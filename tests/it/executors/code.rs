@@ -31,12 +31,14 @@ const PURE: [(u8, usize); 25] = [
     (0x1c, 2),
     (0x1d, 2),
 ];
-/// Opcodes that push a value of the environment and take no operand. The last three belong to later forks.
+/// Opcodes that push a value of the environment and take no operand. The last three belong to later
+/// forks.
 const READS: [u8; 21] = [
     0x30, 0x32, 0x33, 0x34, 0x36, 0x38, 0x3a, 0x3d, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,
     0x58, 0x59, 0x5a, 0x5f, 0x4a,
 ];
-/// They take the address or the slot on the stack: BALANCE, EXTCODESIZE, EXTCODEHASH, CALLDATALOAD, SLOAD, BLOCKHASH, CLZ.
+/// They take the address or the slot on the stack: BALANCE, EXTCODESIZE, EXTCODEHASH, CALLDATALOAD,
+/// SLOAD, BLOCKHASH, CLZ.
 const LOOKUPS: [u8; 7] = [0x31, 0x3b, 0x3f, 0x35, 0x54, 0x40, 0x1e];
 
 fn push(rng: &mut StdRng, code: &mut Vec<u8>) {
@@ -85,7 +87,8 @@ pub fn random(rng: &mut StdRng) -> Vec<u8> {
                 1,
                 1,
             ),
-            // SSTORE; then MSTORE, MSTORE8, MLOAD, KECCAK256 and LOG0, whose places in memory are small.
+            // SSTORE; then MSTORE, MSTORE8, MLOAD, KECCAK256 and LOG0, whose places in memory are
+            // small.
             12 => (0x55, 2, 0),
             13 => {
                 if depth == 0 {
@@ -139,8 +142,8 @@ pub fn random(rng: &mut StdRng) -> Vec<u8> {
     code
 }
 
-/// Creation code: of contracts that store, destroy themselves or do nothing; code that reverts, halts or returns what may not be
-/// code; random programs.
+/// Creation code: of contracts that store, destroy themselves or do nothing; code that reverts,
+/// halts or returns what may not be code; random programs.
 pub fn creation(rng: &mut StdRng) -> Vec<u8> {
     // Returns the bytes behind the first eleven.
     let returning = |code: &[u8]| {

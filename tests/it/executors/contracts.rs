@@ -1,5 +1,6 @@
-//! The contracts in the genesis of the compared chains, each with one thing to do. All are written without PUSH0, so that they run at
-//! every fork; opcodes of later forks halt before them. Calldata is in 32-byte words.
+//! The contracts in the genesis of the compared chains, each with one thing to do. All are written
+//! without PUSH0, so that they run at every fork; opcodes of later forks halt before them. Calldata
+//! is in 32-byte words.
 
 use alloy_primitives::{Address, hex};
 use serde_json::{Map, Value, json};
@@ -13,8 +14,9 @@ pub const LOG4: Address = at(3);
 pub const REVERT: Address = at(4);
 /// Destroys itself in favour of the first word.
 pub const DESTROY: Address = at(5);
-/// Call the address in the first word with the rest of the calldata, by CALL with the value, DELEGATECALL, STATICCALL and CALLCODE.
-/// They store whether the call succeeded in the slot that the hash of the returned bytes names.
+/// Call the address in the first word with the rest of the calldata, by CALL with the value,
+/// DELEGATECALL, STATICCALL and CALLCODE. They store whether the call succeeded in the slot that
+/// the hash of the returned bytes names.
 pub const PROXIES: [Address; 4] = [at(6), at(7), at(8), at(9)];
 /// Creates a contract out of the calldata with the value, and stores its address.
 pub const CREATE: Address = at(10);
@@ -24,7 +26,8 @@ pub const CREATE2: Address = at(11);
 pub const CREATE2_AND_CALL: Address = at(12);
 /// Stores what the EVM says of the transaction and the block.
 pub const ENVIRONMENT: Address = at(13);
-/// Calls the address in the first word with as many zero bytes as the second word says, and stores what came of it.
+/// Calls the address in the first word with as many zero bytes as the second word says, and stores
+/// what came of it.
 pub const ZEROS: Address = at(14);
 /// Sets slots 0 to 7 to the first word.
 pub const FILL: Address = at(15);
@@ -34,7 +37,8 @@ pub const RECURSE: Address = at(16);
 pub const LOOP: Address = at(17);
 /// Stores size, hash and balance of the account in the first word.
 pub const INSPECT: Address = at(18);
-/// Opcodes that came with a fork: PUSH0 with Canyon, TSTORE and TLOAD, MCOPY and BLOBBASEFEE with Ecotone, CLZ with Karst.
+/// Opcodes that came with a fork: PUSH0 with Canyon, TSTORE and TLOAD, MCOPY and BLOBBASEFEE with
+/// Ecotone, CLZ with Karst.
 pub const NEWER: [Address; 5] = [at(19), at(20), at(21), at(22), at(23)];
 
 const fn at(n: u8) -> Address {
@@ -43,13 +47,14 @@ const fn at(n: u8) -> Address {
     Address::new(address)
 }
 
-/// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, PREVRANDAO, GASLIMIT, CHAINID, SELFBALANCE, BASEFEE,
-/// GAS.
+/// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, PREVRANDAO, GASLIMIT,
+/// CHAINID, SELFBALANCE, BASEFEE, GAS.
 const TELLS: [u8; 14] = [
     0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48, 0x5a,
 ];
 
-/// With the success of a call on the stack: stores 1 + success in the slot named by the hash of the returned bytes, and stops.
+/// With the success of a call on the stack: stores 1 + success in the slot named by the hash of the
+/// returned bytes, and stops.
 const KEEP: [u8; 17] = hex!("3d600060003e3d60002090600101905500");
 
 fn proxy(opcode: u8) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! The generator: payload attributes as a rollup node might send them, the same for the same seed and the same parents. What it makes
-//! is valid; [`super::wrong`] spoils it.
+//! The generator: payload attributes as a rollup node might send them, the same for the same seed
+//! and the same parents. What it makes is valid; [`super::wrong`] spoils it.
 
 use super::{
     accounts::{Account, authorities, users},
@@ -60,7 +60,8 @@ pub struct Message {
 pub struct Generator {
     pub rng: StdRng,
     pub forks: ForkSchedule,
-    /// Whether deposits with more init code than EIP-3860 allows are made: op-geth refuses to run them.
+    /// Whether deposits with more init code than EIP-3860 allows are made: op-geth refuses to run
+    /// them.
     oversized: bool,
     /// They send transactions.
     users: Vec<Account>,
@@ -278,7 +279,8 @@ impl Generator {
         }
     }
 
-    /// A deposit, if there is gas for it: it may mint, pay, create, call, and fail for any reason that does not make the block invalid.
+    /// A deposit, if there is gas for it: it may mint, pay, create, call, and fail for any reason
+    /// that does not make the block invalid.
     fn deposit(&mut self, draft: &mut Draft) {
         let from = match self.below(6) {
             0 => Address::ZERO,
@@ -466,7 +468,8 @@ impl Generator {
         self.created.push(contract);
     }
 
-    /// Delegations, some of which do not count: another chain's, with another nonce, or signed by nobody.
+    /// Delegations, some of which do not count: another chain's, with another nonce, or signed by
+    /// nobody.
     fn authorizations(&mut self, draft: &mut Draft) -> Vec<SignedAuthorization> {
         (0..1 + self.below(3))
             .map(|_| {

@@ -1,4 +1,5 @@
-//! Calls of the precompiles: good input, bad input, and zeros of a length at the limits that the forks set.
+//! Calls of the precompiles: good input, bad input, and zeros of a length at the limits that the
+//! forks set.
 
 use super::{
     contracts::{PROXIES, ZEROS},
@@ -7,8 +8,9 @@ use super::{
 use alloy_primitives::{Address, B256, U256, hex};
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
-/// Precompiles whose forks limit their input, with the lengths at those limits: of MODEXP the length of a number, of the others the
-/// input. Zeros are points at infinity, so an allowed length succeeds and costs little time.
+/// Precompiles whose forks limit their input, with the lengths at those limits: of MODEXP the
+/// length of a number, of the others the input. Zeros are points at infinity, so an allowed length
+/// succeeds and costs little time.
 const LIMITS: [(u64, usize, &[usize]); 8] = [
     // Granite, Jovian, Karst.
     (8, 192, &[112_687, 112_512, 81_984, 57_600]),
@@ -138,7 +140,8 @@ fn input(rng: &mut StdRng) -> (u64, Vec<u8>) {
             )
         }
         10 => {
-            // The zero polynomial: commitment and proof are the point at infinity, the value is zero everywhere.
+            // The zero polynomial: commitment and proof are the point at infinity, the value is
+            // zero everywhere.
             let infinity = [&[0xc0][..], &[0; 47]].concat();
             let hash = hex!("010657f37554c781402a22917dee2f75def7ab966d7b770905398eba3c444014");
             (

@@ -24,7 +24,8 @@ pub fn ladder(last: Fork, blocks: u64) -> ForkSchedule {
     })
 }
 
-/// A development network's genesis with these forks, the contracts of the test and ether for its accounts.
+/// A development network's genesis with these forks, the contracts of the test and ether for its
+/// accounts.
 pub fn genesis(forks: &ForkSchedule) -> Value {
     let plan = Plan {
         time: GENESIS_TIME,
@@ -63,7 +64,8 @@ pub fn genesis(forks: &ForkSchedule) -> Value {
     }
     .into();
     let alloc = file["alloc"].as_object_mut().expect("an alloc");
-    // As on every chain whose predeploys are proxies. op-geth leaves the withdrawals root of an empty storage out of its payloads.
+    // As on every chain whose predeploys are proxies. op-geth leaves the withdrawals root of an
+    // empty storage out of its payloads.
     alloc[&MESSAGE_PASSER.to_string()]["storage"] =
         json!({ B256::repeat_byte(7).to_string(): B256::repeat_byte(7) });
     alloc.extend(contracts::alloc());

@@ -1,4 +1,5 @@
-//! Invalid attributes and payloads, each with one fault, as no rollup node sends them. Both clients must refuse them alike.
+//! Invalid attributes and payloads, each with one fault, as no rollup node sends them. Both clients
+//! must refuse them alike.
 
 use super::{accounts::poor, generator::Head};
 use alloy_consensus::Header;
@@ -123,7 +124,8 @@ fn transactions(rng: &mut StdRng, good: &Value) -> (&'static str, Value) {
     (what, json)
 }
 
-/// The payload of a block in another form, with one thing wrong and the hash made right; and what it is.
+/// The payload of a block in another form, with one thing wrong and the hash made right; and what
+/// it is.
 pub fn payload(
     rng: &mut StdRng,
     good: &Value,

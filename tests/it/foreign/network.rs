@@ -1,4 +1,5 @@
-//! A network whose L1 is ours and whose other nodes each test chooses: real op-node and op-geth processes, and our own.
+//! A network whose L1 is ours and whose other nodes each test chooses: real op-node and op-geth
+//! processes, and our own.
 
 use super::programs::Started;
 use crate::net::{Account, ask, call, number, starling, wait};
@@ -39,8 +40,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Genesis files whose chains begin `age` seconds ago, an L2 block a second, and a running L1. A sequencer on them makes its first
-    /// `age` blocks at once.
+    /// Genesis files whose chains begin `age` seconds ago, an L2 block a second, and a running L1.
+    /// A sequencer on them makes its first `age` blocks at once.
     pub fn start(age: u64) -> Self {
         let turn = turn();
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -173,7 +174,8 @@ impl Network {
         our_core(self.path(), name, "l2-genesis.json")
     }
 
-    /// Sends ether from an account to a new address on L2 and waits until it is there, as every one of `nodes` says.
+    /// Sends ether from an account to a new address on L2 and waits until it is there, as every one
+    /// of `nodes` says.
     pub fn transfer(&self, through: &Started, nonce: u64, nodes: &[&Started]) {
         let to = Address::repeat_byte(0xa0 + nonce as u8);
         let raw = self.accounts[2].sign(
@@ -277,7 +279,8 @@ pub fn our_core(dir: &Path, name: &str, genesis: &str) -> Started {
         [
             "--http",
             "--http.addr=127.0.0.1",
-            "--http.api=eth,net,web3,txpool",
+            // op-batcher ends where `miner` is missing.
+            "--http.api=eth,net,web3,txpool,miner",
         ]
         .map(String::from),
     );

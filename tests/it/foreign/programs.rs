@@ -1,5 +1,6 @@
-//! The real programs as processes on loopback, without discovery unless a test asks for it. Their paths come from the environment:
-//! `STARLING_OP_NODE`, `STARLING_OP_GETH`, `STARLING_OP_BATCHER`, `STARLING_OP_PROPOSER`.
+//! The real programs as processes on loopback, without discovery unless a test asks for it. Their
+//! paths come from the environment: `STARLING_OP_NODE`, `STARLING_OP_GETH`, `STARLING_OP_BATCHER`,
+//! `STARLING_OP_PROPOSER`.
 
 use super::network::{Network, PATIENCE, command, free_port};
 use crate::net::{Running, ask, call, head, wait};
@@ -107,7 +108,7 @@ impl Started {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// What `opp2p_self` says.
+    /// Result of `opp2p_self`.
     pub fn itself(&self) -> Value {
         ask(&self.url, "opp2p_self", json!([]))
     }
@@ -208,7 +209,8 @@ pub fn op_geth(net: &Network, program: &Path, name: &str, options: &[String]) ->
         .ready()
 }
 
-/// op-node looks the default bootnodes up even where it does not use them: the list has to be empty.
+/// op-node looks the default bootnodes up even where it does not use them: the list has to be
+/// empty.
 pub fn no_discovery() -> Vec<String> {
     vec!["--p2p.no-discovery".into(), "--p2p.bootnodes=".into()]
 }
@@ -225,7 +227,8 @@ pub fn op_node(
     bare_op_node(net.path(), program, name, core, &all)
 }
 
-/// op-node over a core, with these options alone for its chain, L1 and discovery. `dir` holds the `jwt` of the core.
+/// op-node over a core, with these options alone for its chain, L1 and discovery. `dir` holds the
+/// `jwt` of the core.
 pub fn bare_op_node(
     dir: &Path,
     program: &Path,

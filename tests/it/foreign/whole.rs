@@ -1,5 +1,6 @@
-//! The whole of an OP Stack chain: our L1 with the published contracts and our sequencer; op-node over our core, which derives what
-//! op-batcher writes; op-proposer, which claims its output roots in dispute games.
+//! The whole of an OP Stack chain: our L1 with the published contracts and our sequencer; op-node
+//! over our core, which derives what op-batcher writes; op-proposer, which claims its output roots
+//! in dispute games.
 
 use super::{
     NODE,
@@ -11,7 +12,8 @@ use alloy_primitives::{B256, hex, keccak256};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
 
-/// The account that writes batches. The published deployment gives this role to the proposer's account, whose nonces it would contend for.
+/// The account that writes batches. The published deployment gives this role to the proposer's
+/// account, whose nonces it would contend for.
 const BATCHER: usize = 8;
 /// The published deployment's proposer.
 const PROPOSER: usize = 9;

@@ -1,4 +1,5 @@
-//! The rules of each fork as the specifications have them, written down a second time and held against blocks.
+//! The rules of each fork as the specifications have them, written down a second time and held
+//! against blocks.
 
 use super::world::{Block, CHAIN, DEPOSITORS, MAX_FEE, Network, Sent};
 use alloy_consensus::Header;
@@ -9,7 +10,7 @@ use alloy_primitives::{Address, B256, U256, address, b256, hex, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, root::ordered_trie_root_with_encoder};
 use op_alloy_consensus::{OpReceiptEnvelope, OpTxEnvelope, OpTxType, TxDeposit};
 use starling::chain::{
-    evm::{Ask, CallInput, CallStatus, Deadline, Overrides, RPC_GAS_CAP, call},
+    evm::{CallInput, CallRequest, CallStatus, Deadline, Overrides, RPC_GAS_CAP, call},
     l1fee,
     view::{State, View},
 };
@@ -297,7 +298,7 @@ impl Rules<'_> {
                 receipt.deposit_version,
                 (deposit && self.fork >= Fork::Canyon).then_some(1)
             );
-            // Of the deposits only the one that cannot pay its value fails.
+            // The only deposit that fails is the one that cannot pay its value.
             let poor = deposit && self.deposit(index).from == DEPOSITORS[1];
             let want = if deposit {
                 !poor
@@ -344,7 +345,7 @@ impl Rules<'_> {
         );
     }
 
-    /// What a deposit mints stays, whether it succeeds or not, and so does the nonce.
+    /// The mint of a deposit stays, whether the deposit succeeds or not, and so does the nonce.
     fn deposit_effects(&self) {
         for (index, deposit) in self.block.deposits.iter().enumerate() {
             let nonce = |state: &State| {
@@ -391,7 +392,7 @@ impl Rules<'_> {
         signed(balance(&self.block.after)) - signed(balance(&self.block.before))
     }
 
-    /// Who paid what, and where it went.
+    /// Payers, amounts and receivers of fees.
     fn fees(&self) {
         let info = L1BlockInfo::of(&self.block.executed.payload).unwrap();
         let first = self.block.executed.receipts.len() - self.block.sent.len();
@@ -456,7 +457,8 @@ impl Rules<'_> {
         }
     }
 
-    /// What happens at the start of a block, with contracts that the block before has or an upgrade has brought.
+    /// Effects at the start of a block, with contracts that the block before has or an upgrade
+    /// has brought.
     fn system_contracts(&self) {
         let (before, after) = (self.block.before.state(), self.block.after.state());
         if self.deploys_create2 {
@@ -500,7 +502,8 @@ fn signed(value: U256) -> i128 {
     value.to::<u128>() as i128
 }
 
-/// The oracle at the head knows every fork that has been crossed (the chains themselves began with older ones), and its fees are those of the attributes.
+/// The oracle at the head knows every fork that has been crossed (the chains themselves began with
+/// older ones), and its fees are those of the attributes.
 pub fn check_contracts(network: &Network) {
     let view = network.view();
     let fork = network.rollup.forks.at(view.header().timestamp);
@@ -516,7 +519,7 @@ pub fn check_contracts(network: &Network) {
             Deadline::after(Duration::from_secs(600)),
         );
         let (state, block) = (view.state().into(), view.header());
-        let outcome = call(Ask {
+        let outcome = call(CallRequest {
             spec,
             state,
             block,

@@ -1,4 +1,5 @@
-//! A network without a network: an L1 out of numbers, a node that builds, a node that follows, and what the blocks should be made of.
+//! A network without a network: an L1 out of numbers, a node that builds, a node that follows, and
+//! what the blocks should be made of.
 
 use alloy_consensus::{SignableTransaction, Signed, TxEip1559, TxEip2930, TxEip7702, TxLegacy};
 use alloy_eips::{eip2718::Encodable2718, eip7702::Authorization};
@@ -12,11 +13,12 @@ use starling_p2p::Provenance;
 use starling_proto::{
     attributes::{L1Block, ReceiptLogs, attributes, is_upgrade_block},
     config::{RollupConfig, RollupGenesis},
+    config_update::CONFIG_UPDATE_EVENT,
     deposit::{deposit_to_log, user_source_hash},
     fork::{BlobSchedule, Fork, ForkSchedule},
     payload::{BlockId, Payload, WirePayload},
     sign,
-    system_config::{CONFIG_UPDATE_EVENT, Eip1559Params, FeeScalars, SystemConfig},
+    system_config::{Eip1559Params, FeeScalars, SystemConfig},
 };
 use starling_testkit::fixture;
 use std::{sync::Arc, time::Duration};
@@ -27,7 +29,7 @@ pub const GENESIS_TIME: u64 = 1_700_000_000;
 const EPOCH: u64 = 3;
 const PORTAL: Address = Address::repeat_byte(0xd0);
 const SYSTEM_CONFIG: Address = Address::repeat_byte(0xd1);
-/// Who deposits, once with enough money and once without.
+/// Depositors, one with enough money and one without.
 pub const DEPOSITORS: [Address; 2] = [Address::repeat_byte(0xe0), Address::repeat_byte(0xe1)];
 /// The CREATE2 deployer at the same address on every chain, and its code.
 const DETERMINISTIC_DEPLOYER: &str = "0x4e59b44847b379578588920ca78fbf26c0b4956c";
@@ -56,7 +58,7 @@ pub struct Block {
     pub origin: L1Block,
     pub deposits: Vec<TxDeposit>,
     pub sent: Vec<Sent>,
-    /// What L1 and the blocks before have set.
+    /// Settings from L1 and earlier blocks.
     pub config: SystemConfig,
 }
 
@@ -82,11 +84,11 @@ pub struct Network {
     leader: Node,
     follower: Node,
     config: SystemConfig,
-    /// Of every account: each sends one transaction in each block that takes any.
+    /// Nonce of every account: each sends one transaction in each block that takes any.
     nonce: u64,
 }
 
-/// What L1 sets at the beginning of an epoch.
+/// Values that L1 sets at the beginning of an epoch.
 pub fn gas_limit(epoch: u64) -> u64 {
     30_000_000 + epoch * 1_000_000
 }
@@ -304,7 +306,8 @@ impl Network {
         .into()
     }
 
-    /// The next block knows its configuration from this one alone: what this one has no place for is lost.
+    /// The next block knows its configuration from this one alone: what this one has no place for
+    /// is lost.
     fn forget(&mut self, parent_time: u64, time: u64) {
         let forks = &self.rollup.forks;
         let config = &mut self.config;
@@ -327,7 +330,8 @@ impl Network {
         }
     }
 
-    /// One transaction of each account, of every type there is, for everything that the forks changed for users.
+    /// One transaction of each account, of every type there is, for everything that the forks
+    /// changed for users.
     fn transactions(&mut self, fork: Fork) -> Vec<Sent> {
         let nonce = self.nonce;
         self.nonce += 1;
@@ -382,7 +386,7 @@ impl Network {
             input: noise.into(),
         };
         sent.push(signed(6, legacy, true));
-        // It reverts.
+        // This call reverts.
         let listed = TxEip2930 {
             chain_id: CHAIN,
             nonce,
@@ -541,7 +545,8 @@ fn genesis_file(start: Fork, forks: &ForkSchedule) -> Option<Value> {
         _ => "0x01000000fa000000060000000000000000",
     }
     .into();
-    // Karst deploys through it. On chains that are older than the preinstalls users have put it there.
+    // Karst deploys through it. On chains that are older than the preinstalls users have put it
+    // there.
     file["alloc"][DETERMINISTIC_DEPLOYER] =
         json!({ "balance": "0x0", "code": DETERMINISTIC_DEPLOYER_CODE });
     for n in 1..=9 {

@@ -1,8 +1,9 @@
-//! A folder as a process sees it and as its disk has it: what was written and not synced may be missing after a power cut.
+//! A folder as a process sees it and as its disk has it: what was written and not synced may be
+//! missing after a power cut.
 //!
-//! A sync of a file makes its content and its own entry durable, as ext4, XFS and btrfs do; a sync of a folder its entries. Nothing
-//! else is promised. After a cut a file has some of the sectors that were written since its last sync, and a folder the first so many
-//! changes of its entries.
+//! A sync of a file makes its content and its own entry durable, as ext4, XFS and btrfs do; a sync
+//! of a folder its entries. Nothing else is promised. After a cut a file has some of the sectors
+//! that were written since its last sync, and a folder the first so many changes of its entries.
 
 use super::trace::{Call, Moment, Trace};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -39,7 +40,7 @@ enum Node {
     },
     Folder {
         durable: BTreeMap<String, usize>,
-        /// What the process sees.
+        /// Contents that the process sees.
         seen: BTreeMap<String, usize>,
         unsynced: Vec<(usize, Entries)>,
     },
@@ -53,12 +54,12 @@ struct Open {
     appends: bool,
 }
 
-/// What a power cut takes.
+/// Data that a power cut loses.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
     /// Everything that was not synced.
     All,
-    /// Of each file and folder the last changes; the first of these may be half done.
+    /// The last changes of each file and folder; the first lost one may be half done.
     Last,
     /// Any sectors.
     Sectors,
@@ -169,7 +170,7 @@ impl Disk {
             "dup" => self.duplicate(call, call.result),
             "dup2" | "dup3" => self.duplicate(call, call.number(1).expect("a descriptor")),
             "fcntl" if call.args.contains("F_DUPFD") => self.duplicate(call, call.result),
-            // Of these, sync_file_range makes nothing durable.
+            // sync_file_range makes nothing durable.
             "fcntl" | "close" | "sync_file_range" => {}
             "rename" | "renameat" | "renameat2" => self.renamed(call),
             "link" | "linkat" => {
@@ -298,7 +299,8 @@ impl Disk {
         }
     }
 
-    /// The folder, and the name in it, that a path of a call leads to: the first or second of its paths. The root has no name.
+    /// The folder, and the name in it, that a path of a call leads to: the first or second of its
+    /// paths. The root has no name.
     fn locate(&self, call: &Call, which: usize) -> Option<(usize, String)> {
         let path = call.path(which);
         // The folder that a relative path begins at is the argument before it.
@@ -384,7 +386,7 @@ impl Disk {
         }
     }
 
-    /// What the disk has after a power cut now, in an empty folder.
+    /// Writes the disk's contents after a power cut now into an empty folder.
     pub fn cut(&self, loss: Loss, to: &Path, rng: &mut StdRng) {
         self.write_out(0, loss, to, rng);
     }

@@ -1,7 +1,8 @@
 //! System calls of a process, recorded with strace and read back in order.
 //!
-//! A call has a beginning and an end, because calls of several threads overlap: what a call wrote counts from its end, what a sync
-//! covers had ended when the sync began, and what is sent may be read by others from the beginning of the call.
+//! A call has a beginning and an end, because calls of several threads overlap: what a call wrote
+//! counts from its end, what a sync covers had ended when the sync began, and what is sent may be
+//! read by others from the beginning of the call.
 
 use crate::net::wait;
 use std::{
@@ -21,8 +22,8 @@ const CALLS: &str = "trace=?open,?openat,?openat2,?creat,?close,?dup,?dup2,?dup3
 /// Time for a recorder to write what it has.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The command line that records what the program after it does. The recorder is no parent of the program: a killed program is
-/// dead, and the recorder ends with it.
+/// The command line that records what the program after it does. The recorder is no parent of the
+/// program: a killed program is dead, and the recorder ends with it.
 pub fn recorder(to: &Path) -> Vec<String> {
     let mut line: Vec<String> = [
         "strace",
@@ -88,7 +89,7 @@ impl Call {
         self.args.split([',', '|', ' ']).any(|part| part == word)
     }
 
-    /// What a call that writes or sends has written.
+    /// Bytes that a writing or sending call has written.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.strings.concat();
         bytes.truncate(usize::try_from(self.result).unwrap_or_default());
@@ -103,7 +104,7 @@ pub enum Moment {
     End(usize),
 }
 
-/// What a process did.
+/// The recorded calls of a process.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub calls: Vec<Call>,
@@ -113,19 +114,17 @@ pub struct Trace {
 impl Trace {
     /// Waits until the process with this number has ended, and reads its record.
     pub fn read(record: &Path, pid: u32) -> Self {
-        let ended = |line: &str| {
-            line.strip_prefix(&format!("{pid} +++ "))
-                .is_some_and(|line| line.ends_with("+++"))
-        };
         wait("the end of the record", DEADLINE, || {
-            tail(record).ok()?.lines().any(ended).then_some(())
+            let tail = tail(record).ok()?;
+            tail.lines().any(|line| ends(line, pid)).then_some(())
         });
         Self::parse(&fs::read_to_string(record).expect("a record"))
     }
 
     pub fn parse(text: &str) -> Self {
         let mut trace = Self::default();
-        // Calls that have begun, by thread: the call's number, and whether its arguments are known only at its end.
+        // Calls that have begun, by thread: the call's number, and whether its arguments are known
+        // only at its end.
         let mut open: HashMap<&str, (usize, &str)> = HashMap::new();
         for (thread, line) in text.lines().filter_map(|line| line.split_once(' ')) {
             let line = line.trim_start();
@@ -186,6 +185,22 @@ impl Trace {
     }
 }
 
+/// Whether a line is the last one of this thread. strace pads its number to five columns.
+fn ends(line: &str, pid: u32) -> bool {
+    line.split_once(' ').is_some_and(|(thread, rest)| {
+        let rest = rest.trim_start();
+        thread == pid.to_string() && rest.starts_with("+++ ") && rest.ends_with("+++")
+    })
+}
+
+#[test]
+fn the_end_of_a_thread_is_known_by_numbers_of_any_width() {
+    assert!(ends("123456 +++ killed by SIGKILL +++", 123_456));
+    assert!(ends("3027  +++ exited with 0 +++", 3027));
+    assert!(!ends("3027  +++ exited with 0 +++", 302));
+    assert!(!ends("3027  exit_group(0) = ?", 3027));
+}
+
 /// The last part of a file.
 fn tail(file: &Path) -> std::io::Result<String> {
     let mut file = fs::File::open(file)?;
@@ -196,7 +211,8 @@ fn tail(file: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The arguments without their strings, up to the closing bracket, and the strings, whose bytes are all printed as `\x..`.
+/// The arguments without their strings, up to the closing bracket, and the strings, whose bytes are
+/// all printed as `\x..`.
 fn parse(printed: &str) -> (String, Vec<Vec<u8>>) {
     let (mut args, mut strings) = (String::new(), vec![]);
     for (i, part) in printed.split('"').enumerate() {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{peers::score::Class, peerstore::Peerstore};
+use crate::{peers::score::OffenceClass, peers::store::Peerstore};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -22,18 +22,23 @@ fn ip(last: u8) -> Option<IpAddr> {
     Some(IpAddr::from([203, 0, 113, last]))
 }
 
-fn actions(reputation: &mut Reputation) -> Vec<Action> {
+fn actions(reputation: &mut Reputation) -> Vec<ReputationAction> {
     std::iter::from_fn(|| reputation.poll()).collect()
 }
 
-/// What was done beside telling the router and writing scores down.
-fn verdicts(reputation: &mut Reputation) -> Vec<Action> {
+/// The actions other than setting scores and saving records.
+fn verdicts(reputation: &mut Reputation) -> Vec<ReputationAction> {
     let mut all = actions(reputation);
-    all.retain(|action| !matches!(action, Action::Score { .. } | Action::Save(_)));
+    all.retain(|action| {
+        !matches!(
+            action,
+            ReputationAction::Score { .. } | ReputationAction::Save(_)
+        )
+    });
     all
 }
 
-fn reasons(reputation: &Reputation, peer: &PeerId) -> Vec<(&'static str, Change)> {
+fn reasons(reputation: &Reputation, peer: &PeerId) -> Vec<(&'static str, LedgerChange)> {
     reputation
         .ledger()
         .read(Some(peer), 100)
@@ -53,15 +58,15 @@ fn six_messages_of_garbage_are_a_ban_with_its_evidence_and_it_ends() {
         assert!(verdicts(&mut all).is_empty(), "after {i}");
     }
     all.on_offence(peer, GARBAGE, "bad bytes", NOW + 5);
-    assert_eq!(verdicts(&mut all), [Action::Ban(peer)]);
+    assert_eq!(verdicts(&mut all), [ReputationAction::Ban(peer)]);
     let until = NOW + 5 + 3600;
     assert_eq!(all.bans()[&peer].until, until);
     assert_eq!(
         reasons(&all, &peer),
         [
-            ("it_dialled", Change::Connected),
-            ("snappy", Change::Score(-120.0)),
-            ("score", Change::Banned { until })
+            ("it_dialled", LedgerChange::Connected),
+            ("snappy", LedgerChange::Score(-120.0)),
+            ("score", LedgerChange::Banned { until })
         ]
     );
     let evidence = all.ledger().read(Some(&peer), 1)[0].evidence.clone();
@@ -74,12 +79,12 @@ fn six_messages_of_garbage_are_a_ban_with_its_evidence_and_it_ends() {
     all.on_time(until - 1);
     assert!(verdicts(&mut all).is_empty());
     all.on_time(until);
-    assert_eq!(verdicts(&mut all), [Action::Unban(peer)]);
+    assert_eq!(verdicts(&mut all), [ReputationAction::Unban(peer)]);
     assert_eq!(
         reasons(&all, &peer).last(),
-        Some(&("expired", Change::Unbanned))
+        Some(&("expired", LedgerChange::Unbanned))
     );
-    // It begins anew, and one more offence is not a ban again.
+    // The counters begin at zero, and one more offence is not a ban again.
     all.on_connected(peer, ip(2), false, until);
     all.on_offence(peer, GARBAGE, "", until);
     assert_eq!((verdicts(&mut all), all.total(&peer)), (vec![], -20.0));
@@ -87,10 +92,10 @@ fn six_messages_of_garbage_are_a_ban_with_its_evidence_and_it_ends() {
 
 #[test]
 fn static_and_protected_peers_are_reported_once_and_stay_in_the_mesh() {
-    let (friend, chosen) = (PeerId::random(), PeerId::random());
-    let mut all = reputation(Policy::default(), &[friend]);
+    let (protected, chosen) = (PeerId::random(), PeerId::random());
+    let mut all = reputation(Policy::default(), &[protected]);
     all.protect(chosen, NOW);
-    for peer in [friend, chosen] {
+    for peer in [protected, chosen] {
         all.on_connected(peer, ip(2), false, NOW);
         for _ in 0..50 {
             all.on_offence(peer, GARBAGE, "", NOW);
@@ -98,19 +103,18 @@ fn static_and_protected_peers_are_reported_once_and_stay_in_the_mesh() {
         assert!(all.total(&peer) < -300.0, "scored all the same");
         let spared = reasons(&all, &peer)
             .into_iter()
-            .filter(|(_, change)| *change == Change::Spared)
+            .filter(|(_, change)| *change == LedgerChange::Spared)
             .count();
         assert_eq!(spared, 1);
     }
-    assert!(
-        !actions(&mut all)
-            .iter()
-            .any(|action| matches!(action, Action::Ban(_) | Action::Score { score: ..0.0, .. }))
-    );
+    assert!(!actions(&mut all).iter().any(|action| matches!(
+        action,
+        ReputationAction::Ban(_) | ReputationAction::Score { score: ..0.0, .. }
+    )));
     // Without protection what it does counts again.
     all.unprotect(chosen, NOW);
     all.on_offence(chosen, GARBAGE, "", NOW);
-    assert_eq!(verdicts(&mut all), [Action::Ban(chosen)]);
+    assert_eq!(verdicts(&mut all), [ReputationAction::Ban(chosen)]);
 }
 
 #[test]
@@ -189,36 +193,42 @@ fn the_routers_part_counts_too() {
     all.on_router_score(peer, -20.0 - 64.0, 1, NOW);
     assert_eq!((all.total(&peer), verdicts(&mut all)), (-84.0, vec![]));
     assert_eq!(all.scores(&peer).gossip.behavioral_penalty, 8.0);
-    // It has been told so much that it is not deaf to the peer.
-    let told = 64.0 - 40.0 + HEARD;
-    all.on_router_score(peer, told - 100.0, 1, NOW + 1);
-    assert_eq!(verdicts(&mut all), [Action::Ban(peer)]);
+    // The application score keeps the peer above the graylist threshold.
+    let application = 64.0 - 40.0 + GRAYLIST_MARGIN;
+    all.on_router_score(peer, application - 100.0, 1, NOW + 1);
+    assert_eq!(verdicts(&mut all), [ReputationAction::Ban(peer)]);
     assert!(all.bans()[&peer].reason.contains("router -100.0"));
 }
 
 #[test]
-fn a_peer_that_may_be_banned_is_heard_until_it_is() {
+fn a_peer_that_may_be_banned_is_not_graylisted_until_it_is() {
     let peer = PeerId::random();
     let mut all = reputation(Policy::default(), &[]);
-    let mut told = 0.0;
-    let deaf = |all: &mut Reputation, told: &mut f64, router: f64| {
+    let mut application = 0.0;
+    let graylisted = |all: &mut Reputation, application: &mut f64, router: f64| {
         for action in actions(all) {
-            if let Action::Score { score, .. } = action {
-                *told = score;
+            if let ReputationAction::Score { score, .. } = action {
+                *application = score;
             }
         }
-        router + *told < score::router_thresholds().graylist_threshold
+        router + *application < score::router_thresholds().graylist_threshold
     };
     all.on_connected(peer, ip(2), false, NOW);
     // Ten others share its address, and it has done something, too.
-    assert!(!deaf(&mut all, &mut told, -35.0));
-    all.on_router_score(peer, -35.0 + told, 11, NOW);
+    assert!(!graylisted(&mut all, &mut application, -35.0));
+    all.on_router_score(peer, -35.0 + application, 11, NOW);
     for _ in 0..3 {
         all.on_offence(peer, GARBAGE, "", NOW);
-        assert!(!deaf(&mut all, &mut told, -35.0), "told {told}");
-        all.on_router_score(peer, -35.0 + told, 11, NOW);
+        assert!(
+            !graylisted(&mut all, &mut application, -35.0),
+            "application {application}"
+        );
+        all.on_router_score(peer, -35.0 + application, 11, NOW);
     }
-    assert!(!deaf(&mut all, &mut told, -35.0), "told {told}");
+    assert!(
+        !graylisted(&mut all, &mut application, -35.0),
+        "application {application}"
+    );
     assert_eq!((all.total(&peer), all.bans().len()), (-95.0, 0));
     all.on_offence(peer, GARBAGE, "", NOW);
     assert_eq!(all.bans().len(), 1);
@@ -248,13 +258,13 @@ fn scores_fade_while_connected_and_are_kept_while_away() {
     );
     assert_eq!(
         actions(&mut all).last(),
-        Some(&Action::Save(Record::Score(peer, None))),
+        Some(&ReputationAction::Save(StoreRecord::Score(peer, None))),
         "on disk too"
     );
 }
 
 #[test]
-fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
+fn the_third_ban_at_an_address_bans_the_address_but_not_that_of_a_static_peer() {
     let mut all = reputation(Policy::default(), &[]);
     let misbehave = |all: &mut Reputation, last| {
         let peer = PeerId::random();
@@ -263,7 +273,7 @@ fn the_third_ban_at_an_address_takes_the_address_but_not_a_friends() {
         all.on_disconnected(&peer, "banned", "", NOW);
         verdicts(all)
             .iter()
-            .any(|action| matches!(action, Action::BanAddress(_)))
+            .any(|action| matches!(action, ReputationAction::BanAddress(_)))
     };
     assert_eq!(
         [(); 4].map(|()| misbehave(&mut all, 2)),
@@ -307,7 +317,7 @@ fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_res
     };
     let save = |mut store: Peerstore, mut all: Reputation| {
         actions(&mut all).iter().for_each(|action| {
-            if let Action::Save(record) = action {
+            if let ReputationAction::Save(record) = action {
                 store.note(record)
             }
         });
@@ -354,7 +364,10 @@ fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_res
             reason: String::new(),
             address: None,
         };
-        store.note(&Record::AddressBan(address.parse().unwrap(), Some(record)));
+        store.note(&StoreRecord::AddressBan(
+            address.parse().unwrap(),
+            Some(record),
+        ));
     }
     save(store, all);
 
@@ -377,7 +390,7 @@ fn a_private_address_is_never_banned_neither_while_the_node_runs_nor_after_a_res
     assert!(
         !records
             .iter()
-            .any(|record| matches!(record, Record::AddressBan(..))),
+            .any(|record| matches!(record, StoreRecord::AddressBan(..))),
         "{records:?}"
     );
 }
@@ -444,13 +457,13 @@ impl metrics::Recorder for BannedPeers {
 
 #[test]
 fn what_is_written_down_is_in_force_after_a_restart() {
-    let (banned, poor, friend) = (PeerId::random(), PeerId::random(), PeerId::random());
+    let (banned, poor, protected) = (PeerId::random(), PeerId::random(), PeerId::random());
     let mut before = reputation(Policy::default(), &[]);
-    for peer in [banned, poor, friend] {
+    for peer in [banned, poor, protected] {
         before.on_connected(peer, ip(2), false, NOW);
     }
     (0..6).for_each(|_| before.on_offence(banned, GARBAGE, "", NOW));
-    (0..6).for_each(|_| before.on_offence(friend, GARBAGE, "", NOW));
+    (0..6).for_each(|_| before.on_offence(protected, GARBAGE, "", NOW));
     (0..3).for_each(|_| before.on_offence(poor, GARBAGE, "", NOW));
     before.ban_address(
         IpAddr::from([203, 0, 113, 7]),
@@ -459,11 +472,11 @@ fn what_is_written_down_is_in_force_after_a_restart() {
         NOW,
     );
     before.save_all(NOW);
-    let saved = |all: &mut Reputation| -> Vec<Record> {
+    let saved = |all: &mut Reputation| -> Vec<StoreRecord> {
         actions(all)
             .into_iter()
             .filter_map(|action| {
-                if let Action::Save(record) = action {
+                if let ReputationAction::Save(record) = action {
                     Some(record)
                 } else {
                     None
@@ -473,14 +486,14 @@ fn what_is_written_down_is_in_force_after_a_restart() {
     };
     let records = saved(&mut before);
 
-    // The friend has become static meanwhile.
-    let mut after = reputation(Policy::default(), &[friend]);
+    // The third peer has become static meanwhile.
+    let mut after = reputation(Policy::default(), &[protected]);
     let shown = BannedPeers::default();
     metrics::with_local_recorder(&shown, || after.restore(records.clone(), NOW + 100));
     assert_eq!(
         f64::from_bits(shown.0.load(Ordering::Relaxed)),
         1.0,
-        "the metric tells of them"
+        "the metric counts them"
     );
     assert_eq!(after.bans().keys().copied().collect::<Vec<_>>(), [banned]);
     assert_eq!(after.bans()[&banned].until, NOW + 3600);
@@ -494,7 +507,7 @@ fn what_is_written_down_is_in_force_after_a_restart() {
     assert_eq!(
         (
             after.total(&poor),
-            after.scores(&poor).offences[Class::Garbage.label()]
+            after.scores(&poor).offences[OffenceClass::Garbage.label()]
         ),
         (-60.0, 3.0)
     );
@@ -531,8 +544,12 @@ fn nothing_grows_without_bound() {
         all.on_disconnected(&peer, "banned", "", NOW + u64::from(i));
         for action in actions(&mut all) {
             match action {
-                Action::Save(Record::Score(peer, Some(_))) => drop(rows.insert(peer)),
-                Action::Save(Record::Score(peer, None)) => drop(rows.remove(&peer)),
+                ReputationAction::Save(StoreRecord::Score(peer, Some(_))) => {
+                    rows.insert(peer);
+                }
+                ReputationAction::Save(StoreRecord::Score(peer, None)) => {
+                    rows.remove(&peer);
+                }
                 _ => {}
             }
         }

@@ -1,12 +1,12 @@
-//! What is kept can be read, what is not kept goes, and nothing goes too early.
+//! HistoryBounds rows can be read, pruned rows go, and none goes too early.
 
 use super::*;
 use crate::chain::{
+    rows::{ExecutedBlock, keys},
     store::{
-        Snapshot, Store, keys,
+        Snapshot, Store,
         tests::{CACHE, block, create},
     },
-    view::ExecutedBlock,
 };
 use alloy_primitives::B256;
 
@@ -102,10 +102,10 @@ fn nothing_goes_before_its_bound_is_on_the_disk() {
     store.keep_states(Some(10));
     store.commit(&chain(&store, 100), None, None).unwrap();
     let floors = &store.0.history.floors;
-    assert_eq!(floors.droppable(), Kept::default());
+    assert_eq!(floors.droppable(), HistoryBounds::default());
     // Synced is not enough: a journal can be lost that the table does not need.
     store.sync().unwrap();
-    assert_eq!(floors.droppable(), Kept::default());
+    assert_eq!(floors.droppable(), HistoryBounds::default());
     while store.0.history.pending.lock().is_some() {
         store.sync().unwrap();
     }
@@ -136,7 +136,7 @@ fn a_finalized_state_stays_and_an_archive_keeps_all() {
 
 #[test]
 fn only_rows_of_history_are_old() {
-    let kept = Kept {
+    let kept = HistoryBounds {
         states: 10,
         unwinds: 20,
         ..Default::default()

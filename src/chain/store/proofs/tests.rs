@@ -1,11 +1,13 @@
-//! Proofs at earlier blocks, against another verifier and the values that were there, over everything that moves a store.
+//! Proofs at earlier blocks, against another verifier and the values that were there, over
+//! everything that moves a store.
 
 use super::*;
 use crate::chain::{
     changes::{AccountChange, Changes},
+    rows::ExecutedBlock,
     store::{Identity, Space, Store},
     trie,
-    view::{ExecutedBlock, View},
+    view::View,
 };
 use alloy_consensus::Header;
 use alloy_primitives::{KECCAK256_EMPTY, U256};
@@ -63,7 +65,8 @@ impl World {
         Arc::new(View::new(self.store.snapshot().unwrap(), vec![], None, None).unwrap())
     }
 
-    /// Blocks of creations, destructions, deletions, and withdrawals through the message passer, stored as groups of up to five.
+    /// Blocks of creations, destructions, deletions, and withdrawals through the message passer,
+    /// stored as groups of up to five.
     fn grow(&mut self, blocks: usize) {
         let mut left = blocks;
         while left > 0 {
@@ -101,7 +104,7 @@ impl World {
         {
             change(&mut self.rng, MESSAGE_PASSER, &mut plain, &mut changes);
         }
-        let update = trie::update(&view.state(), &changes).unwrap();
+        let update = view.state().update(&changes).unwrap();
         let head = view.head();
         let header = Header {
             parent_hash: head.hash,
@@ -129,14 +132,16 @@ impl World {
         self.chain.len() as u64 - 1
     }
 
-    /// The proofs of an account and slots at a block convince another verifier, and say what was there.
+    /// The proofs of an account and slots at a block convince another verifier, and say what was
+    /// there.
     fn check(&self, view: &Arc<View>, number: u64, address: Address, slots: &[U256]) {
         let (header, plain) = &self.chain[number as usize];
         let state = view
             .provable_state(number, address)
             .unwrap()
             .unwrap_or_else(|| panic!("no proofs at {number}"));
-        let proof = trie::prove(&state, address, slots)
+        let proof = state
+            .prove(address, slots)
             .unwrap_or_else(|e| panic!("{address} at {number}: {e}"));
         let there = plain.get(&address);
         let wanted = there.map(|(account, _)| (account.nonce, account.balance));
@@ -502,7 +507,7 @@ fn only_the_message_passers_rows_are_its_own() {
     );
 }
 
-/// What it costs to go back: a small part of what a block writes of its tries, since no node is in it whole.
+/// Trie history is a small part of what a block writes of its tries, since it holds no whole node.
 #[test]
 fn history_of_the_trie_is_small() {
     let dir = tempfile::tempdir().unwrap();
@@ -537,7 +542,7 @@ fn history_of_the_trie_is_small() {
         accounts: (0..20).map(|n| (address(n * 1_000), account(2))).collect(),
         ..Default::default()
     };
-    let update = trie::update(&view.state(), &some).unwrap();
+    let update = view.state().update(&some).unwrap();
     let header = Header {
         parent_hash: genesis.hash,
         number: 1,

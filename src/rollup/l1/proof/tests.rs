@@ -52,7 +52,8 @@ async fn said(l1: &FakeL1, answer: Value) -> Result<Address, L1Cause> {
     read(l1).await.map_err(|error| error.cause)
 }
 
-/// Whether the result is [`L1Cause::Untrue`] with a short text, which quotes none of the endpoint's bytes.
+/// Whether the result is [`L1Cause::Untrue`] with a short text, which quotes none of the endpoint's
+/// bytes.
 fn is_untrue(result: &Result<Address, L1Cause>) -> bool {
     matches!(result, Err(L1Cause::Untrue(text)) if text.contains("state root") && text.len() < 400)
 }

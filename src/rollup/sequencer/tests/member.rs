@@ -1,9 +1,9 @@
 //! A node without RPC: a chain that follows a swarm.
 
 use super::*;
-use crate::{chain::upkeep, follow};
+use crate::{chain::pool_maintenance, follow};
 use parking_lot::Mutex;
-use starling_p2p::{Config, Genesis, Keypair, Multiaddr, Service};
+use starling_p2p::{ChainGenesis, Config, Keypair, Multiaddr, Service};
 use tokio::task::JoinSet;
 
 pub(super) struct Member {
@@ -26,7 +26,7 @@ impl Member {
     ) -> Self {
         let (chain, threads) = world.open_in(datadir.as_ref().unwrap_or(&world.datadir));
         let rollup = &world.rollup;
-        let genesis = Genesis {
+        let genesis = ChainGenesis {
             id: rollup.genesis.l2,
             time: rollup.genesis.l2_time,
             block_time: rollup.block_time,
@@ -42,17 +42,23 @@ impl Member {
         let (service, network, events) = Service::new(config, Arc::new(chain.clone())).unwrap();
         let (token, mut tasks) = (token.child_token(), JoinSet::new());
         tasks.spawn(service.run(token.clone()));
-        let follower = follow::run(chain.clone(), None, network.clone(), events, token.clone());
+        let follower = follow::run(
+            Engine::Local(chain.clone()),
+            None,
+            network.clone(),
+            events,
+            token.clone(),
+        );
         let heads = follow::report_heads(
-            chain.clone(),
+            Engine::Local(chain.clone()),
             network.clone(),
             rollup.genesis.l2,
             token.clone(),
         );
-        let upkeep = upkeep::run(chain.clone(), token.clone());
+        let maintenance = pool_maintenance::run(chain.clone(), token.clone());
         tasks.spawn(async { follower.await.unwrap() });
         tasks.spawn(async { heads.await.unwrap() });
-        tasks.spawn(async { upkeep.await.unwrap() });
+        tasks.spawn(async { maintenance.await.unwrap() });
         let address = network
             .listen_addrs()
             .wait_for(|all| !all.is_empty())
@@ -94,7 +100,8 @@ impl Member {
         all
     }
 
-    /// Ends everything, so that its directory can be opened again, which is returned if it is not the world's.
+    /// Ends everything, so that its directory can be opened again, which is returned if it is not
+    /// the world's.
     pub async fn stop(self) -> Option<tempfile::TempDir> {
         let Self {
             chain,

@@ -2,6 +2,7 @@
 
 use super::{member::Member, *};
 use crate::{chain::tests::killed, rollup::l1::fake::header};
+use starling_p2p::Provenance;
 use std::collections::HashMap;
 
 /// These headers with the last `depth` replaced by as many others and one more.
@@ -108,7 +109,8 @@ impl Net {
         (sequencing, handle, task)
     }
 
-    /// Stops the sequencer, and starts it again after `meanwhile`, in this directory or where it was.
+    /// Stops the sequencer, and starts it again after `meanwhile`, in this directory or where it
+    /// was.
     async fn restart(
         self,
         datadir: Option<tempfile::TempDir>,
@@ -283,7 +285,7 @@ async fn when_l1_undoes_its_reorg_the_blocks_that_were_signed_before_are_used_ag
     let (sequencer, handle) = world.sequencer(&chain, config());
     let token = CancellationToken::new();
     let task = tokio::spawn(sequencer.run(token.clone()));
-    until_time(&chain, now().as_secs() + 1).await;
+    until_time(&chain, since_epoch().as_secs() + 1).await;
     let first = chain.view();
     let branch = reorganised(&world.l1_headers, 2, 2);
     let common = last_common(&world, &chain, 10);
@@ -331,7 +333,7 @@ async fn the_head_never_goes_back_below_the_safe_block() {
     let (sequencer, handle) = world.sequencer(&chain, config());
     let token = CancellationToken::new();
     let task = tokio::spawn(sequencer.run(token.clone()));
-    until_time(&chain, now().as_secs() + 1).await;
+    until_time(&chain, since_epoch().as_secs() + 1).await;
     let stop = handle.stop().await.unwrap();
     let head = chain.view().head();
     chain.forkchoice(stop, Some(stop), None).await.unwrap();

@@ -1,4 +1,5 @@
-//! Who signs: a signer that fails, a rival with the same key. Real swarms, and real sequencers on them.
+//! Signing: a signer that fails, a second sequencer with the same key. Real swarms, and real
+//! sequencers on them.
 
 use super::{member::Member, *};
 use crate::{
@@ -78,7 +79,7 @@ async fn two_sequencers_with_one_key_notice_each_other_and_stop() {
     );
     assert_eq!(
         handles[at].stop().await,
-        Err(ControlError::NotRunning),
+        Err(SequencerControlError::NotRunning),
         "it has stopped and not ended"
     );
 
@@ -111,15 +112,15 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
         .unwrap();
 
     // Long after the start.
-    sequencer.term = Term::new(foreign.timestamp() - 100);
-    sequencer.on_witnessed(&own).unwrap();
+    sequencer.period = SequencingPeriod::new(foreign.timestamp() - 100);
+    sequencer.on_own_key_block(&own).unwrap();
     assert!(handle.active(), "its own block comes back");
-    sequencer.term = Term::new(foreign.timestamp());
-    sequencer.on_witnessed(&foreign).unwrap();
+    sequencer.period = SequencingPeriod::new(foreign.timestamp());
+    sequencer.on_own_key_block(&foreign).unwrap();
     assert!(handle.active(), "the leader before may have made it");
 
-    sequencer.term = Term::new(foreign.timestamp() - 100);
-    sequencer.on_witnessed(&foreign).unwrap();
+    sequencer.period = SequencingPeriod::new(foreign.timestamp() - 100);
+    sequencer.on_own_key_block(&foreign).unwrap();
     let status = handle.status();
     assert!(
         !status.active
@@ -132,12 +133,12 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
     );
     // A stopped one follows whoever sequences now.
     let other = rival_block(&world, &chain, 9).await;
-    sequencer.on_witnessed(&other).unwrap();
+    sequencer.on_own_key_block(&other).unwrap();
     assert_eq!(handle.status(), status);
 }
 
-/// The dead leader's last block arrives before, or after, the new leader has made its block of that height; then a block arrives
-/// that only a living sequencer can have made.
+/// The dead leader's last block arrives before, or after, the new leader has made its block of that
+/// height; then a block arrives that only a living sequencer can have made.
 async fn a_dead_leaders_last_block_arrives(before: bool) {
     let world = World::new(6, 1).await;
     let token = CancellationToken::new();
@@ -236,7 +237,8 @@ async fn a_dead_leaders_block_that_arrives_after_ours_is_passed_over_and_stops_n
     a_dead_leaders_last_block_arrives(false).await;
 }
 
-/// Not one block leaves without a signature; the block in the log is the one that is signed in the end.
+/// Not one block leaves without a signature; the block in the log is the one that is signed in the
+/// end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_waits_until_the_remote_signer_signs_it() {
     let world = World::new(4, 1).await;
@@ -278,7 +280,7 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
         (genesis, genesis)
     );
     assert!(handle.active(), "it goes on trying");
-    let waiting = sequencing.chain.signed(1, genesis.hash).unwrap()[0].hash;
+    let waiting = sequencing.chain.guards(1, genesis.hash).unwrap()[0].hash;
 
     *stand_in.behaviour.lock() = Behaviour {
         old: true,
@@ -290,8 +292,9 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
     task.await.unwrap().unwrap();
 }
 
-/// The signer fails once while L1 moves on to the next origin; then the process is killed when the block is published and not yet the
-/// head: the copy of its files is made while the signer holds the signature back.
+/// The signer fails once while L1 moves on to the next origin; then the process is killed when the
+/// block is published and not yet the head: the copy of its files is made while the signer holds
+/// the signature back.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_moves_on_and_the_process_is_killed()
  {
@@ -400,12 +403,15 @@ async fn one_stale_answer_of_l1_leads_to_no_second_signed_block() {
     for _ in 0..2 {
         for _ in 1..CONFIRMATIONS {
             world.show_l1(&orphan);
-            let answer = sequencer.sent_before(&parent, epoch.id()).await;
+            let answer = sequencer.block_to_resign(&parent, epoch.id()).await;
             assert_eq!(answer.map_err(|error| error.to_string()), reorganised);
         }
         world.show_l1(&world.l1_headers);
         assert_eq!(
-            sequencer.sent_before(&parent, epoch.id()).await.unwrap(),
+            sequencer
+                .block_to_resign(&parent, epoch.id())
+                .await
+                .unwrap(),
             Some(sent.hash),
             "the answers were stale"
         );
@@ -413,12 +419,15 @@ async fn one_stale_answer_of_l1_leads_to_no_second_signed_block() {
     world.show_l1(&orphan);
     for _ in 1..CONFIRMATIONS {
         sequencer
-            .sent_before(&parent, epoch.id())
+            .block_to_resign(&parent, epoch.id())
             .await
             .unwrap_err();
     }
     assert_eq!(
-        sequencer.sent_before(&parent, epoch.id()).await.unwrap(),
+        sequencer
+            .block_to_resign(&parent, epoch.id())
+            .await
+            .unwrap(),
         None,
         "L1 was reorganised"
     );

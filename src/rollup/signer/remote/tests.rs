@@ -1,4 +1,5 @@
-//! A stand-in op-signer: TLS in both directions with certificates of its own authority, and the checks that op-signer makes.
+//! A stand-in op-signer: TLS in both directions with certificates of its own authority, and the
+//! checks that op-signer makes.
 
 use super::*;
 use alloy_primitives::{Keccak256, U256, address};
@@ -76,7 +77,7 @@ impl StandIn {
             cert: write("tls.crt", cert),
             key: write("tls.key", key),
         };
-        // Of an authority that the signer does not know.
+        // A certificate of an authority that the signer does not know.
         let (cert, key) = certificate(&authority("another"), "sequencer");
         write("other.crt", cert);
         write("other.key", key);
@@ -123,9 +124,9 @@ impl StandIn {
                 }
             }
         });
-        let headers = vec![("X-Tenant".to_owned(), "hush".to_owned())];
+        let headers = vec![("X-Tenant".to_owned(), Secret::new("hush"))];
         let config = RemoteConfig {
-            endpoint,
+            endpoint: Secret::new(endpoint),
             address: ADDRESS,
             headers,
             tls: Some(tls),
@@ -376,7 +377,7 @@ async fn certificates_are_checked_on_both_sides_and_named_when_they_are_wrong() 
         ["health_status"],
         "no call went through"
     );
-    // What cannot be read.
+    // Files that cannot be read.
     for (change, option) in [
         (
             &(|tls: &mut TlsFiles| tls.ca = file("none")) as &dyn Fn(&mut TlsFiles),
@@ -391,7 +392,7 @@ async fn certificates_are_checked_on_both_sides_and_named_when_they_are_wrong() 
         assert!(error.contains(option), "{option}: {error}");
     }
     let plain = RemoteConfig {
-        endpoint: signer.config.endpoint.replace("https", "http"),
+        endpoint: Secret::new(signer.config.endpoint.expose().replace("https", "http")),
         ..signer.config.clone()
     };
     assert!(
@@ -410,7 +411,7 @@ async fn a_renewed_certificate_is_used_by_the_next_connection() {
     let tls = signer.config.tls.clone().unwrap();
     let provider = Arc::new(ring::default_provider());
     let last = Mutex::new(read_identity(&tls, &provider).unwrap());
-    let identity = Identity {
+    let identity = TlsIdentity {
         files: tls.clone(),
         provider,
         last,

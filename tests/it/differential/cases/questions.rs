@@ -323,7 +323,7 @@ impl Generator {
         }
     }
 
-    /// What chance brings too seldom.
+    /// Cases that random choice meets too seldom.
     fn rare(&mut self, blocks: &[Block]) -> (&'static str, Value) {
         let from = self.users[9].address;
         let stranger = Address::repeat_byte(0x99);

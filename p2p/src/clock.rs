@@ -1,0 +1,21 @@
+//! The wall clock. Durations are measured with `Instant`; Unix time is only compared with the
+//! timestamps of blocks and of stored records.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The time since the Unix epoch; zero if the clock is set before it.
+fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// The wall clock in whole Unix seconds.
+pub fn unix_now() -> u64 {
+    since_epoch().as_secs()
+}
+
+/// The wall clock in Unix seconds with their fraction.
+pub fn unix_now_exact() -> f64 {
+    since_epoch().as_secs_f64()
+}

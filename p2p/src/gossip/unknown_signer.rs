@@ -1,0 +1,94 @@
+//! Blocks by an unknown signer: an offence, or the first sign that L1 names another signer.
+//!
+//! Nodes read a change of the signer from L1 at different times, so honest peers may pass on blocks
+//! of a new signer before this node knows it. A waiter that can read L1 may register
+//! (`Network::unknown_signer`). It gets the first unknown signer, and offences for that signer's
+//! blocks, bombs included, are held until L1's current signer is reported. One signer is on hold at
+//! a time and at most [`HELD`] offences are held: all others are charged at once, as they are while
+//! there is no waiter.
+
+use alloy_primitives::Address;
+use libp2p::PeerId;
+use tokio::sync::oneshot;
+
+/// Offences held back. At a block every two seconds, two minutes of them.
+const HELD: usize = 64;
+
+/// The sender of a message, and the message's bloat in MiB.
+pub type HeldOffence = (PeerId, u32);
+
+/// At most one signer on hold.
+#[derive(Debug, Default)]
+pub struct UnknownSignerHold {
+    waiter: Option<oneshot::Sender<Address>>,
+    on_hold: Option<(Address, Vec<HeldOffence>)>,
+}
+
+impl UnknownSignerHold {
+    /// Reports the next unknown signer to `waiter`, which replaces an earlier one.
+    pub fn set_waiter(&mut self, waiter: oneshot::Sender<Address>) {
+        self.waiter = Some(waiter);
+    }
+
+    /// A peer sent a block by an unknown signer. Whether the offence is held back.
+    pub fn hold(&mut self, peer: PeerId, signer: Address, bloat: u32) -> bool {
+        if let Some((unknown, held)) = &mut self.on_hold {
+            let holds = *unknown == signer && held.len() < HELD;
+            if holds {
+                held.push((peer, bloat));
+            }
+            return holds;
+        }
+        let reported = self
+            .waiter
+            .take()
+            .is_some_and(|waiter| waiter.send(signer).is_ok());
+        if reported {
+            self.on_hold = Some((signer, vec![(peer, bloat)]));
+        }
+        reported
+    }
+
+    /// L1 names this signer. Returns the signer that was on hold, if it is another one, and the
+    /// offences to charge.
+    pub fn resolve(&mut self, named: Address) -> Option<(Address, Vec<HeldOffence>)> {
+        self.on_hold.take().filter(|(unknown, _)| *unknown != named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Address = Address::repeat_byte(2);
+    const OTHER: Address = Address::repeat_byte(3);
+
+    #[test]
+    fn one_signer_is_reported_and_offences_are_held_until_the_signer_is_known() {
+        let mut hold = UnknownSignerHold::default();
+        let [a, b] = [PeerId::random(), PeerId::random()];
+        assert!(!hold.hold(a, NEW, 0), "no waiter");
+        let (waiter, mut reported) = oneshot::channel();
+        hold.set_waiter(waiter);
+        assert!(hold.hold(a, NEW, 0) && hold.hold(b, NEW, 0) && !hold.hold(b, OTHER, 0));
+        assert_eq!(reported.try_recv(), Ok(NEW));
+        assert_eq!(hold.resolve(NEW), None, "L1 names it");
+        assert!(!hold.hold(a, OTHER, 0), "no waiter any more");
+
+        let (waiter, _reported) = oneshot::channel();
+        hold.set_waiter(waiter);
+        let held = (0..HELD + 9).filter(|_| hold.hold(a, OTHER, 8)).count();
+        assert_eq!(held, HELD);
+        assert_eq!(hold.resolve(NEW), Some((OTHER, vec![(a, 8); HELD])));
+        assert_eq!(hold.resolve(NEW), None, "charged once");
+    }
+
+    #[test]
+    fn a_dropped_waiter_holds_nothing() {
+        let mut hold = UnknownSignerHold::default();
+        let (waiter, reported) = oneshot::channel();
+        hold.set_waiter(waiter);
+        drop(reported);
+        assert!(!hold.hold(PeerId::random(), NEW, 0));
+    }
+}

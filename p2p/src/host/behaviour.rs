@@ -1,0 +1,86 @@
+//! The protocols of one connection, composed.
+
+use super::HostConfig;
+use crate::{
+    gossip::router::{Gossipsub, Router},
+    gossip::timing::SharedTimings,
+    gossip::topics::{Snappy, Topics, gossip_config},
+    host::streams,
+    peers::gate::{Gate, SharedGateRules},
+    peers::score::{self, Scoring},
+};
+use libp2p::{
+    gossipsub::{self, MessageAuthenticity, TopicHash},
+    identify, ping,
+    swarm::NetworkBehaviour,
+};
+use std::{net::IpAddr, time::Duration};
+
+/// A connection with two unanswered pings is closed, within 40 seconds: long before TCP would
+/// notice, so that a peer that was cut off is dialled again soon.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(NetworkBehaviour)]
+pub struct Behaviour {
+    /// Refuses connections. The first field, so that no other behaviour sees refused ones.
+    pub gate: Gate,
+    /// Gossip of blocks.
+    pub gossip: Router,
+    /// Identity and protocols of the peer.
+    pub identify: identify::Behaviour,
+    /// Liveness of the peer.
+    pub ping: ping::Behaviour,
+    /// Streams of our own: `payload_by_number` and range sync.
+    pub streams: streams::StreamsBehaviour,
+}
+
+impl Behaviour {
+    /// Behaviours that have joined the topics; the error is a sentence about the mesh parameters.
+    /// Any number of peers may share an address in `crowds`.
+    pub fn new(
+        config: &HostConfig,
+        topics: &Topics,
+        rules: SharedGateRules,
+        timings: &SharedTimings,
+        crowds: impl IntoIterator<Item = IpAddr>,
+    ) -> Result<Self, String> {
+        let (mesh, snappy) = (gossip_config(config.mesh, timings)?, Snappy::default());
+        let (filter, transform) = (topics.filter(), snappy.clone());
+        let mut gossip = Gossipsub::new_with_subscription_filter_and_transform(
+            MessageAuthenticity::Anonymous,
+            mesh,
+            filter,
+            transform,
+        )?;
+        for topic in topics.names() {
+            gossip
+                .subscribe(&ident(topic))
+                .map_err(|error| error.to_string())?;
+        }
+        if config.scoring == Scoring::Light {
+            gossip.with_peer_score(
+                score::router_params(config.slot, crowds),
+                score::router_thresholds(),
+            )?;
+        }
+        // The protocol version is empty on all nodes of this network, and none reads it.
+        let identify = identify::Config::new(String::new(), config.identity.public())
+            .with_agent_version(config.user_agent.clone());
+        Ok(Self {
+            gate: Gate::new(rules.clone(), config.max_peers),
+            gossip: Router::new(gossip, snappy, timings.clone(), rules),
+            identify: identify::Behaviour::new(identify),
+            ping: ping::Behaviour::new(
+                ping::Config::new()
+                    .with_interval(PING_INTERVAL)
+                    .with_timeout(PING_TIMEOUT),
+            ),
+            streams: streams::StreamsBehaviour::new(),
+        })
+    }
+}
+
+fn ident(topic: &TopicHash) -> gossipsub::IdentTopic {
+    gossipsub::IdentTopic::new(topic.as_str())
+}

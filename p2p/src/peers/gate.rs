@@ -1,0 +1,504 @@
+//! The gate refuses connections: blocked and banned peers, addresses and subnets, addresses outside
+//! `--p2p.netrestrict`, and too many connections of untrusted peers. It decides before any
+//! handshake where the address says enough (the rules are those of op-node's connection gater):
+//!
+//! | when | checked |
+//! |---|---|
+//! | a peer is dialled | the peer |
+//! | an address is dialled, names resolved | the address |
+//! | a connection comes in | the address, and the number of its open handshakes |
+//! | its handshake is done | the peer, and the number of connections of untrusted peers |
+//!
+//! Overload: untrusted peers that open connections. Handshakes and connections are bounded
+//! altogether and per address, so that one address cannot use up the capacity of others. Static and
+//! protected peers are not counted, nor over TCP the addresses of static peers. Over QUIC the gate
+//! decides after the listener has answered a first datagram, which takes a signature in the swarm's
+//! task: thousands of those a second slow the swarm down, whatever their sender address. This is
+//! the price of `--p2p.listen.quic`.
+
+use crate::{
+    address::{ip_of, site},
+    metrics as meters,
+};
+use ipnet::IpNet;
+use libp2p::{
+    Multiaddr, PeerId, TransportError,
+    core::{
+        Endpoint, Transport,
+        multiaddr::Protocol,
+        transport::{DialOpts, ListenerId, PortUse, TransportEvent},
+    },
+    swarm::{
+        ConnectionClosed, ConnectionDenied, ConnectionId, FromSwarm, ListenFailure,
+        NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm, dummy,
+    },
+};
+use parking_lot::{Mutex, MutexGuard};
+use std::{
+    collections::{BTreeSet, HashMap},
+    convert::Infallible,
+    io,
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+/// Handshakes of untrusted peers at once, altogether and from one address; over TCP, and as many
+/// over QUIC. The sender of a first datagram is not proven, so QUIC handshakes may be forged in any
+/// name and must not use up the capacity of TCP.
+const HANDSHAKES: usize = 128;
+const HANDSHAKES_PER_ADDRESS: usize = 16;
+/// QUIC handshakes from addresses of static peers, which may be forged too. A static peer whose
+/// capacity others use up in its name is still reached by our dials.
+const TRUSTED_PER_ADDRESS: usize = 64;
+/// Connections that untrusted peers opened, altogether (or twice the limit of peers, if that is
+/// more) and from one address.
+const INCOMING: usize = 256;
+const INCOMING_PER_ADDRESS: usize = 64;
+/// Connections of one peer. One is usual; a second exists for a moment when both sides dial.
+const PER_PEER: usize = 4;
+
+/// Whether the address is one of QUIC.
+fn is_quic(address: &Multiaddr) -> bool {
+    address.iter().any(|part| matches!(part, Protocol::Udp(_)))
+}
+
+/// The reason why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GateRefusal {
+    #[error("the peer is blocked by an operator")]
+    BlockedPeer,
+    #[error("the peer is banned")]
+    BannedPeer,
+    #[error("the address is blocked by an operator")]
+    BlockedAddress,
+    #[error("the subnet is blocked by an operator")]
+    BlockedSubnet,
+    #[error("the address is banned")]
+    BannedAddress,
+    #[error("the address is outside of --p2p.netrestrict")]
+    Restricted,
+    #[error("the address is no IP address")]
+    NoAddress,
+    #[error("too many handshakes at once")]
+    Handshakes,
+    #[error("too many connections")]
+    Connections,
+}
+
+impl GateRefusal {
+    pub fn label(self) -> &'static str {
+        match self {
+            GateRefusal::BlockedPeer => "blocked_peer",
+            GateRefusal::BannedPeer => "banned_peer",
+            GateRefusal::BlockedAddress => "blocked_address",
+            GateRefusal::BlockedSubnet => "blocked_subnet",
+            GateRefusal::BannedAddress => "banned_address",
+            GateRefusal::Restricted => "netrestrict",
+            GateRefusal::NoAddress => "no_address",
+            GateRefusal::Handshakes => "handshakes",
+            GateRefusal::Connections => "connections",
+        }
+    }
+}
+
+/// Rules that refuse peers and addresses by name. [`crate::peers`] adds and removes bans, an
+/// operator blocks.
+#[derive(Debug, Default)]
+pub struct GateRules {
+    /// Empty allows every network.
+    pub restrict: Vec<IpNet>,
+    pub blocked_peers: BTreeSet<PeerId>,
+    pub blocked_addresses: BTreeSet<IpAddr>,
+    pub blocked_subnets: BTreeSet<IpNet>,
+    pub banned_peers: BTreeSet<PeerId>,
+    /// [`site`]s.
+    pub banned_addresses: BTreeSet<IpAddr>,
+    /// Static peers, and those that an operator protects.
+    pub trusted_peers: BTreeSet<PeerId>,
+    /// The [`site`]s of static peers.
+    pub trusted_addresses: BTreeSet<IpAddr>,
+}
+
+impl GateRules {
+    pub fn peer(&self, peer: &PeerId) -> Result<(), GateRefusal> {
+        match peer {
+            peer if self.blocked_peers.contains(peer) => Err(GateRefusal::BlockedPeer),
+            peer if self.banned_peers.contains(peer) => Err(GateRefusal::BannedPeer),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn address(&self, address: IpAddr) -> Result<(), GateRefusal> {
+        let address = address.to_canonical();
+        match address {
+            ip if self.blocked_addresses.contains(&ip) => Err(GateRefusal::BlockedAddress),
+            ip if self.blocked_subnets.iter().any(|net| net.contains(&ip)) => {
+                Err(GateRefusal::BlockedSubnet)
+            }
+            ip if self.banned_addresses.contains(&site(ip)) => Err(GateRefusal::BannedAddress),
+            ip if !self.restrict.is_empty()
+                && !self.restrict.iter().any(|net| net.contains(&ip)) =>
+            {
+                Err(GateRefusal::Restricted)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the peer may be dialled at one of the addresses; if not, the last refusal.
+    pub fn any_of(&self, peer: &PeerId, addresses: &[Multiaddr]) -> Result<(), GateRefusal> {
+        self.peer(peer)?;
+        let mut outcome = Ok(());
+        for address in addresses {
+            match self.multiaddr(address) {
+                Ok(_) => return Ok(()),
+                Err(refusal) => outcome = Err(refusal),
+            }
+        }
+        outcome
+    }
+
+    /// [`GateRules::address`] of the IP address that the multiaddr begins with.
+    pub fn multiaddr(&self, address: &Multiaddr) -> Result<IpAddr, GateRefusal> {
+        let ip = ip_of(address).ok_or(GateRefusal::NoAddress)?;
+        self.address(ip).map(|()| ip)
+    }
+}
+
+/// The rules, shared by the transport, the swarm's behaviour and the swarm's task. The lock is
+/// held for one look-up.
+#[derive(Clone, Debug, Default)]
+pub struct SharedGateRules(Arc<Mutex<GateRules>>);
+
+impl SharedGateRules {
+    pub fn new(rules: GateRules) -> Self {
+        Self(Arc::new(Mutex::new(rules)))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, GateRules> {
+        self.0.lock()
+    }
+}
+
+fn count(refusal: GateRefusal) -> GateRefusal {
+    metrics::counter!("starling_p2p_refused_connections_total", "reason" => refusal.label())
+        .increment(1);
+    refusal
+}
+
+/// A kind of handshakes that is counted by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HandshakeKind {
+    Tcp,
+    Quic,
+    /// QUIC, from what seems to be an address of a static peer.
+    TrustedQuic,
+}
+
+/// Open handshakes and the sites that they come from.
+#[derive(Default)]
+struct Handshakes {
+    tcp: HashMap<ConnectionId, IpAddr>,
+    quic: HashMap<ConnectionId, IpAddr>,
+    trusted_quic: HashMap<ConnectionId, IpAddr>,
+}
+
+impl Handshakes {
+    fn of(&mut self, kind: HandshakeKind) -> &mut HashMap<ConnectionId, IpAddr> {
+        match kind {
+            HandshakeKind::Tcp => &mut self.tcp,
+            HandshakeKind::Quic => &mut self.quic,
+            HandshakeKind::TrustedQuic => &mut self.trusted_quic,
+        }
+    }
+
+    fn remove(&mut self, connection: ConnectionId) {
+        for handshakes in [&mut self.tcp, &mut self.quic, &mut self.trusted_quic] {
+            handshakes.remove(&connection);
+        }
+    }
+}
+
+/// The gate as a behaviour: inbound connections, and the peers of outbound ones.
+pub struct Gate {
+    rules: SharedGateRules,
+    /// Connections that untrusted peers may open.
+    max_incoming: usize,
+    handshakes: Handshakes,
+    /// Connections that untrusted peers opened.
+    incoming: HashMap<ConnectionId, IpAddr>,
+    /// All connections.
+    peers: HashMap<PeerId, Vec<ConnectionId>>,
+}
+
+impl Gate {
+    /// A gate for a node that keeps `hi` peers.
+    pub fn new(rules: SharedGateRules, hi: usize) -> Self {
+        Self {
+            rules,
+            max_incoming: hi.saturating_mul(2).max(INCOMING),
+            handshakes: Handshakes::default(),
+            incoming: HashMap::new(),
+            peers: HashMap::new(),
+        }
+    }
+
+    /// The kind and the site under which a handshake is counted; `None` if it is not.
+    fn admit_handshake(
+        &mut self,
+        address: &Multiaddr,
+    ) -> Result<Option<(HandshakeKind, IpAddr)>, GateRefusal> {
+        let rules = self.rules.lock();
+        let site = site(rules.multiaddr(address)?);
+        let trusted = rules.trusted_addresses.contains(&site);
+        let (kind, per_address) = if is_quic(address) && trusted {
+            (HandshakeKind::TrustedQuic, TRUSTED_PER_ADDRESS)
+        } else if is_quic(address) {
+            (HandshakeKind::Quic, HANDSHAKES_PER_ADDRESS)
+        } else if trusted {
+            return Ok(None);
+        } else {
+            (HandshakeKind::Tcp, HANDSHAKES_PER_ADDRESS)
+        };
+        check_capacity(
+            self.handshakes.of(kind),
+            site,
+            HANDSHAKES,
+            per_address,
+            GateRefusal::Handshakes,
+        )?;
+        Ok(Some((kind, site)))
+    }
+
+    fn admit_connection(
+        &self,
+        peer: &PeerId,
+        address: &Multiaddr,
+    ) -> Result<Option<IpAddr>, GateRefusal> {
+        let rules = self.rules.lock();
+        rules.peer(peer)?;
+        if rules.trusted_peers.contains(peer) {
+            return Ok(None);
+        }
+        // The rules may have changed during the handshake.
+        let site = site(rules.multiaddr(address)?);
+        if self
+            .peers
+            .get(peer)
+            .is_some_and(|connections| connections.len() >= PER_PEER)
+        {
+            return Err(GateRefusal::Connections);
+        }
+        check_capacity(
+            &self.incoming,
+            site,
+            self.max_incoming,
+            INCOMING_PER_ADDRESS,
+            GateRefusal::Connections,
+        )?;
+        Ok(Some(site))
+    }
+
+    fn forget(&mut self, peer: PeerId, connection: ConnectionId) {
+        self.incoming.remove(&connection);
+        if let Some(connections) = self.peers.get_mut(&peer) {
+            connections.retain(|other| *other != connection);
+            if connections.is_empty() {
+                self.peers.remove(&peer);
+            }
+        }
+    }
+}
+
+/// Refuses with `refusal` if `max` connections are counted, or `per_address` of the same site.
+fn check_capacity(
+    counted: &HashMap<ConnectionId, IpAddr>,
+    site: IpAddr,
+    max: usize,
+    per_address: usize,
+    refusal: GateRefusal,
+) -> Result<(), GateRefusal> {
+    let same_site = counted.values().filter(|other| **other == site).count();
+    if counted.len() < max && same_site < per_address {
+        Ok(())
+    } else {
+        Err(refusal)
+    }
+}
+
+impl NetworkBehaviour for Gate {
+    type ConnectionHandler = dummy::ConnectionHandler;
+    type ToSwarm = Infallible;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        id: ConnectionId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        let counted = self.admit_handshake(remote);
+        meters::accept(counted.is_ok());
+        match counted {
+            Ok(counted) => {
+                if let Some((kind, site)) = counted {
+                    self.handshakes.of(kind).insert(id, site);
+                }
+                Ok(())
+            }
+            Err(refusal) => Err(ConnectionDenied::new(count(refusal))),
+        }
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.handshakes.remove(id);
+        let counted = self
+            .admit_connection(&peer, remote)
+            .map_err(|refusal| ConnectionDenied::new(count(refusal)))?;
+        self.incoming.extend(counted.map(|site| (id, site)));
+        self.peers.entry(peer).or_default().push(id);
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn handle_pending_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        peer: Option<PeerId>,
+        _: &[Multiaddr],
+        _: Endpoint,
+    ) -> Result<Vec<Multiaddr>, ConnectionDenied> {
+        let allowed = peer.map_or(Ok(()), |peer| self.rules.lock().peer(&peer));
+        if allowed.is_err() {
+            meters::dial(false);
+        }
+        allowed
+            .map(|()| Vec::new())
+            .map_err(|refusal| ConnectionDenied::new(count(refusal)))
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.peers.entry(peer).or_default().push(id);
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm) {
+        match event {
+            FromSwarm::ConnectionClosed(ConnectionClosed {
+                connection_id,
+                peer_id,
+                ..
+            }) => {
+                self.forget(peer_id, connection_id);
+            }
+            // Another behaviour may have refused a connection that the gate had admitted.
+            FromSwarm::ListenFailure(ListenFailure {
+                connection_id,
+                peer_id,
+                ..
+            }) => {
+                self.handshakes.remove(connection_id);
+                if let Some(peer) = peer_id {
+                    self.forget(peer, connection_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_connection_handler_event(
+        &mut self,
+        _: PeerId,
+        _: ConnectionId,
+        event: THandlerOutEvent<Self>,
+    ) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        Poll::Pending
+    }
+}
+
+/// A transport that dials only addresses that the rules allow. It wraps the transports below name
+/// resolution, so names are checked by the addresses that they resolve to.
+pub struct Gated<T> {
+    inner: T,
+    rules: SharedGateRules,
+}
+
+impl<T> Gated<T> {
+    pub fn new(inner: T, rules: SharedGateRules) -> Self {
+        Self { inner, rules }
+    }
+}
+
+impl<T: Transport<Error = io::Error> + Unpin> Transport for Gated<T> {
+    type Output = T::Output;
+    type Error = io::Error;
+    type ListenerUpgrade = T::ListenerUpgrade;
+    type Dial = T::Dial;
+
+    fn listen_on(
+        &mut self,
+        id: ListenerId,
+        address: Multiaddr,
+    ) -> Result<(), TransportError<io::Error>> {
+        self.inner.listen_on(id, address)
+    }
+
+    fn remove_listener(&mut self, id: ListenerId) -> bool {
+        self.inner.remove_listener(id)
+    }
+
+    fn dial(
+        &mut self,
+        address: Multiaddr,
+        options: DialOpts,
+    ) -> Result<T::Dial, TransportError<io::Error>> {
+        let rules = self.rules.lock();
+        let allowed = rules.multiaddr(&address);
+        // A ban of the address may be due to other peers there: it does not apply to a trusted
+        // peer. The address of a peer given by name is not known before this point.
+        let trusted = matches!(address.iter().last(), Some(Protocol::P2p(peer)) if rules.trusted_peers.contains(&peer));
+        drop(rules);
+        let allowed = allowed.map(drop).or_else(|refusal| match refusal {
+            GateRefusal::BannedAddress if trusted => Ok(()),
+            refusal => Err(refusal),
+        });
+        if allowed != Err(GateRefusal::NoAddress) {
+            meters::dial(allowed.is_ok());
+        }
+        match allowed {
+            Ok(()) => self.inner.dial(address, options),
+            Err(GateRefusal::NoAddress) => Err(TransportError::MultiaddrNotSupported(address)),
+            Err(refusal) => Err(TransportError::Other(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                count(refusal),
+            ))),
+        }
+    }
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
+        Pin::new(&mut self.inner).poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

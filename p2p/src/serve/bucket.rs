@@ -1,0 +1,109 @@
+//! Token buckets: how fast a peer is served. Pure: callers pass `now`.
+
+use std::time::{Duration, Instant};
+
+/// Rate at which one peer is served blocks by number, that of op-node: `rate` requests a second in
+/// the long run, `burst` without any wait after a quiet time. Range sync serves more.
+pub const PER_PEER: TokenRate = TokenRate { rate: 4, burst: 15 };
+/// Rate at which all peers together are served. op-node has one such limit, which five busy peers
+/// exhaust for everybody. Here untrusted peers share one, and trusted peers another.
+pub const TOGETHER: TokenRate = TokenRate {
+    rate: 20,
+    burst: 40,
+};
+/// A request that would wait longer is refused.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
+
+/// The rate of a token bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenRate {
+    /// Tokens a second.
+    pub rate: u32,
+    /// Tokens that a full bucket holds.
+    pub burst: u32,
+}
+
+/// A bucket that returns how long to wait. Its callers must bound how many of them wait at once.
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    interval: Duration,
+    depth: Duration,
+    /// When the bucket was, or will be, full again.
+    full_at: Instant,
+}
+
+impl TokenBucket {
+    pub fn new(TokenRate { rate, burst }: TokenRate, now: Instant) -> Self {
+        let interval = Duration::from_secs(1) / rate.max(1);
+        Self {
+            interval,
+            depth: interval * burst,
+            full_at: now,
+        }
+    }
+
+    /// Takes one token, in advance if there is none; returns how long to wait for it.
+    pub fn take(&mut self, now: Instant) -> Duration {
+        self.take_many(1, now)
+    }
+
+    /// Takes one token if the wait for it is no longer than `limit`.
+    pub fn take_within(&mut self, limit: Duration, now: Instant) -> Option<Duration> {
+        let before = self.full_at;
+        let wait = self.take(now);
+        if wait > limit {
+            self.full_at = before;
+            return None;
+        }
+        Some(wait)
+    }
+
+    /// Takes `tokens` at once, in advance if they are not there; returns how long to wait for them.
+    pub fn take_many(&mut self, tokens: u32, now: Instant) -> Duration {
+        self.full_at = self.full_at.max(now) + self.interval * tokens;
+        self.full_at
+            .saturating_duration_since(now)
+            .saturating_sub(self.depth)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_free_then_the_rate_holds_and_quiet_refills() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(TokenRate { rate: 10, burst: 5 }, start);
+        let waits: Vec<u128> = (0..8).map(|_| bucket.take(start).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 0, 0, 100, 200, 300]);
+        // After the debt is worked off and two intervals more, two tokens are there.
+        let later = start + Duration::from_millis(1000 - 500 + 300 - 200 + 200);
+        let waits: Vec<bool> = (0..9).map(|_| bucket.take(later).is_zero()).collect();
+        assert_eq!(waits.iter().filter(|free| **free).count(), 5);
+    }
+
+    #[test]
+    fn a_request_that_would_wait_too_long_is_refused_and_takes_no_token() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(PER_PEER, start);
+        let waits: Vec<_> = (0..200)
+            .map(|_| bucket.take_within(LONGEST_WAIT, start))
+            .collect();
+        assert_eq!(
+            waits
+                .iter()
+                .filter(|wait| **wait == Some(Duration::ZERO))
+                .count(),
+            15
+        );
+        assert_eq!(waits.iter().flatten().max(), Some(&LONGEST_WAIT));
+        assert_eq!(
+            waits.iter().flatten().count(),
+            15 + 20 * 4,
+            "what is refused takes no token"
+        );
+        let later = start + Duration::from_millis(250);
+        assert_eq!(bucket.take_within(LONGEST_WAIT, later), Some(LONGEST_WAIT));
+    }
+}

@@ -1,0 +1,415 @@
+//! Serving range sync: statuses, headers and blocks, over the protocol of `starling_proto::wire`.
+//!
+//! What can overload it: peers that request more than the disk can read, peers that do not read
+//! their responses, and many of both. Streams are bounded by the quota, and so are large chunks in
+//! memory. Each chunk waits for its peer's budget of bytes and for a permit to read and pack it,
+//! first come first served, so no peer exhausts the permits of the others. One chunk is made ahead
+//! while one is written. Reading and writing have deadlines, shorter ones while a permit for a
+//! large chunk is held, and a peer that does not read is penalized. Whatever is sent was linked,
+//! and still canonical after it was read, so a reorg in between never makes us send false blocks.
+
+use super::{
+    SwarmView, accept_streams,
+    bucket::TokenRate,
+    quota::{HeldPermits, Quota, QuotaCapacity, QuotaLimits, Requester},
+};
+use crate::{
+    host::streams::Incoming,
+    types::{Blocks, ChainHeads},
+};
+use futures::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use libp2p::Stream;
+use starling_proto::{
+    payload::BlockId,
+    wire::{
+        self, Answer, Ask, ChunkBuilder, LENGTH, MAX_BODIES, MAX_CHUNK, MAX_HEADERS, MAX_REQUEST,
+        RangeRefusal,
+    },
+};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    time::timeout,
+};
+
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Write deadline of each part of a large chunk, as large as a small chunk: other requests wait for
+/// the permit that it holds.
+const LARGE_STALL: Duration = Duration::from_secs(2);
+/// Streams open at once. A peer that runs this node has at most four.
+const STREAMS: QuotaCapacity = QuotaCapacity {
+    peer: 6,
+    address: Some(24),
+    total: 64,
+};
+/// Large chunks in memory.
+const LARGE: QuotaCapacity = QuotaCapacity {
+    peer: 2,
+    address: None,
+    total: 6,
+};
+/// Chunks read and packed at the same time.
+const READING: usize = 4;
+/// Bytes of a chunk before it is packed, about: little to lose, and enough to pack well.
+const CHUNK: usize = 256 << 10;
+/// Bytes, before packing, above which a chunk is large: it is made once it has a permit for a large
+/// chunk, and holds that until it is written.
+const SMALL_CHUNK: usize = 2 * CHUNK;
+const COUNTER: &str = "starling_p2p_range_serve_total";
+
+/// Serves range sync.
+pub struct RangeServer {
+    chain_id: u64,
+    genesis: BlockId,
+    blocks: Arc<dyn Blocks>,
+    heads: watch::Receiver<ChainHeads>,
+    /// Streams and large chunks; the tokens of a peer are KiB.
+    quota: Arc<Quota>,
+    reading: Arc<Semaphore>,
+}
+
+/// The part of a response that has not been made.
+#[derive(Clone, Copy)]
+enum Unsent {
+    Headers {
+        from: BlockId,
+        count: u64,
+    },
+    Bodies {
+        next: u64,
+        last: BlockId,
+        bytes: usize,
+    },
+}
+
+/// A framed chunk, and what is unsent after it; `None` where there is nothing more to send.
+type PackedChunk = Option<(Vec<u8>, Unsent)>;
+
+/// The next block makes a large chunk.
+struct NeedsLargePermit;
+
+impl RangeServer {
+    /// `rate`: bytes a second of one peer.
+    pub fn new(
+        chain_id: u64,
+        genesis: BlockId,
+        blocks: Arc<dyn Blocks>,
+        heads: watch::Receiver<ChainHeads>,
+        swarm: SwarmView,
+        rate: u32,
+    ) -> Self {
+        let rate = (rate >> 10).max(1);
+        let limits = QuotaLimits {
+            streams: STREAMS,
+            responses: LARGE,
+            rate: TokenRate { rate, burst: rate },
+        };
+        Self {
+            chain_id,
+            genesis,
+            blocks,
+            heads,
+            quota: Arc::new(Quota::new(limits, swarm)),
+            reading: Arc::new(Semaphore::new(READING)),
+        }
+    }
+
+    /// Serves streams until the swarm has ended.
+    pub async fn run(self: Arc<Self>, incoming: mpsc::Receiver<Incoming>) {
+        let quota = self.quota.clone();
+        let serve = move |requester, stream| self.clone().serve(requester, stream);
+        accept_streams(quota, COUNTER, incoming, serve).await;
+    }
+
+    async fn serve(self: Arc<Self>, requester: Requester, mut stream: Stream) -> io::Result<()> {
+        let request = timeout(READ_TIMEOUT, read_request(&mut stream)).await??;
+        let unsent = match wire::decode_request(&request) {
+            Ok(Ask::Status(_)) => {
+                let server = self.clone();
+                let status = tokio::task::spawn_blocking(move || server.status())
+                    .await
+                    .map_err(io::Error::other)?;
+                return write_last(&mut stream, &frame(Answer::Status(status))).await;
+            }
+            Ok(Ask::Headers(request)) => headers(&request, self.genesis.number),
+            Ok(Ask::Bodies(request)) => bodies(&request),
+            Err(_) => None,
+        };
+        let Some(unsent) = unsent else {
+            return refuse(&mut stream, RangeRefusal::Invalid).await;
+        };
+        let mut made = self.make(&requester, unsent).await?;
+        if made.0.is_none() {
+            return refuse(&mut stream, RangeRefusal::NotFound).await;
+        }
+        while let (Some((bytes, left)), permits) = made {
+            let next = self.make(&requester, left);
+            // The large chunk's permits are released as soon as it is written, also while the next
+            // chunk is still being made.
+            let written = write_chunk(&mut stream, &bytes, permits);
+            let (written, next) = tokio::join!(written, next);
+            written?;
+            made = next?;
+        }
+        metrics::counter!(COUNTER, "result" => "ok").increment(1);
+        timeout(WRITE_TIMEOUT, stream.close()).await?
+    }
+
+    fn status(&self) -> wire::Status {
+        let heads = *self.heads.borrow();
+        let safe =
+            Some(heads.safe).filter(|safe| *safe != self.genesis && *safe != BlockId::default());
+        let finalized = self
+            .blocks
+            .finalized()
+            .filter(|finalized| *finalized != self.genesis);
+        let head = if heads.head == BlockId::default() {
+            self.genesis
+        } else {
+            heads.head
+        };
+        wire::Status {
+            chain_id: self.chain_id,
+            genesis_hash: self.genesis.hash.to_vec(),
+            head: Some(head.into()),
+            // Genesis is not served: every peer has it.
+            oldest: self
+                .blocks
+                .oldest()
+                .max(self.genesis.number.saturating_add(1)),
+            safe: safe.map(Into::into),
+            finalized: finalized.map(Into::into),
+        }
+    }
+
+    /// The next chunk, and its permits if it is large. Waits for the peer's budget.
+    async fn make(
+        self: &Arc<Self>,
+        requester: &Requester,
+        unsent: Unsent,
+    ) -> io::Result<(PackedChunk, Option<HeldPermits>)> {
+        if unsent.is_empty() {
+            return Ok((None, None));
+        }
+        let mut permits = None;
+        let packed = loop {
+            match self.read(unsent, permits.is_some()).await? {
+                Ok(packed) => break packed,
+                // No chunk is in memory during this wait. The peer's own permit comes first, so a
+                // peer that does not read holds none of the total while it waits.
+                Err(NeedsLargePermit) => {
+                    let held = requester.response_permits().await;
+                    permits = Some(held.map_err(io::Error::other)?);
+                }
+            }
+        };
+        let size = packed.as_ref().map_or(0, |(bytes, _)| bytes.len());
+        let wait = requester
+            .tokens()
+            .lock()
+            .take_many((size >> 10) as u32, Instant::now());
+        // The timer's step is a millisecond, as long as many a chunk takes.
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        Ok((packed, permits))
+    }
+
+    async fn read(
+        self: &Arc<Self>,
+        unsent: Unsent,
+        large: bool,
+    ) -> io::Result<Result<PackedChunk, NeedsLargePermit>> {
+        let reading = self
+            .reading
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(io::Error::other)?;
+        let server = self.clone();
+        let packed = tokio::task::spawn_blocking(move || {
+            let _reading = reading;
+            server.pack(unsent, large)
+        });
+        packed.await.map_err(io::Error::other)
+    }
+
+    /// Makes a large chunk only if `large`.
+    fn pack(&self, unsent: Unsent, large: bool) -> Result<PackedChunk, NeedsLargePermit> {
+        let mut chunk = ChunkBuilder::with_capacity(CHUNK + CHUNK / 4);
+        let (unsent, kind): (Option<Unsent>, fn(wire::Chunk) -> Answer) = match unsent {
+            Unsent::Headers { from, count } => (
+                Some(self.pack_headers(from, count, &mut chunk)),
+                Answer::Headers,
+            ),
+            Unsent::Bodies { next, last, bytes } => (
+                self.pack_bodies(next, last, bytes, large, &mut chunk)?,
+                Answer::Bodies,
+            ),
+        };
+        if chunk.is_empty() {
+            return Ok(None);
+        }
+        Ok(unsent.and_then(|unsent| Some((frame(kind(chunk.finish().ok()?)), unsent))))
+    }
+
+    fn pack_headers(&self, from: BlockId, count: u64, chunk: &mut ChunkBuilder) -> Unsent {
+        let (mut left, mut next) = (count, None);
+        self.blocks.headers(from, &mut |header| {
+            chunk.push(&[header]);
+            left -= 1;
+            next = wire::parent_hash(header);
+            left > 0 && next.is_some() && chunk.len() < CHUNK
+        });
+        match next {
+            Some(hash) => Unsent::Headers {
+                from: BlockId {
+                    number: from.number.saturating_sub(count - left),
+                    hash,
+                },
+                count: left,
+            },
+            None => Unsent::Headers { from, count: 0 },
+        }
+    }
+
+    /// `None` if the requested block is not, or no longer, on our chain.
+    fn pack_bodies(
+        &self,
+        mut next: u64,
+        last: BlockId,
+        mut bytes: usize,
+        large: bool,
+        chunk: &mut ChunkBuilder,
+    ) -> Result<Option<Unsent>, NeedsLargePermit> {
+        if next <= self.genesis.number {
+            return Ok(None);
+        }
+        let (most, mut needs_permit) = (if large { MAX_CHUNK } else { SMALL_CHUNK }, false);
+        let canonical = self.blocks.bodies(next, last, &mut |header, transactions| {
+            let size = LENGTH + header.len() + transactions.len();
+            // A large block is a chunk of its own.
+            if size > MAX_CHUNK || chunk.len() + size > most {
+                needs_permit = size <= MAX_CHUNK && chunk.is_empty();
+                return false;
+            }
+            chunk.push(&[header, transactions]);
+            bytes = bytes.saturating_sub(size);
+            next += 1;
+            chunk.len() < CHUNK && bytes > 0
+        });
+        if canonical && needs_permit {
+            return Err(NeedsLargePermit);
+        }
+        Ok(canonical.then_some(Unsent::Bodies { next, last, bytes }))
+    }
+}
+
+impl Unsent {
+    fn is_empty(&self) -> bool {
+        match self {
+            Unsent::Headers { count, .. } => *count == 0,
+            Unsent::Bodies {
+                next, last, bytes, ..
+            } => *next > last.number || *bytes == 0,
+        }
+    }
+}
+
+fn headers(request: &wire::HeadersRequest, genesis: u64) -> Option<Unsent> {
+    let from = BlockId {
+        number: request.number,
+        hash: wire::hash(&request.hash).ok()?,
+    };
+    let count = u64::from(request.count).min(request.number.saturating_sub(genesis));
+    (1..=MAX_HEADERS)
+        .contains(&request.count)
+        .then_some(Unsent::Headers { from, count })
+}
+
+fn bodies(request: &wire::BodiesRequest) -> Option<Unsent> {
+    let last = BlockId {
+        number: request.last,
+        hash: wire::hash(&request.last_hash).ok()?,
+    };
+    let count = request.last.checked_sub(request.first)?.checked_add(1)?;
+    let bytes = (request.max_bytes as usize).clamp(1, MAX_CHUNK);
+    (count <= MAX_BODIES).then_some(Unsent::Bodies {
+        next: request.first,
+        last,
+        bytes,
+    })
+}
+
+fn frame(answer: Answer) -> Vec<u8> {
+    wire::frame(&wire::Response {
+        answer: Some(answer),
+    })
+}
+
+async fn read_request(stream: &mut Stream) -> io::Result<Vec<u8>> {
+    let mut length = [0; LENGTH];
+    stream.read_exact(&mut length).await?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_REQUEST {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a request of {length} bytes"),
+        ));
+    }
+    let mut request = vec![0; length];
+    stream.read_exact(&mut request).await?;
+    Ok(request)
+}
+
+async fn refuse(stream: &mut Stream, refusal: RangeRefusal) -> io::Result<()> {
+    let result = if refusal == RangeRefusal::NotFound {
+        "not_found"
+    } else {
+        "invalid"
+    };
+    metrics::counter!(COUNTER, "result" => result).increment(1);
+    write_last(stream, &frame(Answer::Refusal(refusal as u32))).await
+}
+
+async fn write_last(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+    write(stream, bytes, WRITE_TIMEOUT).await?;
+    timeout(WRITE_TIMEOUT, stream.close()).await?
+}
+
+/// Releases the permits of a large chunk once it is written, or cannot be.
+async fn write_chunk(
+    stream: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    permits: Option<HeldPermits>,
+) -> io::Result<()> {
+    let limit = if permits.is_some() {
+        LARGE_STALL
+    } else {
+        WRITE_TIMEOUT
+    };
+    write(stream, bytes, limit).await
+}
+
+/// Times out for a peer that does not read a part within `limit`, or not the whole in time.
+async fn write(
+    stream: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+    limit: Duration,
+) -> io::Result<()> {
+    timeout(WRITE_TIMEOUT, async {
+        for part in bytes.chunks(SMALL_CHUNK) {
+            timeout(limit, stream.write_all(part)).await??;
+        }
+        Ok(())
+    })
+    .await?
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+use super::*;
+use alloy_consensus::Header;
+use alloy_primitives::B256;
+use libp2p::PeerId;
+use starling_proto::payload::Payload;
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Blocks on genesis, each of a given size.
+struct Chain(Vec<Payload>);
+
+impl Blocks for Chain {
+    fn knows(&self, _: B256) -> bool {
+        false
+    }
+
+    fn block(&self, number: u64) -> Option<Payload> {
+        self.0
+            .get(usize::try_from(number).ok()?.checked_sub(1)?)
+            .cloned()
+    }
+}
+
+fn server(sizes: &[usize]) -> (Arc<RangeServer>, Unsent) {
+    let block = |(i, size): (usize, &usize)| {
+        let header = Header {
+            number: i as u64 + 1,
+            ..Default::default()
+        };
+        Payload::sealed(header, vec![vec![7; *size].into()])
+    };
+    let blocks: Vec<Payload> = sizes.iter().enumerate().map(block).collect();
+    let last = blocks.last().map_or(BlockId::default(), Payload::id);
+    let unsent = Unsent::Bodies {
+        next: 1,
+        last,
+        bytes: MAX_CHUNK,
+    };
+    let swarm = SwarmView {
+        peers: watch::channel(Vec::new()).1,
+        offences: mpsc::channel(1).0,
+    };
+    let heads = watch::channel(ChainHeads::default()).1;
+    (
+        Arc::new(RangeServer::new(
+            901,
+            BlockId::default(),
+            Arc::new(Chain(blocks)),
+            heads,
+            swarm,
+            u32::MAX,
+        )),
+        unsent,
+    )
+}
+
+/// The number of the last block in a chunk, and what is unsent.
+fn chunk(packed: Result<PackedChunk, NeedsLargePermit>) -> Option<(u64, Unsent)> {
+    match packed {
+        Ok(Some((_, unsent))) => match unsent {
+            Unsent::Bodies { next, .. } => Some((next - 1, unsent)),
+            Unsent::Headers { .. } => None,
+        },
+        Ok(None) | Err(NeedsLargePermit) => None,
+    }
+}
+
+#[test]
+fn a_large_chunk_is_not_made_without_a_permit() {
+    let (server, unsent) = server(&[100, 100, SMALL_CHUNK]);
+    let (sent, unsent) = chunk(server.pack(unsent, false)).unwrap();
+    assert_eq!(sent, 2, "up to the large block");
+    assert!(matches!(server.pack(unsent, false), Err(NeedsLargePermit)));
+    let (sent, unsent) = chunk(server.pack(unsent, true)).unwrap();
+    assert!(sent == 3 && unsent.is_empty());
+}
+
+#[tokio::test]
+async fn a_large_chunk_holds_its_permits() {
+    let (server, unsent) = server(&[SMALL_CHUNK, 100]);
+    let requester = server.quota.requester(PeerId::random());
+    let make = async |unsent| {
+        tokio::time::timeout(LONG, server.make(&requester, unsent))
+            .await
+            .unwrap()
+            .unwrap()
+    };
+    let (packed, permits) = make(unsent).await;
+    assert_eq!(server.quota.untrusted_responses(), LARGE.total - 1);
+    drop(permits);
+    assert_eq!(
+        (
+            server.quota.untrusted_responses(),
+            requester.own_responses()
+        ),
+        (LARGE.total, LARGE.peer)
+    );
+    // The chunk after a large one may be small.
+    let (_, permits) = make(packed.map(|(_, unsent)| unsent).unwrap()).await;
+    assert!(permits.is_none());
+}
+
+/// The stream of a peer that does not read.
+struct Idle;
+
+impl AsyncWrite for Idle {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Pending
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn a_permit_is_released_before_other_requests_time_out() {
+    let (server, mut idle) = (server(&[]).0, Idle);
+    let requester = server.quota.requester(PeerId::random());
+    let permits = requester.response_permits().await.ok();
+    assert_eq!(server.quota.untrusted_responses(), LARGE.total - 1);
+    // `biased` polls the write first, so it wins even if both ends are due.
+    tokio::select! {
+        biased;
+        written = write_chunk(&mut idle, &[0; 100], permits) => {
+            assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(server.quota.untrusted_responses(), LARGE.total);
+        }
+        () = tokio::time::sleep(WRITE_TIMEOUT / 2) => panic!("other requests wait"),
+    }
+}

@@ -1,0 +1,128 @@
+//! The client of `payload_by_number`: one stream requests one block.
+//!
+//! A peer can respond slowly, with too much, or with garbage. Each step has a deadline, large
+//! responses share [`LARGE`] permits, and decoding runs on a blocking thread. A block is checked
+//! for its number and its own hash; whether it is the block we need is decided by the gap.
+
+use crate::{
+    host::streams::{Control, OpenError},
+    sync::{Arrival, FetchError},
+    types::Blocks,
+};
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::{PeerId, Stream, StreamProtocol};
+use starling_proto::reqresp::{self, MAX_RESPONSE_LEN, NumberRefusal, ResponseError};
+use std::{io, sync::Arc, time::Duration};
+use tokio::{sync::Semaphore, time::timeout};
+
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// For a whole exchange on an open stream.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A response up to this size needs no permit.
+const SMALL: u64 = 512 << 10;
+/// Larger responses read at the same time: with 64 requests in flight at most 32 MiB of small and
+/// 40 MiB of large buffers.
+const LARGE: usize = 4;
+
+/// The protocol ids of the chain: the spelling of the network first, that of the specs (with a
+/// slash at its end) second.
+pub fn protocols(chain_id: u64) -> Vec<StreamProtocol> {
+    reqresp::protocol_ids(chain_id)
+        .into_iter()
+        .filter_map(|id| StreamProtocol::try_from_owned(id).ok())
+        .collect()
+}
+
+/// Requests single blocks from peers. Clones share the permits.
+#[derive(Clone)]
+pub struct NumberClient {
+    control: Control,
+    protocols: Vec<StreamProtocol>,
+    blocks: Arc<dyn Blocks>,
+    large: Arc<Semaphore>,
+}
+
+impl NumberClient {
+    pub fn new(control: Control, chain_id: u64, blocks: Arc<dyn Blocks>) -> Self {
+        Self {
+            control,
+            protocols: protocols(chain_id),
+            blocks,
+            large: Arc::new(Semaphore::new(LARGE)),
+        }
+    }
+
+    /// The block of this number as `peer` has it.
+    pub async fn fetch(self, peer: PeerId, number: u64) -> Result<Arrival, FetchError> {
+        let stream = self.open(peer).await?;
+        let response = timeout(EXCHANGE_TIMEOUT, exchange(stream, number, &self.large)).await;
+        let bytes = match response {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(error)) => {
+                tracing::debug!(%peer, number, %error, "request failed");
+                return Err(FetchError::Unreachable);
+            }
+            Err(_) => return Err(FetchError::NoResponse),
+        };
+        let blocks = self.blocks;
+        let decoded =
+            tokio::task::spawn_blocking(move || decode(&bytes, peer, number, &*blocks)).await;
+        decoded.unwrap_or_else(|_| Err(FetchError::Malformed("decoding panicked".into())))
+    }
+
+    async fn open(&self, peer: PeerId) -> Result<Stream, FetchError> {
+        for protocol in self.protocols.clone() {
+            match timeout(OPEN_TIMEOUT, self.control.open_stream(peer, protocol)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(OpenError::Unsupported)) => continue,
+                Ok(Err(_)) => return Err(FetchError::Unreachable),
+                Err(_) => return Err(FetchError::NoResponse),
+            }
+        }
+        Err(FetchError::Unsupported)
+    }
+}
+
+async fn exchange(mut stream: Stream, number: u64, large: &Semaphore) -> io::Result<Vec<u8>> {
+    stream.write_all(&reqresp::encode_request(number)).await?;
+    stream.close().await?;
+    let mut bytes = Vec::new();
+    (&mut stream).take(SMALL).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 == SMALL {
+        let _permit = large.acquire().await.map_err(io::Error::other)?;
+        stream
+            .take(MAX_RESPONSE_LEN as u64 + 1 - SMALL)
+            .read_to_end(&mut bytes)
+            .await?;
+    }
+    Ok(bytes)
+}
+
+fn decode(
+    bytes: &[u8],
+    peer: PeerId,
+    number: u64,
+    blocks: &dyn Blocks,
+) -> Result<Arrival, FetchError> {
+    let malformed = |error: &dyn std::fmt::Display| {
+        tracing::debug!(%peer, number, %error, "response is not a payload");
+        FetchError::Malformed(error.to_string())
+    };
+    let wire = reqresp::decode_response(bytes).map_err(|error| match error {
+        ResponseError::Refused(NumberRefusal::NotFound | NumberRefusal::InvalidRequest) => {
+            FetchError::NotFound
+        }
+        ResponseError::Refused(NumberRefusal::Other(_)) => FetchError::NoResponse,
+        // A busy peer drops the stream: no offence.
+        ResponseError::Truncated(0) => FetchError::Unreachable,
+        error => malformed(&error),
+    })?;
+    let payload = wire.into_payload().map_err(|error| malformed(&error))?;
+    if payload.number() != number {
+        return Err(malformed(&format_args!(
+            "block {} was not asked for",
+            payload.number()
+        )));
+    }
+    Ok(Arrival::of(payload, Some(peer), blocks))
+}

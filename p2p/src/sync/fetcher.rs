@@ -1,0 +1,213 @@
+//! The fetcher: which peer is asked for what the gap is missing, by number or by range.
+//!
+//! A short gap is requested block by block (`fetcher/by_number.rs`), which every node of the
+//! network serves. A long one is requested in ranges (`fetcher/by_range.rs`) from peers that have
+//! sent a status, so that run this node too, and by number beside that where range requests bring
+//! nothing. Both share one set of peers (`fetcher/peers.rs`) and one table of requests in flight
+//! (`fetcher/requests.rs`); the gap's stall clock (`clock.rs`) says when to fall back.
+//!
+//! A peer has a back-off for each protocol: one that refuses ranges may well serve blocks by
+//! number.
+//!
+//! What can overload it: nothing that peers send unasked. Requests in flight are bounded in number,
+//! and what they may bring in bytes.
+
+mod by_number;
+mod by_range;
+mod peers;
+mod requests;
+mod windows;
+
+use super::{SyncAction, SyncLimits, gap::Gap, known::KnownBlocks, messages::PeerStatus};
+use crate::peers::Offence;
+#[cfg(test)]
+pub(super) use by_number::{MAX_NUMBER_REQUESTS, PEER_QUOTA, RELEASE_AFTER, WINDOW};
+pub(super) use by_range::MIN_RANGE;
+use libp2p::PeerId;
+use peers::{FetchPeer, RangePeer};
+use rand::{SeedableRng, rngs::StdRng};
+use requests::{InFlight, RequestKind, RequestTable};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+use windows::Windows;
+
+/// The state of the chain that decides what is requested for a gap.
+#[derive(Clone, Copy)]
+pub(super) struct FetchContext<'a> {
+    pub known: &'a KnownBlocks,
+    pub limits: &'a SyncLimits,
+    /// The number at which the walk down will likely meet a known block.
+    pub likely_base: u64,
+}
+
+/// The events that the machine waits for after its last pass.
+#[derive(Debug, Default)]
+struct FetchWaits {
+    /// The end of a back-off: something is missing, and every peer is in its back-off.
+    starved: bool,
+    /// Responses by number.
+    by_number: bool,
+    /// Responses by range.
+    by_range: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Fetcher {
+    /// Connected peers that may be asked.
+    peers: BTreeMap<PeerId, FetchPeer>,
+    requests: RequestTable,
+    /// Windows of the gap that no peer is asked for.
+    windows: Windows,
+    /// Moving average of the time a window takes.
+    window_time: Duration,
+    waits: FetchWaits,
+    /// The jitter of back-offs, and the choice among equal peers.
+    rng: StdRng,
+    actions: Vec<SyncAction>,
+}
+
+impl Fetcher {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            peers: BTreeMap::new(),
+            requests: RequestTable::default(),
+            windows: Windows::default(),
+            window_time: Duration::ZERO,
+            waits: FetchWaits::default(),
+            rng: StdRng::seed_from_u64(seed),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Requests to send and cancel, and penalties, in order. Take them after every event.
+    pub fn take_actions(&mut self) -> std::vec::Drain<'_, SyncAction> {
+        self.actions.drain(..)
+    }
+
+    pub fn on_peer(&mut self, peer: PeerId) {
+        self.peers.entry(peer).or_default().number = Default::default();
+    }
+
+    pub fn on_peer_gone(&mut self, peer: &PeerId) {
+        self.peers.remove(peer);
+        for id in self.requests.ranges_of(peer) {
+            self.cancel(id);
+        }
+    }
+
+    /// A peer says, for the first time or again, which blocks it has.
+    pub fn on_status(&mut self, peer: PeerId, status: PeerStatus) {
+        let Some(peer) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        match &mut peer.range {
+            Some(range) => (range.status, range.refused) = (status, false),
+            None => peer.range = Some(RangePeer::new(status)),
+        }
+    }
+
+    /// Whether the gap is long enough for range requests, and a peer can answer them.
+    pub fn uses_ranges(&self, gap: &Gap, head: u64) -> bool {
+        let below = if gap.is_linked() {
+            0
+        } else {
+            gap.low().saturating_sub(head)
+        };
+        self.requests.has_ranges()
+            || (gap.len() + below >= MIN_RANGE && self.has_range_peer(gap.low()))
+    }
+
+    /// Begins a pass over the gap: what the last one waited for no longer counts.
+    pub fn begin_pass(&mut self) {
+        self.waits = FetchWaits::default();
+    }
+
+    /// Requests what the gap is missing, the most urgent first.
+    pub fn request_missing(&mut self, gap: &mut Gap, context: FetchContext<'_>, now: Instant) {
+        if !self.uses_ranges(gap, context.known.head()) {
+            return self.request_by_number(gap, context, now);
+        }
+        self.request_ranges(gap, context, now);
+        if gap.clock.fall_back_at().is_some_and(|at| now >= at) {
+            self.request_by_number(gap, context, now);
+        }
+    }
+
+    /// Requests what is needed later, while the chain has no capacity for more.
+    pub fn read_ahead(&mut self, gap: &mut Gap, context: FetchContext<'_>, now: Instant) {
+        // No response is late: nothing is needed now.
+        gap.clock.on_response(now);
+        if self.uses_ranges(gap, context.known.head()) {
+            self.request_ranges(gap, context, now);
+        }
+    }
+
+    /// When the gap needs another pass, if no event comes first.
+    pub fn wakeup(&self, gap: &Gap) -> Option<Instant> {
+        let FetchWaits {
+            starved,
+            by_number,
+            by_range,
+        } = self.waits;
+        let back_off = starved.then(|| self.next_number_peer_ready()).flatten();
+        let range = by_range.then(|| self.range_wakeup(gap)).flatten();
+        let fall_back = (by_range && !by_number && !starved)
+            .then(|| gap.clock.fall_back_at())
+            .flatten();
+        let late = by_number.then(|| self.next_release()).flatten();
+        [back_off, range, fall_back, late]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Whether something is missing and every peer is in its back-off.
+    pub fn is_starved(&self) -> bool {
+        self.waits.starved
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Why no peer delivers this block, in words, for an operator.
+    pub fn explain_missing(&self, number: u64, now: Instant) -> Vec<String> {
+        let mut reasons = self.explain_range_peers(number, now);
+        let requests = self.requests.numbers();
+        reasons.extend(
+            requests
+                .filter(|(_, asked)| *asked == number)
+                .map(|(peer, _)| format!("{peer} is asked for it by number")),
+        );
+        if reasons.is_empty() {
+            reasons.push(if self.is_starved() {
+                "every connected peer has failed lately".into()
+            } else {
+                "no peer that serves blocks is connected".into()
+            });
+        }
+        reasons
+    }
+
+    /// Cancels a range request; its part of the gap is requested again.
+    fn cancel(&mut self, id: u64) {
+        let Some(request) = self.requests.remove(id) else {
+            return;
+        };
+        if let RequestKind::Window(window) = request.kind {
+            self.windows.put_back(window);
+        }
+        self.actions.push(SyncAction::Cancel { id });
+    }
+
+    fn penalize(&mut self, peer: PeerId, offence: Offence, evidence: String) {
+        self.actions.push(SyncAction::Penalize {
+            peer,
+            offence,
+            evidence,
+        });
+    }
+}

@@ -1,0 +1,89 @@
+//! Windows of a linked gap that no peer is asked for: those above the frontier, which have not been
+//! requested yet, and holes below it, whose requests ended before all blocks had come.
+
+use super::requests::{BlockWindow, InFlight};
+use crate::sync::gap::Gap;
+use std::collections::BTreeSet;
+
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    /// No block from this number on has been requested.
+    frontier: u64,
+    /// First and last numbers below the frontier.
+    holes: BTreeSet<(u64, u64)>,
+}
+
+impl Windows {
+    pub fn clear(&mut self) {
+        self.holes.clear();
+        self.frontier = 0;
+    }
+
+    /// The rest of a window is not requested any more.
+    pub fn put_back(&mut self, window: BlockWindow) {
+        self.holes.insert((window.next, window.last));
+    }
+
+    /// The skeleton has other hashes above `number`.
+    pub fn cut(&mut self, number: u64) {
+        let holes = std::mem::take(&mut self.holes);
+        self.holes = holes
+            .into_iter()
+            .filter(|(first, _)| *first <= number)
+            .map(|(first, last)| (first, last.min(number)))
+            .collect();
+        self.frontier = self.frontier.min(number + 1);
+    }
+
+    /// Whether the lowest block of the gap is missing and not requested.
+    pub fn is_urgent(&self, low: u64) -> bool {
+        self.holes.first().is_some_and(|(first, _)| *first <= low)
+    }
+
+    /// Adds the hole at the bottom of the gap if it is neither requested nor listed: bodies were
+    /// evicted, or came from elsewhere and were wrong.
+    pub fn repair<'a>(&mut self, gap: &Gap, requests: impl Iterator<Item = &'a InFlight>) {
+        let low = gap.low();
+        while let Some(hole) = self.holes.first().copied()
+            && hole.1 < low
+        {
+            self.holes.remove(&hole);
+        }
+        self.frontier = self.frontier.max(low);
+        if self.frontier == low || self.is_urgent(low) || gap.bodies().contains(low) {
+            return;
+        }
+        let mut end = gap.bodies().next_from(low).unwrap_or(u64::MAX);
+        for window in requests.filter_map(InFlight::window) {
+            if (window.next..=window.last).contains(&low) {
+                return;
+            }
+            if window.next > low {
+                end = end.min(window.next);
+            }
+        }
+        self.holes.insert((low, end.min(self.frontier) - 1));
+    }
+
+    /// The lowest run of blocks that is not requested, `count` at most.
+    pub fn next(&mut self, gap: &Gap, count: u64) -> Option<(u64, u64)> {
+        if let Some(hole) = self.holes.first() {
+            let first = hole.0.max(gap.low());
+            return Some((first, hole.1.min(first + count - 1)));
+        }
+        while gap.bodies().contains(self.frontier) {
+            self.frontier += 1;
+        }
+        let (first, top) = (self.frontier, gap.top().number);
+        (first <= top).then(|| (first, top.min(first + count - 1)))
+    }
+
+    /// The blocks up to `last` of the run that [`Windows::next`] returned are requested.
+    pub fn take(&mut self, last: u64) {
+        match self.holes.pop_first() {
+            Some((_, end)) if end > last => drop(self.holes.insert((last + 1, end))),
+            Some(_) => {}
+            None => self.frontier = last + 1,
+        }
+    }
+}

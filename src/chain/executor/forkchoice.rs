@@ -1,0 +1,340 @@
+//! Fork choice: which blocks may be the heads, and how the heads are moved so that a killed process
+//! finds them again.
+
+use super::{Executor, FOLLOWED, MAX_UNWIND, switch::DisplacedHead};
+use crate::chain::{
+    ChainError, Heads,
+    abandoned::{self, Abandoned},
+    persister::PersistWork,
+    store::Snapshot,
+    view::{ReadError, View},
+};
+use alloy_primitives::B256;
+use starling_proto::payload::BlockId;
+use std::sync::Arc;
+
+/// The safe and the finalized head that go with a new head.
+#[derive(Clone, Copy)]
+pub(super) enum SafeHeads {
+    /// The named blocks, and ours where none is named. They must be on the branch of the new head.
+    Named {
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    },
+    /// Ours, lowered to the newest blocks that both branches contain.
+    Lowered,
+}
+
+impl SafeHeads {
+    pub const KEPT: Self = Self::Named {
+        safe: None,
+        finalized: None,
+    };
+}
+
+/// The branch of a new head.
+enum TargetBranch<'a> {
+    View(&'a View),
+    /// The stored chain up to the new head.
+    Stored(&'a Snapshot),
+}
+
+impl TargetBranch<'_> {
+    fn hash_of(&self, number: u64) -> Result<Option<B256>, ReadError> {
+        match self {
+            Self::View(view) => view.hash_of(number),
+            Self::Stored(snapshot) => snapshot.hash_of(number),
+        }
+    }
+
+    fn number_of(&self, hash: B256) -> Result<Option<u64>, ReadError> {
+        match self {
+            Self::View(view) => view.number_of(hash),
+            Self::Stored(snapshot) => snapshot.number_of(&hash),
+        }
+    }
+}
+
+impl Executor {
+    /// Moves safe and finalized only. A displaced head that is still held stays held.
+    pub(super) fn promote(
+        &mut self,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), ChainError> {
+        let named = SafeHeads::Named { safe, finalized };
+        self.apply_forkchoice(self.heads.head.hash, named)
+    }
+
+    /// Applies the fork choice of a driver, which releases a displaced head. A safe or finalized
+    /// head that is not named stays, and must be on the branch of `head` like a named one. After an
+    /// error nothing has moved.
+    pub(super) fn forkchoice(
+        &mut self,
+        head: B256,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), ChainError> {
+        let displaced = std::mem::take(&mut self.displaced);
+        if let Err(error) = self.apply_forkchoice(head, SafeHeads::Named { safe, finalized }) {
+            self.displaced = displaced;
+            return Err(error);
+        }
+        if displaced.is_held() {
+            // The log still records the displaced head if ours was named where it is already. That
+            // one may be higher, so ours must be stored before it is acknowledged.
+            self.log_head(self.heads.head)?;
+            self.finish_commits()?;
+        }
+        Ok(())
+    }
+
+    /// Moves the heads, with a displaced head left as it is. After an error nothing has moved.
+    pub(super) fn apply_forkchoice(
+        &mut self,
+        head: B256,
+        safe_heads: SafeHeads,
+    ) -> Result<(), ChainError> {
+        if self.below_stored_head(head)?.is_some() {
+            // The commit in progress belongs to the old branch: wait for it.
+            self.finish_commits()?;
+            if let Some(number) = self.below_stored_head(head)? {
+                return self.rewind(BlockId { number, hash: head }, safe_heads);
+            }
+        }
+        let view = self.view_of(head)?;
+        let heads = Heads {
+            head: view.head(),
+            timestamp: view.header().timestamp,
+            ..self.heads
+        };
+        let heads = self.place_safe_heads(heads, safe_heads, &TargetBranch::View(&view))?;
+        let view = self
+            .make_view(&heads)?
+            .ok_or(ChainError::UnknownBlock(head))?;
+        self.move_heads(heads, view)
+    }
+
+    /// These heads with the safe and the finalized head set. `branch` is the branch of their head.
+    fn place_safe_heads(
+        &self,
+        heads: Heads,
+        safe_heads: SafeHeads,
+        branch: &TargetBranch,
+    ) -> Result<Heads, ChainError> {
+        let (safe, finalized) = match safe_heads {
+            SafeHeads::Named { safe, finalized } => (
+                named_or_kept(safe, self.heads.safe, heads.head, branch)?,
+                named_or_kept(finalized, self.heads.finalized, heads.head, branch)?,
+            ),
+            SafeHeads::Lowered => {
+                let lower = |id| self.newest_shared(id, heads.head, branch);
+                (
+                    self.heads.safe.map(lower).transpose()?,
+                    self.heads.finalized.map(lower).transpose()?,
+                )
+            }
+        };
+        match (safe, finalized) {
+            (Some(safe), Some(finalized)) if finalized.number > safe.number => {
+                Err(ChainError::FinalizedAboveSafe { safe, finalized })
+            }
+            _ => Ok(Heads {
+                safe,
+                finalized,
+                ..heads
+            }),
+        }
+    }
+
+    /// The newest block at or below `id`, a block of our head's branch, that the branch of `head`
+    /// contains too.
+    fn newest_shared(
+        &self,
+        id: BlockId,
+        head: BlockId,
+        branch: &TargetBranch,
+    ) -> Result<BlockId, ChainError> {
+        for number in (0..=id.number.min(head.number)).rev() {
+            if let Some(hash) = branch.hash_of(number)?
+                && self.head.hash_of(number)? == Some(hash)
+            {
+                return Ok(BlockId { number, hash });
+            }
+        }
+        Err(ChainError::UnknownBlock(head.hash))
+    }
+
+    /// The number of a stored block that is not the newest.
+    fn below_stored_head(&self, hash: B256) -> Result<Option<u64>, ChainError> {
+        let number = self.snapshot.number_of(&hash)?;
+        Ok(number.filter(|number| *number < self.snapshot.head().number))
+    }
+
+    /// Unwinds the store to a block of its chain. No commit is in progress.
+    fn rewind(&mut self, head: BlockId, safe_heads: SafeHeads) -> Result<(), ChainError> {
+        let heads = self.heads_at_stored(head, safe_heads)?;
+        self.log_canonical_above(head.number)?;
+        self.log_head(head)?;
+        self.unwind(heads)
+    }
+
+    /// Logs the head that a restarted process goes to. The log keeps a displaced head until it is
+    /// released.
+    pub(super) fn log_head(&self, head: BlockId) -> Result<(), ChainError> {
+        if self.displaced.outranks(head) {
+            return Ok(());
+        }
+        Ok(self.log.set_head(head)?)
+    }
+
+    /// The heads when this block of the stored chain is the head. Fails if it cannot be.
+    pub(super) fn heads_at_stored(
+        &self,
+        head: BlockId,
+        safe_heads: SafeHeads,
+    ) -> Result<Heads, ChainError> {
+        let snapshot = &self.snapshot;
+        if head.number + 1 < snapshot.oldest_unwind()
+            || snapshot.head().number - head.number > MAX_UNWIND
+        {
+            tracing::warn!(%head, stored = %snapshot.head(), "a block is too deep below the stored head to unwind to it");
+            return Err(ChainError::UnknownBlock(head.hash));
+        }
+        let header = snapshot
+            .header(head.number)?
+            .ok_or(ChainError::UnknownBlock(head.hash))?;
+        let heads = Heads {
+            head,
+            timestamp: header.timestamp,
+            ..self.heads
+        };
+        self.place_safe_heads(heads, safe_heads, &TargetBranch::Stored(snapshot))
+    }
+
+    /// Unwinds the store to this head of its chain, block by block, and only then publishes it: no
+    /// view has to hold the unwind data of all the blocks above it. No commit is in progress.
+    pub(super) fn unwind(&mut self, heads: Heads) -> Result<(), ChainError> {
+        let remaining = |number: u64| {
+            if number <= heads.head.number {
+                self.snapshot.hash_of(number)
+            } else {
+                Ok(None)
+            }
+        };
+        self.record_abandoned(remaining)?;
+        self.heads = heads;
+        self.send_work(PersistWork {
+            unwind_to: heads.head.number,
+            blocks: vec![],
+            safe: heads.safe,
+            finalized: heads.finalized,
+        })?;
+        self.finish_commits()
+    }
+
+    /// Keeps the blocks that are about to be abandoned, with their receipts, for subscriptions,
+    /// filters and the pool. `next` returns the block hashes of the new chain by number. Blocks
+    /// beyond the bounds of [`abandoned`] are not loaded.
+    fn record_abandoned(
+        &self,
+        next: impl Fn(u64) -> Result<Option<B256>, ReadError>,
+    ) -> Result<(), ChainError> {
+        let (mut gone, mut weight) = (Vec::new(), 0);
+        for number in (0..=self.head.head().number).rev().take(abandoned::BLOCKS) {
+            if self.head.hash_of(number)? == next(number)? {
+                break;
+            }
+            let Some(payload) = self.head.payload(number)? else {
+                continue;
+            };
+            let receipts = self.head.receipts(number)?;
+            let block = Abandoned { payload, receipts };
+            weight += block.weight();
+            if weight > abandoned::BYTES {
+                break;
+            }
+            gone.push(block);
+        }
+        self.shared.abandoned.lock().add(gone);
+        Ok(())
+    }
+
+    /// Logs the canonical blocks above `base` before the store unwinds them, so the branch can be
+    /// replayed. Call before setting the head: replay prefers later entries.
+    fn log_canonical_above(&mut self, base: u64) -> Result<(), ChainError> {
+        if base >= self.snapshot.head().number {
+            return Ok(());
+        }
+        let stored = View::new(self.snapshot.clone(), vec![], None, None)?;
+        for number in base + 1..=stored.head().number {
+            // Pruned bodies are always below the deepest allowed fork point.
+            if let Some(payload) = stored.payload(number)? {
+                self.log_payload(&payload, FOLLOWED)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the heads so that a killed process finds the head again: the payload log names it and
+    /// holds the blocks that lead to it from the store. A move that does not only rise (another
+    /// branch below the safe block, a lower head) is stored before it is acknowledged, so a logged
+    /// head that is not above the stored one is an old one.
+    pub(super) fn move_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
+        let old = self.heads;
+        if view.hash_of(old.head.number)? != Some(old.head.hash) {
+            // The commit in progress may hold some of the old branch: it is neither stored nor
+            // logged.
+            self.log_unlogged(old.head.hash)?;
+        }
+        self.log_unlogged(heads.head.hash)?;
+        // Otherwise no additional stored block is abandoned.
+        if view.stored().number < self.head.stored().number {
+            self.log_canonical_above(view.stored().number)?;
+        }
+        if heads.head != old.head {
+            self.log_head(heads.head)?;
+        }
+        let mut rises = heads.head == old.head || heads.head.number > old.head.number;
+        for (old, new) in [(old.safe, heads.safe), (old.finalized, heads.finalized)] {
+            if let Some(old) = old {
+                rises &= new.is_some_and(|new| new.number >= old.number);
+                rises &= view.hash_of(old.number)? == Some(old.hash);
+            }
+        }
+        self.set_heads(heads, view)?;
+        if rises { Ok(()) } else { self.finish_commits() }
+    }
+
+    /// Publishes heads and has them stored. `view` is the view of these heads. Releases a displaced
+    /// head that no longer outranks them.
+    pub(super) fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
+        self.record_abandoned(|number| view.hash_of(number))?;
+        (self.heads, self.head) = (heads, view);
+        if self.displaced.is_held() && !self.displaced.outranks(heads.head) {
+            self.displaced = DisplacedHead::Released;
+            self.log_head(heads.head)?;
+        }
+        self.publish();
+        self.persist()
+    }
+}
+
+/// The named block, or else the kept one, if the branch of `head` contains it.
+fn named_or_kept(
+    named: Option<B256>,
+    kept: Option<BlockId>,
+    head: BlockId,
+    branch: &TargetBranch,
+) -> Result<Option<BlockId>, ChainError> {
+    let Some(hash) = named.or(kept.map(|id| id.hash)) else {
+        return Ok(None);
+    };
+    match branch.number_of(hash)? {
+        Some(number) if number <= head.number => Ok(Some(BlockId { number, hash })),
+        _ => Err(ChainError::NotOnBranch {
+            block: hash,
+            head: head.hash,
+        }),
+    }
+}

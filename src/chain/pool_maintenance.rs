@@ -1,0 +1,135 @@
+//! Pool maintenance: one task that walks every new block of the canonical chain, so that the pool
+//! drops mined transactions and reinstates those of abandoned blocks. It reads views only; several
+//! new heads are processed at once.
+
+use crate::chain::{
+    Chain,
+    heads::{Cursor, Step, StepError},
+    pool::{HeadChange, PoolTx},
+    rows::ReadError,
+    rules::{ChainSpec, Rules},
+    view::View,
+};
+use alloy_primitives::{Address, U256};
+use starling_proto::{fork::Fork, l1info::L1BlockInfo};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// Blocks that are reported to the pool at once, so that a long walk takes bounded memory.
+const MAX_STEPS: usize = 1000;
+
+/// Follows the head from the current one on, until the token is cancelled. The position is taken at
+/// the call, so no head between the call and the first poll is missed.
+pub fn run(
+    chain: Chain,
+    token: CancellationToken,
+) -> impl Future<Output = anyhow::Result<()>> + Send {
+    let mut heads = chain.heads();
+    let mut cursor = Cursor::new(chain.view().head());
+    async move {
+        loop {
+            tokio::select! {
+                () = token.cancelled() => return Ok(()),
+                changed = heads.changed() => if changed.is_err() { return Ok(()) },
+            }
+            heads.mark_unchanged();
+            let chain = chain.clone();
+            cursor = tokio::task::spawn_blocking(move || {
+                if let Err(error) = follow(&chain, &mut cursor) {
+                    tracing::error!(%error, "the pool could not follow the head");
+                }
+                cursor
+            })
+            .await?;
+        }
+    }
+}
+
+/// Walks to the head, [`MAX_STEPS`] blocks at a time.
+fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
+    let view = chain.view();
+    let mut before = None;
+    while *cursor != Cursor::new(view.head()) && before != Some(*cursor) {
+        before = Some(*cursor);
+        let mut change = HeadChange {
+            base_fee: view.header().base_fee_per_gas.unwrap_or_default(),
+            block_gas_limit: view.header().gas_limit,
+            now: crate::clock::unix_now(),
+            l1: l1_info(chain.spec(), &view)?,
+            ..Default::default()
+        };
+        match walk(chain, &view, cursor, &mut change) {
+            Ok(()) => {}
+            Err(StepError::Read(error)) => return Err(error),
+            // op-geth's pool also drops the transactions of a reorg deeper than 64 blocks. All
+            // others are revalidated at the head.
+            Err(error @ StepError::Lost(_)) => {
+                tracing::warn!(%error, "the transactions of some abandoned blocks do not return to the pool");
+                *cursor = Cursor::new(view.head());
+            }
+        }
+        chain
+            .pool()
+            .on_head(change, |sender| account(&view, sender));
+    }
+    Ok(())
+}
+
+/// Takes up to [`MAX_STEPS`] steps and collects their effects on the pool.
+fn walk(
+    chain: &Chain,
+    view: &View,
+    cursor: &mut Cursor,
+    change: &mut HeadChange,
+) -> Result<(), StepError> {
+    for _ in 0..MAX_STEPS {
+        match cursor.step(view, |hash| chain.abandoned(hash))? {
+            Some(Step::Removed(block)) => {
+                change.abandoned.extend(
+                    block
+                        .payload
+                        .transactions
+                        .iter()
+                        .filter_map(|raw| PoolTx::decode(raw.clone()).ok()),
+                );
+            }
+            Some(Step::Added(id)) => {
+                if let Some(payload) = view.payload(id.number)? {
+                    change
+                        .mined
+                        .extend(payload.transactions.iter().map(alloy_primitives::keccak256));
+                }
+            }
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// The L1 attributes of the head; `None` on Ethereum.
+fn l1_info(spec: &ChainSpec, view: &View) -> Result<Option<(L1BlockInfo, Fork)>, ReadError> {
+    let Rules::Optimism { forks, .. } = &spec.rules else {
+        return Ok(None);
+    };
+    let Some(payload) = view.payload(view.head().number)? else {
+        return Ok(None);
+    };
+    Ok(L1BlockInfo::of(&payload)
+        .ok()
+        .map(|info| (info, forks.at(payload.timestamp()))))
+}
+
+fn account(view: &Arc<View>, sender: Address) -> Option<(u64, U256)> {
+    match view.state().account(sender) {
+        Ok(account) => {
+            Some(account.map_or((0, U256::ZERO), |account| (account.nonce, account.balance)))
+        }
+        Err(error) => {
+            tracing::error!(%sender, %error, "an account could not be read for the pool");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Row keys of the store. Numbers are big-endian, so that the order of keys is the order of blocks.
+
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::Nibbles;
+
+/// First bytes of the rows in the `state` keyspace.
+pub const ACCOUNT: u8 = b'a';
+pub const SLOT: u8 = b's';
+pub const STATE_NODE: u8 = b't';
+pub const STORAGE_NODE: u8 = b'u';
+
+/// Last bytes of the rows in `blocks`. The store holds one chain, so its blocks are keyed by
+/// number: each flush writes them in order, and they are never rewritten.
+pub(crate) const HEADER: u8 = b'h';
+pub(crate) const BODY: u8 = b'b';
+pub(crate) const RECEIPTS: u8 = b'r';
+pub(crate) const SENDERS: u8 = b's';
+
+/// `a‖keccak(address)` → RLP of nonce, balance, storage root, code hash.
+pub fn account(account: &B256) -> Bytes {
+    key(ACCOUNT, &[account.as_slice()])
+}
+
+pub fn account_prefix() -> Bytes {
+    key(ACCOUNT, &[])
+}
+
+/// `s‖keccak(address)‖keccak(slot)` → value, big-endian without leading zeros.
+pub fn slot(account: &B256, slot: &B256) -> Bytes {
+    key(SLOT, &[account.as_slice(), slot.as_slice()])
+}
+
+pub fn storage_prefix(account: &B256) -> Bytes {
+    key(SLOT, &[account.as_slice()])
+}
+
+/// `t‖path`, one nibble a byte → node of the state trie.
+pub fn state_node(path: &Nibbles) -> Bytes {
+    key(STATE_NODE, &[&path.to_vec()])
+}
+
+/// `u‖keccak(address)‖path`, one nibble a byte → node of the account's storage trie.
+pub fn storage_node(account: &B256, path: &Nibbles) -> Bytes {
+    key(STORAGE_NODE, &[account.as_slice(), &path.to_vec()])
+}
+
+pub fn storage_node_prefix(account: &B256) -> Bytes {
+    key(STORAGE_NODE, &[account.as_slice()])
+}
+
+/// Whether this row of `state` is a leaf: an account or a slot.
+pub fn is_flat(row: &[u8]) -> bool {
+    matches!(row.first(), Some(&ACCOUNT | &SLOT))
+}
+
+/// `U‖number` in `history` → the rows before this block.
+pub(crate) fn unwind(number: u64) -> Bytes {
+    key(b'U', &[&number.to_be_bytes()])
+}
+
+/// `H‖row key` in `history`, to which the number of the block is appended.
+pub(crate) fn history_prefix(row: &[u8]) -> Bytes {
+    key(b'H', &[row])
+}
+
+/// `H‖row key‖number` in `history` → the value of the row before this block.
+pub(crate) fn history(row: &[u8], number: u64) -> Bytes {
+    key(b'H', &[row, &number.to_be_bytes()])
+}
+
+/// The part of a trie history key that says which trie: `T‖t` or `T‖u‖keccak(address)`, from the
+/// key of a node's row.
+fn trie_history_trie(node: &[u8]) -> (&[u8], &[u8]) {
+    node.split_at_checked(if node.first() == Some(&STORAGE_NODE) {
+        33
+    } else {
+        1
+    })
+    .unwrap_or((node, &[]))
+}
+
+/// `T‖node's trie‖depth‖path, two nibbles a byte` in `history`, to which the number of the block is
+/// appended.
+pub(crate) fn trie_history_prefix(node: &[u8]) -> Bytes {
+    let (trie, path) = trie_history_trie(node);
+    key(b'T', &[trie, &[path.len() as u8], &pack(path)])
+}
+
+/// `T‖node's trie‖depth‖path‖number` in `history` → the node at this path before this block.
+pub(crate) fn trie_history(node: &[u8], number: u64) -> Bytes {
+    let (trie, path) = trie_history_trie(node);
+    key(
+        b'T',
+        &[
+            trie,
+            &[path.len() as u8],
+            &pack(path),
+            &number.to_be_bytes(),
+        ],
+    )
+}
+
+fn pack(path: &[u8]) -> Vec<u8> {
+    path.chunks(2)
+        .map(|pair| pair[0] << 4 | pair.get(1).copied().unwrap_or_default())
+        .collect()
+}
+
+/// The trie, the depth and the packed path of a trie history row; the number of its block.
+pub(crate) fn trie_history_parts(row: &[u8]) -> Option<(&[u8], usize, &[u8], u64)> {
+    let (rest, number) = row.strip_prefix(b"T")?.split_last_chunk()?;
+    let (trie, rest) = rest.split_at_checked(if *rest.first()? == STORAGE_NODE {
+        33
+    } else {
+        1
+    })?;
+    let (depth, path) = rest.split_first()?;
+    let depth = usize::from(*depth);
+    (matches!(trie[0], STATE_NODE | STORAGE_NODE)
+        && depth <= 64
+        && path.len() == depth.div_ceil(2))
+    .then_some(())?;
+    Some((trie, depth, path, u64::from_be_bytes(*number)))
+}
+
+/// `B‖number` in `history` → bytes of trie history written up to this block.
+pub(crate) fn trie_history_bytes(number: u64) -> Bytes {
+    key(b'B', &[&number.to_be_bytes()])
+}
+
+/// `number‖b`, `h`, `r` or `s` in `blocks` → RLP of the list of raw transactions, RLP of the
+/// header, receipts, senders.
+pub(crate) fn block_row(number: u64, kind: u8) -> Bytes {
+    [&number.to_be_bytes()[..], &[kind]].concat().into()
+}
+
+/// The number and the kind of a row in `blocks`.
+pub(crate) fn block_row_parts(key: &[u8]) -> Option<(u64, u8)> {
+    let (number, kind) = key.split_first_chunk()?;
+    let &[kind] = kind else { return None };
+    Some((u64::from_be_bytes(*number), kind))
+}
+
+pub(crate) fn header(number: u64) -> Bytes {
+    block_row(number, HEADER)
+}
+
+pub(crate) fn body(number: u64) -> Bytes {
+    block_row(number, BODY)
+}
+
+pub(crate) fn receipts(number: u64) -> Bytes {
+    block_row(number, RECEIPTS)
+}
+
+/// Absent in blocks without transactions, and in those that versions before schema 4 wrote.
+pub(crate) fn senders(number: u64) -> Bytes {
+    block_row(number, SENDERS)
+}
+
+/// `n‖number` in `index` → hash of the canonical block.
+pub(crate) fn hash_of(number: u64) -> Bytes {
+    key(b'n', &[&number.to_be_bytes()])
+}
+
+/// `N‖hash` in `index` → number of the canonical block.
+pub(crate) fn number_of(hash: &B256) -> Bytes {
+    key(b'N', &[hash.as_slice()])
+}
+
+/// `x‖transaction hash` in `index` → block number and index in the block.
+pub(crate) fn transaction(hash: &B256) -> Bytes {
+    key(b'x', &[hash.as_slice()])
+}
+
+fn key(tag: u8, parts: &[&[u8]]) -> Bytes {
+    let mut key = Vec::with_capacity(1 + parts.iter().map(|p| p.len()).sum::<usize>());
+    key.push(tag);
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key.into()
+}

@@ -1,0 +1,300 @@
+//! fjall's journals.
+//!
+//! At open fjall replays its journals and forgives too much: at bytes that are no entry it cuts a
+//! journal and goes on with the next one, so that batches in the middle would silently be missing. A
+//! killed process leaves only one kind of damage: an unfinished batch at the end of the newest
+//! journal. Anything else is refused here, and cut by `starling db repair`.
+//!
+//! A journal is a sequence of batches, then nothing or zeros: start (tag 1, count u32, sequence
+//! number u64), entries (tag 2: type, packing, keyspace u64, key length u16, value length u32,
+//! packed length u32, key, packed value; or tag 4: keyspace u64), end (tag 3, XXH3 of the entries
+//! u64, trailer). Little-endian.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+use xxhash_rust::xxh3::Xxh3;
+
+const TRAILER: &[u8; 4] = b"FJL\x03";
+/// Extension of the file that keeps the bytes cut off a journal. fjall ignores such files.
+const CUT: &str = "cut";
+
+/// Why a journal cannot be replayed as it is.
+#[derive(Debug, thiserror::Error)]
+#[error("the journal {} is damaged at byte {at}: {reason}", path.display())]
+pub struct DamagedJournal {
+    pub path: PathBuf,
+    /// The end of its last whole batch.
+    pub at: u64,
+    pub reason: &'static str,
+    /// Newer journals, which build on the lost batches.
+    newer: Vec<PathBuf>,
+}
+
+/// The bytes after the last whole batch of a journal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum JournalRest {
+    Nothing,
+    /// Zeros follow the beginning of a batch: its writer was killed.
+    Unfinished,
+    Damaged(&'static str),
+}
+
+/// Checks all journals of a database, oldest first, and returns the first that a killed process
+/// cannot have left.
+pub fn check(database: &Path) -> io::Result<Option<DamagedJournal>> {
+    let mut journals = Vec::new();
+    for entry in database.read_dir()? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "jnl")
+            && let Some(number) = path
+                .file_stem()
+                .and_then(|stem| stem.to_str()?.parse::<u64>().ok())
+        {
+            journals.push((number, path));
+        }
+    }
+    journals.sort();
+    let (mut sequence, mut before) = (None, None);
+    let mut rest = journals.into_iter();
+    while let Some((number, path)) = rest.next() {
+        let newest = rest.len() == 0;
+        let newer = |rest: std::vec::IntoIter<(u64, PathBuf)>| rest.map(|(_, path)| path).collect();
+        // fjall numbers journals consecutively and removes the oldest first.
+        if before
+            .replace(number)
+            .is_some_and(|before| number != before + 1)
+        {
+            return Ok(Some(DamagedJournal {
+                path,
+                at: 0,
+                reason: "the journal before it is missing",
+                newer: newer(rest),
+            }));
+        }
+        let (at, found) = read(&path, &mut sequence)?;
+        let reason = match found {
+            JournalRest::Nothing => continue,
+            JournalRest::Unfinished if newest => continue,
+            JournalRest::Unfinished => {
+                "it ends in the middle of a batch, and there is a newer journal"
+            }
+            JournalRest::Damaged(reason) => reason,
+        };
+        return Ok(Some(DamagedJournal {
+            path,
+            at,
+            reason,
+            newer: newer(rest),
+        }));
+    }
+    Ok(None)
+}
+
+impl DamagedJournal {
+    /// Cuts the journal at its last whole batch and removes newer ones. The bytes cut off are kept
+    /// beside it, in the files that are returned.
+    pub fn cut(self) -> io::Result<Vec<PathBuf>> {
+        let beside = |path: &Path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".");
+            name.push(CUT);
+            PathBuf::from(name)
+        };
+        let mut kept = vec![];
+        // A journal without a whole batch goes altogether: its number may be the one behind a gap.
+        if self.at > 0 {
+            kept.push(beside(&self.path));
+            std::fs::copy(&self.path, &kept[0])?;
+        }
+        for newer in (self.at == 0)
+            .then_some(&self.path)
+            .into_iter()
+            .chain(&self.newer)
+        {
+            let to = beside(newer);
+            std::fs::rename(newer, &to)?;
+            kept.push(to);
+        }
+        if self.at > 0 {
+            let file = File::options().write(true).open(&self.path)?;
+            file.set_len(self.at)?;
+            file.sync_all()?;
+        }
+        if let Some(folder) = self.path.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(kept)
+    }
+}
+
+/// Returns the end of the last whole batch and the kind of bytes after it. `sequence` is the number
+/// of the last batch so far.
+fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, JournalRest)> {
+    let file = File::open(path)?;
+    let mut input = Input {
+        file: BufReader::with_capacity(1 << 20, file),
+        hash: Xxh3::new(),
+        at: 0,
+    };
+    loop {
+        let start = input.at;
+        let damaged = match input.batch()? {
+            JournalBatch::Whole(number) if sequence.is_none_or(|last| number > last) => {
+                *sequence = Some(number);
+                continue;
+            }
+            JournalBatch::Whole(_) => "its batches are out of order",
+            JournalBatch::Broken(reason) => reason,
+        };
+        // After an unfinished batch, or at the end, no other batch may end in the rest.
+        input.file.seek(SeekFrom::Start(start))?;
+        let rest = match after(&mut input.file)? {
+            JournalTail::Zeros => JournalRest::Nothing,
+            JournalTail::Something if damaged != OUT_OF_DATA => JournalRest::Damaged(damaged),
+            JournalTail::Something => JournalRest::Unfinished,
+            JournalTail::End => JournalRest::Damaged(damaged),
+        };
+        return Ok((start, rest));
+    }
+}
+
+/// The reason when an entry is missing or incomplete.
+const OUT_OF_DATA: &str = "a batch is not whole, and another follows it";
+
+enum JournalBatch {
+    Whole(u64),
+    Broken(&'static str),
+}
+
+struct Input {
+    file: BufReader<File>,
+    hash: Xxh3,
+    at: u64,
+}
+
+impl Input {
+    fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
+        let mut bytes = [0; N];
+        match self.file.read_exact(&mut bytes) {
+            Ok(()) => {
+                self.at += N as u64;
+                Ok(Some(bytes))
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Hashes `count` bytes; false if the file has fewer.
+    fn pass(&mut self, mut count: u64) -> io::Result<bool> {
+        use io::BufRead;
+        while count > 0 {
+            let buffer = self.file.fill_buf()?;
+            let part = buffer
+                .len()
+                .min(usize::try_from(count).unwrap_or(usize::MAX));
+            if part == 0 {
+                return Ok(false);
+            }
+            self.hash.update(&buffer[..part]);
+            self.file.consume(part);
+            self.at += part as u64;
+            count -= part as u64;
+        }
+        Ok(true)
+    }
+
+    fn batch(&mut self) -> io::Result<JournalBatch> {
+        const NO_ENTRY: &str = "a batch holds what is no entry, and is followed by another";
+        let out_of_data = Ok(JournalBatch::Broken(OUT_OF_DATA));
+        let Some([1]) = self.take()? else {
+            return out_of_data;
+        };
+        let (Some(count), Some(number)) = (
+            self.take()?.map(u32::from_le_bytes),
+            self.take()?.map(u64::from_le_bytes),
+        ) else {
+            return out_of_data;
+        };
+        self.hash.reset();
+        for _ in 0..count {
+            match self.take::<1>()? {
+                Some([2]) => {
+                    let Some(head) = self.take::<20>()? else {
+                        return out_of_data;
+                    };
+                    self.hash.update(&[2]);
+                    self.hash.update(&head);
+                    let key = u64::from(u16::from_le_bytes([head[10], head[11]]));
+                    let value =
+                        u64::from(u32::from_le_bytes([head[16], head[17], head[18], head[19]]));
+                    if !self.pass(key + value)? {
+                        return out_of_data;
+                    }
+                }
+                Some([4]) => {
+                    self.hash.update(&[4]);
+                    if !self.pass(8)? {
+                        return out_of_data;
+                    }
+                }
+                Some([0]) | None => return out_of_data,
+                Some(_) => return Ok(JournalBatch::Broken(NO_ENTRY)),
+            }
+        }
+        let sum = match self.take::<13>()? {
+            Some(end) if end[0] == 3 && end[9..] == *TRAILER => {
+                u64::from_le_bytes(std::array::from_fn(|i| end[1 + i]))
+            }
+            Some(end) if end[0] != 3 && end[0] != 0 => return Ok(JournalBatch::Broken(NO_ENTRY)),
+            _ => return out_of_data,
+        };
+        Ok(if sum == self.hash.digest() {
+            JournalBatch::Whole(number)
+        } else {
+            JournalBatch::Broken("the checksum of a batch is wrong")
+        })
+    }
+}
+
+enum JournalTail {
+    Zeros,
+    Something,
+    /// The end of a batch.
+    End,
+}
+
+/// Classifies the rest of a journal.
+fn after(file: &mut impl Read) -> io::Result<JournalTail> {
+    let (mut buffer, empty) = (vec![0; 1 << 18], vec![0; 1 << 18]);
+    let (mut zeros, mut carried) = (true, 0);
+    loop {
+        // A trailer may span two reads.
+        let read = file.read(&mut buffer[carried..])?;
+        if read == 0 {
+            return Ok(if zeros {
+                JournalTail::Zeros
+            } else {
+                JournalTail::Something
+            });
+        }
+        let filled = carried + read;
+        // A comparison of slices is fast, and most of a journal is zeros.
+        zeros = zeros && buffer[carried..filled] == empty[..read];
+        if !zeros
+            && buffer[..filled]
+                .windows(TRAILER.len())
+                .any(|window| window == TRAILER)
+        {
+            return Ok(JournalTail::End);
+        }
+        carried = filled.min(TRAILER.len() - 1);
+        buffer.copy_within(filled - carried..filled, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! Memtables: rows that are committed but not yet in tables.
+//!
+//! fjall rotates full memtables on the thread that also compacts, and queues the requests in a
+//! bounded channel that the same thread empties: memtables would grow for as long as a compaction
+//! takes, and a long one could fill the queue and stop the thread for good. The writer therefore
+//! rotates memtables itself, keyspace by keyspace, and fjall flushes them in the background. Once
+//! sealed memtables exceed [`BUDGET`], usually because of a compaction, the writer flushes too. The
+//! writer waits only when L0 of a keyspace is so far behind that reads would suffer and fjall would
+//! soon stall all writes. The writer is the persister, and the executor bounds its backlog.
+
+use crate::chain::store::{Space, StoreInner, space::L0_TABLES};
+use fjall::PersistMode;
+use lsm_tree::AbstractTree;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+/// L0 tables of a keyspace above which compaction is behind.
+const L0_BEHIND: usize = 2 * L0_TABLES as usize;
+/// Bytes of all memtables, sealed ones included, above which the writer flushes sealed ones: about
+/// their size when none is being flushed. Counted here, since fjall counts neither the nodes of its
+/// skip lists nor the overhead of an allocation, which for the short rows of trie history is as much
+/// again. A compaction pins the memtables that its keyspace had at its start, mostly one more: with a
+/// budget of 60 MB and the default cache, the node of a long chain reaches 300 MB once in half an
+/// hour.
+const BUDGET: u64 = 48 << 20;
+/// Sealed memtables of a keyspace that are flushed in any case: with one more, fjall makes writers
+/// sleep.
+const MAX_SEALED: usize = 3;
+/// Longest wait for fjall after one batch. fjall may have stopped on an error, which the next batch
+/// returns.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(2);
+/// Bytes that a row takes in a memtable beside its key and its value: a skip list node and two
+/// allocations.
+const ROW_OVERHEAD: usize = 140;
+
+/// Bytes in the memtables of each keyspace.
+#[derive(Default)]
+pub(super) struct Memtables {
+    /// Bytes of the memtable that is written to.
+    active: [AtomicU64; Space::ALL.len()],
+    /// Bytes of the sealed ones, valid while there are any.
+    sealed: [AtomicU64; Space::ALL.len()],
+}
+
+/// Bytes of a batch, by keyspace.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Weights([u64; Space::ALL.len()]);
+
+impl Weights {
+    pub fn add(&mut self, space: Space, key: &[u8], value: Option<&[u8]>) {
+        self.0[space as usize] += (key.len() + value.map_or(0, <[u8]>::len) + ROW_OVERHEAD) as u64;
+    }
+}
+
+impl Space {
+    /// Bytes at which a memtable is rotated, given the number of L0 tables. fjall takes one
+    /// compaction step for each flush: a state of many levels needs more steps than that when blocks
+    /// come at full speed, and from thirty L0 tables on fjall would wait for a step that is never
+    /// requested.
+    fn memtable(self, l0_tables: usize) -> u64 {
+        let bytes = match self {
+            // Keys of state are spread evenly, so that each compaction of L0 rewrites all of L1.
+            Self::State => 24 << 20,
+            Self::History => 16 << 20,
+            _ => 4 << 20,
+        };
+        if l0_tables > L0_BEHIND {
+            bytes / 4
+        } else {
+            bytes
+        }
+    }
+}
+
+impl StoreInner {
+    /// Counts a committed batch, rotates full memtables, and flushes sealed ones while they exceed
+    /// the budget. After an error the memtables are unchanged, but the database should not be used
+    /// any more.
+    pub(super) fn count_batch(&self, batch: &Weights) -> Result<(), fjall::Error> {
+        self.remove_obsolete_files();
+        for space in Space::ALL {
+            let added = batch.0[space as usize];
+            let bytes =
+                self.memtables.active[space as usize].fetch_add(added, Ordering::Relaxed) + added;
+            if bytes >= space.memtable(self.spaces[space as usize].tree.l0_run_count()) {
+                self.seal(space)?;
+            }
+        }
+        let started = Instant::now();
+        while self.over_budget() && started.elapsed() < LONGEST_WAIT {
+            match self.fullest() {
+                Some(space) => self.flush_sealed(space)?,
+                None => std::thread::sleep(POLL),
+            }
+        }
+        Ok(())
+    }
+
+    /// The keyspace with most sealed bytes, of those whose compaction keeps up.
+    fn fullest(&self) -> Option<Space> {
+        let keeps_up =
+            |space: &Space| self.spaces[*space as usize].tree.l0_run_count() <= L0_BEHIND;
+        let has_sealed = |space: &Space| self.spaces[*space as usize].sealed_memtable_count() > 0;
+        Space::ALL
+            .into_iter()
+            .filter(has_sealed)
+            .filter(keeps_up)
+            .max_by_key(|space| self.sealed(*space))
+    }
+
+    /// Flushes the sealed memtables of a keyspace. fjall then finds nothing to flush, and compacts.
+    fn flush_sealed(&self, space: Space) -> Result<(), fjall::Error> {
+        // A batch in a table of one keyspace must not be lost from the journal, and with it from the
+        // other keyspaces.
+        self.db.persist(PersistMode::SyncAll)?;
+        let tree = &self.spaces[space as usize].tree;
+        tree.flush(
+            &tree.get_flush_lock(),
+            self.db.supervisor.snapshot_tracker.get_seqno_safe_to_gc(),
+        )?;
+        Ok(())
+    }
+
+    /// Rotates all memtables.
+    pub(super) fn rotate_all(&self) -> Result<(), fjall::Error> {
+        self.remove_obsolete_files();
+        Space::ALL
+            .into_iter()
+            .try_for_each(|space| self.seal(space))
+    }
+
+    fn seal(&self, space: Space) -> Result<(), fjall::Error> {
+        let before = self.sealed(space);
+        self.spaces[space as usize].rotate_memtable()?;
+        let bytes = self.memtables.active[space as usize].swap(0, Ordering::Relaxed);
+        self.memtables.sealed[space as usize].store(before + bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Bytes of a keyspace's sealed memtables.
+    fn sealed(&self, space: Space) -> u64 {
+        match self.spaces[space as usize].sealed_memtable_count() {
+            0 => 0,
+            _ => self.memtables.sealed[space as usize].load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether sealed memtables are to be flushed.
+    fn over_budget(&self) -> bool {
+        let active: u64 = self
+            .memtables
+            .active
+            .iter()
+            .map(|held| held.load(Ordering::Relaxed))
+            .sum();
+        let sealed: u64 = Space::ALL.into_iter().map(|space| self.sealed(space)).sum();
+        let too_many = self
+            .spaces
+            .iter()
+            .any(|space| space.sealed_memtable_count() >= MAX_SEALED);
+        too_many || (sealed > 0 && active + sealed > BUDGET)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::store::{Batch, Store, tests::create};
+
+    fn put(store: &Store, key: u64, bytes: usize) {
+        let mut batch = Batch::new(&store.0);
+        batch.put(Space::State, key.to_be_bytes(), vec![1; bytes]);
+        batch.commit(store.head()).unwrap();
+    }
+
+    fn tables(store: &Store, space: Space) -> usize {
+        store.0.spaces[space as usize].tree.l0_run_count()
+    }
+
+    /// Runs `check` while fjall's thread is blocked.
+    fn while_fjall_is_busy(store: &Store, check: impl FnOnce()) {
+        let code = &store.0.spaces[Space::Code as usize];
+        let lock = code.tree.get_flush_lock();
+        assert!(
+            code.rotate_memtable().unwrap(),
+            "there is something to flush"
+        );
+        check();
+        drop(lock);
+    }
+
+    #[test]
+    fn memtables_are_rotated_sooner_when_compaction_falls_behind() {
+        for space in Space::ALL {
+            assert_eq!(space.memtable(L0_BEHIND), space.memtable(0));
+            assert_eq!(space.memtable(L0_BEHIND + 1), space.memtable(0) / 4);
+        }
+    }
+
+    #[test]
+    fn the_writer_flushes_while_fjall_is_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = create(dir.path());
+        while_fjall_is_busy(&store, || {
+            let before = tables(&store, Space::State);
+            for key in 0..(2 * BUDGET) >> 20 {
+                put(&store, key, 1 << 20);
+                assert!(!store.0.over_budget(), "{key}");
+            }
+            assert!(tables(&store, Space::State) > before);
+        });
+        let snapshot = store.0.db.snapshot();
+        for key in 0..(2 * BUDGET) >> 20 {
+            let row = crate::chain::store::get(
+                &snapshot,
+                &store.0.spaces[Space::State as usize],
+                &key.to_be_bytes(),
+            )
+            .unwrap();
+            assert_eq!(row.map(|row| row.len()), Some(1 << 20), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_writer_waits_when_compaction_falls_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = create(dir.path());
+        while_fjall_is_busy(&store, || {
+            while tables(&store, Space::State) <= L0_BEHIND {
+                put(&store, 0, 1 << 10);
+                store.0.seal(Space::State).unwrap();
+                assert_eq!(store.0.fullest(), Some(Space::State));
+                store.0.flush_sealed(Space::State).unwrap();
+            }
+            put(&store, 0, 1 << 10);
+            store.0.seal(Space::State).unwrap();
+            assert_eq!(
+                store.0.spaces[Space::State as usize].sealed_memtable_count(),
+                1
+            );
+            assert_ne!(store.0.fullest(), Some(Space::State));
+        });
+    }
+}

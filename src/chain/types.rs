@@ -1,0 +1,173 @@
+//! Types that the chain's threads and its callers share: heads, outcomes, errors, and the state
+//! that [`Chain`](super::Chain) handles and threads hold together ([`Shared`]).
+//!
+//! Above the store, views, the EVM and the pool; below the executor, the persister and the builder.
+
+use crate::chain::{
+    abandoned, driver::Driver, evm::StateError, genesis::GenesisError, payload_log::LogError,
+    pool::Pool, rows::ReadError, rules::ChainSpec, store::StoreError, view::View,
+};
+use alloy_primitives::{B256, map::HashMap};
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, RwLock};
+use starling_proto::payload::{BlockId, Payload};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// Time between two attempts to write to a full disk.
+const RETRY_NO_SPACE: Duration = Duration::from_secs(2);
+
+/// The three heads that a fork choice moves. `safe` and `finalized` are `None` until a fork choice
+/// has named them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heads {
+    pub head: BlockId,
+    /// Timestamp of the head, Unix seconds.
+    pub timestamp: u64,
+    pub safe: Option<BlockId>,
+    pub finalized: Option<BlockId>,
+}
+
+/// Outcome of inserting a payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    Valid,
+    Invalid {
+        latest_valid: Option<B256>,
+        reason: String,
+    },
+    /// The parent is not known.
+    Syncing,
+    /// The payload was not executed although its parent is known: there are too many blocks at its
+    /// height, side branches are too long, or its parent is too deep below the stored head. Moving
+    /// the head to the parent makes room.
+    NotExecutable,
+}
+
+/// Why the chain could not serve a request.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ChainError {
+    #[error("the chain has stopped")]
+    Stopped,
+    #[error(transparent)]
+    Database(#[from] Arc<StoreError>),
+    #[error(transparent)]
+    PayloadLog(#[from] Arc<LogError>),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("the database does not say which chain it holds: run `starling init` again")]
+    NoGenesisConfig,
+    #[error(transparent)]
+    GenesisConfig(#[from] Arc<GenesisError>),
+    #[error("a thread of the chain cannot be started: {0}")]
+    Thread(#[source] Arc<std::io::Error>),
+    #[error("no block {0} in the chain")]
+    UnknownBlock(B256),
+    #[error("block {block} is not on the branch of {head}")]
+    NotOnBranch { block: B256, head: B256 },
+    #[error("the finalized block {finalized} would be above the safe block {safe}")]
+    FinalizedAboveSafe { safe: BlockId, finalized: BlockId },
+    #[error("the block cannot be built: {0}")]
+    Build(String),
+    #[error("the builder is busy")]
+    Busy,
+    #[error("no payload is being built under this id")]
+    UnknownPayload,
+    #[error("another block {have} is already signed for this height, parent and L1 origin")]
+    AlreadySigned { have: B256 },
+}
+
+impl ChainError {
+    /// Whether the chain cannot continue: it has stopped, or its data cannot be read or written.
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::Stopped
+            | Self::Database(_)
+            | Self::PayloadLog(_)
+            | Self::Read(_)
+            | Self::State(_)
+            | Self::NoGenesisConfig
+            | Self::GenesisConfig(_)
+            | Self::Thread(_) => true,
+            Self::UnknownBlock(_)
+            | Self::NotOnBranch { .. }
+            | Self::FinalizedAboveSafe { .. }
+            | Self::Build(_)
+            | Self::Busy
+            | Self::UnknownPayload
+            | Self::AlreadySigned { .. } => false,
+        }
+    }
+
+    /// Same as [`From`], for callers that name the conversion.
+    pub fn read(error: ReadError) -> Self {
+        error.into()
+    }
+}
+
+impl From<StoreError> for ChainError {
+    fn from(error: StoreError) -> Self {
+        Self::Database(Arc::new(error))
+    }
+}
+
+impl From<LogError> for ChainError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::GuardConflict { have } => Self::AlreadySigned { have },
+            other => Self::PayloadLog(Arc::new(other)),
+        }
+    }
+}
+
+impl From<GenesisError> for ChainError {
+    fn from(error: GenesisError) -> Self {
+        Self::GenesisConfig(Arc::new(error))
+    }
+}
+
+/// State that the threads share with the handles.
+pub struct Shared {
+    pub spec: Arc<ChainSpec>,
+    pub pool: Arc<Pool>,
+    pub(super) view: ArcSwap<View>,
+    pub(super) heads: watch::Sender<Heads>,
+    pub(super) driver: watch::Sender<Driver>,
+    /// The blocks in the executor's tree.
+    pub(super) known: RwLock<HashMap<B256, Arc<Payload>>>,
+    /// Recently abandoned blocks.
+    pub(super) abandoned: Mutex<abandoned::Recent>,
+    pub(super) stopping: AtomicBool,
+}
+
+impl Shared {
+    /// Whether the threads should finish their current work and end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Retries `write` while the disk is full, until the chain is stopped.
+    pub(super) fn when_there_is_room<T, E: std::fmt::Display>(
+        &self,
+        is_full: impl Fn(&E) -> bool,
+        mut write: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        loop {
+            match write() {
+                Err(error) if is_full(&error) && !self.is_stopping() => {
+                    tracing::error!(%error, "writing has stopped and goes on by itself when there is room");
+                    std::thread::sleep(RETRY_NO_SPACE);
+                }
+                result => return result,
+            }
+        }
+    }
+}

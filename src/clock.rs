@@ -1,0 +1,15 @@
+//! The wall clock: the one place of this crate that reads it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Time since the Unix epoch; zero if the system's clock is before it.
+pub fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// Wall-clock time, whole Unix seconds.
+pub fn unix_now() -> u64 {
+    since_epoch().as_secs()
+}

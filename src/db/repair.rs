@@ -1,0 +1,495 @@
+//! `starling db repair`: recomputes derived rows of a store as far as the result can be proven, and
+//! nothing else.
+//!
+//! First unreadable ends of journals are cut, keyspaces that disagree then are rewound to their
+//! lowest head, and a payload log that is damaged beyond that is put aside. Then, block by block
+//! from the head down, hashes prove headers, headers prove transactions, and from both the index is
+//! rewritten; receipts come from executing blocks again and must match the root in the header. Trie
+//! rows are rebuilt from the flat state if its root matches the header. Damaged trie history is
+//! dropped. Every written row is correct by itself, so an interrupted repair can be repeated. At
+//! the end the store is verified, old states and proofs by sample: after a successful repair this
+//! check finds no damage.
+
+use crate::{
+    chain::{
+        self, ChainError,
+        payload_log::{LogError, PayloadLog, mark_cut, move_out},
+        receipt::receipts_root,
+        rows::{Account, ReadError, keys},
+        rules::ChainSpec,
+        store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals},
+        view::View,
+    },
+    db::verify::{
+        CheckedBlock, DamageReport, ProgressFn, Samples, Sink, check_block, check_proofs, replay,
+        unreachable, verify, walk,
+    },
+};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
+use starling_proto::payload::BlockId;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("{}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// Damaged data that cannot be derived from other rows.
+    #[error("{0}")]
+    Lost(String),
+}
+
+/// Summary of a repair.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Files that keep the ends cut off journals.
+    pub cut: Vec<PathBuf>,
+    pub index_rows: u64,
+    /// Blocks whose receipts were recomputed.
+    pub receipts: u64,
+    /// Blocks whose senders were recovered again.
+    pub senders: u64,
+    pub trie_rows: u64,
+    /// Whether trie history was dropped: proofs begin again at the head.
+    pub proofs_lost: bool,
+}
+
+/// Cuts journals of a data directory that cannot be read to their ends.
+pub fn cut_journals(datadir: &Path) -> Result<Vec<PathBuf>, RepairError> {
+    let _lock = Lock::take(datadir)?;
+    let mut cut = Vec::new();
+    for database in [datadir.join(DATABASE), chain::payload_log_dir(datadir)] {
+        let io = |source| RepairError::Io {
+            path: database.clone(),
+            source,
+        };
+        if database.is_dir()
+            && let Some(damaged) = check_journals(&database).map_err(io)?
+        {
+            if database == chain::payload_log_dir(datadir) {
+                mark_cut(&database).map_err(io)?;
+            }
+            cut.extend(damaged.cut().map_err(io)?);
+        }
+    }
+    Ok(cut)
+}
+
+/// A payload log that was put aside.
+#[derive(Debug)]
+pub struct PutAside {
+    pub to: PathBuf,
+    pub because: LogError,
+}
+
+/// Puts the payload log of a data directory aside if a row cannot be read, and creates a new one.
+/// Peers have the blocks that it held and the store does not. They do not have its guard rows, so
+/// the new log is marked before anything is moved. The caller has the store open.
+pub fn replace_payload_log(datadir: &Path) -> Result<Option<PutAside>, RepairError> {
+    let folder = chain::payload_log_dir(datadir);
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let because = match PayloadLog::check(&folder) {
+        Ok(_) => return Ok(None),
+        Err(error @ LogError::Locked) => return Err(error.into()),
+        Err(error) => error,
+    };
+    let mut numbered = (1u32..).map(|number| folder.with_extension(format!("damaged-{number}")));
+    let to = numbered.find(|path| !path.exists()).unwrap_or_default();
+    let io = |source| RepairError::Io {
+        path: folder.clone(),
+        source,
+    };
+    mark_cut(&folder).map_err(io)?;
+    move_out(&folder, &to).map_err(io)?;
+    PayloadLog::check(&folder)?;
+    Ok(Some(PutAside { to, because }))
+}
+
+/// Opens a store for a repair. If its keyspaces disagreed on the head, returns the head to which
+/// all were rewound.
+pub fn open(datadir: &Path, cache: u64) -> Result<(Store, Option<BlockId>), RepairError> {
+    Ok(Store::open_to_repair(datadir, cache)?)
+}
+
+/// Repairs the store as far as possible, and verifies all of it.
+pub fn repair(store: &Store, tell: &mut ProgressFn<'_>) -> Result<Repaired, RepairError> {
+    let spec = chain::spec_of(store)?;
+    let snapshot = store.snapshot()?;
+    let mut repaired = Repaired {
+        trie_rows: trie(store, &snapshot, tell)?,
+        ..Default::default()
+    };
+    let RepairedBlocks {
+        index,
+        senders,
+        receipts,
+    } = blocks(store, &snapshot, &spec, tell)?;
+    (repaired.index_rows, repaired.senders) = (index, senders);
+    if !receipts.is_empty() {
+        repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
+    }
+    repaired.proofs_lost = proofs(store, tell)?;
+    // Old states and unwind records cannot be recomputed, and a store rewound across a reorg may
+    // hold records of the other branch.
+    let report = verify(store, Samples::default(), tell)?;
+    if let Some(damage) = report.damages.into_iter().next() {
+        return Err(RepairError::Lost(damage.what));
+    }
+    if store.is_unverified()? {
+        store.set_verified()?;
+    }
+    Ok(repaired)
+}
+
+/// Drops damaged trie history, which cannot be recomputed: the window begins again, so that no
+/// proof inside it is wrong or missing.
+fn proofs(store: &Store, tell: &mut ProgressFn<'_>) -> Result<bool, RepairError> {
+    let snapshot = store.snapshot()?;
+    let view = Arc::new(View::new(snapshot.clone(), vec![], None, None)?);
+    let mut report = DamageReport::default();
+    check_proofs(
+        &snapshot,
+        &view,
+        Samples::default().proofs,
+        &mut report,
+        tell,
+    );
+    if !report.is_sound() {
+        store.drop_proofs()?;
+    }
+    Ok(!report.is_sound())
+}
+
+/// Rows written by the repair of blocks, and blocks that still need a repair.
+struct RepairedBlocks {
+    /// Index rows written.
+    index: u64,
+    /// Blocks whose senders were written.
+    senders: u64,
+    /// Number and hash of each block whose receipts do not match its header.
+    receipts: Vec<(u64, B256)>,
+}
+
+/// Checks every block from the head down to the genesis block, and rewrites the index if it does
+/// not match them.
+fn blocks(
+    store: &Store,
+    snapshot: &Snapshot,
+    spec: &ChainSpec,
+    tell: &mut ProgressFn<'_>,
+) -> Result<RepairedBlocks, RepairError> {
+    let genesis = store.identity().genesis_hash;
+    let head = snapshot.head();
+    let mut senders = store.rewrite();
+    let (mut at, mut wrong, mut receipts, mut transactions) = (head, false, Vec::new(), 0);
+    let first = loop {
+        let checked = check_block(snapshot, spec, at.number, at.hash)?;
+        let by_number = snapshot.hash_of(at.number)?;
+        refuse_lost(&checked)?;
+        wrong |= checked.index || by_number != Some(at.hash);
+        transactions += checked.transactions;
+        if let Some(right) = checked.senders {
+            senders.senders(at.number, &right)?;
+        }
+        if checked.receipts {
+            receipts.push((at.number, at.hash));
+        }
+        tell("blocks", head.number - at.number, head.number);
+        if at.hash == genesis {
+            break at.number;
+        }
+        let (Some(parent), Some(below)) = (checked.parent, at.number.checked_sub(1)) else {
+            return Err(RepairError::Lost(format!(
+                "block {at} does not lead to the genesis block"
+            )));
+        };
+        at = BlockId {
+            number: below,
+            hash: parent,
+        };
+    };
+    let senders = senders.finish()?;
+    let all = head.number - first + 1;
+    for (tag, expected) in [(b'n', all), (b'N', all), (b'x', transactions)] {
+        wrong |= snapshot.rows(Space::Index, &[tag]).count() as u64 != expected;
+    }
+    let mut rows = strays(store, snapshot, first)?;
+    if wrong {
+        // Write correct rows first, then remove excess ones: an interrupted repair leaves the index
+        // no worse.
+        rows += rewrite_index(store, snapshot, tell)?;
+        rows += index_strays(store, head.number, first)?;
+    }
+    Ok(RepairedBlocks {
+        index: rows,
+        senders,
+        receipts,
+    })
+}
+
+/// Fails with the damage of a block that cannot be recomputed.
+fn refuse_lost(checked: &CheckedBlock) -> Result<(), RepairError> {
+    if !checked.is_lost() {
+        return Ok(());
+    }
+    let what: Vec<_> = checked
+        .damages
+        .iter()
+        .map(|(what, _)| what.as_str())
+        .collect();
+    Err(RepairError::Lost(what.join("; ")))
+}
+
+/// Writes the index rows of all canonical blocks.
+fn rewrite_index(
+    store: &Store,
+    snapshot: &Snapshot,
+    tell: &mut ProgressFn<'_>,
+) -> Result<u64, RepairError> {
+    let (genesis, head) = (store.identity().genesis_hash, snapshot.head());
+    let mut rewrite = store.rewrite();
+    let mut at = head;
+    loop {
+        let body = snapshot.body(at.number)?.unwrap_or_default();
+        rewrite.index(at.number, at.hash, &body)?;
+        if at.hash == genesis {
+            break;
+        }
+        let header = snapshot
+            .header(at.number)?
+            .ok_or_else(|| RepairError::Lost(format!("the header of block {at}")))?;
+        at = BlockId {
+            number: at.number.saturating_sub(1),
+            hash: header.parent_hash,
+        };
+        tell("index", head.number - at.number, head.number);
+    }
+    Ok(rewrite.finish()?)
+}
+
+/// Removes index rows of blocks that are not canonical. Rows of canonical blocks are correct.
+fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError> {
+    let snapshot = store.snapshot()?;
+    let mut rewrite = store.rewrite();
+    let mut body: Option<(u64, Vec<Bytes>)> = None;
+    for tag in [b'n', b'N', b'x'] {
+        for row in snapshot.rows(Space::Index, &[tag]) {
+            let (key, value) = row?;
+            let number = |bytes: &[u8]| bytes.first_chunk().copied().map(u64::from_be_bytes);
+            let right = match tag {
+                b'n' => {
+                    key.len() == 9
+                        && number(&key[1..]).is_some_and(|number| (first..=head).contains(&number))
+                }
+                b'N' => match number(&value) {
+                    Some(number) => snapshot
+                        .hash_of(number)?
+                        .is_some_and(|hash| *hash == key[1..]),
+                    None => false,
+                },
+                _ => {
+                    let (block, index) = (
+                        number(&value),
+                        value.last_chunk().copied().map(u32::from_be_bytes),
+                    );
+                    match (block, index) {
+                        (Some(block), Some(index)) => {
+                            if body.as_ref().is_none_or(|(number, _)| *number != block) {
+                                body = Some((block, snapshot.body(block)?.unwrap_or_default()));
+                            }
+                            let raw = body.as_ref().and_then(|(_, body)| body.get(index as usize));
+                            raw.is_some_and(|raw| *keccak256(raw) == key[1..])
+                        }
+                        _ => false,
+                    }
+                }
+            };
+            if !right {
+                rewrite.set(Space::Index, &key, None)?;
+            }
+        }
+    }
+    Ok(rewrite.finish()?)
+}
+
+/// Removes rows of blocks that are not canonical, and rows of no known kind.
+fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairError> {
+    let head = snapshot.head();
+    let mut rewrite = store.rewrite();
+    for row in snapshot.rows(Space::Blocks, &[]) {
+        let (key, _) = row?;
+        let canonical = |(number, _)| (first..=head.number).contains(&number);
+        if Space::Blocks.kind(&key).is_none() || !keys::block_row_parts(&key).is_some_and(canonical)
+        {
+            rewrite.set(Space::Blocks, &key, None)?;
+        }
+    }
+    Ok(rewrite.finish()?)
+}
+
+/// Executes blocks again for their receipts.
+fn make_receipts(
+    store: &Store,
+    spec: &ChainSpec,
+    blocks: &[(u64, B256)],
+    tell: &mut ProgressFn<'_>,
+) -> Result<u64, RepairError> {
+    // The index has been repaired.
+    let view = Arc::new(View::new(store.snapshot()?, vec![], None, None)?);
+    let mut rewrite = store.rewrite();
+    let mut done = 0;
+    for (number, hash) in blocks {
+        let lost = |why: String| {
+            RepairError::Lost(format!(
+                "the receipts of block {number} ({hash}) cannot be made again: {why}"
+            ))
+        };
+        let header = view
+            .header_of(*number)?
+            .ok_or_else(|| lost("its header is missing".into()))?;
+        let receipts = if *hash == store.identity().genesis_hash {
+            vec![]
+        } else {
+            match replay(&view, spec, *number) {
+                Ok(Ok(execution)) => execution.receipts,
+                Ok(Err(reason)) => return Err(lost(reason)),
+                Err(ReadError::Pruned(_)) => {
+                    return Err(lost("the state before it is no longer kept".into()));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if receipts_root(&receipts, spec.at(header.timestamp).op) != header.receipts_root {
+            return Err(lost("executing it gives others".into()));
+        }
+        rewrite.receipts(*number, &receipts)?;
+        done += 1;
+        tell("receipts", done, blocks.len() as u64);
+    }
+    rewrite.finish()?;
+    Ok(done)
+}
+
+/// Rewrites trie rows that do not follow from the flat state.
+fn trie(store: &Store, snapshot: &Snapshot, tell: &mut ProgressFn<'_>) -> Result<u64, RepairError> {
+    let head = snapshot.head();
+    let header = snapshot
+        .header(head.number)?
+        .filter(|header| header.hash_slow() == head.hash);
+    let root = header
+        .ok_or_else(|| {
+            RepairError::Lost(format!(
+                "the header of the head, block {head}, is missing or another's"
+            ))
+        })?
+        .state_root;
+    // Verify the flat state before writing anything.
+    let mut proof = Rebuild {
+        snapshot,
+        rewrite: None,
+        tell,
+        accounts: 0,
+        codes: HashSet::default(),
+    };
+    let made = walk(snapshot, &mut proof)?;
+    if made != root {
+        return Err(RepairError::Lost(format!(
+            "the flat state has the root {made}, and the head's header says {root}"
+        )));
+    }
+    let mut rebuild = Rebuild {
+        snapshot,
+        rewrite: Some(store.rewrite()),
+        tell,
+        accounts: 0,
+        codes: HashSet::default(),
+    };
+    walk(snapshot, &mut rebuild)?;
+    let rows = rebuild.rewrite.map_or(Ok(0), Rewrite::finish)?;
+    let snapshot = store.snapshot()?;
+    let mut rewrite = store.rewrite();
+    for tag in [keys::STATE_NODE, keys::STORAGE_NODE] {
+        unreachable(&snapshot, tag, root, |key| {
+            Ok::<_, RepairError>(rewrite.set(Space::State, key, None)?)
+        })?;
+    }
+    Ok(rows + rewrite.finish()?)
+}
+
+/// Checks the flat rows and, with a `rewrite`, writes the trie rows that differ.
+struct Rebuild<'a, 'b> {
+    snapshot: &'a Snapshot,
+    rewrite: Option<Rewrite<'a>>,
+    tell: &'a mut ProgressFn<'b>,
+    accounts: u64,
+    codes: HashSet<B256>,
+}
+
+impl Sink for Rebuild<'_, '_> {
+    type Error = RepairError;
+
+    fn node(&mut self, key: Bytes, row: Bytes) -> Result<(), RepairError> {
+        if let Some(rewrite) = &mut self.rewrite
+            && self.snapshot.state_row(&key)?.as_ref() != Some(&row)
+        {
+            rewrite.set(Space::State, &key, Some(&row))?;
+        }
+        Ok(())
+    }
+
+    fn account(
+        &mut self,
+        hash: B256,
+        account: &Account,
+        storage_root: B256,
+    ) -> Result<(), RepairError> {
+        self.accounts += 1;
+        if self.accounts.is_multiple_of(4096) {
+            (self.tell)("accounts", self.accounts, 0);
+        }
+        if storage_root != account.storage_root {
+            return Err(RepairError::Lost(format!(
+                "the slots of account {hash} do not make its storage root"
+            )));
+        }
+        let code = account.code_hash;
+        if code != KECCAK256_EMPTY
+            && self.codes.insert(code)
+            && self
+                .snapshot
+                .code(&code)?
+                .is_none_or(|bytes| keccak256(bytes) != code)
+        {
+            return Err(RepairError::Lost(format!(
+                "the code {code} of account {hash} is missing or another's"
+            )));
+        }
+        Ok(())
+    }
+
+    fn stray(&mut self, key: &Bytes) -> Result<(), RepairError> {
+        Err(RepairError::Lost(format!(
+            "the flat row {key} is no account's, or has no right form"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod torn_write_tests;

@@ -1,0 +1,115 @@
+//! Verification of a store: `starling db verify`.
+//!
+//! The flat state is the base: its rows are read once in order, and the root of the tries they make
+//! must be the one in the head's header; every trie row must follow from them, and there must be no
+//! other. Blocks are checked against their headers from the genesis block to the head, indexes
+//! against blocks, history against unwind records and by executing blocks again, trie history by
+//! proofs. Reads a snapshot; the load is the whole store, the memory is bounded. Unreadable data is
+//! a finding, not an error.
+
+mod blocks;
+mod history;
+mod proofs;
+mod report;
+mod state;
+
+pub use report::{Damage, DamageReport, Remedy};
+pub(crate) use {
+    blocks::{CheckedBlock, check_block},
+    history::replay,
+    proofs::check as check_proofs,
+    state::{Sink, unreachable, walk},
+};
+
+use crate::chain::{
+    ChainError,
+    payload_log::PayloadLog,
+    store::{Snapshot, Store},
+    view::View,
+};
+use std::{path::Path, sync::Arc};
+
+/// Progress callback of a stage: its name, the amount done, and the total if it is known.
+pub type ProgressFn<'a> = dyn FnMut(&'static str, u64, u64) + 'a;
+
+/// Sizes of the samples.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples {
+    /// Blocks whose unwind records are compared with state history, newest first and then at
+    /// random.
+    pub unwinds: u64,
+    /// Blocks that are executed again.
+    pub replays: u64,
+    /// Blocks at which accounts and slots are proven.
+    pub proofs: u64,
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self {
+            unwinds: 2048,
+            replays: 64,
+            proofs: 64,
+        }
+    }
+}
+
+/// Checks the whole store. Fails only if nothing can be checked.
+pub fn verify(
+    store: &Store,
+    samples: Samples,
+    tell: &mut ProgressFn<'_>,
+) -> Result<DamageReport, ChainError> {
+    let spec = crate::chain::spec_of(store)?;
+    let snapshot = store.snapshot()?;
+    let mut report = DamageReport::default();
+    let head = snapshot.head();
+    report.count("head", head.number);
+    let root = match snapshot.header(head.number) {
+        Ok(Some(header)) if header.hash_slow() == head.hash => Some(header.state_root),
+        Ok(_) => {
+            report.add(
+                format!("the header of the head, block {head}, is missing or another's"),
+                Remedy::Resync,
+            );
+            None
+        }
+        Err(error) => {
+            report.unreadable("the header of the head", &error);
+            None
+        }
+    };
+    state::check(&snapshot, root, &mut report, tell);
+    let genesis = store.identity().genesis_hash;
+    blocks::check(&snapshot, &spec, genesis, &mut report, tell);
+    let view = |snapshot: Snapshot| View::new(snapshot, vec![], None, None).map(Arc::new);
+    match view(snapshot.clone()) {
+        Ok(view) => {
+            history::check(&snapshot, &view, &spec, samples, &mut report, tell);
+            proofs::check(&snapshot, &view, samples.proofs, &mut report, tell);
+        }
+        Err(error) => report.unreadable("the head", &error),
+    }
+    Ok(report)
+}
+
+/// Reads the whole payload log: each row has a checksum of its own.
+pub fn verify_payload_log(dir: &Path, report: &mut DamageReport) {
+    if !dir.is_dir() {
+        return;
+    }
+    match PayloadLog::check(dir) {
+        Ok(payloads) => report.count("logged payloads", payloads),
+        // A repair puts the log aside: peers have its blocks above the store, too.
+        Err(error) => report.add(
+            format!(
+                "the payload log in {} cannot be read: {error}",
+                dir.display()
+            ),
+            Remedy::Repair,
+        ),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

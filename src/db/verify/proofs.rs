@@ -1,0 +1,163 @@
+//! Trie history: the rows that the newest blocks must have written, the form of all rows, and
+//! proofs at blocks of the whole window. A node assembled from trie history is compared with the
+//! reference to it, so a valid proof is correct.
+
+use super::{DamageReport, ProgressFn, Remedy, history::pick};
+use crate::chain::{
+    rows::{Overlay, ReadError, RowChange, keys},
+    store::{Snapshot, Space, mismatch},
+    trie::{self, TrieError},
+    view::View,
+};
+use alloy_primitives::{B256, Bytes};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Newest blocks whose rows are compared one by one: their changed nodes are held in memory.
+const NEWEST: u64 = 512;
+/// Accounts and slots proven at a sampled block.
+const PROVEN: usize = 8;
+
+pub(crate) fn check(
+    snapshot: &Snapshot,
+    view: &Arc<View>,
+    samples: u64,
+    report: &mut DamageReport,
+    tell: &mut ProgressFn<'_>,
+) {
+    let stages = [
+        rows(snapshot, report, tell),
+        newest(snapshot, report),
+        proven(snapshot, view, samples, report, tell),
+    ];
+    for error in stages.into_iter().filter_map(Result::err) {
+        report.add(
+            format!("the trie history cannot be read: {}", error.cause()),
+            Remedy::Repair,
+        );
+    }
+}
+
+/// Checks the form of all rows that are still used.
+fn rows(
+    snapshot: &Snapshot,
+    report: &mut DamageReport,
+    tell: &mut ProgressFn<'_>,
+) -> Result<(), ReadError> {
+    let (oldest, head) = (snapshot.oldest_trie(), snapshot.head().number);
+    let mut count = 0u64;
+    for row in snapshot.rows(Space::History, b"T") {
+        let (key, entry) = row?;
+        let number = Snapshot::trie_history_number(&key);
+        if number.is_none_or(|number| {
+            number > head || (number > oldest && !trie::history::is_entry(&entry))
+        }) {
+            report.add(
+                format!("the row {key} of trie history has no right form, or is above the head"),
+                Remedy::Repair,
+            );
+        }
+        count += 1;
+        if count.is_multiple_of(65_536) {
+            tell("trie history", count, 0);
+        }
+    }
+    report.count("rows of trie history", count);
+    Ok(())
+}
+
+/// Follows the unwind records back and recomputes the rows of each block.
+fn newest(snapshot: &Snapshot, report: &mut DamageReport) -> Result<(), ReadError> {
+    let (oldest, head) = (snapshot.oldest_trie(), snapshot.head().number);
+    // Rows as of the current block, where later blocks have changed them.
+    let mut later = BTreeMap::<Bytes, Option<Bytes>>::new();
+    for number in (oldest.max(head.saturating_sub(NEWEST)) + 1..=head).rev() {
+        // A missing record is reported by another check.
+        let Some(record) = snapshot.unwind_record(number)? else {
+            break;
+        };
+        let mut overlay = Overlay::default();
+        for (key, before) in record.into_iter().filter(|(key, _)| !keys::is_flat(key)) {
+            let after = later
+                .remove(&key)
+                .map_or_else(|| snapshot.state_row(&key), Ok)?;
+            let before = before
+                .row(after.as_ref())
+                .ok_or_else(|| mismatch(number, &key))?;
+            later.insert(key.clone(), before.clone());
+            overlay.rows.insert(key, RowChange { before, after });
+        }
+        let mut bytes = 0;
+        for (key, entry) in Snapshot::trie_history_of(&overlay, number) {
+            bytes += (key.len() + entry.len()) as u64;
+            // The window of all proofs may be shorter than that of the message passer.
+            if number > snapshot.oldest_trie_row(&key) && snapshot.history_get(&key)? != Some(entry)
+            {
+                report.add(
+                    format!("the row {key} of trie history is not what block {number} makes it"),
+                    Remedy::Repair,
+                );
+            }
+        }
+        let below = snapshot.trie_history_mark(number - 1)?;
+        let sound = below.is_some() || number - 1 == oldest;
+        if !sound
+            || snapshot.trie_history_mark(number)?
+                != Some(below.unwrap_or_default().wrapping_add(bytes))
+        {
+            report.add(
+                format!("the size of the trie history of block {number} is not what is counted"),
+                Remedy::Repair,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Proves accounts and slots that a block changed, or random ones if those are unknown, at blocks
+/// of the window.
+fn proven(
+    snapshot: &Snapshot,
+    view: &Arc<View>,
+    samples: u64,
+    report: &mut DamageReport,
+    tell: &mut ProgressFn<'_>,
+) -> Result<(), ReadError> {
+    let (oldest, head) = (
+        snapshot.oldest_proof(alloy_primitives::Address::ZERO),
+        snapshot.head().number,
+    );
+    let mut count = 0;
+    for number in pick(oldest, head, samples) {
+        let Some(state) = view.state_at(number)? else {
+            continue;
+        };
+        let changed = snapshot
+            .unwind_record(number)?
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| keys::is_flat(key));
+        let mut asked: Vec<Vec<u8>> = changed
+            .map(|(key, _)| key[1..].to_vec())
+            .take(PROVEN)
+            .collect();
+        asked.push(B256::random().to_vec());
+        for key in asked {
+            let (account, slot) = key.split_at(key.len().min(32));
+            let (account, slot) = (B256::from_slice(account), B256::try_from(slot).ok());
+            match state.prove_hashed(&account, slot.as_slice()) {
+                Ok(_) => {}
+                // Reported once, and not as damage of a row: unreadable rows say nothing about
+                // their contents.
+                Err(TrieError::Read(error @ ReadError::Store(_))) => return Err(error),
+                Err(error) => report.add(
+                    format!("account {account} cannot be proven at block {number}: {error}"),
+                    Remedy::Repair,
+                ),
+            }
+        }
+        count += 1;
+        tell("proofs", count, samples);
+    }
+    report.count("blocks with proofs", count);
+    Ok(())
+}

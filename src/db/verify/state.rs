@@ -1,0 +1,351 @@
+//! The state: flat rows against roots, trie rows against flat rows, codes against their hashes.
+
+use super::{DamageReport, ProgressFn, Remedy};
+use crate::chain::{
+    rows::{Account, ReadError, account::slot_leaf, keys},
+    store::{Snapshot, Space, is_own},
+    trie::{StackTrie, row_children, row_hash},
+};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
+use alloy_trie::{EMPTY_ROOT_HASH, Nibbles};
+use std::iter::Peekable;
+
+/// Rows between two progress reports.
+const REPORT_EVERY: u64 = 4096;
+
+/// Receiver of the results of a walk over the flat state.
+pub(crate) trait Sink {
+    type Error: From<ReadError>;
+
+    /// A node of a trie, with the row that it must have.
+    fn node(&mut self, key: Bytes, row: Bytes) -> Result<(), Self::Error>;
+
+    /// An account, and the root of its stored slots.
+    fn account(
+        &mut self,
+        hash: B256,
+        account: &Account,
+        storage_root: B256,
+    ) -> Result<(), Self::Error>;
+
+    /// An invalid flat row: its key or value is malformed, or it is a slot of no account.
+    fn stray(&mut self, key: &Bytes) -> Result<(), Self::Error>;
+}
+
+/// Reads all flat rows in order and returns their state root.
+pub(crate) fn walk<S: Sink>(snapshot: &Snapshot, sink: &mut S) -> Result<B256, S::Error> {
+    let mut slots = snapshot.rows(Space::State, &[keys::SLOT]).peekable();
+    let mut trie = StackTrie::default();
+    for row in snapshot.rows(Space::State, &[keys::ACCOUNT]) {
+        let (key, value) = row?;
+        let account = Account::decode(&value)
+            .ok()
+            .filter(|account| account.encode() == value);
+        let (Ok(hash), Some(account)) = (B256::try_from(&key[1..]), account) else {
+            sink.stray(&key)?;
+            continue;
+        };
+        let storage_root = storage(&mut slots, Some(hash), sink)?;
+        sink.account(hash, &account, storage_root)?;
+        trie.insert(hash, value, |path, row| {
+            sink.node(keys::state_node(&path), row)
+        })?;
+    }
+    storage(&mut slots, None, sink)?;
+    trie.finish(|path, row| sink.node(keys::state_node(&path), row))
+}
+
+/// The storage root of an account from the slots that follow; those of accounts before it have
+/// none.
+fn storage<S: Sink>(
+    slots: &mut Peekable<impl Iterator<Item = Result<(Bytes, Bytes), ReadError>>>,
+    account: Option<B256>,
+    sink: &mut S,
+) -> Result<B256, S::Error> {
+    let mut trie = StackTrie::default();
+    while let Some(row) = slots.next_if(|row| match (row, account) {
+        (Ok((key, _)), Some(account)) => key[1..]
+            .get(..32)
+            .is_none_or(|owner| owner <= account.as_slice()),
+        _ => true,
+    }) {
+        let (key, value) = row?;
+        let parts = key[1..]
+            .split_at_checked(32)
+            .and_then(|(owner, slot)| Some((owner, B256::try_from(slot).ok()?)));
+        let valid = matches!(value.first(), Some(1..)) && value.len() <= 32;
+        match (parts, account) {
+            (Some((owner, slot)), Some(account)) if owner == account.as_slice() && valid => {
+                trie.insert(slot, slot_leaf(&value), |path, row| {
+                    sink.node(keys::storage_node(&account, &path), row)
+                })?;
+            }
+            _ => sink.stray(&key)?,
+        }
+    }
+    trie.finish(|path, row| match account {
+        Some(account) => sink.node(keys::storage_node(&account, &path), row),
+        None => Ok(()),
+    })
+}
+
+/// Tracks which trie rows of one kind, taken in order, are reachable from a root.
+struct Reach {
+    /// Bytes of a key before the path.
+    prefix: usize,
+    /// The ancestors of the current row, from the root down: trie prefix, path, and paths of
+    /// children.
+    above: Vec<(Bytes, Nibbles, Vec<Nibbles>)>,
+}
+
+/// Whether this trie row is reachable. `root` returns the root of the trie that the key's prefix
+/// names.
+fn check_row_place(
+    reach: &mut Reach,
+    key: &Bytes,
+    row: &[u8],
+    root: impl FnOnce() -> Result<Option<B256>, ReadError>,
+) -> Result<bool, ReadError> {
+    let Some((trie, path)) = key.split_at_checked(reach.prefix) else {
+        return Ok(false);
+    };
+    if path.len() >= 64 || path.iter().any(|nibble| *nibble > 15) {
+        return Ok(false);
+    }
+    let path = Nibbles::from_nibbles(path);
+    while reach
+        .above
+        .last()
+        .is_some_and(|(other, above, _)| other.as_ref() != trie || !path.starts_with(above))
+    {
+        reach.above.pop();
+    }
+    let reached = match reach.above.last() {
+        Some((_, _, children)) => children.contains(&path),
+        None => {
+            path.is_empty()
+                && root()?.is_some_and(|root| row_hash(row).is_ok_and(|hash| hash == root))
+        }
+    };
+    if reached && let Ok(children) = row_children(row, &path) {
+        reach
+            .above
+            .push((key.slice(..reach.prefix), path, children));
+    }
+    Ok(reached)
+}
+
+impl Reach {
+    fn new(tag: u8) -> Self {
+        Self {
+            prefix: if tag == keys::STORAGE_NODE { 33 } else { 1 },
+            above: vec![],
+        }
+    }
+}
+
+/// Calls `found` with every unreachable trie row. Only correct if the reachable rows are.
+pub(crate) fn unreachable<E: From<ReadError>>(
+    snapshot: &Snapshot,
+    tag: u8,
+    state_root: B256,
+    mut found: impl FnMut(&Bytes) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut reach = Reach::new(tag);
+    for row in snapshot.rows(Space::State, &[tag]) {
+        let (key, row) = row?;
+        let root = || match tag {
+            keys::STATE_NODE => Ok(Some(state_root)),
+            _ => {
+                let account = key
+                    .get(1..33)
+                    .map(|hash| snapshot.state_row(&keys::account(&B256::from_slice(hash))));
+                let account = account
+                    .transpose()?
+                    .flatten()
+                    .map(|row| Account::decode(&row))
+                    .transpose()?;
+                Ok(account.map(|account| account.storage_root))
+            }
+        };
+        if !check_row_place(&mut reach, &key, &row, root)? {
+            found(&key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares the rows that follow from the flat state with the stored ones.
+struct StateCheck<'a, 'b> {
+    snapshot: &'a Snapshot,
+    report: &'a mut DamageReport,
+    tell: &'a mut ProgressFn<'b>,
+    accounts: u64,
+    state_nodes: u64,
+    storage_nodes: u64,
+    codes: HashSet<B256>,
+}
+
+impl Sink for StateCheck<'_, '_> {
+    type Error = ReadError;
+
+    fn node(&mut self, key: Bytes, row: Bytes) -> Result<(), ReadError> {
+        match key[0] {
+            keys::STATE_NODE => self.state_nodes += 1,
+            _ => self.storage_nodes += 1,
+        }
+        match self.snapshot.state_row(&key)? {
+            Some(stored) if stored == row => {}
+            Some(_) => self.report.add(
+                format!("the trie row {key} does not follow from the flat state"),
+                Remedy::Repair,
+            ),
+            None => self
+                .report
+                .add(format!("the trie row {key} is missing"), Remedy::Repair),
+        }
+        Ok(())
+    }
+
+    fn account(
+        &mut self,
+        hash: B256,
+        account: &Account,
+        storage_root: B256,
+    ) -> Result<(), ReadError> {
+        self.accounts += 1;
+        if self.accounts.is_multiple_of(REPORT_EVERY) {
+            (self.tell)("accounts", self.accounts, 0);
+        }
+        if storage_root != account.storage_root {
+            let have = account.storage_root;
+            let what = format!(
+                "the slots of account {hash} make the storage root {storage_root}, and the account says {have}"
+            );
+            self.report.add(what, Remedy::Resync);
+        }
+        if account.code_hash != KECCAK256_EMPTY
+            && self.codes.insert(account.code_hash)
+            && self.snapshot.code(&account.code_hash)?.is_none()
+        {
+            self.report.add(
+                format!(
+                    "the code {} of account {hash} is missing",
+                    account.code_hash
+                ),
+                Remedy::Resync,
+            );
+        }
+        Ok(())
+    }
+
+    fn stray(&mut self, key: &Bytes) -> Result<(), ReadError> {
+        self.report.add(
+            format!("the flat row {key} is no account's, or has no right form"),
+            Remedy::Resync,
+        );
+        Ok(())
+    }
+}
+
+/// Checks the state. `root` is the root in the head's header, if that is known.
+pub(super) fn check(
+    snapshot: &Snapshot,
+    root: Option<B256>,
+    report: &mut DamageReport,
+    tell: &mut ProgressFn<'_>,
+) {
+    let mut check = StateCheck {
+        snapshot,
+        report,
+        tell,
+        accounts: 0,
+        state_nodes: 0,
+        storage_nodes: 0,
+        codes: HashSet::default(),
+    };
+    let made = walk(snapshot, &mut check);
+    let StateCheck {
+        accounts,
+        state_nodes,
+        storage_nodes,
+        ..
+    } = check;
+    report.count("accounts", accounts);
+    report.count("trie nodes", state_nodes + storage_nodes);
+    match (made, root) {
+        (Err(error), _) => return report.unreadable("the flat state", &error),
+        (Ok(made), Some(root)) if made != root => {
+            report.add(
+                format!("the flat state has the root {made}, and the head's header says {root}"),
+                Remedy::Resync,
+            );
+        }
+        _ => {}
+    }
+    for (tag, expected) in [
+        (keys::STATE_NODE, state_nodes),
+        (keys::STORAGE_NODE, storage_nodes),
+    ] {
+        if let Err(error) = extra(
+            snapshot,
+            tag,
+            expected,
+            root.unwrap_or(EMPTY_ROOT_HASH),
+            report,
+        ) {
+            report.unreadable("the trie", &error);
+        }
+    }
+    if let Err(error) = codes(snapshot, report, tell) {
+        report.unreadable("the codes", &error);
+    }
+}
+
+/// Reports excess trie rows. Expected rows have been compared before.
+fn extra(
+    snapshot: &Snapshot,
+    tag: u8,
+    expected: u64,
+    root: B256,
+    report: &mut DamageReport,
+) -> Result<(), ReadError> {
+    let mut stored = 0;
+    for row in snapshot.rows(Space::State, &[tag]) {
+        row?;
+        stored += 1;
+    }
+    if stored <= expected {
+        return Ok(());
+    }
+    unreachable(snapshot, tag, root, |key| {
+        report.add(
+            format!("the trie row {key} belongs to no trie"),
+            Remedy::Repair,
+        );
+        Ok(())
+    })
+}
+
+fn codes(
+    snapshot: &Snapshot,
+    report: &mut DamageReport,
+    tell: &mut ProgressFn<'_>,
+) -> Result<(), ReadError> {
+    let mut count = 0;
+    for row in snapshot.rows(Space::Code, &[]) {
+        let (key, code) = row?;
+        if is_own(&key) {
+            continue;
+        }
+        if keccak256(&code).as_slice() != key.as_ref() {
+            report.add(format!("the code under {key} is another"), Remedy::Resync);
+        }
+        count += 1;
+        if count % REPORT_EVERY == 0 {
+            tell("codes", count, 0);
+        }
+    }
+    report.count("codes", count);
+    Ok(())
+}

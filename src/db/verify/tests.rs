@@ -1,0 +1,329 @@
+//! A store that is damaged in every way is found so, repaired if it can be, and refused otherwise.
+
+use super::*;
+use crate::{
+    chain::{
+        evm::tests::address_of,
+        rows::keys,
+        store::{DATABASE, KINDS, Space},
+        tests::{
+            datadir,
+            grow::{grow, grown},
+            killed, open,
+        },
+        trie::StackTrie,
+        view::State,
+    },
+    db::repair::{RepairError, Repaired, cut_journals, repair},
+};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use std::{collections::HashMap, path::Path};
+
+const CACHE: u64 = 4 << 20;
+
+pub(crate) fn check(dir: &Path) -> DamageReport {
+    let store = Store::open(dir, CACHE, None).unwrap();
+    verify(&store, Samples::default(), &mut |_, _, _| {}).unwrap()
+}
+
+fn mend(dir: &Path) -> Result<Repaired, RepairError> {
+    repair(&Store::open(dir, CACHE, None).unwrap(), &mut |_, _, _| {})
+}
+
+fn counted(report: &DamageReport, what: &str) -> u64 {
+    report
+        .checked
+        .iter()
+        .find(|(name, _)| *name == what)
+        .map_or(0, |(_, count)| *count)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sound_store_is_found_so() {
+    let dir = grown(1, 60).await;
+    let report = check(dir.path());
+    assert!(report.is_sound(), "{report:#?}");
+    for (what, least) in [
+        ("head", 60),
+        ("accounts", 20),
+        ("trie nodes", 10),
+        ("codes", 1),
+        ("blocks", 61),
+        ("transactions", 80),
+    ] {
+        assert!(
+            counted(&report, what) >= least,
+            "{what}: {}",
+            counted(&report, what)
+        );
+    }
+    for (what, least) in [("rows of trie history", 200), ("blocks with proofs", 60)] {
+        assert!(
+            counted(&report, what) >= least,
+            "{what}: {}",
+            counted(&report, what)
+        );
+    }
+    for (what, least) in [
+        ("unwind records", 60),
+        ("rows of state history", 200),
+        ("blocks executed again", 60),
+    ] {
+        assert!(
+            counted(&report, what) >= least,
+            "{what}: {}",
+            counted(&report, what)
+        );
+    }
+    // Nothing to do, and nothing done.
+    assert_eq!(mend(dir.path()).unwrap(), Default::default());
+    let slots = Store::open(dir.path(), CACHE, None)
+        .unwrap()
+        .snapshot()
+        .unwrap()
+        .rows(Space::State, b"s")
+        .count();
+    assert!(slots > 5, "{slots} slots");
+}
+
+/// Every kind of row, removed and changed: found, and put right if it follows from others.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_to_any_kind_of_row_is_found() {
+    let sound = grown(2, 40).await;
+    let mut rng = StdRng::seed_from_u64(2);
+    let mut repairs = 0;
+    for (space, kinds) in KINDS {
+        if space == Space::Meta {
+            continue;
+        }
+        let all = if kinds.is_empty() {
+            vec![None]
+        } else {
+            (0..kinds.len()).map(Some).collect()
+        };
+        for kind in all {
+            let tag = kind.map(|kind| kinds[kind].0);
+            for change in [false, true] {
+                let dir = killed(sound.path());
+                let store = Store::open(dir.path(), CACHE, None).unwrap();
+                let rows: Vec<_> = store
+                    .snapshot()
+                    .unwrap()
+                    .rows(space, &[])
+                    .map(Result::unwrap)
+                    .collect();
+                let of_kind = |key: &Bytes| !key.starts_with(b"_") && space.kind(key) == kind;
+                let rows: Vec<_> = rows.into_iter().filter(|(key, _)| of_kind(key)).collect();
+                let (key, value) = rows[rng.random_range(0..rows.len())].clone();
+                let changed = change.then(|| {
+                    let mut value = value.to_vec();
+                    let at = rng.random_range(0..value.len());
+                    value[at] ^= 1 << rng.random_range(0..8);
+                    Bytes::from(value)
+                });
+                let mut rewrite = store.rewrite();
+                rewrite.set(space, &key, changed.as_ref()).unwrap();
+                rewrite.finish().unwrap();
+                drop(store);
+                let what = format!("row {key} of {}, changed: {change}", space.name());
+                let report = check(dir.path());
+                // A value of state history below the unwind records would only be found by a
+                // sampled replay: here all are kept.
+                assert!(!report.is_sound(), "{what}");
+                match mend(dir.path()) {
+                    Ok(_) => {
+                        let after = check(dir.path());
+                        assert!(after.is_sound(), "{what}: {report:#?} {after:#?}");
+                        repairs += 1;
+                    }
+                    Err(RepairError::Lost(_) | RepairError::Read(_)) => {
+                        let follows = matches!(tag, Some(b't' | b'u' | b'n' | b'N' | b'x' | b'r'));
+                        let senders = space == Space::Blocks && tag == Some(b's');
+                        assert!(!follows && !senders, "{what}: {report:#?}");
+                    }
+                    Err(error) => panic!("{what}: {error}"),
+                }
+            }
+        }
+    }
+    assert!(repairs >= 12, "{repairs} repairs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_should_not_be_there_are_found() {
+    let sound = grown(3, 30).await;
+    let hash = B256::repeat_byte(0x77);
+    let account = {
+        let store = Store::open(sound.path(), CACHE, None).unwrap();
+        let snapshot = store.snapshot().unwrap();
+        let (key, _) = snapshot.rows(Space::State, b"a").next().unwrap().unwrap();
+        B256::from_slice(&key[1..])
+    };
+    let below = [keys::storage_node_prefix(&account).as_ref(), &[3, 4]].concat();
+    let extra: [(Space, Vec<u8>, bool); 9] = [
+        (Space::State, keys::slot(&hash, &hash).to_vec(), false),
+        (Space::State, keys::account(&hash).to_vec(), false),
+        (
+            Space::State,
+            keys::storage_node_prefix(&hash).to_vec(),
+            true,
+        ),
+        (Space::State, below, true),
+        (Space::State, vec![b't', 1, 2, 3, 4, 5, 6, 7], true),
+        (
+            Space::Blocks,
+            [&7u64.to_be_bytes()[..], b"z"].concat(),
+            true,
+        ),
+        (Space::Index, [b"x", hash.as_slice()].concat(), true),
+        (
+            Space::Index,
+            [&b"n"[..], &99u64.to_be_bytes()].concat(),
+            true,
+        ),
+        (Space::History, b"Hs".to_vec(), false),
+    ];
+    for (space, key, repairable) in extra {
+        let dir = killed(sound.path());
+        let store = Store::open(dir.path(), CACHE, None).unwrap();
+        let mut rewrite = store.rewrite();
+        rewrite
+            .set(space, &key, Some(&Bytes::from_static(&[1, 2, 3])))
+            .unwrap();
+        rewrite.finish().unwrap();
+        drop(store);
+        let key = hex::encode(key);
+        let report = check(dir.path());
+        assert!(!report.is_sound(), "{key}");
+        if repairable {
+            mend(dir.path()).unwrap();
+            assert!(
+                check(dir.path()).is_sound(),
+                "{key}: {:#?}",
+                check(dir.path())
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_journal_is_refused_and_cut() {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    grow(&chain, 4, 20).await;
+    // As a kill leaves it: everything is in the journal still.
+    let copied = killed(dir.path());
+    let head = chain.view().head().number;
+    let journal = copied.path().join(DATABASE).join("0.jnl");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[used / 2] ^= 0x10;
+    std::fs::write(&journal, &bytes).unwrap();
+    let error = Store::open(copied.path(), CACHE, None)
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("0.jnl") && error.contains("starling db repair"),
+        "{error}"
+    );
+
+    let kept = cut_journals(copied.path()).unwrap();
+    assert_eq!(std::fs::read(&kept[0]).unwrap(), bytes);
+    let report = check(copied.path());
+    assert!(report.is_sound(), "{report:#?}");
+    let left = counted(&report, "head");
+    assert!(left > 0 && left < head, "{left} of {head}");
+    // The payload log leads back to the head.
+    let (chain, _threads) = open(copied.path());
+    assert_eq!(chain.view().head().number, head);
+}
+
+#[test]
+fn an_empty_trie_has_the_empty_root() {
+    let root = StackTrie::default().finish(|_, _| Ok::<_, ()>(())).unwrap();
+    assert_eq!(root, alloy_trie::EMPTY_ROOT_HASH);
+}
+
+/// Readable parts of the state after a block.
+fn values(
+    state: &State,
+    address: Address,
+    slot: U256,
+) -> (Option<(u64, U256)>, U256, Option<Bytes>) {
+    let account = state.account(address).unwrap();
+    let code = account.and_then(|account| state.code(account.code_hash).unwrap());
+    (
+        account.map(|account| (account.nonce, account.balance)),
+        state.storage(address, slot).unwrap(),
+        code,
+    )
+}
+
+/// Reads at random accounts, slots and blocks give what executing up to there gave, and below the
+/// window a clear nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_states_are_read_as_they_were() {
+    const BLOCKS: u64 = 120;
+    let dir = datadir();
+    let (chain, threads) = open(dir.path());
+    let sender = address_of(1);
+    let mut addresses = vec![sender, Address::repeat_byte(0xfe), Address::repeat_byte(9)];
+    addresses.extend((0..30).map(|nonce| sender.create(nonce)));
+    addresses.extend((0..60u64).map(|nonce| Address::from_word(keccak256(nonce.to_be_bytes()))));
+    let slots: Vec<_> = (0..12).map(U256::from).collect();
+    let mut replayed = HashMap::new();
+    for number in 0..=BLOCKS {
+        if number > 0 {
+            grow(&chain, number, 1).await;
+        }
+        let state = chain.view().state();
+        for address in &addresses {
+            for slot in &slots {
+                replayed.insert((number, *address, *slot), values(&state, *address, *slot));
+            }
+        }
+    }
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
+    let mut rng = StdRng::seed_from_u64(21);
+    for window in [None, Some(50)] {
+        {
+            let store = Store::open(dir.path(), CACHE, None).unwrap();
+            store.keep_states(window);
+            store.prune().unwrap();
+        }
+        let (chain, threads) = open(dir.path());
+        let view = chain.view();
+        let oldest = view.oldest_state();
+        assert_eq!(oldest, window.map_or(0, |window| BLOCKS - window));
+        assert!((0..oldest).all(|number| view.state_at(number).unwrap().is_none()));
+        let mut written = 0;
+        for _ in 0..1_000 {
+            let (address, slot) = (
+                *addresses.choose(&mut rng).unwrap(),
+                *slots.choose(&mut rng).unwrap(),
+            );
+            let number = rng.random_range(oldest..=BLOCKS);
+            let read = values(&view.state_at(number).unwrap().unwrap(), address, slot);
+            assert_eq!(
+                read,
+                replayed[&(number, address, slot)],
+                "{address} {slot} at {number}"
+            );
+            written += u32::from(read.0.is_some());
+        }
+        assert!(written > 50, "{written}");
+        drop((view, chain));
+        tokio::task::spawn_blocking(|| threads.stop())
+            .await
+            .unwrap()
+            .unwrap();
+        let report = check(dir.path());
+        assert!(report.is_sound(), "{report:#?}");
+    }
+}

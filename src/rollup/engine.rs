@@ -1,0 +1,160 @@
+//! The engine seam: the verbs with which the sequencer and the follower drive an execution core.
+//!
+//! Both hold an [`Engine`] and nothing else of the chain, so a core in another process can take the
+//! local one's place as a further variant. Callers wait for the core: what can overload it is
+//! bounded there (the executor's command queue, the builder's queue). Signing records are not part
+//! of the seam, since they stay with the key: see [`super::signing_log`].
+
+use crate::chain::{Chain, ChainError, Heads, Inserted, driver::Driver};
+use alloy_primitives::B256;
+use alloy_rpc_types_engine::PayloadId;
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use starling_p2p::Provenance;
+use starling_proto::payload::Payload;
+use std::{sync::Arc, time::Instant};
+use tokio::sync::watch;
+
+/// An execution core. Clones are handles to the same core.
+///
+/// Every verb fails with [`ChainError::Stopped`] once the core has stopped, and with
+/// a fatal error ([`ChainError::is_fatal`]) if its database fails, which ends the core.
+#[derive(Clone)]
+pub enum Engine {
+    /// The core in this process.
+    Local(Chain),
+}
+
+/// The block that [`Engine::block`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockAt {
+    /// The unsafe head.
+    Head,
+    /// The canonical block of this number.
+    Number(u64),
+    /// The block with this hash, on any branch.
+    Hash(B256),
+}
+
+impl Engine {
+    /// Executes a payload whose parent is known.
+    ///
+    /// Returns `Valid` also for a block that is known already, `Invalid` with the latest valid
+    /// ancestor, `Syncing` if the parent is missing, and `NoRoom` if memory or the number of side
+    /// branches does not allow to execute it now. Never moves a head, and never fetches a parent.
+    pub async fn insert(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+    ) -> Result<Inserted, ChainError> {
+        let Self::Local(chain) = self;
+        chain.insert(payload, provenance).await
+    }
+
+    /// Executes an unsafe payload and applies the fork choice of unsafe blocks: the head moves only
+    /// to a strictly higher block on a branch that contains the safe head, and only while no rollup
+    /// node drives the core ([`Driver`]).
+    ///
+    /// Returns when the payload is queued, with its outcome to come. Payloads are executed in the
+    /// order of the calls. Outcomes are those of [`Engine::insert`]. Never moves safe or finalized.
+    pub async fn follow(
+        &self,
+        payload: Arc<Payload>,
+        provenance: Provenance,
+    ) -> Result<impl Future<Output = Result<Inserted, ChainError>> + use<>, ChainError> {
+        let Self::Local(chain) = self;
+        chain.submit(payload, provenance).await
+    }
+
+    /// Moves the unsafe head to a known block, up, down or to another branch, and with it safe and
+    /// finalized where they are given.
+    ///
+    /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), if safe or finalized are not on
+    /// the branch of the head, also when they stay ([`ChainError::NotOnBranch`]), or if finalized
+    /// would be above safe ([`ChainError::FinalizedAboveSafe`]); then no head has moved. A head that
+    /// does not only rise is durable when this returns. Never executes a block.
+    pub async fn forkchoice(
+        &self,
+        head: B256,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), ChainError> {
+        let Self::Local(chain) = self;
+        chain.forkchoice(head, safe, finalized).await
+    }
+
+    /// Moves safe and finalized, each where it is given, to blocks on the branch of the unsafe head.
+    ///
+    /// Fails like [`Engine::forkchoice`], and then neither has moved. Never moves the unsafe head,
+    /// whatever other callers do at the same time.
+    pub async fn promote(
+        &self,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), ChainError> {
+        let Self::Local(chain) = self;
+        chain.promote(safe, finalized).await
+    }
+
+    /// Starts to build a block on a known parent; transactions of the pool are added until
+    /// [`Engine::seal`] unless the attributes forbid it.
+    ///
+    /// Fails if the parent is unknown, if the attributes are invalid ([`ChainError::Build`]), or if
+    /// too many builds run ([`ChainError::Busy`]). Never moves a head.
+    pub async fn start(
+        &self,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+    ) -> Result<PayloadId, ChainError> {
+        let Self::Local(chain) = self;
+        chain.start(parent, attributes).await
+    }
+
+    /// Ends a build and returns its block, which is executed and known from then on.
+    ///
+    /// Fails if no build has this id ([`ChainError::UnknownPayload`]) or if the build failed. Never
+    /// moves a head, and never makes the block durable.
+    pub async fn seal(&self, id: PayloadId) -> Result<Arc<Payload>, ChainError> {
+        let Self::Local(chain) = self;
+        Ok(chain.seal(id).await?.payload.clone())
+    }
+
+    /// Reads a block; `None` if it is unknown or its body is pruned. By hash it finds blocks in
+    /// memory, in the payload log and on the canonical chain. Never waits for the executor.
+    pub async fn block(&self, at: BlockAt) -> Result<Option<Arc<Payload>>, ChainError> {
+        let Self::Local(chain) = self;
+        let view = chain.view();
+        let number = match at {
+            BlockAt::Head => Some(view.head().number),
+            BlockAt::Number(number) => Some(number),
+            BlockAt::Hash(hash) => match chain.payload(hash)? {
+                Some(payload) => return Ok(Some(payload)),
+                None => view.number_of(hash).map_err(ChainError::read)?,
+            },
+        };
+        number.map_or(Ok(None), |number| {
+            view.payload(number).map_err(ChainError::read)
+        })
+    }
+
+    /// The heads. Wakes on every change and may skip changes in between.
+    pub fn heads(&self) -> watch::Receiver<Heads> {
+        let Self::Local(chain) = self;
+        chain.heads()
+    }
+
+    /// The party that moves the unsafe head. Wakes when it changes.
+    pub fn driver(&self) -> watch::Receiver<Driver> {
+        let Self::Local(chain) = self;
+        chain.driver()
+    }
+
+    /// Lets the core follow the swarm again if the rollup node that drives it has been silent for
+    /// too long at `now`.
+    pub fn end_silent_drive(&self, now: Instant) {
+        let Self::Local(chain) = self;
+        chain.drive(|driver| driver.on_time(now));
+    }
+}
+
+#[cfg(test)]
+mod tests;

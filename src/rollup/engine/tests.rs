@@ -1,0 +1,70 @@
+//! The verbs over a real chain in a temporary directory.
+
+use super::*;
+use crate::chain::tests::{build, datadir, open};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promotion_moves_safe_and_finalized_and_never_the_head() {
+    let datadir = datadir();
+    let (chain, _threads) = open(datadir.path());
+    let engine = Engine::Local(chain.clone());
+    let genesis = chain.view().head();
+    let mut blocks = vec![genesis];
+    for salt in 1..=3 {
+        let parent = blocks[blocks.len() - 1].hash;
+        blocks.push(build(&chain, parent, salt, []).await.payload.id());
+        engine
+            .forkchoice(blocks[blocks.len() - 1].hash, None, None)
+            .await
+            .unwrap();
+    }
+    let (head, heads) = (blocks[3], engine.heads());
+    engine
+        .promote(Some(blocks[2].hash), Some(blocks[1].hash))
+        .await
+        .unwrap();
+    let promoted = *heads.borrow();
+    assert_eq!(promoted.head, head);
+    assert_eq!(
+        (promoted.safe, promoted.finalized),
+        (Some(blocks[2]), Some(blocks[1]))
+    );
+    // A side branch is no place for the safe head; neither head moves.
+    let side = build(&chain, blocks[1].hash, 9, []).await.payload.id();
+    let refused = engine.promote(Some(side.hash), None).await;
+    assert!(
+        matches!(refused, Err(ChainError::NotOnBranch { .. })),
+        "{refused:?}"
+    );
+    let refused = engine.promote(None, Some(head.hash)).await;
+    assert!(
+        matches!(refused, Err(ChainError::FinalizedAboveSafe { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(*heads.borrow(), promoted);
+    engine.promote(Some(head.hash), None).await.unwrap();
+    assert_eq!(heads.borrow().safe, Some(head));
+    assert_eq!(heads.borrow().head, head);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_are_read_by_place_and_on_any_branch() {
+    let datadir = datadir();
+    let (chain, _threads) = open(datadir.path());
+    let engine = Engine::Local(chain.clone());
+    let genesis = chain.view().head();
+    let first = build(&chain, genesis.hash, 1, []).await.payload.id();
+    let side = build(&chain, genesis.hash, 2, []).await.payload.id();
+    engine.forkchoice(first.hash, None, None).await.unwrap();
+    let id = async |at| {
+        let block = engine.block(at).await.unwrap();
+        block.map(|block| block.id())
+    };
+    assert_eq!(id(BlockAt::Head).await, Some(first));
+    assert_eq!(id(BlockAt::Number(0)).await, Some(genesis));
+    assert_eq!(id(BlockAt::Number(1)).await, Some(first));
+    assert_eq!(id(BlockAt::Number(2)).await, None);
+    assert_eq!(id(BlockAt::Hash(side.hash)).await, Some(side));
+    assert_eq!(id(BlockAt::Hash(genesis.hash)).await, Some(genesis));
+    assert_eq!(id(BlockAt::Hash(B256::ZERO)).await, None);
+}

@@ -1,0 +1,78 @@
+//! Chains whose upper origins are gone, and whose uppermost are above L1's head.
+
+use super::*;
+use proptest::prelude::*;
+
+const GONE: OriginStatus = OriginStatus::Gone {
+    canonical: B256::ZERO,
+};
+
+/// Origins up to `canonical` are canonical, those above `visible` ahead of L1's head; with the
+/// number of requests.
+fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (RewindTarget, u32) {
+    let mut search = Search::new(floor, head);
+    let mut asked = 0;
+    loop {
+        match search.step() {
+            SearchStep::Found(found) => return (found, asked),
+            SearchStep::Check(number) => {
+                asked += 1;
+                search.answer(
+                    number,
+                    match number {
+                        number if number > visible => OriginStatus::Ahead,
+                        number if number <= canonical => OriginStatus::Canonical,
+                        _ => GONE,
+                    },
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_head_is_rewound_to_the_last_block_whose_origin_is_canonical() {
+    assert_eq!(run(0, 739, 726, 739), (RewindTarget::Block(726), 11));
+    assert_eq!(run(700, 739, 739, 739).0, RewindTarget::Stay);
+    assert_eq!(
+        run(726, 739, 726, 739).0,
+        RewindTarget::Block(726),
+        "the safe block itself"
+    );
+    assert_eq!(
+        run(727, 739, 726, 739).0,
+        RewindTarget::FloorGone {
+            canonical: B256::ZERO
+        }
+    );
+    assert_eq!(run(739, 739, 739, 739), (RewindTarget::Stay, 1));
+}
+
+#[test]
+fn origins_above_the_head_of_l1_may_still_become_canonical() {
+    assert_eq!(run(0, 739, 726, 726).0, RewindTarget::Stay);
+    assert_eq!(
+        run(0, 739, 726, 730).0,
+        RewindTarget::Block(726),
+        "some below them are gone"
+    );
+    assert_eq!(run(5, 9, 9, 4).0, RewindTarget::Stay);
+}
+
+proptest! {
+    #[test]
+    fn every_reorg_is_answered_in_few_requests(floor in 0u64..1000, above in 0u64..5000, canonical in 0u64..6000, visible in 0u64..6000) {
+        let head = floor + above;
+        let (found, asked) = run(floor, head, canonical, visible);
+        let status = |n: u64| if n > visible { OriginStatus::Ahead } else if n <= canonical { OriginStatus::Canonical } else { GONE };
+        // The result of a linear walk from the head down to the floor.
+        let gone = (floor..=head).find(|n| matches!(status(*n), OriginStatus::Gone { .. }));
+        let expected = match gone {
+            None => RewindTarget::Stay,
+            Some(gone) if gone == floor => RewindTarget::FloorGone { canonical: B256::ZERO },
+            Some(gone) => RewindTarget::Block(gone - 1),
+        };
+        prop_assert_eq!(found, expected);
+        prop_assert!(asked <= 15);
+    }
+}

@@ -1,0 +1,51 @@
+//! The choice between a new block and one that was sent to the signer before. For one height and
+//! parent, only one block is ever signed while its L1 origin is canonical.
+//!
+//! Pure: guard rows and L1 blocks go in, the decision comes out. A block that was sent to the
+//! signer counts as signed, because the signer may have signed it although its response was lost.
+
+use crate::chain::payload_log::Guard;
+use alloy_primitives::B256;
+
+/// The L1 block after the parent's L1 origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextL1 {
+    NotFetched,
+    /// L1 has no block at that height.
+    Missing,
+    Known(B256),
+}
+
+/// The block to sign on a parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SigningChoice {
+    /// A new one: no block that was sent to the signer before has a canonical L1 origin.
+    Build,
+    /// The block with this hash, which was sent to the signer before.
+    Resign(B256),
+    /// The decision needs the L1 block after the parent's origin.
+    FetchNext,
+    /// A block with this L1 origin was sent to the signer, and L1 has no block at the origin's
+    /// height: no block may be signed yet.
+    OriginUnknown(B256),
+}
+
+/// Decides from the guard rows of one height and parent, in the order of signing. `epoch` is the
+/// parent's L1 origin, which is canonical. The origin of a child is that block or the next one.
+pub(super) fn choose(guards: &[Guard], epoch: B256, next: NextL1) -> SigningChoice {
+    for guard in guards.iter().rev() {
+        match next {
+            _ if guard.l1_origin == epoch => return SigningChoice::Resign(guard.hash),
+            NextL1::Known(next) if guard.l1_origin == next => {
+                return SigningChoice::Resign(guard.hash);
+            }
+            NextL1::Known(_) => {}
+            NextL1::NotFetched => return SigningChoice::FetchNext,
+            NextL1::Missing => return SigningChoice::OriginUnknown(guard.l1_origin),
+        }
+    }
+    SigningChoice::Build
+}
+
+#[cfg(test)]
+mod tests;

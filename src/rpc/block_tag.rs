@@ -1,0 +1,45 @@
+//! Tags and numbers that name a block of the canonical chain.
+//!
+//! [`log_filter`](super::log_filter) keeps them in queries. The `eth` namespace resolves them against
+//! a view (`eth::block_arg`).
+
+use super::params::{Arg, quantity};
+
+/// A block of the canonical chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockTag {
+    /// Also `pending`: until a block is built there is nothing between the head and the pool.
+    Latest,
+    Pending,
+    Earliest,
+    Safe,
+    Finalized,
+    Number(u64),
+}
+
+impl BlockTag {
+    /// Reads a tag or a number without the quotes around it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "latest" => Self::Latest,
+            "pending" => Self::Pending,
+            "earliest" => Self::Earliest,
+            "safe" => Self::Safe,
+            "finalized" => Self::Finalized,
+            number => match quantity(number)? {
+                number if number > i64::MAX as u64 => {
+                    return Err("block number larger than int64".into());
+                }
+                number => Self::Number(number),
+            },
+        })
+    }
+}
+
+impl Arg for BlockTag {
+    fn from_json(json: &str) -> Result<Self, String> {
+        // geth strips quotes without asking for a string, so a bare number is read as one without
+        // prefix.
+        Self::parse(json.trim_matches('"'))
+    }
+}

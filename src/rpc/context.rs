@@ -1,0 +1,122 @@
+//! The parts of the node that methods answer from: the chain, the pool, the network, caches and
+//! bounds.
+//!
+//! The node makes one [`RpcContext`]; [`api`](super::api) binds the methods of all namespaces to it.
+//! It names no namespace, so that namespaces can name it.
+
+use super::{
+    bounds::Bounds, decoded::DecodedBlocks, engine_backend::EngineContext, filters::Filters,
+    route::TxRoute,
+};
+use crate::{
+    chain::{
+        Chain, Heads,
+        abandoned::Abandoned,
+        heads::{Cursor, Step, StepError},
+        pool::Pool,
+        rules::ChainSpec,
+        view::{ReadError, View},
+    },
+    rollup::sequencer::SequencerHandle,
+};
+use alloy_primitives::B256;
+use starling_p2p::Network;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// RPC's access to a chain: its newest view, a signal for the next, and its pool.
+#[derive(Clone)]
+pub struct Reader {
+    pub spec: Arc<ChainSpec>,
+    pub pool: Arc<Pool>,
+    /// Wakes when a head moves.
+    pub heads: watch::Receiver<Heads>,
+    pub view: Arc<dyn Fn() -> Arc<View> + Send + Sync>,
+    /// Finds an abandoned block by hash.
+    pub abandoned: AbandonedLookup,
+}
+
+/// Lookup of abandoned blocks by hash.
+pub type AbandonedLookup = Arc<dyn Fn(B256) -> Result<Option<Abandoned>, ReadError> + Send + Sync>;
+
+impl From<&Chain> for Reader {
+    fn from(chain: &Chain) -> Self {
+        let (spec, pool, heads) = (chain.spec().clone(), chain.pool().clone(), chain.heads());
+        let (viewed, searched) = (chain.clone(), chain.clone());
+        let abandoned: AbandonedLookup = Arc::new(move |hash: B256| searched.abandoned(hash));
+        Self {
+            spec,
+            pool,
+            heads,
+            view: Arc::new(move || viewed.view()),
+            abandoned,
+        }
+    }
+}
+
+/// A synchronisation in progress (`eth_syncing`): a gap is being filled from peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncStatus {
+    /// Head when the synchronisation began.
+    pub starting: u64,
+    /// Newest block that is being fetched.
+    pub highest: u64,
+}
+
+/// The parts of the node that methods answer from.
+pub struct RpcContext {
+    pub chain: Reader,
+    pub route: TxRoute,
+    /// `None` where there is no swarm.
+    pub network: Option<Network>,
+    /// `None` where no blocks are made.
+    pub sequencer: Option<SequencerHandle>,
+    /// The synchronisation in progress; `None` inside at the head. `None` outside where nothing
+    /// reports it.
+    pub syncing: Option<watch::Receiver<Option<SyncStatus>>>,
+    /// `web3_clientVersion`.
+    pub client_version: String,
+    /// Leaves `l1FeeScalar` out of receipts from Ecotone on, as op-geth does
+    /// (`--rpc.geth-exact-receipts`).
+    pub geth_exact_receipts: bool,
+    pub filters: Filters,
+    pub blocks: DecodedBlocks,
+    pub bounds: Bounds,
+    /// `None` where no rollup node drives the chain from outside.
+    pub engine: Option<EngineContext>,
+}
+
+impl RpcContext {
+    /// A context without a swarm that is always at the head; set the fields that differ.
+    pub fn new(chain: Reader, route: TxRoute) -> Self {
+        let client_version = format!(
+            "starling/v{}/{}-{}",
+            crate::version::VERSION,
+            std::env::consts::OS,
+            std::env::consts::ARCH
+        );
+        Self {
+            chain,
+            route,
+            network: None,
+            sequencer: None,
+            syncing: None,
+            client_version,
+            geth_exact_receipts: false,
+            filters: Filters::default(),
+            blocks: DecodedBlocks::default(),
+            bounds: Bounds::default(),
+            engine: None,
+        }
+    }
+
+    /// The newest view. Take it once per request.
+    pub fn view(&self) -> Arc<View> {
+        (self.chain.view)()
+    }
+
+    /// The next step of a cursor.
+    pub(super) fn step(&self, cursor: &mut Cursor, view: &View) -> Result<Option<Step>, StepError> {
+        cursor.step(view, |hash| (self.chain.abandoned)(hash))
+    }
+}

@@ -1,0 +1,185 @@
+//! Branches of the Engine API: executes the blocks between the chain and a tip, beside our chain or,
+//! for a fork choice, with a switch to the branch.
+//!
+//! Blocks come from the waiting payloads and the payload log. A request executes at most
+//! [`MAX_BRANCH`] of them and holds one at a time.
+
+use super::{
+    EngineBackend, REJECTED_BEFORE, accepted, heads::ResolvedHeads, invalid, memory::EngineMemory,
+    syncing, valid,
+};
+use crate::chain::{ChainError, Inserted};
+use alloy_primitives::B256;
+use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus};
+use starling_proto::payload::Payload;
+use starling_proto::provenance::Provenance;
+use std::sync::Arc;
+
+/// Blocks that one request executes at most, of which it holds the hashes.
+pub(super) const MAX_BRANCH: usize = 65_536;
+
+/// The way in which the blocks of a branch are executed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum BranchMode {
+    /// No head moves. A block that exceeds the chain's limits is kept in the payload log, and so are
+    /// its waiting descendants.
+    BesideChain,
+    /// The chain may switch to the branch, on the way to a head that a fork choice names.
+    SwitchTo,
+}
+
+/// The blocks that lead from the chain to a tip.
+enum BranchPath {
+    /// Their hashes, from the tip down.
+    Complete(Vec<B256>),
+    /// One of them is missing, or they exceed [`MAX_BRANCH`].
+    Missing,
+    /// One of them is invalid: the status of the tip.
+    Invalid(PayloadStatus),
+}
+
+impl EngineBackend {
+    /// Makes a block the head that is known or can be executed. For any other block, the inner error
+    /// is its status, and no head has moved.
+    pub(super) async fn apply_forkchoice(
+        &self,
+        memory: &mut EngineMemory,
+        state: &ForkchoiceState,
+    ) -> Result<Result<ResolvedHeads, PayloadStatus>, ChainError> {
+        let applied = self.execute_and_set_heads(memory, state).await;
+        if matches!(applied, Ok(Ok(_))) {
+            return applied;
+        }
+        // The chain may have switched to the head's branch on the way.
+        let abandoned = self.chain.abandon_forkchoice().await;
+        let applied = applied?;
+        abandoned?;
+        Ok(applied)
+    }
+
+    async fn execute_and_set_heads(
+        &self,
+        memory: &mut EngineMemory,
+        state: &ForkchoiceState,
+    ) -> Result<Result<ResolvedHeads, PayloadStatus>, ChainError> {
+        let head = state.head_block_hash;
+        // Twice: a known branch whose fork point has become too deep is dropped, and then executed
+        // again.
+        for _ in 0..2 {
+            if !self.chain.knows(head) {
+                let status = self.execute_branch(memory, head, BranchMode::SwitchTo);
+                match status.await? {
+                    None => break,
+                    Some(status) if status.is_invalid() => return Ok(Err(status)),
+                    Some(_) => {}
+                }
+            }
+            if let Some(resolved) = self.set_heads(state).await? {
+                return Ok(Ok(resolved));
+            }
+        }
+        Ok(Err(syncing()))
+    }
+
+    /// Executes the blocks between the chain and `tip`, out of the waiting payloads and of the
+    /// payload log, which holds blocks that the chain has dropped. Returns `None` if some are
+    /// missing.
+    pub(super) async fn execute_branch(
+        &self,
+        memory: &mut EngineMemory,
+        tip: B256,
+        mode: BranchMode,
+    ) -> Result<Option<PayloadStatus>, ChainError> {
+        let mut path = match self.path_to(memory, tip).await? {
+            BranchPath::Complete(path) => path,
+            BranchPath::Missing => return Ok(None),
+            BranchPath::Invalid(status) => return Ok(Some(status)),
+        };
+        while let Some(hash) = path.pop() {
+            let Some(payload) = self.find(memory, hash).await? else {
+                return Ok(None);
+            };
+            let inserted = match mode {
+                BranchMode::BesideChain => self.insert(memory, payload).await?,
+                BranchMode::SwitchTo => self.switch_to(memory, payload).await?,
+            };
+            match inserted {
+                Inserted::Valid => memory.remove_waiting(&hash),
+                Inserted::Invalid {
+                    latest_valid,
+                    reason,
+                } => return Ok(Some(reject_all(memory, &path, latest_valid, &reason))),
+                Inserted::NotExecutable if mode == BranchMode::BesideChain => {
+                    for hash in path.into_iter().chain([hash]) {
+                        if let Some(payload) = memory.waiting(&hash) {
+                            self.keep(memory, payload).await?;
+                        }
+                    }
+                    return Ok(Some(accepted()));
+                }
+                Inserted::Syncing | Inserted::NotExecutable => return Ok(None),
+            }
+        }
+        Ok(Some(valid(tip)))
+    }
+
+    /// The blocks from `tip` down to the chain.
+    async fn path_to(
+        &self,
+        memory: &mut EngineMemory,
+        tip: B256,
+    ) -> Result<BranchPath, ChainError> {
+        let mut path = Vec::new();
+        let mut at = tip;
+        while !self.chain.knows(at) {
+            if let Some(rejected) = memory.rejected(at) {
+                let (latest_valid, reason) = (rejected.latest_valid, rejected.reason.clone());
+                let status = reject_all(memory, &path, latest_valid, &reason);
+                return Ok(BranchPath::Invalid(status));
+            }
+            let Some(payload) = self.find(memory, at).await? else {
+                return Ok(BranchPath::Missing);
+            };
+            if path.len() == MAX_BRANCH {
+                return Ok(BranchPath::Missing);
+            }
+            path.push(at);
+            at = payload.parent_hash();
+        }
+        Ok(BranchPath::Complete(path))
+    }
+
+    /// As [`EngineBackend::insert`], but the chain may switch to the payload's branch. A fork point
+    /// that is out of reach is [`Inserted::NotExecutable`].
+    async fn switch_to(
+        &self,
+        memory: &mut EngineMemory,
+        payload: Arc<Payload>,
+    ) -> Result<Inserted, ChainError> {
+        let hash = payload.hash;
+        let inserted = match self.chain.switch_to(payload, Provenance::Engine).await {
+            Err(ChainError::UnknownBlock(_)) => Inserted::NotExecutable,
+            inserted => inserted?,
+        };
+        memory.on_inserted(hash, &inserted);
+        Ok(inserted)
+    }
+}
+
+/// Rejects the descendants of a rejected block. Returns the status of the last of them, or, without
+/// any, that of the block itself.
+fn reject_all(
+    memory: &mut EngineMemory,
+    descendants: &[B256],
+    latest_valid: Option<B256>,
+    reason: &str,
+) -> PayloadStatus {
+    for hash in descendants {
+        memory.reject(*hash, latest_valid, REJECTED_BEFORE);
+    }
+    if descendants.is_empty() {
+        invalid(latest_valid, reason)
+    } else {
+        invalid(latest_valid, REJECTED_BEFORE)
+    }
+}

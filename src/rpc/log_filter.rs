@@ -1,0 +1,586 @@
+//! Log filters: the logs that a query matches, as the chain moves block by block.
+//!
+//! The `eth` namespace reads ranges of blocks with them; [`filters`](super::filters) and subscriptions
+//! follow the chain. What can overload them is the memory of reported logs, which is bounded for each
+//! follower and for all of them together.
+
+use super::{
+    block_tag::BlockTag,
+    bounds::Bounds,
+    error::RpcError,
+    memory::KIB,
+    params::{Arg, bytes},
+};
+use crate::chain::{
+    abandoned::Abandoned,
+    heads::Step,
+    receipt::{MAX_TOPICS, MinedLog, mined_logs},
+    view::View,
+};
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U64, keccak256};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use starling_proto::payload::BlockId;
+use std::{collections::VecDeque, sync::Arc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Alternatives in one position, and addresses.
+const MAX_ALTERNATIVES: usize = 1000;
+
+/// A log, in a receipt or on its own.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LogJson {
+    pub address: Address,
+    pub topics: Vec<B256>,
+    pub data: Bytes,
+    pub block_number: U64,
+    pub transaction_hash: B256,
+    pub transaction_index: U64,
+    pub block_hash: B256,
+    pub block_timestamp: U64,
+    pub log_index: U64,
+    /// The block has left the chain.
+    pub removed: bool,
+}
+
+impl LogJson {
+    /// Bytes of its topics and data.
+    pub fn weight(&self) -> usize {
+        self.topics.len() * 32 + self.data.len()
+    }
+
+    pub fn new(
+        log: &Log,
+        block: BlockId,
+        timestamp: u64,
+        (index, transaction): (usize, B256),
+        log_index: usize,
+    ) -> Self {
+        Self {
+            address: log.address,
+            topics: log.topics().to_vec(),
+            data: log.data.data.clone(),
+            block_number: U64::from(block.number),
+            transaction_hash: transaction,
+            transaction_index: U64::from(index),
+            block_hash: block.hash,
+            block_timestamp: U64::from(timestamp),
+            log_index: U64::from(log_index),
+            removed: false,
+        }
+    }
+}
+
+/// The logs of some addresses, and with some topics in each position. An empty list matches
+/// anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub addresses: Vec<Address>,
+    pub topics: Vec<Vec<B256>>,
+    /// The bits of each alternative in a block's bloom, found once: a filter is asked about many
+    /// blocks.
+    blooms: Vec<Vec<Bits>>,
+}
+
+/// Where three bits of a bloom are that a value sets: byte and mask.
+type Bits = [(u8, u8); 3];
+
+fn bits(value: &[u8]) -> Bits {
+    let hash = keccak256(value);
+    std::array::from_fn(|i| {
+        let bit = u16::from_be_bytes([hash[2 * i], hash[2 * i + 1]]) & 2047;
+        (255 - (bit >> 3) as u8, 1 << (bit & 7))
+    })
+}
+
+impl Filter {
+    pub fn matches(&self, address: &Address, topics: &[B256]) -> bool {
+        (self.addresses.is_empty() || self.addresses.contains(address))
+            && self.topics.len() <= topics.len()
+            && self
+                .topics
+                .iter()
+                .zip(topics)
+                .all(|(wanted, topic)| wanted.is_empty() || wanted.contains(topic))
+    }
+
+    /// Whether a block with this bloom can hold a matching log.
+    pub fn may_match(&self, bloom: &Bloom) -> bool {
+        let set = |bits: &Bits| {
+            bits.iter()
+                .all(|(byte, mask)| bloom[usize::from(*byte)] & mask != 0)
+        };
+        self.blooms
+            .iter()
+            .all(|wanted| wanted.is_empty() || wanted.iter().any(set))
+    }
+
+    fn new(addresses: Vec<Address>, topics: Vec<Vec<B256>>) -> Self {
+        let mut blooms: Vec<Vec<Bits>> = vec![
+            addresses
+                .iter()
+                .map(|address| bits(address.as_slice()))
+                .collect(),
+        ];
+        blooms.extend(
+            topics
+                .iter()
+                .map(|wanted| wanted.iter().map(|topic| bits(topic.as_slice())).collect()),
+        );
+        Self {
+            addresses,
+            topics,
+            blooms,
+        }
+    }
+
+    /// In memory.
+    fn bytes(&self) -> usize {
+        let bits: usize = self.blooms.iter().map(Vec::len).sum();
+        size_of::<Self>()
+            + self.addresses.len() * 20
+            + self.topics.iter().map(Vec::len).sum::<usize>() * 32
+            + bits * size_of::<Bits>()
+    }
+
+    /// The matching logs of the block with this number and header.
+    pub fn logs(
+        &self,
+        view: &View,
+        number: u64,
+        header: &Header,
+    ) -> Result<Vec<LogJson>, RpcError> {
+        if !self.may_match(&header.logs_bloom) {
+            return Ok(vec![]);
+        }
+        let missing = || RpcError::server("header not found");
+        let found = view
+            .logs(number, &|address, topics| self.matches(address, topics))?
+            .ok_or_else(missing)?;
+        if found.is_empty() {
+            return Ok(vec![]);
+        }
+        let block = BlockId {
+            number,
+            hash: view.hash_of(number)?.ok_or_else(missing)?,
+        };
+        let json = |(mined, hash): (MinedLog, B256)| {
+            LogJson::new(
+                &mined.log,
+                block,
+                header.timestamp,
+                (mined.index, hash),
+                mined.log_index,
+            )
+        };
+        Ok(found.into_iter().map(json).collect())
+    }
+
+    /// The `address` and `topics` members of a filter object.
+    fn parse(object: &Map<String, Value>) -> Result<Self, String> {
+        let addresses = match object.get("address") {
+            None | Some(Value::Null) => vec![],
+            Some(Value::Array(list)) => {
+                let address = |(index, one): (usize, &Value)| {
+                    let text = one
+                        .as_str()
+                        .ok_or_else(|| format!("non-string address at index {index}"))?;
+                    address(text)
+                        .map_err(|problem| format!("invalid address at index {index}: {problem}"))
+                };
+                list.iter()
+                    .enumerate()
+                    .map(address)
+                    .collect::<Result<_, String>>()?
+            }
+            Some(Value::String(one)) => {
+                vec![address(one).map_err(|problem| format!("invalid address: {problem}"))?]
+            }
+            Some(_) => return Err("invalid addresses in query".into()),
+        };
+        let alternatives = |position: &Value| match position {
+            Value::Null => Ok(vec![]),
+            // A null among the alternatives matches anything.
+            Value::Array(list) if list.contains(&Value::Null) => Ok(vec![]),
+            Value::Array(list) => list.iter().map(topic).collect(),
+            one => Ok(vec![topic(one)?]),
+        };
+        let topics: Vec<Vec<B256>> = match object.get("topics") {
+            None | Some(Value::Null) => vec![],
+            Some(Value::Array(list)) => list
+                .iter()
+                .map(alternatives)
+                .collect::<Result<_, String>>()?,
+            Some(_) => return Err("invalid topic(s)".into()),
+        };
+        if topics.len() > MAX_TOPICS || topics.iter().any(|wanted| wanted.len() > MAX_ALTERNATIVES)
+        {
+            return Err("exceed max topics".into());
+        }
+        if addresses.len() > MAX_ALTERNATIVES {
+            return Err("exceed max addresses".into());
+        }
+        Ok(Self::new(addresses, topics))
+    }
+}
+
+/// The bytes of a `0x` string that must have this many.
+fn decode<const N: usize>(text: &str, what: &str) -> Result<[u8; N], String> {
+    let found = bytes(text)?;
+    let length = found.len();
+    found.try_into().map_err(|_| {
+        format!("hex has invalid length {length} after decoding; expected {N} for {what}")
+    })
+}
+
+fn address(text: &str) -> Result<Address, String> {
+    decode(text, "address").map(Address::new)
+}
+
+fn topic(value: &Value) -> Result<B256, String> {
+    decode(value.as_str().ok_or("invalid topic(s)")?, "topic").map(B256::new)
+}
+
+impl Arg for Filter {
+    fn from_json(json: &str) -> Result<Self, String> {
+        Self::parse(&serde_json::from_str(json).map_err(|error| error.to_string())?)
+    }
+}
+
+/// Parameters of `eth_getLogs` and `eth_newFilter`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    pub(super) filter: Filter,
+    pub(super) blocks: LogRange,
+}
+
+/// The blocks of a query: one by its hash, or a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogRange {
+    Hash(B256),
+    Range(BlockTag, BlockTag),
+}
+
+impl Query {
+    /// Refuses a range whose numbers can be seen to be in the wrong order.
+    pub fn check_order(&self) -> Result<(), RpcError> {
+        match self.blocks {
+            LogRange::Range(BlockTag::Number(from), BlockTag::Number(to)) if from > to => {
+                Err(bad_range())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A follower of the blocks to come. Tags bound nothing but numbers do; a block by its hash is
+    /// none to come.
+    pub fn follower(&self, bounds: &Bounds, head: BlockId) -> Result<Follower, RpcError> {
+        let bound = |tag, open| match tag {
+            BlockTag::Number(number) => number,
+            _ => open,
+        };
+        let (first, last) = match self.blocks {
+            LogRange::Hash(_) => (u64::MAX, 0),
+            LogRange::Range(from, to) => (bound(from, 0), bound(to, u64::MAX)),
+        };
+        Ok(Follower {
+            first,
+            last,
+            ..Follower::new(self.filter.clone(), bounds, head)?
+        })
+    }
+}
+
+fn bad_range() -> RpcError {
+    RpcError::invalid_params("invalid block range params")
+}
+
+/// Blocks below the head whose logs a follower keeps, to report them as removed.
+const REMEMBERED: u64 = 512;
+/// Maximum bytes of these logs.
+const REMEMBERED_BYTES: usize = 1 << 20;
+/// Bytes of a held log beside topics and data.
+const LOG: usize = 256;
+
+/// Takes permits for this many bytes, if they are free.
+fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    memory
+        .clone()
+        .try_acquire_many_owned(u32::try_from(bytes.div_ceil(KIB)).ok()?)
+        .ok()
+}
+
+/// The logs of each block that joins the chain, and again with `removed` when it leaves.
+pub struct Follower {
+    filter: Filter,
+    /// Blocks outside are passed over.
+    first: u64,
+    last: u64,
+    /// Blocks that had matching logs, oldest first.
+    reported: VecDeque<ReportedLogs>,
+    /// Blocks up to this number may have matching logs that are not in `reported`: the follower
+    /// began above them, or has dropped them.
+    forgotten: u64,
+    memory: Arc<Semaphore>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The logs of a block as they were reported.
+struct ReportedLogs {
+    block: BlockId,
+    logs: Vec<LogJson>,
+    bytes: usize,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Follower {
+    /// A follower of the blocks after `head`. Refused when all filters together take too much
+    /// memory.
+    pub fn new(filter: Filter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
+        let memory = bounds.filters.clone();
+        let permit = reserve(&memory, filter.bytes())
+            .ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
+        Ok(Self {
+            filter,
+            first: 0,
+            last: u64::MAX,
+            reported: VecDeque::new(),
+            forgotten: head.number,
+            memory,
+            _permit: permit,
+        })
+    }
+
+    /// Keeps the reported logs of a block, within [`REMEMBERED_BYTES`] and the memory of all
+    /// filters.
+    fn remember(&mut self, block: BlockId, logs: &[LogJson]) {
+        let bytes = logs.iter().map(|log| LOG + log.weight()).sum();
+        while self.reported.iter().map(|old| old.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {
+            let Some(oldest) = self.reported.pop_front() else {
+                break;
+            };
+            self.forgotten = self.forgotten.max(oldest.block.number);
+        }
+        match reserve(&self.memory, bytes).filter(|_| bytes <= REMEMBERED_BYTES) {
+            Some(_permit) => self.reported.push_back(ReportedLogs {
+                block,
+                logs: logs.to_vec(),
+                bytes,
+                _permit,
+            }),
+            None => {
+                self.reported.clear();
+                self.forgotten = self.forgotten.max(block.number);
+            }
+        }
+    }
+
+    pub fn logs(&mut self, view: &View, step: Step) -> Result<Vec<LogJson>, RpcError> {
+        match step {
+            Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => {
+                Ok(vec![])
+            }
+            Step::Added(BlockId { number, .. }) => {
+                while let Some(old) = self
+                    .reported
+                    .pop_front_if(|old| old.block.number + REMEMBERED <= number)
+                {
+                    self.forgotten = self.forgotten.max(old.block.number);
+                }
+                let header = view
+                    .header_of(number)?
+                    .ok_or_else(|| RpcError::server("header not found"))?;
+                let logs = self.filter.logs(view, number, &header)?;
+                if let Some(log) = logs.first() {
+                    self.remember(
+                        BlockId {
+                            number,
+                            hash: log.block_hash,
+                        },
+                        &logs,
+                    );
+                }
+                Ok(logs)
+            }
+            Step::Removed(block) => {
+                let logs = self.removed(block)?;
+                Ok(logs
+                    .into_iter()
+                    .rev()
+                    .map(|log| LogJson {
+                        removed: true,
+                        ..log
+                    })
+                    .collect())
+            }
+        }
+    }
+
+    /// The logs of an abandoned block, as they were reported. If the block is older than the
+    /// follower, its logs are read from the receipts, because op-geth reports those too.
+    fn removed(
+        &mut self,
+        Abandoned { payload, receipts }: Abandoned,
+    ) -> Result<Vec<LogJson>, RpcError> {
+        let BlockId { hash, number } = payload.id();
+        if let Some(block) = self
+            .reported
+            .pop_back_if(|newest| newest.block.hash == hash)
+        {
+            return Ok(block.logs);
+        }
+        let outside = number < self.first || number > self.last;
+        if outside || number > self.forgotten || !self.filter.may_match(&payload.header.logs_bloom)
+        {
+            return Ok(vec![]);
+        }
+        let unknown = "blocks were removed whose logs are no longer known: request the logs again with eth_getLogs";
+        let receipts = receipts.ok_or_else(|| RpcError::server(unknown))?;
+        let (block, time) = (payload.id(), payload.timestamp());
+        let json = |mined: MinedLog| {
+            let hash = payload
+                .transactions
+                .get(mined.index)
+                .map(keccak256)
+                .unwrap_or_default();
+            LogJson::new(
+                &mined.log,
+                block,
+                time,
+                (mined.index, hash),
+                mined.log_index,
+            )
+        };
+        let found = mined_logs(&receipts, &|address, topics| {
+            self.filter.matches(address, topics)
+        });
+        Ok(found.into_iter().map(json).collect())
+    }
+}
+
+impl Arg for Query {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let object: Map<String, Value> =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let member = |name| object.get(name).filter(|value| !value.is_null());
+        let tag = |name| {
+            member(name)
+                .map(|tag| BlockTag::from_json(&tag.to_string()))
+                .transpose()
+        };
+        let blocks = match (member("blockHash"), tag("fromBlock")?, tag("toBlock")?) {
+            (Some(hash), None, None) => LogRange::Hash(B256::from_json(&hash.to_string())?),
+            (Some(_), _, _) => {
+                return Err(
+                    "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
+                        .into(),
+                );
+            }
+            (None, from, to) => LogRange::Range(
+                from.unwrap_or(BlockTag::Latest),
+                to.unwrap_or(BlockTag::Latest),
+            ),
+        };
+        Ok(Self {
+            filter: Filter::parse(&object)?,
+            blocks,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(topics: &[u8]) -> Log {
+        Log::new_unchecked(
+            Address::repeat_byte(1),
+            topics.iter().map(|n| B256::repeat_byte(*n)).collect(),
+            Bytes::new(),
+        )
+    }
+
+    fn filter(json: Value) -> Filter {
+        Filter::from_json(&json.to_string()).unwrap()
+    }
+
+    #[test]
+    fn topics_match_by_position_with_alternatives_and_gaps() {
+        let (a, b, c) = (
+            B256::repeat_byte(0xa),
+            B256::repeat_byte(0xb),
+            B256::repeat_byte(0xc),
+        );
+        let logged = log(&[0xa, 0xb]);
+        let bloom: Bloom = [&logged].into_iter().collect();
+        for (topics, matches) in [
+            (serde_json::json!([]), true),
+            (serde_json::json!([a]), true),
+            (serde_json::json!([b]), false),
+            (serde_json::json!([null, b]), true),
+            (serde_json::json!([[c, a], [b]]), true),
+            (serde_json::json!([[null, c]]), true),
+            (serde_json::json!([a, b, null]), false),
+        ] {
+            let filter =
+                filter(serde_json::json!({ "address": Address::repeat_byte(1), "topics": topics }));
+            assert_eq!(
+                filter.matches(&logged.address, logged.topics()),
+                matches,
+                "{topics}"
+            );
+            assert!(!matches || filter.may_match(&bloom), "{topics}");
+        }
+        let other = filter(serde_json::json!({ "address": [Address::repeat_byte(2)] }));
+        assert!(!other.matches(&logged.address, logged.topics()) && !other.may_match(&bloom));
+    }
+
+    #[test]
+    fn filters_that_make_no_sense_are_refused() {
+        let refused = |json: Value| Query::from_json(&json.to_string()).unwrap_err();
+        assert_eq!(
+            refused(serde_json::json!({ "blockHash": B256::ZERO, "fromBlock": "0x1" })),
+            "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "topics": [null, null, null, null, null] })),
+            "exceed max topics"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "topics": [vec![B256::ZERO; 1001]] })),
+            "exceed max topics"
+        );
+        let short = "hex has invalid length 1 after decoding; expected";
+        assert_eq!(
+            refused(serde_json::json!({ "address": "0x12" })),
+            format!("invalid address: {short} 20 for address")
+        );
+        let second = serde_json::json!({ "address": [Address::ZERO, "0x12"] });
+        assert_eq!(
+            refused(second),
+            format!("invalid address at index 1: {short} 20 for address")
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "address": [7] })),
+            "non-string address at index 0"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "address": 7 })),
+            "invalid addresses in query"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "topics": ["0x12"] })),
+            format!("{short} 32 for topic")
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "topics": [7] })),
+            "invalid topic(s)"
+        );
+        assert_eq!(
+            refused(serde_json::json!({ "fromBlock": "0x01" })),
+            "hex number with leading zero digits"
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! Memory of requests and responses: the budgets of an endpoint, counted in KiB while bytes arrive
+//! and until they have been sent, so that slow senders and slow readers cannot take it all.
+
+use super::{
+    error::{self, Reply, RpcError},
+    schedule::Client,
+};
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Live subscriptions of an endpoint.
+const ALL_SUBSCRIPTIONS: usize = 4096;
+
+/// Limits of an endpoint on requests and responses, for one client.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    /// Calls in one batch.
+    pub batch: usize,
+    /// Bytes of results in one batch; what follows the result that crosses the line is an error.
+    pub batch_response: usize,
+    /// KiB of all requests that are being handled.
+    requests: Arc<Semaphore>,
+    most_requests: usize,
+    /// KiB of all answers that are being made or wait for their readers.
+    answers: Arc<Semaphore>,
+    /// Per-address limit on the memory of answers, in KiB.
+    address_answers: Option<Arc<Semaphore>>,
+    /// Permits of subscriptions, of all connections.
+    subscriptions: Arc<Semaphore>,
+    /// The client that heavy calls are scheduled for.
+    pub(super) client: Client,
+}
+
+/// Memory of a request, released when dropped.
+pub type MemoryPermit = OwnedSemaphorePermit;
+
+/// Memory of an answer, released when dropped.
+#[derive(Debug)]
+pub struct ResponseMemory {
+    permit: MemoryPermit,
+    address: Option<MemoryPermit>,
+}
+
+/// Unit of memory. Smaller answers are not counted: connections bound their number.
+pub const KIB: usize = 1024;
+/// Largest request that is not counted. Each of 10,000 connections may hold one of them: 40 MB
+/// together.
+pub const SMALL: usize = 4 * KIB;
+
+/// Bytes of a result, or of an error's message and data.
+pub(super) fn weight(reply: &Reply) -> usize {
+    match reply {
+        Ok(result) => result.get().len(),
+        Err(error) => error.message.len() + error.data.as_ref().map_or(0, |data| data.get().len()),
+    }
+}
+
+impl Allowance {
+    /// `requests` and `answers` in bytes.
+    pub fn new(batch: usize, batch_response: usize, requests: usize, answers: usize) -> Self {
+        let most = |bytes: usize| bytes.div_ceil(KIB).min(Semaphore::MAX_PERMITS);
+        let memory = |bytes| Arc::new(Semaphore::new(most(bytes)));
+        let most_requests = most(requests);
+        let subscriptions = Arc::new(Semaphore::new(ALL_SUBSCRIPTIONS));
+        let (requests, answers) = (memory(requests), memory(answers));
+        let client = Client::Connection(0);
+        Self {
+            batch,
+            batch_response,
+            requests,
+            most_requests,
+            answers,
+            address_answers: None,
+            subscriptions,
+            client,
+        }
+    }
+
+    /// The same for one client. `address_answers` bounds the memory of all answers to its address,
+    /// in KiB.
+    pub fn of(&self, client: Client, address_answers: Option<Arc<Semaphore>>) -> Self {
+        Self {
+            client,
+            address_answers,
+            ..self.clone()
+        }
+    }
+
+    /// The memory of requests, in KiB.
+    pub fn requests(&self) -> Arc<Semaphore> {
+        self.requests.clone()
+    }
+
+    /// A permit for one more subscription; `None` at the limit of all connections.
+    pub(super) fn subscribe(&self) -> Option<OwnedSemaphorePermit> {
+        self.subscriptions.clone().try_acquire_owned().ok()
+    }
+
+    /// KiB that a request of `bytes` bytes needs beyond what it holds.
+    pub fn missing(&self, bytes: usize, held: Option<&MemoryPermit>) -> u32 {
+        let size = if bytes <= SMALL {
+            0
+        } else {
+            bytes.div_ceil(KIB).min(self.most_requests)
+        };
+        u32::try_from(size.saturating_sub(held.map_or(0, MemoryPermit::num_permits)))
+            .unwrap_or(u32::MAX)
+    }
+
+    /// Waits for memory for the `bytes` bytes of a request that have arrived. Announced bytes take
+    /// none.
+    pub async fn admit(&self, bytes: usize, held: &mut Option<MemoryPermit>) {
+        let missing = self.missing(bytes, held.as_ref());
+        if missing > 0
+            && let Ok(more) = self.requests.clone().acquire_many_owned(missing).await
+        {
+            merge(held, more);
+        }
+    }
+
+    /// Reserves memory for an answer of `bytes` bytes in all, or refuses it: a slow reader must not
+    /// take the memory of others.
+    pub(super) fn cover(
+        &self,
+        bytes: usize,
+        held: &mut Option<ResponseMemory>,
+    ) -> Result<(), RpcError> {
+        let missing =
+            (bytes / KIB).saturating_sub(held.as_ref().map_or(0, |held| held.permit.num_permits()));
+        if missing == 0 {
+            return Ok(());
+        }
+        let take = |from: &Arc<Semaphore>| {
+            let permit = u32::try_from(missing)
+                .ok()
+                .and_then(|missing| from.clone().try_acquire_many_owned(missing).ok());
+            let refused = "response too large: too many answers wait for their readers";
+            permit.ok_or_else(|| RpcError::new(error::RESPONSE_TOO_LARGE, refused))
+        };
+        let address = self.address_answers.as_ref().map(take).transpose()?;
+        let permit = take(&self.answers)?;
+        match held {
+            Some(held) => {
+                held.permit.merge(permit);
+                if let Some(more) = address {
+                    merge(&mut held.address, more);
+                }
+            }
+            None => *held = Some(ResponseMemory { permit, address }),
+        }
+        Ok(())
+    }
+
+    /// Reserves memory for one more result.
+    pub(super) fn hold(&self, reply: Reply, held: &mut Option<ResponseMemory>) -> Reply {
+        let before = held
+            .as_ref()
+            .map_or(0, |held| held.permit.num_permits() * KIB);
+        self.cover(before + weight(&reply), held)?;
+        reply
+    }
+}
+
+/// Adds a permit to the one that is held, if any.
+pub fn merge(held: &mut Option<MemoryPermit>, more: MemoryPermit) {
+    match held {
+        Some(held) => held.merge(more),
+        None => *held = Some(more),
+    }
+}

@@ -1,0 +1,34 @@
+//! The route of transactions that wallets send to this node: into our own pool, or on to the
+//! sequencer. The node sets it, `eth_sendRawTransaction` follows it.
+
+use jsonrpsee::http_client::{HttpClient, HttpClientBuilder};
+use std::time::Duration;
+
+/// Timeout of a request to the sequencer.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The destination of transactions that wallets send here.
+#[derive(Clone, Debug)]
+pub enum TxRoute {
+    /// Our own pool: on a sequencer, or on a node that nobody gave a sequencer.
+    Pool,
+    /// `--rollup.sequencerhttp`.
+    Sequencer {
+        client: HttpClient,
+        /// Whether our own pool keeps what the sequencer took, for those who ask here for pending
+        /// nonces and transactions (`--rollup.enabletxpooladmission`). No block is made of it.
+        admit: bool,
+    },
+}
+
+impl TxRoute {
+    /// A route to the JSON-RPC at `url`; with `admit`, our own pool keeps what was accepted there.
+    /// The error is a sentence.
+    pub fn sequencer(url: &str, admit: bool) -> Result<Self, String> {
+        HttpClientBuilder::default()
+            .request_timeout(FORWARD_TIMEOUT)
+            .build(url)
+            .map(|client| Self::Sequencer { client, admit })
+            .map_err(|error| format!("the sequencer's URL {url} cannot be used: {error}"))
+    }
+}
