@@ -7,10 +7,12 @@
 //! swarm through their handles.
 
 pub mod engine;
+pub mod finality;
 mod http;
 pub mod l1;
 pub mod l1_config;
 pub mod origin;
+pub mod safe_db;
 pub mod sequencer;
 pub mod signer;
 pub mod signing_log;

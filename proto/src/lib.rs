@@ -8,6 +8,7 @@ pub mod abi;
 pub mod attributes;
 pub mod config;
 pub mod config_update;
+pub mod consolidate;
 pub mod deposit;
 pub mod enr;
 pub mod fork;

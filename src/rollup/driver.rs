@@ -1,0 +1,554 @@
+//! The driver: derives the safe chain from L1, holds the unsafe chain against it and moves the heads.
+//!
+//! A thin loop around pure parts: the [`Pipeline`] says which L1 or L2 block it needs and which
+//! attributes follow, [`consolidates`] whether the unsafe block has them, [`Finality`] which block is
+//! final, [`StartSearch`] where to begin. It drives the core through [`Engine`] alone. The swarm's and
+//! the sequencer's blocks take their own way into the core; a derived block overrides them, never the
+//! reverse. L1 may be slow or fail at any step: the same need is met later, so no failure changes which
+//! chain is derived, and nobody else waits for it. One block is in flight at a time.
+
+mod backoff;
+mod reader;
+
+pub use reader::{L1Reader, ReadError};
+
+use crate::{
+    chain::ChainError,
+    rollup::{
+        engine::{BlockAt, Engine},
+        finality::{Finality, FinalityCandidate, SafeBlock},
+        l1::{L1Block, L1Heads},
+        safe_db::{SafeDb, SafeDbError},
+        start::{StartError, StartHeads, StartSearch},
+        status::RollupStatus,
+    },
+};
+use backoff::Backoff;
+use starling_proto::{
+    config::RollupConfig,
+    consolidate::consolidates,
+    derive::{CriticalError, DerivedAttributes, L1Link, Need, Pipeline, PipelineStep, PushError},
+    fork::BlobSchedule,
+    l1info::{L1InfoError, L2BlockRef},
+    payload::{BlockId, Payload},
+};
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// Commands in the queue. Each is handled between two steps.
+const COMMANDS: usize = 4;
+
+/// Options of derivation.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverConfig {
+    /// L1 blocks to stay behind L1's head (`--verifier.l1-confs`).
+    pub l1_confs: u64,
+    /// `--finality.lookback`, L1 blocks.
+    pub finality_lookback: usize,
+    /// `--finality.delay`, L1 blocks.
+    pub finality_delay: u64,
+    /// `--l2.skip-sync-start-check`.
+    pub skip_start_check: bool,
+}
+
+/// The parts of the node that the driver works with.
+pub struct DriverParts {
+    pub rollup: Arc<RollupConfig>,
+    /// L1's schedule of blob parameters.
+    pub schedule: BlobSchedule,
+    pub engine: Engine,
+    pub l1: L1Reader,
+    pub l1_heads: watch::Receiver<L1Heads>,
+    pub records: SafeDb,
+}
+
+/// Why derivation ends. The node goes on: its unsafe chain is served and followed.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error(transparent)]
+    Critical(#[from] CriticalError),
+    #[error("safe heads cannot be recorded: {0}")]
+    Records(#[from] SafeDbError),
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    /// A later attempt may succeed.
+    #[error(transparent)]
+    L1(#[from] ReadError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error(transparent)]
+    Records(#[from] SafeDbError),
+    #[error(transparent)]
+    Critical(#[from] CriticalError),
+    #[error(transparent)]
+    Push(#[from] PushError),
+    #[error("block {block}: {error}")]
+    Block { block: BlockId, error: L1InfoError },
+    /// Heads or L1 have changed under the pipeline.
+    #[error("{0}")]
+    Reset(String),
+}
+
+/// What the loop does next.
+enum Turn {
+    Again,
+    /// Everything is derived; L1 has no block of this number yet.
+    WaitForL1(u64),
+}
+
+/// A handle to the running driver.
+#[derive(Clone, Debug)]
+pub struct DriverHandle {
+    commands: mpsc::Sender<oneshot::Sender<()>>,
+    status: watch::Receiver<RollupStatus>,
+}
+
+/// The driver has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("derivation has ended; the log says why")]
+pub struct DriverEnded;
+
+impl DriverHandle {
+    /// Starts derivation over from the safe head (`admin_resetDerivationPipeline`).
+    pub async fn reset(&self) -> Result<(), DriverEnded> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(reply).await.map_err(|_| DriverEnded)?;
+        answer.await.map_err(|_| DriverEnded)
+    }
+
+    pub fn status(&self) -> RollupStatus {
+        *self.status.borrow()
+    }
+}
+
+/// The state of the driver's loop. Made by [`Driver::new`], consumed by [`Driver::run`].
+pub struct Driver {
+    config: DriverConfig,
+    rollup: Arc<RollupConfig>,
+    engine: Engine,
+    l1: L1Reader,
+    l1_heads: watch::Receiver<L1Heads>,
+    records: SafeDb,
+    pipeline: Pipeline,
+    finality: Finality,
+    /// The newest local-safe block.
+    safe: Option<L2BlockRef>,
+    /// A safe block that the core does not know as such yet: one promotion for each L1 block.
+    unpromoted: Option<SafeBlock>,
+    finalized: Option<L2BlockRef>,
+    /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
+    /// span is invalid.
+    replaced_head: Option<BlockId>,
+    backoff: Backoff,
+    commands: mpsc::Receiver<oneshot::Sender<()>>,
+    status: watch::Sender<RollupStatus>,
+}
+
+impl Driver {
+    pub fn new(config: DriverConfig, parts: DriverParts) -> (Self, DriverHandle) {
+        let (sender, commands) = mpsc::channel(COMMANDS);
+        let (status, watched) = watch::channel(RollupStatus::default());
+        let driver = Self {
+            config,
+            pipeline: Pipeline::new(parts.rollup.clone(), parts.schedule),
+            rollup: parts.rollup,
+            engine: parts.engine,
+            l1: parts.l1,
+            l1_heads: parts.l1_heads,
+            records: parts.records,
+            finality: Finality::new(config.finality_lookback, config.finality_delay),
+            safe: None,
+            unpromoted: None,
+            finalized: None,
+            replaced_head: None,
+            backoff: Backoff::default(),
+            commands,
+            status,
+        };
+        let handle = DriverHandle {
+            commands: sender,
+            status: watched,
+        };
+        (driver, handle)
+    }
+
+    /// Derives until the token is cancelled. An error says why derivation cannot go on.
+    pub async fn run(mut self, token: CancellationToken) -> Result<(), DriverError> {
+        loop {
+            self.report();
+            let turn = tokio::select! {
+                biased;
+                () = token.cancelled() => return Ok(()),
+                turn = self.turn() => turn,
+            };
+            let waited = match turn {
+                Ok(Turn::Again) => {
+                    self.backoff.reset();
+                    self.handle_queued();
+                    // A step may have done nothing but computing.
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                Ok(Turn::WaitForL1(next)) => {
+                    self.backoff.reset();
+                    token.run_until_cancelled(self.wait_for_l1(next)).await
+                }
+                Err(error) => {
+                    let pause = self.failed(error)?;
+                    token.run_until_cancelled(tokio::time::sleep(pause)).await
+                }
+            };
+            if waited.is_none() {
+                return Ok(());
+            }
+            self.handle_queued();
+        }
+    }
+
+    /// Logs a failed step. Returns the pause before the next one, or the error that ends derivation.
+    fn failed(&mut self, error: StepError) -> Result<std::time::Duration, DriverError> {
+        let pause = self.backoff.next();
+        match error {
+            StepError::Chain(error) if error.is_fatal() => return Err(error.into()),
+            StepError::Start(StartError::Chain(error)) if error.is_fatal() => {
+                return Err(error.into());
+            }
+            StepError::Records(error) => return Err(error.into()),
+            StepError::Critical(error) => return Err(error.into()),
+            StepError::Reset(reason) => {
+                tracing::warn!(reason, "derivation starts over");
+                self.pipeline.request_reset();
+            }
+            StepError::Chain(ChainError::NotOnBranch { block, head }) => {
+                tracing::warn!(%block, %head, "the derived block is no longer on the chain; derivation starts over");
+                self.pipeline.request_reset();
+            }
+            error => {
+                metrics::counter!("op_node_default_derivation_errors_total").increment(1);
+                tracing::warn!(%error, ?pause, "a step of derivation failed; it is tried again");
+            }
+        }
+        Ok(pause)
+    }
+
+    fn handle_queued(&mut self) {
+        while let Ok(reply) = self.commands.try_recv() {
+            if reply.send(()).is_ok() {
+                tracing::warn!("an operator starts derivation over");
+                self.pipeline.request_reset();
+            }
+        }
+    }
+
+    /// One step of the pipeline, and what it asks for.
+    async fn turn(&mut self) -> Result<Turn, StepError> {
+        let step = self.pipeline.step();
+        self.count_drops();
+        match step {
+            PipelineStep::More => {}
+            PipelineStep::Need(need) => return self.meet(need).await,
+            PipelineStep::Attributes(derived) => self.apply(&derived).await?,
+            PipelineStep::Unanswered => {
+                return Err(StepError::Reset("attributes were left without a result".into()));
+            }
+            PipelineStep::Idle { origin, next } => {
+                self.promote().await?;
+                self.finalize(origin).await?;
+                self.status.send_modify(|status| status.current_l1 = self.pipeline.origin());
+                return Ok(Turn::WaitForL1(next));
+            }
+            PipelineStep::Reset(reason) => {
+                tracing::info!(%reason, "derivation begins from the safe head");
+                self.reset().await?;
+            }
+            PipelineStep::Critical(error) => return Err(error.into()),
+        }
+        Ok(Turn::Again)
+    }
+
+    /// Fetches what the pipeline needs.
+    async fn meet(&mut self, need: Need) -> Result<Turn, StepError> {
+        match need {
+            Need::L1Block { number, link } => return self.next_l1(number, link).await,
+            Need::Blobs { block, blobs } => {
+                let data = self.l1.blobs(&block, &blobs).await?;
+                self.pipeline.push_blobs(block.hash, &data)?;
+            }
+            Need::L2Block { number, hash } => {
+                let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
+                let block = self.engine.block(at).await?.ok_or_else(|| {
+                    StepError::Reset(format!("block {number} of the safe chain is not in the chain"))
+                })?;
+                self.pipeline.push_l2(&block)?;
+            }
+        }
+        Ok(Turn::Again)
+    }
+
+    /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.
+    async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<Turn, StepError> {
+        self.promote().await?;
+        let input = match (self.visible(number), link) {
+            (_, L1Link::Is(hash)) => self.l1.input_by_hash(hash).await?,
+            (true, L1Link::ChildOf(_)) => self.l1.input(number).await?,
+            (false, L1Link::ChildOf(_)) => None,
+        };
+        let Some(input) = input else {
+            if let L1Link::Is(hash) = link {
+                let missing = format!("L1 no longer has block {number} ({hash})");
+                return Err(StepError::Reset(missing));
+            }
+            self.pipeline.no_l1_yet(number);
+            return Ok(Turn::Again);
+        };
+        let block = input.block;
+        self.pipeline.push_l1(input)?;
+        self.finalize(block.id()).await?;
+        Ok(Turn::Again)
+    }
+
+    /// Whether an L1 block is deep enough below L1's head to be derived from.
+    fn visible(&self, number: u64) -> bool {
+        let head = self.l1_heads.borrow().head;
+        head.is_some_and(|head| number.saturating_add(self.config.l1_confs) <= head.number)
+    }
+
+    /// Waits until L1 may have the block of this number, or has replaced the origin, or has a new
+    /// finalized block.
+    async fn wait_for_l1(&mut self, next: u64) {
+        let origin = self.pipeline.origin().unwrap_or_default();
+        loop {
+            let heads = *self.l1_heads.borrow_and_update();
+            self.report();
+            if self.visible(next) {
+                self.pipeline.wake();
+                return;
+            }
+            let replaced = |head: &L1Block| head.number == origin.number && head.hash != origin.hash;
+            if heads.head.as_ref().is_some_and(replaced) {
+                tracing::warn!(%next, origin = %origin.id(), "L1 reorg: the block that was derived last is gone");
+                self.pipeline.request_reset();
+                return;
+            }
+            if heads.finalized.map(|block| block.id()) != self.finality.finalized_l1() {
+                return;
+            }
+            tokio::select! {
+                changed = self.l1_heads.changed() => if changed.is_err() { return std::future::pending().await },
+                Some(reply) = self.commands.recv() => {
+                    let _ = reply.send(());
+                    tracing::warn!("an operator starts derivation over");
+                    return self.pipeline.request_reset();
+                }
+            }
+        }
+    }
+
+    /// Consolidates the unsafe block with derived attributes, or builds a block with them.
+    async fn apply(&mut self, derived: &DerivedAttributes) -> Result<(), StepError> {
+        for error in &derived.ignored {
+            tracing::warn!(l1_block = %derived.derived_from.hash, %error, "a configuration log on L1 has no effect");
+        }
+        let (parent, head) = (derived.parent.id, self.engine.heads().borrow().head);
+        if head.number < parent.number {
+            let reason = format!("the head {head} is below the pending safe block {parent}");
+            return Err(StepError::Reset(reason));
+        }
+        if head.number > parent.number {
+            let number = parent.number.saturating_add(1);
+            let block = self.engine.block(BlockAt::Number(number)).await?;
+            let block = block.ok_or_else(|| {
+                StepError::Reset(format!("the unsafe block {number} is not in the chain"))
+            })?;
+            match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
+                Ok(()) => return self.accept(block, derived),
+                Err(mismatch) => {
+                    tracing::warn!(unsafe_block = %block.id(), pending_safe = %parent, %mismatch, "L2 reorg: existing unsafe block does not match derived attributes from L1");
+                }
+            }
+            if !derived.concluding {
+                self.replaced_head.get_or_insert(head);
+            }
+        }
+        match self.build(derived).await {
+            Ok(block) => {
+                self.engine.forkchoice(block.hash, None, None).await?;
+                self.accept(block, derived)
+            }
+            Err(ChainError::Build(reason)) => self.reject(derived, &reason).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn build(&self, derived: &DerivedAttributes) -> Result<Arc<Payload>, ChainError> {
+        let parent = derived.parent.id.hash;
+        let id = self.engine.start(parent, derived.attributes.clone()).await?;
+        self.engine.seal(id).await
+    }
+
+    /// The block with the derived attributes is in the chain.
+    fn accept(&mut self, block: Arc<Payload>, derived: &DerivedAttributes) -> Result<(), StepError> {
+        let safe = self.reference(&block)?;
+        let (number, origin) = (safe.id.number, safe.origin.number);
+        self.pipeline.accepted(block)?;
+        if derived.concluding {
+            let derived_from = derived.derived_from.id();
+            tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");
+            self.safe = Some(safe);
+            self.unpromoted = Some(SafeBlock {
+                l2: safe.id,
+                derived_from,
+            });
+            self.replaced_head = None;
+        }
+        Ok(())
+    }
+
+    /// The core finds the block with the derived attributes invalid.
+    async fn reject(&mut self, derived: &DerivedAttributes, reason: &str) -> Result<(), StepError> {
+        tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
+        self.pipeline.invalid()?;
+        let back = self.pipeline.pending_safe().map(|pending| pending.id);
+        match self.replaced_head.take() {
+            Some(head) if back != Some(derived.parent.id) => {
+                tracing::warn!(%head, "the unsafe head is reinstated");
+                Ok(self.engine.forkchoice(head.hash, None, None).await?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the newest local-safe block the core's safe head, and records it.
+    async fn promote(&mut self) -> Result<(), StepError> {
+        let Some(block) = self.unpromoted else {
+            return Ok(());
+        };
+        self.engine.promote(Some(block.l2.hash), None).await?;
+        self.unpromoted = None;
+        self.finality.on_safe(block);
+        let records = self.records.clone();
+        blocking(move || records.record(block)).await?;
+        tracing::info!(number = block.l2.number, hash = %block.l2.hash, derived_from = block.derived_from.number, "safe head");
+        Ok(())
+    }
+
+    /// Finalizes what L1's finalized block allows. `derived` is the L1 block that is derived from.
+    async fn finalize(&mut self, derived: BlockId) -> Result<(), StepError> {
+        if let Some(finalized) = self.l1_heads.borrow().finalized {
+            self.finality.on_finalized_l1(finalized.id());
+        }
+        let Some(FinalityCandidate {
+            block,
+            finalized_l1,
+        }) = self.finality.candidate(derived)
+        else {
+            return Ok(());
+        };
+        for l1 in [finalized_l1, block.derived_from] {
+            if self.l1.hash_of(l1.number).await? != Some(l1.hash) {
+                self.finality.attempted(derived, None);
+                let reason = format!("L1 block {l1} is not canonical, and a block derived from it was to be finalized");
+                return Err(StepError::Reset(reason));
+            }
+        }
+        self.engine.promote(None, Some(block.l2.hash)).await?;
+        self.finality.attempted(derived, Some(block.l2));
+        self.finalized = self.reference_at(block.l2.number).await?;
+        tracing::info!(number = block.l2.number, hash = %block.l2.hash, finalized_l1 = finalized_l1.number, "finalized head");
+        Ok(())
+    }
+
+    /// Finds the heads, moves the core to them and starts the pipeline from the safe one.
+    async fn reset(&mut self) -> Result<(), StepError> {
+        metrics::counter!("op_node_default_pipeline_resets_total").increment(1);
+        (self.unpromoted, self.replaced_head, self.safe) = (None, None, None);
+        self.status.send_modify(|status| {
+            (status.current_l1, status.pending_safe_l2, status.safe_l2) = (None, None, None);
+        });
+        let search = StartSearch {
+            rollup: &self.rollup,
+            engine: &self.engine,
+            l1: self.l1.client(),
+            records: &self.records,
+            skip_check: self.config.skip_start_check,
+        };
+        let StartHeads {
+            head,
+            safe,
+            finalized,
+        } = search.run().await?;
+        let before = *self.engine.heads().borrow();
+        if before.head != head.id || before.safe.is_some_and(|before| before != safe.id) {
+            tracing::warn!(head_before = %before.head, head = %head.id, safe = %safe.id, "the heads go back to blocks whose L1 origin is canonical");
+            self.engine.forkchoice(head.id.hash, Some(safe.id.hash), None).await?;
+        }
+        let records = self.records.clone();
+        blocking(move || records.reset(safe.id, safe.origin)).await?;
+        let block = self.engine.block(BlockAt::Hash(safe.id.hash)).await?;
+        let block = block.ok_or(StartError::Missing(safe.id.number))?;
+        self.finality.reset();
+        self.pipeline.reset(block);
+        (self.safe, self.finalized) = (Some(safe), Some(finalized));
+        tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
+        Ok(())
+    }
+
+    fn reference(&self, block: &Payload) -> Result<L2BlockRef, StepError> {
+        L2BlockRef::of(block, &self.rollup.genesis).map_err(|error| StepError::Block {
+            block: block.id(),
+            error,
+        })
+    }
+
+    async fn reference_at(&self, number: u64) -> Result<Option<L2BlockRef>, StepError> {
+        let block = self.engine.block(BlockAt::Number(number)).await?;
+        block.map(|block| self.reference(&block)).transpose()
+    }
+
+    /// Publishes the heads.
+    fn report(&self) {
+        let L1Heads {
+            head,
+            safe,
+            finalized,
+        } = *self.l1_heads.borrow();
+        self.status.send_if_modified(|status| {
+            let new = RollupStatus {
+                head_l1: head,
+                safe_l1: safe,
+                finalized_l1: finalized,
+                pending_safe_l2: self.pipeline.pending_safe(),
+                safe_l2: self.safe,
+                finalized_l2: self.finalized,
+                ..*status
+            };
+            std::mem::replace(status, new) != new
+        });
+    }
+
+    fn count_drops(&mut self) {
+        for (reason, count) in self.pipeline.drain_drops().iter() {
+            metrics::counter!("starling_derivation_dropped_total", "reason" => reason.label())
+                .increment(count);
+            tracing::warn!(reason = reason.label(), count, "derivation drops batcher data");
+        }
+    }
+}
+
+/// Runs a write to disk beside the runtime.
+async fn blocking(
+    write: impl FnOnce() -> Result<(), SafeDbError> + Send + 'static,
+) -> Result<(), StepError> {
+    match tokio::task::spawn_blocking(write).await {
+        Ok(written) => Ok(written?),
+        Err(_) => Err(ChainError::Stopped.into()),
+    }
+}

@@ -1,0 +1,126 @@
+//! Finality: which safe L2 block is final, given the finalized L1 block (specs: derivation, finality).
+//!
+//! A safe block is final when the L1 block that made it safe is. Pure: the driver reports safe blocks
+//! and L1 signals, checks the proposal of [`Finality::candidate`] against L1, and promotes it. Memory is
+//! bounded by the lookback.
+
+use starling_proto::payload::BlockId;
+use std::collections::VecDeque;
+
+/// L1 blocks whose safe heads are remembered: 4 epochs of 32 slots, and one more (op-node's finality
+/// lookback; `--finality.lookback`).
+pub const LOOKBACK: usize = 4 * 32 + 1;
+/// Derived L1 blocks between two attempts with the same signal (op-node's finality delay;
+/// `--finality.delay`).
+pub const DELAY: u64 = 64;
+
+/// A safe L2 block and the L1 block whose data made it safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SafeBlock {
+    pub l2: BlockId,
+    pub derived_from: BlockId,
+}
+
+/// A block that may be final. Both L1 blocks must be canonical for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FinalityCandidate {
+    pub block: SafeBlock,
+    /// L1's finalized block.
+    pub finalized_l1: BlockId,
+}
+
+/// Safe blocks of the recent L1 blocks, and L1's newest finalized block.
+#[derive(Debug)]
+pub struct Finality {
+    lookback: usize,
+    delay: u64,
+    /// One entry for each L1 block, oldest first.
+    safe: VecDeque<SafeBlock>,
+    finalized_l1: Option<BlockId>,
+    /// L1 number from which on the next attempt is due.
+    next_attempt: u64,
+    /// Number of the newest block that is final.
+    finalized: u64,
+}
+
+impl Finality {
+    /// `lookback` in L1 blocks, at least 1; `delay` in derived L1 blocks.
+    pub fn new(lookback: usize, delay: u64) -> Self {
+        Self {
+            lookback: lookback.max(1),
+            delay,
+            safe: VecDeque::new(),
+            finalized_l1: None,
+            next_attempt: 0,
+            finalized: 0,
+        }
+    }
+
+    /// The newest finalized block of L1 that was reported.
+    pub fn finalized_l1(&self) -> Option<BlockId> {
+        self.finalized_l1
+    }
+
+    /// Forgets safe blocks: their L1 blocks may be gone. L1's signal stays.
+    pub fn reset(&mut self) {
+        self.safe.clear();
+        self.next_attempt = 0;
+    }
+
+    /// A block became safe. The newest block of an L1 block replaces earlier ones.
+    pub fn on_safe(&mut self, block: SafeBlock) {
+        if let Some(last) = self
+            .safe
+            .back_mut()
+            .filter(|last| last.derived_from.number >= block.derived_from.number)
+        {
+            *last = block;
+            return;
+        }
+        if self.safe.len() >= self.lookback {
+            self.safe.pop_front();
+        }
+        self.safe.push_back(block);
+    }
+
+    /// L1's finalized block was read. Older ones than the known one are ignored. An attempt is due.
+    pub fn on_finalized_l1(&mut self, block: BlockId) {
+        if self
+            .finalized_l1
+            .is_none_or(|known| known.number < block.number)
+        {
+            self.finalized_l1 = Some(block);
+            self.next_attempt = 0;
+        }
+    }
+
+    /// The block to check against L1, once an attempt is due. `derived` is the L1 block that is
+    /// derived from at present.
+    pub fn candidate(&self, derived: BlockId) -> Option<FinalityCandidate> {
+        let finalized_l1 = self.finalized_l1?;
+        if derived.number < self.next_attempt {
+            return None;
+        }
+        let block = self
+            .safe
+            .iter()
+            .rev()
+            .find(|safe| safe.derived_from.number <= finalized_l1.number)
+            .filter(|safe| safe.l2.number > self.finalized)?;
+        Some(FinalityCandidate {
+            block: *block,
+            finalized_l1,
+        })
+    }
+
+    /// The candidate was final, or the attempt ended without one. `derived` as above.
+    pub fn attempted(&mut self, derived: BlockId, finalized: Option<BlockId>) {
+        self.next_attempt = derived.number.saturating_add(self.delay.max(1));
+        if let Some(block) = finalized {
+            self.finalized = self.finalized.max(block.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

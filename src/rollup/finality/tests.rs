@@ -1,0 +1,73 @@
+use super::*;
+use alloy_primitives::B256;
+
+fn id(number: u64) -> BlockId {
+    BlockId {
+        number,
+        hash: B256::from(alloy_primitives::U256::from(number + 1)),
+    }
+}
+
+/// L2 block `10 n` becomes safe by L1 block `n`.
+fn safe(n: u64) -> SafeBlock {
+    SafeBlock {
+        l2: id(10 * n),
+        derived_from: id(n),
+    }
+}
+
+#[test]
+fn the_newest_block_whose_l1_block_is_final_is_proposed() {
+    let mut finality = Finality::new(LOOKBACK, DELAY);
+    (1..=20).for_each(|n| finality.on_safe(safe(n)));
+    assert_eq!(finality.candidate(id(20)), None, "no signal yet");
+    finality.on_finalized_l1(id(7));
+    let candidate = finality.candidate(id(20)).unwrap();
+    assert_eq!((candidate.block, candidate.finalized_l1), (safe(7), id(7)));
+    finality.attempted(id(20), Some(safe(7).l2));
+    assert_eq!(finality.candidate(id(20)), None, "nothing newer is final");
+    finality.on_finalized_l1(id(9));
+    assert_eq!(finality.candidate(id(20)).unwrap().block, safe(9));
+}
+
+#[test]
+fn a_failed_attempt_is_repeated_after_the_delay_or_with_the_next_signal() {
+    let mut finality = Finality::new(LOOKBACK, DELAY);
+    (1..=3).for_each(|n| finality.on_safe(safe(n)));
+    finality.on_finalized_l1(id(2));
+    finality.attempted(id(3), None);
+    assert_eq!(finality.candidate(id(3 + DELAY - 1)), None);
+    assert_eq!(finality.candidate(id(3 + DELAY)).unwrap().block, safe(2));
+    finality.on_finalized_l1(id(3));
+    assert_eq!(finality.candidate(id(3)).unwrap().block, safe(3));
+}
+
+#[test]
+fn one_block_is_kept_for_each_l1_block_and_no_more_than_the_lookback() {
+    let mut finality = Finality::new(4, DELAY);
+    (1..=100).for_each(|n| {
+        finality.on_safe(SafeBlock {
+            l2: id(10 * n - 5),
+            derived_from: id(n),
+        });
+        finality.on_safe(safe(n));
+    });
+    assert_eq!(finality.safe, [97, 98, 99, 100].map(safe));
+    finality.on_finalized_l1(id(96));
+    assert_eq!(finality.candidate(id(100)), None, "forgotten");
+    finality.on_finalized_l1(id(200));
+    assert_eq!(finality.candidate(id(100)).unwrap().block, safe(100));
+}
+
+#[test]
+fn older_signals_are_ignored_and_a_reset_forgets_safe_blocks() {
+    let mut finality = Finality::new(LOOKBACK, DELAY);
+    (1..=20).for_each(|n| finality.on_safe(safe(n)));
+    finality.on_finalized_l1(id(9));
+    finality.on_finalized_l1(id(4));
+    assert_eq!(finality.finalized_l1(), Some(id(9)));
+    finality.reset();
+    assert_eq!(finality.candidate(id(20)), None);
+    finality.on_safe(safe(8));
+    assert_eq!(finality.candidate(id(20)).unwrap().block, safe(8));
+}

@@ -1,0 +1,250 @@
+//! Safe heads: for each L1 block, the L2 block that was safe once it had been derived from.
+//!
+//! One append-only file of fixed records, ordered by L1 number, each with a checksum and synced before
+//! [`SafeDb::record`] returns. A record that a crash cut short is dropped when the file is opened. The
+//! node keeps one always: after a restart or an L1 reorg the safe head is that of the newest record
+//! whose L1 block is canonical. `optimism_safeHeadAtL1Block` answers from it with `--safedb.path`.
+
+use crate::rollup::finality::SafeBlock;
+use alloy_primitives::{B256, keccak256};
+use parking_lot::RwLock;
+use starling_proto::payload::BlockId;
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Bytes of a record: L1 number, L1 hash, L2 number, L2 hash (numbers big-endian), and the first 8
+/// bytes of the Keccak hash of these.
+const RECORD: u64 = 88;
+/// Bytes of a record that the checksum covers.
+const CONTENT: usize = 80;
+
+/// Why safe heads cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum SafeDbError {
+    #[error("{path}: {source}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "{path}: record {position} is damaged; move the file away, and safe heads are recorded anew \
+         from here on"
+    )]
+    Damaged { path: PathBuf, position: u64 },
+}
+
+/// The file of safe heads. Clones are handles to the same file; the driver alone writes.
+#[derive(Clone, Debug)]
+pub struct SafeDb {
+    path: Arc<Path>,
+    file: Arc<File>,
+    /// Held for reading while a record is read, so that none is read while it is replaced.
+    index: Arc<RwLock<SafeDbIndex>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct SafeDbIndex {
+    /// Records in the file.
+    count: u64,
+    last: Option<SafeBlock>,
+}
+
+impl SafeDb {
+    /// Opens or creates the file. Drops a last record that was cut short.
+    pub fn open(path: &Path) -> Result<Self, SafeDbError> {
+        let failed = |source| SafeDbError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        let db = Self {
+            path: path.into(),
+            file: Arc::new(file),
+            index: Arc::default(),
+        };
+        let mut count = bytes / RECORD;
+        if let Some(index) = count.checked_sub(1) {
+            // Only the last record can be torn: earlier ones were synced before it was written.
+            match db.read(index) {
+                Ok(_) => {}
+                Err(SafeDbError::Damaged { .. }) => count = index,
+                Err(error) => return Err(error),
+            }
+        }
+        db.truncate(count)?;
+        Ok(db)
+    }
+
+    /// The newest record.
+    pub fn last(&self) -> Option<SafeBlock> {
+        self.index.read().last
+    }
+
+    /// The number of records.
+    pub fn len(&self) -> u64 {
+        self.index.read().count
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The record at this position, 0 the oldest. Fails beyond the last one.
+    pub fn record_at(&self, position: u64) -> Result<SafeBlock, SafeDbError> {
+        let _reading = self.index.read();
+        self.read(position)
+    }
+
+    /// The safe head once the L1 block of this number had been derived from: the newest record at or
+    /// below it; `None` if there is none.
+    pub fn at_l1(&self, number: u64) -> Result<Option<SafeBlock>, SafeDbError> {
+        let index = self.index.read();
+        let above = self.first(index.count, |at| at.derived_from.number > number)?;
+        above
+            .checked_sub(1)
+            .map(|position| self.read(position))
+            .transpose()
+    }
+
+    /// Records that a block is safe. Replaces records of the same and later L1 blocks. Durable when
+    /// this returns.
+    pub fn record(&self, block: SafeBlock) -> Result<(), SafeDbError> {
+        let SafeDbIndex { count, last } = *self.index.read();
+        if last == Some(block) {
+            return Ok(());
+        }
+        let keep = match last {
+            Some(last) if last.derived_from.number >= block.derived_from.number => self
+                .first(count, |at| {
+                    at.derived_from.number >= block.derived_from.number
+                })?,
+            _ => count,
+        };
+        let mut index = self.index.write();
+        if keep < count {
+            self.file
+                .set_len(keep * RECORD)
+                .map_err(|e| self.failed(e))?;
+        }
+        self.file
+            .write_all_at(&encode(&block), keep * RECORD)
+            .map_err(|e| self.failed(e))?;
+        (index.count, index.last) = (keep + 1, Some(block));
+        drop(index);
+        self.file.sync_data().map_err(|e| self.failed(e))
+    }
+
+    /// The safe head went back to `head`: removes the records of this and higher L2 blocks from the
+    /// head's L1 `origin` on, and records `head` in the place of the first of them. Without an earlier
+    /// record nothing tells which L1 block made `head` safe, and none is written (op-node: safe head
+    /// reset).
+    pub fn reset(&self, head: BlockId, origin: BlockId) -> Result<(), SafeDbError> {
+        let count = self.len();
+        let from = self.first(count, |at| {
+            at.derived_from.number >= origin.number && at.l2.number >= head.number
+        })?;
+        if from == count {
+            return Ok(());
+        }
+        let removed = self.record_at(from)?;
+        self.truncate(from)?;
+        if from == 0 {
+            return Ok(());
+        }
+        self.record(SafeBlock {
+            l2: head,
+            derived_from: removed.derived_from,
+        })
+    }
+
+    /// Removes the records from this position on.
+    pub fn truncate(&self, count: u64) -> Result<(), SafeDbError> {
+        let last = count.checked_sub(1).map(|position| self.read(position));
+        let mut index = self.index.write();
+        self.file
+            .set_len(count * RECORD)
+            .and_then(|()| self.file.sync_data())
+            .map_err(|e| self.failed(e))?;
+        (index.count, index.last) = (count, last.transpose()?);
+        Ok(())
+    }
+
+    /// The first position of the first `count` records from which on `is_true` holds; `count` if it
+    /// never does.
+    fn first(&self, count: u64, is_true: impl Fn(&SafeBlock) -> bool) -> Result<u64, SafeDbError> {
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if is_true(&self.read(middle)?) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        Ok(low)
+    }
+
+    fn read(&self, position: u64) -> Result<SafeBlock, SafeDbError> {
+        let mut record = [0; RECORD as usize];
+        self.file
+            .read_exact_at(&mut record, position * RECORD)
+            .map_err(|e| self.failed(e))?;
+        decode(&record).ok_or_else(|| SafeDbError::Damaged {
+            path: self.path.to_path_buf(),
+            position,
+        })
+    }
+
+    fn failed(&self, source: io::Error) -> SafeDbError {
+        SafeDbError::Io {
+            path: self.path.to_path_buf(),
+            source,
+        }
+    }
+}
+
+fn encode(block: &SafeBlock) -> [u8; RECORD as usize] {
+    let mut record = [0; RECORD as usize];
+    for (at, id) in [(0, block.derived_from), (40, block.l2)] {
+        record[at..at + 8].copy_from_slice(&id.number.to_be_bytes());
+        record[at + 8..at + 40].copy_from_slice(id.hash.as_slice());
+    }
+    let sum = keccak256(&record[..CONTENT]);
+    record[CONTENT..].copy_from_slice(&sum[..8]);
+    record
+}
+
+fn decode(record: &[u8; RECORD as usize]) -> Option<SafeBlock> {
+    let id = |at: usize| {
+        let number = record[at..at + 8].try_into().ok()?;
+        Some(BlockId {
+            number: u64::from_be_bytes(number),
+            hash: B256::from_slice(&record[at + 8..at + 40]),
+        })
+    };
+    let sum = keccak256(&record[..CONTENT]);
+    (record[CONTENT..] == sum[..8]).then_some(())?;
+    Some(SafeBlock {
+        derived_from: id(0)?,
+        l2: id(40)?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn id(number: u64, salt: u8) -> BlockId {
+    let hash = keccak256([&number.to_be_bytes()[..], &[salt]].concat());
+    BlockId { number, hash }
+}
+
+fn block(l1: u64, l2: u64, salt: u8) -> SafeBlock {
+    SafeBlock {
+        l2: id(l2, salt),
+        derived_from: id(l1, salt),
+    }
+}
+
+fn temporary() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("safe-heads");
+    (folder, path)
+}
+
+#[test]
+fn the_answer_is_the_newest_record_at_or_below_the_l1_block() {
+    let (_folder, path) = temporary();
+    let db = SafeDb::open(&path).unwrap();
+    let reader = db.clone();
+    assert_eq!(reader.at_l1(100).unwrap(), None);
+    for (l1, l2) in [(10, 50), (10, 55), (12, 60), (20, 99)] {
+        db.record(block(l1, l2, 0)).unwrap();
+    }
+    let at = |l1| reader.at_l1(l1).unwrap().map(|safe| safe.l2.number);
+    assert_eq!(
+        [9, 10, 11, 12, 19, 20, u64::MAX].map(at),
+        [
+            None,
+            Some(55),
+            Some(55),
+            Some(60),
+            Some(60),
+            Some(99),
+            Some(99)
+        ]
+    );
+    drop(db);
+    assert_eq!(SafeDb::open(&path).unwrap().last(), Some(block(20, 99, 0)));
+}
+
+#[test]
+fn a_reset_removes_higher_blocks_and_keeps_the_place_of_the_first() {
+    let (_folder, path) = temporary();
+    let db = SafeDb::open(&path).unwrap();
+    for n in 1..=10 {
+        db.record(block(n, 10 * n, 0)).unwrap();
+    }
+    // L2 block 65 has L1 origin 5: L1 block 7 made 70 safe, and 65 takes its place.
+    db.reset(id(65, 0), id(5, 0)).unwrap();
+    let expected = SafeBlock {
+        l2: id(65, 0),
+        derived_from: id(7, 0),
+    };
+    assert_eq!((db.len(), db.last()), (7, Some(expected)));
+    db.reset(id(200, 0), id(50, 0)).unwrap();
+    assert_eq!(db.last(), Some(expected), "nothing above the head");
+    db.reset(id(3, 0), id(0, 0)).unwrap();
+    assert!(db.is_empty(), "nothing says what was safe before");
+}
+
+#[test]
+fn a_record_cut_at_any_byte_is_dropped_and_the_earlier_ones_stay() {
+    let (_folder, path) = temporary();
+    let db = SafeDb::open(&path).unwrap();
+    db.record(block(1, 10, 0)).unwrap();
+    db.record(block(2, 20, 0)).unwrap();
+    drop(db);
+    let whole = std::fs::read(&path).unwrap();
+    for cut in 88..176 {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        let db = SafeDb::open(&path).unwrap();
+        assert_eq!(db.last(), Some(block(1, 10, 0)), "cut at {cut}");
+        db.record(block(3, 30, 0)).unwrap();
+        assert_eq!(db.last(), Some(block(3, 30, 0)));
+    }
+    // A torn sector: the length is right, the content is not.
+    let mut torn = whole.clone();
+    torn[120] ^= 1;
+    std::fs::write(&path, &torn).unwrap();
+    assert_eq!(SafeDb::open(&path).unwrap().last(), Some(block(1, 10, 0)));
+    let mut damaged = whole;
+    damaged[20] ^= 1;
+    std::fs::write(&path, &damaged).unwrap();
+    let reader = SafeDb::open(&path).unwrap();
+    assert!(matches!(
+        reader.at_l1(1),
+        Err(SafeDbError::Damaged { position: 0, .. })
+    ));
+}
+
+proptest! {
+    /// Records and truncations in any order, and reopening, against a map.
+    #[test]
+    fn the_file_answers_like_a_map(steps in prop::collection::vec((0u64..30, 0u64..300, any::<bool>()), 1..60)) {
+        let (_folder, path) = temporary();
+        let mut db = SafeDb::open(&path).unwrap();
+        let mut map = BTreeMap::new();
+        for (l1, l2, reopen) in steps {
+            map.retain(|known, _| *known < l1);
+            map.insert(l1, block(l1, l2, 1));
+            db.record(block(l1, l2, 1)).unwrap();
+            if reopen {
+                db = SafeDb::open(&path).unwrap();
+            }
+            for asked in 0..31 {
+                let expected = map.range(..=asked).next_back().map(|(_, safe)| *safe);
+                prop_assert_eq!(db.at_l1(asked).unwrap(), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The heads that derivation begins from: at start, and after every reset (specs: derivation, finding
+//! the sync starting point).
+//!
+//! The unsafe head is the highest block whose L1 origin is canonical, or above L1's head. The safe head
+//! is that of the newest record of [`SafeDb`] whose L1 block is canonical: it was derived from that L1
+//! block and those below, so it never steps back without an L1 reorg. Without such a record it is a
+//! block a whole sequencing window deep, as op-node finds it. Reads L1 some ten times, by bisection.
+
+use crate::{
+    chain::ChainError,
+    rollup::{
+        engine::{BlockAt, Engine},
+        finality::SafeBlock,
+        l1::{L1Client, L1Error},
+        safe_db::{SafeDb, SafeDbError},
+        sequencer::{OriginStatus, RewindTarget, Search, SearchStep},
+    },
+};
+use starling_proto::{
+    config::RollupConfig,
+    l1info::{L1InfoError, L2BlockRef},
+    payload::BlockId,
+};
+
+/// Sequencing windows that an L1 reorg may reach back (op-node: MaxReorgSeqWindows).
+const MAX_REORG_WINDOWS: u64 = 5;
+
+/// The heads after the search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StartHeads {
+    pub head: L2BlockRef,
+    pub safe: L2BlockRef,
+    pub finalized: L2BlockRef,
+}
+
+/// Why no start was found. The search is repeated: an endpoint may be wrong only for a while.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    L1(#[from] L1Error),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error(transparent)]
+    SafeDb(#[from] SafeDbError),
+    #[error("block {block}: {error}")]
+    Block { block: BlockId, error: L1InfoError },
+    #[error("the chain has no block {0}: its body is pruned, or it was removed during the search")]
+    Missing(u64),
+    #[error(
+        "the finalized block {finalized} builds on L1 block {origin}, and L1 has {canonical} there: \
+         either --l1 is an endpoint of another chain, or L1 has reverted a finalized block; check \
+         --l1, and if L1 is right, start with a new data directory"
+    )]
+    FinalizedReorg {
+        finalized: BlockId,
+        origin: BlockId,
+        canonical: alloy_primitives::B256,
+    },
+    #[error(
+        "an L1 reorg would take the head from {from} back to {to}, more than {MAX_REORG_WINDOWS} \
+         sequencing windows: check that --l1 is an endpoint of the right chain"
+    )]
+    TooDeep { from: BlockId, to: BlockId },
+}
+
+/// Inputs of the search.
+pub struct StartSearch<'a> {
+    pub rollup: &'a RollupConfig,
+    pub engine: &'a Engine,
+    pub l1: &'a L1Client,
+    pub records: &'a SafeDb,
+    /// Trust the chain's own safe head (`--l2.skip-sync-start-check`).
+    pub skip_check: bool,
+}
+
+impl StartSearch<'_> {
+    /// Finds the heads. Moves none.
+    pub async fn run(&self) -> Result<StartHeads, StartError> {
+        let genesis = self.rollup.genesis.l2;
+        let heads = *self.engine.heads().borrow();
+        let finalized = self
+            .block(heads.finalized.unwrap_or(genesis).number)
+            .await?;
+        let old_safe = self.block(heads.safe.unwrap_or(genesis).number).await?;
+        let old_head = self.block(heads.head.number).await?;
+        let number = self.highest_plausible(&finalized, &old_head).await?;
+        let head = self.block(number).await?;
+        let reach = MAX_REORG_WINDOWS.saturating_mul(self.rollup.seq_window_size);
+        if head.origin.number.saturating_add(reach) < old_head.origin.number {
+            return Err(StartError::TooDeep {
+                from: old_head.id,
+                to: head.id,
+            });
+        }
+        let safe = if self.skip_check && old_safe.id.number <= head.id.number {
+            old_safe
+        } else if let Some(safe) = self.recorded(&finalized, &head).await? {
+            safe
+        } else {
+            self.window_deep(&finalized, &old_safe, &head).await?
+        };
+        Ok(StartHeads {
+            head,
+            safe,
+            finalized,
+        })
+    }
+
+    /// The number of the highest block, not below the finalized one, whose origin is canonical or
+    /// above L1's head.
+    async fn highest_plausible(
+        &self,
+        finalized: &L2BlockRef,
+        head: &L2BlockRef,
+    ) -> Result<u64, StartError> {
+        let mut search = Search::new(finalized.id.number, head.id.number);
+        loop {
+            match search.step() {
+                SearchStep::Check(number) => {
+                    let origin = self.block(number).await?.origin;
+                    search.answer(number, self.status(origin).await?);
+                }
+                SearchStep::Found(RewindTarget::Stay) => return Ok(head.id.number),
+                SearchStep::Found(RewindTarget::Block(number)) => return Ok(number),
+                SearchStep::Found(RewindTarget::FloorGone { canonical }) => {
+                    return Err(StartError::FinalizedReorg {
+                        finalized: finalized.id,
+                        origin: finalized.origin,
+                        canonical,
+                    });
+                }
+            }
+        }
+    }
+
+    /// The safe block of the newest record whose L1 block is canonical and whose L2 block is in the
+    /// chain, if it is not below the finalized block.
+    async fn recorded(
+        &self,
+        finalized: &L2BlockRef,
+        head: &L2BlockRef,
+    ) -> Result<Option<L2BlockRef>, StartError> {
+        let (mut low, mut high) = (0, self.records.len());
+        let mut found = None;
+        // Canonical L1 blocks are below all others, and so are their safe blocks.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let record = self.records.record_at(middle)?;
+            if self.holds(&record, head).await? {
+                (low, found) = (middle + 1, Some(record));
+            } else {
+                high = middle;
+            }
+        }
+        match found {
+            Some(record) if record.l2.number >= finalized.id.number => {
+                Ok(Some(self.block(record.l2.number).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn holds(&self, record: &SafeBlock, head: &L2BlockRef) -> Result<bool, StartError> {
+        if record.l2.number > head.id.number || self.block(record.l2.number).await?.id != record.l2
+        {
+            return Ok(false);
+        }
+        Ok(self.status(record.derived_from).await? == OriginStatus::Canonical)
+    }
+
+    /// The parent of the highest first block of an epoch, not above the old safe head, whose
+    /// sequencing window has passed on L1; at least the finalized block (op-node: FindL2Heads).
+    async fn window_deep(
+        &self,
+        finalized: &L2BlockRef,
+        old_safe: &L2BlockRef,
+        head: &L2BlockRef,
+    ) -> Result<L2BlockRef, StartError> {
+        // Above L1's head nothing is known to be canonical.
+        let mut highest = *head;
+        while self.status(highest.origin).await? == OriginStatus::Ahead {
+            let below = highest
+                .id
+                .number
+                .saturating_sub(highest.sequence_number + 1);
+            if below <= finalized.id.number {
+                return Ok(*finalized);
+            }
+            highest = self.block(below).await?;
+        }
+        let window = self.rollup.seq_window_size;
+        let passed =
+            |block: &L2BlockRef| block.origin.number.saturating_add(window) < highest.origin.number;
+        let (mut low, mut high) = (
+            finalized.id.number,
+            old_safe.id.number.min(head.id.number).saturating_add(1),
+        );
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if passed(&self.block(middle).await?) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        let deepest = self.block(low).await?;
+        let first = low.saturating_sub(deepest.sequence_number);
+        if !passed(&deepest) || first <= finalized.id.number.saturating_add(1) {
+            return Ok(*finalized);
+        }
+        self.block(first - 1).await
+    }
+
+    async fn status(&self, l1: BlockId) -> Result<OriginStatus, StartError> {
+        Ok(match self.l1.block_by_number(l1.number).await? {
+            Some(block) if block.hash == l1.hash => OriginStatus::Canonical,
+            Some(block) => OriginStatus::Gone {
+                canonical: block.hash,
+            },
+            None => OriginStatus::Ahead,
+        })
+    }
+
+    async fn block(&self, number: u64) -> Result<L2BlockRef, StartError> {
+        let block = self.engine.block(BlockAt::Number(number)).await?;
+        let block = block.ok_or(StartError::Missing(number))?;
+        L2BlockRef::of(&block, &self.rollup.genesis).map_err(|error| StartError::Block {
+            block: block.id(),
+            error,
+        })
+    }
+}
