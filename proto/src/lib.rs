@@ -12,6 +12,7 @@ pub mod channel;
 pub mod config;
 pub mod config_update;
 pub mod deposit;
+pub mod derive;
 pub mod enr;
 pub mod fork;
 pub mod frame;
