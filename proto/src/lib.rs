@@ -6,12 +6,17 @@
 
 pub mod abi;
 pub mod attributes;
+pub mod batch;
+pub mod blob;
+pub mod channel;
 pub mod config;
 pub mod config_update;
 pub mod consolidate;
 pub mod deposit;
+pub mod derive;
 pub mod enr;
 pub mod fork;
+pub mod frame;
 pub mod gossip;
 pub mod l1_config;
 pub mod l1info;
@@ -20,6 +25,7 @@ pub mod payload;
 pub mod provenance;
 pub mod reqresp;
 pub mod sign;
+pub mod span;
 pub mod system_config;
 pub mod upgrades;
 pub mod wire;

@@ -1,0 +1,224 @@
+//! Derivation: the L2 chain that L1 alone defines, as a pure state machine (specs: derivation).
+//!
+//! The driver calls [`Pipeline::step`] in a loop and does what it says: it fetches what a
+//! [`Need`] names and pushes it, gives [`DerivedAttributes`] to the execution engine and reports
+//! the result, or resets the pipeline from a safe head. A step does a bounded amount of work and
+//! never calls out. A need that could not be met is returned again, so a failed read changes
+//! nothing. Hostile input is dropped by rule and counted ([`DropCounts`]); what is held is bounded
+//! by the protocol's own limits for channels and by the sequencing window for L1 blocks.
+
+mod drops;
+mod input;
+
+pub use drops::{DropCounts, DropReason};
+pub use input::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions};
+
+use crate::{
+    attributes::L1Block,
+    config::RollupConfig,
+    config_update::ConfigUpdateError,
+    deposit::BlockDepositError,
+    fork::BlobSchedule,
+    l1info::L2BlockRef,
+    payload::{BlockId, Payload},
+};
+use alloy_primitives::{B256, Bytes};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// The result of one step.
+#[derive(Clone, Debug)]
+pub enum PipelineStep {
+    /// Progress was made: call again.
+    More,
+    /// Fetch this and push it. Returned again by every step until then.
+    Need(Need),
+    /// Build or consolidate the next block, then call [`Pipeline::accepted`] or
+    /// [`Pipeline::invalid`].
+    Attributes(Box<DerivedAttributes>),
+    /// The attributes of an earlier step are still without an answer.
+    Unanswered,
+    /// Everything up to `origin` is derived, and the caller has reported that its successor
+    /// `next` does not exist yet. Push it when it does.
+    Idle { origin: BlockId, next: u64 },
+    /// The pipeline contradicts L1 or L2 as they are now: find a safe head and call
+    /// [`Pipeline::reset`]. Returned again by every step until then.
+    Reset(ResetReason),
+    /// Derivation cannot go on. Returned by every step until the next reset, which will mostly end
+    /// here again.
+    Critical(CriticalError),
+}
+
+/// An input that derivation lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Answered by [`Pipeline::push_l1`] or [`Pipeline::no_l1_yet`].
+    L1Block { number: u64, link: L1Link },
+    /// All of these blobs of `block`, which the batcher posted. Answered by
+    /// [`Pipeline::push_blobs`].
+    Blobs { block: L1Block, blobs: Vec<BlobRef> },
+    /// A block of the safe chain, with this hash where it is known. Answered by
+    /// [`Pipeline::push_l2`].
+    L2Block { number: u64, hash: Option<B256> },
+}
+
+/// The branch that an L1 block must be on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum L1Link {
+    /// The block with this hash.
+    Is(B256),
+    /// A child of the block with this hash.
+    ChildOf(B256),
+}
+
+/// Attributes for the block after `parent`, the pending-safe head.
+#[derive(Clone, Debug)]
+pub struct DerivedAttributes {
+    pub parent: L2BlockRef,
+    /// With `no_tx_pool` set.
+    pub attributes: OpPayloadAttributes,
+    /// Whether the block becomes local-safe at once. Before Holocene, only the last block of a
+    /// span batch does, together with the ones before it.
+    pub concluding: bool,
+    /// The L1 block that completed the data of this block.
+    pub derived_from: L1Block,
+    /// Whether all transactions are deposits. The engine refusing such a block is critical.
+    pub deposits_only: bool,
+    /// Configuration logs that were ignored, to be logged.
+    pub ignored: Vec<ConfigUpdateError>,
+}
+
+/// Why the pipeline has to start over.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ResetReason {
+    #[error("the pipeline has no safe head yet")]
+    Start,
+    #[error("L1 reorg: block {got} does not follow {expected}")]
+    L1Reorg { got: BlockId, expected: B256 },
+    #[error("L1 origin {origin} of safe head {safe} is not on the L1 chain, which has {canonical}")]
+    Origin {
+        safe: BlockId,
+        origin: BlockId,
+        canonical: BlockId,
+    },
+    #[error("attributes do not fit the safe head: {0}")]
+    Attributes(String),
+}
+
+/// Why derivation stops.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CriticalError {
+    #[error("L1 holds a deposit that cannot be read, and deposits must not be skipped: {0}")]
+    Deposit(#[from] BlockDepositError),
+    #[error("the block on {0} is invalid although it holds only deposits")]
+    DepositsOnly(BlockId),
+    #[error(
+        "the lagoon (interop) upgrade at L2 time {0} is not supported: derivation ends before it"
+    )]
+    Lagoon(u64),
+    #[error("attributes cannot be built on {parent}: {cause}")]
+    Attributes { parent: BlockId, cause: String },
+    #[error("block {block} of the safe chain cannot be read: {cause}")]
+    SafeBlock { block: BlockId, cause: String },
+    #[error("fewer than two L1 blocks are known at origin {origin} after safe head {safe}")]
+    FewOrigins { origin: BlockId, safe: BlockId },
+}
+
+/// Why a push was refused. The pipeline is unchanged, so the same need is returned again.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PushError {
+    #[error("the pipeline did not ask for {0}")]
+    NotNeeded(&'static str),
+    #[error("{got} instead of {wanted}")]
+    Other { wanted: String, got: String },
+}
+
+/// Derives attributes from L1.
+#[derive(Debug)]
+pub struct Pipeline {
+    rollup: Arc<RollupConfig>,
+    schedule: BlobSchedule,
+    drops: DropCounts,
+}
+
+impl Pipeline {
+    /// A pipeline without a safe head: its first step asks for a reset. `schedule` is the L1
+    /// chain's.
+    pub fn new(rollup: Arc<RollupConfig>, schedule: BlobSchedule) -> Self {
+        Self {
+            rollup,
+            schedule,
+            drops: DropCounts::default(),
+        }
+    }
+
+    /// Starts over from this safe head, whose L1 origin the caller has found canonical. The
+    /// pipeline then walks the L2 chain back by itself, as far as a channel may have been open, and
+    /// asks for those blocks. Counters of drops are kept.
+    pub fn reset(&mut self, safe: Arc<Payload>) {
+        let _ = safe;
+        todo!()
+    }
+
+    /// Does a bounded amount of work.
+    pub fn step(&mut self) -> PipelineStep {
+        let _ = (&self.rollup, &self.schedule);
+        todo!()
+    }
+
+    /// Answers [`Need::L1Block`], also while idle. The caller has checked header, transactions and
+    /// receipts against each other. A block off the expected branch makes the next step a reset.
+    pub fn push_l1(&mut self, input: L1Input) -> Result<(), PushError> {
+        let _ = input;
+        todo!()
+    }
+
+    /// Answers [`Need::L1Block`] when L1 has no block of this number yet: the pipeline is idle until
+    /// it is pushed.
+    pub fn no_l1_yet(&mut self, number: u64) {
+        let _ = number;
+    }
+
+    /// Answers [`Need::Blobs`] with the 131,072 bytes of each blob, in the order of the need,
+    /// checked against their versioned hashes.
+    pub fn push_blobs(&mut self, block: B256, blobs: &[Bytes]) -> Result<(), PushError> {
+        let _ = (block, blobs);
+        todo!()
+    }
+
+    /// Answers [`Need::L2Block`].
+    pub fn push_l2(&mut self, payload: &Arc<Payload>) -> Result<(), PushError> {
+        let _ = payload;
+        todo!()
+    }
+
+    /// Answers attributes: this block has them and is valid. It becomes the pending-safe head.
+    pub fn accepted(&mut self, payload: Arc<Payload>) -> Result<(), PushError> {
+        let _ = payload;
+        todo!()
+    }
+
+    /// Answers attributes: the engine finds the block invalid. Where the L1 block they were derived
+    /// from is in Holocene, the rest of the channel is dropped and the next step returns the same
+    /// attributes with deposits only. Before that the batch is dropped, and the pending-safe head
+    /// goes back to the last block that concluded a batch ([`Pipeline::pending_safe`]).
+    pub fn invalid(&mut self) -> Result<(), PushError> {
+        todo!()
+    }
+
+    /// The L1 block up to which everything is read; `None` before the first reset is complete.
+    pub fn origin(&self) -> Option<L1Block> {
+        None
+    }
+
+    /// The block on which the next attributes build.
+    pub fn pending_safe(&self) -> Option<L2BlockRef> {
+        None
+    }
+
+    /// Counts of drops since the last call.
+    pub fn drain_drops(&mut self) -> DropCounts {
+        std::mem::take(&mut self.drops)
+    }
+}

@@ -1,0 +1,148 @@
+//! L1 blocks as derivation reads them: the header's fields, the logs that matter and the
+//! transactions to the batch inbox.
+
+use crate::{
+    attributes::{L1Block, ReceiptLogs},
+    config::RollupConfig,
+    config_update::CONFIG_UPDATE_EVENT,
+    deposit::DEPOSIT_EVENT,
+};
+use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
+use alloy_eips::eip2718::Decodable2718;
+use alloy_primitives::{Address, B256, Bytes, Log};
+use op_alloy_consensus::OpTxEnvelope;
+
+/// Transaction type byte of a blob transaction (EIP-4844).
+const BLOB_TX_TYPE: u8 = 3;
+/// Transaction type byte of a deposit: an L1 that is itself an OP chain has them.
+const DEPOSIT_TX_TYPE: u8 = 0x7e;
+
+/// An L1 block with everything derivation takes from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct L1Input {
+    pub block: L1Block,
+    pub logs: RelevantLogs,
+    /// In block order: see [`inbox_transactions`].
+    pub inbox: Vec<InboxTransaction>,
+}
+
+/// The deposit and configuration logs of an L1 block with their positions among all its logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelevantLogs {
+    /// Position among the logs of the whole block, failed receipts included; and the log.
+    logs: Vec<(u64, Log)>,
+}
+
+impl RelevantLogs {
+    /// Selects from receipts that the caller has checked against the header, in block order.
+    pub fn of(receipts: &[ReceiptLogs], rollup: &RollupConfig) -> Self {
+        let is_relevant = |log: &Log| {
+            let event = log.topics().first();
+            (log.address == rollup.deposit_contract_address && event == Some(&DEPOSIT_EVENT))
+                || (log.address == rollup.l1_system_config_address
+                    && event == Some(&CONFIG_UPDATE_EVENT))
+        };
+        let logs = receipts
+            .iter()
+            .flat_map(|(success, logs)| logs.iter().map(move |log| (*success, log)))
+            .zip(0..)
+            .filter(|((success, log), _)| *success && is_relevant(log))
+            .map(|((_, log), position)| (position, log.clone()))
+            .collect();
+        Self { logs }
+    }
+
+    /// The logs themselves, in block order.
+    pub fn logs(&self) -> impl Iterator<Item = &Log> {
+        self.logs.iter().map(|(_, log)| log)
+    }
+
+    /// Receipts that hold each log at its position, with empty logs between them: deposits are
+    /// identified by position.
+    pub(crate) fn to_receipts(&self) -> Vec<ReceiptLogs> {
+        let mut all = Vec::new();
+        for (position, log) in &self.logs {
+            all.resize(
+                usize::try_from(*position).unwrap_or(all.len()),
+                Log::empty(),
+            );
+            all.push(log.clone());
+        }
+        vec![(true, all)]
+    }
+}
+
+/// A transaction to the batch inbox, whoever sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InboxTransaction {
+    /// Recovered from the signature.
+    pub sender: Address,
+    pub calldata: Bytes,
+    /// Blobs of a blob transaction; empty for any other.
+    pub blobs: Vec<BlobRef>,
+}
+
+/// A blob that a transaction of an L1 block refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlobRef {
+    /// Position among all blobs of the L1 block.
+    pub index: u64,
+    pub versioned_hash: B256,
+}
+
+/// The transactions to `inbox` of an L1 block, given as raw EIP-2718 bytes in block order.
+/// Failed transactions count. Types other than 0 to 3 and 0x7E, and transactions whose signature
+/// does not recover, are left out (specs: derivation, batcher transactions).
+pub fn inbox_transactions<'a>(
+    transactions: impl IntoIterator<Item = &'a [u8]>,
+    inbox: Address,
+) -> Vec<InboxTransaction> {
+    let mut blobs_before = 0;
+    transactions
+        .into_iter()
+        .filter_map(|raw| inbox_transaction(raw, inbox, &mut blobs_before))
+        .collect()
+}
+
+/// `blobs_before` counts the blobs of the block's transactions so far.
+fn inbox_transaction(
+    raw: &[u8],
+    inbox: Address,
+    blobs_before: &mut u64,
+) -> Option<InboxTransaction> {
+    if raw.first() == Some(&DEPOSIT_TX_TYPE) {
+        return inbox_deposit(raw, inbox);
+    }
+    let transaction = TxEnvelope::decode_2718_exact(raw).ok()?;
+    let first_blob = *blobs_before;
+    let hashes = transaction.blob_versioned_hashes().unwrap_or_default();
+    *blobs_before += hashes.len() as u64;
+    if transaction.to() != Some(inbox) || transaction.tx_type() as u8 > BLOB_TX_TYPE {
+        return None;
+    }
+    let blobs = (first_blob..)
+        .zip(hashes)
+        .map(|(index, versioned_hash)| BlobRef {
+            index,
+            versioned_hash: *versioned_hash,
+        })
+        .collect();
+    Some(InboxTransaction {
+        sender: transaction.recover_signer().ok()?,
+        calldata: transaction.input().clone(),
+        blobs,
+    })
+}
+
+fn inbox_deposit(raw: &[u8], inbox: Address) -> Option<InboxTransaction> {
+    match OpTxEnvelope::decode_2718_exact(raw) {
+        Ok(OpTxEnvelope::Deposit(deposit)) if deposit.to.to() == Some(&inbox) => {
+            Some(InboxTransaction {
+                sender: deposit.from,
+                calldata: deposit.input.clone(),
+                blobs: Vec::new(),
+            })
+        }
+        _ => None,
+    }
+}
