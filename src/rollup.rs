@@ -6,6 +6,7 @@
 //! the block signer from L1. This room knows no libp2p and no EVM: blocks go to the core and to the
 //! swarm through their handles.
 
+pub mod driver;
 pub mod engine;
 pub mod finality;
 mod http;
@@ -16,4 +17,6 @@ pub mod safe_db;
 pub mod sequencer;
 pub mod signer;
 pub mod signing_log;
+pub mod start;
+pub mod status;
 pub mod unsafe_signer;

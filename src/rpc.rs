@@ -3,7 +3,7 @@
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions,
 //! [`frame`] is JSON-RPC itself, [`api`] the table of methods; [`limits`], [`memory`] and [`bounds`]
 //! bound connections, bytes and work; [`context`] holds the parts of the node that methods answer
-//! from; [`admin`], [`eth`], [`miner`], [`net`], [`opp2p`], [`txpool`] and [`web3`] hold the
+//! from; [`admin`], [`eth`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`txpool`] and [`web3`] hold the
 //! methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the
 //! chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
 //! [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose clients
@@ -33,6 +33,7 @@ pub mod memory;
 pub mod miner;
 pub mod net;
 pub mod opp2p;
+pub mod optimism;
 pub mod params;
 pub mod route;
 pub mod schedule;
@@ -57,12 +58,13 @@ pub use filters::Filters;
 pub use route::TxRoute;
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 7] = [
+static NAMESPACES: [Namespace; 8] = [
     admin::NAMESPACE,
     eth::NAMESPACE,
     miner::NAMESPACE,
     net::NAMESPACE,
     opp2p::NAMESPACE,
+    optimism::NAMESPACE,
     txpool::NAMESPACE,
     web3::NAMESPACE,
 ];

@@ -147,6 +147,8 @@ pub struct Driver {
     /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
     /// span is invalid.
     replaced_head: Option<BlockId>,
+    /// Heads, L1 or an operator demand a reset.
+    start_over: bool,
     backoff: Backoff,
     commands: mpsc::Receiver<oneshot::Sender<()>>,
     status: watch::Sender<RollupStatus>,
@@ -169,6 +171,7 @@ impl Driver {
             unpromoted: None,
             finalized: None,
             replaced_head: None,
+            start_over: false,
             backoff: Backoff::default(),
             commands,
             status,
@@ -225,11 +228,11 @@ impl Driver {
             StepError::Critical(error) => return Err(error.into()),
             StepError::Reset(reason) => {
                 tracing::warn!(reason, "derivation starts over");
-                self.pipeline.request_reset();
+                self.start_over = true;
             }
             StepError::Chain(ChainError::NotOnBranch { block, head }) => {
                 tracing::warn!(%block, %head, "the derived block is no longer on the chain; derivation starts over");
-                self.pipeline.request_reset();
+                self.start_over = true;
             }
             error => {
                 metrics::counter!("op_node_default_derivation_errors_total").increment(1);
@@ -241,15 +244,23 @@ impl Driver {
 
     fn handle_queued(&mut self) {
         while let Ok(reply) = self.commands.try_recv() {
-            if reply.send(()).is_ok() {
-                tracing::warn!("an operator starts derivation over");
-                self.pipeline.request_reset();
-            }
+            self.on_reset_command(reply);
+        }
+    }
+
+    fn on_reset_command(&mut self, reply: oneshot::Sender<()>) {
+        if reply.send(()).is_ok() {
+            tracing::warn!("an operator starts derivation over");
+            self.start_over = true;
         }
     }
 
     /// One step of the pipeline, and what it asks for.
     async fn turn(&mut self) -> Result<Turn, StepError> {
+        if self.start_over {
+            self.reset().await?;
+            return Ok(Turn::Again);
+        }
         let step = self.pipeline.step();
         self.count_drops();
         match step {
@@ -257,13 +268,19 @@ impl Driver {
             PipelineStep::Need(need) => return self.meet(need).await,
             PipelineStep::Attributes(derived) => self.apply(&derived).await?,
             PipelineStep::Unanswered => {
-                return Err(StepError::Reset("attributes were left without a result".into()));
+                return Err(StepError::Reset(
+                    "attributes were left without a result".into(),
+                ));
             }
             PipelineStep::Idle { origin, next } => {
                 self.promote().await?;
                 self.finalize(origin).await?;
-                self.status.send_modify(|status| status.current_l1 = self.pipeline.origin());
-                return Ok(Turn::WaitForL1(next));
+                self.status
+                    .send_modify(|status| status.current_l1 = self.pipeline.origin());
+                if !self.visible(next) {
+                    return Ok(Turn::WaitForL1(next));
+                }
+                return self.next_l1(next, L1Link::ChildOf(origin.hash)).await;
             }
             PipelineStep::Reset(reason) => {
                 tracing::info!(%reason, "derivation begins from the safe head");
@@ -285,7 +302,9 @@ impl Driver {
             Need::L2Block { number, hash } => {
                 let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
                 let block = self.engine.block(at).await?.ok_or_else(|| {
-                    StepError::Reset(format!("block {number} of the safe chain is not in the chain"))
+                    StepError::Reset(format!(
+                        "block {number} of the safe chain is not in the chain"
+                    ))
                 })?;
                 self.pipeline.push_l2(&block)?;
             }
@@ -296,22 +315,19 @@ impl Driver {
     /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.
     async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<Turn, StepError> {
         self.promote().await?;
-        let input = match (self.visible(number), link) {
-            (_, L1Link::Is(hash)) => self.l1.input_by_hash(hash).await?,
-            (true, L1Link::ChildOf(_)) => self.l1.input(number).await?,
-            (false, L1Link::ChildOf(_)) => None,
-        };
-        let Some(input) = input else {
-            if let L1Link::Is(hash) = link {
-                let missing = format!("L1 no longer has block {number} ({hash})");
-                return Err(StepError::Reset(missing));
+        let input = match link {
+            L1Link::Is(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
+                StepError::Reset(format!("L1 no longer has block {number} ({hash})"))
+            })?,
+            L1Link::ChildOf(_) if self.visible(number) => self.l1.input(number).await?,
+            L1Link::ChildOf(_) => {
+                self.pipeline.no_l1_yet(number);
+                return Ok(Turn::Again);
             }
-            self.pipeline.no_l1_yet(number);
-            return Ok(Turn::Again);
         };
-        let block = input.block;
+        let block = input.block.id();
         self.pipeline.push_l1(input)?;
-        self.finalize(block.id()).await?;
+        self.finalize(block).await?;
         Ok(Turn::Again)
     }
 
@@ -329,13 +345,13 @@ impl Driver {
             let heads = *self.l1_heads.borrow_and_update();
             self.report();
             if self.visible(next) {
-                self.pipeline.wake();
                 return;
             }
-            let replaced = |head: &L1Block| head.number == origin.number && head.hash != origin.hash;
+            let replaced =
+                |head: &L1Block| head.number == origin.number && head.hash != origin.hash;
             if heads.head.as_ref().is_some_and(replaced) {
                 tracing::warn!(%next, origin = %origin.id(), "L1 reorg: the block that was derived last is gone");
-                self.pipeline.request_reset();
+                self.start_over = true;
                 return;
             }
             if heads.finalized.map(|block| block.id()) != self.finality.finalized_l1() {
@@ -343,11 +359,7 @@ impl Driver {
             }
             tokio::select! {
                 changed = self.l1_heads.changed() => if changed.is_err() { return std::future::pending().await },
-                Some(reply) = self.commands.recv() => {
-                    let _ = reply.send(());
-                    tracing::warn!("an operator starts derivation over");
-                    return self.pipeline.request_reset();
-                }
+                Some(reply) = self.commands.recv() => return self.on_reset_command(reply),
             }
         }
     }
@@ -390,12 +402,19 @@ impl Driver {
 
     async fn build(&self, derived: &DerivedAttributes) -> Result<Arc<Payload>, ChainError> {
         let parent = derived.parent.id.hash;
-        let id = self.engine.start(parent, derived.attributes.clone()).await?;
+        let id = self
+            .engine
+            .start(parent, derived.attributes.clone())
+            .await?;
         self.engine.seal(id).await
     }
 
     /// The block with the derived attributes is in the chain.
-    fn accept(&mut self, block: Arc<Payload>, derived: &DerivedAttributes) -> Result<(), StepError> {
+    fn accept(
+        &mut self,
+        block: Arc<Payload>,
+        derived: &DerivedAttributes,
+    ) -> Result<(), StepError> {
         let safe = self.reference(&block)?;
         let (number, origin) = (safe.id.number, safe.origin.number);
         self.pipeline.accepted(block)?;
@@ -455,7 +474,9 @@ impl Driver {
         for l1 in [finalized_l1, block.derived_from] {
             if self.l1.hash_of(l1.number).await? != Some(l1.hash) {
                 self.finality.attempted(derived, None);
-                let reason = format!("L1 block {l1} is not canonical, and a block derived from it was to be finalized");
+                let reason = format!(
+                    "L1 block {l1} is not canonical, and a block derived from it was to be finalized"
+                );
                 return Err(StepError::Reset(reason));
             }
         }
@@ -488,7 +509,9 @@ impl Driver {
         let before = *self.engine.heads().borrow();
         if before.head != head.id || before.safe.is_some_and(|before| before != safe.id) {
             tracing::warn!(head_before = %before.head, head = %head.id, safe = %safe.id, "the heads go back to blocks whose L1 origin is canonical");
-            self.engine.forkchoice(head.id.hash, Some(safe.id.hash), None).await?;
+            self.engine
+                .forkchoice(head.id.hash, Some(safe.id.hash), None)
+                .await?;
         }
         let records = self.records.clone();
         blocking(move || records.reset(safe.id, safe.origin)).await?;
@@ -497,6 +520,7 @@ impl Driver {
         self.finality.reset();
         self.pipeline.reset(block);
         (self.safe, self.finalized) = (Some(safe), Some(finalized));
+        self.start_over = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
         Ok(())
     }
@@ -538,7 +562,11 @@ impl Driver {
         for (reason, count) in self.pipeline.drain_drops().iter() {
             metrics::counter!("starling_derivation_dropped_total", "reason" => reason.label())
                 .increment(count);
-            tracing::warn!(reason = reason.label(), count, "derivation drops batcher data");
+            tracing::warn!(
+                reason = reason.label(),
+                count,
+                "derivation drops batcher data"
+            );
         }
     }
 }

@@ -21,6 +21,8 @@ mod signed_before;
 
 pub use control::{SequencerControlError, SequencerHandle, SequencerStatus};
 pub use error::SequencerError;
+pub(crate) use origins::OriginStatus;
+pub(crate) use rewind::{RewindTarget, Search, SearchStep};
 
 use crate::{
     chain::ChainError,
@@ -37,7 +39,7 @@ use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadId;
 use control::Command;
 use error::Consequence;
-use origins::{OriginStatus, Origins};
+use origins::Origins;
 use own_key_watch::SequencingPeriod;
 use schedule::{Schedule, ScheduleAction, ScheduleConfig, SequencerHead, StepFailure};
 use starling_p2p::Network;

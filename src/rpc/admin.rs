@@ -25,6 +25,10 @@ pub const NAMESPACE: Namespace = Namespace {
         ("admin_stopSequencer", Method::Async(stop_sequencer)),
         ("admin_sequencerActive", Method::Quick(sequencer_active)),
         ("admin_setRecoverMode", Method::Async(set_recover_mode)),
+        (
+            "admin_resetDerivationPipeline",
+            Method::Async(reset_derivation),
+        ),
     ],
     subscriptions: &[],
 };
@@ -103,6 +107,19 @@ fn set_recover_mode(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'stat
             sequencer.set_recover(enabled).await?;
             tracing::warn!(enabled, "an operator set the sequencer's recover mode");
         }
+        reply(())
+    }
+    .boxed()
+}
+
+/// `admin_resetDerivationPipeline()`: derivation starts over from the safe head.
+fn reset_derivation(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        let missing = || RpcError::server("this node derives no chain: run `starling node`");
+        let rollup = context.rollup.as_ref().ok_or_else(missing)?;
+        let reset = rollup.driver.reset().await;
+        reset.map_err(|error| RpcError::server(error.to_string()))?;
         reply(())
     }
     .boxed()

@@ -6,7 +6,7 @@
 
 use super::{
     bounds::Bounds, decoded::DecodedBlocks, engine_backend::EngineContext, filters::Filters,
-    route::TxRoute,
+    optimism::RollupApi, route::TxRoute,
 };
 use crate::{
     chain::{
@@ -71,6 +71,8 @@ pub struct RpcContext {
     pub network: Option<Network>,
     /// `None` where no blocks are made.
     pub sequencer: Option<SequencerHandle>,
+    /// `None` where no chain is derived.
+    pub rollup: Option<RollupApi>,
     /// The synchronisation in progress; `None` inside at the head. `None` outside where nothing
     /// reports it.
     pub syncing: Option<watch::Receiver<Option<SyncStatus>>>,
@@ -100,6 +102,7 @@ impl RpcContext {
             route,
             network: None,
             sequencer: None,
+            rollup: None,
             syncing: None,
             client_version,
             geth_exact_receipts: false,

@@ -25,7 +25,7 @@ struct Reading {
 
 /// Whether the L1 origin of an L2 block is canonical on the L1 that the endpoint serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OriginStatus {
+pub(crate) enum OriginStatus {
     Canonical,
     /// L1 has another block at the origin's height.
     Gone {

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 /// The result of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RewindTarget {
+pub(crate) enum RewindTarget {
     /// The head stays. Its origin is canonical, or L1 has not reached it yet and no lower origin is
     /// gone.
     Stay,
@@ -27,7 +27,7 @@ pub(super) enum RewindTarget {
 
 /// The next step of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SearchStep {
+pub(crate) enum SearchStep {
     /// Check the origin of the L2 block of this number on L1.
     Check(u64),
     Found(RewindTarget),
@@ -35,7 +35,7 @@ pub(super) enum SearchStep {
 
 /// A bisection between the lowest block that may become the head and the head. Pure.
 #[derive(Debug)]
-pub(super) struct Search {
+pub(crate) struct Search {
     floor: u64,
     /// The highest block whose origin is known to be canonical.
     low: Option<u64>,
@@ -44,7 +44,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn new(floor: u64, head: u64) -> Self {
+    pub(crate) fn new(floor: u64, head: u64) -> Self {
         Self {
             floor,
             low: None,
@@ -52,7 +52,7 @@ impl Search {
         }
     }
 
-    pub(super) fn step(&self) -> SearchStep {
+    pub(crate) fn step(&self) -> SearchStep {
         let (high, above) = self.high;
         match (self.low, above) {
             (None, OriginStatus::Gone { canonical }) if high == self.floor => {
@@ -67,7 +67,7 @@ impl Search {
     }
 
     /// Enters the result of [`SearchStep::Check`].
-    pub(super) fn answer(&mut self, number: u64, status: OriginStatus) {
+    pub(crate) fn answer(&mut self, number: u64, status: OriginStatus) {
         match status {
             OriginStatus::Canonical => self.low = Some(number),
             other => self.high = (number, other),

@@ -1,0 +1,261 @@
+//! The `optimism` namespace: the rollup node's heads, configuration and outputs, in op-node's shapes.
+//!
+//! Answers come from the driver's published status and from one view of the chain: none waits for
+//! derivation.
+
+use super::{
+    api::{Method, Namespace},
+    context::RpcContext,
+    error::{Reply, RpcError, reply},
+    params::{Args, Quantity},
+};
+use crate::{
+    chain::view::View,
+    rollup::{driver::DriverHandle, l1::L1Block, safe_db::SafeDb, status::RollupStatus},
+    version::VERSION,
+};
+use alloy_primitives::{Address, B256, address};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use starling_proto::{
+    config::RollupConfig, l1info::L2BlockRef, output::output_root, payload::BlockId,
+};
+use std::sync::Arc;
+
+pub const NAMESPACE: Namespace = Namespace {
+    name: "optimism",
+    methods: &[
+        ("optimism_outputAtBlock", Method::Read(output_at_block)),
+        ("optimism_safeHeadAtL1Block", Method::Read(safe_head)),
+        ("optimism_syncStatus", Method::Quick(sync_status)),
+        ("optimism_rollupConfig", Method::Quick(rollup_config)),
+        ("optimism_version", Method::Quick(version)),
+        ("optimism_dependencySet", Method::Quick(dependency_set)),
+    ],
+    subscriptions: &[],
+};
+
+/// The contract that collects withdrawals: its storage root is part of an output.
+const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
+
+/// The parts of the rollup node that this namespace answers from.
+#[derive(Clone)]
+pub struct RollupApi {
+    pub config: Arc<RollupConfig>,
+    pub driver: DriverHandle,
+    /// With `--safedb.path`.
+    pub records: Option<SafeDb>,
+    /// Reads the storage of the message passer also where the header has its root
+    /// (`--fetch-withdrawal-root-from-state`).
+    pub withdrawal_root_from_state: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct L1RefJson {
+    hash: B256,
+    number: u64,
+    parent_hash: B256,
+    timestamp: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct L2RefJson {
+    hash: B256,
+    number: u64,
+    parent_hash: B256,
+    timestamp: u64,
+    #[serde(rename = "l1origin")]
+    l1_origin: BlockId,
+    sequence_number: u64,
+}
+
+/// Heads that are not known yet are all zeros, not null.
+#[derive(Serialize)]
+struct SyncStatusJson {
+    current_l1: L1RefJson,
+    current_l1_finalized: L1RefJson,
+    head_l1: L1RefJson,
+    safe_l1: L1RefJson,
+    finalized_l1: L1RefJson,
+    unsafe_l2: L2RefJson,
+    safe_l2: L2RefJson,
+    finalized_l2: L2RefJson,
+    pending_safe_l2: L2RefJson,
+    cross_unsafe_l2: L2RefJson,
+    local_safe_l2: L2RefJson,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OutputJson {
+    version: B256,
+    output_root: B256,
+    block_ref: L2RefJson,
+    withdrawal_storage_root: B256,
+    state_root: B256,
+    sync_status: SyncStatusJson,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SafeHeadJson {
+    l1_block: BlockId,
+    safe_head: BlockId,
+}
+
+fn l1_ref(block: Option<L1Block>) -> L1RefJson {
+    let block = block.unwrap_or_default();
+    L1RefJson {
+        hash: block.hash,
+        number: block.number,
+        parent_hash: block.parent_hash,
+        timestamp: block.time,
+    }
+}
+
+fn l2_ref(block: Option<L2BlockRef>) -> L2RefJson {
+    let zero = BlockId::default();
+    let block = block.unwrap_or(L2BlockRef {
+        id: zero,
+        parent_hash: B256::ZERO,
+        time: 0,
+        origin: zero,
+        sequence_number: 0,
+    });
+    L2RefJson {
+        hash: block.id.hash,
+        number: block.id.number,
+        parent_hash: block.parent_hash,
+        timestamp: block.time,
+        l1_origin: block.origin,
+        sequence_number: block.sequence_number,
+    }
+}
+
+impl From<RollupStatus> for SyncStatusJson {
+    fn from(status: RollupStatus) -> Self {
+        Self {
+            current_l1: l1_ref(status.current_l1),
+            current_l1_finalized: l1_ref(status.finalized_l1),
+            head_l1: l1_ref(status.head_l1),
+            safe_l1: l1_ref(status.safe_l1),
+            finalized_l1: l1_ref(status.finalized_l1),
+            unsafe_l2: l2_ref(status.unsafe_l2),
+            safe_l2: l2_ref(status.safe_l2),
+            finalized_l2: l2_ref(status.finalized_l2),
+            pending_safe_l2: l2_ref(status.pending_safe_l2),
+            cross_unsafe_l2: l2_ref(status.unsafe_l2),
+            local_safe_l2: l2_ref(status.safe_l2),
+        }
+    }
+}
+
+fn rollup(context: &RpcContext) -> Result<&RollupApi, RpcError> {
+    let missing = || RpcError::server("this node derives no chain: run `starling node`");
+    context.rollup.as_ref().ok_or_else(missing)
+}
+
+/// The driver's heads, with the unsafe head of this view.
+fn status(rollup: &RollupApi, view: &Arc<View>) -> Result<RollupStatus, RpcError> {
+    let status = rollup.driver.status();
+    if status.safe_l2.is_none() {
+        return Ok(status);
+    }
+    Ok(RollupStatus {
+        unsafe_l2: Some(block_ref(rollup, view, view.head().number)?),
+        ..status
+    })
+}
+
+fn block_ref(rollup: &RollupApi, view: &Arc<View>, number: u64) -> Result<L2BlockRef, RpcError> {
+    let payload = view.payload(number)?;
+    let payload = payload.ok_or_else(|| RpcError::server("not found"))?;
+    L2BlockRef::of(&payload, &rollup.config.genesis)
+        .map_err(|error| RpcError::server(format!("block {number}: {error}")))
+}
+
+/// `optimism_syncStatus()`.
+fn sync_status(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    let rollup = rollup(context)?;
+    reply(SyncStatusJson::from(status(rollup, &context.view())?))
+}
+
+/// `optimism_outputAtBlock(number)`: the output root of a canonical block and what it is made of.
+fn output_at_block(context: &RpcContext, mut args: Args) -> Reply {
+    let Quantity(number) = args.required()?;
+    args.at_most(1)?;
+    let (rollup, view) = (rollup(context)?, context.view());
+    let header = view.header_of(number)?;
+    let header = header.ok_or_else(|| RpcError::server("not found"))?;
+    let in_header = rollup
+        .config
+        .forks
+        .is_active(starling_proto::fork::Fork::Isthmus, header.timestamp)
+        && !rollup.withdrawal_root_from_state;
+    let storage_root = match header.withdrawals_root.filter(|_| in_header) {
+        Some(root) => root,
+        None => message_passer_root(&view, number)?,
+    };
+    let block_ref = block_ref(rollup, &view, number)?;
+    reply(OutputJson {
+        version: B256::ZERO,
+        output_root: output_root(header.state_root, storage_root, block_ref.id.hash),
+        block_ref: l2_ref(Some(block_ref)),
+        withdrawal_storage_root: storage_root,
+        state_root: header.state_root,
+        sync_status: status(rollup, &view)?.into(),
+    })
+}
+
+/// The storage root of the message passer after a block.
+fn message_passer_root(view: &Arc<View>, number: u64) -> Result<B256, RpcError> {
+    let state = view.provable_state(number, MESSAGE_PASSER)?;
+    let state = state.ok_or_else(|| {
+        let oldest = view.oldest_proof(MESSAGE_PASSER);
+        RpcError::server(format!(
+            "the withdrawals' storage root at block #{number} is pruned, the oldest is at block #{oldest}"
+        ))
+    })?;
+    let account = state.prove(MESSAGE_PASSER, &[])?.account;
+    let missing = || RpcError::server(format!("no message passer contract at block #{number}"));
+    Ok(account.ok_or_else(missing)?.storage_root)
+}
+
+/// `optimism_safeHeadAtL1Block(number)`: the safe head once this L1 block had been derived from, and
+/// the L1 block that it came from.
+fn safe_head(context: &RpcContext, mut args: Args) -> Reply {
+    let Quantity(number) = args.required()?;
+    args.at_most(1)?;
+    let disabled = || RpcError::server("safe head database not enabled");
+    let records = rollup(context)?.records.as_ref().ok_or_else(disabled)?;
+    let found = records
+        .at_l1(number)
+        .map_err(|error| RpcError::server(error.to_string()))?;
+    let safe = found.ok_or_else(|| RpcError::server("not found"))?;
+    reply(SafeHeadJson {
+        l1_block: safe.derived_from,
+        safe_head: safe.l2,
+    })
+}
+
+/// `optimism_rollupConfig()`: the fields of rollup.json.
+fn rollup_config(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    RawValue::from_string(rollup(context)?.config.to_json())
+        .map_err(|error| RpcError::server(error.to_string()))
+}
+
+/// `optimism_version()`.
+fn version(_: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    reply(VERSION)
+}
+
+/// `optimism_dependencySet()`: a chain without interop has none.
+fn dependency_set(_: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    Err(RpcError::server("not found"))
+}
