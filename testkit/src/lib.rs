@@ -34,7 +34,12 @@ pub fn fixture_text(path: &str) -> Option<String> {
 
 /// The text of a file in `../shared` that is no vector. `None`, recorded, where it is absent.
 pub fn shared_text(path: &str) -> Option<String> {
-    require(existing(path), &format!("../shared/{path}")).map(|path| read(&path))
+    shared(path).map(|path| read(&path))
+}
+
+/// A file in `../shared` that is no vector. `None`, recorded, where it is absent.
+pub fn shared(path: &str) -> Option<PathBuf> {
+    require(existing(path), &format!("../shared/{path}"))
 }
 
 /// Records that the running test is skipped if `found` is `None`, or fails it where requirements

@@ -5,6 +5,7 @@ mod campaign;
 mod clients;
 mod crash;
 mod damaged;
+mod derive;
 mod devnet;
 mod devnet_use;
 mod differential;

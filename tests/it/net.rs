@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use starling_proto::l1info::L1InfoFormat;
 use std::{
     io::{Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -105,6 +105,14 @@ pub fn head(url: &str) -> Option<u64> {
     call(url, "eth_blockNumber", json!([]))
         .ok()
         .map(|n| number(&n))
+}
+
+/// A port for TCP that is free until a moment later; nobody else asks for it.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a port")
+        .port()
 }
 
 /// Waits until `probe` gives something.

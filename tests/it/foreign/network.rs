@@ -2,7 +2,7 @@
 //! processes, and our own.
 
 use super::programs::Started;
-use crate::net::{Account, ask, call, number, starling, wait};
+use crate::net::{Account, ask, call, free_port, number, starling, wait};
 use alloy_primitives::{Address, TxKind, U256, hex};
 use serde_json::{Value, json};
 use starling::devnet::{
@@ -12,7 +12,6 @@ use starling::devnet::{
 };
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -293,14 +292,6 @@ pub fn our_core(dir: &Path, name: &str, genesis: &str) -> Started {
     Started::new(dir, name, command, format!("http://127.0.0.1:{http}"))
         .with_engine(engine)
         .ready()
-}
-
-/// A port for TCP that is free until a moment later; nobody else asks for it.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|socket| socket.local_addr())
-        .expect("a port")
-        .port()
 }
 
 pub fn hash_at(node: &Started, at: u64) -> Value {

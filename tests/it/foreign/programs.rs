@@ -2,8 +2,8 @@
 //! paths come from the environment: `STARLING_OP_NODE`, `STARLING_OP_GETH`, `STARLING_OP_BATCHER`,
 //! `STARLING_OP_PROPOSER`.
 
-use super::network::{Network, PATIENCE, command, free_port};
-use crate::net::{Running, ask, call, head, wait};
+use super::network::{Network, PATIENCE, command};
+use crate::net::{Running, ask, call, free_port, head, wait};
 use serde_json::{Value, json};
 use std::{
     fs,

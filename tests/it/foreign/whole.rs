@@ -58,7 +58,7 @@ fn writer(
         format!("--l1-eth-rpc={l1}"),
         format!("--rollup-rpc={}", rollup.url),
     ];
-    let port = super::network::free_port();
+    let port = crate::net::free_port();
     words.extend([
         format!("--private-key={key}"),
         "--rpc.addr=127.0.0.1".into(),

@@ -1,0 +1,287 @@
+//! A replica without a swarm, fed by a recorded L1 alone, reaches the chain that the real op-node
+//! derived from it: every hash, the safe head at each L1 block, and the output roots.
+
+use crate::net::{Running, ask, call, free_port, starling, wait};
+use serde_json::{Value, json};
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// For a whole chain, with a debug build on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// A recorded chain.
+struct Recording {
+    folder: PathBuf,
+}
+
+impl Recording {
+    /// `None`, recorded as a skip, where the fixtures are absent.
+    fn of(name: &str) -> Option<Self> {
+        let folder = starling_testkit::fixture("derivation-live")?.join(name);
+        Some(Self { folder })
+    }
+
+    fn lines(&self, name: &str) -> Vec<Value> {
+        let packed = std::fs::read(self.folder.join(name)).expect("a file of the recording");
+        let text = zstd::decode_all(&packed[..]).expect("zstd");
+        let text = String::from_utf8(text).expect("text");
+        text.lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect()
+    }
+
+    /// The recorded L1 and its beacon node, with these options of the replayer.
+    fn serve(&self, options: &[&str]) -> RecordedL1 {
+        let [port, beacon] = [free_port(), free_port()];
+        let script = starling_testkit::shared("tools/l1_replay.py").expect("the replayer");
+        let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+        let child = Command::new(python)
+            .arg(script)
+            .arg(&self.folder)
+            .args(["--port", &port.to_string()])
+            .args(["--beacon-port", &beacon.to_string()])
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("python3 runs the replayer");
+        let l1 = RecordedL1 {
+            _process: Running { child },
+            url: format!("http://127.0.0.1:{port}"),
+            beacon: format!("http://127.0.0.1:{beacon}"),
+        };
+        wait("the recorded L1", Duration::from_secs(60), || {
+            let answer = call(&l1.url, "eth_chainId", json!([]));
+            answer
+                .err()
+                .is_none_or(|e| e.get("transport").is_none())
+                .then_some(())
+        });
+        l1
+    }
+
+    /// An empty data directory of the recorded chain.
+    fn init(&self, datadir: &Path) {
+        let packed = std::fs::read(self.folder.join("l2-genesis.json.zst")).expect("a genesis");
+        let genesis = datadir.with_extension("genesis.json");
+        std::fs::write(&genesis, zstd::decode_all(&packed[..]).expect("zstd")).expect("a file");
+        let status = starling()
+            .arg("init")
+            .arg(format!("--datadir={}", datadir.display()))
+            .arg(&genesis)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        assert!(status.expect("init runs").success(), "init");
+    }
+}
+
+struct RecordedL1 {
+    _process: Running,
+    url: String,
+    beacon: String,
+}
+
+/// A replica without a swarm.
+struct Verifier {
+    process: Running,
+    folder: tempfile::TempDir,
+    http: String,
+    rpc: String,
+    command: Vec<String>,
+}
+
+impl Verifier {
+    fn start(recording: &Recording, l1: &RecordedL1) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let datadir = folder.path().join("data");
+        recording.init(&datadir);
+        let [http, rpc] = [free_port(), free_port()];
+        let path = |name: &str| recording.folder.join(name).display().to_string();
+        let command = vec![
+            "node".into(),
+            format!("--datadir={}", datadir.display()),
+            format!("--rollup.config={}", path("rollup.json")),
+            format!("--rollup.l1-chain-config={}", path("l1-chain-config.json")),
+            format!("--l1={}", l1.url),
+            format!("--l1.beacon={}", l1.beacon),
+            "--l1.http-poll-interval=200ms".into(),
+            "--l1.epoch-poll-interval=1s".into(),
+            "--p2p.disable".into(),
+            format!("--safedb.path={}", folder.path().join("safedb").display()),
+            "--http".into(),
+            format!("--http.port={http}"),
+            "--rpc.addr=127.0.0.1".into(),
+            format!("--rpc.port={rpc}"),
+        ];
+        Self {
+            process: spawn(&command, folder.path()),
+            folder,
+            http: format!("http://127.0.0.1:{http}"),
+            rpc: format!("http://127.0.0.1:{rpc}"),
+            command,
+        }
+    }
+
+    fn restart(&mut self) {
+        self.process.kill9();
+        self.process = spawn(&self.command, self.folder.path());
+    }
+
+    fn safe(&self) -> Option<u64> {
+        let status = call(&self.rpc, "optimism_syncStatus", json!([])).ok()?;
+        status["safe_l2"]["number"].as_u64()
+    }
+
+    fn wait_until_safe(&mut self, number: u64) {
+        wait(&format!("safe block {number}"), DEADLINE, || {
+            if let Ok(Some(status)) = self.process.child.try_wait() {
+                panic!("the node ended with {status}: {}", self.log());
+            }
+            (self.safe()? >= number).then_some(())
+        });
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Every block, the safe head at each L1 block and the outputs are the recorded ones.
+    fn check(&self, recording: &Recording) {
+        for block in recording.lines("l2.jsonl.zst") {
+            let number = block["number"].as_u64().expect("a number");
+            let got = ask(
+                &self.http,
+                "eth_getBlockByNumber",
+                json!([format!("{number:#x}"), false]),
+            );
+            assert_eq!(got["hash"], block["hash"], "block {number}");
+        }
+        for entry in recording.lines("safe-heads.jsonl.zst") {
+            let l1 = entry["l1"].as_u64().expect("a number");
+            let got = call(
+                &self.rpc,
+                "optimism_safeHeadAtL1Block",
+                json!([format!("{l1:#x}")]),
+            );
+            if entry.get("error").is_some() {
+                assert!(got.is_err(), "L1 block {l1}: {got:?}");
+                continue;
+            }
+            let got = got.unwrap_or_else(|error| panic!("L1 block {l1}: {error}"));
+            assert_eq!(got["safeHead"], entry["safeHead"], "L1 block {l1}");
+            assert_eq!(got["l1Block"], entry["l1Block"], "L1 block {l1}");
+        }
+        for output in recording.lines("outputs.jsonl.zst") {
+            let number = output["number"].as_u64().expect("a number");
+            let got = ask(
+                &self.rpc,
+                "optimism_outputAtBlock",
+                json!([format!("{number:#x}")]),
+            );
+            for field in [
+                "outputRoot",
+                "withdrawalStorageRoot",
+                "stateRoot",
+                "blockRef",
+            ] {
+                assert_eq!(got[field], output[field], "{field} of block {number}");
+            }
+        }
+    }
+}
+
+impl Drop for Verifier {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(60).collect();
+            eprintln!("--- the verifier's log (newest first)\n{}", tail.join("\n"));
+        }
+    }
+}
+
+fn spawn(command: &[String], folder: &Path) -> Running {
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("log"))
+        .expect("a log file");
+    let child = starling()
+        .args(command)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a log file"))
+        .stderr(log)
+        .spawn()
+        .expect("the node starts");
+    Running { child }
+}
+
+fn derives(name: &str, options: &[&str]) {
+    let Some(recording) = Recording::of(name) else {
+        return;
+    };
+    let l1 = recording.serve(options);
+    let mut verifier = Verifier::start(&recording, &l1);
+    let last = recording
+        .lines("safe-heads.jsonl.zst")
+        .iter()
+        .filter_map(|entry| entry["safeHead"]["number"].as_u64())
+        .max()
+        .expect("a safe head");
+    verifier.wait_until_safe(last);
+    verifier.check(&recording);
+}
+
+#[test]
+fn every_fork_from_regolith_to_jovian_in_singular_batches() {
+    derives("ladder-singular", &[]);
+}
+
+#[test]
+fn span_batches_of_every_transaction_type() {
+    derives("jovian-span", &[]);
+}
+
+#[test]
+fn blobs_with_brotli() {
+    derives("jovian-blobs", &[]);
+}
+
+#[test]
+fn a_batcher_that_misbehaves() {
+    derives("hostile-1", &[]);
+}
+
+#[test]
+fn an_l1_that_fails_by_chance() {
+    derives("ladder-singular", &["--fail", "15"]);
+}
+
+#[test]
+fn a_growing_l1_and_a_node_that_is_killed_meanwhile() {
+    let Some(recording) = Recording::of("ladder-singular") else {
+        return;
+    };
+    let l1 = recording.serve(&["--grow", "0.3"]);
+    let mut verifier = Verifier::start(&recording, &l1);
+    for number in [60, 150, 230] {
+        verifier.wait_until_safe(number);
+        let safe = verifier.safe().expect("an answer");
+        verifier.restart();
+        wait("an answer with a safe head", DEADLINE, || {
+            verifier.safe().filter(|safe| *safe > 0)
+        });
+        assert!(
+            verifier.safe().expect("an answer") >= safe,
+            "the safe head never steps back"
+        );
+    }
+    verifier.wait_until_safe(296);
+    verifier.check(&recording);
+}
