@@ -1,8 +1,20 @@
 //! Batches: what a channel holds. A singular batch is one L2 block without its deposits; a span
 //! batch is a range of them ([`crate::span`]).
+//!
+//! A batch is a type byte and a body: 0 ‖ RLP list of a singular batch, or 1 ‖ columns of a span
+//! batch. Validity against the chain is decided by the pipeline.
 
-use crate::span::SpanBatch;
+use crate::{
+    channel::BatchContext,
+    span::{self, SpanBatch, SpanError},
+};
 use alloy_primitives::{B256, Bytes};
+use alloy_rlp::{Decodable, Encodable, Header};
+
+/// Type byte of a singular batch.
+pub const SINGULAR_TYPE: u8 = 0;
+/// Type byte of a span batch.
+pub const SPAN_TYPE: u8 = 1;
 
 /// One L2 block, without deposits (specs: derivation, batch format).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,4 +33,89 @@ pub struct SingularBatch {
 pub enum Batch {
     Singular(SingularBatch),
     Span(SpanBatch),
+}
+
+/// Why bytes are no batch.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    #[error("the batch is empty")]
+    Empty,
+    #[error("unknown batch type {0:#04x}")]
+    Type(u8),
+    #[error("singular batch: {0}")]
+    Singular(#[from] alloy_rlp::Error),
+    #[error("span batch: {0}")]
+    Span(#[from] SpanError),
+}
+
+impl BatchError {
+    /// Whether a channel goes on after the batch: its frame of columns is whole, and only its
+    /// transactions cannot be rebuilt.
+    pub fn is_one_batch(&self) -> bool {
+        matches!(self, Self::Span(SpanError::Transaction(_)))
+    }
+}
+
+/// Reads a batch with its type byte. Bytes after the batch are ignored, as op-node does. The
+/// transactions of a singular batch share the memory of `data`.
+pub fn decode(data: &Bytes, context: &BatchContext) -> Result<Batch, BatchError> {
+    match data.first() {
+        None => Err(BatchError::Empty),
+        Some(&SINGULAR_TYPE) => Ok(Batch::Singular(SingularBatch::decode(&data.slice(1..))?)),
+        Some(&SPAN_TYPE) => Ok(Batch::Span(span::decode(&data[1..], context)?)),
+        Some(&other) => Err(BatchError::Type(other)),
+    }
+}
+
+impl SingularBatch {
+    /// Reads the RLP list that follows the type byte.
+    pub fn decode(body: &Bytes) -> Result<Self, alloy_rlp::Error> {
+        let mut rest: &[u8] = body;
+        let mut fields = Header::decode_bytes(&mut rest, true)?;
+        let mut batch = Self {
+            parent_hash: Decodable::decode(&mut fields)?,
+            epoch_number: Decodable::decode(&mut fields)?,
+            epoch_hash: Decodable::decode(&mut fields)?,
+            timestamp: Decodable::decode(&mut fields)?,
+            transactions: Vec::new(),
+        };
+        let mut list = Header::decode_bytes(&mut fields, true)?;
+        if !fields.is_empty() {
+            return Err(alloy_rlp::Error::UnexpectedLength);
+        }
+        while !list.is_empty() {
+            let transaction = Header::decode_bytes(&mut list, false)?;
+            batch.transactions.push(body.slice_ref(transaction).into());
+        }
+        Ok(batch)
+    }
+
+    /// The batch with its type byte.
+    pub fn encode(&self) -> Vec<u8> {
+        let list = self.transactions.iter().map(|bytes| bytes.0.length()).sum();
+        let list = Header {
+            list: true,
+            payload_length: list,
+        };
+        let fields: [&dyn Encodable; 4] = [
+            &self.parent_hash,
+            &self.epoch_number,
+            &self.epoch_hash,
+            &self.timestamp,
+        ];
+        let length: usize = fields.iter().map(|field| field.length()).sum();
+        let batch = Header {
+            list: true,
+            payload_length: length + list.length_with_payload(),
+        };
+        let mut out = Vec::with_capacity(1 + batch.length_with_payload());
+        out.push(SINGULAR_TYPE);
+        batch.encode(&mut out);
+        fields.iter().for_each(|field| field.encode(&mut out));
+        list.encode(&mut out);
+        for transaction in &self.transactions {
+            transaction.0.encode(&mut out);
+        }
+        out
+    }
 }

@@ -1,9 +1,29 @@
 //! Channels: a compressed stream of batches (specs: derivation, channel format).
 //!
-//! Decompression streams: batches before a fault are returned, as op-node does.
+//! A channel is compressed with zlib, or from Fjord with brotli, which a byte 0x01 precedes.
+//! Decompressed it is a sequence of RLP strings, each of them a batch.
+//!
+//! Decompression streams: batches before a fault are returned, as op-node does. Besides the channel
+//! itself a reader holds one decompressed batch, a buffer and the decompressor's window of at most
+//! 16 MiB, however much the channel would decompress to.
 
-use crate::batch::Batch;
+mod decompress;
+
+use crate::batch::{self, Batch, BatchError};
 use alloy_primitives::Bytes;
+use decompress::Decompressor;
+
+/// First byte of a channel that is compressed with brotli.
+pub const BROTLI_VERSION: u8 = 1;
+/// Most decompressed bytes of a channel before Fjord (specs: derivation, MAX_RLP_BYTES_PER_CHANNEL).
+pub const MAX_RLP_BYTES: u64 = 10_000_000;
+/// Most decompressed bytes of a channel from Fjord (specs: fjord, MAX_RLP_BYTES_PER_CHANNEL).
+pub const MAX_RLP_BYTES_FJORD: u64 = 100_000_000;
+/// Bytes decompressed at a time. A batch that is smaller costs one copy.
+const BUFFER: usize = 64 << 10;
+/// Bytes of a batch that must be there before all announced ones are allocated. Growing by doubling
+/// up to here, and at once from here, copies at most this much beside the batch.
+const TRUSTED: usize = 32 << 20;
 
 /// What a reader must know of the chain.
 #[derive(Clone, Copy, Debug)]
@@ -18,34 +38,173 @@ pub struct BatchContext {
 /// Reads the batches of a channel that is complete, one by one.
 #[derive(Debug)]
 pub struct BatchReader {
-    _data: Bytes,
+    source: Decompressor,
+    context: BatchContext,
+    /// Decompressed bytes that are not read yet begin at `position`.
+    buffer: Vec<u8>,
+    position: usize,
+    /// Decompressed bytes that the limit leaves.
+    remaining: u64,
+    /// Whether the end or an error that ends the channel was returned.
+    ended: bool,
 }
 
 /// Why a channel gives no further batch, or why one batch of it is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
+    #[error("the channel is empty")]
+    Empty,
     #[error("unknown compression {0:#04x}")]
     Compression(u8),
-}
-
-impl BatchReader {
-    /// `data` is the concatenation of the frames; `fjord` tells whether the L1 origin of the pipeline
-    /// is in Fjord (brotli, and the larger limit of decompressed bytes).
-    pub fn new(data: Bytes, context: BatchContext, fjord: bool) -> Result<Self, ChannelError> {
-        let _ = (context, fjord);
-        Ok(Self { _data: data })
-    }
-
-    /// The next batch; `None` at the end of the channel. `Err` with [`ChannelError::is_one_batch`]
-    /// costs that batch only; any other error ends the channel.
-    pub fn next_batch(&mut self) -> Option<Result<Batch, ChannelError>> {
-        todo!()
-    }
+    #[error("brotli before Fjord")]
+    BrotliBeforeFjord,
+    #[error("malformed zlib header")]
+    ZlibHeader,
+    #[error("malformed compressed data")]
+    Corrupt,
+    /// The compressed data end early, or the decompressed ones inside a batch.
+    #[error("the channel ends early")]
+    Truncated,
+    #[error("the channel decompresses to more than its limit")]
+    TooLarge,
+    #[error("a batch is no RLP string")]
+    Rlp,
+    #[error(transparent)]
+    Batch(#[from] BatchError),
 }
 
 impl ChannelError {
     /// Whether the next batch of the same channel can be read.
     pub fn is_one_batch(&self) -> bool {
-        todo!()
+        matches!(self, Self::Batch(error) if error.is_one_batch())
+    }
+}
+
+impl BatchReader {
+    /// `data` is the concatenation of the frames; `fjord` tells whether the L1 origin of the pipeline
+    /// is in Fjord (brotli, and the larger limit of decompressed bytes). Errors: the channel is no
+    /// compressed data at all.
+    pub fn new(data: Bytes, context: BatchContext, fjord: bool) -> Result<Self, ChannelError> {
+        Ok(Self {
+            source: Decompressor::new(data, fjord)?,
+            context,
+            buffer: Vec::new(),
+            position: 0,
+            remaining: if fjord {
+                MAX_RLP_BYTES_FJORD
+            } else {
+                MAX_RLP_BYTES
+            },
+            ended: false,
+        })
+    }
+
+    /// The next batch; `None` at the end of the channel. `Err` with [`ChannelError::is_one_batch`]
+    /// costs that batch only; any other error ends the channel. The caller skips a span batch before
+    /// Delta and reads on.
+    pub fn next_batch(&mut self) -> Option<Result<Batch, ChannelError>> {
+        let result = self.next_string().and_then(|batch| match batch {
+            Some(batch) => Ok(Some(batch::decode(&batch, &self.context)?)),
+            None => Ok(None),
+        });
+        self.ended = match &result {
+            Ok(batch) => batch.is_none(),
+            Err(error) => !error.is_one_batch(),
+        };
+        result.transpose()
+    }
+
+    /// The payload of the next RLP string.
+    fn next_string(&mut self) -> Result<Option<Bytes>, ChannelError> {
+        if self.ended || self.available(1)? == 0 {
+            return Ok(None);
+        }
+        let first = self.header(1)?[0];
+        let length = match first {
+            0..0x80 => return Ok(Some(Bytes::copy_from_slice(&[first]))),
+            0x80..0xb8 => usize::from(first - 0x80),
+            0xb8..0xc0 => self.long_length(usize::from(first - 0xb7))?,
+            0xc0.. => return Err(ChannelError::Rlp),
+        };
+        let string = self.string(length)?;
+        if length == 1 && string[0] < 0x80 {
+            return Err(ChannelError::Rlp);
+        }
+        Ok(Some(string.into()))
+    }
+
+    /// The length in `bytes` big-endian bytes, which must not fit in a shorter header.
+    fn long_length(&mut self, bytes: usize) -> Result<usize, ChannelError> {
+        let mut word = [0; 8];
+        word[8 - bytes..].copy_from_slice(self.header(bytes)?);
+        let length = u64::from_be_bytes(word);
+        if word[8 - bytes] == 0 || length < 56 {
+            return Err(ChannelError::Rlp);
+        }
+        usize::try_from(length).map_err(|_| ChannelError::TooLarge)
+    }
+
+    /// The next `len` bytes, at most 8.
+    fn header(&mut self, len: usize) -> Result<&[u8], ChannelError> {
+        self.charge(len)?;
+        if self.available(len)? < len {
+            return Err(ChannelError::Truncated);
+        }
+        self.position += len;
+        Ok(&self.buffer[self.position - len..self.position])
+    }
+
+    /// The next `length` bytes, of which memory holds no more than the stream has and [`TRUSTED`].
+    fn string(&mut self, length: usize) -> Result<Vec<u8>, ChannelError> {
+        self.charge(length)?;
+        let unread = &self.buffer[self.position..];
+        let taken = unread.len().min(length);
+        let mut string = Vec::with_capacity(length.min(BUFFER.max(taken)));
+        string.extend_from_slice(&unread[..taken]);
+        self.position += taken;
+        while string.len() < length {
+            let have = string.len();
+            if have == string.capacity() {
+                let target = if have < TRUSTED {
+                    length.min(2 * have)
+                } else {
+                    length
+                };
+                string.reserve_exact(target - have);
+            }
+            let end = string.capacity().min(length).min(have + BUFFER);
+            string.resize(end, 0);
+            let written = self.source.read(&mut string[have..])?;
+            string.truncate(have + written);
+            if written == 0 {
+                return Err(ChannelError::Truncated);
+            }
+        }
+        Ok(string)
+    }
+
+    /// Counts bytes against the limit, before they are read.
+    fn charge(&mut self, len: usize) -> Result<(), ChannelError> {
+        self.remaining = self
+            .remaining
+            .checked_sub(len as u64)
+            .ok_or(ChannelError::TooLarge)?;
+        Ok(())
+    }
+
+    /// The number of buffered bytes, after reading until it is at least `len` or the stream ends.
+    fn available(&mut self, len: usize) -> Result<usize, ChannelError> {
+        while self.buffer.len() - self.position < len {
+            self.buffer.drain(..self.position);
+            self.position = 0;
+            let have = self.buffer.len();
+            self.buffer.resize(have + BUFFER, 0);
+            let written = self.source.read(&mut self.buffer[have..]);
+            self.buffer.truncate(have + *written.as_ref().unwrap_or(&0));
+            if written? == 0 {
+                break;
+            }
+        }
+        Ok(self.buffer.len() - self.position)
     }
 }

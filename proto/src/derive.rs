@@ -7,12 +7,22 @@
 //! nothing. Hostile input is dropped by rule and counted ([`DropCounts`]); what is held is bounded
 //! by the protocol's own limits for channels and by the sequencing window for L1 blocks.
 
+mod batches;
+mod channels;
+mod derivation;
 mod drops;
+mod frames;
 mod input;
+mod origins;
+mod source;
+mod stage;
+mod validity;
+mod walk;
 
 pub use drops::{DropCounts, DropReason};
 pub use input::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions};
 
+use self::{derivation::Derivation, source::BatchSource, stage::StageContext, walk::ResetWalk};
 use crate::{
     attributes::L1Block,
     config::RollupConfig,
@@ -39,9 +49,10 @@ pub enum PipelineStep {
     Attributes(Box<DerivedAttributes>),
     /// The attributes of an earlier step are still without an answer.
     Unanswered,
-    /// Everything up to `origin` is derived, and the caller has reported that its successor
-    /// `next` does not exist yet. Push it when it does.
-    Idle { origin: BlockId, next: u64 },
+    /// Everything up to `origin` is derived, and the caller has reported that the next L1 block,
+    /// `next`, does not exist yet. Push it when it does. `origin` is `None` where L1 does not even
+    /// have the block that the pipeline starts at.
+    Idle { origin: Option<BlockId>, next: u64 },
     /// The pipeline contradicts L1 or L2 as they are now: find a safe head and call
     /// [`Pipeline::reset`]. Returned again by every step until then.
     Reset(ResetReason),
@@ -137,9 +148,21 @@ pub enum PushError {
 /// Derives attributes from L1.
 #[derive(Debug)]
 pub struct Pipeline {
-    rollup: Arc<RollupConfig>,
     schedule: BlobSchedule,
-    drops: DropCounts,
+    cx: StageContext,
+    state: PipelineState,
+    /// An L1 block that was pushed and not yet read.
+    pushed: Option<L1Input>,
+    /// The caller has reported that the L1 block needed does not exist yet.
+    is_idle: bool,
+}
+
+#[derive(Debug)]
+enum PipelineState {
+    /// Until the next reset every step returns this.
+    Stopped(Box<PipelineStep>),
+    Walking(Box<ResetWalk>),
+    Deriving(Box<Derivation>),
 }
 
 impl Pipeline {
@@ -147,9 +170,11 @@ impl Pipeline {
     /// chain's.
     pub fn new(rollup: Arc<RollupConfig>, schedule: BlobSchedule) -> Self {
         Self {
-            rollup,
             schedule,
-            drops: DropCounts::default(),
+            cx: StageContext::new(rollup),
+            state: stopped(PipelineStep::Reset(ResetReason::Start)),
+            pushed: None,
+            is_idle: false,
         }
     }
 
@@ -157,46 +182,136 @@ impl Pipeline {
     /// pipeline then walks the L2 chain back by itself, as far as a channel may have been open, and
     /// asks for those blocks. Counters of drops are kept.
     pub fn reset(&mut self, safe: Arc<Payload>) {
-        let _ = safe;
-        todo!()
+        self.pushed = None;
+        self.is_idle = false;
+        self.cx.safe.rewind();
+        self.state = match ResetWalk::new(&self.cx.rollup, safe) {
+            Ok(walk) => PipelineState::Walking(Box::new(walk)),
+            Err(error) => stopped(PipelineStep::Critical(error)),
+        };
     }
 
     /// Does a bounded amount of work.
     pub fn step(&mut self) -> PipelineStep {
-        let _ = (&self.rollup, &self.schedule);
-        todo!()
+        let step = match &mut self.state {
+            PipelineState::Stopped(step) => return (**step).clone(),
+            PipelineState::Walking(walk) => match walk.need(&self.cx.rollup) {
+                Ok(need) if self.pushed.is_none() => PipelineStep::Need(need),
+                Ok(_) => self.arrive(),
+                Err(error) => PipelineStep::Critical(error),
+            },
+            PipelineState::Deriving(derivation) => {
+                derivation.step(&mut self.cx, &self.schedule, &mut self.pushed)
+            }
+        };
+        match step {
+            PipelineStep::Reset(_) | PipelineStep::Critical(_) => {
+                self.state = stopped(step.clone());
+            }
+            PipelineStep::Need(Need::L1Block { number, .. }) if self.is_idle => {
+                return PipelineStep::Idle {
+                    origin: self.origin().map(|origin| origin.id()),
+                    next: number,
+                };
+            }
+            _ => {}
+        }
+        step
+    }
+
+    /// Ends the walk at the L1 block that was pushed.
+    fn arrive(&mut self) -> PipelineStep {
+        let (PipelineState::Walking(walk), Some(base)) = (&self.state, self.pushed.take()) else {
+            return PipelineStep::More;
+        };
+        match walk.arrive(&self.cx.rollup, &base) {
+            Ok(Ok(config)) => {
+                let derivation = Derivation::new(&mut self.cx, walk, base, config);
+                self.state = PipelineState::Deriving(Box::new(derivation));
+                PipelineStep::More
+            }
+            Ok(Err(reason)) => PipelineStep::Reset(reason),
+            Err(error) => PipelineStep::Critical(error),
+        }
     }
 
     /// Answers [`Need::L1Block`], also while idle. The caller has checked header, transactions and
     /// receipts against each other. A block off the expected branch makes the next step a reset.
     pub fn push_l1(&mut self, input: L1Input) -> Result<(), PushError> {
-        let _ = input;
-        todo!()
+        let next = match &self.state {
+            PipelineState::Stopped(_) => None,
+            PipelineState::Walking(walk) => match walk.need(&self.cx.rollup) {
+                Ok(Need::L1Block { number, .. }) => Some(number),
+                _ => None,
+            },
+            PipelineState::Deriving(derivation) => derivation.source.origin().number.checked_add(1),
+        };
+        let next = next.filter(|_| self.pushed.is_none());
+        let number = next.ok_or(PushError::NotNeeded("an L1 block"))?;
+        if input.block.number != number {
+            return Err(PushError::Other {
+                wanted: format!("L1 block {number}"),
+                got: input.block.id().to_string(),
+            });
+        }
+        self.pushed = Some(input);
+        self.is_idle = false;
+        Ok(())
     }
 
     /// Answers [`Need::L1Block`] when L1 has no block of this number yet: the pipeline is idle until
     /// it is pushed.
-    pub fn no_l1_yet(&mut self, number: u64) {
-        let _ = number;
+    pub fn no_l1_yet(&mut self) {
+        self.is_idle = true;
     }
 
     /// Answers [`Need::Blobs`] with the 131,072 bytes of each blob, in the order of the need,
-    /// checked against their versioned hashes.
+    /// checked against their versioned hashes. `block` is the hash of the need's L1 block.
     pub fn push_blobs(&mut self, block: B256, blobs: &[Bytes]) -> Result<(), PushError> {
-        let _ = (block, blobs);
-        todo!()
+        match &mut self.state {
+            PipelineState::Deriving(derivation)
+                if derivation.source.wants_blobs() && derivation.source.origin().hash == block =>
+            {
+                derivation.source.push_blobs(&mut self.cx, blobs)
+            }
+            _ => Err(PushError::NotNeeded("blobs")),
+        }
     }
 
     /// Answers [`Need::L2Block`].
-    pub fn push_l2(&mut self, payload: &Arc<Payload>) -> Result<(), PushError> {
-        let _ = payload;
-        todo!()
+    pub fn push_l2(&mut self, payload: Arc<Payload>) -> Result<(), PushError> {
+        let need = match &self.state {
+            PipelineState::Stopped(_) => None,
+            PipelineState::Walking(walk) => walk.need(&self.cx.rollup).ok(),
+            PipelineState::Deriving(derivation) => derivation.needed.clone(),
+        };
+        let Some(Need::L2Block { number, hash }) = need else {
+            return Err(PushError::NotNeeded("an L2 block"));
+        };
+        if payload.number() != number || hash.is_some_and(|hash| hash != payload.hash) {
+            let hash = hash.map(|hash| format!(" ({hash})")).unwrap_or_default();
+            return Err(PushError::Other {
+                wanted: format!("L2 block {number}{hash}"),
+                got: payload.id().to_string(),
+            });
+        }
+        match &mut self.state {
+            PipelineState::Walking(walk) => {
+                if let Err(error) = walk.step_back(&self.cx.rollup, payload) {
+                    self.state = stopped(PipelineStep::Critical(error));
+                }
+            }
+            _ => self.cx.safe.put(payload),
+        }
+        Ok(())
     }
 
     /// Answers attributes: this block has them and is valid. It becomes the pending-safe head.
     pub fn accepted(&mut self, payload: Arc<Payload>) -> Result<(), PushError> {
-        let _ = payload;
-        todo!()
+        match &mut self.state {
+            PipelineState::Deriving(derivation) => derivation.accepted(&self.cx.rollup, payload),
+            _ => Err(PushError::NotNeeded("a block")),
+        }
     }
 
     /// Answers attributes: the engine finds the block invalid. Where the L1 block they were derived
@@ -204,21 +319,40 @@ impl Pipeline {
     /// attributes with deposits only. Before that the batch is dropped, and the pending-safe head
     /// goes back to the last block that concluded a batch ([`Pipeline::pending_safe`]).
     pub fn invalid(&mut self) -> Result<(), PushError> {
-        todo!()
+        match &mut self.state {
+            PipelineState::Deriving(derivation) => {
+                if let Some(error) = derivation.invalid(&mut self.cx)? {
+                    self.state = stopped(PipelineStep::Critical(error));
+                }
+                Ok(())
+            }
+            _ => Err(PushError::NotNeeded("a verdict")),
+        }
     }
 
-    /// The L1 block up to which everything is read; `None` before the first reset is complete.
-    pub fn origin(&self) -> Option<L1Block> {
-        None
+    /// The L1 block up to which everything is read or being read; `None` until a reset is complete.
+    pub fn origin(&self) -> Option<&L1Block> {
+        match &self.state {
+            PipelineState::Deriving(derivation) => Some(derivation.source.origin()),
+            _ => None,
+        }
     }
 
-    /// The block on which the next attributes build.
+    /// The block on which the next attributes build; `None` while stopped.
     pub fn pending_safe(&self) -> Option<L2BlockRef> {
-        None
+        match &self.state {
+            PipelineState::Stopped(_) => None,
+            PipelineState::Walking(walk) => Some(walk.safe_ref()),
+            PipelineState::Deriving(derivation) => Some(derivation.pending_safe()),
+        }
     }
 
     /// Counts of drops since the last call.
     pub fn drain_drops(&mut self) -> DropCounts {
-        std::mem::take(&mut self.drops)
+        std::mem::take(&mut self.cx.drops)
     }
+}
+
+fn stopped(step: PipelineStep) -> PipelineState {
+    PipelineState::Stopped(Box::new(step))
 }

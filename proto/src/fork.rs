@@ -168,6 +168,19 @@ impl ForkSchedule {
         self.is_active(fork, timestamp) && !self.is_active(fork, parent)
     }
 
+    /// Whether the block at `timestamp` of a chain with this block time (seconds) is the first under
+    /// `fork`. The same as [`Self::activates`] where the parent's time is not at hand.
+    pub fn activates_at(&self, fork: Fork, timestamp: u64, block_time: u64) -> bool {
+        timestamp
+            .checked_sub(block_time)
+            .is_some_and(|parent| self.activates(fork, parent, timestamp))
+    }
+
+    /// Whether an upgrade outside of [`Fork`], which begins at `time`, applies at `timestamp`.
+    pub fn is_reached(time: Option<u64>, timestamp: u64) -> bool {
+        time.is_some_and(|time| timestamp >= time)
+    }
+
     /// The oldest fork on which two schedules disagree for blocks up to this time.
     pub fn conflict(&self, other: &Self, until: u64) -> Option<Fork> {
         let passed = |time: Option<u64>| time.filter(|time| *time <= until);

@@ -52,14 +52,18 @@ impl RelevantLogs {
         Self { logs }
     }
 
-    /// The logs themselves, in block order.
-    pub fn logs(&self) -> impl Iterator<Item = &Log> {
-        self.logs.iter().map(|(_, log)| log)
+    /// The configuration logs, in block order.
+    pub(super) fn config_logs(&self, rollup: &RollupConfig) -> impl Iterator<Item = &Log> {
+        let address = rollup.l1_system_config_address;
+        let logs = self.logs.iter().map(|(_, log)| log);
+        logs.filter(move |log| {
+            log.address == address && log.topics().first() == Some(&CONFIG_UPDATE_EVENT)
+        })
     }
 
     /// Receipts that hold each log at its position, with empty logs between them: deposits are
     /// identified by position.
-    pub(crate) fn to_receipts(&self) -> Vec<ReceiptLogs> {
+    pub(super) fn to_receipts(&self) -> Vec<ReceiptLogs> {
         let mut all = Vec::new();
         for (position, log) in &self.logs {
             all.resize(

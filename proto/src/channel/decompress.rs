@@ -1,0 +1,175 @@
+//! Streaming decompression of a channel.
+
+use super::{BROTLI_VERSION, ChannelError};
+use alloy_primitives::Bytes;
+use brotli::{BrotliDecompressStream, BrotliResult, BrotliState, enc::StandardAlloc};
+use flate2::{Decompress, FlushDecompress, Status};
+use std::fmt;
+
+/// Bytes of compressed input that the brotli decoder of op-node is first given, after the version
+/// byte; and bytes that it is given from then on. A decoder returns nothing of a piece in which it
+/// finds a fault, so the pieces decide which batches before a fault are read.
+const FIRST_PIECE: usize = 4095;
+const PIECE: usize = 32 << 10;
+
+/// A compressed channel and how far it was decompressed.
+#[derive(Debug)]
+pub(super) struct Decompressor {
+    data: Bytes,
+    position: usize,
+    decoder: Decoder,
+    state: StreamState,
+    /// Whether the last output was full, so that the decoder may hold more of the same input.
+    is_full: bool,
+}
+
+/// Whether the decoder can give more.
+#[derive(Clone, Debug)]
+enum StreamState {
+    Open,
+    Finished,
+    Failed(ChannelError),
+}
+
+enum Decoder {
+    Zlib(Decompress),
+    Brotli(Box<BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>>),
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Zlib(_) => "Zlib",
+            Self::Brotli(_) => "Brotli",
+        })
+    }
+}
+
+impl Decompressor {
+    pub fn new(data: Bytes, fjord: bool) -> Result<Self, ChannelError> {
+        let first = *data.first().ok_or(ChannelError::Empty)?;
+        let (decoder, position) = match first {
+            BROTLI_VERSION if !fjord => return Err(ChannelError::BrotliBeforeFjord),
+            BROTLI_VERSION => (Decoder::brotli(), 1),
+            _ if matches!(first & 0x0f, 8 | 15) => (Decoder::zlib(&data)?, 0),
+            _ => return Err(ChannelError::Compression(first)),
+        };
+        Ok(Self {
+            data,
+            position,
+            decoder,
+            state: StreamState::Open,
+            is_full: false,
+        })
+    }
+
+    /// Fills `out`, which is not empty, with some decompressed bytes. 0 at the end of the stream; an
+    /// error only after all bytes that precede the fault.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize, ChannelError> {
+        loop {
+            match &self.state {
+                StreamState::Open => {}
+                StreamState::Finished => return Ok(0),
+                StreamState::Failed(error) => return Err(error.clone()),
+            }
+            let piece = self.piece();
+            let (consumed, written, state) = match &mut self.decoder {
+                Decoder::Zlib(decoder) => read_zlib(decoder, &piece, out),
+                Decoder::Brotli(decoder) => read_brotli(decoder, &piece, out),
+            };
+            self.position += consumed;
+            self.state = state;
+            let was_full = std::mem::replace(&mut self.is_full, written == out.len());
+            if written > 0 {
+                return Ok(written);
+            }
+            if matches!(self.state, StreamState::Open) && consumed == 0 && !was_full {
+                self.state = StreamState::Failed(ChannelError::Truncated);
+            }
+        }
+    }
+
+    /// The input of the next call of the decoder.
+    fn piece(&self) -> Bytes {
+        let position = self.position;
+        let end = match self.decoder {
+            Decoder::Zlib(_) => self.data.len(),
+            // The byte at 0 is the version.
+            Decoder::Brotli(_) if position < 1 + FIRST_PIECE => 1 + FIRST_PIECE,
+            Decoder::Brotli(_) => {
+                let into = (position - 1 - FIRST_PIECE) % PIECE;
+                if into == 0 && self.is_full {
+                    position
+                } else {
+                    position - into + PIECE
+                }
+            }
+        };
+        self.data.slice(position..end.min(self.data.len()))
+    }
+}
+
+impl Decoder {
+    fn brotli() -> Self {
+        let alloc = StandardAlloc::default;
+        // Strict: no windows above 16 MiB, which RFC 7932 does not have.
+        Self::Brotli(Box::new(BrotliState::new_strict(alloc(), alloc(), alloc())))
+    }
+
+    /// Checks the header of RFC 1950, of which the decoder would complain too late: a fault here
+    /// costs the channel.
+    fn zlib(data: &[u8]) -> Result<Self, ChannelError> {
+        let header = data.first_chunk().ok_or(ChannelError::Truncated)?;
+        let [method, flags] = *header;
+        let is_multiple = u16::from_be_bytes(*header).is_multiple_of(31);
+        let has_dictionary = flags & 0x20 != 0;
+        if method & 0x0f != 8 || method >> 4 > 7 || !is_multiple || has_dictionary {
+            return Err(ChannelError::ZlibHeader);
+        }
+        Ok(Self::Zlib(Decompress::new(true)))
+    }
+}
+
+/// Bytes consumed and written, and whether there can be more.
+fn read_zlib(
+    decoder: &mut Decompress,
+    input: &[u8],
+    out: &mut [u8],
+) -> (usize, usize, StreamState) {
+    let (begin_in, begin_out) = (decoder.total_in(), decoder.total_out());
+    let status = decoder.decompress(input, out, FlushDecompress::None);
+    let state = match status {
+        Ok(Status::Ok | Status::BufError) => StreamState::Open,
+        Ok(Status::StreamEnd) => StreamState::Finished,
+        Err(_) => StreamState::Failed(ChannelError::Corrupt),
+    };
+    let consumed = decoder.total_in() - begin_in;
+    let written = decoder.total_out() - begin_out;
+    (consumed as usize, written as usize, state)
+}
+
+/// Bytes consumed and written, and whether there can be more.
+fn read_brotli(
+    decoder: &mut BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
+    input: &[u8],
+    out: &mut [u8],
+) -> (usize, usize, StreamState) {
+    let (mut available_in, mut consumed) = (input.len(), 0);
+    let (mut available_out, mut written) = (out.len(), 0);
+    let result = BrotliDecompressStream(
+        &mut available_in,
+        &mut consumed,
+        input,
+        &mut available_out,
+        &mut written,
+        out,
+        &mut 0,
+        decoder,
+    );
+    let state = match result {
+        BrotliResult::ResultSuccess => StreamState::Finished,
+        BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => StreamState::Open,
+        BrotliResult::ResultFailure => StreamState::Failed(ChannelError::Corrupt),
+    };
+    (consumed, written, state)
+}

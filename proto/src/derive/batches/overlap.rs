@@ -1,0 +1,115 @@
+//! The part of a span batch that repeats safe blocks, compared with them block by block.
+
+use super::CheckedSpan;
+use crate::{
+    derive::{
+        CriticalError, DropReason,
+        stage::{Pull, StageContext},
+        validity::{BatchCheck, BatchValidity, SpanParent, repeats},
+    },
+    l1info::L2BlockRef,
+    payload::Payload,
+};
+
+/// How far the comparison has come, so that a read that has to be waited for repeats nothing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OverlapCheck {
+    /// The generation of [`SafeBlocks`](crate::derive::stage::SafeBlocks) of the next two.
+    generation: u64,
+    parent: Option<SpanParent>,
+    /// Blocks of the span that were found equal.
+    equal: usize,
+}
+
+/// The rules that a span batch is held against at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SpanRules {
+    /// Prefix, every new block, overlap: before Holocene.
+    Full,
+    /// Prefix and overlap: the new blocks are judged one by one afterwards.
+    Prefix,
+}
+
+impl CheckedSpan {
+    /// Judges the span; pauses where a block of the safe chain has to be read.
+    pub fn check(
+        &mut self,
+        cx: &StageContext,
+        check: &BatchCheck<'_>,
+        rules: SpanRules,
+    ) -> Pull<BatchValidity> {
+        let number = match check.span_start(&self.span) {
+            Ok(number) => number,
+            Err(validity) => return Ok(validity),
+        };
+        let parent = self.parent(cx, check.safe, number)?;
+        let mut validity = check.span_prefix(&self.span, &parent);
+        if validity == BatchValidity::Accept && rules == SpanRules::Full {
+            validity = check.span_blocks(&self.span, &parent);
+        }
+        if validity != BatchValidity::Accept {
+            return Ok(validity);
+        }
+        self.compare(cx, check.safe, &parent)
+    }
+
+    /// The block before the span's first, which is on the chain of the safe head.
+    fn parent(&mut self, cx: &StageContext, safe: &L2BlockRef, number: u64) -> Pull<SpanParent> {
+        if number == safe.id.number {
+            return Ok(SpanParent {
+                id: safe.id,
+                origin: safe.origin.number,
+            });
+        }
+        if self.overlap.generation != cx.safe.generation {
+            self.overlap = OverlapCheck {
+                generation: cx.safe.generation,
+                ..OverlapCheck::default()
+            };
+        }
+        if let Some(parent) = self.overlap.parent
+            && parent.id.number == number
+        {
+            return Ok(parent);
+        }
+        let payload = cx.safe.get(number)?;
+        let parent = SpanParent {
+            id: payload.id(),
+            origin: origin_number(cx, &payload)?,
+        };
+        self.overlap.parent = Some(parent);
+        Ok(parent)
+    }
+
+    fn compare(
+        &mut self,
+        cx: &StageContext,
+        safe: &L2BlockRef,
+        parent: &SpanParent,
+    ) -> Pull<BatchValidity> {
+        let overlapping = safe.id.number - parent.id.number;
+        let repeated = usize::try_from(overlapping).unwrap_or(usize::MAX);
+        while self.overlap.equal < repeated
+            && let Some(block) = self.span.blocks.get(self.overlap.equal)
+        {
+            let number = parent.id.number + 1 + self.overlap.equal as u64;
+            let payload = cx.safe.get(number)?;
+            if !repeats(block, &payload, origin_number(cx, &payload)?) {
+                return Ok(BatchValidity::Drop(DropReason::SpanOverlap));
+            }
+            self.overlap.equal += 1;
+        }
+        Ok(BatchValidity::Accept)
+    }
+}
+
+fn origin_number(cx: &StageContext, payload: &Payload) -> Pull<u64> {
+    match L2BlockRef::of(payload, &cx.rollup.genesis) {
+        Ok(block) => Ok(block.origin.number),
+        Err(error) => Err(CriticalError::SafeBlock {
+            block: payload.id(),
+            cause: error.to_string(),
+        }
+        .into()),
+    }
+}

@@ -1,0 +1,199 @@
+//! The batch queue of the forks before Holocene. Batches wait in order of inclusion; the first one
+//! that is valid is applied.
+
+use super::{CheckedSpan, EpochWindow, NextBatch, overlap::SpanRules};
+use crate::{
+    attributes::L1Block,
+    batch::{Batch, SingularBatch},
+    derive::{
+        BatchSource, DropReason,
+        stage::{Pause, Pull, StageContext},
+        validity::{BatchCheck, BatchValidity},
+    },
+    l1info::L2BlockRef,
+};
+use std::collections::VecDeque;
+
+#[derive(Debug, Default)]
+pub(in crate::derive) struct BatchQueue {
+    window: EpochWindow,
+    batches: VecDeque<QueuedBatch>,
+    phase: QueuePhase,
+}
+
+/// A batch and the L1 block that completed its channel.
+#[derive(Debug)]
+struct QueuedBatch {
+    batch: QueuedKind,
+    inclusion: L1Block,
+}
+
+#[derive(Debug)]
+enum QueuedKind {
+    Singular(SingularBatch),
+    Span(Box<CheckedSpan>),
+}
+
+/// Where to go on after a pause.
+#[derive(Debug, Default)]
+enum QueuePhase {
+    #[default]
+    Pull,
+    /// Judge a batch before it is queued.
+    Check(Box<QueuedBatch>),
+    /// Look for a batch to apply. `is_drained`: the stages before have no more data up to the
+    /// origin.
+    Derive { is_drained: bool },
+}
+
+impl QueuedBatch {
+    fn new(batch: Batch, inclusion: L1Block) -> Self {
+        let batch = match batch {
+            Batch::Singular(batch) => QueuedKind::Singular(batch),
+            Batch::Span(span) => QueuedKind::Span(Box::new(span.into())),
+        };
+        Self { batch, inclusion }
+    }
+
+    fn check(
+        &mut self,
+        cx: &StageContext,
+        window: &EpochWindow,
+        safe: &L2BlockRef,
+    ) -> Pull<BatchValidity> {
+        let check = BatchCheck {
+            rollup: &cx.rollup,
+            origins: &window.origins,
+            safe,
+            inclusion: &self.inclusion,
+        };
+        match &mut self.batch {
+            QueuedKind::Singular(batch) => Ok(check.singular(batch)),
+            QueuedKind::Span(span) => span.check(cx, &check, SpanRules::Full),
+        }
+    }
+}
+
+impl BatchQueue {
+    pub(super) fn new(window: EpochWindow) -> Self {
+        Self {
+            window,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn window(&self) -> &EpochWindow {
+        &self.window
+    }
+
+    /// The L1 blocks alone: batches and the rest of a span end with this stage.
+    pub(super) fn into_window(self) -> EpochWindow {
+        EpochWindow {
+            span: VecDeque::new(),
+            ..self.window
+        }
+    }
+
+    pub(super) fn next(
+        &mut self,
+        cx: &mut StageContext,
+        source: &mut BatchSource,
+        safe: &L2BlockRef,
+    ) -> Pull<NextBatch> {
+        if let Some(next) = self.window.next_of_span(cx, safe) {
+            return Ok(next);
+        }
+        if matches!(self.phase, QueuePhase::Pull) {
+            self.pull(cx, source, safe)?;
+        }
+        if let QueuePhase::Check(batch) = &mut self.phase {
+            let validity = batch.check(cx, &self.window, safe)?;
+            let checked =
+                std::mem::replace(&mut self.phase, QueuePhase::Derive { is_drained: false });
+            match (validity, checked) {
+                (BatchValidity::Drop(reason), _) => cx.drops.add(reason),
+                (_, QueuePhase::Check(batch)) => self.batches.push_back(*batch),
+                _ => {}
+            }
+        }
+        let is_drained = matches!(self.phase, QueuePhase::Derive { is_drained: true });
+        let next = self.derive(cx, safe, is_drained)?;
+        self.phase = QueuePhase::Pull;
+        match next {
+            Some(next) => Ok(next),
+            None if is_drained => Err(Pause::End),
+            None => Err(Pause::More),
+        }
+    }
+
+    /// Takes one batch from the stages before, if this stage has come to the safe head's origin.
+    fn pull(
+        &mut self,
+        cx: &mut StageContext,
+        source: &mut BatchSource,
+        safe: &L2BlockRef,
+    ) -> Pull<()> {
+        self.window.update(source, safe);
+        let is_behind = EpochWindow::is_behind(source, safe);
+        self.phase = match source.next_batch(cx) {
+            Ok(_) if is_behind => {
+                cx.drops.add(DropReason::BatchBehind);
+                return Err(Pause::More);
+            }
+            Ok(batch) => QueuePhase::Check(Box::new(QueuedBatch::new(batch, self.window.origin))),
+            Err(Pause::End) if !is_behind => QueuePhase::Derive { is_drained: true },
+            Err(pause) => return Err(pause),
+        };
+        Ok(())
+    }
+
+    /// The first valid batch in order of inclusion, or a forced empty one. Invalid ones on the way
+    /// are dropped; an undecided one ends the search.
+    fn derive(
+        &mut self,
+        cx: &mut StageContext,
+        safe: &L2BlockRef,
+        is_drained: bool,
+    ) -> Pull<Option<NextBatch>> {
+        self.window.epoch(safe)?;
+        let mut kept = VecDeque::new();
+        let mut found = Ok(BatchValidity::Future);
+        while let Some(batch) = self.batches.front_mut() {
+            found = batch.check(cx, &self.window, safe);
+            match found {
+                Ok(BatchValidity::Future) => kept.extend(self.batches.pop_front()),
+                Ok(BatchValidity::Drop(reason)) => {
+                    cx.drops.add(reason);
+                    self.batches.pop_front();
+                }
+                _ => break,
+            }
+        }
+        let first = match found {
+            Ok(BatchValidity::Accept) => self.batches.pop_front(),
+            _ => None,
+        };
+        kept.append(&mut self.batches);
+        self.batches = kept;
+        match (first, found?) {
+            (Some(batch), _) => self.apply(batch, safe),
+            (None, BatchValidity::Undecided) => Ok(None),
+            (None, _) => {
+                let empty = self.window.forced_empty(&cx.rollup, safe, is_drained);
+                Ok(empty.map(|batch| (batch, true)))
+            }
+        }
+    }
+
+    /// Begins to apply an accepted batch.
+    fn apply(&mut self, batch: QueuedBatch, safe: &L2BlockRef) -> Pull<Option<NextBatch>> {
+        match batch.batch {
+            QueuedKind::Singular(batch) => Ok(Some((batch, true))),
+            QueuedKind::Span(span) => {
+                // The full check has found every L1 origin of the span.
+                self.window.split(span.span, safe);
+                Ok(self.window.pop_span(safe))
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The batch stage of Holocene: one batch at a time, each the next one or dropped. A span batch is
+//! applied block by block, and its blocks before an invalid one stay.
+
+use super::{CheckedSpan, EpochWindow, NextBatch, overlap::SpanRules};
+use crate::{
+    batch::{Batch, SingularBatch},
+    derive::{
+        BatchSource, CriticalError, DropReason,
+        stage::{Pause, Pull, StageContext},
+        validity::{BatchCheck, BatchValidity},
+    },
+    l1info::L2BlockRef,
+};
+
+#[derive(Debug)]
+pub(in crate::derive) struct StrictStage {
+    window: EpochWindow,
+    /// A span batch that is being judged.
+    span: Option<Box<CheckedSpan>>,
+}
+
+impl StrictStage {
+    pub(super) fn new(window: EpochWindow) -> Self {
+        Self { window, span: None }
+    }
+
+    pub(super) fn window(&self) -> &EpochWindow {
+        &self.window
+    }
+
+    pub(super) fn flush(&mut self, cx: &mut StageContext, source: &mut BatchSource) {
+        if !self.window.span.is_empty() {
+            self.window.span.clear();
+            cx.drops.add(DropReason::SpanRest);
+        }
+        self.span = None;
+        source.flush(cx);
+    }
+
+    pub(super) fn next(
+        &mut self,
+        cx: &mut StageContext,
+        source: &mut BatchSource,
+        safe: &L2BlockRef,
+    ) -> Pull<NextBatch> {
+        self.window.update(source, safe);
+        // A channel that ends in the L1 origin of the safe head or before it holds past batches.
+        if self.window.origin.number <= safe.origin.number {
+            source.next_batch(cx)?;
+            cx.drops.add(DropReason::BatchBehind);
+            return Err(Pause::More);
+        }
+        if self.window.origins.len() < 2 {
+            return Err(CriticalError::FewOrigins {
+                origin: self.window.origin.id(),
+                safe: safe.id,
+            }
+            .into());
+        }
+        self.window.epoch(safe)?;
+        match self.candidate(cx, source, safe) {
+            Ok(batch) => self.judge(cx, source, safe, batch),
+            Err(Pause::End) => {
+                let empty = self.window.forced_empty(&cx.rollup, safe, true);
+                empty.map(|batch| (batch, true)).ok_or(Pause::End)
+            }
+            Err(pause) => Err(pause),
+        }
+    }
+
+    /// The block that should be next: from the current span, or from the next batch.
+    fn candidate(
+        &mut self,
+        cx: &mut StageContext,
+        source: &mut BatchSource,
+        safe: &L2BlockRef,
+    ) -> Pull<SingularBatch> {
+        if let Some((batch, _)) = self.window.next_of_span(cx, safe) {
+            return Ok(batch);
+        }
+        let span = match self.span.take() {
+            Some(span) => span,
+            None => match source.next_batch(cx)? {
+                Batch::Singular(batch) => return Ok(batch),
+                Batch::Span(span) => Box::new(span.into()),
+            },
+        };
+        self.span_candidate(cx, source, safe, span)
+    }
+
+    /// The first new block of a span batch whose prefix is valid.
+    fn span_candidate(
+        &mut self,
+        cx: &mut StageContext,
+        source: &mut BatchSource,
+        safe: &L2BlockRef,
+        mut span: Box<CheckedSpan>,
+    ) -> Pull<SingularBatch> {
+        let check = BatchCheck {
+            rollup: &cx.rollup,
+            origins: &self.window.origins,
+            safe,
+            inclusion: &self.window.origin,
+        };
+        let dropped = match span.check(cx, &check, SpanRules::Prefix) {
+            Err(pause) => {
+                self.span = Some(span);
+                return Err(pause);
+            }
+            Ok(BatchValidity::Accept) if self.window.split(span.span, safe) => {
+                let first = self.window.pop_span(safe);
+                return first.map(|(batch, _)| batch).ok_or(Pause::More);
+            }
+            Ok(BatchValidity::Accept) => DropReason::BatchOrigin,
+            Ok(BatchValidity::Drop(reason)) => reason,
+            Ok(BatchValidity::Past) => {
+                cx.drops.add(DropReason::PastBatch);
+                return Err(Pause::More);
+            }
+            // op-node goes on to the next batch instead of waiting for the L1 block.
+            Ok(BatchValidity::Undecided | BatchValidity::Future) => {
+                cx.drops.add(DropReason::SpanUndecided);
+                return Err(Pause::More);
+            }
+        };
+        cx.drops.add(dropped);
+        self.flush(cx, source);
+        Err(Pause::More)
+    }
+
+    fn judge(
+        &mut self,
+        cx: &mut StageContext,
+        source: &mut BatchSource,
+        safe: &L2BlockRef,
+        batch: SingularBatch,
+    ) -> Pull<NextBatch> {
+        let check = BatchCheck {
+            rollup: &cx.rollup,
+            origins: &self.window.origins,
+            safe,
+            inclusion: &self.window.origin,
+        };
+        match check.singular(&batch) {
+            BatchValidity::Accept => return Ok((batch, true)),
+            BatchValidity::Drop(reason) => {
+                cx.drops.add(reason);
+                self.flush(cx, source);
+            }
+            BatchValidity::Past => cx.drops.add(DropReason::PastBatch),
+            BatchValidity::Undecided | BatchValidity::Future => {
+                cx.drops.add(DropReason::SpanUndecided);
+            }
+        }
+        Err(Pause::More)
+    }
+}

@@ -1,0 +1,81 @@
+//! The channel assembler of Holocene: one channel at a time, frames strictly in order.
+
+use super::frame_size;
+use crate::{
+    derive::{DropCounts, DropReason},
+    frame::{ChannelId, Frame},
+};
+use alloy_primitives::Bytes;
+
+/// The channel that is being received, if any.
+#[derive(Debug, Default)]
+pub(in crate::derive) struct ChannelAssembler {
+    channel: Option<StagedChannel>,
+}
+
+#[derive(Debug)]
+struct StagedChannel {
+    id: ChannelId,
+    /// Number of the L1 block with the first frame.
+    opened: u64,
+    /// Frames so far, which is also the number of the next one.
+    frames: u32,
+    data: Vec<u8>,
+    size: u64,
+}
+
+impl ChannelAssembler {
+    /// Drops a channel that was opened more than `timeout` L1 blocks before `origin`.
+    pub fn expire(&mut self, origin: u64, timeout: u64, drops: &mut DropCounts) {
+        let is_late = |channel: &StagedChannel| channel.opened.saturating_add(timeout) < origin;
+        if self.channel.as_ref().is_some_and(is_late) {
+            self.channel = None;
+            drops.add(DropReason::ChannelTimeout);
+        }
+    }
+
+    /// Adds a frame included in L1 block `origin`. Returns the data of the channel when the frame
+    /// completes it. `limit` bounds the size of a channel in bytes.
+    pub fn ingest(
+        &mut self,
+        frame: &Frame,
+        origin: u64,
+        limit: u64,
+        drops: &mut DropCounts,
+    ) -> Option<Bytes> {
+        if frame.number == 0 {
+            let replaced = self.channel.replace(StagedChannel {
+                id: frame.id,
+                opened: origin,
+                frames: 0,
+                data: Vec::new(),
+                size: 0,
+            });
+            drops.add_many(DropReason::ChannelReplaced, replaced.is_some().into());
+        }
+        let next = |channel: &&mut StagedChannel| {
+            channel.id == frame.id && channel.frames == u32::from(frame.number)
+        };
+        let Some(channel) = self.channel.as_mut().filter(next) else {
+            drops.add(DropReason::Frame);
+            return None;
+        };
+        channel.frames += 1;
+        channel.size += frame_size(frame);
+        if channel.size > limit {
+            self.channel = None;
+            drops.add(DropReason::ChannelSize);
+            return None;
+        }
+        channel.data.extend_from_slice(&frame.data);
+        if !frame.is_last {
+            return None;
+        }
+        self.channel.take().map(|channel| channel.data.into())
+    }
+
+    /// Drops the channel that is being received. Returns whether there was one.
+    pub fn flush(&mut self) -> bool {
+        self.channel.take().is_some()
+    }
+}

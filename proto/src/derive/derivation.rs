@@ -1,0 +1,255 @@
+//! The running pipeline: the stages, the pending-safe head, and the attributes that are out.
+
+use super::{
+    BatchSource, CriticalError, DerivedAttributes, DropReason, L1Input, L1Link, Need, PipelineStep,
+    PushError, ResetReason, ResetWalk,
+    batches::{BatchStage, NextBatch},
+    stage::{L1Rules, Pause, Pull, StageContext},
+};
+use crate::{
+    attributes::{AttributesError, attributes},
+    config::RollupConfig,
+    fork::{BlobSchedule, Fork, ForkSchedule},
+    l1info::L2BlockRef,
+    payload::Payload,
+    system_config::SystemConfig,
+};
+use alloy_primitives::Bytes;
+use std::sync::Arc;
+
+/// Type byte of a deposit transaction.
+const DEPOSIT: u8 = 0x7e;
+
+#[derive(Debug)]
+pub(super) struct Derivation {
+    pub source: BatchSource,
+    batches: BatchStage,
+    pending: Head,
+    /// The last head that concluded a batch. The pending-safe head goes back to it when a block in
+    /// the middle of a span batch is invalid (before Holocene).
+    concluded: Head,
+    out: Attributes,
+    /// The need that the last step returned.
+    pub needed: Option<Need>,
+}
+
+/// A block of the safe chain and its reference.
+#[derive(Clone, Debug)]
+struct Head {
+    payload: Arc<Payload>,
+    block: L2BlockRef,
+}
+
+/// Attributes that were produced.
+#[derive(Debug)]
+enum Attributes {
+    None,
+    /// To be returned by the next step: the deposits of a block that was invalid.
+    Ready(Box<DerivedAttributes>),
+    /// Returned, and without an answer.
+    Out(Box<DerivedAttributes>),
+}
+
+impl Derivation {
+    pub fn new(
+        cx: &mut StageContext,
+        walk: &ResetWalk,
+        base: L1Input,
+        config: SystemConfig,
+    ) -> Self {
+        let head = Head {
+            payload: walk.safe.clone(),
+            block: walk.safe_ref(),
+        };
+        let mut source = BatchSource::new(cx, base, config);
+        Self {
+            batches: BatchStage::new(&cx.rollup, &mut source),
+            source,
+            pending: head.clone(),
+            concluded: head,
+            out: Attributes::None,
+            needed: None,
+        }
+    }
+
+    pub fn pending_safe(&self) -> L2BlockRef {
+        self.pending.block
+    }
+
+    pub fn step(
+        &mut self,
+        cx: &mut StageContext,
+        schedule: &BlobSchedule,
+        pushed: &mut Option<L1Input>,
+    ) -> PipelineStep {
+        let ready = match std::mem::replace(&mut self.out, Attributes::None) {
+            Attributes::Out(attributes) => {
+                self.out = Attributes::Out(attributes);
+                return PipelineStep::Unanswered;
+            }
+            Attributes::Ready(attributes) => Ok(attributes),
+            Attributes::None => self.next(cx, schedule),
+        };
+        let step = match ready {
+            Ok(attributes) => {
+                self.out = Attributes::Out(attributes.clone());
+                PipelineStep::Attributes(attributes)
+            }
+            Err(Pause::More) => PipelineStep::More,
+            Err(Pause::End) => self.advance(cx, pushed),
+            Err(Pause::Step(step)) => *step,
+        };
+        self.needed = match &step {
+            PipelineStep::Need(need) => Some(need.clone()),
+            _ => None,
+        };
+        step
+    }
+
+    /// Moves on to the next L1 block, if it is there.
+    fn advance(&mut self, cx: &mut StageContext, pushed: &mut Option<L1Input>) -> PipelineStep {
+        let origin = *self.source.origin();
+        let Some(next) = pushed.take() else {
+            return PipelineStep::Need(Need::L1Block {
+                number: origin.number.saturating_add(1),
+                link: L1Link::ChildOf(origin.hash),
+            });
+        };
+        if next.block.parent_hash != origin.hash {
+            return PipelineStep::Reset(ResetReason::L1Reorg {
+                got: next.block.id(),
+                expected: origin.hash,
+            });
+        }
+        let time = next.block.time;
+        self.source.advance(cx, next);
+        if cx.rollup.forks.activates(Fork::Holocene, origin.time, time) {
+            self.batches.enter_holocene();
+        }
+        PipelineStep::More
+    }
+
+    fn next(
+        &mut self,
+        cx: &mut StageContext,
+        schedule: &BlobSchedule,
+    ) -> Pull<Box<DerivedAttributes>> {
+        let safe = self.pending.block;
+        let next_time = safe.time.saturating_add(cx.rollup.block_time);
+        if ForkSchedule::is_reached(cx.rollup.lagoon_time, next_time) {
+            return Err(CriticalError::Lagoon(next_time).into());
+        }
+        let next = self.batches.next(cx, &mut self.source, &safe)?;
+        self.build(&cx.rollup, schedule, next)
+    }
+
+    /// The attributes of the block that a batch describes.
+    fn build(
+        &self,
+        rollup: &RollupConfig,
+        schedule: &BlobSchedule,
+        (batch, concluding): NextBatch,
+    ) -> Pull<Box<DerivedAttributes>> {
+        let parent = self.pending.block;
+        let failed = |cause: String| CriticalError::Attributes {
+            parent: parent.id,
+            cause,
+        };
+        let Some(origin) = self.batches.origin(batch.epoch_number) else {
+            let cause = format!("L1 origin {} is not known", batch.epoch_number);
+            return Err(failed(cause).into());
+        };
+        let is_new_epoch = batch.epoch_number != parent.origin.number;
+        let receipts = is_new_epoch.then(|| origin.logs.to_receipts());
+        let derived = attributes(
+            rollup,
+            schedule,
+            &self.pending.payload,
+            &origin.block,
+            receipts.as_deref(),
+        );
+        let derived = derived.map_err(|error| match error {
+            AttributesError::Deposit(error) => Pause::from(CriticalError::Deposit(error)),
+            AttributesError::Origin { .. } | AttributesError::Time { .. } => {
+                ResetReason::Attributes(error.to_string()).into()
+            }
+            error => failed(error.to_string()).into(),
+        })?;
+        let mut attributes = derived.attributes;
+        attributes.no_tx_pool = Some(true);
+        let deposits_only = batch.transactions.is_empty();
+        let transactions = attributes.transactions.get_or_insert_default();
+        transactions.extend(batch.transactions);
+        Ok(Box::new(DerivedAttributes {
+            parent,
+            attributes,
+            concluding,
+            derived_from: *self.source.origin(),
+            deposits_only,
+            ignored: derived.ignored,
+        }))
+    }
+
+    pub fn accepted(
+        &mut self,
+        rollup: &RollupConfig,
+        payload: Arc<Payload>,
+    ) -> Result<(), PushError> {
+        let Attributes::Out(attributes) = &self.out else {
+            return Err(PushError::NotNeeded("a block"));
+        };
+        let parent = attributes.parent.id;
+        let other = |got: String| PushError::Other {
+            wanted: format!("the block on {parent}"),
+            got,
+        };
+        if payload.parent_hash() != parent.hash
+            || parent.number.checked_add(1) != Some(payload.number())
+        {
+            return Err(other(payload.id().to_string()));
+        }
+        let block = L2BlockRef::of(&payload, &rollup.genesis)
+            .map_err(|error| other(format!("{} ({error})", payload.id())))?;
+        self.pending = Head { payload, block };
+        if attributes.concluding {
+            self.concluded = self.pending.clone();
+        }
+        self.out = Attributes::None;
+        Ok(())
+    }
+
+    /// Goes on without the block of the attributes that are out. `Some` if that is impossible.
+    pub fn invalid(&mut self, cx: &mut StageContext) -> Result<Option<CriticalError>, PushError> {
+        let mut attributes = match std::mem::replace(&mut self.out, Attributes::None) {
+            Attributes::Out(attributes) => attributes,
+            other => {
+                self.out = other;
+                return Err(PushError::NotNeeded("a verdict"));
+            }
+        };
+        if attributes.deposits_only {
+            return Ok(Some(CriticalError::DepositsOnly(attributes.parent.id)));
+        }
+        cx.drops.add(DropReason::InvalidBlock);
+        if cx
+            .rollup
+            .l1_active(Fork::Holocene, &attributes.derived_from)
+        {
+            self.batches.flush(cx, &mut self.source);
+            keep_deposits(&mut attributes);
+            self.out = Attributes::Ready(attributes);
+        } else {
+            self.pending = self.concluded.clone();
+            cx.safe.rewind();
+        }
+        Ok(None)
+    }
+}
+
+fn keep_deposits(attributes: &mut DerivedAttributes) {
+    let is_deposit = |transaction: &Bytes| transaction.first() == Some(&DEPOSIT);
+    if let Some(transactions) = &mut attributes.attributes.transactions {
+        transactions.retain(is_deposit);
+    }
+    attributes.deposits_only = true;
+}

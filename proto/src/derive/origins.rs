@@ -1,0 +1,63 @@
+//! L1 origins: the L1 blocks that the next batches may refer to.
+
+use super::RelevantLogs;
+use crate::{attributes::L1Block, l1info::L2BlockRef};
+use std::collections::VecDeque;
+
+/// An L1 block in the window.
+#[derive(Clone, Debug)]
+pub(super) struct EpochOrigin {
+    pub block: L1Block,
+    pub logs: RelevantLogs,
+}
+
+/// Consecutive L1 blocks. The first is the origin of the safe head, or its child once all blocks of
+/// the safe head's epoch exist. At most a sequencing window of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EpochOrigins {
+    blocks: VecDeque<EpochOrigin>,
+}
+
+impl EpochOrigins {
+    pub fn push(&mut self, origin: EpochOrigin) {
+        self.blocks.push_back(origin);
+    }
+
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+    }
+
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    pub fn first(&self) -> Option<&L1Block> {
+        self.blocks.front().map(|origin| &origin.block)
+    }
+
+    pub fn second(&self) -> Option<&L1Block> {
+        self.blocks.get(1).map(|origin| &origin.block)
+    }
+
+    pub fn pop_first(&mut self) {
+        self.blocks.pop_front();
+    }
+
+    /// The block of this number.
+    pub fn get(&self, number: u64) -> Option<&EpochOrigin> {
+        let offset = number.checked_sub(self.first()?.number)?;
+        self.blocks.get(usize::try_from(offset).ok()?)
+    }
+
+    /// Forgets the blocks before the origin of `safe`, if that is among them.
+    pub fn prune(&mut self, safe: &L2BlockRef) {
+        if self.get(safe.origin.number).is_some() {
+            while self
+                .first()
+                .is_some_and(|first| first.number < safe.origin.number)
+            {
+                self.pop_first();
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The front of the pipeline: L1 traversal, retrieval of batcher data, frames, channels and their
+//! batches. Each part pulls from the one before it.
+
+use super::{
+    BlobRef, DropReason, InboxTransaction, L1Input, Need, PushError, RelevantLogs,
+    channels::{BankRead, ChannelStage},
+    frames::FrameQueue,
+    stage::{L1Rules, Pause, Pull, StageContext},
+};
+use crate::{
+    attributes::L1Block, batch::Batch, blob, channel::BatchReader, fork::Fork, frame::Frame,
+    system_config::SystemConfig,
+};
+use alloy_primitives::Bytes;
+use std::collections::VecDeque;
+
+/// Everything from an L1 block to a batch.
+#[derive(Debug)]
+pub(super) struct BatchSource {
+    /// The L1 block that is being read: the origin of the whole pipeline.
+    origin: L1Block,
+    /// Logs of the origin until the batch stage takes them.
+    logs: RelevantLogs,
+    /// The configuration as of the origin. Only its batcher address is used.
+    config: SystemConfig,
+    data: VecDeque<DataItem>,
+    /// Blobs among `data` that are still to be fetched.
+    wanted: Vec<BlobRef>,
+    frames: FrameQueue,
+    channels: ChannelStage,
+    reader: Option<BatchReader>,
+}
+
+/// A piece of batcher data of the origin.
+#[derive(Debug)]
+enum DataItem {
+    Bytes(Bytes),
+    /// A blob that is wanted.
+    Blob,
+}
+
+impl BatchSource {
+    /// Starts at L1 block `base`, whose logs `config` already includes.
+    pub fn new(cx: &mut StageContext, base: L1Input, config: SystemConfig) -> Self {
+        let holocene = cx.rollup.l1_active(Fork::Holocene, &base.block);
+        let mut source = Self {
+            origin: base.block,
+            logs: base.logs,
+            config,
+            data: VecDeque::new(),
+            wanted: Vec::new(),
+            frames: FrameQueue::default(),
+            channels: ChannelStage::new(holocene),
+            reader: None,
+        };
+        source.open(cx, base.inbox);
+        source
+    }
+
+    pub fn origin(&self) -> &L1Block {
+        &self.origin
+    }
+
+    /// The logs of the origin, once.
+    pub fn take_logs(&mut self) -> RelevantLogs {
+        std::mem::take(&mut self.logs)
+    }
+
+    /// Moves on to the child of the origin. Frames and channels of before Holocene end with its
+    /// first L1 block.
+    pub fn advance(&mut self, cx: &mut StageContext, next: L1Input) {
+        let rollup = &cx.rollup;
+        let enters_holocene =
+            rollup
+                .forks
+                .activates(Fork::Holocene, self.origin.time, next.block.time);
+        let ecotone = rollup.l1_active(Fork::Ecotone, &next.block);
+        for log in next.logs.config_logs(rollup) {
+            if self.config.apply_log(log, ecotone).is_err() {
+                cx.drops.add(DropReason::ConfigLog);
+            }
+        }
+        self.origin = next.block;
+        self.logs = next.logs;
+        if enters_holocene {
+            self.frames.clear();
+            self.channels = ChannelStage::new(true);
+        }
+        self.open(cx, next.inbox);
+    }
+
+    /// Selects the batcher's data. From Ecotone on, a blob transaction contributes its blobs and
+    /// not its calldata.
+    fn open(&mut self, cx: &mut StageContext, inbox: Vec<InboxTransaction>) {
+        let ecotone = cx.rollup.l1_active(Fork::Ecotone, &self.origin);
+        for transaction in inbox {
+            if transaction.sender != self.config.batcher_addr {
+                cx.drops.add(DropReason::Sender);
+            } else if ecotone && !transaction.blobs.is_empty() {
+                let blobs = transaction.blobs.iter().map(|_| DataItem::Blob);
+                self.data.extend(blobs);
+                self.wanted.extend(transaction.blobs);
+            } else {
+                self.data.push_back(DataItem::Bytes(transaction.calldata));
+            }
+        }
+    }
+
+    /// Takes the blobs that [`Need::Blobs`] asked for.
+    pub fn push_blobs(&mut self, cx: &mut StageContext, blobs: &[Bytes]) -> Result<(), PushError> {
+        if blobs.len() != self.wanted.len() {
+            return Err(PushError::Other {
+                wanted: format!("{} blobs", self.wanted.len()),
+                got: blobs.len().to_string(),
+            });
+        }
+        self.wanted.clear();
+        let mut blobs = blobs.iter();
+        for item in std::mem::take(&mut self.data) {
+            match item {
+                DataItem::Bytes(_) => self.data.push_back(item),
+                DataItem::Blob => match blobs.next().map(|blob| blob::decode(blob)) {
+                    Some(Ok(data)) => self.data.push_back(DataItem::Bytes(data)),
+                    _ => cx.drops.add(DropReason::Blob),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether [`Need::Blobs`] of this origin is open.
+    pub fn wants_blobs(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    fn next_frame(&mut self, cx: &mut StageContext) -> Pull<Frame> {
+        if let Some(frame) = self.frames.pop() {
+            return Ok(frame);
+        }
+        if self.wants_blobs() {
+            return Err(Need::Blobs {
+                block: self.origin,
+                blobs: self.wanted.clone(),
+            }
+            .into());
+        }
+        let Some(DataItem::Bytes(item)) = self.data.pop_front() else {
+            return Err(Pause::End);
+        };
+        let holocene = cx.rollup.l1_active(Fork::Holocene, &self.origin);
+        self.frames.load(&item, holocene, &mut cx.drops);
+        self.frames.pop().ok_or(Pause::More)
+    }
+
+    /// The data of the next complete channel. Takes at most one frame.
+    fn next_channel(&mut self, cx: &mut StageContext) -> Pull<Bytes> {
+        let (origin, rollup) = (self.origin, cx.rollup.clone());
+        let timeout = rollup.channel_timeout(origin.time);
+        match &mut self.channels {
+            ChannelStage::Bank(bank) => {
+                let canyon = rollup.l1_active(Fork::Canyon, &origin);
+                match bank.read(origin.number, timeout, canyon, &mut cx.drops) {
+                    BankRead::Channel(data) => return Ok(data),
+                    BankRead::TimedOut => return Err(Pause::More),
+                    BankRead::Nothing => {}
+                }
+            }
+            ChannelStage::Assembler(assembler) => {
+                assembler.expire(origin.number, timeout, &mut cx.drops);
+            }
+        }
+        let frame = self.next_frame(cx)?;
+        match &mut self.channels {
+            ChannelStage::Bank(bank) => {
+                let limit = rollup.channel_bank_limit(&origin);
+                bank.ingest(&frame, origin.number, timeout, limit, &mut cx.drops);
+                Err(Pause::More)
+            }
+            ChannelStage::Assembler(assembler) => {
+                let limit = rollup.channel_limit(&origin);
+                assembler
+                    .ingest(&frame, origin.number, limit, &mut cx.drops)
+                    .ok_or(Pause::More)
+            }
+        }
+    }
+
+    /// The next batch that decodes.
+    pub fn next_batch(&mut self, cx: &mut StageContext) -> Pull<Batch> {
+        let Some(reader) = &mut self.reader else {
+            let data = self.next_channel(cx)?;
+            let fjord = cx.rollup.l1_active(Fork::Fjord, &self.origin);
+            self.reader = BatchReader::new(data, cx.rollup.batch_context(), fjord).ok();
+            if self.reader.is_none() {
+                cx.drops.add(DropReason::Channel);
+            }
+            return Err(Pause::More);
+        };
+        match reader.next_batch() {
+            Some(Ok(Batch::Span(_))) if !cx.rollup.l1_active(Fork::Delta, &self.origin) => {
+                cx.drops.add(DropReason::SpanBeforeDelta);
+            }
+            Some(Ok(batch)) => return Ok(batch),
+            Some(Err(error)) if error.is_one_batch() => cx.drops.add(DropReason::BatchFormat),
+            Some(Err(_)) => {
+                cx.drops.add(DropReason::Channel);
+                self.reader = None;
+            }
+            None => self.reader = None,
+        }
+        Err(Pause::More)
+    }
+
+    /// Drops the channel that is being read and the one that is being received (Holocene).
+    pub fn flush(&mut self, cx: &mut StageContext) {
+        let mut dropped = self.reader.take().is_some();
+        if let ChannelStage::Assembler(assembler) = &mut self.channels {
+            dropped |= assembler.flush();
+        }
+        cx.drops
+            .add_many(DropReason::ChannelFlushed, dropped.into());
+    }
+}

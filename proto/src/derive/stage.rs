@@ -1,0 +1,154 @@
+//! Words that all stages share: why a stage pauses, the limits of the protocol, and the lookup of
+//! blocks of the safe chain.
+
+use super::{DropCounts, Need, PipelineStep};
+use crate::{
+    attributes::L1Block, channel::BatchContext, config::RollupConfig, fork::Fork, payload::Payload,
+};
+use std::sync::Arc;
+
+/// L1 blocks for which a channel may stay open from Granite on.
+const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
+/// Bytes of open channels before Fjord, and from it on.
+const CHANNEL_BANK_BYTES: (u64, u64) = (100_000_000, 1_000_000_000);
+/// Bytes of one channel before Fjord, and from it on.
+const CHANNEL_BYTES: (u64, u64) = (10_000_000, 100_000_000);
+/// Seconds by which L2 may be ahead of its L1 origin from Fjord on.
+const MAX_SEQUENCER_DRIFT_FJORD: u64 = 1_800;
+
+/// Why a stage has nothing to give.
+#[derive(Clone, Debug)]
+pub(super) enum Pause {
+    /// It made progress: call it again.
+    More,
+    /// Everything up to the L1 origin is read.
+    End,
+    /// The pipeline's step returns this.
+    Step(Box<PipelineStep>),
+}
+
+impl From<Need> for Pause {
+    fn from(need: Need) -> Self {
+        Self::Step(Box::new(PipelineStep::Need(need)))
+    }
+}
+
+impl From<super::ResetReason> for Pause {
+    fn from(reason: super::ResetReason) -> Self {
+        Self::Step(Box::new(PipelineStep::Reset(reason)))
+    }
+}
+
+impl From<super::CriticalError> for Pause {
+    fn from(error: super::CriticalError) -> Self {
+        Self::Step(Box::new(PipelineStep::Critical(error)))
+    }
+}
+
+pub(super) type Pull<T> = Result<T, Pause>;
+
+/// Configuration and counters for every stage.
+#[derive(Debug)]
+pub(super) struct StageContext {
+    pub rollup: Arc<RollupConfig>,
+    pub drops: DropCounts,
+    pub safe: SafeBlocks,
+}
+
+impl StageContext {
+    pub fn new(rollup: Arc<RollupConfig>) -> Self {
+        Self {
+            rollup,
+            drops: DropCounts::default(),
+            safe: SafeBlocks::default(),
+        }
+    }
+}
+
+/// Protocol limits, by the time of the L1 origin of the pipeline.
+pub(super) trait L1Rules {
+    fn l1_active(&self, fork: Fork, l1: &L1Block) -> bool;
+    /// L1 blocks.
+    fn channel_timeout(&self, l1_time: u64) -> u64;
+    /// Bytes.
+    fn channel_bank_limit(&self, l1: &L1Block) -> u64;
+    /// Bytes.
+    fn channel_limit(&self, l1: &L1Block) -> u64;
+    /// Seconds.
+    fn sequencer_drift(&self, l1_time: u64) -> u64;
+    fn batch_context(&self) -> BatchContext;
+}
+
+impl L1Rules for RollupConfig {
+    fn l1_active(&self, fork: Fork, l1: &L1Block) -> bool {
+        self.forks.is_active(fork, l1.time)
+    }
+
+    fn channel_timeout(&self, l1_time: u64) -> u64 {
+        if self.forks.is_active(Fork::Granite, l1_time) {
+            CHANNEL_TIMEOUT_GRANITE
+        } else {
+            self.channel_timeout
+        }
+    }
+
+    fn channel_bank_limit(&self, l1: &L1Block) -> u64 {
+        since_fjord(self, l1, CHANNEL_BANK_BYTES)
+    }
+
+    fn channel_limit(&self, l1: &L1Block) -> u64 {
+        since_fjord(self, l1, CHANNEL_BYTES)
+    }
+
+    fn sequencer_drift(&self, l1_time: u64) -> u64 {
+        if self.forks.is_active(Fork::Fjord, l1_time) {
+            MAX_SEQUENCER_DRIFT_FJORD
+        } else {
+            self.max_sequencer_drift
+        }
+    }
+
+    fn batch_context(&self) -> BatchContext {
+        BatchContext {
+            genesis_time: self.genesis.l2_time,
+            block_time: self.block_time,
+            chain_id: self.l2_chain_id,
+        }
+    }
+}
+
+fn since_fjord(rollup: &RollupConfig, l1: &L1Block, (before, since): (u64, u64)) -> u64 {
+    if rollup.l1_active(Fork::Fjord, l1) {
+        since
+    } else {
+        before
+    }
+}
+
+/// The block of the safe chain that the caller pushed last. Checks go forward block by block and
+/// remember how far they are, so one is enough.
+#[derive(Debug, Default)]
+pub(super) struct SafeBlocks {
+    last: Option<Arc<Payload>>,
+    /// Counts how often the pending-safe head went back: lookups from before do not hold.
+    pub generation: u64,
+}
+
+impl SafeBlocks {
+    pub fn get(&self, number: u64) -> Pull<Arc<Payload>> {
+        match &self.last {
+            Some(payload) if payload.number() == number => Ok(payload.clone()),
+            _ => Err(Need::L2Block { number, hash: None }.into()),
+        }
+    }
+
+    pub fn put(&mut self, payload: Arc<Payload>) {
+        self.last = Some(payload);
+    }
+
+    /// Forgets everything: the pending-safe head went back.
+    pub fn rewind(&mut self) {
+        self.last = None;
+        self.generation += 1;
+    }
+}

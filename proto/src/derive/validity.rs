@@ -1,0 +1,303 @@
+//! Batch validity: whether a batch is the next part of the chain (specs: derivation, batch queue;
+//! delta, span batches; holocene, span batch validity).
+
+use super::{DropReason, origins::EpochOrigins, stage::L1Rules};
+use crate::{
+    attributes::L1Block,
+    batch::SingularBatch,
+    config::RollupConfig,
+    fork::{Fork, ForkSchedule},
+    l1info::L2BlockRef,
+    payload::{BlockId, Payload},
+    span::{SpanBatch, SpanBlock},
+};
+use alloy_primitives::Bytes;
+
+/// Transaction type bytes that batches must not hold, or not always.
+const DEPOSIT: u8 = 0x7e;
+const POST_EXEC: u8 = 0x7d;
+const SET_CODE: u8 = 0x04;
+
+/// The fate of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BatchValidity {
+    Accept,
+    Drop(DropReason),
+    /// More L1 blocks have to be known.
+    Undecided,
+    /// It may be valid when earlier batches have been applied. Not in Holocene.
+    Future,
+    /// All its blocks are safe already. Only in Holocene.
+    Past,
+}
+
+use BatchValidity::{Accept, Drop, Future, Past, Undecided};
+
+/// Everything a batch is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchCheck<'a> {
+    pub rollup: &'a RollupConfig,
+    pub origins: &'a EpochOrigins,
+    /// The pending-safe head.
+    pub safe: &'a L2BlockRef,
+    /// The L1 block that completed the channel.
+    pub inclusion: &'a L1Block,
+}
+
+/// The parent of a span batch's first block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SpanParent {
+    pub id: BlockId,
+    /// Number of its L1 origin.
+    pub origin: u64,
+}
+
+/// Continues with the next rule unless a rule has decided.
+macro_rules! rule {
+    ($broken:expr, $outcome:expr) => {
+        if $broken {
+            return $outcome;
+        }
+    };
+}
+
+impl BatchCheck<'_> {
+    fn next_time(&self) -> u64 {
+        self.safe.time.saturating_add(self.rollup.block_time)
+    }
+
+    fn is_holocene(&self) -> bool {
+        self.rollup.l1_active(Fork::Holocene, self.inclusion)
+    }
+
+    fn is_late(&self, epoch: u64) -> bool {
+        epoch.saturating_add(self.rollup.seq_window_size) < self.inclusion.number
+    }
+
+    /// The outcome for a batch whose first new block is after the next one.
+    fn future(&self) -> BatchValidity {
+        if self.is_holocene() {
+            Drop(DropReason::FutureBatch)
+        } else {
+            Future
+        }
+    }
+
+    /// The outcome for a batch that ends before the next block.
+    fn past(&self) -> BatchValidity {
+        if self.is_holocene() {
+            Past
+        } else {
+            Drop(DropReason::PastBatch)
+        }
+    }
+
+    pub fn singular(&self, batch: &SingularBatch) -> BatchValidity {
+        let Some(epoch) = self.origins.first() else {
+            return Undecided;
+        };
+        let (time, next) = (batch.timestamp, self.next_time());
+        rule!(time > next, self.future());
+        rule!(time < next, self.past());
+        rule!(
+            batch.parent_hash != self.safe.id.hash,
+            Drop(DropReason::BatchParent)
+        );
+        rule!(
+            self.is_late(batch.epoch_number),
+            Drop(DropReason::BatchWindow)
+        );
+        let advances = batch.epoch_number == epoch.number.saturating_add(1);
+        rule!(
+            batch.epoch_number != epoch.number && !advances,
+            Drop(DropReason::BatchOrigin)
+        );
+        let Some(origin) = self.origins.get(batch.epoch_number) else {
+            return Undecided;
+        };
+        let origin = &origin.block;
+        rule!(
+            batch.epoch_hash != origin.hash,
+            Drop(DropReason::BatchOrigin)
+        );
+        rule!(time < origin.time, Drop(DropReason::BatchTime));
+        rule!(
+            self.is_activation(time) && !batch.transactions.is_empty(),
+            Drop(DropReason::ActivationBlock)
+        );
+        match self.drift(time, &batch.transactions, origin, advances) {
+            Accept => self.transactions(time, &batch.transactions),
+            other => other,
+        }
+    }
+
+    /// Whether a block at this time activates an upgrade that batches must leave alone. Earlier
+    /// upgrades left that to the sequencer.
+    fn is_activation(&self, time: u64) -> bool {
+        let (forks, block_time) = (&self.rollup.forks, self.rollup.block_time);
+        let lagoon = |time| ForkSchedule::is_reached(self.rollup.lagoon_time, time);
+        forks.activates_at(Fork::Jovian, time, block_time)
+            || forks.activates_at(Fork::Karst, time, block_time)
+            || time
+                .checked_sub(block_time)
+                .is_some_and(|parent| lagoon(time) && !lagoon(parent))
+    }
+
+    /// A block too far ahead of its L1 origin must be empty, and must take the next origin as soon
+    /// as time allows.
+    fn drift(
+        &self,
+        time: u64,
+        transactions: &[Bytes],
+        origin: &L1Block,
+        advances: bool,
+    ) -> BatchValidity {
+        let limit = origin
+            .time
+            .saturating_add(self.rollup.sequencer_drift(origin.time));
+        rule!(time <= limit, Accept);
+        rule!(!transactions.is_empty(), Drop(DropReason::SequencerDrift));
+        rule!(advances, Accept);
+        match self.origins.get(origin.number.saturating_add(1)) {
+            None => Undecided,
+            Some(next) if time >= next.block.time => Drop(DropReason::SequencerDrift),
+            Some(_) => Accept,
+        }
+    }
+
+    fn transactions(&self, time: u64, transactions: &[Bytes]) -> BatchValidity {
+        let isthmus = self.rollup.forks.is_active(Fork::Isthmus, time);
+        let is_legal = |transaction: &Bytes| match transaction.first() {
+            None | Some(&DEPOSIT | &POST_EXEC) => false,
+            Some(&SET_CODE) => isthmus,
+            Some(_) => true,
+        };
+        rule!(
+            !transactions.iter().all(is_legal),
+            Drop(DropReason::BatchTransaction)
+        );
+        Accept
+    }
+
+    /// The first half of the prefix rules, and the number of the block that must be the parent of
+    /// the span.
+    pub fn span_start(&self, span: &SpanBatch) -> Result<u64, BatchValidity> {
+        let (Some(first), Some(last)) = (span.blocks.first(), span.blocks.last()) else {
+            return Err(Drop(DropReason::BatchFormat));
+        };
+        let epoch = self.origins.first().ok_or(Undecided)?;
+        let origin = if first.epoch_number == epoch.number.saturating_add(1) {
+            self.origins.second().ok_or(Undecided)?
+        } else {
+            epoch
+        };
+        if !self.rollup.l1_active(Fork::Delta, origin) {
+            return Err(Drop(DropReason::SpanBeforeDelta));
+        }
+        let next = self.next_time();
+        if first.timestamp > next {
+            return Err(self.future());
+        }
+        if last.timestamp < next {
+            return Err(self.past());
+        }
+        if first.timestamp == next {
+            return Ok(self.safe.id.number);
+        }
+        let misaligned = Drop(DropReason::BatchTime);
+        let ahead = self.safe.time.checked_sub(first.timestamp);
+        let ahead = ahead.ok_or(misaligned)?;
+        if !ahead.is_multiple_of(self.rollup.block_time) {
+            return Err(misaligned);
+        }
+        let overlap = ahead / self.rollup.block_time + 1;
+        let parent = self.safe.id.number.checked_sub(overlap);
+        parent.ok_or(self.before_genesis())
+    }
+
+    /// The outcome for a span that begins with the genesis block. op-node cannot read a parent of
+    /// that, which in Holocene costs only the span. Before Holocene it would wait for ever.
+    fn before_genesis(&self) -> BatchValidity {
+        if self.is_holocene() {
+            Undecided
+        } else {
+            Drop(DropReason::BatchParent)
+        }
+    }
+
+    /// The second half of the prefix rules.
+    pub fn span_prefix(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
+        let (Some(first), Some(last)) = (span.blocks.first(), span.blocks.last()) else {
+            return Drop(DropReason::BatchFormat);
+        };
+        rule!(
+            span.parent_check[..] != parent.id.hash[..20],
+            Drop(DropReason::BatchParent)
+        );
+        rule!(
+            self.is_late(first.epoch_number),
+            Drop(DropReason::BatchWindow)
+        );
+        rule!(
+            first.epoch_number > parent.origin.saturating_add(1),
+            Drop(DropReason::BatchOrigin)
+        );
+        let Some(end) = self.origins.get(last.epoch_number) else {
+            return Undecided;
+        };
+        rule!(
+            span.l1_origin_check[..] != end.block.hash[..20],
+            Drop(DropReason::BatchOrigin)
+        );
+        rule!(
+            first.epoch_number < parent.origin,
+            Drop(DropReason::BatchOrigin)
+        );
+        Accept
+    }
+
+    /// The rules for each block after the safe head, before Holocene. Since then they are applied
+    /// one by one, as singular batches.
+    pub fn span_blocks(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
+        let mut previous = parent.origin;
+        for block in &span.blocks {
+            let advances = block.epoch_number > previous;
+            previous = block.epoch_number;
+            if block.timestamp <= self.safe.time {
+                continue;
+            }
+            match self.span_block(block, advances) {
+                Accept => {}
+                other => return other,
+            }
+        }
+        Accept
+    }
+
+    fn span_block(&self, block: &SpanBlock, advances: bool) -> BatchValidity {
+        rule!(
+            block.epoch_number < self.safe.origin.number,
+            Drop(DropReason::BatchOrigin)
+        );
+        let Some(origin) = self.origins.get(block.epoch_number) else {
+            return Drop(DropReason::BatchOrigin);
+        };
+        let origin = &origin.block;
+        rule!(block.timestamp < origin.time, Drop(DropReason::BatchTime));
+        match self.drift(block.timestamp, &block.transactions, origin, advances) {
+            Accept => self.transactions(block.timestamp, &block.transactions),
+            other => other,
+        }
+    }
+}
+
+/// Whether a block of a span batch repeats this safe block: the same transactions apart from
+/// deposits, and an L1 origin of the same number.
+pub(super) fn repeats(block: &SpanBlock, safe: &Payload, origin: u64) -> bool {
+    let deposits = safe
+        .transactions
+        .iter()
+        .filter(|transaction| transaction.first() == Some(&DEPOSIT))
+        .count();
+    origin == block.epoch_number && safe.transactions[deposits..] == block.transactions[..]
+}

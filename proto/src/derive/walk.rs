@@ -1,0 +1,101 @@
+//! The walk back from a safe head to the L1 block where the pipeline starts: a channel that
+//! completes after the safe head's L1 origin may have been opened a channel timeout before it.
+
+use super::{CriticalError, L1Input, L1Link, Need, ResetReason, stage::L1Rules};
+use crate::{
+    attributes::L1Block,
+    config::RollupConfig,
+    l1info::{L1BlockInfo, L2BlockRef},
+    payload::Payload,
+    system_config::SystemConfig,
+};
+use std::sync::Arc;
+
+/// Where the walk is.
+#[derive(Debug)]
+pub(super) struct ResetWalk {
+    pub safe: Arc<Payload>,
+    safe_ref: L2BlockRef,
+    at: Arc<Payload>,
+    at_ref: L2BlockRef,
+}
+
+impl ResetWalk {
+    pub fn new(rollup: &RollupConfig, safe: Arc<Payload>) -> Result<Self, CriticalError> {
+        let safe_ref = reference(rollup, &safe)?;
+        Ok(Self {
+            at: safe.clone(),
+            at_ref: safe_ref,
+            safe,
+            safe_ref,
+        })
+    }
+
+    pub fn safe_ref(&self) -> L2BlockRef {
+        self.safe_ref
+    }
+
+    /// The next block to read: L2 blocks backwards, then the L1 block to start at.
+    pub fn need(&self, rollup: &RollupConfig) -> Result<Need, CriticalError> {
+        let (genesis, origin) = (&rollup.genesis, self.at_ref.origin);
+        let is_after_genesis =
+            self.at_ref.id.number > genesis.l2.number && origin.number > genesis.l1.number;
+        if is_after_genesis {
+            let info = L1BlockInfo::of(&self.at).map_err(|error| CriticalError::SafeBlock {
+                block: self.at_ref.id,
+                cause: error.to_string(),
+            })?;
+            let timeout = rollup.channel_timeout(info.time);
+            if origin.number.saturating_add(timeout) > self.safe_ref.origin.number {
+                return Ok(Need::L2Block {
+                    number: self.at_ref.id.number - 1,
+                    hash: Some(self.at_ref.parent_hash),
+                });
+            }
+        }
+        Ok(Need::L1Block {
+            number: origin.number,
+            link: L1Link::Is(origin.hash),
+        })
+    }
+
+    /// Goes one block back.
+    pub fn step_back(
+        &mut self,
+        rollup: &RollupConfig,
+        parent: Arc<Payload>,
+    ) -> Result<(), CriticalError> {
+        self.at_ref = reference(rollup, &parent)?;
+        self.at = parent;
+        Ok(())
+    }
+
+    /// The configuration as of the L1 block to start at, which must be this one.
+    pub fn arrive(
+        &self,
+        rollup: &RollupConfig,
+        base: &L1Input,
+    ) -> Result<Result<SystemConfig, ResetReason>, CriticalError> {
+        let L1Block { number, hash, .. } = base.block;
+        if hash != self.at_ref.origin.hash || number != self.at_ref.origin.number {
+            return Ok(Err(ResetReason::Origin {
+                safe: self.at_ref.id,
+                origin: self.at_ref.origin,
+                canonical: base.block.id(),
+            }));
+        }
+        let config = SystemConfig::of(&self.at, rollup);
+        let config = config.map_err(|error| CriticalError::SafeBlock {
+            block: self.at_ref.id,
+            cause: error.to_string(),
+        })?;
+        Ok(Ok(config))
+    }
+}
+
+fn reference(rollup: &RollupConfig, payload: &Payload) -> Result<L2BlockRef, CriticalError> {
+    L2BlockRef::of(payload, &rollup.genesis).map_err(|error| CriticalError::SafeBlock {
+        block: payload.id(),
+        cause: error.to_string(),
+    })
+}

@@ -1,0 +1,189 @@
+//! The columns of a span batch, as slices of its bytes.
+
+use super::{MAX_SPAN_ELEMENTS, SpanError, transaction::is_counted_as_legacy};
+use alloy_primitives::FixedBytes;
+use alloy_rlp::Header;
+
+/// The columns, each known to be complete. Bit lists and numbers are read where they are used.
+#[derive(Debug)]
+pub(super) struct Columns<'a> {
+    /// Seconds from the L2 genesis to the first block.
+    pub rel_timestamp: u64,
+    /// Number of the last block's L1 origin.
+    pub l1_origin_num: u64,
+    pub parent_check: FixedBytes<20>,
+    pub l1_origin_check: FixedBytes<20>,
+    /// Number of blocks, at least 1.
+    pub blocks: usize,
+    pub origin_bits: &'a [u8],
+    /// A uvarint per block.
+    pub tx_counts: &'a [u8],
+    /// Number of transactions of all blocks.
+    pub transactions: usize,
+    pub creations: &'a [u8],
+    pub parities: &'a [u8],
+    /// 64 bytes per transaction.
+    pub signatures: &'a [u8],
+    /// 20 bytes per transaction that is no contract creation.
+    pub tos: &'a [u8],
+    /// [`Cursor::transaction_data`] per transaction.
+    pub datas: &'a [u8],
+    /// A uvarint per transaction.
+    pub nonces: &'a [u8],
+    /// A uvarint per transaction.
+    pub gases: &'a [u8],
+    /// A bit per legacy transaction.
+    pub protected: &'a [u8],
+}
+
+impl<'a> Columns<'a> {
+    pub fn decode(body: &'a [u8]) -> Result<Self, SpanError> {
+        let mut cursor = Cursor(body);
+        let rel_timestamp = cursor.uvarint("rel_timestamp")?;
+        let l1_origin_num = cursor.uvarint("l1_origin_num")?;
+        let parent_check = FixedBytes::from_slice(cursor.take(20, "parent_check")?);
+        let l1_origin_check = FixedBytes::from_slice(cursor.take(20, "l1_origin_check")?);
+        let blocks = bounded(cursor.uvarint("block_count")?, "block_count")?;
+        if blocks == 0 {
+            return Err(SpanError::NoBlock);
+        }
+        let origin_bits = cursor.bits(blocks, "origin_bits")?;
+        let (tx_counts, transactions) = cursor.tx_counts(blocks)?;
+        let creations = cursor.bits(transactions, "contract_creation_bits")?;
+        let parities = cursor.bits(transactions, "y_parity_bits")?;
+        let signatures = cursor.take(64 * transactions, "tx_sigs")?;
+        let ones: u32 = creations.iter().map(|byte| byte.count_ones()).sum();
+        let tos = cursor.take(20 * (transactions - ones as usize), "tx_tos")?;
+        let (datas, legacy) = cursor.transaction_datas(transactions)?;
+        Ok(Self {
+            rel_timestamp,
+            l1_origin_num,
+            parent_check,
+            l1_origin_check,
+            blocks,
+            origin_bits,
+            tx_counts,
+            transactions,
+            creations,
+            parities,
+            signatures,
+            tos,
+            datas,
+            nonces: cursor.uvarints(transactions, "tx_nonces")?,
+            gases: cursor.uvarints(transactions, "tx_gases")?,
+            protected: cursor.bits(legacy, "protected_bits")?,
+        })
+    }
+}
+
+fn bounded(count: u64, column: &'static str) -> Result<usize, SpanError> {
+    if count > MAX_SPAN_ELEMENTS {
+        return Err(SpanError::TooLarge(column));
+    }
+    Ok(count as usize)
+}
+
+/// The bit of an item: the list is a big-endian integer, and item 0 its lowest bit. Items beyond
+/// the list have none set.
+pub(super) fn bit(bits: &[u8], item: usize) -> bool {
+    let byte = bits.iter().rev().nth(item / 8).copied().unwrap_or_default();
+    byte >> (item % 8) & 1 == 1
+}
+
+/// The bytes that are still to be read.
+pub(super) struct Cursor<'a>(pub &'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize, column: &'static str) -> Result<&'a [u8], SpanError> {
+        let (taken, rest) = self
+            .0
+            .split_at_checked(len)
+            .ok_or(SpanError::Truncated(column))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    /// The bytes from `begin`, an earlier state, up to here.
+    fn since(&self, begin: &'a [u8]) -> &'a [u8] {
+        &begin[..begin.len() - self.0.len()]
+    }
+
+    /// A number of at most ten bytes, seven bits each, the lowest first. Leading zeros are allowed.
+    pub fn uvarint(&mut self, column: &'static str) -> Result<u64, SpanError> {
+        let mut number = 0;
+        for (index, byte) in self.0.iter().enumerate().take(10) {
+            if index == 9 && *byte > 1 {
+                break;
+            }
+            number |= u64::from(byte & 0x7f) << (7 * index);
+            if byte & 0x80 == 0 {
+                self.0 = &self.0[index + 1..];
+                return Ok(number);
+            }
+        }
+        Err(if self.0.len() < 10 {
+            SpanError::Truncated(column)
+        } else {
+            SpanError::Varint(column)
+        })
+    }
+
+    fn uvarints(&mut self, count: usize, column: &'static str) -> Result<&'a [u8], SpanError> {
+        let begin = self.0;
+        for _ in 0..count {
+            self.uvarint(column)?;
+        }
+        Ok(self.since(begin))
+    }
+
+    /// The column of `blocks` numbers of transactions, and their sum.
+    fn tx_counts(&mut self, blocks: usize) -> Result<(&'a [u8], usize), SpanError> {
+        const COLUMN: &str = "block_tx_counts";
+        let (begin, mut sum) = (self.0, 0);
+        for _ in 0..blocks {
+            // Ten million numbers of at most ten million each do not overflow.
+            sum += bounded(self.uvarint(COLUMN)?, COLUMN)? as u64;
+        }
+        Ok((self.since(begin), bounded(sum, COLUMN)?))
+    }
+
+    fn bits(&mut self, items: usize, column: &'static str) -> Result<&'a [u8], SpanError> {
+        let bits = self.take(items.div_ceil(8), column)?;
+        let used = items % 8;
+        if used != 0 && bits[0] >> used != 0 {
+            return Err(SpanError::Bits(column));
+        }
+        Ok(bits)
+    }
+
+    /// The column of `count` items of [`Self::transaction_data`], and the number of legacy ones.
+    fn transaction_datas(&mut self, count: usize) -> Result<(&'a [u8], usize), SpanError> {
+        let (begin, mut legacy) = (self.0, 0);
+        for _ in 0..count {
+            let (kind, _) = self.transaction_data()?;
+            legacy += usize::from(is_counted_as_legacy(kind));
+        }
+        Ok((self.since(begin), legacy))
+    }
+
+    /// The type of a transaction and the payload of its RLP list. Type bytes are below 0x80; the
+    /// data of a legacy transaction begin with their list.
+    pub fn transaction_data(&mut self) -> Result<(Option<u8>, &'a [u8]), SpanError> {
+        const COLUMN: &str = "tx_datas";
+        let first = *self.0.first().ok_or(SpanError::Truncated(COLUMN))?;
+        let kind = (first < 0x80).then_some(first);
+        let mut rest = &self.0[usize::from(kind.is_some())..];
+        let begin = rest.len();
+        let header = match Header::decode(&mut rest) {
+            Ok(header) if header.list => header,
+            Err(alloy_rlp::Error::InputTooShort) => return Err(SpanError::Truncated(COLUMN)),
+            _ => return Err(SpanError::Data),
+        };
+        let length = (begin - rest.len()).saturating_add(header.payload_length);
+        if length as u64 > MAX_SPAN_ELEMENTS {
+            return Err(SpanError::TooLarge(COLUMN));
+        }
+        self.0 = rest;
+        Ok((kind, self.take(header.payload_length, COLUMN)?))
+    }
+}

@@ -1,0 +1,435 @@
+//! The pipeline against chains that op-node derived: `../shared/fixtures/derivation-live`. Fed with
+//! each folder's L1 it must produce the attributes of every L2 block, and the same safe head at
+//! each L1 block.
+
+use alloy_consensus::{Header, TxEnvelope};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{B64, B256, Bytes, Log};
+use alloy_rlp::{Decodable, Header as RlpHeader};
+use serde_json::Value;
+use starling_proto::{
+    attributes::{FEE_RECIPIENT, L1Block, ReceiptLogs},
+    config::RollupConfig,
+    derive::{
+        BlobRef, DerivedAttributes, DropCounts, DropReason, L1Input, L1Link, Need, Pipeline,
+        PipelineStep, RelevantLogs, inbox_transactions,
+    },
+    fork::{BlobSchedule, Fork},
+    l1_config::L1ChainConfig,
+    payload::Payload,
+};
+use starling_testkit::{fixture, fixture_text};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// One folder of the fixtures.
+struct Recording {
+    rollup: Arc<RollupConfig>,
+    blobs: BlobSchedule,
+    name: String,
+    l1: BTreeMap<u64, L1Input>,
+    l2: Vec<Arc<Payload>>,
+    /// Safe head by L1 block.
+    safe_heads: BTreeMap<u64, B256>,
+}
+
+fn unpack(path: &str) -> Option<Vec<u8>> {
+    let packed = std::fs::read(fixture(path)?).unwrap();
+    Some(zstd::decode_all(packed.as_slice()).unwrap())
+}
+
+fn lines(path: &str) -> Option<Vec<Value>> {
+    let text = unpack(path)?;
+    let lines = text.split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| !line.is_empty());
+    Some(
+        lines
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect(),
+    )
+}
+
+fn number(value: &Value) -> u64 {
+    let text = value.as_str().unwrap();
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap()
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn l1_input(line: &Value, rollup: &RollupConfig) -> L1Input {
+    let block = &line["block"];
+    let raw: Vec<Vec<u8>> = block["transactions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|transaction| read::<TxEnvelope>(transaction).encoded_2718())
+        .collect();
+    let receipts: Vec<ReceiptLogs> = line["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|receipt| {
+            let logs: Vec<Log> = read(&receipt["logs"]);
+            (number(&receipt["status"]) == 1, logs)
+        })
+        .collect();
+    L1Input {
+        block: L1Block {
+            number: number(&block["number"]),
+            hash: read(&block["hash"]),
+            parent_hash: read(&block["parentHash"]),
+            time: number(&block["timestamp"]),
+            base_fee: number(&block["baseFeePerGas"]),
+            mix_hash: read(&block["mixHash"]),
+            excess_blob_gas: block.get("excessBlobGas").map(number),
+            parent_beacon_root: block.get("parentBeaconBlockRoot").map(read),
+            receipts_root: read(&block["receiptsRoot"]),
+            state_root: read(&block["stateRoot"]),
+        },
+        logs: RelevantLogs::of(&receipts, rollup),
+        inbox: inbox_transactions(raw.iter().map(Vec::as_slice), rollup.batch_inbox_address),
+    }
+}
+
+/// A block from the RLP `[header, transactions, uncles, withdrawals?]`.
+fn payload(raw: &[u8]) -> Payload {
+    let mut body = RlpHeader::decode_bytes(&mut &raw[..], true).unwrap();
+    let header = Header::decode(&mut body).unwrap();
+    let mut list = RlpHeader::decode_bytes(&mut body, true).unwrap();
+    let mut transactions = Vec::new();
+    while !list.is_empty() {
+        let item = list;
+        let header = RlpHeader::decode(&mut list).unwrap();
+        let (content, rest) = list.split_at(header.payload_length);
+        let whole = &item[..item.len() - rest.len()];
+        transactions.push(Bytes::copy_from_slice(if header.list {
+            whole
+        } else {
+            content
+        }));
+        list = rest;
+    }
+    Payload::sealed(header, transactions)
+}
+
+impl Recording {
+    fn load(name: &str) -> Option<Self> {
+        let path = |file: &str| format!("derivation-live/{name}/{file}");
+        let rollup = RollupConfig::from_json(&fixture_text(&path("rollup.json"))?).unwrap();
+        let l1_config = fixture_text(&path("l1-chain-config.json"))?;
+        let genesis = Payload {
+            hash: rollup.genesis.l2.hash,
+            header: Header {
+                number: rollup.genesis.l2.number,
+                timestamp: rollup.genesis.l2_time,
+                ..Header::default()
+            },
+            transactions: Vec::new(),
+        };
+        let blocks = lines(&path("l2.jsonl.zst"))?.into_iter().map(|line| {
+            let payload = payload(&read::<Bytes>(&line["raw"]));
+            assert_eq!(payload.hash, read::<B256>(&line["hash"]));
+            payload
+        });
+        let l1 = lines(&path("l1.jsonl.zst"))?.into_iter().map(|line| {
+            let input = l1_input(&line, &rollup);
+            (input.block.number, input)
+        });
+        let safe_heads = lines(&path("safe-heads.jsonl.zst"))?
+            .into_iter()
+            .filter(|line| line.get("error").is_none())
+            .map(|line| {
+                (
+                    line["l1"].as_u64().unwrap(),
+                    read(&line["safeHead"]["hash"]),
+                )
+            });
+        Some(Self {
+            l1: l1.collect(),
+            l2: std::iter::once(genesis)
+                .chain(blocks)
+                .map(Arc::new)
+                .collect(),
+            safe_heads: safe_heads.collect(),
+            blobs: L1ChainConfig::from_json(&l1_config).unwrap().blobs,
+            rollup: Arc::new(rollup),
+            name: name.to_owned(),
+        })
+    }
+
+    fn blob(&self, blob: &BlobRef) -> Bytes {
+        let path = format!(
+            "derivation-live/{}/blobs/{}.zst",
+            self.name, blob.versioned_hash
+        );
+        unpack(&path).unwrap().into()
+    }
+
+    fn block(&self, number: u64) -> &Arc<Payload> {
+        &self.l2[usize::try_from(number - self.rollup.genesis.l2.number).unwrap()]
+    }
+
+    /// What differs between the attributes and the block on the same parent, if anything.
+    fn difference(&self, derived: &DerivedAttributes) -> Option<&'static str> {
+        let block = self.block(derived.parent.id.number + 1);
+        let (header, attributes) = (&block.header, &derived.attributes);
+        let inner = &attributes.payload_attributes;
+        let active = |fork| self.rollup.forks.is_active(fork, header.timestamp);
+        let eip1559 = attributes.eip_1559_params.map(|params| {
+            let chain = self.rollup.chain_op_config.clone().unwrap();
+            if params != B64::ZERO {
+                return params;
+            }
+            let denominator = u32::try_from(chain.eip1559_denominator_canyon.unwrap()).unwrap();
+            let elasticity = u32::try_from(chain.eip1559_elasticity).unwrap();
+            B64::from((u64::from(denominator) << 32 | u64::from(elasticity)).to_be_bytes())
+        });
+        let mut extra = Vec::new();
+        if let Some(params) = eip1559 {
+            extra.push(u8::from(active(Fork::Jovian)));
+            extra.extend_from_slice(params.as_slice());
+        }
+        extra.extend(
+            attributes
+                .min_base_fee
+                .iter()
+                .flat_map(|fee| fee.to_be_bytes()),
+        );
+        [
+            (derived.parent.id.hash == header.parent_hash, "parent"),
+            (inner.timestamp == header.timestamp, "timestamp"),
+            (inner.prev_randao == header.mix_hash, "randao"),
+            (
+                inner.suggested_fee_recipient == FEE_RECIPIENT,
+                "fee recipient",
+            ),
+            (header.beneficiary == FEE_RECIPIENT, "beneficiary"),
+            (attributes.gas_limit == Some(header.gas_limit), "gas limit"),
+            (attributes.no_tx_pool == Some(true), "no_tx_pool"),
+            (
+                inner.parent_beacon_block_root == header.parent_beacon_block_root,
+                "beacon root",
+            ),
+            (
+                inner.withdrawals.is_some() == header.withdrawals_root.is_some(),
+                "withdrawals",
+            ),
+            (extra == header.extra_data[..], "extra data"),
+            (
+                attributes.transactions.as_deref() == Some(&block.transactions[..]),
+                "transactions",
+            ),
+        ]
+        .into_iter()
+        .find_map(|(is_equal, field)| (!is_equal).then_some(field))
+    }
+}
+
+/// Reads that fail, and other things that must not change the result.
+struct Chaos {
+    state: u64,
+}
+
+impl Chaos {
+    /// Whether an event of this probability, in percent, happens now. Seed 0 has none.
+    fn happens(&mut self, percent: u64) -> bool {
+        if self.state == 0 {
+            return false;
+        }
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 20) % 100 < percent
+    }
+}
+
+/// What a run derived.
+#[derive(Debug, Default, PartialEq)]
+struct Outcome {
+    /// Blocks that the test called invalid, by number, and the field that differed.
+    invalid: Vec<(u64, &'static str)>,
+    /// The local-safe head by the L1 block it was derived from.
+    safe: BTreeMap<u64, B256>,
+    head: u64,
+    drops: BTreeMap<DropReason, u64>,
+    steps: u64,
+}
+
+struct Run<'a> {
+    recording: &'a Recording,
+    pipeline: Pipeline,
+    chaos: Chaos,
+    outcome: Outcome,
+    /// Local-safe head.
+    safe: u64,
+}
+
+impl<'a> Run<'a> {
+    fn new(recording: &'a Recording, seed: u64) -> Self {
+        let mut pipeline = Pipeline::new(recording.rollup.clone(), recording.blobs.clone());
+        assert!(matches!(pipeline.step(), PipelineStep::Reset(_)));
+        pipeline.reset(recording.l2[0].clone());
+        Self {
+            recording,
+            pipeline,
+            chaos: Chaos { state: seed },
+            outcome: Outcome::default(),
+            safe: recording.rollup.genesis.l2.number,
+        }
+    }
+
+    /// Derives until L1 ends.
+    fn finish(mut self) -> Outcome {
+        loop {
+            self.outcome.steps += 1;
+            if self.chaos.happens(1) && self.chaos.happens(10) {
+                let safe = self.recording.block(self.safe).clone();
+                self.pipeline.reset(safe);
+            }
+            match self.pipeline.step() {
+                PipelineStep::More | PipelineStep::Unanswered => {}
+                PipelineStep::Need(need) => self.answer(need),
+                PipelineStep::Attributes(derived) => self.settle(&derived),
+                PipelineStep::Idle { next, .. } => match self.recording.l1.get(&next) {
+                    Some(input) => self.pipeline.push_l1(input.clone()).unwrap(),
+                    None => break,
+                },
+                stop => panic!("{}: {stop:?}", self.recording.name),
+            }
+        }
+        let drops: DropCounts = self.pipeline.drain_drops();
+        self.outcome.drops = drops.iter().collect();
+        self.outcome.head = self.pipeline.pending_safe().unwrap().id.number;
+        self.outcome
+    }
+
+    fn answer(&mut self, need: Need) {
+        if self.chaos.happens(30) {
+            return match self.pipeline.step() {
+                PipelineStep::Need(again) => assert_eq!(again, need, "a failed read"),
+                other => panic!("{other:?} instead of {need:?}"),
+            };
+        }
+        match need {
+            Need::L1Block { number, link } => match self.recording.l1.get(&number) {
+                Some(_) if self.chaos.happens(20) => self.pipeline.no_l1_yet(),
+                Some(input) => {
+                    let on_link = match link {
+                        L1Link::Is(hash) => input.block.hash == hash,
+                        L1Link::ChildOf(parent) => input.block.parent_hash == parent,
+                    };
+                    assert!(on_link);
+                    self.pipeline.push_l1(input.clone()).unwrap();
+                }
+                None => self.pipeline.no_l1_yet(),
+            },
+            Need::Blobs { block, blobs } => {
+                assert!(self.pipeline.push_blobs(block.hash, &[]).is_err());
+                let blobs: Vec<_> = blobs.iter().map(|blob| self.recording.blob(blob)).collect();
+                self.pipeline.push_blobs(block.hash, &blobs).unwrap();
+            }
+            Need::L2Block { number, hash } => {
+                let block = self.recording.block(number);
+                assert!(hash.is_none_or(|hash| hash == block.hash));
+                let other = self.recording.block(number + 1).clone();
+                assert!(self.pipeline.push_l2(other).is_err());
+                self.pipeline.push_l2(block.clone()).unwrap();
+            }
+        }
+    }
+
+    fn settle(&mut self, derived: &DerivedAttributes) {
+        if self.chaos.happens(10) {
+            assert!(matches!(self.pipeline.step(), PipelineStep::Unanswered));
+        }
+        let number = derived.parent.id.number + 1;
+        if let Some(field) = self.recording.difference(derived) {
+            assert_eq!(field, "transactions", "block {number}: {derived:?}");
+            assert!(!derived.deposits_only, "block {number}: {derived:?}");
+            self.outcome.invalid.push((number, field));
+            return self.pipeline.invalid().unwrap();
+        }
+        let block = self.recording.block(number).clone();
+        if derived.concluding {
+            self.safe = number;
+            let derived_from = derived.derived_from.number;
+            self.outcome.safe.insert(derived_from, block.hash);
+        }
+        self.pipeline.accepted(block).unwrap();
+    }
+}
+
+/// Derives a folder to its end, and compares the safe heads at each L1 block.
+fn derive(recording: &Recording, seed: u64) -> Outcome {
+    let outcome = Run::new(recording, seed).finish();
+    assert_eq!(
+        outcome.head as usize,
+        recording.l2.len() - 1,
+        "{}",
+        recording.name
+    );
+    for (l1, expected) in &recording.safe_heads {
+        let genesis = recording.rollup.genesis.l2.hash;
+        let (_, safe) = outcome
+            .safe
+            .range(..=l1)
+            .next_back()
+            .unwrap_or((&0, &genesis));
+        assert_eq!(safe, expected, "{} at L1 block {l1}", recording.name);
+    }
+    outcome
+}
+
+macro_rules! recording {
+    ($name:literal) => {
+        match Recording::load($name) {
+            Some(recording) => recording,
+            None => return,
+        }
+    };
+}
+
+#[test]
+fn every_fork_from_regolith_to_jovian_in_singular_batches() {
+    let recording = recording!("ladder-singular");
+    let outcome = derive(&recording, 0);
+    println!(
+        "{:?} {:?} {}",
+        outcome.drops, outcome.invalid, outcome.steps
+    );
+    assert!(outcome.invalid.is_empty());
+    assert!(outcome.drops.is_empty());
+}
+
+#[test]
+fn span_batches_in_calldata() {
+    let recording = recording!("jovian-span");
+    let outcome = derive(&recording, 0);
+    println!(
+        "{:?} {:?} {}",
+        outcome.drops, outcome.invalid, outcome.steps
+    );
+    assert!(outcome.invalid.is_empty());
+}
+
+#[test]
+fn span_batches_in_blobs() {
+    let recording = recording!("jovian-blobs");
+    let outcome = derive(&recording, 0);
+    println!(
+        "{:?} {:?} {}",
+        outcome.drops, outcome.invalid, outcome.steps
+    );
+    assert!(outcome.invalid.is_empty());
+}
+
+#[test]
+fn a_batcher_that_misbehaves() {
+    let recording = recording!("hostile-1");
+    let outcome = derive(&recording, 0);
+    println!(
+        "{:?} {:?} {}",
+        outcome.drops, outcome.invalid, outcome.steps
+    );
+}
