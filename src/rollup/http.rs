@@ -1,4 +1,29 @@
-//! Common parts of the clients of JSON-RPC over HTTP: names of endpoints and of failures.
+//! HTTP as the clients of L1 and of the beacon API use it: bounded in size and time, and with names
+//! of endpoints and failures that hold no credentials.
+//!
+//! [`rate`] and [`rotation`] decide when to ask and whom; both are pure. [`HttpEndpoint`] does the
+//! asking: one request per call, no retries and no redirects.
+
+pub mod rate;
+pub mod rotation;
+#[cfg(test)]
+mod tests;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper_rustls::HttpsConnector;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls_platform_verifier::ConfigVerifierExt;
+use std::{sync::Arc, time::Duration};
+
+/// Longest rest that an endpoint can ask for with `Retry-After`: a wrong header does not end the
+/// use of an endpoint for good.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Scheme, host and port of a URL: paths and user names may be credentials.
 pub fn endpoint_of(url: &str) -> String {
@@ -22,4 +47,228 @@ pub fn causes(error: &dyn std::error::Error) -> String {
         source = inner.source();
     }
     text
+}
+
+/// A response whose status and body are for the caller to judge.
+#[derive(Clone, Debug)]
+pub struct HttpReply {
+    pub status: StatusCode,
+    /// Rest that the endpoint asks for, at most an hour.
+    pub retry_after: Option<Duration>,
+    pub body: Bytes,
+}
+
+/// Why there is no response.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HttpFault {
+    #[error("no answer in time")]
+    Timeout,
+    #[error("an answer of more than {0} bytes")]
+    TooLarge(usize),
+    #[error("{0}")]
+    Broken(String),
+}
+
+/// One server, and the headers that it gets with every request. Connections are kept and reused.
+pub struct HttpEndpoint {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// The URL without user name and without a slash at its end.
+    base: String,
+    name: Arc<str>,
+    headers: HeaderMap,
+}
+
+impl HttpEndpoint {
+    /// Does not connect yet. User name and password of the URL become an `Authorization` header.
+    /// The error says what is wrong with the URL, and repeats no part of it.
+    pub fn new(url: &str, mut headers: HeaderMap) -> Result<Self, String> {
+        let (scheme, rest) = url
+            .split_once("://")
+            .filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
+            .ok_or("not a URL that begins with http:// or https://")?;
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let (user, host) = authority
+            .rsplit_once('@')
+            .map_or((None, authority), |(user, host)| (Some(user), host));
+        let base = format!("{scheme}://{host}{path}");
+        let valid = base
+            .parse::<http::Uri>()
+            .is_ok_and(|uri| uri.host().is_some());
+        if !valid || path.contains('#') {
+            return Err("not a valid URL".into());
+        }
+        if let Some(user) = user {
+            let encoded = BASE64_STANDARD.encode(percent_decoded(user));
+            let mut value = HeaderValue::from_str(&format!("Basic {encoded}"))
+                .map_err(|error| error.to_string())?;
+            value.set_sensitive(true);
+            headers.entry(header::AUTHORIZATION).or_insert(value);
+        }
+        Ok(Self {
+            client: client(),
+            base: base.trim_end_matches('/').to_owned(),
+            name: endpoint_of(url).into(),
+            headers,
+        })
+    }
+
+    /// Scheme, host and port.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Posts JSON to the URL itself.
+    pub async fn post(
+        &self,
+        body: Vec<u8>,
+        max_bytes: usize,
+        timeout: Duration,
+    ) -> Result<HttpReply, HttpFault> {
+        self.send(
+            Method::POST,
+            self.base.clone(),
+            body.into(),
+            max_bytes,
+            timeout,
+        )
+        .await
+    }
+
+    /// Gets JSON from `path`, which begins with a slash and may have a query, below the URL.
+    pub async fn get(
+        &self,
+        path: &str,
+        max_bytes: usize,
+        timeout: Duration,
+    ) -> Result<HttpReply, HttpFault> {
+        let url = match self.base.split_once('?') {
+            Some((base, query)) => {
+                let separator = if path.contains('?') { '&' } else { '?' };
+                format!("{}{path}{separator}{query}", base.trim_end_matches('/'))
+            }
+            None => format!("{}{path}", self.base),
+        };
+        self.send(Method::GET, url, Bytes::new(), max_bytes, timeout)
+            .await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        url: String,
+        body: Bytes,
+        max_bytes: usize,
+        timeout: Duration,
+    ) -> Result<HttpReply, HttpFault> {
+        let broken = |error: &dyn std::error::Error| HttpFault::Broken(causes(error));
+        let mut request = http::Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = url
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| broken(&error))?;
+        *request.headers_mut() = self.headers.clone();
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(header::ACCEPT, json.clone());
+        if request.method() == Method::POST {
+            request.headers_mut().insert(header::CONTENT_TYPE, json);
+        }
+        let exchange = async {
+            let response = self.client.request(request).await;
+            let (parts, body) = response.map_err(|error| broken(&error))?.into_parts();
+            let body = Limited::new(body, max_bytes).collect().await;
+            let body = body.map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    HttpFault::TooLarge(max_bytes)
+                } else {
+                    broken(&*error)
+                }
+            })?;
+            let retry_after = parts.headers.get(header::RETRY_AFTER);
+            Ok(HttpReply {
+                status: parts.status,
+                retry_after: retry_after.and_then(|value| {
+                    retry_after_of(value.to_str().ok()?, crate::clock::unix_now())
+                }),
+                body: body.to_bytes(),
+            })
+        };
+        tokio::time::timeout(timeout, exchange)
+            .await
+            .unwrap_or(Err(HttpFault::Timeout))
+    }
+}
+
+fn client() -> Client<HttpsConnector<HttpConnector>, Full<Bytes>> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(rustls::ClientConfig::with_platform_verifier())
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connector);
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .build(connector)
+}
+
+/// The text with `%xx` replaced by the byte it stands for.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let escape = after.get(..2).filter(|_| *first == b'%');
+        let decoded = escape
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() {
+            &after[2..]
+        } else {
+            after
+        };
+    }
+    bytes
+}
+
+/// The value of `Retry-After` (RFC 9110, 10.2.3), seconds or a date, as a duration from `unix_now`
+/// (Unix seconds).
+fn retry_after_of(value: &str, unix_now: u64) -> Option<Duration> {
+    let seconds = match value.trim().parse::<u64>() {
+        Ok(seconds) => seconds,
+        Err(_) => http_date(value.trim())?.saturating_sub(unix_now),
+    };
+    Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
+}
+
+/// Unix seconds of a date such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let mut words = text.split_ascii_whitespace().skip(1);
+    let day: u64 = words.next()?.parse().ok()?;
+    let name = words.next()?;
+    let month = MONTHS.iter().position(|known| *known == name)? as u64;
+    let year: u64 = words.next()?.parse().ok()?;
+    let mut clock = words.next()?.splitn(3, ':').map(str::parse::<u64>);
+    let (hour, minute, second) = (
+        clock.next()?.ok()?,
+        clock.next()?.ok()?,
+        clock.next()?.ok()?,
+    );
+    if !(1970..10_000).contains(&year) || !(1..=31).contains(&day) || hour > 23 || minute > 59 {
+        return None;
+    }
+    // Years begin in March here, so that the leap day is the last one.
+    let (month, year) = if month < 2 {
+        (month + 10, year - 1)
+    } else {
+        (month - 2, year)
+    };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    // Days from 1 March of the year 0 to 1 January 1970.
+    let days = days.checked_sub(719_468)?;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }

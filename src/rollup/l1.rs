@@ -1,38 +1,54 @@
 //! The L1 client: what the rollup needs of an L1 node, over JSON-RPC, believing as little as
 //! possible.
 //!
-//! A header's hash is recomputed and contract storage is proven against its state root, unless the
-//! endpoint is trusted; receipts are always checked against the header's root. One attempt per
-//! call: retries and their pace belong to the caller. An endpoint can overload us only up to
-//! [`L1Config`]'s limits on response size, time and concurrency.
+//! A header's hash is recomputed, transactions and withdrawals are checked against the header, and
+//! contract storage is proven against its state root, unless the endpoint is trusted. Receipts are
+//! always checked against the header's root. A call that fails at one endpoint is repeated at the
+//! others, once each; more retries and their pace belong to the caller, except that an endpoint that
+//! asks for a rest gets it. An endpoint can overload us only up to [`L1Config`]'s limits on response
+//! size, time and concurrency.
 
 mod answer;
+mod blocks;
+mod cache;
+mod check;
+mod data;
 #[cfg(test)]
 pub(crate) mod fake;
 mod follow;
+mod prefetch;
 mod proof;
+mod receipts;
 #[cfg(test)]
 mod tests;
+mod transport;
 
+pub use blocks::L1Blocks;
+pub use check::{L1CheckError, check_chain};
+pub use data::{L1BlockData, L1Transaction, Watched};
 pub use follow::{FollowedL1, L1Heads, follow_heads};
+pub use prefetch::Prefetcher;
+pub use receipts::RpcKind;
 pub use starling_proto::attributes::L1Block;
 
-use crate::rollup::http::{causes, endpoint_of};
+use crate::rollup::http::{
+    rate::RateLimit,
+    rotation::{Fault, Rotation, Tried},
+};
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
-use jsonrpsee::{
-    core::{client::ClientT, params::BatchRequestBuilder, traits::ToRpcParams},
-    http_client::HttpClient,
-    rpc_params,
-};
+use jsonrpsee::core::client::Subscription;
 use parking_lot::Mutex;
+use receipts::{ReceiptMethod, ReceiptMethods};
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json, value::RawValue};
 use starling_proto::{attributes::ReceiptLogs, payload::BlockId};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::sync::Semaphore;
+use transport::{RpcAnswer, RpcCall, Transport};
 
 /// `keccak256("systemconfig.unsafeblocksigner")`, without the usual minus one (specs:
 /// system-config).
@@ -44,20 +60,24 @@ const GAS_LIMIT_SELECTOR: [u8; 4] = [0xf6, 0x80, 0x16, 0xb7];
 /// `batcherHash()` of the SystemConfig contract.
 const BATCHER_HASH_SELECTOR: [u8; 4] = [0xe8, 0x1b, 0x2c, 0x6d];
 
-/// How long an unsupported method stays forgotten: endpoints behind a balancer differ.
-const METHOD_RETRY: Duration = Duration::from_secs(60);
+const BY_NUMBER: &str = "eth_getBlockByNumber";
+const BY_HASH: &str = "eth_getBlockByHash";
+const SUBSCRIBE: &str = "eth_subscribe";
 
-/// Characters kept of an endpoint's error message.
-const MAX_MESSAGE: usize = 500;
+/// JSON-RPC error codes of rate limits: EIP-1474's, and the HTTP status that some providers repeat.
+const RATE_LIMIT_CODES: [i32; 2] = [-32005, 429];
 
 /// How to reach L1.
 #[derive(Clone, Debug)]
 pub struct L1Config {
-    /// `http://` or `https://`, credentials allowed.
+    /// Endpoints, separated by commas: each begins with `http://`, `https://`, `ws://` or `wss://`,
+    /// or is the path of a Unix socket. Credentials are allowed. The first is used until it fails,
+    /// then the next. All must serve the same chain.
     pub url: String,
-    /// Trust header hashes and contract storage instead of verifying them (`--l1.trustrpc`).
+    /// Trust header hashes, transactions, withdrawals and contract storage instead of verifying
+    /// them (`--l1.trustrpc`).
     pub trust: bool,
-    /// For one request.
+    /// For one request, and for the rest of a busy endpoint that a call waits out.
     pub timeout: Duration,
     /// Requests in flight (`--l1.max-concurrency`).
     pub max_concurrency: usize,
@@ -65,6 +85,11 @@ pub struct L1Config {
     pub max_batch: usize,
     /// Bytes of one answer.
     pub max_answer: u32,
+    /// Calls per second, those in batches counted one by one; zero is no limit
+    /// (`--l1.rpc-rate-limit`). A burst may be one batch.
+    pub rate_limit: f64,
+    /// How to fetch receipts (`--l1.rpckind`).
+    pub kind: RpcKind,
 }
 
 impl L1Config {
@@ -76,6 +101,8 @@ impl L1Config {
             max_concurrency: 10,
             max_batch: 20,
             max_answer: 64 << 20,
+            rate_limit: 0.0,
+            kind: RpcKind::Standard,
         }
     }
 }
@@ -95,6 +122,17 @@ pub enum L1Cause {
     /// The endpoint did not answer, or not in time.
     #[error("{0}")]
     Transport(String),
+    /// The endpoint answered with an HTTP status that is no success. It is asked again after a rest
+    /// at the earliest if the status is 429 or 5xx.
+    #[error("HTTP status {code}")]
+    Status {
+        code: u16,
+        /// Rest that the endpoint asked for.
+        retry_after: Option<Duration>,
+    },
+    /// The endpoint was busy lately, and its rest is too long to wait for.
+    #[error("it was busy; the next request is sent in {} s", .0.as_secs())]
+    Resting(Duration),
     /// The endpoint answered with a JSON-RPC error.
     #[error("error {code}: {message}")]
     Refused { code: i32, message: String },
@@ -110,9 +148,57 @@ pub enum L1Cause {
     /// The answer contradicts itself or what was asked.
     #[error("untrue answer: {0}")]
     Untrue(String),
+    /// The header belongs to a fork of L1 that this build does not know.
+    #[error(
+        "the hash of block {number} cannot be verified, since its header has fields that this version does not know ({fields}): update, or \
+         believe the endpoint with --l1.trustrpc"
+    )]
+    UnknownField { number: u64, fields: String },
+    /// A transaction whose encoding neither this build nor the endpoint can give.
+    #[error(
+        "the transactions of block {block} cannot be verified, since one has the type {ty}, which this version does not know: update, or \
+         believe the endpoint with --l1.trustrpc"
+    )]
+    UnknownTransaction { ty: u64, block: B256 },
     /// A block that should be there is not there.
     #[error("no block {0}")]
     Missing(B256),
+}
+
+impl L1Cause {
+    /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
+    fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
+                Some(Fault::Busy(*retry_after))
+            }
+            Self::Refused { code, .. } if RATE_LIMIT_CODES.contains(code) => {
+                Some(Fault::Busy(None))
+            }
+            Self::Transport(_) | Self::Status { .. } | Self::Malformed(_) | Self::Untrue(_) => {
+                Some(Fault::Broken)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the endpoint does not know the method (facts: receipt methods).
+    fn is_unsupported(&self) -> bool {
+        let Self::Refused { code, message } = self else {
+            return false;
+        };
+        let message = message.to_lowercase();
+        matches!(code, -32601 | -32004)
+            || [
+                "not found",
+                "not supported",
+                "unsupported",
+                "does not exist",
+                "not available",
+            ]
+            .iter()
+            .any(|text| message.contains("method") && message.contains(text))
+    }
 }
 
 /// A block tag.
@@ -133,6 +219,43 @@ impl Tag {
     }
 }
 
+/// A block by its height on the canonical chain, or by its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockAt {
+    Number(u64),
+    Hash(B256),
+}
+
+impl BlockAt {
+    /// The call for the block, with whole transactions or their hashes.
+    fn call(self, whole: bool) -> RpcCall {
+        match self {
+            Self::Number(number) => RpcCall {
+                method: BY_NUMBER,
+                params: json!([U64::from(number), whole]),
+            },
+            Self::Hash(hash) => RpcCall {
+                method: BY_HASH,
+                params: json!([hash, whole]),
+            },
+        }
+    }
+
+    /// Checks that the answer is the block that was asked for.
+    fn check(self, block: &L1Block) -> Result<(), L1Cause> {
+        let untrue = |asked: &dyn std::fmt::Display, got: &dyn std::fmt::Display| {
+            Err(L1Cause::Untrue(format!(
+                "asked for block {asked}, got {got}"
+            )))
+        };
+        match self {
+            Self::Number(number) if block.number != number => untrue(&number, &block.number),
+            Self::Hash(hash) if block.hash != hash => untrue(&hash, &block.hash),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The SystemConfig contract's values at some L1 block. Derivation follows its logs instead; this
 /// is read at start, as a check that the contract is there, and for the one value that no
 /// log-follower keeps.
@@ -144,99 +267,128 @@ pub struct SystemContract {
     pub gas_limit: u64,
 }
 
-/// A cloneable client of one endpoint.
+/// A cloneable client of one or more endpoints of the same chain.
 #[derive(Clone)]
 pub struct L1Client {
     inner: Arc<L1Inner>,
 }
 
 struct L1Inner {
-    http: HttpClient,
-    endpoint: Arc<str>,
+    transports: Vec<Transport>,
+    rotation: Mutex<Rotation>,
+    rate: Option<Mutex<RateLimit>>,
+    permits: Semaphore,
     trust: bool,
     max_batch: usize,
-    permits: Semaphore,
-    /// When the endpoint last said that it has no `eth_getBlockReceipts`.
-    no_block_receipts: Mutex<Option<Instant>>,
+    timeout: Duration,
+    receipt_methods: Mutex<ReceiptMethods>,
 }
 
 impl L1Client {
     /// Does not connect yet. The error says what is wrong with the URL.
     pub fn new(config: &L1Config) -> Result<Self, L1Error> {
-        let endpoint: Arc<str> = endpoint_of(&config.url).into();
-        let http = HttpClient::builder()
-            .request_timeout(config.timeout)
-            .max_response_size(config.max_answer)
-            .build(&config.url)
-            .map_err(|e| L1Error {
-                endpoint: endpoint.clone(),
-                method: "connect",
-                cause: L1Cause::Transport(e.to_string()),
-            })?;
-        let permits = Semaphore::new(config.max_concurrency.max(1));
-        let (trust, max_batch) = (config.trust, config.max_batch.max(1));
+        let urls = config
+            .url
+            .split(',')
+            .map(str::trim)
+            .filter(|url| !url.is_empty());
+        let invalid = |url: &str, reason| L1Error {
+            endpoint: crate::rollup::http::endpoint_of(url).into(),
+            method: "connect",
+            cause: L1Cause::Transport(reason),
+        };
+        let transports = urls
+            .map(|url| Transport::new(url, config).map_err(|reason| invalid(url, reason)))
+            .collect::<Result<Vec<_>, _>>()?;
+        if transports.is_empty() || transports.len() > Rotation::MAX {
+            let reason = format!(
+                "{} endpoints, where 1 to {} are possible",
+                transports.len(),
+                Rotation::MAX
+            );
+            return Err(invalid("", reason));
+        }
+        let max_batch = config.max_batch.max(1);
+        let rate = RateLimit::new(config.rate_limit, max_batch, Instant::now());
         Ok(Self {
             inner: Arc::new(L1Inner {
-                http,
-                endpoint,
-                trust,
+                rotation: Mutex::new(Rotation::new(transports.len())),
+                transports,
+                rate: rate.map(Mutex::new),
+                permits: Semaphore::new(config.max_concurrency.max(1)),
+                trust: config.trust,
                 max_batch,
-                permits,
-                no_block_receipts: Mutex::new(None),
+                timeout: config.timeout,
+                receipt_methods: Mutex::new(ReceiptMethods::new(config.kind)),
             }),
         })
     }
 
-    /// The endpoint without credentials, for messages.
+    /// The endpoint in use, without credentials, for messages.
     pub fn endpoint(&self) -> &str {
-        &self.inner.endpoint
+        self.inner.transports[self.inner.rotation.lock().first()].name()
     }
 
     pub async fn chain_id(&self) -> Result<u64, L1Error> {
-        Ok(self.call::<U64>("eth_chainId", rpc_params![]).await?.to())
+        Ok(self.call::<U64>("eth_chainId", json!([])).await?.to())
     }
 
     /// The block under a tag; `None` if L1 has none yet (`safe` and `finalized` of a young chain).
     pub async fn block(&self, tag: Tag) -> Result<Option<L1Block>, L1Error> {
-        match self
-            .header("eth_getBlockByNumber", rpc_params![tag.name(), false])
-            .await
-        {
+        let call = RpcCall {
+            method: BY_NUMBER,
+            params: json!([tag.name(), false]),
+        };
+        self.ask_one(call, |answer| match answer {
             // geth: "safe block not found", "finalized block not found".
-            Err(L1Error {
-                cause: L1Cause::Refused { message, .. },
-                ..
-            }) if message.contains("not found") => Ok(None),
-            other => other,
-        }
+            Err(L1Cause::Refused { message, .. }) if message.contains("not found") => Ok(None),
+            Err(cause) => Err(cause),
+            Ok(block) => self.read_header(&block),
+        })
+        .await
     }
 
     /// The canonical block of this height, `None` above the head.
     pub async fn block_by_number(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
-        const METHOD: &str = "eth_getBlockByNumber";
-        let block = self
-            .header(METHOD, rpc_params![U64::from(number), false])
-            .await?;
-        match block {
-            Some(block) if block.number != number => Err(self.untrue(
-                METHOD,
-                format!("asked for block {number}, got {}", block.number),
-            )),
-            block => Ok(block),
-        }
+        self.block_at(BlockAt::Number(number)).await
     }
 
     /// A block on any branch that the endpoint knows.
     pub async fn block_by_hash(&self, hash: B256) -> Result<Option<L1Block>, L1Error> {
-        const METHOD: &str = "eth_getBlockByHash";
-        let block = self.header(METHOD, rpc_params![hash, false]).await?;
-        match block {
-            Some(block) if block.hash != hash => Err(self.untrue(
-                METHOD,
-                format!("asked for block {hash}, got {}", block.hash),
-            )),
-            block => Ok(block),
-        }
+        self.block_at(BlockAt::Hash(hash)).await
+    }
+
+    async fn block_at(&self, at: BlockAt) -> Result<Option<L1Block>, L1Error> {
+        self.ask_one(at.call(false), |answer| {
+            let block = self.read_header(&answer?)?;
+            block
+                .map_or(Ok(()), |block| at.check(&block))
+                .map(|()| block)
+        })
+        .await
+    }
+
+    fn read_header(&self, answer: &RawValue) -> Result<Option<L1Block>, L1Cause> {
+        // Read into a value first: serde would report the first missing field of a flattened header
+        // without its name.
+        let value: Option<Value> = read(answer)?;
+        value
+            .map(|value| answer::block(value, self.inner.trust))
+            .transpose()
+    }
+
+    /// Headers of new heads from the endpoint in use, unchecked (see
+    /// [`L1Client::read_new_head`]); `None` if it has no subscriptions, as over HTTP.
+    async fn subscribe_heads(&self) -> Option<Result<Subscription<Value>, L1Error>> {
+        let index = self.inner.rotation.lock().first();
+        let subscribed = self.inner.transports[index].subscribe_heads().await?;
+        Some(subscribed.map_err(|cause| self.error_of(index, SUBSCRIBE, cause)))
+    }
+
+    /// A header that a subscription brought, verified like any other.
+    fn read_new_head(&self, header: Value) -> Result<L1Block, L1Error> {
+        let block = answer::block(header, self.inner.trust);
+        block.map_err(|cause| self.error(SUBSCRIBE, cause))
     }
 
     /// For every transaction of a block, in order, whether it succeeded and its logs; checked
@@ -245,21 +397,80 @@ impl L1Client {
         if block.receipts_root == alloy_consensus::constants::EMPTY_RECEIPTS {
             return Ok(vec![]);
         }
-        if !self.lacks_block_receipts() {
-            const METHOD: &str = "eth_getBlockReceipts";
-            match self
-                .call::<Option<Vec<answer::L1Receipt>>>(METHOD, rpc_params![block.hash])
-                .await
-            {
-                Ok(Some(receipts)) => return self.checked(METHOD, receipts, block),
-                Ok(None) => return Err(self.error(METHOD, L1Cause::Missing(block.hash))),
-                Err(error) if !error.is_unsupported() => return Err(error),
-                Err(_) => *self.inner.no_block_receipts.lock() = Some(Instant::now()),
+        // Without the number of transactions, the methods for large blocks are right for any.
+        let method = self.receipt_method(usize::MAX);
+        if method != ReceiptMethod::EachTransaction {
+            match self.receipts_by(method, block, &[]).await {
+                Err(error) if error.cause.is_unsupported() => {}
+                result => return result,
             }
         }
-        const METHOD: &str = "eth_getTransactionReceipt";
-        let receipts = self.receipts_one_by_one(METHOD, block).await?;
-        self.checked(METHOD, receipts, block)
+        let hashes = self.ask_one(BlockAt::Hash(block.hash).call(false), |answer| {
+            let hashes: Option<answer::TransactionHashes> = read(&answer?)?;
+            Ok(hashes.ok_or(L1Cause::Missing(block.hash))?.transactions)
+        });
+        self.receipts_of(block, &hashes.await?).await
+    }
+
+    /// As [`L1Client::receipts`], for a block whose transactions are known.
+    async fn receipts_of(
+        &self,
+        block: &L1Block,
+        transactions: &[B256],
+    ) -> Result<Vec<ReceiptLogs>, L1Error> {
+        loop {
+            let method = self.receipt_method(transactions.len());
+            match self.receipts_by(method, block, transactions).await {
+                Err(error)
+                    if error.cause.is_unsupported() && method != ReceiptMethod::EachTransaction => {
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn receipts_by(
+        &self,
+        method: ReceiptMethod,
+        block: &L1Block,
+        transactions: &[B256],
+    ) -> Result<Vec<ReceiptLogs>, L1Error> {
+        let calls = method.calls(block, transactions);
+        let result = match calls.len() {
+            0 => method
+                .read(&[], block)
+                .map_err(|cause| self.error("receipts", cause)),
+            count if count <= self.inner.max_batch => {
+                let read = |answers: Vec<RpcAnswer>| method.read(&all(answers)?, block);
+                self.ask(&calls, read).await
+            }
+            _ => {
+                let mut answers = Vec::with_capacity(calls.len());
+                for chunk in calls.chunks(self.inner.max_batch) {
+                    answers.extend(self.ask(chunk, all).await?);
+                }
+                let name = calls[0].method;
+                method
+                    .read(&answers, block)
+                    .map_err(|cause| self.error(name, cause))
+            }
+        };
+        if let Err(error) = &result
+            && error.cause.is_unsupported()
+        {
+            self.inner
+                .receipt_methods
+                .lock()
+                .is_lacking(method, Instant::now());
+        }
+        result
+    }
+
+    fn receipt_method(&self, transactions: usize) -> ReceiptMethod {
+        self.inner
+            .receipt_methods
+            .lock()
+            .choose(transactions, Instant::now())
     }
 
     /// A storage slot of a contract after a block, proven against the block's state root unless the
@@ -271,32 +482,31 @@ impl L1Client {
         at: &L1Block,
     ) -> Result<B256, L1Error> {
         if self.inner.trust {
-            let value: U256 = self
-                .call(
-                    "eth_getStorageAt",
-                    rpc_params![contract, slot, at_block(at.id())],
-                )
-                .await?;
+            let params = json!([contract, slot, at_block(at.id())]);
+            let value: U256 = self.call("eth_getStorageAt", params).await?;
             return Ok(value.into());
         }
-        const METHOD: &str = "eth_getProof";
-        let answer = self
-            .call::<EIP1186AccountProofResponse>(METHOD, rpc_params![contract, [slot], at.hash])
-            .await;
-        let proof = answer.map_err(|error| match error.cause {
-            L1Cause::Refused { code, message } => {
-                self.error(METHOD, L1Cause::NoProof { code, message })
-            }
-            cause => self.error(METHOD, cause),
-        })?;
-        proof::storage(&proof, contract, slot, at).map_err(|cause| self.error(METHOD, cause))
+        let call = RpcCall {
+            method: "eth_getProof",
+            params: json!([contract, [slot], at.hash]),
+        };
+        let proven = self.ask_one(call, |answer| {
+            let proof: EIP1186AccountProofResponse = read(&answer?)?;
+            proof::storage(&proof, contract, slot, at)
+        });
+        proven.await.map_err(|error| match error.cause {
+            L1Cause::Refused { code, message } => L1Error {
+                cause: L1Cause::NoProof { code, message },
+                ..error
+            },
+            _ => error,
+        })
     }
 
     /// The result of a call on the state after a block.
     pub async fn eth_call(&self, to: Address, data: &[u8], at: BlockId) -> Result<Bytes, L1Error> {
-        let request = serde_json::json!({ "to": to, "data": Bytes::copy_from_slice(data) });
-        self.call("eth_call", rpc_params![request, at_block(at)])
-            .await
+        let request = json!({ "to": to, "data": Bytes::copy_from_slice(data) });
+        self.call("eth_call", json!([request, at_block(at)])).await
     }
 
     /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is no
@@ -333,175 +543,118 @@ impl L1Client {
         Ok(SystemContract {
             unsafe_block_signer,
             batcher: Address::from_word(word(BATCHER_HASH_SELECTOR).await?),
-            gas_limit: gas_limit
-                .try_into()
-                .map_err(|_| self.untrue("eth_call", format!("gas limit {gas_limit}")))?,
+            gas_limit: gas_limit.try_into().map_err(|_| {
+                self.error(
+                    "eth_call",
+                    L1Cause::Untrue(format!("gas limit {gas_limit}")),
+                )
+            })?,
         })
     }
 
-    async fn header<P: ToRpcParams + Send>(
-        &self,
-        method: &'static str,
-        params: P,
-    ) -> Result<Option<L1Block>, L1Error> {
-        // Checked by hand below: serde would report the first missing field of a flattened header
-        // without its name.
-        let Some(value) = self
-            .call::<Option<serde_json::Value>>(method, params)
-            .await?
-        else {
-            return Ok(None);
-        };
-        answer::block(value, self.inner.trust)
-            .map(Some)
-            .map_err(|cause| self.error(method, cause))
-    }
-
-    async fn receipts_one_by_one(
-        &self,
-        method: &'static str,
-        block: &L1Block,
-    ) -> Result<Vec<answer::L1Receipt>, L1Error> {
-        const BLOCK: &str = "eth_getBlockByHash";
-        let hashes: Option<answer::TransactionHashes> =
-            self.call(BLOCK, rpc_params![block.hash, false]).await?;
-        let hashes = hashes
-            .ok_or_else(|| self.error(BLOCK, L1Cause::Missing(block.hash)))?
-            .transactions;
-        let mut receipts = Vec::with_capacity(hashes.len());
-        for chunk in hashes.chunks(self.inner.max_batch) {
-            let mut batch = BatchRequestBuilder::new();
-            for hash in chunk {
-                batch
-                    .insert(method, rpc_params![hash])
-                    .map_err(|e| self.error(method, L1Cause::Malformed(e.to_string())))?;
-            }
-            let _permit = self.permit(method).await?;
-            let answers = self
-                .inner
-                .http
-                .batch_request::<Option<answer::L1Receipt>>(batch)
-                .await;
-            for answer in answers.map_err(|e| self.failure(method, e))?.into_iter() {
-                let receipt = answer.map_err(|e| self.refused(method, &e))?;
-                receipts.push(receipt.ok_or_else(|| {
-                    self.untrue(
-                        method,
-                        format!("a transaction of block {} has no receipt", block.hash),
-                    )
-                })?);
-            }
-        }
-        Ok(receipts)
-    }
-
-    fn checked(
-        &self,
-        method: &'static str,
-        receipts: Vec<answer::L1Receipt>,
-        block: &L1Block,
-    ) -> Result<Vec<ReceiptLogs>, L1Error> {
-        answer::receipts(receipts, block).map_err(|cause| self.error(method, cause))
-    }
-
+    /// One call whose result needs no check.
     async fn call<T: DeserializeOwned>(
         &self,
         method: &'static str,
-        params: impl ToRpcParams + Send,
+        params: Value,
     ) -> Result<T, L1Error> {
-        let _permit = self.permit(method).await?;
-        self.inner
-            .http
-            .request(method, params)
+        self.ask_one(RpcCall { method, params }, |answer| read(&answer?))
             .await
-            .map_err(|e| self.failure(method, e))
     }
 
-    async fn permit(
+    async fn ask_one<T>(
         &self,
-        method: &'static str,
-    ) -> Result<tokio::sync::SemaphorePermit<'_>, L1Error> {
-        self.inner
-            .permits
-            .acquire()
-            .await
-            .map_err(|e| self.error(method, L1Cause::Transport(e.to_string())))
+        call: RpcCall,
+        read: impl Fn(RpcAnswer) -> Result<T, L1Cause>,
+    ) -> Result<T, L1Error> {
+        self.ask(&[call], |answers| {
+            let only = answers.into_iter().next();
+            read(only.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into()))))
+        })
+        .await
     }
 
-    fn lacks_block_receipts(&self) -> bool {
-        self.inner
-            .no_block_receipts
-            .lock()
-            .is_some_and(|since| since.elapsed() < METHOD_RETRY)
-    }
-
-    fn failure(&self, method: &'static str, error: jsonrpsee::core::ClientError) -> L1Error {
-        use jsonrpsee::core::ClientError;
-        match error {
-            ClientError::Call(refusal) => self.refused(method, &refusal),
-            ClientError::ParseError(error) => {
-                self.error(method, L1Cause::Malformed(error.to_string()))
+    /// Sends the calls in one request, to one endpoint after the other until `read` accepts the
+    /// answers. The error is that of the last endpoint.
+    async fn ask<T>(
+        &self,
+        calls: &[RpcCall],
+        read: impl Fn(Vec<RpcAnswer>) -> Result<T, L1Cause>,
+    ) -> Result<T, L1Error> {
+        let method = calls.first().map_or("", |call| call.method);
+        let mut tried = Tried::default();
+        let mut failure = None;
+        loop {
+            let pick = self.inner.rotation.lock().pick(tried, Instant::now());
+            let Some(pick) = pick else { break };
+            // A call that has failed at one endpoint does not wait for another.
+            if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
+                let resting = self.error_of(pick.index, method, L1Cause::Resting(pick.wait));
+                failure.get_or_insert(resting);
+                break;
             }
-            ClientError::RequestTimeout => {
-                self.error(method, L1Cause::Transport("no answer in time".into()))
+            tokio::time::sleep(pick.wait).await;
+            tried.add(pick.index);
+            let cause = match self.exchange(pick.index, calls).await.and_then(&read) {
+                Ok(value) => {
+                    self.inner.rotation.lock().answered(pick.index);
+                    return Ok(value);
+                }
+                Err(cause) => cause,
+            };
+            if let Some(fault) = cause.fault() {
+                let mut rotation = self.inner.rotation.lock();
+                rotation.failed(pick.index, fault, Instant::now());
             }
-            ClientError::Transport(error) => {
-                self.error(method, L1Cause::Transport(causes(&*error)))
+            let error = self.error_of(pick.index, method, cause);
+            if error.cause.is_unsupported() {
+                return Err(error);
             }
-            error => self.error(method, L1Cause::Transport(error.to_string())),
+            if self.inner.transports.len() > 1 {
+                tracing::debug!(%error, "an L1 endpoint failed; another one is asked");
+            }
+            failure = Some(error);
         }
+        let none = || L1Cause::Transport("no endpoint".into());
+        Err(failure.unwrap_or_else(|| self.error(method, none())))
     }
 
-    fn refused(
-        &self,
-        method: &'static str,
-        refusal: &jsonrpsee::types::ErrorObject<'_>,
-    ) -> L1Error {
-        // The message goes into logs, and the endpoint chooses its length.
-        let message = refusal.message().chars().take(MAX_MESSAGE).collect();
-        self.error(
-            method,
-            L1Cause::Refused {
-                code: refusal.code(),
-                message,
-            },
-        )
+    async fn exchange(&self, index: usize, calls: &[RpcCall]) -> Result<Vec<RpcAnswer>, L1Cause> {
+        let permit = self.inner.permits.acquire().await;
+        let _permit = permit.map_err(|error| L1Cause::Transport(error.to_string()))?;
+        if let Some(rate) = &self.inner.rate {
+            let wait = rate.lock().reserve(calls.len(), Instant::now());
+            tokio::time::sleep(wait).await;
+        }
+        self.inner.transports[index].send(calls).await
     }
 
-    fn untrue(&self, method: &'static str, what: String) -> L1Error {
-        self.error(method, L1Cause::Untrue(what))
-    }
-
+    /// An error of the endpoint in use.
     fn error(&self, method: &'static str, cause: L1Cause) -> L1Error {
+        let index = self.inner.rotation.lock().first();
+        self.error_of(index, method, cause)
+    }
+
+    fn error_of(&self, index: usize, method: &'static str, cause: L1Cause) -> L1Error {
         L1Error {
-            endpoint: self.inner.endpoint.clone(),
+            endpoint: self.inner.transports[index].name().clone(),
             method,
             cause,
         }
     }
 }
 
-impl L1Error {
-    /// Whether the endpoint does not know the method (facts: receipt methods).
-    fn is_unsupported(&self) -> bool {
-        let L1Cause::Refused { code, message } = &self.cause else {
-            return false;
-        };
-        let message = message.to_lowercase();
-        matches!(code, -32601 | -32004)
-            || [
-                "not found",
-                "not supported",
-                "unsupported",
-                "does not exist",
-                "not available",
-            ]
-            .iter()
-            .any(|text| message.contains("method") && message.contains(text))
-    }
+/// The JSON of an answer.
+fn read<'a, T: serde::Deserialize<'a>>(answer: &'a RawValue) -> Result<T, L1Cause> {
+    serde_json::from_str(answer.get()).map_err(|error| L1Cause::Malformed(error.to_string()))
+}
+
+/// The results of a batch, or its first error.
+fn all(answers: Vec<RpcAnswer>) -> Result<Vec<Box<RawValue>>, L1Cause> {
+    answers.into_iter().collect()
 }
 
 /// EIP-1898, by hash: the answer belongs to this block or there is none.
-fn at_block(at: BlockId) -> serde_json::Value {
-    serde_json::json!({ "blockHash": at.hash })
+fn at_block(at: BlockId) -> Value {
+    json!({ "blockHash": at.hash })
 }

@@ -1,12 +1,65 @@
 //! Answers of an L1 endpoint, read and checked: headers against their hash, receipts against the
 //! header's root. Pure.
 
-use super::{L1Block, L1Cause};
-use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptWithBloom, TxReceipt};
+use super::{
+    L1Block, L1Cause,
+    data::{L1Transaction, Watched},
+};
+use alloy_consensus::{
+    EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptWithBloom, Transaction, TxEnvelope,
+    TxReceipt, proofs::calculate_withdrawals_root,
+};
+use alloy_eips::{eip2718::Encodable2718, eip4895::Withdrawal};
 use alloy_primitives::{Address, B256, Bytes, Log, U64};
-use alloy_rlp::Encodable;
+use alloy_rlp::{Decodable, Encodable};
+use alloy_trie::root::ordered_trie_root_with_encoder;
+use op_alloy_consensus::OpTxEnvelope;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use starling_proto::attributes::ReceiptLogs;
+use std::collections::{BTreeMap, HashMap};
+
+/// Highest transaction type that this build can encode (EIP-7702).
+const LAST_KNOWN_TYPE: u64 = 4;
+/// Transaction type of a deposit, for an L1 that is itself an OP chain.
+const DEPOSIT: u64 = 0x7e;
+
+/// Members of a block object that this build knows. A header whose hash is wrong and that has
+/// others is of a fork that is newer than this build.
+const KNOWN_MEMBERS: [&str; 29] = [
+    "baseFeePerGas",
+    "blobGasUsed",
+    "blockAccessListHash",
+    "difficulty",
+    "excessBlobGas",
+    "extraData",
+    "gasLimit",
+    "gasUsed",
+    "hash",
+    "logsBloom",
+    "miner",
+    "mixHash",
+    "nonce",
+    "number",
+    "parentBeaconBlockRoot",
+    "parentHash",
+    "receiptsRoot",
+    "requestsHash",
+    "sha3Uncles",
+    "size",
+    "slotNumber",
+    "stateRoot",
+    "timestamp",
+    "totalDifficulty",
+    "transactions",
+    "transactionsRoot",
+    "uncles",
+    "withdrawals",
+    "withdrawalsRoot",
+];
+/// Unknown members that an error names, and characters of each.
+const NAMED_MEMBERS: usize = 3;
+const MEMBER_CHARACTERS: usize = 40;
 
 /// The part of `eth_getBlockByHash(_, false)` that names the transactions.
 #[derive(Debug, Deserialize)]
@@ -33,14 +86,202 @@ struct ReceiptLog {
     data: Bytes,
 }
 
-/// Reads a block object (specs: L1 header verification as in op-node's `sources/types.go`).
+/// A block object whose transactions and withdrawals belong to its hash.
+#[derive(Clone, Debug)]
+pub(super) struct FullBlock {
+    pub block: L1Block,
+    /// Whether a watched contract may have logged something.
+    pub may_have_logs: bool,
+    /// Transactions to the batch inbox, and those of types that cannot be decoded.
+    pub transactions: Vec<L1Transaction>,
+    /// Hashes of all transactions as the endpoint names them, for fetching receipts one by one.
+    pub hashes: Vec<B256>,
+}
+
+/// A transaction of any type.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AnyTransaction {
+    #[serde(default, rename = "type")]
+    ty: U64,
+    hash: B256,
+    #[serde(default)]
+    to: Option<Address>,
+    #[serde(default)]
+    blob_versioned_hashes: Option<Vec<B256>>,
+}
+
+/// Reads a block object as `eth_getBlockBy…(_, false)` and subscriptions return it; the body is not
+/// looked at (specs: L1 header verification as in op-node's `sources/types.go`).
 pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, L1Cause> {
+    header(value, trust).and_then(|(hash, header)| l1_block(hash, &header))
+}
+
+/// Reads a block object with whole transactions. Unless the endpoint is trusted, the transactions
+/// and withdrawals are checked against the header. `raw` has the encodings of transactions whose
+/// type this build does not know, by hash; they need no decoding, since derivation reads none of
+/// them. Without them the error is [`L1Cause::UnknownTransaction`].
+pub(super) fn full_block(
+    answer: &RawValue,
+    watched: &Watched,
+    trust: bool,
+    raw: &HashMap<B256, Bytes>,
+) -> Result<FullBlock, L1Cause> {
+    let mut members: BTreeMap<&str, &RawValue> = parse(answer)?;
+    let transactions: Vec<&RawValue> = match members.remove("transactions") {
+        Some(list) => parse(list)?,
+        None => return Err(L1Cause::Malformed("a block without transactions".into())),
+    };
+    let withdrawals: Option<Vec<Withdrawal>> = match members.remove("withdrawals") {
+        Some(list) => parse(list)?,
+        None => None,
+    };
+    let rest = members
+        .into_iter()
+        .map(|(name, value)| Ok((name.to_owned(), parse(value)?)))
+        .collect::<Result<serde_json::Map<_, _>, L1Cause>>()?;
+    let (hash, header) = header(rest.into(), trust)?;
+    let block = l1_block(hash, &header)?;
+    if !trust {
+        check_withdrawals(&header, hash, withdrawals.as_deref())?;
+    }
+    let mut found = FullBlock {
+        block,
+        may_have_logs: trust || watched.may_have_logs(&header),
+        transactions: Vec::new(),
+        hashes: Vec::with_capacity(transactions.len()),
+    };
+    let mut encoded = Vec::with_capacity(if trust { 0 } else { transactions.len() });
+    let mut blobs = 0;
+    for transaction in transactions {
+        let any: AnyTransaction = parse(transaction)?;
+        found.hashes.push(any.hash);
+        let first_blob = blobs;
+        blobs += any
+            .blob_versioned_hashes
+            .as_ref()
+            .map_or(0, |hashes| hashes.len() as u64);
+        if trust && any.to != Some(watched.inbox) {
+            continue;
+        }
+        let known = match any.ty.to::<u64>() {
+            0..=LAST_KNOWN_TYPE => encode(&parse::<TxEnvelope>(transaction)?, first_blob),
+            DEPOSIT => encode(&parse::<OpTxEnvelope>(transaction)?, first_blob),
+            ty => match raw.get(&any.hash) {
+                Some(raw) => encode_unknown(any, raw.clone(), first_blob),
+                // Derivation reads none of these; its encoding is only needed for the root.
+                None if trust => continue,
+                None => return Err(L1Cause::UnknownTransaction { ty, block: hash }),
+            },
+        };
+        if !trust {
+            encoded.push(known.1.raw.clone());
+        }
+        let (to, transaction) = known;
+        if to.is_none_or(|to| to == watched.inbox) {
+            found.transactions.push(transaction);
+        }
+    }
+    if !trust {
+        check_transactions(&header, hash, &encoded)?;
+    }
+    Ok(found)
+}
+
+/// The receiver (zero if it creates a contract), and the part that derivation reads.
+fn encode<T: Transaction + Encodable2718>(
+    transaction: &T,
+    first_blob: u64,
+) -> (Option<Address>, L1Transaction) {
+    let blob_hashes = transaction.blob_versioned_hashes().unwrap_or_default();
+    let encoded = L1Transaction {
+        raw: transaction.encoded_2718().into(),
+        blob_hashes: blob_hashes.to_vec(),
+        first_blob,
+    };
+    (Some(transaction.to().unwrap_or_default()), encoded)
+}
+
+/// As [`encode`], for a type that cannot be decoded: only its encoding is verified, so the receiver
+/// is not known.
+fn encode_unknown(
+    any: AnyTransaction,
+    raw: Bytes,
+    first_blob: u64,
+) -> (Option<Address>, L1Transaction) {
+    let encoded = L1Transaction {
+        raw,
+        blob_hashes: any.blob_versioned_hashes.unwrap_or_default(),
+        first_blob,
+    };
+    (None, encoded)
+}
+
+/// Hashes of the transactions of a block object whose type this build does not know.
+pub(super) fn unknown_transactions(answer: &RawValue) -> Result<Vec<B256>, L1Cause> {
+    #[derive(Deserialize)]
+    struct Transactions {
+        transactions: Vec<AnyTransaction>,
+    }
+    let block: Transactions = parse(answer)?;
+    let unknown = block.transactions.into_iter();
+    Ok(unknown
+        .filter(|transaction| !is_known_type(transaction.ty.to()))
+        .map(|transaction| transaction.hash)
+        .collect())
+}
+
+fn is_known_type(ty: u64) -> bool {
+    ty <= LAST_KNOWN_TYPE || ty == DEPOSIT
+}
+
+fn parse<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Result<T, L1Cause> {
+    serde_json::from_str(value.get()).map_err(|error| L1Cause::Malformed(error.to_string()))
+}
+
+fn check_withdrawals(
+    header: &Header,
+    hash: B256,
+    withdrawals: Option<&[Withdrawal]>,
+) -> Result<(), L1Cause> {
+    let root = withdrawals.map(calculate_withdrawals_root);
+    if root == header.withdrawals_root {
+        return Ok(());
+    }
+    let text = |root: Option<B256>| root.map_or("none".into(), |root| root.to_string());
+    Err(L1Cause::Untrue(format!(
+        "the withdrawals of block {hash} have the root {}, its header says {}",
+        text(root),
+        text(header.withdrawals_root)
+    )))
+}
+
+fn check_transactions(header: &Header, hash: B256, encoded: &[Bytes]) -> Result<(), L1Cause> {
+    let root = ordered_trie_root_with_encoder(encoded, |bytes, out| out.extend_from_slice(bytes));
+    if root == header.transactions_root {
+        return Ok(());
+    }
+    Err(L1Cause::Untrue(format!(
+        "the transactions of block {hash} have the root {root}, its header says {}",
+        header.transactions_root
+    )))
+}
+
+/// The header of a block object and its hash, which is recomputed unless the endpoint is trusted.
+fn header(value: serde_json::Value, trust: bool) -> Result<(B256, Header), L1Cause> {
+    let unknown = unknown_members(&value);
     let header: alloy_rpc_types_eth::Header =
         serde_json::from_value(value).map_err(|e| L1Cause::Malformed(e.to_string()))?;
     let (hash, header) = (header.hash, header.inner);
     if !trust {
         check(&header)?;
         let computed = header.hash_slow();
+        if computed != hash && !unknown.is_empty() {
+            return Err(L1Cause::UnknownField {
+                number: header.number,
+                fields: unknown,
+            });
+        }
         if computed != hash {
             return Err(L1Cause::Untrue(format!(
                 "block {} claims the hash {hash}, its fields hash to {computed}",
@@ -48,6 +289,22 @@ pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, L1
             )));
         }
     }
+    Ok((hash, header))
+}
+
+/// Names of the members that this build does not know, for an error; empty if there are none.
+fn unknown_members(value: &serde_json::Value) -> String {
+    let members = value.as_object().into_iter().flatten();
+    let unknown =
+        members.filter(|(name, value)| !KNOWN_MEMBERS.contains(&name.as_str()) && !value.is_null());
+    let names: Vec<String> = unknown
+        .take(NAMED_MEMBERS)
+        .map(|(name, _)| name.chars().take(MEMBER_CHARACTERS).collect())
+        .collect();
+    names.join(", ")
+}
+
+fn l1_block(hash: B256, header: &Header) -> Result<L1Block, L1Cause> {
     Ok(L1Block {
         number: header.number,
         hash,
@@ -85,23 +342,52 @@ pub(super) fn receipts(
         .into_iter()
         .map(convert)
         .collect::<Result<Vec<_>, _>>()?;
-    let root = alloy_trie::root::ordered_trie_root_with_encoder(&receipts, |(ty, receipt), out| {
+    let root = ordered_trie_root_with_encoder(&receipts, |(ty, receipt), out| {
         // EIP-2718: legacy receipts carry no type byte.
         if *ty != 0 {
             out.push(*ty);
         }
         receipt.encode(out);
     });
-    if root != block.receipts_root {
-        return Err(L1Cause::Untrue(format!(
-            "the receipts of block {} have the root {root}, its header says {}",
-            block.hash, block.receipts_root
-        )));
-    }
+    check_receipts_root(root, block)?;
     Ok(receipts
         .into_iter()
         .map(|(_, r)| (r.status(), r.receipt.logs))
         .collect())
+}
+
+/// As [`receipts`], for receipts in EIP-2718 form. A receipt of an unknown type that does not
+/// decode as others do counts as one without logs (specs: derivation, receipts of unknown types).
+pub(super) fn raw_receipts(
+    receipts: &[Bytes],
+    block: &L1Block,
+) -> Result<Vec<ReceiptLogs>, L1Cause> {
+    let root = ordered_trie_root_with_encoder(receipts, |bytes, out| out.extend_from_slice(bytes));
+    check_receipts_root(root, block)?;
+    let decode = |receipt: &Bytes| {
+        let mut body: &[u8] = receipt;
+        // A list begins with 0xc0 or more, a type is at most 0x7f.
+        let ty = body.first().copied().filter(|first| *first < 0x80);
+        if ty.is_some() {
+            body = &body[1..];
+        }
+        match Encodes::decode(&mut body) {
+            Ok(receipt) => Ok((receipt.status(), receipt.receipt.logs)),
+            Err(_) if ty.is_some_and(|ty| u64::from(ty) > LAST_KNOWN_TYPE) => Ok((false, vec![])),
+            Err(error) => Err(L1Cause::Malformed(format!("a receipt: {error}"))),
+        }
+    };
+    receipts.iter().map(decode).collect()
+}
+
+fn check_receipts_root(root: B256, block: &L1Block) -> Result<(), L1Cause> {
+    if root == block.receipts_root {
+        return Ok(());
+    }
+    Err(L1Cause::Untrue(format!(
+        "the receipts of block {} have the root {root}, its header says {}",
+        block.hash, block.receipts_root
+    )))
 }
 
 type Encodes = ReceiptWithBloom<alloy_consensus::Receipt>;

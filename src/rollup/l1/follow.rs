@@ -1,10 +1,20 @@
-//! Follows the heads of L1 by polling. Wakes whoever holds the other end; keeps the last answer
-//! when the endpoint fails.
+//! Follows the heads of L1: by subscription where the endpoint is a WebSocket or a Unix socket, by
+//! polling otherwise and while there is no subscription. Wakes the consumers of the heads; keeps the
+//! last answer when the endpoint fails. A head may go back: consumers decide what a reorg means.
 
 use super::{L1Block, L1Client, L1Error, Tag};
+use jsonrpsee::core::client::Subscription;
+use serde_json::Value;
 use std::time::Duration;
-use tokio::{sync::watch, time::MissedTickBehavior};
+use tokio::{
+    sync::watch,
+    time::{Instant, Interval, MissedTickBehavior},
+};
 use tokio_util::sync::CancellationToken;
+
+/// Polls are left out while the subscription brought a head within this many poll intervals. L1
+/// misses a slot now and then; more than that and the subscription may be dead.
+const QUIET_POLLS: u32 = 3;
 
 /// L1's heads at the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,8 +30,9 @@ pub struct FollowedL1 {
     pub heads: watch::Receiver<L1Heads>,
 }
 
-/// Polls the head every `head_interval` (`--l1.http-poll-interval`), safe and finalized every
-/// `epoch_interval` (`--l1.epoch-poll-interval`), until the token is cancelled.
+/// Reads the head every `head_interval` (`--l1.http-poll-interval`) unless a subscription brings it,
+/// safe and finalized every `epoch_interval` (`--l1.epoch-poll-interval`; zero is never), until the
+/// token is cancelled.
 pub async fn follow_heads(
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
@@ -29,41 +40,113 @@ pub async fn follow_heads(
     epoch_interval: Duration,
     token: CancellationToken,
 ) {
-    let mut head_tick = tokio::time::interval(head_interval);
-    let mut epoch_tick = tokio::time::interval(epoch_interval);
-    head_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    epoch_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let poll = async {
-        let mut away = false;
+    let follower = Follower {
+        l1,
+        heads,
+        head_interval,
+        away: false,
+        heard: None,
+    };
+    let _ = token
+        .run_until_cancelled(follower.run(epoch_interval))
+        .await;
+}
+
+struct Follower {
+    l1: L1Client,
+    heads: watch::Sender<L1Heads>,
+    head_interval: Duration,
+    /// The last reading of the head failed.
+    away: bool,
+    /// When the subscription last brought a head.
+    heard: Option<Instant>,
+}
+
+impl Follower {
+    async fn run(mut self, epoch_interval: Duration) {
+        let mut head_tick = ticks(self.head_interval);
+        let mut epoch_tick = (!epoch_interval.is_zero()).then(|| ticks(epoch_interval));
+        let mut subscription = None;
         loop {
             tokio::select! {
                 _ = head_tick.tick() => {
-                    let answer = l1.block(Tag::Latest).await;
-                    if std::mem::replace(&mut away, answer.is_err()) != away {
-                        match &answer {
-                            Ok(_) => tracing::info!(endpoint = l1.endpoint(), "L1 answers again"),
-                            Err(error) => tracing::warn!(%error, "L1's head cannot be read; trying again until it can"),
-                        }
+                    let quiet = self.heard.map(|heard| heard.elapsed());
+                    if quiet.is_some_and(|quiet| quiet < self.head_interval * QUIET_POLLS) {
+                        continue;
                     }
-                    if let Ok(Some(block)) = answer {
-                        heads.send_if_modified(|h| replace(&mut h.head, block));
-                    }
+                    self.heard = None;
+                    subscription = self.subscribe().await;
+                    let answer = self.l1.block(Tag::Latest).await;
+                    self.publish(answer);
                 }
-                _ = epoch_tick.tick() => {
-                    if let Some(block) = told(l1.block(Tag::Safe).await) {
-                        heads.send_if_modified(|h| replace(&mut h.safe, block));
+                Some(header) = next(&mut subscription) => match header {
+                    Some(header) => {
+                        self.heard = Some(Instant::now());
+                        self.publish(self.l1.read_new_head(header).map(Some));
                     }
-                    if let Some(block) = told(l1.block(Tag::Finalized).await) {
-                        heads.send_if_modified(|h| replace(&mut h.finalized, block));
+                    // The next poll subscribes again.
+                    None => (self.heard, subscription) = (None, None),
+                },
+                () = tick(&mut epoch_tick) => {
+                    if let Some(block) = told(self.l1.block(Tag::Safe).await) {
+                        self.heads.send_if_modified(|h| replace(&mut h.safe, block));
+                    }
+                    if let Some(block) = told(self.l1.block(Tag::Finalized).await) {
+                        self.heads.send_if_modified(|h| replace(&mut h.finalized, block));
                     }
                 }
             }
         }
-    };
-    tokio::select! {
-        () = token.cancelled() => {}
-        () = poll => {}
     }
+
+    /// A subscription to the endpoint in use, if it has subscriptions.
+    async fn subscribe(&self) -> Option<Subscription<Value>> {
+        match self.l1.subscribe_heads().await? {
+            Ok(subscription) => Some(subscription),
+            Err(error) => {
+                tracing::debug!(%error, "no subscription to L1's heads; they are polled");
+                None
+            }
+        }
+    }
+
+    fn publish(&mut self, answer: Result<Option<L1Block>, L1Error>) {
+        if std::mem::replace(&mut self.away, answer.is_err()) != self.away {
+            match &answer {
+                Ok(_) => {
+                    tracing::info!(endpoint = self.l1.endpoint(), "L1 answers again");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "L1's head cannot be read; trying again until it can");
+                }
+            }
+        }
+        if let Ok(Some(block)) = answer {
+            self.heads.send_if_modified(|h| replace(&mut h.head, block));
+        }
+    }
+}
+
+fn ticks(interval: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Waits for the next tick; for ever without an interval.
+async fn tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => {
+            interval.tick().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The next header, `Some(None)` at the subscription's end, and `None` at once without one.
+async fn next(subscription: &mut Option<Subscription<Value>>) -> Option<Option<Value>> {
+    // A header that is no JSON ends the subscription like a lost connection.
+    Some(subscription.as_mut()?.next().await.and_then(Result::ok))
 }
 
 fn told(answer: Result<Option<L1Block>, L1Error>) -> Option<L1Block> {

@@ -1,0 +1,90 @@
+//! A limit on items per second with a burst. Pure: the time comes in as an argument.
+
+use std::time::{Duration, Instant};
+
+/// A token bucket that lets callers reserve ahead: who comes while it is empty learns how long to
+/// wait, and everybody waits in the order of reservation.
+#[derive(Clone, Debug)]
+pub struct RateLimit {
+    /// Items per second.
+    rate: f64,
+    /// Items that may be sent at once after a pause.
+    burst: f64,
+    /// Negative while items are reserved that must wait.
+    tokens: f64,
+    at: Instant,
+}
+
+impl RateLimit {
+    /// A full bucket; `None` if `rate` (items per second) is no limit: not above zero, or not finite.
+    pub fn new(rate: f64, burst: usize, now: Instant) -> Option<Self> {
+        let burst = burst.max(1) as f64;
+        (rate > 0.0 && rate.is_finite()).then_some(Self {
+            rate,
+            burst,
+            tokens: burst,
+            at: now,
+        })
+    }
+
+    /// Reserves `items`, which may be sent after the duration that is returned. More items than the
+    /// burst are sent at once as well, after the time in which they accrue.
+    pub fn reserve(&mut self, items: usize, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + passed * self.rate).min(self.burst);
+        self.at = self.at.max(now);
+        self.tokens -= items as f64;
+        // A rate of almost nothing means a wait beyond what a duration holds.
+        Duration::try_from_secs_f64((-self.tokens / self.rate).max(0.0)).unwrap_or(Duration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_burst_is_free_and_then_items_come_at_the_rate() {
+        let start = Instant::now();
+        let mut limit = RateLimit::new(10.0, 20, start).unwrap();
+        assert_eq!(limit.reserve(20, start), Duration::ZERO);
+        assert_eq!(limit.reserve(5, start), Duration::from_millis(500));
+        assert_eq!(limit.reserve(1, start), Duration::from_millis(600));
+        // A long pause refills the burst and no more.
+        let later = start + Duration::from_secs(3600);
+        assert_eq!(limit.reserve(20, later), Duration::ZERO);
+        assert_eq!(limit.reserve(1, later), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn nothing_negative_or_infinite_is_a_limit() {
+        let now = Instant::now();
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(RateLimit::new(rate, 1, now).is_none(), "{rate}");
+        }
+        let mut slowest = RateLimit::new(f64::MIN_POSITIVE, 1, now).unwrap();
+        assert_eq!(slowest.reserve(usize::MAX, now), Duration::MAX);
+    }
+
+    proptest! {
+        /// In every window that begins with a full bucket, no more than burst + rate × time is sent.
+        #[test]
+        fn no_more_than_the_rate_and_one_burst(
+            rate in 1u32..1000,
+            burst in 1usize..100,
+            calls in proptest::collection::vec((0u64..2000, 1usize..100), 1..100),
+        ) {
+            let start = Instant::now();
+            let mut limit = RateLimit::new(rate.into(), burst, start).unwrap();
+            let (mut now, mut sent) = (start, 0);
+            for (pause, items) in calls {
+                now += Duration::from_millis(pause);
+                let at = now + limit.reserve(items, now);
+                sent += items;
+                let allowed = burst as f64 + f64::from(rate) * (at - start).as_secs_f64();
+                prop_assert!(sent as f64 <= allowed + 1e-3, "{sent} sent where {allowed} are allowed");
+            }
+        }
+    }
+}

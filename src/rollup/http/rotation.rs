@@ -1,0 +1,216 @@
+//! The choice among several endpoints, and their rests after failures. Pure: the time comes in as an
+//! argument.
+//!
+//! The endpoint that answered last is used until it fails; then the next in the list that is not
+//! resting takes over. An endpoint that says that it is busy is not asked before its rest is over,
+//! even if it is the only one.
+
+use std::time::{Duration, Instant};
+
+/// First rest after a failure; it doubles with each failure in a row.
+const FIRST_REST: Duration = Duration::from_secs(1);
+/// Longest rest that is not demanded by the endpoint.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
+/// How an endpoint failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It asks to be left alone: HTTP 429 or 5xx, or a JSON-RPC rate limit. With the rest that it
+    /// names, if it names one.
+    Busy(Option<Duration>),
+    /// Its answer is no use: no connection, silence, nonsense or a lie. Others are tried first for
+    /// a while.
+    Broken,
+}
+
+/// An endpoint to ask now or after a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Position in the list of endpoints.
+    pub index: usize,
+    /// Rest that is left to it.
+    pub wait: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    /// Failures in a row.
+    failures: u32,
+    /// End of its rest.
+    until: Option<Instant>,
+    /// The rest is kept even if no other endpoint is left.
+    busy: bool,
+}
+
+/// The state of a list of endpoints. At most [`Rotation::MAX`] of them.
+#[derive(Clone, Debug)]
+pub struct Rotation {
+    members: Vec<Member>,
+    /// The one that is asked first.
+    first: usize,
+}
+
+/// The endpoints that one call has tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried(u64);
+
+impl Tried {
+    pub fn add(&mut self, index: usize) {
+        self.0 |= 1 << index;
+    }
+
+    fn has(self, index: usize) -> bool {
+        self.0 & 1 << index != 0
+    }
+}
+
+impl Rotation {
+    /// Endpoints in one list.
+    pub const MAX: usize = 64;
+
+    /// Endpoints beyond [`Rotation::MAX`] are left out.
+    pub fn new(endpoints: usize) -> Self {
+        Self {
+            members: vec![Member::default(); endpoints.min(Self::MAX)],
+            first: 0,
+        }
+    }
+
+    /// The endpoint that answered last.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// The endpoint to ask next: one that is not resting, then one that failed, soonest end of
+    /// rest first, then one that is busy. `None` if all were tried.
+    pub fn pick(&self, tried: Tried, now: Instant) -> Option<Pick> {
+        let count = self.members.len();
+        let order = (0..count).map(|offset| (self.first + offset) % count);
+        let candidates = order.filter(|index| !tried.has(*index)).map(|index| {
+            let member = &self.members[index];
+            let rest = member
+                .until
+                .map(|until| until.saturating_duration_since(now));
+            (index, member.busy, rest.unwrap_or_default())
+        });
+        let rank = |(_, busy, rest): &(usize, bool, Duration)| (*busy && !rest.is_zero(), *rest);
+        let (index, busy, rest) = candidates.min_by_key(rank)?;
+        Some(Pick {
+            index,
+            wait: if busy { rest } else { Duration::ZERO },
+        })
+    }
+
+    /// The endpoint answered: it is asked first from now on.
+    pub fn answered(&mut self, index: usize) {
+        if let Some(member) = self.members.get_mut(index) {
+            *member = Member::default();
+            self.first = index;
+        }
+    }
+
+    /// The endpoint failed; returns how long it rests.
+    pub fn failed(&mut self, index: usize, fault: Fault, now: Instant) -> Duration {
+        let Some(member) = self.members.get_mut(index) else {
+            return Duration::ZERO;
+        };
+        let doubled = FIRST_REST.saturating_mul(1 << member.failures.min(16));
+        let own = doubled.min(LONGEST_REST);
+        let (busy, rest) = match fault {
+            Fault::Busy(demanded) => (true, demanded.unwrap_or(own)),
+            Fault::Broken => (false, own),
+        };
+        // A request that was under way does not shorten the rest that another one brought.
+        let until = member.until.max(now.checked_add(rest));
+        *member = Member {
+            failures: member.failures.saturating_add(1),
+            until,
+            busy: busy || member.busy && member.until > Some(now),
+        };
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    fn pick(rotation: &Rotation, now: Instant) -> (usize, u64) {
+        let pick = rotation.pick(Tried::default(), now).unwrap();
+        (pick.index, pick.wait.as_secs())
+    }
+
+    #[test]
+    fn the_endpoint_that_answered_last_is_kept() {
+        let start = Instant::now();
+        let mut rotation = Rotation::new(3);
+        assert_eq!(pick(&rotation, start), (0, 0));
+        rotation.failed(0, Fault::Broken, start);
+        assert_eq!(pick(&rotation, start), (1, 0));
+        rotation.failed(1, Fault::Broken, start);
+        rotation.answered(2);
+        assert_eq!(pick(&rotation, at(start, 3600)), (2, 0));
+        // The list is a ring.
+        rotation.failed(2, Fault::Broken, at(start, 3600));
+        assert_eq!(pick(&rotation, at(start, 3600)), (0, 0));
+    }
+
+    #[test]
+    fn one_call_tries_each_endpoint_once() {
+        let now = Instant::now();
+        let rotation = Rotation::new(2);
+        let mut tried = Tried::default();
+        let mut order = vec![];
+        while let Some(pick) = rotation.pick(tried, now) {
+            order.push(pick.index);
+            tried.add(pick.index);
+        }
+        assert_eq!(order, [0, 1]);
+        assert_eq!(Rotation::new(0).pick(Tried::default(), now), None);
+        assert_eq!(Rotation::new(1000).members.len(), Rotation::MAX);
+    }
+
+    #[test]
+    fn a_lone_endpoint_rests_only_if_it_is_busy() {
+        let start = Instant::now();
+        let mut rotation = Rotation::new(1);
+        rotation.failed(0, Fault::Broken, start);
+        assert_eq!(pick(&rotation, start), (0, 0));
+        rotation.failed(0, Fault::Busy(Some(Duration::from_secs(30))), start);
+        assert_eq!(pick(&rotation, start), (0, 30));
+        // The failure of a request that was under way leaves the rest as it is.
+        rotation.failed(0, Fault::Broken, at(start, 10));
+        assert_eq!(pick(&rotation, at(start, 10)), (0, 20));
+        assert_eq!(pick(&rotation, at(start, 30)), (0, 0));
+    }
+
+    #[test]
+    fn a_busy_endpoint_is_asked_last_and_soonest_first() {
+        let start = Instant::now();
+        let mut rotation = Rotation::new(3);
+        rotation.failed(0, Fault::Busy(Some(Duration::from_secs(9))), start);
+        rotation.failed(1, Fault::Busy(Some(Duration::from_secs(5))), start);
+        rotation.failed(2, Fault::Broken, start);
+        assert_eq!(pick(&rotation, start), (2, 0), "a broken one may be asked");
+        let mut tried = Tried::default();
+        tried.add(2);
+        let next = rotation.pick(tried, start).unwrap();
+        assert_eq!((next.index, next.wait.as_secs()), (1, 5));
+    }
+
+    #[test]
+    fn rests_double_up_to_a_bound_and_success_ends_them() {
+        let now = Instant::now();
+        let mut rotation = Rotation::new(1);
+        let mut rests = (0..100).map(|_| rotation.failed(0, Fault::Busy(None), now).as_secs());
+        let first: Vec<_> = rests.by_ref().take(8).collect();
+        assert_eq!(first, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(rests.max(), Some(60));
+        rotation.answered(0);
+        assert_eq!(rotation.failed(0, Fault::Busy(None), now).as_secs(), 1);
+    }
+}

@@ -1,0 +1,255 @@
+//! L1 blocks as derivation reads them: verified, with the receipts where they matter, and cached.
+
+use super::{
+    BlockAt, L1Block, L1Cause, L1Client, L1Error,
+    answer::{self, FullBlock},
+    cache::L1Cache,
+    data::{L1BlockData, Watched},
+    read,
+    receipts::ReceiptMethod,
+    transport::{RpcAnswer, RpcCall},
+};
+use alloy_consensus::constants::EMPTY_RECEIPTS;
+use alloy_primitives::{B256, Bytes};
+use parking_lot::Mutex;
+use serde_json::{json, value::RawValue};
+use starling_proto::attributes::ReceiptLogs;
+use std::{collections::HashMap, sync::Arc};
+
+/// Memory of cached blocks, whatever `--l1.cache-size` says.
+const CACHE_BYTES: usize = 32 << 20;
+
+/// Consecutive blocks, and what they took to fetch.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FetchedBlocks {
+    pub blocks: Vec<Arc<L1BlockData>>,
+    /// Bytes of their block objects as JSON.
+    pub json_bytes: usize,
+}
+
+/// A cloneable reader of the blocks of one rollup's L1. Clones share the cache.
+///
+/// One attempt per call, as with [`L1Client`].
+#[derive(Clone)]
+pub struct L1Blocks {
+    l1: L1Client,
+    watched: Watched,
+    cache: Arc<Mutex<L1Cache>>,
+}
+
+impl L1Blocks {
+    /// Remembers at most `cache_size` blocks, and 32 MiB.
+    pub fn new(l1: L1Client, watched: Watched, cache_size: usize) -> Self {
+        Self {
+            l1,
+            watched,
+            cache: Arc::new(Mutex::new(L1Cache::new(cache_size, CACHE_BYTES))),
+        }
+    }
+
+    /// Blocks to remember: `--l1.cache-size`, whose zero means 3/2 of the sequencing window (L1
+    /// blocks).
+    pub fn cache_size(given: u64, seq_window_size: u64) -> usize {
+        let size = if given == 0 {
+            seq_window_size.saturating_mul(3) / 2
+        } else {
+            given
+        };
+        usize::try_from(size).unwrap_or(usize::MAX)
+    }
+
+    /// The client that asks.
+    pub fn client(&self) -> &L1Client {
+        &self.l1
+    }
+
+    /// A block; `None` if the endpoint has none (by number: above its head). A cached block is
+    /// returned only if it is canonical now, or asked for by its hash.
+    pub async fn get(&self, at: BlockAt) -> Result<Option<Arc<L1BlockData>>, L1Error> {
+        match at {
+            BlockAt::Hash(hash) => {
+                if let Some(data) = self.cached(hash) {
+                    return Ok(Some(data));
+                }
+            }
+            BlockAt::Number(number) => {
+                if self.cache.lock().has_number(number) {
+                    let Some(block) = self.l1.block_by_number(number).await? else {
+                        return Ok(None);
+                    };
+                    if let Some(data) = self.cached(block.hash) {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+        Ok(self.fetch(&[at]).await?.blocks.pop())
+    }
+
+    /// The blocks from `first` on, at most `count` and at most one batch of them, up to the head or
+    /// to where a reorg in between tore them.
+    pub(super) async fn range(&self, first: u64, count: usize) -> Result<FetchedBlocks, L1Error> {
+        let count = count.min(self.l1.inner.max_batch) as u64;
+        let numbers = first..first.saturating_add(count);
+        let asked: Vec<_> = numbers.map(BlockAt::Number).collect();
+        self.fetch(&asked).await
+    }
+
+    fn cached(&self, hash: B256) -> Option<Arc<L1BlockData>> {
+        self.cache.lock().get(hash)
+    }
+
+    async fn fetch(&self, asked: &[BlockAt]) -> Result<FetchedBlocks, L1Error> {
+        let calls: Vec<_> = asked.iter().map(|at| at.call(true)).collect();
+        let read = |answers| self.read_blocks(asked, answers, &HashMap::new());
+        let (full, json_bytes) = match self.l1.ask(&calls, read).await {
+            Err(error) if matches!(error.cause, L1Cause::UnknownTransaction { .. }) => {
+                self.fetch_with_unknown(asked, &calls, error).await?
+            }
+            result => result?,
+        };
+        let receipts = self.receipts(&full).await?;
+        let data = |(block, mut receipts): (FullBlock, Vec<ReceiptLogs>)| {
+            self.watched.strip(&mut receipts);
+            Arc::new(L1BlockData {
+                block: block.block,
+                transactions: block.transactions,
+                receipts,
+            })
+        };
+        let blocks: Vec<_> = full.into_iter().zip(receipts).map(data).collect();
+        for data in &blocks {
+            self.cache.lock().insert(data.clone());
+        }
+        Ok(FetchedBlocks { blocks, json_bytes })
+    }
+
+    /// Reads whole blocks up to the first that is not there or does not extend the one before, and
+    /// counts the bytes of their JSON.
+    fn read_blocks(
+        &self,
+        asked: &[BlockAt],
+        answers: Vec<RpcAnswer>,
+        raw: &HashMap<B256, Bytes>,
+    ) -> Result<(Vec<FullBlock>, usize), L1Cause> {
+        let mut blocks: Vec<FullBlock> = Vec::with_capacity(asked.len());
+        let mut bytes = 0;
+        for (at, answer) in asked.iter().zip(answers) {
+            let answer = match answer {
+                // Some endpoints have an error instead of null for a number above their head.
+                Err(_) if !blocks.is_empty() => break,
+                answer => answer?,
+            };
+            if answer.get() == RawValue::NULL.get() {
+                break;
+            }
+            let full = answer::full_block(&answer, &self.watched, self.l1.inner.trust, raw)?;
+            at.check(&full.block)?;
+            let parent = blocks.last().map(|block| block.block.hash);
+            if parent.is_some_and(|parent| parent != full.block.parent_hash) {
+                break;
+            }
+            bytes += answer.get().len();
+            blocks.push(full);
+        }
+        Ok((blocks, bytes))
+    }
+
+    /// As the rest of [`L1Blocks::fetch`], where a block has transactions of types that this build
+    /// cannot encode: the endpoint is asked for their encodings, which the transactions root
+    /// verifies. If it does not give them, the error is `unknown`.
+    async fn fetch_with_unknown(
+        &self,
+        asked: &[BlockAt],
+        calls: &[RpcCall],
+        unknown: L1Error,
+    ) -> Result<(Vec<FullBlock>, usize), L1Error> {
+        let hashes = self.l1.ask(calls, |answers| {
+            let known = answers.into_iter().flatten();
+            let known = known.filter(|answer| answer.get() != RawValue::NULL.get());
+            let lists = known.map(|answer| answer::unknown_transactions(&answer));
+            Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
+        });
+        let hashes = hashes.await?;
+        let mut raw = HashMap::new();
+        for chunk in hashes.chunks(self.l1.inner.max_batch) {
+            let encodings: Vec<_> = chunk
+                .iter()
+                .map(|hash| RpcCall {
+                    method: "eth_getRawTransactionByHash",
+                    params: json!([hash]),
+                })
+                .collect();
+            let read_all = |answers: Vec<RpcAnswer>| {
+                let read_one = |answer: RpcAnswer| read::<Option<Bytes>>(&answer?);
+                answers
+                    .into_iter()
+                    .map(read_one)
+                    .collect::<Result<Vec<_>, _>>()
+            };
+            let found = match self.l1.ask(&encodings, read_all).await {
+                Err(error) if matches!(error.cause, L1Cause::Refused { .. }) => {
+                    return Err(unknown);
+                }
+                found => found?,
+            };
+            let pairs = chunk.iter().zip(found);
+            raw.extend(pairs.filter_map(|(hash, bytes)| Some((*hash, bytes?))));
+        }
+        let read = |answers| self.read_blocks(asked, answers, &raw);
+        self.l1.ask(calls, read).await
+    }
+
+    /// The receipts of each block, empty where the bloom says that none matters. One batch where
+    /// the method allows it.
+    async fn receipts(&self, blocks: &[FullBlock]) -> Result<Vec<Vec<ReceiptLogs>>, L1Error> {
+        let is_wanted =
+            |block: &FullBlock| block.may_have_logs && block.block.receipts_root != EMPTY_RECEIPTS;
+        let wanted: Vec<&FullBlock> = blocks.iter().filter(|block| is_wanted(block)).collect();
+        let fetched = self.receipts_at_once(&wanted).await?;
+        let mut found = HashMap::new();
+        for (index, block) in wanted.iter().enumerate() {
+            let receipts = match fetched.get(index) {
+                Some(receipts) => receipts.clone(),
+                None => self.l1.receipts_of(&block.block, &block.hashes).await?,
+            };
+            found.insert(block.block.hash, receipts);
+        }
+        let hashes = blocks.iter().map(|block| block.block.hash);
+        Ok(hashes
+            .map(|hash| found.remove(&hash).unwrap_or_default())
+            .collect())
+    }
+
+    /// The receipts of all blocks from one request; nothing if their method takes a request for
+    /// each transaction, or turns out to be unsupported.
+    async fn receipts_at_once(
+        &self,
+        blocks: &[&FullBlock],
+    ) -> Result<Vec<Vec<ReceiptLogs>>, L1Error> {
+        let least = blocks.iter().map(|block| block.hashes.len()).min();
+        let method = self.l1.receipt_method(least.unwrap_or_default());
+        if blocks.len() < 2 || method == ReceiptMethod::EachTransaction {
+            return Ok(vec![]);
+        }
+        let calls = blocks
+            .iter()
+            .flat_map(|block| method.calls(&block.block, &[]));
+        let calls: Vec<_> = calls.collect();
+        let read = |answers: Vec<RpcAnswer>| {
+            let pairs = blocks.iter().zip(answers);
+            let read_one =
+                |(block, answer): (&&FullBlock, RpcAnswer)| method.read(&[answer?], &block.block);
+            pairs.map(read_one).collect::<Result<Vec<_>, _>>()
+        };
+        match self.l1.ask(&calls, read).await {
+            Err(error) if error.cause.is_unsupported() => Ok(vec![]),
+            result => result,
+        }
+    }
+
+    /// The header of the canonical block of this height, without its body.
+    pub async fn header(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
+        self.l1.block_by_number(number).await
+    }
+}

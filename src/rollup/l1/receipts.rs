@@ -1,0 +1,278 @@
+//! The ways to fetch the receipts of a block (`--l1.rpckind`). Pure: which method to use, and how to
+//! read its answer.
+//!
+//! Whatever the method, a list of receipts is checked as a whole against the header's root, and
+//! nothing outside of that root is used. Metadata such as indexes and hashes needs no check
+//! therefore.
+
+use super::{
+    L1Cause,
+    answer::{self, L1Receipt},
+    transport::RpcCall,
+};
+use alloy_primitives::{B256, Bytes, U64};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+use starling_proto::attributes::{L1Block, ReceiptLogs};
+use std::{
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+/// How long an unsupported method is not used: endpoints behind a balancer differ.
+const METHOD_RETRY: Duration = Duration::from_secs(60);
+
+/// The kind of endpoint, which decides how receipts are fetched (`--l1.rpckind`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RpcKind {
+    Alchemy,
+    QuickNode,
+    Infura,
+    Parity,
+    Nethermind,
+    DebugGeth,
+    Erigon,
+    /// Receipts one by one, in batches.
+    Basic,
+    /// Every method that the endpoint turns out to have.
+    Any,
+    /// `eth_getBlockReceipts`, or receipts one by one.
+    #[default]
+    Standard,
+}
+
+impl FromStr for RpcKind {
+    type Err = ();
+
+    /// The names of `--l1.rpckind`.
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Ok(match name {
+            "alchemy" => Self::Alchemy,
+            "quicknode" => Self::QuickNode,
+            "infura" => Self::Infura,
+            "parity" => Self::Parity,
+            "nethermind" => Self::Nethermind,
+            "debug_geth" => Self::DebugGeth,
+            "erigon" => Self::Erigon,
+            "basic" => Self::Basic,
+            "any" => Self::Any,
+            "standard" => Self::Standard,
+            _ => return Err(()),
+        })
+    }
+}
+
+/// A method that returns receipts; in the order of preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ReceiptMethod {
+    Alchemy,
+    Raw,
+    Erigon,
+    Block,
+    Parity,
+    /// One call for each transaction; always there.
+    EachTransaction,
+}
+
+impl RpcKind {
+    /// The methods that endpoints of this kind may have, in the order of preference.
+    fn methods(self) -> &'static [ReceiptMethod] {
+        use ReceiptMethod::*;
+        match self {
+            Self::Alchemy => &[Alchemy, Block, EachTransaction],
+            Self::QuickNode => &[Raw, Block, EachTransaction],
+            Self::Infura | Self::Standard => &[Block, EachTransaction],
+            Self::Parity | Self::Nethermind => &[Parity, EachTransaction],
+            Self::DebugGeth => &[Raw, EachTransaction],
+            Self::Erigon => &[Erigon, EachTransaction],
+            Self::Basic => &[EachTransaction],
+            Self::Any => &[Alchemy, Raw, Erigon, Block, Parity, EachTransaction],
+        }
+    }
+
+    /// Fewest transactions of a block for which a method costs less than single receipts (prices of
+    /// the two providers that charge by method, as in op-node).
+    fn least_transactions(self, method: ReceiptMethod) -> usize {
+        match (self, method) {
+            (Self::Alchemy, ReceiptMethod::Alchemy) => 17,
+            (Self::Alchemy, ReceiptMethod::Block) => 34,
+            (Self::QuickNode, ReceiptMethod::Block) => 30,
+            _ => 0,
+        }
+    }
+}
+
+/// The methods in use: those of the kind, without those that the endpoint said it lacks. Forgotten
+/// after a minute.
+#[derive(Clone, Debug)]
+pub(super) struct ReceiptMethods {
+    kind: RpcKind,
+    lacking: Vec<ReceiptMethod>,
+    /// First refusal since the list was empty.
+    since: Option<Instant>,
+}
+
+impl ReceiptMethods {
+    pub(super) fn new(kind: RpcKind) -> Self {
+        Self {
+            kind,
+            lacking: Vec::new(),
+            since: None,
+        }
+    }
+
+    /// The method for a block of `transactions` transactions.
+    pub(super) fn choose(&mut self, transactions: usize, now: Instant) -> ReceiptMethod {
+        let is_old = |since| now.saturating_duration_since(since) >= METHOD_RETRY;
+        if self.since.is_some_and(is_old) {
+            self.lacking.clear();
+            self.since = None;
+        }
+        let fits = |method: &&ReceiptMethod| {
+            transactions >= self.kind.least_transactions(**method) && !self.lacking.contains(method)
+        };
+        let chosen = self.kind.methods().iter().find(fits);
+        chosen.copied().unwrap_or(ReceiptMethod::EachTransaction)
+    }
+
+    /// The endpoint does not know the method.
+    pub(super) fn is_lacking(&mut self, method: ReceiptMethod, now: Instant) {
+        if !self.lacking.contains(&method) {
+            self.lacking.push(method);
+        }
+        self.since.get_or_insert(now);
+    }
+}
+
+impl ReceiptMethod {
+    /// The calls for the receipts of a block with these transactions.
+    pub(super) fn calls(self, block: &L1Block, transactions: &[B256]) -> Vec<RpcCall> {
+        let one = |method, params| vec![RpcCall { method, params }];
+        match self {
+            Self::Alchemy => one(
+                "alchemy_getTransactionReceipts",
+                json!([{ "blockHash": block.hash }]),
+            ),
+            Self::Raw => one("debug_getRawReceipts", json!([block.hash])),
+            Self::Erigon => one("erigon_getBlockReceiptsByBlockHash", json!([block.hash])),
+            Self::Block => one("eth_getBlockReceipts", json!([block.hash])),
+            Self::Parity => one("parity_getBlockReceipts", json!([U64::from(block.number)])),
+            Self::EachTransaction => transactions
+                .iter()
+                .map(|hash| RpcCall {
+                    method: "eth_getTransactionReceipt",
+                    params: json!([hash]),
+                })
+                .collect(),
+        }
+    }
+
+    /// The receipts in the answers to [`ReceiptMethod::calls`], checked against the header.
+    pub(super) fn read(
+        self,
+        answers: &[Box<RawValue>],
+        block: &L1Block,
+    ) -> Result<Vec<ReceiptLogs>, L1Cause> {
+        if self == Self::EachTransaction {
+            let receipts = answers.iter().map(|answer| {
+                let receipt: Option<L1Receipt> = parse(answer)?;
+                receipt.ok_or_else(|| {
+                    L1Cause::Untrue(format!(
+                        "a transaction of block {} has no receipt",
+                        block.hash
+                    ))
+                })
+            });
+            return answer::receipts(receipts.collect::<Result<_, _>>()?, block);
+        }
+        let [answer] = answers else {
+            return Err(L1Cause::Malformed(format!("{} answers", answers.len())));
+        };
+        let missing = || L1Cause::Missing(block.hash);
+        match self {
+            Self::Raw => {
+                let raw: Option<Vec<Bytes>> = parse(answer)?;
+                answer::raw_receipts(&raw.ok_or_else(missing)?, block)
+            }
+            Self::Alchemy => {
+                let list: Option<AlchemyReceipts> = parse(answer)?;
+                let receipts = list.and_then(|list| list.receipts).ok_or_else(missing)?;
+                answer::receipts(receipts, block)
+            }
+            _ => {
+                let receipts: Option<Vec<L1Receipt>> = parse(answer)?;
+                answer::receipts(receipts.ok_or_else(missing)?, block)
+            }
+        }
+    }
+}
+
+/// The answer to `alchemy_getTransactionReceipts`.
+#[derive(Deserialize)]
+struct AlchemyReceipts {
+    receipts: Option<Vec<L1Receipt>>,
+}
+
+fn parse<'a, T: Deserialize<'a>>(answer: &'a RawValue) -> Result<T, L1Cause> {
+    serde_json::from_str(answer.get()).map_err(|error| L1Cause::Malformed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ReceiptMethod::*;
+
+    #[test]
+    fn each_kind_has_its_methods_and_falls_back() {
+        for (kind, order) in [
+            ("alchemy", &[Alchemy, Block, EachTransaction][..]),
+            ("quicknode", &[Raw, Block, EachTransaction]),
+            ("infura", &[Block, EachTransaction]),
+            ("parity", &[Parity, EachTransaction]),
+            ("nethermind", &[Parity, EachTransaction]),
+            ("debug_geth", &[Raw, EachTransaction]),
+            ("erigon", &[Erigon, EachTransaction]),
+            ("basic", &[EachTransaction]),
+            (
+                "any",
+                &[Alchemy, Raw, Erigon, Block, Parity, EachTransaction],
+            ),
+            ("standard", &[Block, EachTransaction]),
+        ] {
+            let now = Instant::now();
+            let mut methods = ReceiptMethods::new(kind.parse().unwrap());
+            for expected in order {
+                let chosen = methods.choose(usize::MAX, now);
+                assert_eq!(chosen, *expected, "{kind}");
+                methods.is_lacking(chosen, now);
+            }
+            assert_eq!(
+                methods.choose(usize::MAX, now),
+                EachTransaction,
+                "always there"
+            );
+            assert_eq!(
+                methods.choose(usize::MAX, now + METHOD_RETRY),
+                order[0],
+                "forgotten"
+            );
+        }
+        assert_eq!("geth".parse::<RpcKind>(), Err(()));
+    }
+
+    #[test]
+    fn small_blocks_are_fetched_the_cheap_way() {
+        let now = Instant::now();
+        let mut alchemy = ReceiptMethods::new(RpcKind::Alchemy);
+        assert_eq!(alchemy.choose(16, now), EachTransaction);
+        assert_eq!(alchemy.choose(17, now), Alchemy);
+        alchemy.is_lacking(Alchemy, now);
+        assert_eq!(alchemy.choose(33, now), EachTransaction);
+        assert_eq!(alchemy.choose(34, now), Block);
+        let mut quicknode = ReceiptMethods::new(RpcKind::QuickNode);
+        assert_eq!(quicknode.choose(1, now), Raw);
+        quicknode.is_lacking(Raw, now);
+        assert_eq!(quicknode.choose(29, now), EachTransaction);
+        assert_eq!(quicknode.choose(30, now), Block);
+    }
+}

@@ -1,0 +1,333 @@
+//! One L1 endpoint: JSON-RPC over HTTP, WebSocket or a Unix socket. One attempt per call; which
+//! endpoint is asked when is decided by the client.
+
+mod ipc;
+
+use super::{L1Cause, L1Config};
+use crate::rollup::http::{HttpEndpoint, HttpFault, HttpReply, causes, endpoint_of};
+use http::{HeaderMap, StatusCode};
+use jsonrpsee::{
+    core::{
+        ClientError,
+        client::{
+            Client, ClientT, Subscription, SubscriptionClientT,
+            async_client::{ClientBuilder, PingConfig},
+        },
+        params::{ArrayParams, BatchRequestBuilder},
+    },
+    rpc_params,
+    types::ErrorObject,
+    ws_client::WsClientBuilder,
+};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use tokio::{net::UnixStream, sync::Mutex};
+
+/// Characters kept of an endpoint's error message.
+const MAX_MESSAGE: usize = 500;
+/// Heads of a subscription that wait to be read; only the newest matters.
+const WAITING_HEADS: usize = 16;
+/// Size of a request: batches of hashes and numbers.
+const MAX_REQUEST: u32 = 1 << 20;
+
+/// A method and its parameters, an array.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RpcCall {
+    pub method: &'static str,
+    pub params: Value,
+}
+
+/// The result, as its JSON text, or the endpoint's error ([`L1Cause::Refused`]).
+pub(super) type RpcAnswer = Result<Box<RawValue>, L1Cause>;
+
+/// An endpoint with its connections.
+pub(super) enum Transport {
+    Http {
+        endpoint: HttpEndpoint,
+        max_answer: u32,
+        timeout: Duration,
+    },
+    Socket(SocketEndpoint),
+}
+
+impl Transport {
+    /// Does not connect yet. `url` begins with http://, https://, ws:// or wss://, or is the path of
+    /// a Unix socket. The error says what is wrong with it, without its credentials.
+    pub(super) fn new(url: &str, config: &L1Config) -> Result<Self, String> {
+        let socket = |place| {
+            Self::Socket(SocketEndpoint {
+                name: match &place {
+                    Place::WebSocket(url) => endpoint_of(url).into(),
+                    Place::Ipc(path) => path.display().to_string().into(),
+                },
+                place,
+                client: Mutex::new(None),
+                max_answer: config.max_answer,
+                timeout: config.timeout,
+                max_concurrency: config.max_concurrency.max(1),
+            })
+        };
+        match url.split_once("://") {
+            Some(("ws" | "wss", _)) => Ok(socket(Place::WebSocket(url.to_owned()))),
+            Some(_) => Ok(Self::Http {
+                endpoint: HttpEndpoint::new(url, HeaderMap::new())?,
+                max_answer: config.max_answer,
+                timeout: config.timeout,
+            }),
+            None if url.contains('/') || url.ends_with(".ipc") => {
+                Ok(socket(Place::Ipc(PathBuf::from(url))))
+            }
+            None => Err(
+                "neither a URL that begins with http://, https://, ws:// or wss:// nor the path of a socket"
+                    .into(),
+            ),
+        }
+    }
+
+    /// Scheme, host and port, or a path.
+    pub(super) fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Http { endpoint, .. } => endpoint.name(),
+            Self::Socket(socket) => &socket.name,
+        }
+    }
+
+    /// Sends the calls in one request; answers come in the order of the calls.
+    pub(super) async fn send(&self, calls: &[RpcCall]) -> Result<Vec<RpcAnswer>, L1Cause> {
+        match self {
+            Self::Http {
+                endpoint,
+                max_answer,
+                timeout,
+            } => {
+                let sent = endpoint.post(request_body(calls), *max_answer as usize, *timeout);
+                let reply = sent.await.map_err(|fault| {
+                    L1Cause::Transport(match fault {
+                        HttpFault::Broken(text) => text,
+                        fault => fault.to_string(),
+                    })
+                })?;
+                read_reply(&reply, calls.len())
+            }
+            Self::Socket(socket) => socket.send(calls).await,
+        }
+    }
+
+    /// Headers of new heads as the endpoint sends them. `None` over HTTP, which has no
+    /// subscriptions.
+    pub(super) async fn subscribe_heads(&self) -> Option<Result<Subscription<Value>, L1Cause>> {
+        match self {
+            Self::Http { .. } => None,
+            Self::Socket(socket) => Some(socket.subscribe_heads().await),
+        }
+    }
+}
+
+fn request_body(calls: &[RpcCall]) -> Vec<u8> {
+    let call = |(id, call): (usize, &RpcCall)| json!({ "jsonrpc": "2.0", "id": id, "method": call.method, "params": call.params });
+    let body = match calls {
+        [one] => call((0, one)),
+        many => many.iter().enumerate().map(call).collect(),
+    };
+    body.to_string().into_bytes()
+}
+
+/// One response object (JSON-RPC 2.0, 5).
+#[derive(Deserialize)]
+struct RpcResponse {
+    #[serde(default)]
+    id: Value,
+    /// Absent and null are the same to us.
+    #[serde(default)]
+    result: Option<Box<RawValue>>,
+    #[serde(default)]
+    error: Option<RpcErrorBody>,
+}
+
+#[derive(Deserialize)]
+struct RpcErrorBody {
+    #[serde(default)]
+    code: i64,
+    #[serde(default)]
+    message: String,
+}
+
+impl RpcResponse {
+    fn answer(self) -> RpcAnswer {
+        match (self.error, self.result) {
+            (Some(error), _) => Err(refused(error.code, &error.message)),
+            (None, Some(result)) => Ok(result),
+            (None, None) => Ok(RawValue::NULL.to_owned()),
+        }
+    }
+}
+
+/// The answers in an HTTP response to `calls` calls.
+fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<RpcAnswer>, L1Cause> {
+    let status = reply.status;
+    if status.is_success() {
+        return read_body(&reply.body, calls);
+    }
+    // Some endpoints send a JSON-RPC error with a status of its own; its message says more.
+    let is_busy = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+    let refusal = serde_json::from_slice::<RpcResponse>(&reply.body).ok();
+    match refusal.and_then(|response| response.error) {
+        Some(error) if !is_busy => Err(refused(error.code, &error.message)),
+        _ => Err(L1Cause::Status {
+            code: status.as_u16(),
+            retry_after: reply.retry_after,
+        }),
+    }
+}
+
+fn read_body(body: &[u8], calls: usize) -> Result<Vec<RpcAnswer>, L1Cause> {
+    let malformed = |error: serde_json::Error| {
+        L1Cause::Malformed(match body.trim_ascii_start().first() {
+            Some(b'<') => "a web page where JSON was expected".into(),
+            None => "nothing".into(),
+            Some(_) => error.to_string(),
+        })
+    };
+    if calls == 1 {
+        let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
+        return Ok(vec![response.answer()]);
+    }
+    // A refusal of the whole batch is a single object.
+    if let Ok(RpcResponse {
+        error: Some(error), ..
+    }) = serde_json::from_slice(body)
+    {
+        return Err(refused(error.code, &error.message));
+    }
+    let responses: Vec<RpcResponse> = serde_json::from_slice(body).map_err(malformed)?;
+    let mut answers: Vec<Option<RpcAnswer>> = (0..calls).map(|_| None).collect();
+    for response in responses {
+        let id = response.id.as_u64().and_then(|id| usize::try_from(id).ok());
+        if let Some(slot) = id.and_then(|id| answers.get_mut(id)) {
+            *slot = Some(response.answer());
+        }
+    }
+    let count = answers.iter().flatten().count();
+    let answers: Option<Vec<_>> = answers.into_iter().collect();
+    answers.ok_or_else(|| L1Cause::Malformed(format!("{count} answers to a batch of {calls}")))
+}
+
+/// The endpoint's error; its message goes into logs, and the endpoint chooses its length.
+fn refused(code: i64, message: &str) -> L1Cause {
+    L1Cause::Refused {
+        code: code.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
+        message: message.chars().take(MAX_MESSAGE).collect(),
+    }
+}
+
+enum Place {
+    /// May hold credentials.
+    WebSocket(String),
+    Ipc(PathBuf),
+}
+
+/// An endpoint with one connection, made at the first call and again after it is lost.
+pub(super) struct SocketEndpoint {
+    name: Arc<str>,
+    place: Place,
+    client: Mutex<Option<Arc<Client>>>,
+    max_answer: u32,
+    timeout: Duration,
+    max_concurrency: usize,
+}
+
+impl SocketEndpoint {
+    async fn client(&self) -> Result<Arc<Client>, L1Cause> {
+        let mut slot = self.client.lock().await;
+        if let Some(client) = slot.as_ref().filter(|client| client.is_connected()) {
+            return Ok(client.clone());
+        }
+        *slot = None;
+        let connected = tokio::time::timeout(self.timeout, self.connect()).await;
+        let client =
+            connected.map_err(|_| L1Cause::Transport("no connection in time".into()))??;
+        Ok(slot.insert(Arc::new(client)).clone())
+    }
+
+    async fn connect(&self) -> Result<Client, L1Cause> {
+        match &self.place {
+            Place::WebSocket(url) => WsClientBuilder::new()
+                .max_request_size(MAX_REQUEST)
+                .max_response_size(self.max_answer)
+                .request_timeout(self.timeout)
+                .connection_timeout(self.timeout)
+                .max_concurrent_requests(self.max_concurrency)
+                .max_buffer_capacity_per_subscription(WAITING_HEADS)
+                .enable_ws_ping(PingConfig::default())
+                .build(url)
+                .await
+                .map_err(failure),
+            Place::Ipc(path) => {
+                let stream = UnixStream::connect(path).await;
+                let stream = stream.map_err(|error| L1Cause::Transport(error.to_string()))?;
+                let (sender, receiver) = ipc::split(stream, self.max_answer as usize);
+                Ok(ClientBuilder::new()
+                    .request_timeout(self.timeout)
+                    .max_concurrent_requests(self.max_concurrency)
+                    .max_buffer_capacity_per_subscription(WAITING_HEADS)
+                    .build_with_tokio(sender, receiver))
+            }
+        }
+    }
+
+    async fn send(&self, calls: &[RpcCall]) -> Result<Vec<RpcAnswer>, L1Cause> {
+        let client = self.client().await?;
+        if let [call] = calls {
+            return match client.request(call.method, params(call)?).await {
+                Ok(result) => Ok(vec![Ok(result)]),
+                Err(ClientError::Call(refusal)) => Ok(vec![Err(refusal_of(&refusal))]),
+                Err(error) => Err(failure(error)),
+            };
+        }
+        let mut batch = BatchRequestBuilder::new();
+        for call in calls {
+            let added = batch.insert(call.method, params(call)?);
+            added.map_err(|error| L1Cause::Malformed(error.to_string()))?;
+        }
+        let answers = client.batch_request::<Box<RawValue>>(batch).await;
+        let answers = answers.map_err(failure)?.into_iter();
+        Ok(answers
+            .map(|answer| answer.map_err(|refusal| refusal_of(&refusal)))
+            .collect())
+    }
+
+    async fn subscribe_heads(&self) -> Result<Subscription<Value>, L1Cause> {
+        let client = self.client().await?;
+        client
+            .subscribe("eth_subscribe", rpc_params!["newHeads"], "eth_unsubscribe")
+            .await
+            .map_err(failure)
+    }
+}
+
+fn params(call: &RpcCall) -> Result<ArrayParams, L1Cause> {
+    let mut params = ArrayParams::new();
+    for param in call.params.as_array().into_iter().flatten() {
+        let added = params.insert(param);
+        added.map_err(|error| L1Cause::Malformed(error.to_string()))?;
+    }
+    Ok(params)
+}
+
+fn refusal_of(refusal: &ErrorObject<'_>) -> L1Cause {
+    refused(refusal.code().into(), refusal.message())
+}
+
+fn failure(error: ClientError) -> L1Cause {
+    match error {
+        ClientError::Call(refusal) => refusal_of(&refusal),
+        ClientError::ParseError(error) => L1Cause::Malformed(error.to_string()),
+        ClientError::RequestTimeout => L1Cause::Transport("no answer in time".into()),
+        ClientError::Transport(error) => L1Cause::Transport(causes(&*error)),
+        error => L1Cause::Transport(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
