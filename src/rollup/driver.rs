@@ -319,7 +319,14 @@ impl Driver {
             L1Link::Is(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
                 StepError::Reset(format!("L1 no longer has block {number} ({hash})"))
             })?,
-            L1Link::ChildOf(_) if self.visible(number) => self.l1.input(number).await?,
+            L1Link::ChildOf(_) if self.visible(number) => {
+                let head = self
+                    .l1_heads
+                    .borrow()
+                    .head
+                    .map_or(number, |head| head.number);
+                self.l1.input(number, head).await?
+            }
             L1Link::ChildOf(_) => {
                 self.pipeline.no_l1_yet(number);
                 return Ok(Turn::Again);
@@ -518,6 +525,7 @@ impl Driver {
         let block = self.engine.block(BlockAt::Hash(safe.id.hash)).await?;
         let block = block.ok_or(StartError::Missing(safe.id.number))?;
         self.finality.reset();
+        self.l1.on_reset();
         self.pipeline.reset(block);
         (self.safe, self.finalized) = (Some(safe), Some(finalized));
         self.start_over = false;

@@ -1,61 +1,105 @@
 //! L1 as derivation reads it: blocks with their logs and inbox transactions, and blobs.
 
-use crate::rollup::l1::{L1Block, L1Client, L1Error};
+use crate::rollup::l1::{BlockAt, L1Block, L1BlockData, L1Blocks, L1Client, L1Error, Prefetcher};
 use alloy_primitives::{B256, Bytes};
 use starling_proto::{
     config::RollupConfig,
-    derive::{BlobRef, L1Input},
+    derive::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions},
 };
 use std::sync::Arc;
 
-/// An input that could not be read.
+/// An input that could not be read. A later attempt may succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error(transparent)]
     L1(#[from] L1Error),
     /// The endpoint reported a higher head.
-    #[error("L1 at {endpoint} has no block {number} below the head that it reported")]
+    #[error("L1 at {endpoint} has no block {number}, which is not above the head that it reported")]
     NotServed { endpoint: String, number: u64 },
-    #[error("the batcher posted blobs, and no beacon endpoint is given; set --l1.beacon")]
+    #[error(
+        "the batcher posts blobs and no beacon endpoint is given: set --l1.beacon to the beacon API \
+         of an L1 consensus client"
+    )]
     NoBeacon,
 }
 
-/// Reads L1.
+/// Reads L1 and its blobs. Blocks are fetched ahead.
 pub struct L1Reader {
-    client: L1Client,
+    blocks: L1Blocks,
+    prefetcher: Prefetcher,
     rollup: Arc<RollupConfig>,
 }
 
 impl L1Reader {
-    pub fn new(client: L1Client, rollup: Arc<RollupConfig>) -> Self {
-        Self { client, rollup }
+    /// `max_in_flight` requests for blocks ahead, each of at most `max_batch` blocks.
+    pub fn new(
+        blocks: L1Blocks,
+        max_in_flight: usize,
+        max_batch: usize,
+        rollup: Arc<RollupConfig>,
+    ) -> Self {
+        Self {
+            prefetcher: Prefetcher::new(blocks.clone(), max_in_flight, max_batch),
+            blocks,
+            rollup,
+        }
     }
 
     pub fn client(&self) -> &L1Client {
-        &self.client
+        self.blocks.client()
     }
 
     /// The hash of the canonical block of this number; `None` above the head.
     pub async fn hash_of(&self, number: u64) -> Result<Option<B256>, ReadError> {
-        let block = self.client.block_by_number(number).await?;
+        let block = self.client().block_by_number(number).await?;
         Ok(block.map(|block| block.hash))
     }
 
-    /// The canonical block of this number, which is not above the head.
-    pub async fn input(&self, number: u64) -> Result<L1Input, ReadError> {
-        let _ = (&self.rollup, number);
-        todo!()
+    /// The canonical block of this number, which is not above `head`. Blocks up to `head` are fetched
+    /// ahead. Cancelling the call loses nothing.
+    pub async fn input(&mut self, number: u64, head: u64) -> Result<L1Input, ReadError> {
+        let data = self.prefetcher.next(number, head).await?;
+        let data = data.ok_or_else(|| ReadError::NotServed {
+            endpoint: self.client().endpoint().to_owned(),
+            number,
+        })?;
+        Ok(self.convert(&data))
     }
 
     /// The block with this hash, on any branch.
     pub async fn input_by_hash(&self, hash: B256) -> Result<Option<L1Input>, ReadError> {
-        let _ = hash;
-        todo!()
+        let data = self.blocks.get(BlockAt::Hash(hash)).await?;
+        Ok(data.map(|data| self.convert(&data)))
+    }
+
+    /// Blocks that were fetched ahead may be gone.
+    pub fn on_reset(&mut self) {
+        self.prefetcher.restart(0);
     }
 
     /// Blobs of a block, in the order of `blobs`, checked against their versioned hashes.
     pub async fn blobs(&self, block: &L1Block, blobs: &[BlobRef]) -> Result<Vec<Bytes>, ReadError> {
         let _ = (block, blobs);
-        todo!()
+        Err(ReadError::NoBeacon)
+    }
+
+    fn convert(&self, data: &L1BlockData) -> L1Input {
+        L1Input {
+            block: data.block,
+            logs: RelevantLogs::of(&data.receipts, &self.rollup),
+            inbox: self.inbox(data),
+        }
+    }
+
+    fn inbox(&self, data: &L1BlockData) -> Vec<InboxTransaction> {
+        let inbox = self.rollup.batch_inbox_address;
+        let read = data.transactions.iter().flat_map(|transaction| {
+            let mut read = inbox_transactions([&transaction.raw[..]], inbox);
+            for blob in read.iter_mut().flat_map(|read| &mut read.blobs) {
+                blob.index += transaction.first_blob;
+            }
+            read
+        });
+        read.collect()
     }
 }
