@@ -104,6 +104,12 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
         &config.rollup_config,
     )?;
     let l1 = L1Client::new(&config.l1.client).context("--l1")?;
+    if !config.l1.given {
+        tracing::warn!(
+            endpoint = l1.endpoint(),
+            "no --l1 is given: the block signer is read from the default endpoint"
+        );
+    }
     let swarm = config
         .p2p
         .as_ref()
