@@ -8,7 +8,9 @@ mod swarm;
 
 use crate::{
     chain::{Chain, Options, Threads, pool::PoolConfig, pool_maintenance, rules::Rules},
-    cli::config::{ExecutionConfig, HistoryConfig, NodeConfig, SequencingConfig, SignerConfig},
+    cli::config::{
+        ExecutionConfig, HistoryConfig, L1Options, NodeConfig, SequencingConfig, SignerConfig,
+    },
     follow, interval,
     rollup::{
         engine::Engine,
@@ -103,13 +105,7 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
         &config.chain.datadir,
         &config.rollup_config,
     )?;
-    let l1 = L1Client::new(&config.l1.client).context("--l1")?;
-    if !config.l1.given {
-        tracing::warn!(
-            endpoint = l1.endpoint(),
-            "no --l1 is given: the block signer is read from the default endpoint"
-        );
-    }
+    let l1 = l1_client(&config.l1)?;
     let swarm = config
         .p2p
         .as_ref()
@@ -155,6 +151,17 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     }
     let finished = finish(tasks, chain, threads).await;
     started.and(finished)
+}
+
+fn l1_client(options: &L1Options) -> anyhow::Result<L1Client> {
+    let client = L1Client::new(&options.client).context("--l1")?;
+    if !options.given {
+        tracing::warn!(
+            endpoint = client.endpoint(),
+            "no --l1 is given: the block signer is read from the default endpoint"
+        );
+    }
+    Ok(client)
 }
 
 /// Reads the block signer from L1, reports it to the swarm now and at every change, and begins to
