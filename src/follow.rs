@@ -110,8 +110,8 @@ async fn settle(
             tracing::warn!(number, %hash, peer = blame.map(tracing::field::display), reason, "a block from the swarm is invalid");
             Settled::Invalid(reason)
         }
-        // The parent went away between the hand-over and now; the swarm finds the gap again with
-        // the next block.
+        // The parent has been dropped since the swarm handed over this block. The next block shows
+        // the swarm the gap again.
         Inserted::Syncing | Inserted::NotExecutable => Settled::Dropped,
     })
 }

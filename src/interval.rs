@@ -33,7 +33,7 @@ pub async fn run(chain: Chain, interval: Duration, token: CancellationToken) -> 
         let attributes = OpPayloadAttributes {
             payload_attributes: PayloadAttributes {
                 timestamp,
-                // No beacon chain: any value nobody needs to predict serves.
+                // No beacon chain supplies randomness, and a local network needs none.
                 prev_randao: keccak256(parent.hash),
                 suggested_fee_recipient: Address::ZERO,
                 withdrawals: Some(vec![]),

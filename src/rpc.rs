@@ -1,13 +1,13 @@
 //! The JSON-RPC server for wallets, tools and rollup nodes, over HTTP and WebSocket.
 //!
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions,
-//! [`frame`] is JSON-RPC itself, [`api`] the table of methods; [`limits`], [`memory`] and [`bounds`]
-//! bound connections, bytes and work; [`context`] holds the parts of the node that methods answer
-//! from; [`admin`], [`eth`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`txpool`] and [`web3`] hold the
-//! methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the
-//! chain; none can reach, or wait for, the executor. Framing, texts and shapes are geth's.
-//! [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose clients
-//! [`jwt`] lets in.
+//! [`frame`] is JSON-RPC itself, [`api`] the table of methods; [`limits`], [`memory`] and
+//! [`bounds`] bound connections, bytes and work; [`context`] holds the parts of the node that
+//! methods answer from; [`admin`], [`eth`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`txpool`]
+//! and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every request reads one
+//! view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are
+//! geth's. [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose
+//! clients [`jwt`] lets in.
 
 pub mod admin;
 pub mod api;
@@ -71,7 +71,7 @@ static NAMESPACES: [Namespace; 8] = [
 
 /// Namespaces of the authenticated endpoint (geth: `DefaultAuthModules`).
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
-/// Bytes of one request on the authenticated endpoint: a block, in hex.
+/// Bytes of one request on the authenticated endpoint: enough for a block in hex.
 const AUTH_BODY: usize = 128 << 20;
 /// Calls in one batch there, and bytes of their results (op-geth's).
 const AUTH_BATCH: usize = 2000;
@@ -102,7 +102,7 @@ pub struct WsEndpoint {
     pub origins: Vec<String>,
 }
 
-/// `--authrpc.*`: HTTP and WebSocket on one socket, for whoever knows the secret.
+/// `--authrpc.*`: HTTP and WebSocket on one socket, for clients that know the secret.
 #[derive(Clone, Debug)]
 pub struct AuthEndpoint {
     pub addr: SocketAddr,
@@ -122,7 +122,7 @@ pub struct RpcConfig {
     pub limits: ServerLimits,
 }
 
-/// Where the server listens, with the ports that the system chose where 0 was asked for.
+/// The addresses on which the server listens. Port 0 is replaced by the port that the system chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoundAddrs {
     pub http: Option<SocketAddr>,
@@ -267,8 +267,8 @@ impl RpcServer {
         Ok((Self { listeners }, bound))
     }
 
-    /// Serves until `token` is cancelled, also if nothing is to be served; then requests in flight
-    /// end, WebSockets are closed.
+    /// Serves until `token` is cancelled, then lets requests in flight end and closes WebSockets.
+    /// Without any endpoint it waits for the token: such a node still relays blocks.
     pub async fn run(self, token: CancellationToken) {
         if self.listeners.is_empty() {
             return token.cancelled().await;
@@ -282,8 +282,8 @@ impl RpcServer {
     }
 }
 
-/// The Engine API's listener. It has connections of its own, so public clients cannot take the rollup
-/// node's.
+/// The Engine API's listener. It has connections of its own, so public clients cannot take the
+/// rollup node's.
 async fn bind_auth(
     endpoint: AuthEndpoint,
     limits: ServerLimits,

@@ -1,7 +1,7 @@
-//! The node's long-lived tasks: one token that stops them, one tracker that waits for them, one
-//! place for the first failure.
+//! The node's long-lived tasks: one token that stops them, one tracker that waits for them, and the
+//! first failure of any of them.
 //!
-//! Only `node.rs` calls [`Tasks::spawn`].
+//! Only [`node`](crate::node) calls [`Tasks::spawn`].
 
 use anyhow::anyhow;
 use std::{future::Future, time::Duration};

@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// How to log (`--log.*`, `--verbosity`).
+/// Options of the log (`--log.*`, `--verbosity`).
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     /// A name or a number, as given; [`init`] reads it.
@@ -43,7 +43,7 @@ impl LogFormat {
     }
 }
 
-/// Where Prometheus finds the metrics (`--metrics.*`).
+/// The address that Prometheus reads metrics from (`--metrics.*`).
 #[derive(Clone, Debug)]
 pub struct MetricsConfig {
     /// A host name or an address.
@@ -67,7 +67,7 @@ pub fn init(config: &LogConfig) -> Result<(), LogSetupError> {
     let registry = tracing_subscriber::registry().with(filter);
     let done = match config.format {
         LogFormat::Text => {
-            // A pipe gets no colours unless they are asked for by a terminal's user.
+            // Colours are for terminals: a pipe gets none even if they are configured.
             let layer = tracing_subscriber::fmt::layer()
                 .with_writer(std::io::stderr)
                 .with_target(false);
@@ -121,7 +121,8 @@ pub fn verbosity(name: &str) -> Result<u8, LogSetupError> {
     })
 }
 
-/// Our own crates log at the configured level, libraries from `warn` up unless the level is `trace`.
+/// Our own crates log at the configured level, libraries from `warn` up unless the level is
+/// `trace`.
 fn filter(level: LevelFilter) -> Targets {
     let libraries = if level == LevelFilter::TRACE {
         LevelFilter::DEBUG

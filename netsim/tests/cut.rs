@@ -19,7 +19,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// How old a block may be for gossip, and a little more, in blocks of one second.
+/// Blocks of one second in the age limit of gossip, and a few more.
 const CUT_BLOCKS: u64 = 66;
 
 /// The program, built as these tests are.
@@ -43,7 +43,7 @@ fn starling() -> PathBuf {
     profile.join("starling")
 }
 
-/// A process that ends with the test: in order if it can, by force else.
+/// A process that ends with the test: by an interrupt, or by a kill if it does not stop.
 struct Running(Child);
 
 impl Running {
@@ -115,8 +115,7 @@ impl Node {
     /// Kills the node and starts it again with these static peers alone.
     fn restart(&self, peers: &[String], log: &Path) -> Running {
         kill(Pid::from_raw(self.pid), Signal::SIGKILL).expect("it runs");
-        // A process whose first thread is dead may hold its ports still: wait until the network has
-        // buried it.
+        // The ports of a killed process are free only after the network has reaped it.
         let (begun, process) = (Instant::now(), format!("/proc/{}", self.pid));
         while Path::new(&process).exists() {
             assert!(

@@ -115,6 +115,8 @@ pub struct InitConfig {
 #[derive(Clone, Debug)]
 pub struct L1Options {
     pub client: L1Config,
+    /// Whether `--l1` was given; without it the endpoint is the default.
+    pub given: bool,
     /// How often its head is read; never zero.
     pub poll_interval: Duration,
     /// How often the block signer is read again; zero is never.
@@ -342,6 +344,7 @@ impl L1Options {
                 max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
                 ..L1Config::new(values.required_text("l1")?)
             },
+            given: values.source("l1").is_some(),
             poll_interval: values
                 .duration("l1.http-poll-interval")?
                 .max(Self::LEAST_INTERVAL),

@@ -61,6 +61,7 @@ fn the_command_line_beats_the_environment_which_beats_the_default() -> Result<()
     assert_eq!(config.rpc.http.map(|http| http.port), Some(2));
     assert!(config.rpc.ws.is_none(), "an empty variable is not set");
     assert_eq!(config.l1.poll_interval, Duration::from_secs(12));
+    assert!(config.l1.given && !node("", &[])?.0.l1.given);
     Ok(())
 }
 

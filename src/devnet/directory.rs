@@ -14,6 +14,7 @@ use crate::{
     clock::unix_now,
 };
 use alloy_primitives::Address;
+use command_lines::{CommandLines, Member};
 use ports::{NodePorts, Ports};
 use serde::{Deserialize, Serialize};
 use starling_proto::config::RollupConfig;
@@ -25,6 +26,7 @@ use std::{
 };
 use tempfile::TempDir;
 
+mod command_lines;
 mod ports;
 
 const L1_GENESIS: &str = "l1-genesis.json";
@@ -293,7 +295,7 @@ fn plan_nodes(
         let last = earlier.iter().find(|node| node.name == name);
         ports.of_node(last.map(NodePorts::of))
     };
-    let builder = Builder {
+    let lines = CommandLines {
         path,
         program,
         log_level: &config.log_level,
@@ -312,7 +314,7 @@ fn plan_nodes(
         .chain(replicas)
     {
         members.push(Member {
-            peer: builder.peer(&name)?,
+            peer: lines.peer(&name)?,
             ports: ports(&name, &mut taken)?,
             role,
             name,
@@ -320,8 +322,8 @@ fn plan_nodes(
     }
     let l2 = members
         .iter()
-        .map(|member| builder.l2(member, &members, &l1_ports));
-    Ok([builder.l1(&l1_ports)].into_iter().chain(l2).collect())
+        .map(|member| lines.l2(member, &members, &l1_ports));
+    Ok([lines.l1(&l1_ports)].into_iter().chain(l2).collect())
 }
 
 /// Locks the directory for this process, before anything in it is read or written. A directory that
@@ -486,27 +488,6 @@ fn kept_period(earlier: &[NodeEntry]) -> Option<u64> {
         .find_map(|word| word.strip_prefix("--dev.period=")?.parse().ok())
 }
 
-impl NodePlan {
-    /// Command line of the node, quoted for a shell.
-    pub fn command_line(&self) -> String {
-        self.command
-            .iter()
-            .map(|word| shell_word(word))
-            .collect::<Vec<_>>()
-            .join(" ")
-    }
-}
-
-/// Quotes a word for a shell.
-fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
-    if word.chars().all(plain) {
-        word.to_string()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
 /// A key in a file that only its owner can read. An existing key is kept.
 fn new_key(path: &Path, name: &str) -> Result<String, DirectoryError> {
     let file = path.join(name);
@@ -546,175 +527,6 @@ fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), Dire
         path: path.clone(),
         error,
     })
-}
-
-/// An L2 node, the input of its command line.
-struct Member {
-    role: NodeRole,
-    name: String,
-    peer: String,
-    ports: NodePorts,
-}
-
-impl Member {
-    fn multiaddr(&self) -> String {
-        format!("/ip4/127.0.0.1/tcp/{}/p2p/{}", self.ports.p2p, self.peer)
-    }
-}
-
-/// Builds the nodes' command lines.
-struct Builder<'a> {
-    path: &'a Path,
-    program: &'a str,
-    log_level: &'a str,
-    verbosity: u8,
-    l1_block_time: u64,
-}
-
-impl Builder<'_> {
-    /// The peer id of a node. Its network key is created if missing.
-    fn peer(&self, name: &str) -> Result<String, DirectoryError> {
-        let file = format!("{name}.p2p-key");
-        let key = new_key(self.path, &file)?;
-        let damaged = |reason: String| DirectoryError::Damaged {
-            path: self.path.join(&file),
-            reason,
-        };
-        let bytes = hex::decode(&key).map_err(|error| damaged(error.to_string()))?;
-        key::peer_id(&bytes)
-            .map(|id| id.to_string())
-            .map_err(|error| damaged(error.to_string()))
-    }
-
-    fn l1(&self, ports: &NodePorts) -> NodePlan {
-        let mut command = self.command("execution", "l1");
-        command.push(format!("--dev.period={}", self.l1_block_time));
-        command.extend(self.rpc(ports));
-        command.extend([
-            "--metrics".into(),
-            "--metrics.addr=127.0.0.1".into(),
-            format!("--metrics.port={}", ports.metrics),
-            format!("--verbosity={}", self.verbosity),
-        ]);
-        self.plan("l1", NodeRole::L1, L1_GENESIS, command, ports, None)
-    }
-
-    fn l2(&self, member: &Member, members: &[Member], l1: &NodePorts) -> NodePlan {
-        let ports = &member.ports;
-        let mut command = self.command("node", &member.name);
-        command.extend([
-            format!("--rollup.config={}", self.file(ROLLUP)),
-            format!("--l1={}", l1.http_url()),
-            format!("--rollup.l1-chain-config={}", self.file(L1_CHAIN_CONFIG)),
-            // The L1 is on this machine: frequent polling costs nothing, and deposits arrive
-            // sooner.
-            "--l1.http-poll-interval=500ms".into(),
-        ]);
-        command.extend(self.rpc(ports));
-        // All namespaces: only this machine reaches these ports.
-        command.extend(["http", "ws"].map(|end| format!("--{end}.api=eth,net,web3,txpool,opp2p")));
-        command.extend(self.swarm(member, members));
-        match (
-            member.role,
-            members
-                .iter()
-                .find(|other| other.role == NodeRole::Sequencer),
-        ) {
-            (NodeRole::Replica, Some(sequencer)) => command.extend([
-                format!("--rollup.sequencerhttp={}", sequencer.ports.http_url()),
-                // A wallet that sends several transactions to a replica asks it for the next nonce.
-                "--rollup.enabletxpooladmission".into(),
-            ]),
-            _ => command.extend([
-                "--sequencer.enabled".into(),
-                // This L1 never reorgs.
-                "--sequencer.l1-confs=0".into(),
-                format!("--p2p.sequencer.key.path={}", self.file("sequencer.key")),
-            ]),
-        }
-        command.extend([
-            "--metrics.enabled".into(),
-            "--metrics.addr=127.0.0.1".into(),
-            format!("--metrics.port={}", ports.metrics),
-            format!("--log.level={}", self.log_level),
-        ]);
-        self.plan(
-            &member.name,
-            member.role,
-            L2_GENESIS,
-            command,
-            ports,
-            Some(member.multiaddr()),
-        )
-    }
-
-    /// Options of a member's swarm. Every member names all others as static peers.
-    fn swarm(&self, member: &Member, members: &[Member]) -> Vec<String> {
-        let others = members
-            .iter()
-            .filter(|other| other.name != member.name)
-            .map(Member::multiaddr)
-            .collect::<Vec<_>>();
-        let key = self.file(&format!("{}.p2p-key", member.name));
-        let mut options = vec![
-            "--p2p.listen.ip=127.0.0.1".into(),
-            format!("--p2p.listen.tcp={}", member.ports.p2p),
-            // All peers are static.
-            "--p2p.no-discovery".into(),
-            format!("--p2p.priv.path={key}"),
-        ];
-        if !others.is_empty() {
-            options.push(format!("--p2p.static={}", others.join(",")));
-        }
-        options
-    }
-
-    fn plan(
-        &self,
-        name: &str,
-        role: NodeRole,
-        genesis: &str,
-        command: Vec<String>,
-        ports: &NodePorts,
-        p2p: Option<String>,
-    ) -> NodePlan {
-        let mut init = self.command("init", name);
-        init.push(self.file(genesis));
-        NodePlan {
-            name: name.to_string(),
-            role,
-            init,
-            command,
-            http: ports.http_url(),
-            ws: format!("ws://127.0.0.1:{}", ports.ws),
-            metrics: format!("http://127.0.0.1:{}/metrics", ports.metrics),
-            p2p,
-            log: self.path.join(format!("{name}.log")),
-        }
-    }
-
-    fn command(&self, role: &str, name: &str) -> Vec<String> {
-        vec![
-            self.program.to_string(),
-            role.to_string(),
-            format!("--datadir={}", self.file(name)),
-        ]
-    }
-
-    fn rpc(&self, ports: &NodePorts) -> [String; 6] {
-        [
-            "--http".into(),
-            "--http.addr=127.0.0.1".into(),
-            format!("--http.port={}", ports.http),
-            "--ws".into(),
-            "--ws.addr=127.0.0.1".into(),
-            format!("--ws.port={}", ports.ws),
-        ]
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.path.join(name).to_string_lossy().into_owned()
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Both genesis files and the rollup config of a development network, made without other programs:
-//! published and own creation code runs in a scratch EVM, and the resulting state is the alloc.
+//! creation code, published and our own, runs in a scratch EVM, and the resulting state is the
+//! alloc.
 
-use super::accounts;
+use super::{accounts, l1_config::BLOCK_FORKS};
 use crate::chain::{
     evm::deploy::{Scratch, ScratchError},
     genesis::{self, GenesisError},
@@ -250,22 +251,8 @@ fn l2_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
 fn ethereum_config(chain_id: u64) -> Map<String, Value> {
     let mut config = Map::new();
     config.insert("chainId".into(), chain_id.into());
-    for name in [
-        "homestead",
-        "eip150",
-        "eip155",
-        "eip158",
-        "byzantium",
-        "constantinople",
-        "petersburg",
-        "istanbul",
-        "muirGlacier",
-        "berlin",
-        "london",
-        "arrowGlacier",
-        "grayGlacier",
-        "mergeNetsplit",
-    ] {
+    // A chain with a DAO fork would need the fork's refunds.
+    for name in BLOCK_FORKS.into_iter().filter(|name| *name != "daoFork") {
         config.insert(format!("{name}Block"), 0.into());
     }
     config.insert("terminalTotalDifficulty".into(), 0.into());

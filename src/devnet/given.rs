@@ -23,7 +23,7 @@ use starling_proto::{
 };
 use std::{io, path::PathBuf};
 
-/// Reasons why the files cannot be used. Each message names the file by its option.
+/// A reason why the files cannot be used. Each message names the file by its option.
 #[derive(Debug, thiserror::Error)]
 pub enum GivenError {
     #[error("--{option}: {} cannot be read: {error}; check the path and its permissions", path.display())]
@@ -140,7 +140,7 @@ impl Given {
             }
         }
         let [l1_genesis, l2_genesis] = [parse(L1, &l1)?, parse(L2, &l2)?];
-        fits(&rollup, &l1_genesis, &l2_genesis)?;
+        check_one_network(&rollup, &l1_genesis, &l2_genesis)?;
         let block = |genesis: &Genesis| BlockId {
             number: genesis.header.number,
             hash: genesis.spec.genesis_hash,
@@ -201,8 +201,8 @@ fn fund(alloc: &mut Map<String, Value>) {
     }
 }
 
-/// Three files of one network.
-fn fits(rollup: &RollupConfig, l1: &Genesis, l2: &Genesis) -> Result<(), GivenError> {
+/// Checks that the three files describe one network.
+fn check_one_network(rollup: &RollupConfig, l1: &Genesis, l2: &Genesis) -> Result<(), GivenError> {
     let unfit = |option, reason: String| Err(GivenError::Unfit { option, reason });
     for (option, genesis, id) in [(L1, l1, rollup.l1_chain_id), (L2, l2, rollup.l2_chain_id)] {
         let have = genesis.spec.chain_id;
@@ -219,7 +219,7 @@ fn fits(rollup: &RollupConfig, l1: &Genesis, l2: &Genesis) -> Result<(), GivenEr
     let Rules::Optimism { forks, .. } = &l2.spec.rules else {
         return unfit(L2, "this is the genesis of an L1".into());
     };
-    // Delta is no matter of a genesis file.
+    // Genesis files have no time of Delta.
     let differs =
         |fork: &Fork| *fork != Fork::Delta && forks.time(*fork) != rollup.forks.time(*fork);
     match Fork::ALL.into_iter().find(differs) {

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 /// The block-numbered forks of geth's chain config.
-const BLOCKS: [&str; 15] = [
+pub(super) const BLOCK_FORKS: [&str; 15] = [
     "homestead",
     "daoFork",
     "eip150",
@@ -75,7 +75,7 @@ fn is_known(key: &str) -> bool {
         key.strip_suffix(suffix)
             .is_some_and(|name| names.contains(&name))
     };
-    is_one(&BLOCKS, "Block") || is_one(&TIMES, "Time") || OTHERS.contains(&key)
+    is_one(&BLOCK_FORKS, "Block") || is_one(&TIMES, "Time") || OTHERS.contains(&key)
 }
 
 #[cfg(test)]

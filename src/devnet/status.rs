@@ -4,7 +4,7 @@
 use super::{NodeRole, accounts, directory::Directory, processes::Process};
 use indicatif::{ProgressBar, ProgressStyle};
 use jsonrpsee::{core::client::ClientT, http_client::HttpClient, rpc_params};
-use std::time::Duration;
+use std::{process::ExitStatus, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// Interval between requests for heads.
@@ -68,9 +68,23 @@ pub fn print_table(directory: &Directory) {
     }
     println!(
         "\nall of it is in {}; Ctrl-C ends the network
-any node may be killed: how to start it again is said then\n",
+any node may be killed: the command that restarts it is printed then\n",
         directory.description().display()
     );
+}
+
+/// Report of a node that ended: the end of its log, then the command that restarts it. The command
+/// comes last and under a heading, because the log may be long.
+fn end_report(process: &Process, status: ExitStatus) -> String {
+    let node = &process.node;
+    let log = node.log.display();
+    let restart = format!("==> to restart {}, run in another terminal:", node.name);
+    format!(
+        "{} ended with {status}; its log {log} ends with:\n{}\n\n{restart}\n{}\n",
+        node.name,
+        process.log_tail(),
+        node.command_line()
+    )
 }
 
 /// Follows the heads until the token is cancelled, and reports nodes that end.
@@ -88,12 +102,7 @@ pub async fn follow(directory: &Directory, processes: &mut [Process], token: &Ca
         };
         for process in processes.iter_mut() {
             if let Some(status) = process.just_ended() {
-                let (name, log) = (&process.node.name, process.node.log.display());
-                let again = process.node.command_line();
-                line.suspend(|| {
-                    say(&format!("{name} ended with {status}; its log {log} says:\n{}\n", process.log_tail()));
-                    say(&format!("to start it again, in a terminal of its own, where Ctrl-C ends it:\n{again}\n"));
-                });
+                line.suspend(|| say(&end_report(process, status)));
             }
         }
         let words: Vec<String> = directory

@@ -18,7 +18,7 @@ const MISSING: u64 = 64;
 /// The longest time between two lines that say the same.
 const LONGEST_PAUSE: Duration = Duration::from_secs(512);
 
-/// One look at the node.
+/// The state of the node at one look.
 struct ProgressSample {
     now: Instant,
     head: u64,
@@ -141,7 +141,7 @@ fn reason(sample: &ProgressSample) -> String {
             ..
         } => "no peer serves blocks".into(),
         SyncReport { linked: false, .. } => {
-            "the way from the newest block down to a known one is being fetched".into()
+            "the hashes from the newest block down to a known one are being fetched".into()
         }
         _ => "the missing blocks are being fetched".into(),
     }
@@ -177,7 +177,7 @@ pub async fn run(
     }
 }
 
-/// Looks at the node once, and logs a line if there is one.
+/// Takes one look at the node, and logs a line if there is one to log.
 fn log_progress(progress: &mut ProgressLog, engine: &Engine, report: Option<SwarmReport>) {
     let swarm = report.map(|report| {
         let connected = report.peers.iter().filter(|peer| peer.connected).count();

@@ -39,8 +39,9 @@ impl Engine {
     /// Executes a payload whose parent is known.
     ///
     /// Returns `Valid` also for a block that is known already, `Invalid` with the latest valid
-    /// ancestor, `Syncing` if the parent is missing, and `NoRoom` if memory or the number of side
-    /// branches does not allow to execute it now. Never moves a head, and never fetches a parent.
+    /// ancestor, `Syncing` if the parent is missing, and `NotExecutable` if memory or the number of
+    /// side branches does not allow to execute it now. Never moves a head, and never fetches a
+    /// parent.
     pub async fn insert(
         &self,
         payload: Arc<Payload>,
@@ -70,8 +71,8 @@ impl Engine {
     ///
     /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), if safe or finalized are not on
     /// the branch of the head, also when they stay ([`ChainError::NotOnBranch`]), or if finalized
-    /// would be above safe ([`ChainError::FinalizedAboveSafe`]); then no head has moved. A head that
-    /// does not only rise is durable when this returns. Never executes a block.
+    /// would be above safe ([`ChainError::FinalizedAboveSafe`]); then no head has moved. A head
+    /// that does not only rise is durable when this returns. Never executes a block.
     pub async fn forkchoice(
         &self,
         head: B256,
@@ -82,7 +83,8 @@ impl Engine {
         chain.forkchoice(head, safe, finalized).await
     }
 
-    /// Moves safe and finalized, each where it is given, to blocks on the branch of the unsafe head.
+    /// Moves safe and finalized, each where it is given, to blocks on the branch of the unsafe
+    /// head.
     ///
     /// Fails like [`Engine::forkchoice`], and then neither has moved. Never moves the unsafe head,
     /// whatever other callers do at the same time.

@@ -1,8 +1,7 @@
-//! Origin selection: which L1 block the next L2 block stands on (specs: derivation, sequencer
+//! Origin selection: the choice of the next L2 block's L1 origin (specs: derivation, sequencer
 //! drift; op-node's origin selector).
 //!
-//! Pure: what is known of the next L1 block comes in, the choice or what must be fetched first
-//! comes out.
+//! Pure: the known L1 blocks come in; the choice comes out, or a request for the next L1 block.
 
 use starling_proto::{attributes::L1Block, config::RollupConfig, fork::Fork};
 use thiserror::Error;
@@ -18,9 +17,9 @@ const FJORD_MAX_DRIFT: u64 = 1800;
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextOrigin {
-    /// Nobody has asked yet, or the answer is not there yet.
+    /// The block has not been fetched.
     Unknown,
-    /// L1 has none that is old enough (`--sequencer.l1-confs`).
+    /// L1 has no such block, or the block has too few confirmations (`--sequencer.l1-confs`).
     NotYet,
     Known(L1Block),
 }
@@ -31,10 +30,10 @@ pub enum NextOrigin {
     reason = "one lives at a time, and it is Copy"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum OriginChoice {
     Origin(L1Block),
-    /// No decision is possible before the block after the current origin has been asked for.
-    AskNext,
+    /// No choice is possible before the L1 block after the current origin has been fetched.
+    FetchNext,
 }
 
 /// Why no block can be built now.
@@ -46,7 +45,7 @@ pub enum OriginError {
         current: Box<L1Block>,
         next: Box<L1Block>,
     },
-    /// To be tried again when L1 has moved on.
+    /// Temporary: the next L1 block ends it.
     #[error(
         "the next block (time {time}) would be {ahead} s ahead of L1 origin {number}, more than the {drift} s that are allowed, and L1 block {next} is not available yet",
         next = .number + 1
@@ -59,15 +58,16 @@ pub enum OriginError {
     },
 }
 
-/// Chooses the origin of a block at `time` whose parent stands on `current`. `recover` takes every
-/// next origin as soon as it can, which is what derivation will do after a long halt.
+/// Chooses the origin of a block at `time` (Unix seconds) whose parent has the origin `current`.
+/// With `recover` every next origin is taken as soon as possible, as derivation does after a long
+/// halt.
 pub fn select(
     rollup: &RollupConfig,
     time: u64,
     current: &L1Block,
     next: NextOrigin,
     recover: bool,
-) -> Result<Choice, OriginError> {
+) -> Result<OriginChoice, OriginError> {
     if let NextOrigin::Known(next) = &next {
         if next.parent_hash != current.hash {
             return Err(OriginError::Reorganised {
@@ -77,16 +77,17 @@ pub fn select(
         }
         // A block is never older than its origin.
         if time >= next.time {
-            return Ok(Choice::Origin(*next));
+            return Ok(OriginChoice::Origin(*next));
         }
     }
     let drift = max_drift(rollup, current.time);
     let ahead = time.saturating_sub(current.time);
     match next {
-        NextOrigin::Unknown if recover || ahead > drift => Ok(Choice::AskNext),
-        // Past the drift and the next origin still in the future: the block stays, and stays empty.
-        NextOrigin::Known(_) => Ok(Choice::Origin(*current)),
-        _ if ahead <= drift => Ok(Choice::Origin(*current)),
+        NextOrigin::Unknown if recover || ahead > drift => Ok(OriginChoice::FetchNext),
+        // L1 made no block for longer than the drift: the origin stays, and the block takes no pool
+        // transactions.
+        NextOrigin::Known(_) => Ok(OriginChoice::Origin(*current)),
+        _ if ahead <= drift => Ok(OriginChoice::Origin(*current)),
         _ => Err(OriginError::DriftLimit {
             time,
             number: current.number,
@@ -140,9 +141,9 @@ mod tests {
     fn the_next_origin_is_taken_as_soon_as_the_block_is_not_older() {
         let (rollup, current, next) = (rollup(Fork::Jovian), block(5, 100), block(6, 112));
         let choose = |time| select(&rollup, time, &current, NextOrigin::Known(next), false);
-        assert_eq!(choose(111), Ok(Choice::Origin(current)));
-        assert_eq!(choose(112), Ok(Choice::Origin(next)));
-        assert_eq!(choose(9_999), Ok(Choice::Origin(next)));
+        assert_eq!(choose(111), Ok(OriginChoice::Origin(current)));
+        assert_eq!(choose(112), Ok(OriginChoice::Origin(next)));
+        assert_eq!(choose(9_999), Ok(OriginChoice::Origin(next)));
     }
 
     #[test]
@@ -151,7 +152,7 @@ mod tests {
         for next in [NextOrigin::Unknown, NextOrigin::NotYet] {
             assert_eq!(
                 select(&rollup, 1900, &current, next, false),
-                Ok(Choice::Origin(current))
+                Ok(OriginChoice::Origin(current))
             );
         }
         assert!(!past_drift(&rollup, 1900, &current));
@@ -163,7 +164,7 @@ mod tests {
         let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
         assert_eq!(
             select(&rollup, 1902, &current, NextOrigin::Unknown, false),
-            Ok(Choice::AskNext)
+            Ok(OriginChoice::FetchNext)
         );
         let error = select(&rollup, 1902, &current, NextOrigin::NotYet, false).unwrap_err();
         assert_eq!(
@@ -179,7 +180,7 @@ mod tests {
                 NextOrigin::Known(block(6, 1903)),
                 false
             ),
-            Ok(Choice::Origin(current))
+            Ok(OriginChoice::Origin(current))
         );
     }
 
@@ -188,7 +189,7 @@ mod tests {
         let (rollup, current) = (rollup(Fork::Ecotone), block(5, 100));
         assert_eq!(
             select(&rollup, 700, &current, NextOrigin::NotYet, false),
-            Ok(Choice::Origin(current))
+            Ok(OriginChoice::Origin(current))
         );
         assert!(matches!(
             select(&rollup, 701, &current, NextOrigin::NotYet, false),
@@ -201,11 +202,11 @@ mod tests {
         let (rollup, current) = (rollup(Fork::Jovian), block(5, 100));
         assert_eq!(
             select(&rollup, 102, &current, NextOrigin::Unknown, true),
-            Ok(Choice::AskNext)
+            Ok(OriginChoice::FetchNext)
         );
         assert_eq!(
             select(&rollup, 102, &current, NextOrigin::NotYet, true),
-            Ok(Choice::Origin(current))
+            Ok(OriginChoice::Origin(current))
         );
         assert_eq!(
             select(
@@ -215,7 +216,7 @@ mod tests {
                 NextOrigin::Known(block(6, 104)),
                 true
             ),
-            Ok(Choice::Origin(current))
+            Ok(OriginChoice::Origin(current))
         );
     }
 

@@ -7,8 +7,8 @@
 //! the head after an L1 reorg. It drives the execution core through [`Engine`] alone, and records
 //! blocks in the [`SigningLog`]. The order at the end of a block makes a crash harmless: seal, log
 //! with fsync, sign, publish, move the head. For one height and parent there is only one signed
-//! block while its L1 origin is canonical. Time limits on L1 and the 20 seconds of
-//! [`START_TIMEOUT`] keep a slow endpoint from holding the loop; `stop` is answered between steps.
+//! block while its L1 origin is canonical. L1 requests have timeouts, and a whole start has
+//! [`START_TIMEOUT`], so a slow endpoint cannot hold the loop. `stop` is answered between steps.
 
 mod control;
 mod error;
@@ -94,7 +94,7 @@ impl Default for SequencerConfig {
 /// load balancer may disagree.
 const CONFIRMATIONS: u32 = 3;
 
-/// The block that is being made.
+/// The block that is being made: a build, or a block to be signed again.
 enum OpenBlock {
     /// A new block.
     Build(PayloadId),
@@ -126,16 +126,17 @@ pub struct Sequencer {
     signer: Signer,
     network: Option<Network>,
     schedule: Schedule,
-    job: Option<OpenBlock>,
+    open: Option<OpenBlock>,
     commands: mpsc::Receiver<Command>,
     status: watch::Sender<SequencerStatus>,
     /// Blocks from peers that our key has signed.
     own_key_blocks: Option<mpsc::Receiver<Arc<Payload>>>,
     /// The current period of sequencing.
     period: SequencingPeriod,
-    /// The logged block without a signature, once it has been reported.
+    /// The last block sent to the signer while its signature is missing. The log says once that it
+    /// is used again.
     unsigned_reported: Option<B256>,
-    /// The last failure, so that one that lasts is not reported every second.
+    /// The last logged failure: the same failure is not logged again every second.
     last_error: Option<String>,
     /// A parent, and how often in a row L1 has contradicted the origins of all blocks on it that
     /// may be signed.
@@ -164,7 +165,7 @@ impl Sequencer {
             signer: parts.signer,
             network: parts.network,
             schedule,
-            job: None,
+            open: None,
             commands,
             status,
             own_key_blocks: None,
@@ -215,7 +216,8 @@ impl Sequencer {
                     () = token.cancelled() => return Ok(()),
                     started = timeout(START_TIMEOUT, self.start()) => started.unwrap_or(Err(SequencerError::Slow)),
                 },
-                // Never cut short: between the log and the head there is no good place to stop.
+                // Not cancelled by a stop: a block that is logged is also published and made the
+                // head.
                 ScheduleAction::Seal => self.seal().await,
                 ScheduleAction::Drop => {
                     tracing::warn!(head = %head.id, "the head moved while a block was being built; the block is dropped");
@@ -270,7 +272,7 @@ impl Sequencer {
         let recover = self.config.recover;
         self.origins.confirm(parent_ref.origin).await?;
         if let Some(hash) = self.block_to_resign(&parent, parent_ref.origin).await? {
-            self.job = Some(OpenBlock::Resign(self.load_block_to_resign(hash)?));
+            self.open = Some(OpenBlock::Resign(self.load_block_to_resign(hash)?));
             self.schedule.started(parent.id(), time);
             return Ok(());
         }
@@ -293,14 +295,14 @@ impl Sequencer {
             || is_upgrade_block(&self.rollup.forks, parent.timestamp(), time);
         derived.attributes.no_tx_pool = Some(no_pool);
         let id = self.engine.start(parent.hash, derived.attributes).await?;
-        self.job = Some(OpenBlock::Build(id));
+        self.open = Some(OpenBlock::Build(id));
         self.schedule.started(parent.id(), time);
         Ok(())
     }
 
     /// Ends the open block: seal, log, sign, publish, move the head.
     async fn seal(&mut self) -> Result<(), SequencerError> {
-        let payload = match self.job.take() {
+        let payload = match self.open.take() {
             Some(OpenBlock::Build(id)) => self.engine.seal(id).await?,
             Some(OpenBlock::Resign(payload)) => {
                 self.insert_block_to_resign(&payload).await?;
@@ -429,7 +431,7 @@ impl Sequencer {
     }
 
     fn close(&mut self) {
-        self.job = None;
+        self.open = None;
         self.schedule.closed();
     }
 
@@ -493,7 +495,7 @@ impl Sequencer {
     }
 
     fn activate(&mut self, active: bool, reason: Option<String>) {
-        self.job = None;
+        self.open = None;
         self.schedule.set_active(active);
         self.report(active, reason);
     }

@@ -2,8 +2,8 @@
 //! rows.
 //!
 //! The record is apart from the [`Engine`](super::engine::Engine) because it belongs to the signing
-//! key: a sequencer that drives a core in another process keeps its own. Only the sequencer writes it, one
-//! row per block.
+//! key: a sequencer that drives a core in another process keeps its own. Only the sequencer writes
+//! it, one row per block.
 
 use crate::chain::{Chain, ChainError, payload_log::Guard};
 use alloy_primitives::B256;
@@ -31,12 +31,12 @@ impl SigningLog {
         self.0.guards(number, parent)
     }
 
-    /// The logged blocks of this height and parent, from whatever source.
+    /// The logged blocks of this height and parent, built here or received.
     pub fn children(&self, number: u64, parent: B256) -> Result<Vec<Payload>, ChainError> {
         self.0.logged_children(number, parent)
     }
 
-    /// A logged block, on whatever branch.
+    /// A logged block, on any branch.
     pub fn block(&self, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
         self.0.payload(hash)
     }

@@ -1,11 +1,11 @@
-//! The signer of unsafe blocks, read from SystemConfig on L1 at start and while the node runs (specs:
-//! rollup-node-p2p, block signatures).
+//! The signer of unsafe blocks, read from SystemConfig on L1 at start and while the node runs
+//! (specs: rollup-node-p2p, block signatures).
 //!
-//! The contract is read again every reload interval, and as soon as the swarm brings a block by a signer that
-//! is unknown. The signer that is replaced stays accepted for a while
-//! (`starling_proto::gossip::Signers`). The contract's storage is read, no log: nothing is missed
-//! while L1 or this node is away. Unless the endpoint is trusted, the storage is proven against a
-//! header.
+//! The contract is read again every reload interval, and as soon as the swarm brings a block by an
+//! unknown signer. A replaced signer stays accepted for a while
+//! (`starling_proto::gossip::Signers`). The contract's storage is read instead of its logs, so no
+//! change is missed while L1 or this node is down. Unless the endpoint is trusted, the storage is
+//! proven against a header.
 //!
 //! No peer can overload it: at most one check runs at a time, with at most [`CONFIRMATIONS`]
 //! requests, a poll interval apart.
@@ -18,9 +18,9 @@ use starling_proto::config::RollupConfig;
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-/// L1 is asked this often at start before a node without a remembered signer gives up (op-node: 5
-/// tries).
+/// Readings at start after which a node without a remembered signer gives up (op-node: 5).
 const TRIES: u32 = 5;
+/// Pause between these readings.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Name of the stored signer, which lets a node start while L1 is unreachable.
 const SETTING: &str = "unsafe_block_signer";
@@ -58,15 +58,15 @@ pub struct UnsafeSigner {
     pub chain: Chain,
     /// L1 blocks to stay behind L1's head (`--verifier.l1-confs`).
     pub confs: u64,
-    /// How often to read it again (`--l1.runtime-config-reload-interval`); zero is never.
+    /// Interval of readings while the node runs (`--l1.runtime-config-reload-interval`); zero is
+    /// never.
     pub reload: Duration,
-    /// How often L1 may have a new block.
+    /// Pause between readings that check an unknown signer: L1 may have a new block after it.
     pub poll: Duration,
 }
 
 impl UnsafeSigner {
-    /// The signer that L1 names; while L1 does not answer, the one that it named last. Zero: no
-    /// signer.
+    /// The signer that L1 names, or, if L1 cannot be read, the remembered one. Zero is no signer.
     pub async fn at_start(&self) -> Result<Address, UnsafeSignerError> {
         let mut attempt = 1;
         loop {
@@ -80,11 +80,11 @@ impl UnsafeSigner {
                     self.chain.remember(SETTING, signer.to_vec()).await?;
                     return Ok(signer);
                 }
-                // Another attempt will not make it the right chain.
+                // Another attempt would reach the same wrong chain.
                 Err(error @ UnsafeSignerError::WrongL1 { .. }) => return Err(error),
                 Err(error) => error,
             };
-            tracing::warn!(attempt, %error, "L1 does not say who signs blocks");
+            tracing::warn!(attempt, %error, "the block signer cannot be read from L1");
             if let Some(known) = self
                 .chain
                 .remembered(SETTING)?
@@ -114,14 +114,13 @@ impl UnsafeSigner {
             return Ok(());
         }
         let follow = async {
-            let mut away = false;
-            let mut doubt = Box::pin(network.unknown_signer());
+            let mut unreachable = false;
+            let mut unknown_signer = Box::pin(network.unknown_signer());
             loop {
-                // One reading, or several when it is a doubt that is to be settled.
-                let stranger = tokio::select! {
-                    () = tokio::time::sleep(self.reload) => None,
-                    stranger = &mut doubt => match stranger {
-                        Some(stranger) => Some(stranger),
+                let is_check = tokio::select! {
+                    () = tokio::time::sleep(self.reload) => false,
+                    unknown = &mut unknown_signer => match unknown {
+                        Some(_) => true,
                         None => return Ok(()),
                     },
                 };
@@ -130,7 +129,7 @@ impl UnsafeSigner {
                     match self.read().await {
                         Ok(now) => {
                             readings += 1;
-                            away = false;
+                            unreachable = false;
                             if now != named {
                                 network.set_signer(now).await;
                                 self.changed(std::mem::replace(&mut named, now), now, ours)
@@ -138,20 +137,20 @@ impl UnsafeSigner {
                                 break;
                             }
                         }
-                        Err(error) if !std::mem::replace(&mut away, true) => {
+                        Err(error) if !std::mem::replace(&mut unreachable, true) => {
                             tracing::warn!(%error, signer = %named, "the block signer cannot be read from L1; the one known is used");
                         }
                         Err(_) => {}
                     }
-                    // While L1 is away nobody can say that a stranger is none.
-                    if stranger.is_none() || readings >= CONFIRMATIONS {
+                    // A check goes on while L1 is unreachable: only L1 can reject the signer.
+                    if !is_check || readings >= CONFIRMATIONS {
                         break;
                     }
                     tokio::time::sleep(self.poll).await;
                 }
                 network.set_signer(named).await;
-                if stranger.is_some() {
-                    doubt.set(network.unknown_signer());
+                if is_check {
+                    unknown_signer.set(network.unknown_signer());
                 }
             }
         };
@@ -177,7 +176,8 @@ impl UnsafeSigner {
         Ok(self.chain.remember(SETTING, now.to_vec()).await?)
     }
 
-    /// Also looks whether this is our L1 and the contract is there.
+    /// The first reading, which also checks that the endpoint serves our L1 and that the contract
+    /// is there.
     async fn first(&self) -> Result<Address, UnsafeSignerError> {
         let (chain_id, expected) = (self.l1.chain_id().await?, self.rollup.l1_chain_id);
         if chain_id != expected {
@@ -203,7 +203,7 @@ impl UnsafeSigner {
             .await?)
     }
 
-    /// The block to read at.
+    /// The L1 block to read at: `confs` below L1's head.
     async fn confirmed(&self) -> Result<L1Block, UnsafeSignerError> {
         let none = || UnsafeSignerError::NoHead(self.l1.endpoint().to_owned());
         let head = self.l1.block(Tag::Latest).await?.ok_or_else(none)?;

@@ -1,8 +1,8 @@
 //! The parts of the node that methods answer from: the chain, the pool, the network, caches and
 //! bounds.
 //!
-//! The node makes one [`RpcContext`]; [`api`](super::api) binds the methods of all namespaces to it.
-//! It names no namespace, so that namespaces can name it.
+//! The node makes one [`RpcContext`]; [`api`](super::api) binds the methods of all namespaces to
+//! it. It names no namespace, so that namespaces can name it.
 
 use super::{
     bounds::Bounds, decoded::DecodedBlocks, engine_backend::EngineContext, filters::Filters,
@@ -73,8 +73,8 @@ pub struct RpcContext {
     pub sequencer: Option<SequencerHandle>,
     /// `None` where no chain is derived.
     pub rollup: Option<RollupApi>,
-    /// The synchronisation in progress; `None` inside at the head. `None` outside where nothing
-    /// reports it.
+    /// Reports the synchronisation in progress, or `None` at the head. The field is `None` where
+    /// nothing fills a gap.
     pub syncing: Option<watch::Receiver<Option<SyncStatus>>>,
     /// `web3_clientVersion`.
     pub client_version: String,

@@ -105,7 +105,7 @@ pub const INVALID_ATTRIBUTES: i32 = -38003;
 pub const TOO_LARGE: i32 = -38004;
 pub const UNSUPPORTED_FORK: i32 = -38005;
 
-/// An error with its detail where op-geth puts it.
+/// An error of this code with its detail in `data.err`, as op-geth has it.
 pub fn error(code: i32, err: impl Into<String>) -> RpcError {
     let message = match code {
         UNKNOWN_PAYLOAD => "Unknown payload",
@@ -146,7 +146,8 @@ impl From<ChainError> for RpcError {
     }
 }
 
-/// The endpoint is served only if the context has a backend.
+/// The backend of the Engine API. The error cannot occur where the endpoint is served: it needs a
+/// backend.
 fn engine(context: &RpcContext) -> Result<&EngineContext, RpcError> {
     context
         .engine
@@ -251,7 +252,7 @@ fn forkchoice_updated(
             .engine
             .forkchoice(state, attributes, version)
             .await?;
-        // An error in their values is reported like one in their execution, after the heads moved.
+        // Wrong values of attributes are reported after the heads have moved, as op-geth does.
         match problem {
             Some(problem) if status.is_valid() => Err(error(INVALID_ATTRIBUTES, problem)),
             _ => reply(forkchoice_json(&status, id)),
@@ -354,7 +355,7 @@ fn get_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
     .boxed()
 }
 
-/// The methods above but itself, whatever the caller has.
+/// `engine_exchangeCapabilities`: all methods of the namespace except this one.
 fn exchange_capabilities(_: &RpcContext, mut args: Args) -> Reply {
     let Json(_): Json<Vec<String>> = args.required()?;
     args.at_most(1)?;

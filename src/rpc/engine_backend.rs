@@ -1,5 +1,5 @@
-//! The backend of the Engine API: the verbs of a rollup node, made of [`Chain`]'s, with the memory
-//! that the Engine API asks for.
+//! The backend of the Engine API: carries out the calls of a rollup node on a [`Chain`], and keeps
+//! the payloads, rejected blocks and builds that the Engine API has a node remember.
 //!
 //! The namespace ([`engine`](super::engine)) calls it for every method, the follower
 //! ([`crate::follow`]) for every block of the swarm. New payloads and fork choices are handled one
@@ -38,16 +38,16 @@ const REJECTED_BEFORE: &str = "links to previously rejected block";
 /// Failures of a method, with the codes of the Engine API.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// -38001
+    /// Error -38001.
     #[error("Unknown payload")]
     UnknownPayload,
-    /// -38002; the head has been applied.
+    /// Error -38002. The head has been applied.
     #[error("Invalid forkchoice state: {0}")]
     Forkchoice(String),
-    /// -38003; the fork choice has been applied.
+    /// Error -38003. The fork choice has been applied.
     #[error("Invalid payload attributes: {0}")]
     Attributes(String),
-    /// -38005
+    /// Error -38005.
     #[error("Unsupported fork")]
     UnsupportedFork,
     #[error(transparent)]

@@ -16,7 +16,7 @@ pub const INTERNAL: i32 = -32603;
 pub const SERVER: i32 = -32000;
 pub const TIMEOUT: i32 = -32002;
 pub const RESPONSE_TOO_LARGE: i32 = -32003;
-/// A call that reverted; `data` is what it returned.
+/// The EVM reverted; `data` is its output.
 pub const REVERTED: i32 = 3;
 
 /// The `error` member of a response.
@@ -54,7 +54,7 @@ impl RpcError {
         )
     }
 
-    /// A call that reverted with `output`; the message tells the reason.
+    /// A call that reverted with `output`; the message says why.
     pub fn reverted(message: String, output: &Bytes) -> Self {
         Self {
             code: REVERTED,
@@ -95,7 +95,7 @@ impl From<StateError> for RpcError {
     }
 }
 
-/// The beginning of a text that a client chose: enough to recognise it by.
+/// At most 100 bytes of a text that a client chose: enough to recognise it in an error.
 pub fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(100)]
 }

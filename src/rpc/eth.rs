@@ -146,7 +146,7 @@ fn block_number(context: &RpcContext, args: Args) -> Reply {
     reply(U64::from(context.view().head().number))
 }
 
-/// Which data the node has, from which block on.
+/// `eth_capabilities`: each kind of data, with the oldest block for which the node has it.
 fn capabilities(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
@@ -169,7 +169,7 @@ fn unknown_account(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server("unknown account"))
 }
 
-/// The node holds no keys of users.
+/// An empty list: the node holds no keys of users.
 fn accounts(_: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply([(); 0])

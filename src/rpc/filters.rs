@@ -22,7 +22,7 @@ use tokio::sync::broadcast;
 
 /// Filters of all clients together.
 const MAX_FILTERS: usize = 1000;
-/// How long a filter lives without being asked.
+/// Time after the last request at which a filter is removed.
 const LIFETIME: Duration = Duration::from_secs(300);
 
 /// The filters of a node.
@@ -32,7 +32,7 @@ pub struct Filters {
 }
 
 struct Entry {
-    /// When the client last asked.
+    /// Time of the client's last request.
     asked: Instant,
     filter: Arc<Mutex<InstalledFilter>>,
 }
@@ -81,7 +81,7 @@ impl Filters {
         reply(id)
     }
 
-    /// The filter, which lives on from now.
+    /// The filter; its lifetime begins anew.
     pub fn get(&self, id: &str) -> Result<Arc<Mutex<InstalledFilter>>, RpcError> {
         let mut live = self.live.lock();
         live.retain(|_, entry| entry.asked.elapsed() < self.lifetime);

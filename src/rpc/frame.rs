@@ -173,7 +173,7 @@ impl Session<'_> {
         }
         let mut text = String::new();
         let mut results = 0;
-        // Why the rest of the batch is not executed.
+        // The reason why the rest of the batch is not executed.
         let mut stop: Option<RpcError> = None;
         for message in messages {
             let reply = match &stop {

@@ -1,4 +1,4 @@
-//! A socket that gives up on a peer that does not read.
+//! A socket with a timeout for a peer that does not read.
 
 use std::{
     io,
@@ -12,9 +12,9 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// Fails a write when what was written since the last flush, a response or a message, is not with
-/// its reader after `limit`, however steadily a little of it goes: what is buffered for a slow
-/// reader is freed with its connection.
+/// Fails a write when the bytes since the last flush, a response or a message, have not been sent
+/// within `limit`. Slow progress does not extend the limit: the memory of a slow reader's response
+/// is freed with its connection.
 pub struct WriteTimeout {
     socket: TcpStream,
     limit: Duration,

@@ -1,5 +1,5 @@
-//! Reading JSON of strangers without keeping more of it than is used: a body of 5 MiB can hold
-//! millions of tiny values.
+//! Reads untrusted JSON and keeps only the used parts: a body of 5 MiB can hold millions of tiny
+//! values.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -33,7 +33,7 @@ pub fn firsts(array: &str, most: usize) -> serde_json::Result<Vec<&RawValue>> {
     Ok(firsts)
 }
 
-/// The members of a request that JSON-RPC knows; of a repeated one the last.
+/// The members of a request that JSON-RPC knows. The last of several with one name counts.
 #[derive(Default)]
 pub struct RequestMembers<'a> {
     pub jsonrpc: Option<&'a RawValue>,

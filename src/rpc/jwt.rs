@@ -1,5 +1,5 @@
-//! Authentication of the Engine API: a JSON Web Token in every request, signed with a secret that the
-//! rollup node shares (HS256), issued within the last minute (execution-apis:
+//! Authentication of the Engine API: a JSON Web Token in every request, signed with a secret that
+//! the rollup node shares (HS256), issued within the last minute (execution-apis:
 //! engine/authentication.md). Error texts are geth's.
 
 use crate::clock::since_epoch;
@@ -16,7 +16,7 @@ use std::{
 /// Seconds between a token's time of issue and now.
 const DRIFT: f64 = 60.0;
 
-/// Why there is no secret.
+/// A secret that cannot be read or created.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     #[error("{} holds no JWT secret: it must be 32 bytes in hex; remove the file to have one made", .0.display())]
@@ -51,7 +51,7 @@ struct Claims {
 }
 
 impl JwtSecret {
-    /// 32 bytes of hex, with or without `0x`, white space around it or not.
+    /// Reads 32 bytes of hex, with or without `0x`, and ignores white space around them.
     pub fn from_hex(text: &str) -> Option<Self> {
         let text = text.trim();
         let digits = text
@@ -61,7 +61,8 @@ impl JwtSecret {
         hex::decode(digits).ok()?.try_into().ok().map(Self)
     }
 
-    /// Reads the secret of this file. Without the file one is made that only its owner can read.
+    /// Reads the secret from a file. If the file is missing, it is created with a new secret,
+    /// readable by its owner only.
     pub fn load_or_create(path: &Path) -> Result<Self, SecretError> {
         let failed = |error| SecretError::Io {
             path: path.to_owned(),
@@ -105,7 +106,7 @@ impl JwtSecret {
         format!("Bearer {signed}.{signature}")
     }
 
-    /// Lets a request in, or says why not.
+    /// Checks the token of a request. The error is the reason of a refusal.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         let now = since_epoch().as_secs_f64();
         let bearer = headers
@@ -138,7 +139,7 @@ impl JwtSecret {
         }
         let wanted = self.hmac(&token.as_bytes()[..head.len() + 1 + claims.len()]);
         let given = decode(signature)?;
-        // Every byte is looked at, so that the time it takes tells nothing.
+        // All bytes are compared, so that the duration does not reveal where they differ.
         let differs = wanted
             .iter()
             .zip(&given)

@@ -1,8 +1,8 @@
 //! Log filters: the logs that a query matches, as the chain moves block by block.
 //!
-//! The `eth` namespace reads ranges of blocks with them; [`filters`](super::filters) and subscriptions
-//! follow the chain. What can overload them is the memory of reported logs, which is bounded for each
-//! follower and for all of them together.
+//! The `eth` namespace reads ranges of blocks with them; [`filters`](super::filters) and
+//! subscriptions follow the chain. What can overload them is the memory of reported logs, which is
+//! bounded for each follower and for all of them together.
 
 use super::{
     block_tag::BlockTag,
@@ -25,7 +25,7 @@ use starling_proto::payload::BlockId;
 use std::{collections::VecDeque, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Alternatives in one position, and addresses.
+/// Maximum alternatives in one topic position, and maximum addresses.
 const MAX_ALTERNATIVES: usize = 1000;
 
 /// A log, in a receipt or on its own.
@@ -41,7 +41,7 @@ pub struct LogJson {
     pub block_hash: B256,
     pub block_timestamp: U64,
     pub log_index: U64,
-    /// The block has left the chain.
+    /// Whether a reorg has removed the block from the chain.
     pub removed: bool,
 }
 
@@ -51,11 +51,13 @@ impl LogJson {
         self.topics.len() * 32 + self.data.len()
     }
 
+    /// `index` is that of the transaction in its block, `log_index` that of the log.
     pub fn new(
         log: &Log,
         block: BlockId,
         timestamp: u64,
-        (index, transaction): (usize, B256),
+        index: usize,
+        transaction: B256,
         log_index: usize,
     ) -> Self {
         Self {
@@ -79,12 +81,12 @@ impl LogJson {
 pub struct Filter {
     pub addresses: Vec<Address>,
     pub topics: Vec<Vec<B256>>,
-    /// The bits of each alternative in a block's bloom, found once: a filter is asked about many
-    /// blocks.
+    /// The bits of each alternative in a block's bloom, computed once because a filter is matched
+    /// against many blocks.
     blooms: Vec<Vec<Bits>>,
 }
 
-/// Where three bits of a bloom are that a value sets: byte and mask.
+/// The three bits that a value sets in a bloom: byte and mask of each.
 type Bits = [(u8, u8); 3];
 
 fn bits(value: &[u8]) -> Bits {
@@ -136,7 +138,7 @@ impl Filter {
         }
     }
 
-    /// In memory.
+    /// Bytes that the filter takes in memory.
     fn bytes(&self) -> usize {
         let bits: usize = self.blooms.iter().map(Vec::len).sum();
         size_of::<Self>()
@@ -171,7 +173,8 @@ impl Filter {
                 &mined.log,
                 block,
                 header.timestamp,
-                (mined.index, hash),
+                mined.index,
+                hash,
                 mined.log_index,
             )
         };
@@ -226,7 +229,7 @@ impl Filter {
     }
 }
 
-/// The bytes of a `0x` string that must have this many.
+/// Decodes a `0x` string of exactly `N` bytes. `what` names the value in the error.
 fn decode<const N: usize>(text: &str, what: &str) -> Result<[u8; N], String> {
     let found = bytes(text)?;
     let length = found.len();
@@ -264,7 +267,7 @@ pub(super) enum LogRange {
 }
 
 impl Query {
-    /// Refuses a range whose numbers can be seen to be in the wrong order.
+    /// Refuses a range of two numbers in the wrong order.
     pub fn check_order(&self) -> Result<(), RpcError> {
         match self.blocks {
             LogRange::Range(BlockTag::Number(from), BlockTag::Number(to)) if from > to => {
@@ -274,8 +277,8 @@ impl Query {
         }
     }
 
-    /// A follower of the blocks to come. Tags bound nothing but numbers do; a block by its hash is
-    /// none to come.
+    /// A follower of new blocks in the query's range. Numbers bound the range, tags leave it open.
+    /// A query for one block by its hash matches no new block.
     pub fn follower(&self, bounds: &Bounds, head: BlockId) -> Result<Follower, RpcError> {
         let bound = |tag, open| match tag {
             BlockTag::Number(number) => number,
@@ -315,7 +318,7 @@ fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit
 /// The logs of each block that joins the chain, and again with `removed` when it leaves.
 pub struct Follower {
     filter: Filter,
-    /// Blocks outside are passed over.
+    /// Lowest and highest block whose logs are reported.
     first: u64,
     last: u64,
     /// Blocks that had matching logs, oldest first.
@@ -445,13 +448,7 @@ impl Follower {
                 .get(mined.index)
                 .map(keccak256)
                 .unwrap_or_default();
-            LogJson::new(
-                &mined.log,
-                block,
-                time,
-                (mined.index, hash),
-                mined.log_index,
-            )
+            LogJson::new(&mined.log, block, time, mined.index, hash, mined.log_index)
         };
         let found = mined_logs(&receipts, &|address, topics| {
             self.filter.matches(address, topics)

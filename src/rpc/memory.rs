@@ -16,7 +16,7 @@ const ALL_SUBSCRIPTIONS: usize = 4096;
 pub struct Allowance {
     /// Calls in one batch.
     pub batch: usize,
-    /// Bytes of results in one batch; what follows the result that crosses the line is an error.
+    /// Bytes of results in one batch. Every result after the one that exceeds them is an error.
     pub batch_response: usize,
     /// KiB of all requests that are being handled.
     requests: Arc<Semaphore>,
@@ -56,7 +56,7 @@ pub(super) fn weight(reply: &Reply) -> usize {
 }
 
 impl Allowance {
-    /// `requests` and `answers` in bytes.
+    /// Limits without a client. `requests` and `answers` are in bytes.
     pub fn new(batch: usize, batch_response: usize, requests: usize, answers: usize) -> Self {
         let most = |bytes: usize| bytes.div_ceil(KIB).min(Semaphore::MAX_PERMITS);
         let memory = |bytes| Arc::new(Semaphore::new(most(bytes)));
@@ -76,8 +76,8 @@ impl Allowance {
         }
     }
 
-    /// The same for one client. `address_answers` bounds the memory of all answers to its address,
-    /// in KiB.
+    /// These limits for one client. `address_answers` bounds the memory of all answers to its
+    /// address, in KiB.
     pub fn of(&self, client: Client, address_answers: Option<Arc<Semaphore>>) -> Self {
         Self {
             client,
@@ -107,8 +107,8 @@ impl Allowance {
             .unwrap_or(u32::MAX)
     }
 
-    /// Waits for memory for the `bytes` bytes of a request that have arrived. Announced bytes take
-    /// none.
+    /// Waits for memory for a request of which `bytes` bytes have arrived. Bytes that are only
+    /// announced take no memory.
     pub async fn admit(&self, bytes: usize, held: &mut Option<MemoryPermit>) {
         let missing = self.missing(bytes, held.as_ref());
         if missing > 0

@@ -1,10 +1,10 @@
 //! The `opp2p` namespace: the swarm in op-node's shapes, and an operator's commands to it.
 //! `starling_p2p*` shows what has no such shape: the reasons behind decisions about peers, bans,
-//! the mesh, how the newest blocks came, and the gap being filled; `starling_sequencer` whether
-//! this node makes the swarm's blocks, and if it has stopped by itself, why.
+//! the mesh, how the newest blocks arrived, and the gap that is being filled. `starling_sequencer`
+//! shows whether this node makes blocks, and why it has stopped if it stopped by itself.
 //!
-//! Its methods change who may connect, so they are served only where an operator asks for them or
-//! nobody else can (see [`super::RpcServer::bind`]).
+//! Its methods change who may connect, so they are served only where an operator names the
+//! namespace (see [`super::RpcServer::bind`]).
 
 use super::{
     api::{Method, Namespace},
@@ -369,7 +369,7 @@ fn peer_stats(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply>
     .boxed()
 }
 
-/// The records of the table, of every network.
+/// `opp2p_discoveryTable()`: the records of all networks in the table.
 fn discovery_table(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
@@ -514,13 +514,13 @@ fn mesh(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     .boxed()
 }
 
-/// `null` where no blocks are made.
+/// `starling_sequencer()`: `null` on a node that is no sequencer.
 fn sequencer(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(context.sequencer.as_ref().map(SequencerHandle::status))
 }
 
-/// How the newest blocks came.
+/// `starling_p2pBlocks()`: the peers and the ways by which the newest blocks arrived.
 fn blocks(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;

@@ -1,11 +1,11 @@
-//! Positional parameters, read one after another, refused in geth's words (code -32602).
+//! Positional parameters, read one after another. Errors have geth's texts (code -32602).
 
 use super::{error::RpcError, json::firsts};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
-/// More parameters than any method has; what is beyond them is not kept.
+/// Parameters that are kept of a request: more than any method has.
 const MAX_PARAMS: usize = 16;
 
 /// The parameters of one request. Clones share them.

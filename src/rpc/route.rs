@@ -1,4 +1,4 @@
-//! The route of transactions that wallets send to this node: into our own pool, or on to the
+//! The route of transactions that wallets send to this node: into our own pool, or to the
 //! sequencer. The node sets it, `eth_sendRawTransaction` follows it.
 
 use jsonrpsee::http_client::{HttpClient, HttpClientBuilder};
@@ -10,13 +10,13 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The destination of transactions that wallets send here.
 #[derive(Clone, Debug)]
 pub enum TxRoute {
-    /// Our own pool: on a sequencer, or on a node that nobody gave a sequencer.
+    /// Our own pool: on a sequencer, and on a node without `--rollup.sequencerhttp`.
     Pool,
     /// `--rollup.sequencerhttp`.
     Sequencer {
         client: HttpClient,
-        /// Whether our own pool keeps what the sequencer took, for those who ask here for pending
-        /// nonces and transactions (`--rollup.enabletxpooladmission`). No block is made of it.
+        /// Whether our own pool also keeps transactions that the sequencer has accepted, so that
+        /// pending nonces and transactions can be read here (`--rollup.enabletxpooladmission`).
         admit: bool,
     },
 }

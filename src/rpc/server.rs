@@ -1,13 +1,19 @@
 //! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins, time
 //! limits, as geth has them.
 //!
-//! Clients talk to it. What can overload it, and the bound: connections ([`ServerLimits::connections`];
-//! at the limit the one that has been idle for longest is closed, see [`Connections`]), WebSockets
-//! ([`ServerLimits::ws_connections`]), bodies (5 MiB each, [`ServerLimits::body_memory`] together, counted as
-//! they arrive), answers ([`ServerLimits::answer_memory`] together), readers that do not read (a response
-//! that takes too long ends the connection), senders that do not send (time limits on head, body
-//! and idleness). One address may use only a part of the connections and of the memory
-//! ([`Shares`]).
+//! Clients can overload it in these ways, and each has a bound:
+//!
+//! - connections: [`ServerLimits::connections`]. At the limit the one that has been idle for
+//!   longest is closed, see [`Connections`].
+//! - WebSockets: [`ServerLimits::ws_connections`].
+//! - request bodies: 5 MiB each, [`ServerLimits::body_memory`] together, counted as they arrive.
+//! - answers: [`ServerLimits::answer_memory`] together.
+//! - clients that do not read: a response that takes too long ends the connection.
+//! - clients that do not send: time limits on head, body and idleness.
+//!
+//! One address may use only a part of the connections and of the memory ([`Shares`]).
+
+mod headers;
 
 use super::{
     api::Api,
@@ -22,7 +28,8 @@ use super::{
     ws,
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use headers::{content_length, cors_headers, host_allowed, is_json, is_preflight, origin_allowed};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     body::{Frame, Incoming},
@@ -491,143 +498,4 @@ impl Site {
         });
         Ok(response)
     }
-}
-
-fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
-}
-
-fn content_length(headers: &HeaderMap) -> Option<u64> {
-    text(headers, header::CONTENT_LENGTH)?.parse().ok()
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let media_type = text(headers, header::CONTENT_TYPE)
-        .unwrap_or_default()
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim();
-    [
-        "application/json",
-        "application/json-rpc",
-        "application/jsonrequest",
-    ]
-    .iter()
-    .any(|accepted| media_type.eq_ignore_ascii_case(accepted))
-}
-
-/// The name in a `Host` header: without its port, IPv6 without brackets.
-fn host_name(host: &str) -> &str {
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or_default();
-    }
-    match host.rsplit_once(':') {
-        Some((name, _)) if !name.contains(':') => name,
-        _ => host,
-    }
-}
-
-/// The defence against DNS rebinding: a name in `Host` must be listed. Addresses cannot be rebound.
-fn host_allowed(vhosts: &[String], headers: &HeaderMap) -> bool {
-    let host = text(headers, header::HOST).unwrap_or_default();
-    let name = host_name(host);
-    name.is_empty()
-        || name.parse::<std::net::IpAddr>().is_ok()
-        || vhosts
-            .iter()
-            .any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(name))
-}
-
-fn is_preflight<B>(request: &Request<B>) -> bool {
-    request.method() == Method::OPTIONS
-        && request
-            .headers()
-            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
-}
-
-/// The CORS headers for a browser's request from an allowed origin; `None` where CORS does not
-/// apply.
-fn cors_headers<B>(allowed: &[String], request: &Request<B>) -> Option<HeaderMap> {
-    let origin = request.headers().get(header::ORIGIN)?;
-    let any = allowed.iter().any(|pattern| pattern == "*");
-    let name = origin.to_str().ok()?;
-    if !any && !allowed.iter().any(|pattern| matches_pattern(pattern, name)) {
-        return None;
-    }
-    let mut headers = HeaderMap::new();
-    headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-    let origin = if any {
-        HeaderValue::from_static("*")
-    } else {
-        origin.clone()
-    };
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    if is_preflight(request) {
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_METHODS,
-            HeaderValue::from_static("POST, GET"),
-        );
-        let wanted = request
-            .headers()
-            .get(header::ACCESS_CONTROL_REQUEST_HEADERS)
-            .cloned();
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_HEADERS,
-            wanted.unwrap_or(HeaderValue::from_static("*")),
-        );
-        headers.insert(
-            header::ACCESS_CONTROL_MAX_AGE,
-            HeaderValue::from_static("600"),
-        );
-    }
-    Some(headers)
-}
-
-/// An origin against a pattern with at most one `*`.
-fn matches_pattern(pattern: &str, origin: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern.eq_ignore_ascii_case(origin),
-        Some((start, end)) => {
-            origin.len() >= start.len() + end.len()
-                && origin.starts_with(start)
-                && origin.ends_with(end)
-        }
-    }
-}
-
-/// `--ws.origins`: a rule may name a scheme, a host and a port; an absent part matches anything.
-/// Programs that are not browsers send no origin and are let in.
-fn origin_allowed(rules: &[String], headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(header::ORIGIN) else {
-        return true;
-    };
-    let Some(origin) = origin.to_str().ok().map(split_origin) else {
-        return false;
-    };
-    let allowed = |rule: &str| {
-        let (scheme, host, port) = split_origin(rule);
-        let same = |rule: &str, value: &str| rule.is_empty() || rule.eq_ignore_ascii_case(value);
-        rule == "*" || (same(scheme, origin.0) && same(host, origin.1) && same(port, origin.2))
-    };
-    match rules
-        .iter()
-        .map(|rule| rule.trim())
-        .filter(|rule| !rule.is_empty())
-        .collect::<Vec<_>>()
-    {
-        rules if rules.is_empty() => allowed("http://localhost"),
-        rules => rules.into_iter().any(allowed),
-    }
-}
-
-/// Scheme, host and port of an origin; absent parts are empty.
-fn split_origin(origin: &str) -> (&str, &str, &str) {
-    let (scheme, rest) = origin.split_once("://").unwrap_or(("", origin));
-    let rest = rest.trim_end_matches('/');
-    let host = host_name(rest);
-    let port = rest
-        .rsplit_once(':')
-        .map_or("", |(_, port)| if port.contains(']') { "" } else { port });
-    (scheme, host, port)
 }

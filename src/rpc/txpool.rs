@@ -1,4 +1,4 @@
-//! The `txpool` namespace: what is in the pool, for those who operate the node.
+//! The `txpool` namespace: the contents of the pool.
 
 use super::{
     api::{Method, Namespace},
@@ -31,9 +31,9 @@ struct Split<T> {
     queued: T,
 }
 
-/// By nonce, in decimal.
+/// One sender's transactions by nonce, in decimal.
 type ByNonce<T> = BTreeMap<String, T>;
-/// By sender, with checksum.
+/// Transactions by sender (an address with checksum).
 type BySender<T> = BTreeMap<String, ByNonce<T>>;
 
 fn status(context: &RpcContext, args: Args) -> Reply {
@@ -63,7 +63,7 @@ fn content_from(context: &RpcContext, args: Args) -> Reply {
     })
 }
 
-/// A line of text for each transaction.
+/// `txpool_inspect()`: a line of text for each transaction.
 fn inspect(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(by_sender(

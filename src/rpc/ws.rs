@@ -68,9 +68,16 @@ pub async fn session(
     let (mut sender, receiver) = builder.finish();
     let heard = Mutex::new(Instant::now());
     let (queue, messages) = mpsc::channel(QUEUE);
-    // When reading ends the queue closes, and the writer returns once it is empty.
+    let responder = Responder {
+        api: &api,
+        allowance,
+        queue,
+        live: Live::default(),
+    };
+    // When reading ends the responder is dropped. That closes the queue, and the writer returns
+    // once it is empty.
     let reading = async {
-        read((receiver, incoming), (&api, allowance), queue, &heard).await;
+        read(receiver, incoming, responder, &heard).await;
         std::future::pending::<()>().await
     };
     tokio::select! {
@@ -86,15 +93,15 @@ pub async fn session(
 }
 
 /// Reads requests, answers them, and feeds the subscriptions they begin. Returns when the client is
-/// gone or a subscription failed.
+/// gone or a subscription failed. `memory` holds the memory of the message that is arriving.
 async fn read(
-    (receiver, incoming): (Receiver<Socket>, fragments::IncomingMemory),
-    served: (&Api, &Allowance),
-    queue: Queue,
+    receiver: Receiver<Socket>,
+    memory: fragments::IncomingMemory,
+    responder: Responder<'_>,
     heard: &Mutex<Instant>,
 ) {
+    let memory = &memory;
     // A stream, because a read that has begun must not be dropped.
-    let memory = &incoming;
     let messages = stream::unfold(receiver, |mut receiver| async move {
         let mut message = Vec::new();
         loop {
@@ -102,8 +109,11 @@ async fn read(
             *heard.lock() = Instant::now();
             match incoming {
                 Ok(Incoming::Data(_)) => {
-                    let held = memory.lock().take();
-                    return Some(((message, held), receiver));
+                    let request = ReceivedMessage {
+                        bytes: message,
+                        _held: memory.lock().take(),
+                    };
+                    return Some((request, receiver));
                 }
                 Ok(Incoming::Pong(_)) => {}
                 Ok(Incoming::Closed(_)) | Err(_) => return None,
@@ -111,17 +121,16 @@ async fn read(
         }
     });
     tokio::pin!(messages);
-    let live = Live::default();
     let mut calls = FuturesUnordered::new();
     let mut subscriptions = FuturesUnordered::new();
     loop {
         tokio::select! {
             message = messages.next(), if calls.len() < CONCURRENT => match message {
-                Some(message) => calls.push(answer(message, served, &queue, &live)),
+                Some(message) => calls.push(responder.answer(message)),
                 None => return,
             },
             Some(begun) = calls.next(), if !calls.is_empty() => {
-                subscriptions.extend(begun.into_iter().map(|subscription| feed(subscription, &queue, &live)));
+                subscriptions.extend(begun.into_iter().map(|subscription| responder.feed(subscription)));
             }
             Some(alive) = subscriptions.next(), if !subscriptions.is_empty() => {
                 if !alive {
@@ -132,54 +141,62 @@ async fn read(
     }
 }
 
-/// Answers one message; returns the subscriptions that begin now that the answer is queued.
-async fn answer(
-    (message, held): (Vec<u8>, Option<MemoryPermit>),
-    (api, allowance): (&Api, &Allowance),
-    queue: &Queue,
-    live: &Live,
-) -> Vec<Subscription> {
-    let answer = Session {
-        api,
-        allowance,
-        deadline: None,
-        subscriptions: Some(live),
-    }
-    .answer(&message)
-    .await;
-    // A large request is not kept for as long as its answer.
-    drop((message, held));
-    if let Some(text) = answer.text {
-        let _ = queue.send((text, answer.held)).await;
-    }
-    answer.subscriptions
+/// A message of the client, and the memory it holds.
+struct ReceivedMessage {
+    bytes: Vec<u8>,
+    _held: Option<MemoryPermit>,
 }
 
-/// Queues the events of a subscription. Returns false when the subscription ended by itself, because
-/// an event would have been left out.
-async fn feed(subscription: Subscription, queue: &Queue, live: &Live) -> bool {
-    let Subscription {
-        id,
-        namespace,
-        mut events,
-        token,
-        permit: _permit,
-    } = subscription;
-    loop {
-        let event = tokio::select! {
-            () = token.cancelled() => return true,
-            event = events.next() => event,
-        };
-        let Some(event) = event else {
-            live.lock().remove(&id);
-            return false;
-        };
-        if queue
-            .send((frame::notification(&namespace, &id, &event), None))
-            .await
-            .is_err()
-        {
-            return false;
+/// Answers the requests of one connection and feeds its subscriptions, through one queue.
+struct Responder<'a> {
+    api: &'a Api,
+    allowance: &'a Allowance,
+    queue: Queue,
+    live: Live,
+}
+
+impl Responder<'_> {
+    /// Answers one message; returns the subscriptions that begin now that the answer is queued.
+    async fn answer(&self, message: ReceivedMessage) -> Vec<Subscription> {
+        let answer = Session {
+            api: self.api,
+            allowance: self.allowance,
+            deadline: None,
+            subscriptions: Some(&self.live),
+        }
+        .answer(&message.bytes)
+        .await;
+        // Frees the memory of the request before the answer waits for its reader.
+        drop(message);
+        if let Some(text) = answer.text {
+            let _ = self.queue.send((text, answer.held)).await;
+        }
+        answer.subscriptions
+    }
+
+    /// Queues the events of a subscription. Returns false when the subscription ended by itself,
+    /// because an event would have been left out.
+    async fn feed(&self, subscription: Subscription) -> bool {
+        let Subscription {
+            id,
+            namespace,
+            mut events,
+            token,
+            permit: _permit,
+        } = subscription;
+        loop {
+            let event = tokio::select! {
+                () = token.cancelled() => return true,
+                event = events.next() => event,
+            };
+            let Some(event) = event else {
+                self.live.lock().remove(&id);
+                return false;
+            };
+            let notification = frame::notification(&namespace, &id, &event);
+            if self.queue.send((notification, None)).await.is_err() {
+                return false;
+            }
         }
     }
 }

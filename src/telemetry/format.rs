@@ -1,4 +1,4 @@
-//! How a log line is written: text for people, logfmt and JSON for programs.
+//! The forms of a log line: text for people, logfmt and JSON for programs.
 
 use super::LogFormat;
 use serde_json::{Map, Value};
@@ -92,8 +92,8 @@ fn write_record(form: LogFormat, record: &Map<String, Value>) -> String {
     }
 }
 
-/// A value in logfmt: quoted when it could be read as more than one word. Line breaks never get
-/// through.
+/// A value in logfmt: quoted when it could be read as more than one word. Line breaks are
+/// always escaped.
 fn logfmt(value: &Value) -> String {
     match value {
         Value::String(text)

@@ -1,5 +1,5 @@
-//! `GET /metrics` for Prometheus, without authentication. Connections are bounded, and each is closed
-//! after one response.
+//! `GET /metrics` for Prometheus, without authentication. Connections are bounded, and each is
+//! closed after one response.
 
 use super::MetricsConfig;
 use http_body_util::Full;
@@ -38,7 +38,7 @@ const SCORES: [f64; 18] = [
     10.0, 20.0, 40.0,
 ];
 
-/// Histograms, which can be added up over nodes.
+/// Makes durations and scores histograms with fixed buckets, which can be summed over nodes.
 fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
     let bounds = [
         (Matcher::Suffix("_seconds".into()), &SECONDS[..]),
@@ -80,7 +80,7 @@ impl MetricsServer {
         })
     }
 
-    /// Where it listens.
+    /// The address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -103,7 +103,7 @@ impl MetricsServer {
                             .keep_alive(false)
                             .serve_connection(TokioIo::new(stream), service);
                         connections.spawn(async move {
-                            // A client that breaks off or dawdles is no event.
+                            // A client that disconnects or times out is not worth a log line.
                             let _ = timeout(TIME_LIMIT, connection).await;
                         });
                     }

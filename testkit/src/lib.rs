@@ -18,8 +18,8 @@ static UNNAMED: AtomicUsize = AtomicUsize::new(0);
 /// Data that the tests read, beside the project.
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared");
 
-/// A file or folder of the protocol vectors. `None`, recorded, where `../shared/fixtures` is
-/// absent.
+/// A file or folder of the protocol vectors. If `../shared/fixtures` is absent, records that the
+/// test is skipped and returns `None`.
 pub fn fixture(path: &str) -> Option<PathBuf> {
     require(
         existing("fixtures").map(|folder| folder.join(path)),
@@ -32,7 +32,8 @@ pub fn fixture_text(path: &str) -> Option<String> {
     fixture(path).map(|path| read(&path))
 }
 
-/// The text of a file in `../shared` that is no vector. `None`, recorded, where it is absent.
+/// The text of a file in `../shared` outside of the vectors. If the file is absent, records that
+/// the test is skipped and returns `None`.
 pub fn shared_text(path: &str) -> Option<String> {
     shared(path).map(|path| read(&path))
 }
@@ -54,8 +55,8 @@ pub fn require<T>(found: Option<T>, what: &str) -> Option<T> {
     optional(found, what)
 }
 
-/// Records that the running test is skipped if `found` is `None`. For what CI may lack: real op-*
-/// programs, IPv6.
+/// Records that the running test is skipped if `found` is `None`. Meant for requirements that CI
+/// may lack: real op-* programs, IPv6.
 pub fn optional<T>(found: Option<T>, what: &str) -> Option<T> {
     if found.is_none() {
         println!("skipped: without {what}");
@@ -64,8 +65,8 @@ pub fn optional<T>(found: Option<T>, what: &str) -> Option<T> {
     found
 }
 
-/// The program that this environment variable names. `None`, recorded, where it is unset: no run
-/// requires these programs.
+/// The program that an environment variable names. If it is unset, records that the test is skipped
+/// and returns `None`, in CI too: no run requires these programs.
 pub fn program(variable: &str) -> Option<PathBuf> {
     optional(
         std::env::var_os(variable)
@@ -83,7 +84,7 @@ pub fn summary() -> String {
         .filter_map(SkipRecord::parse)
         .filter(|record| record.run == run())
         .collect();
-    // Records of earlier runs go, those of this run stay for whoever wants the names.
+    // Records of earlier runs are deleted. Those of this run stay, with the names of the tests.
     let kept: String = records.iter().map(SkipRecord::line).collect();
     let _ = fs::write(record_file(), kept);
     match count(&records) {

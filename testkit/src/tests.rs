@@ -65,8 +65,8 @@ fn child(test: &str, fixtures: Option<&str>) -> Output {
 
 #[test]
 fn a_missing_requirement_skips_the_test_or_fails_it_where_it_must_be_met() {
-    // The parent of these processes is this one, so the run they belong to is not the one that is
-    // being summed up.
+    // The processes are children of this one, so they belong to a run of their own, which the
+    // summary of the real run leaves out.
     let own = format!("{}-", std::process::id());
     let skipped = |test: &str| {
         let text = fs::read_to_string(record_file()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Bad input at the door: one clear sentence with the cause and the next step, an exit code that is
-//! not 0, nothing overwritten.
+//! Bad input of an operator: one clear sentence with the cause and the next step, an exit code that
+//! is not 0, nothing overwritten.
 
 use crate::net::{head, starling, wait};
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ fn fails_with(output: &Output, words: &[&str]) {
     assert!(!text.contains("panicked"), "a panic is no sentence: {text}");
 }
 
-/// Every file under a folder with its bytes, but for lock files.
+/// Every file under a folder with its bytes, except lock files.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::new();
     let mut folders = vec![dir.to_owned()];

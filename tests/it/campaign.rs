@@ -17,11 +17,12 @@ use std::{
 };
 use world::World;
 
-/// In the child: the data directory, and the blocks whose states it keeps.
+/// Environment variable of the child process: the data directory, and the blocks whose states it
+/// keeps.
 const CHILD: &str = "STARLING_CAMPAIGN_CHILD";
 const WINDOW: &str = "STARLING_CAMPAIGN_WINDOW";
 
-/// Kills after which other chains begin: what is verified after each of them grows with the chain.
+/// Kills after which new chains begin, because the time of a verification grows with the chain.
 const LIVES: usize = 50;
 
 pub fn size(name: &str, default: usize) -> usize {
@@ -43,7 +44,7 @@ pub enum Verdict {
     Sound {
         head: u64,
     },
-    /// The database does not open, or rows are reported as unreadable: nobody gets a wrong answer.
+    /// The database does not open, or rows are reported as unreadable. No answer is wrong.
     Refused(String),
     Wrong(String),
 }
@@ -93,8 +94,8 @@ struct Life {
     signed: Vec<B256>,
 }
 
-/// Runs a chain in a child process until it has said so many lines, and kills it. `floor` is that
-/// of the life before.
+/// Runs a chain in a child process, and kills the child when it has printed enough lines. `floor`
+/// is that of the previous run.
 fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args([
@@ -145,7 +146,7 @@ fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
     life
 }
 
-/// Which of these blocks are neither stored nor in the payload log.
+/// Those of these blocks that are neither stored nor in the payload log.
 fn lost(dir: &Path, blocks: &[B256]) -> Vec<B256> {
     let log = PayloadLog::open(&payload_log_dir(dir)).expect("the payload log");
     let snapshot = Store::open(dir, 4 << 20, None)
@@ -219,7 +220,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// The files of a chain that was killed. Journals are cut behind what they hold.
+/// The files of a chain that was killed. Journals are cut after their last record.
 pub fn copy(from: &Path, to: &Path) {
     for file in files(from) {
         fs::create_dir_all(to.join(&file).parent().expect("a folder")).expect("a folder");
@@ -260,7 +261,7 @@ fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
             format!("bit {bit} of byte {at} of {name} flipped")
         }
         2 => {
-            // A page that never reached the disk.
+            // Zeros, as of a page that never reached the disk.
             let page = at / 512 * 512;
             bytes
                 .iter_mut()
@@ -270,7 +271,7 @@ fn damage(dir: &Path, earlier: &Path, file: &Path, rng: &mut StdRng) -> String {
             format!("{name}: 512 bytes from {page} are zeros")
         }
         3 => {
-            // The end never did.
+            // The end of the file never reached the disk.
             bytes.iter_mut().skip(at).for_each(|byte| *byte = 0);
             format!("{name}: zeros from {at}")
         }
@@ -384,8 +385,8 @@ fn damaged_files_never_give_wrong_answers() {
                     } else {
                         "with a reason"
                     };
-                    // Whatever the repair can do, it makes no wrong answer of a refused one, and it
-                    // does what it says.
+                    // The repair must not turn a refused answer into a wrong one, and must do what
+                    // its report says.
                     let repair = starling()
                         .args(["db", "repair", "--datadir"])
                         .arg(case.path())
@@ -433,7 +434,7 @@ fn damaged_files_never_give_wrong_answers() {
     );
 }
 
-/// Makes tables of what is in memory.
+/// Flushes the memtables to tables.
 pub fn flush(dir: &Path) {
     let store = Store::open(dir, 4 << 20, None).expect("the store");
     store.flush().expect("a flush");

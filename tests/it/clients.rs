@@ -24,7 +24,7 @@ fn targets(net: &Devnet) -> [(Node, Account); 2] {
 
 /// Runs a script against a node and panics with what it printed unless every answer was right.
 pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u64) {
-    // At genesis nobody has said yet what L1 costs.
+    // The genesis block has no L1 attributes, so L1 fees are unknown before block 1.
     wait("the first block", Duration::from_secs(60), || {
         head(&node.http).filter(|number| *number > 0)
     });
@@ -36,7 +36,7 @@ pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u6
         .stderr(Stdio::piped())
         .spawn()
         .expect("the script starts");
-    // A subscription that tells nothing would wait for ever.
+    // A subscription without events would wait for ever.
     let began = Instant::now();
     while child.try_wait().expect("a child").is_none() && began.elapsed() < Duration::from_secs(120)
     {
@@ -110,7 +110,7 @@ fn web3_py_against_sequencer_and_replica() {
     }
 }
 
-/// Runs cast; `Err` holds what it said when it failed.
+/// Runs cast. The error is its output.
 fn cast(program: &Path, node: &Node, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program)
         .arg(args[0])
@@ -119,7 +119,7 @@ fn cast(program: &Path, node: &Node, args: &[&str]) -> Result<String, String> {
         .output()
         .expect("cast starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    // Where npm starts it, its exit status is lost.
+    // npm loses the exit status of a program that it starts.
     let failed = !output.status.success() || text(&output.stderr).contains("Error: ");
     if failed {
         Err(text(&output.stderr))

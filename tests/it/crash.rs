@@ -116,7 +116,7 @@ fn a_replica_killed_under_load_holds_the_same_chain() {
         let reopened = wait("the replica after kill -9", Duration::from_secs(30), || {
             head(&replica.http)
         });
-        // Blocks that filled the gap of the restart before are no more than fetched again.
+        // Blocks that filled the gap of an earlier restart may only be fetched again.
         assert!(
             reopened + 3 >= before,
             "round {round}: the head fell from {before} to {reopened}"
@@ -228,8 +228,8 @@ fn a_late_replica_and_one_cut_off_catch_up() {
     wait("some blocks", Duration::from_secs(30), || {
         head(&cut_off.http).filter(|n| *n >= 2)
     });
-    // Cut off: stopped in its tracks longer than gossip accepts a block's age, and than the seen
-    // cache remembers.
+    // A node that was cut off: SIGSTOP for longer than the age of blocks that gossip accepts and
+    // than its seen cache lasts.
     signal(cut_off.pid, Signal::SIGSTOP);
     let blocks = std::env::var("STARLING_LATE_BLOCKS")
         .ok()

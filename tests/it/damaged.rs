@@ -20,7 +20,7 @@ use std::{
 const BLOCKS: u64 = 40;
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A core on this data directory and where it is asked, or what it said before it ended.
+/// A core on this data directory and its endpoint, or its output if it ended.
 fn start(dir: &Path) -> Result<(Running, String), String> {
     let log_path = dir.join("log");
     let log = fs::File::create(&log_path).expect("a log");
@@ -141,7 +141,7 @@ fn a_damaged_table_is_named_and_nothing_wrong_is_answered() {
             .path()
             .join(table.strip_prefix(sound.path()).expect("inside"));
         let mut bytes = fs::read(&damaged).expect("a table");
-        // Where its rows are: what is behind them is looked at when it is opened.
+        // In the part with rows: the part after them is checked when the table is opened.
         let at = bytes.len() / 5;
         bytes[at] ^= 0x10;
         fs::write(&damaged, &bytes).expect("a table");

@@ -225,61 +225,31 @@ fn cast_sends_deploys_and_calls_through_a_replica() {
     let replica = net.replicas()[1].http.clone();
     let key = net.accounts[2].key_hex();
     let to = "0x00000000000000000000000000000000000000aa";
-
-    let sent = run(
-        &cast,
-        &[
+    let send = |args: &[&str]| -> Value {
+        let options = [
             "send",
             "--json",
             "--rpc-url",
             &replica,
             "--private-key",
             &key,
-            "--value",
-            "1ether",
-            to,
-        ],
-    );
-    let sent: Value = serde_json::from_str(&sent).expect("cast prints a receipt");
+        ];
+        let receipt = run(&cast, &[&options[..], args].concat());
+        serde_json::from_str(&receipt).expect("cast prints a receipt")
+    };
+
+    let sent = send(&["--value", "1ether", to]);
     assert_eq!(sent["status"], "0x1");
     assert_eq!(
         run(&cast, &["balance", "--rpc-url", &replica, to]),
         "1000000000000000000"
     );
 
-    let created = run(
-        &cast,
-        &[
-            "send",
-            "--json",
-            "--rpc-url",
-            &replica,
-            "--private-key",
-            &key,
-            "--create",
-            &format!("0x{COUNTER}"),
-        ],
-    );
-    let created: Value = serde_json::from_str(&created).expect("cast prints a receipt");
+    let created = send(&["--create", &format!("0x{COUNTER}")]);
     let contract = created["contractAddress"].as_str().expect("an address");
     let word = format!("0x{:064x}", 99);
-    let called = run(
-        &cast,
-        &[
-            "send",
-            "--json",
-            "--rpc-url",
-            &replica,
-            "--private-key",
-            &key,
-            contract,
-            &word,
-        ],
-    );
-    assert_eq!(
-        serde_json::from_str::<Value>(&called).expect("cast prints a receipt")["status"],
-        "0x1"
-    );
+    let called = send(&[contract, &word]);
+    assert_eq!(called["status"], "0x1");
     assert_eq!(run(&cast, &["call", "--rpc-url", &replica, contract]), word);
     for node in net.role("sequencer").iter().chain(&net.replicas()) {
         let there = wait("the receipt", Duration::from_secs(5), || {

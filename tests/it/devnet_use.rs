@@ -48,11 +48,12 @@ fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
         .unwrap_or_else(|_| panic!("two replicas"));
     forwards.kill9();
     let again = format!(
-        "to start it again, in a terminal of its own, where Ctrl-C ends it:\n{}\n",
+        "==> to restart {}, run in another terminal:\n{}\n",
+        forwards.name,
         forwards.command.join(" ")
     );
     wait(
-        "the word how to start it again",
+        "the command that restarts it",
         Duration::from_secs(60),
         || net.log().contains(&again).then_some(()),
     );
@@ -143,7 +144,7 @@ fn a_replica_without_peers_says_what_it_waits_for() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let replica = net.replicas().remove(0);
     replica.kill9();
-    // Nobody listens on the discard port, and nobody else knows where this one is.
+    // No program listens on the discard port, and no other peer knows this node's address.
     let peer = net.sequencer().p2p.expect("an address");
     let nobody = format!(
         "/ip4/127.0.0.1/tcp/9/p2p/{}",

@@ -204,8 +204,8 @@ async fn a_rollup_node_in_execution_layer_sync_names_heads_that_the_swarm_brings
             PayloadStatusEnum::Syncing | PayloadStatusEnum::Accepted
         )
     };
-    // As op-node does it: each new block is sent and named; what is not VALID is to be tried with
-    // the next.
+    // As op-node does: each new block is sent as a payload and named by a fork choice. A block that
+    // is not VALID is retried with the next one.
     let (mut named, mut rounds) = (world.source.extend().await, 0);
     loop {
         let sent = world.new_payload(&named).await;

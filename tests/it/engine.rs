@@ -269,7 +269,7 @@ struct Made {
     time: u64,
 }
 
-/// Who gets one wei in the block at this height of the branch of this salt.
+/// Recipient of one wei in the block at this height, on the branch with this salt.
 fn depositor(height: u64, salt: u64) -> Address {
     Address::from_word(keccak256(
         [height.to_be_bytes(), salt.to_be_bytes()].concat(),
@@ -357,7 +357,7 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
             assert_eq!(core.balance(depositor(6, 1 - other)), "0x1");
         }
     }
-    // More siblings at one height than are kept: the oldest make room.
+    // More siblings at one height than are kept: the oldest are dropped.
     for salt in 100..140 {
         let made = core.build(&fork, salt);
         core.make_head(&made);

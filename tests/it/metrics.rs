@@ -99,7 +99,7 @@ fn the_metrics_of_a_running_node_move_with_its_blocks_and_peers() {
             .then_some(())
     });
 
-    // The same block by block.
+    // The blocks that follow one by one also move the metrics.
     let blocks = wait("blocks that became the head", PATIENCE, || {
         let blocks = ask(&replica.http, "starling_p2pBlocks", json!([]));
         blocks

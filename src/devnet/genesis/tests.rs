@@ -332,7 +332,7 @@ fn a_deposit_is_logged_in_the_packed_form() {
         (U256::from(4), 50_000, &b"hello"[..])
     );
 
-    // Ether sent plainly comes to its sender.
+    // A plain transfer to the portal deposits the ether for its sender.
     let outcome = scratch
         .call(from, PORTAL, U256::from(3), Bytes::new())
         .expect("plain deposit");

@@ -24,7 +24,7 @@ fn a_gap_is_reported_from_its_first_missing_block_until_its_last_is_executed() {
     assert_eq!(tracker.update(10, Some(500)), status(10, 500));
     assert_eq!(tracker.update(200, Some(501)), status(10, 501));
     assert!(tracker.needs_report(0), "until it ends");
-    // The last blocks are with the executor.
+    // The swarm has handed over the last blocks, and the executor still runs them.
     assert_eq!(tracker.update(480, None), status(10, 501));
     assert_eq!(tracker.update(501, None), None);
     assert!(!tracker.needs_report(0));

@@ -51,15 +51,15 @@ pub struct SequencerHandle {
 }
 
 impl SequencerHandle {
-    /// Starts sequencing on the head, which must have this hash, so that a sequencer never starts on
-    /// a head that its operator does not know.
+    /// Starts sequencing on the head, which must have this hash, so that a sequencer never starts
+    /// on a head that its operator does not know.
     pub async fn start(&self, hash: B256) -> Result<(), SequencerControlError> {
-        self.ask(|reply| Command::Start { hash, reply }).await
+        self.request(|reply| Command::Start { hash, reply }).await
     }
 
     /// Stops sequencing; the open block is dropped. Returns the hash of the head.
     pub async fn stop(&self) -> Result<B256, SequencerControlError> {
-        self.ask(|reply| Command::Stop { reply }).await
+        self.request(|reply| Command::Stop { reply }).await
     }
 
     /// `admin_setRecoverMode`.
@@ -83,7 +83,7 @@ impl SequencerHandle {
         self.status.clone()
     }
 
-    async fn ask<T>(
+    async fn request<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, SequencerControlError>>) -> Command,
     ) -> Result<T, SequencerControlError> {

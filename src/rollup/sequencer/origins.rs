@@ -1,18 +1,18 @@
-//! L1 around the sequencer's origin, read again whenever L1's head changes.
+//! The L1 blocks around the sequencer's origin, fetched again whenever L1's head changes.
 
 use super::SequencerError;
 use crate::rollup::{
     l1::{L1Block, L1Cause, L1Client, L1Error, L1Heads, Tag},
-    origin::{Choice, NextOrigin, select},
+    origin::{NextOrigin, OriginChoice, select},
 };
 use alloy_primitives::B256;
 use starling_proto::{attributes::ReceiptLogs, config::RollupConfig, payload::BlockId};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::timeout};
 
-/// For a next origin that would only be nice to have.
+/// Timeout of the next origin where the block can also stay on its parent's.
 pub(super) const OPTIONAL: Duration = Duration::from_millis(500);
-/// For a next origin without which no block can be built.
+/// Timeout of the next origin where no block can be built without it.
 const REQUIRED: Duration = Duration::from_secs(10);
 
 /// One reading of L1: valid while head and origin are the same.
@@ -65,10 +65,10 @@ impl Origins {
         recover: bool,
     ) -> Result<L1Block, SequencerError> {
         let mut reading = self.read(parent).await?;
-        // Kept only if it leads to a choice: after a contradiction L1 is read again.
+        // The reading is kept only if it leads to a choice: after a contradiction L1 is read again.
         self.reading = None;
         if reading.next == NextOrigin::Unknown {
-            // No answer is not an error here: the block can stay on its parent's origin.
+            // A timeout is no error here: the block can stay on its parent's origin.
             reading.next = match timeout(OPTIONAL, self.next(&reading)).await {
                 Ok(Ok(next)) => next,
                 Ok(Err(error)) => {
@@ -78,7 +78,8 @@ impl Origins {
                 Err(_) => NextOrigin::Unknown,
             };
         }
-        if select(rollup, time, &reading.current, reading.next, recover)? == Choice::AskNext {
+        if select(rollup, time, &reading.current, reading.next, recover)? == OriginChoice::FetchNext
+        {
             let asked = timeout(REQUIRED, self.next(&reading)).await;
             reading.next = asked.map_err(|_| {
                 self.error(
@@ -89,8 +90,8 @@ impl Origins {
         }
         self.reading = Some(reading);
         match select(rollup, time, &reading.current, reading.next, recover)? {
-            Choice::Origin(origin) => Ok(origin),
-            Choice::AskNext => Err(self.error(
+            OriginChoice::Origin(origin) => Ok(origin),
+            OriginChoice::FetchNext => Err(self.error(
                 "eth_getBlockByNumber",
                 L1Cause::Transport("the next origin is not known".into()),
             )),
@@ -134,7 +135,7 @@ impl Origins {
             if reading.current.id() == origin {
                 return Ok(reading);
             }
-            // The block before this one moved to the next origin.
+            // The parent has moved to the next origin.
             if let NextOrigin::Known(next) = reading.next
                 && next.id() == origin
             {

@@ -2,8 +2,8 @@
 //! TLS in both directions.
 //!
 //! One attempt per signature: the sequencer decides whether and when to retry. A signature is used
-//! only if it recovers to the address that we sign for, so a signer with the wrong key does no harm. The client's certificate is read anew for every connection: renewing it
-//! needs no restart.
+//! only if it recovers to the address that we sign for, so a signer with the wrong key does no
+//! harm. The client's certificate is read for every connection, so renewing it needs no restart.
 
 use crate::{
     rollup::http::{causes, endpoint_of},
@@ -39,16 +39,16 @@ use std::{
 
 const V1: &str = "opsigner_signBlockPayload";
 const V2: &str = "opsigner_signBlockPayloadV2";
-/// For the question at start whether the signer is there (op-service: 3 s).
+/// Timeout of the health request at start (op-service: 3 s).
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of one signature (op-node: time limit of a publication).
 pub const SIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// JSON-RPC: method not found.
 const UNKNOWN_METHOD: i32 = -32601;
-/// A signature is 132 characters of hex.
+/// Bytes of one response. A signature is 132 characters of hex.
 const MAX_ANSWER: u32 = 64 << 10;
 
-/// How to reach a remote signer (`--signer.*`).
+/// Options of a remote signer (`--signer.*`).
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
     /// `https://`, or `http://` without TLS files; may hold credentials.
@@ -122,7 +122,7 @@ struct RemoteInner {
 }
 
 impl Remote {
-    /// Reads the certificates and asks the signer whether it is there.
+    /// Reads the certificates and checks that the signer responds.
     pub async fn connect(config: &RemoteConfig) -> Result<Self, RemoteError> {
         let endpoint: Arc<str> = endpoint_of(config.endpoint.expose()).into();
         let failed = |cause| RemoteError {
@@ -157,8 +157,8 @@ impl Remote {
         self.inner.address
     }
 
-    /// Has a block signed: the second version of the call, or the first where the second is
-    /// unknown.
+    /// Requests the signature of a block: by the second version of the call, or by the first if the
+    /// signer does not know the second.
     pub async fn sign(
         &self,
         chain_id: u64,
@@ -194,7 +194,7 @@ impl Remote {
             .map_err(|cause| self.error(cause))
     }
 
-    /// The answer's bytes, if they are a signature by the address we sign for.
+    /// Decodes a response and checks that it is a signature by the address we sign for.
     fn checked(
         &self,
         answer: &str,
@@ -263,7 +263,7 @@ pub(super) fn args_v2(domain: B256, chain_id: u64, payload_hash: B256, sender: A
     })
 }
 
-/// The error says which option is wrong, and never a header's value.
+/// Builds the HTTP client. The error names the wrong option, and never shows a header's value.
 fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &config.headers {
@@ -294,7 +294,7 @@ fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
         .map_err(|error| format!("--signer.endpoint: {error}"))
 }
 
-/// TLS 1.3, the signer's certificate from our authorities alone, our own shown to it.
+/// TLS 1.3 with our client certificate, trusting the authorities of `files.ca` alone.
 fn tls(files: &TlsFiles) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -348,12 +348,12 @@ fn read_identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<Arc<Cert
 struct TlsIdentity {
     files: TlsFiles,
     provider: Arc<CryptoProvider>,
-    /// For a moment in which the files are being replaced.
+    /// The identity that was read last, used while the files are being replaced.
     last: Mutex<Arc<CertifiedKey>>,
 }
 
 impl ResolvesClientCert for TlsIdentity {
-    /// Connections are kept alive, so this is rare, and the files are small.
+    /// Reads the files again. Connections are kept alive, so this happens rarely.
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let mut last = self.last.lock();
         match read_identity(&self.files, &self.provider) {

@@ -14,13 +14,13 @@ use starling_proto::payload::Payload;
 const MOST: u64 = 1024;
 
 fn body(payload: &Payload) -> Value {
-    // Absent before Canyon, empty since.
+    // Null before Canyon; empty since, because no block has withdrawals.
     let withdrawals = payload.header.withdrawals_root.map(|_| [(); 0]);
     json!({ "transactions": payload.transactions, "withdrawals": withdrawals })
 }
 
-/// In the order asked, null for what is not known. Blocks off the canonical chain, built or
-/// received, are found as long as they are in memory or in the payload log.
+/// `engine_getPayloadBodiesByHashV1`: bodies in the order of the hashes, null for unknown blocks.
+/// Blocks of other branches are found while they are in memory or in the payload log.
 pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
     let Json(hashes): Json<Vec<B256>> = args.required()?;
     args.at_most(1)?;
@@ -45,7 +45,7 @@ pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
     )
 }
 
-/// Canonical blocks from a number on, as far as there are any.
+/// `engine_getPayloadBodiesByRangeV1`: bodies of canonical blocks, up to the head.
 pub fn by_range(context: &RpcContext, mut args: Args) -> Reply {
     let (Quantity(start), Quantity(count)) = (args.required()?, args.required()?);
     args.at_most(2)?;

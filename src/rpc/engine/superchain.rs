@@ -23,22 +23,23 @@ struct Signal {
     required: B256,
 }
 
-/// Major, minor and patch of a version of type 0; `None` for another type or a build of somebody's
-/// own.
+/// Major, minor and patch of a version of type 0; `None` for another type, and for a version with a
+/// build identifier.
 fn version(encoded: B256) -> Option<[u32; 3]> {
     let number = |at: usize| u32::from_be_bytes(encoded[at..at + 4].try_into().unwrap_or_default());
     (encoded[0] == 0 && encoded[8..16] == [0; 8]).then(|| [number(16), number(20), number(24)])
 }
 
-fn supported() -> B256 {
+/// A version of type 0 without a build identifier.
+fn encoded(numbers: [u32; 3]) -> B256 {
     let mut encoded = B256::ZERO;
-    for (at, number) in [16, 20, 24].into_iter().zip(SUPPORTED) {
+    for (at, number) in [16, 20, 24].into_iter().zip(numbers) {
         encoded[at..at + 4].copy_from_slice(&number.to_be_bytes());
     }
     encoded
 }
 
-/// Where a version is first ahead of ours.
+/// The most significant number by which a version is ahead of ours; `None` if it is not ahead.
 fn ahead(encoded: B256) -> Option<HaltAt> {
     let theirs = version(encoded)?;
     let levels = [HaltAt::Major, HaltAt::Minor, HaltAt::Patch];
@@ -53,7 +54,7 @@ pub fn signal(context: &RpcContext, mut args: Args) -> Reply {
     let signal: Option<Json<Signal>> = args.optional()?;
     args.at_most(1)?;
     let Some(Json(signal)) = signal else {
-        return reply(supported());
+        return reply(encoded(SUPPORTED));
     };
     if ahead(signal.recommended).is_some() {
         tracing::warn!(recommended = %signal.recommended, "a newer protocol version is recommended: update this node");
@@ -69,10 +70,10 @@ pub fn signal(context: &RpcContext, mut args: Args) -> Reply {
             halt.token.cancel();
         }
     }
-    reply(supported())
+    reply(encoded(SUPPORTED))
 }
 
-/// Echoes: the merge is long past.
+/// Echoes its parameters: the merge is long past, so nothing is checked.
 pub fn exchange_transition_configuration(_: &RpcContext, mut args: Args) -> Reply {
     let Json(given): Json<Value> = args.required()?;
     args.at_most(1)?;
@@ -94,19 +95,11 @@ pub fn exchange_transition_configuration(_: &RpcContext, mut args: Args) -> Repl
 mod tests {
     use super::*;
 
-    fn encoded(numbers: [u32; 3]) -> B256 {
-        let mut encoded = B256::ZERO;
-        for (at, number) in [16, 20, 24].into_iter().zip(numbers) {
-            encoded[at..at + 4].copy_from_slice(&number.to_be_bytes());
-        }
-        encoded
-    }
-
     #[test]
     fn versions_are_compared_number_by_number() {
         let [major, minor, patch] = SUPPORTED;
-        assert_eq!(version(supported()), Some(SUPPORTED));
-        assert_eq!(ahead(supported()), None);
+        assert_eq!(version(encoded(SUPPORTED)), Some(SUPPORTED));
+        assert_eq!(ahead(encoded(SUPPORTED)), None);
         assert_eq!(ahead(encoded([major + 1, 0, 0])), Some(HaltAt::Major));
         assert_eq!(ahead(encoded([major, minor + 1, 0])), Some(HaltAt::Minor));
         assert_eq!(

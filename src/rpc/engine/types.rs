@@ -47,7 +47,7 @@ impl PayloadJson {
         self.timestamp.to()
     }
 
-    /// Versions 3 and 4 are those of a fork.
+    /// Refuses a payload of a fork that versions 3 or 4 of the method do not serve.
     pub fn check_fork(&self, spec: &ChainSpec, version: u8) -> Result<(), RpcError> {
         let active = spec.at(self.timestamp());
         match version {
@@ -191,7 +191,7 @@ impl Arg for PayloadIdJson {
     }
 }
 
-/// The status of a payload that is no block of this chain whatever its parent is.
+/// The status of a payload that is invalid whatever its parent is.
 pub fn refused(reason: &str) -> PayloadStatus {
     PayloadStatus::new(
         PayloadStatusEnum::Invalid {
@@ -201,7 +201,7 @@ pub fn refused(reason: &str) -> PayloadStatus {
     )
 }
 
-/// Always with all three members, as geth writes it.
+/// The JSON of a status, always with all three members, as geth writes it.
 pub fn status_json(status: &PayloadStatus) -> Value {
     json!({
         "status": status.status.as_str(),

@@ -1,4 +1,4 @@
-//! Which block a request means: a tag, a number, or an EIP-1898 object.
+//! The block that a request names: a tag, a number, or an EIP-1898 object.
 
 use crate::{
     chain::view::{State, View},

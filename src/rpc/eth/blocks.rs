@@ -1,5 +1,5 @@
-//! Methods that read blocks and transactions. An unknown one is an answer of null, as bytes an
-//! answer of `0x`.
+//! Methods that read blocks and transactions. The answer for an unknown one is null, or `0x` where
+//! it is bytes.
 
 use super::{
     block_arg::{BlockArg, BlockTag},
@@ -30,7 +30,7 @@ fn transaction_json(
     Ok(Some(TransactionJson::new(&tx, mined.sender, Some(&place))))
 }
 
-/// A block's transactions in full, or none of them loaded for hashes.
+/// The JSON of a block, with its transactions in full or as hashes. Hashes need no decoded block.
 fn block_json(
     context: &RpcContext,
     view: &View,
@@ -66,8 +66,7 @@ fn block_json(
     )))
 }
 
-/// The number of a block by tag, if there is one: an unknown number is an answer of null, an unset
-/// tag an error.
+/// The number that a tag names; `None` above the head. A tag that is not set yet is an error.
 fn by_tag(context: &RpcContext, view: &View, tag: BlockTag) -> Result<Option<u64>, RpcError> {
     BlockArg::Tag(tag).number(context, view)
 }
@@ -173,46 +172,56 @@ fn raw_transaction(view: &View, number: u64, index: usize) -> Result<Option<Byte
     view.raw_transaction(number, index).map_err(Into::into)
 }
 
-/// A place in a block, by tag and index: the block's number is `None` if there is no such block.
-fn place_by_number(
+/// The transaction that a request names by its block and its index in the block.
+struct TransactionPosition {
+    /// `None` if there is no such block.
+    number: Option<u64>,
+    index: usize,
+}
+
+impl TransactionPosition {
+    fn new(number: Option<u64>, Quantity(index): Quantity) -> Self {
+        Self {
+            number,
+            index: usize::try_from(index).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// The position given by a block tag and an index.
+fn position_by_number(
     context: &RpcContext,
     view: &View,
     args: Args,
-) -> Result<(Option<u64>, usize), RpcError> {
+) -> Result<TransactionPosition, RpcError> {
     let mut args = args.at_most(2)?;
-    let (tag, Quantity(index)): (BlockTag, Quantity) = (args.required()?, args.required()?);
-    Ok((
-        by_tag(context, view, tag)?,
-        usize::try_from(index).unwrap_or(usize::MAX),
-    ))
+    let (tag, index): (BlockTag, Quantity) = (args.required()?, args.required()?);
+    Ok(TransactionPosition::new(by_tag(context, view, tag)?, index))
 }
 
-/// A place in a block, by hash and index.
-fn place_by_hash(view: &View, args: Args) -> Result<(Option<u64>, usize), RpcError> {
+/// The position given by a block hash and an index.
+fn position_by_hash(view: &View, args: Args) -> Result<TransactionPosition, RpcError> {
     let mut args = args.at_most(2)?;
-    let (hash, Quantity(index)): (B256, Quantity) = (args.required()?, args.required()?);
-    Ok((
-        view.number_of(hash)?,
-        usize::try_from(index).unwrap_or(usize::MAX),
-    ))
+    let (hash, index): (B256, Quantity) = (args.required()?, args.required()?);
+    Ok(TransactionPosition::new(view.number_of(hash)?, index))
 }
 
 pub fn get_transaction_by_number_and_index(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
-    let place = place_by_number(context, &view, args)?;
-    transaction_at(&view, place)
+    let position = position_by_number(context, &view, args)?;
+    transaction_at(&view, &position)
 }
 
 pub fn get_transaction_by_hash_and_index(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
-    let place = place_by_hash(&view, args)?;
-    transaction_at(&view, place)
+    let position = position_by_hash(&view, args)?;
+    transaction_at(&view, &position)
 }
 
-fn transaction_at(view: &View, (number, index): (Option<u64>, usize)) -> Reply {
+fn transaction_at(view: &View, at: &TransactionPosition) -> Reply {
     reply(
-        number
-            .map(|number| transaction_json(view, number, index))
+        at.number
+            .map(|number| transaction_json(view, number, at.index))
             .transpose()?
             .flatten(),
     )
@@ -220,25 +229,26 @@ fn transaction_at(view: &View, (number, index): (Option<u64>, usize)) -> Reply {
 
 pub fn get_raw_transaction_by_number_and_index(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
-    let place = place_by_number(context, &view, args)?;
-    raw_transaction_at(&view, place)
+    let position = position_by_number(context, &view, args)?;
+    raw_transaction_at(&view, &position)
 }
 
 pub fn get_raw_transaction_by_hash_and_index(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
-    let place = place_by_hash(&view, args)?;
-    raw_transaction_at(&view, place)
+    let position = position_by_hash(&view, args)?;
+    raw_transaction_at(&view, &position)
 }
 
-fn raw_transaction_at(view: &View, (number, index): (Option<u64>, usize)) -> Reply {
-    let raw = number
-        .map(|number| raw_transaction(view, number, index))
+fn raw_transaction_at(view: &View, at: &TransactionPosition) -> Reply {
+    let raw = at
+        .number
+        .map(|number| raw_transaction(view, number, at.index))
         .transpose()?
         .flatten();
     reply(raw.unwrap_or_default())
 }
 
-/// No block has uncles; an unknown block has not even none.
+/// Zero for a known block, since no block has uncles; null for an unknown one.
 pub fn get_uncle_count_by_number(context: &RpcContext, args: Args) -> Reply {
     let tag: BlockTag = args.at_most(1)?.required()?;
     reply(by_tag(context, &context.view(), tag)?.map(|_| U64::ZERO))
@@ -250,11 +260,11 @@ pub fn get_uncle_count_by_hash(context: &RpcContext, args: Args) -> Reply {
 }
 
 pub fn get_uncle_by_number_and_index(context: &RpcContext, args: Args) -> Reply {
-    place_by_number(context, &context.view(), args)?;
+    position_by_number(context, &context.view(), args)?;
     reply(())
 }
 
 pub fn get_uncle_by_hash_and_index(context: &RpcContext, args: Args) -> Reply {
-    place_by_hash(&context.view(), args)?;
+    position_by_hash(&context.view(), args)?;
     reply(())
 }

@@ -1,5 +1,5 @@
 //! `eth_call`, `eth_estimateGas` and `eth_createAccessList`: reading the call object, running it,
-//! telling the outcome in geth's words.
+//! and reporting the outcome with geth's texts.
 
 use super::{block_arg::BlockArg, call_object::CallObject};
 use crate::{
@@ -51,8 +51,8 @@ impl ResolvedCall {
         })
     }
 
-    /// The question for the EVM.
-    fn ask<'a>(&'a self, context: &'a RpcContext, deadline: &Deadline) -> CallRequest<'a> {
+    /// The request to the EVM.
+    fn request<'a>(&'a self, context: &'a RpcContext, deadline: &Deadline) -> CallRequest<'a> {
         CallRequest {
             spec: &context.chain.spec,
             state: (&self.state).into(),
@@ -72,8 +72,8 @@ impl From<CallError> for RpcError {
 }
 
 pub fn call(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
-    let question = ResolvedCall::read(context, args, 4)?;
-    let outcome = evm::call(question.ask(context, deadline))?;
+    let call = ResolvedCall::read(context, args, 4)?;
+    let outcome = evm::call(call.request(context, deadline))?;
     match outcome.status {
         CallStatus::Success => reply(outcome.output),
         CallStatus::Revert(message) => Err(RpcError::reverted(message, &outcome.output)),
@@ -82,8 +82,8 @@ pub fn call(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
 }
 
 pub fn estimate_gas(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
-    let question = ResolvedCall::read(context, args, 4)?;
-    match evm::estimate_gas(question.ask(context, deadline)) {
+    let call = ResolvedCall::read(context, args, 4)?;
+    match evm::estimate_gas(call.request(context, deadline)) {
         Ok(gas) => reply(U64::from(gas)),
         Err(EstimateError::Reverted { message, output }) => {
             Err(RpcError::reverted(message, &output))
@@ -101,10 +101,10 @@ struct AccessListJson {
     gas_used: U64,
 }
 
-/// A call that fails has a list all the same, and says why it fails.
+/// `eth_createAccessList`: a call that fails has a list too, with the reason of the failure.
 pub fn create_access_list(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
-    let question = ResolvedCall::read(context, args, 3)?;
-    let outcome = evm::create_access_list(question.ask(context, deadline))?;
+    let call = ResolvedCall::read(context, args, 3)?;
+    let outcome = evm::create_access_list(call.request(context, deadline))?;
     reply(AccessListJson {
         access_list: outcome.list,
         error: outcome.error,

@@ -1,5 +1,5 @@
-//! The call object of `eth_call` and its like, read member by member so that what is wrong is told
-//! in geth's words.
+//! The call object of `eth_call` and its like, read member by member so that errors have geth's
+//! texts.
 
 use crate::{
     chain::evm::CallInput,
@@ -13,7 +13,7 @@ use alloy_primitives::{Address, Bytes};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The members that mean something here; of blobs none does.
+/// The members that have a meaning here; those about blobs have none.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Members<'a> {
@@ -45,7 +45,7 @@ struct Members<'a> {
     chain_id: Option<&'a RawValue>,
 }
 
-/// A call as it comes.
+/// A call object as the client sent it.
 #[derive(Debug)]
 pub struct CallObject {
     call: CallInput,
@@ -71,7 +71,7 @@ impl Arg for CallObject {
             return Err(unfit(kind(json), "ethapi.TransactionArgs"));
         }
         let members: Members<'_> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        // More wei than fit 128 bits nobody has: the balance will say so.
+        // No account has more wei than fit 128 bits: the check of the balance refuses the call.
         let wei = |name, value| {
             Ok::<_, String>(member::<Big>(name, value)?.map(|Big(wei)| wei.saturating_to::<u128>()))
         };

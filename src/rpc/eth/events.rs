@@ -3,9 +3,9 @@
 //!
 //! The watch of heads only wakes; a cursor walks from the last block reported to the head. The next
 //! walk begins when the subscriber has taken the events before, so a slow reader costs no memory;
-//! when it is more than [`MAX_LAG`] blocks behind, its subscription ends. If a reorg abandons blocks that are no
-//! longer kept, the subscription and its connection end, and the client must subscribe again.
-//! op-geth keeps such blocks for ever.
+//! when it is more than [`MAX_LAG`] blocks behind, its subscription ends. If a reorg abandons
+//! blocks that are no longer kept, the subscription and its connection end, and the client must
+//! subscribe again. op-geth keeps such blocks for ever.
 
 use super::shape::{HeaderJson, TransactionJson};
 use crate::{
@@ -49,16 +49,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Events that wait for their subscriber, with their memory permit.
 struct Events {
     list: Vec<Box<RawValue>>,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
     until: Instant,
 }
 
 impl Events {
-    /// Ends with an error when it takes too long.
+    /// The events in order; an error in place of those that the subscriber takes too late.
     fn stream(self) -> impl Stream<Item = Result<Box<RawValue>, RpcError>> {
-        let Self { list, _room, until } = self;
+        let Self {
+            list,
+            _permit,
+            until,
+        } = self;
         stream::iter(list).map(move |event| {
-            let _held = &_room;
+            let _held = &_permit;
             if Instant::now() < until {
                 Ok(event)
             } else {
@@ -162,7 +166,7 @@ impl Walk {
             room.ok_or_else(|| RpcError::server("too many events wait for their readers"))?;
         Ok(Some(Events {
             list,
-            _room: room,
+            _permit: room,
             until: Instant::now() + PATIENCE,
         }))
     }
@@ -220,11 +224,11 @@ pub fn new_pending_transactions(
     let transactions = BroadcastStream::new(context.chain.pool.subscribe());
     let pool = context.chain.pool.clone();
     let told = transactions.filter_map(move |hash| {
-        // A subscriber that missed some must not believe it saw all.
+        // A subscriber that missed transactions must learn it: the subscription ends.
         let told = match hash {
             Err(_) => Some(Err(RpcError::server("the subscriber reads too slowly"))),
             Ok(hash) if !full => Some(reply(hash)),
-            // One that has left meanwhile is pending no more.
+            // A transaction that has left the pool since is not pending.
             Ok(hash) => pool
                 .get(&hash)
                 .map(|tx| reply(TransactionJson::pooled(&tx))),

@@ -17,9 +17,9 @@ use alloy_consensus::Header;
 use alloy_primitives::{U64, U128};
 use serde::Serialize;
 
-/// Wei: the tip suggested while blocks have room.
+/// Tip in wei that is suggested while blocks have room.
 const MIN_TIP: u128 = 1_000_000;
-/// Wei: the tip never suggested more than.
+/// Maximum suggested tip, wei.
 const MAX_TIP: u128 = 500_000_000_000;
 /// Blocks in one fee history.
 const MAX_BLOCKS: u64 = 1024;
@@ -41,14 +41,15 @@ pub fn gas_price(context: &RpcContext, args: Args) -> Reply {
     ))
 }
 
-/// The base fee of the block to come.
+/// The base fee of the next block.
 pub fn base_fee(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
     reply(U64::from(next_base_fee(context, view.header())?))
 }
 
-/// geth asks for the next second, whatever the block time.
+/// The base fee of a block one second after `header`: geth assumes that time, whatever the block
+/// time.
 fn next_base_fee(context: &RpcContext, header: &Header) -> Result<u64, RpcError> {
     let next = context
         .chain
@@ -57,7 +58,7 @@ fn next_base_fee(context: &RpcContext, header: &Header) -> Result<u64, RpcError>
     next.map_err(|error| RpcError::server(error.to_string()))
 }
 
-/// Null before blob fields exist.
+/// `eth_blobBaseFee`: null before blocks have blob fields.
 pub fn blob_base_fee(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let header = context.view().header().clone();
@@ -105,7 +106,7 @@ struct FeeHistory {
     oldest_block: U64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reward: Vec<Vec<U128>>,
-    /// One more than there are blocks: the last is that of the block to come.
+    /// Base fees of the blocks and of the next block.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     base_fee_per_gas: Vec<U64>,
     gas_used_ratio: Option<Vec<f64>>,
@@ -185,8 +186,8 @@ impl FeeHistory {
     }
 }
 
-/// The first block of a history that ends with `newest` and has so many blocks, if there are and
-/// may be that many.
+/// The first block of a history of `count` blocks that ends with `newest`, shortened to the limit
+/// and to the blocks that exist.
 fn oldest(count: u64, newest: u64, genesis: u64) -> u64 {
     newest + 1
         - count
@@ -194,7 +195,7 @@ fn oldest(count: u64, newest: u64, genesis: u64) -> u64 {
             .min(newest.saturating_sub(genesis) + 1)
 }
 
-/// One wei since blob fields exist (there are no blobs to raise it).
+/// The blob base fee: one wei since blocks have blob fields, since no blob raises it; zero before.
 fn one_if_blobs(header: &Header) -> U64 {
     U64::from(header.excess_blob_gas.is_some())
 }

@@ -1,8 +1,8 @@
 //! Filters: events that a client asks for again and again instead of subscribing (`eth_newFilter`
 //! and its like).
 //!
-//! The blocks since the last request are read when the client asks. [`filters`](crate::rpc::filters)
-//! stores the filters, and bounds their number and lifetime.
+//! The blocks since the last request are read when the client asks.
+//! [`filters`](crate::rpc::filters) stores the filters, and bounds their number and lifetime.
 
 use super::{logs::matching, shape::TransactionJson};
 use crate::{
@@ -22,12 +22,12 @@ use alloy_primitives::B256;
 use std::time::{Duration, Instant};
 use tokio::sync::broadcast::{self, error::TryRecvError};
 
-/// Blocks that one answer goes through, and how long it looks for more of them. What is left comes
-/// with the next answer.
+/// Blocks that one answer covers, and the time after which it covers no further block. The next
+/// answer continues from there.
 const MAX_BLOCKS: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Logs of blocks to come, within the blocks of the query.
+/// `eth_newFilter`: logs of new blocks in the range of the query.
 pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     let query: Query = args.at_most(1)?.required()?;
     query.check_order()?;
@@ -40,7 +40,7 @@ pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     })
 }
 
-/// Hashes of blocks to come.
+/// `eth_newBlockFilter`: hashes of new blocks.
 pub fn new_block_filter(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     context
@@ -75,7 +75,7 @@ pub fn get_filter_changes(context: &RpcContext, args: Args) -> Reply {
     changes
 }
 
-/// All logs that match now, whatever has been told.
+/// `eth_getFilterLogs`: all logs that match now, whether reported before or not.
 pub fn get_filter_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let id: String = args.at_most(1)?.required()?;
     let filter = context.filters.get(&id)?;
@@ -137,14 +137,14 @@ fn pending(
     while !full || bytes < context.bounds.transactions {
         match transactions.try_recv() {
             Ok(hash) if full => {
-                // One that has left meanwhile, into a block mostly, is pending no more.
+                // A transaction that has left the pool since, mostly into a block, is not pending.
                 if let Some(tx) = context.chain.pool.get(&hash) {
                     bytes += tx.raw.len();
                     found.push(tx);
                 }
             }
             Ok(hash) => hashes.push(hash),
-            // The oldest are lost; those that are left come with the next try.
+            // The oldest are lost; the next iteration reads the others.
             Err(TryRecvError::Lagged(_)) => {}
             Err(TryRecvError::Empty | TryRecvError::Closed) => break,
         }

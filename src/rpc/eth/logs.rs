@@ -13,7 +13,7 @@ use crate::{
 
 pub fn get_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let query: Query = args.at_most(1)?.required()?;
-    // As in geth, whose check takes an end at block 0 for an end that is not given.
+    // geth's check treats a `toBlock` of 0 like an absent one.
     if !matches!(query.blocks, LogRange::Range(_, BlockTag::Number(0))) {
         query.check_order()?;
     }
@@ -67,7 +67,7 @@ pub fn matching(
     let mut view = view;
     for number in from..=to {
         deadline.check()?;
-        // A view pins what it reads: long walks take a fresh one now and then.
+        // A view pins a snapshot of the store: long walks take a fresh view now and then.
         if number != first && (number - first).is_multiple_of(1000) {
             view = context.view();
             if view.hash_of(head.number)? != Some(head.hash) {
@@ -82,7 +82,7 @@ pub fn matching(
         let logs = filter.logs(&view, number, &header)?;
         bytes += logs.iter().map(LogJson::weight).sum::<usize>();
         found.extend(logs);
-        // One block is always answered for: nobody could ask for less.
+        // A single block has no limit: a client could not request a smaller range.
         if number > from && (found.len() > limits.logs || bytes > limits.bytes) {
             let retry = number - 1;
             let limit = if found.len() > limits.logs {

@@ -32,7 +32,7 @@ struct AccountJson {
 
 #[derive(Debug, Serialize)]
 struct SlotJson {
-    /// 32 bytes if it was asked for so, else a quantity.
+    /// 32 bytes if the request has it in that form, else a quantity.
     key: String,
     value: U256,
     proof: Vec<Bytes>,

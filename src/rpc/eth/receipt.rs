@@ -1,7 +1,7 @@
-//! Receipts with what each fork says of the L1 data fee (`facts`: receipt JSON, per fork).
+//! Receipts with the fields that each fork has for the L1 data fee.
 //!
 //! The chain keeps only what consensus hashes. The L1 fields follow from the block's first
-//! transaction, which tells the L1 attributes, and from the bytes of each transaction.
+//! transaction, which holds the L1 attributes, and from the bytes of each transaction.
 
 use super::{block_arg::BlockArg, shape::effective_gas_price};
 use crate::{
@@ -197,7 +197,7 @@ impl ReceiptJson {
             cumulative_gas_used: U64::from(receipt.cumulative_gas_used),
             logs: logs
                 .map(|(n, log)| {
-                    LogJson::new(log, block, header.timestamp, (index, hash), logs_before + n)
+                    LogJson::new(log, block, header.timestamp, index, hash, logs_before + n)
                 })
                 .collect(),
             logs_bloom: receipt.bloom(),

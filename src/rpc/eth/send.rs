@@ -1,4 +1,4 @@
-//! `eth_sendRawTransaction`: into our own pool, or on to the sequencer, or both.
+//! `eth_sendRawTransaction`: sends a transaction into our own pool, to the sequencer, or to both.
 
 use crate::{
     chain::{
@@ -47,8 +47,8 @@ pub fn send_raw_transaction(context: Arc<RpcContext>, args: Args) -> BoxFuture<'
         };
         let answer = forward(client, &raw).await?;
         let hash = tx.hash;
-        // The sequencer has it, and that is what was asked for: what our own pool says is no answer
-        // to the sender.
+        // The sequencer has accepted the transaction: a refusal by our own pool does not concern
+        // the sender.
         if keep && let Err(error) = off_the_runtime(&context, move || admit(&own, tx)).await {
             tracing::warn!(%hash, error = error.message, "this node's pool does not keep a transaction that the sequencer took");
         }
@@ -83,7 +83,8 @@ fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
     Ok(context.chain.pool.add(tx, &at)?)
 }
 
-/// Fees besides execution that the transaction would pay in a block like the head; zero on Ethereum.
+/// Fees besides execution that the transaction would pay in a block like the head; zero on
+/// Ethereum.
 fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcError> {
     let Rules::Optimism { forks, .. } = &context.chain.spec.rules else {
         return Ok(U256::ZERO);

@@ -1,5 +1,5 @@
-//! The JSON of blocks and transactions, field by field (`facts`: JSON-RPC, values). Written out and
-//! not taken from a library, because clients see every difference: quantities without leading zeros
+//! The JSON of blocks and transactions, field by field. Written out and not taken from
+//! a library, because clients see every difference: quantities without leading zeros
 //! (`r` and `s` too), `totalDifficulty` on OP chains only.
 
 use crate::{chain::pool::PoolTx, rpc::decoded::Place};
@@ -10,7 +10,7 @@ use op_alloy_consensus::OpTxEnvelope;
 use serde::Serialize;
 use starling_proto::payload::Payload;
 
-/// A header, as `newHeads` tells it and as a block begins.
+/// A header, as `newHeads` sends it; the JSON of a block begins with the same members.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderJson {

@@ -375,11 +375,9 @@ async fn slots_filters_and_subscriptions_are_bounded() {
         } else {
             json!([])
         };
-        let (code, message) = chain.error(method, params).await;
-        assert!(
-            code == -32000 && message.starts_with("too many filters: 1000 are in use"),
-            "{message}"
-        );
+        chain
+            .fails(method, params, "too many filters: 1000 are in use")
+            .await;
     }
 }
 
@@ -534,11 +532,13 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
         .for_each(|block| block.receipts = None);
     chain.blocks.clear();
     chain.publish();
-    let (code, message) = chain.error("eth_getFilterChanges", json!([filter])).await;
-    assert!(
-        code == -32000 && message.starts_with("blocks were removed"),
-        "{message}"
-    );
+    chain
+        .fails(
+            "eth_getFilterChanges",
+            json!([filter]),
+            "blocks were removed",
+        )
+        .await;
 }
 
 #[tokio::test]

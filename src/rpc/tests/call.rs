@@ -1,7 +1,10 @@
-//! `eth_call` and `eth_estimateGas` through the EVM.
+//! `eth_call`, `eth_estimateGas` and `eth_createAccessList` through the EVM.
 
-use super::chain::{CONTRACT, Chain, FUNDS};
-use alloy_primitives::Address;
+use super::{
+    chain::{CONTRACT, Chain, FUNDS, RICH},
+    send::SENDER,
+};
+use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
@@ -163,5 +166,175 @@ async fn estimates_are_enough_and_near() {
     assert!(
         message.starts_with("failed with 30000000 gas: max fee per gas less than block base fee: "),
         "{message}"
+    );
+}
+
+#[tokio::test]
+async fn access_lists_name_what_a_call_touches() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
+    let other = Address::repeat_byte(0xee);
+    // sload(1); balance(0xee…); sload(49,973,000 < gas): another slot once the list has cost some
+    // gas.
+    let code = format!(
+        "0x60015450 73{} 3150 5a6302fa870810 5450 00",
+        "ee".repeat(20)
+    )
+    .replace(' ', "");
+    let code = json!({ CONTRACT.to_string(): { "code": code } });
+    let call = json!({ "from": SENDER, "to": CONTRACT });
+    let answer = chain
+        .result("eth_createAccessList", json!([call, "latest", code]))
+        .await;
+    let slot = |n: u8| B256::with_last_byte(n);
+    let list = json!([
+        { "address": CONTRACT, "storageKeys": [slot(0), slot(1)] },
+        { "address": other, "storageKeys": [] },
+    ]);
+    assert_eq!(answer["accessList"], list);
+    assert!(answer.get("error").is_none());
+    // The gas is that of the call with this list.
+    let with = json!({ "from": SENDER, "to": CONTRACT, "accessList": list });
+    assert_eq!(
+        chain
+            .result("eth_createAccessList", json!([with, "latest", code]))
+            .await,
+        answer
+    );
+    // 21,000 + two addresses + two slots, and the warm accesses.
+    let gas = u64::from_str_radix(&answer["gasUsed"].as_str().unwrap()[2..], 16).unwrap();
+    assert!(
+        (21_000 + 2 * 2400 + 2 * 1900..31_500).contains(&gas),
+        "{gas}"
+    );
+
+    // A call that fails has a list too.
+    let revert = json!({ CONTRACT.to_string(): { "code": "0x60055460006000fd" } });
+    let answer = chain
+        .result("eth_createAccessList", json!([call, "latest", revert]))
+        .await;
+    assert_eq!(answer["error"], "execution reverted");
+    assert_eq!(
+        answer["accessList"],
+        json!([{ "address": CONTRACT, "storageKeys": [slot(5)] }])
+    );
+    // Neither sender, callee nor precompiles stand there by themselves.
+    let plain =
+        json!({ CONTRACT.to_string(): { "code": "0x333150 303150 60013150 00".replace(' ', "") } });
+    let answer = chain
+        .result("eth_createAccessList", json!([call, "latest", plain]))
+        .await;
+    assert_eq!(answer["accessList"], json!([]));
+}
+
+#[tokio::test]
+async fn an_access_list_that_never_settles_is_an_error() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
+    // sload(gas): every run touches another slot.
+    let code = json!({ CONTRACT.to_string(): { "code": "0x5a545000" } });
+    let (code, message) = chain
+        .error(
+            "eth_createAccessList",
+            json!([{ "to": CONTRACT }, "latest", code]),
+        )
+        .await;
+    assert!(
+        code == -32000 && message.starts_with("the access list grew in each of 16 runs"),
+        "{message}"
+    );
+}
+
+/// State overrides, in calls and estimates alike.
+#[tokio::test]
+async fn overrides_pretend() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
+    let word = |n: u64| json!(format!("0x{n:064x}"));
+    let run = async |code: &str, state: Value, block: Value| {
+        let mut account = state;
+        account["code"] = json!(code);
+        let overrides = json!({ CONTRACT.to_string(): account });
+        let params = json!([{ "to": CONTRACT }, "latest", overrides, block]);
+        chain.result("eth_estimateGas", params.clone()).await;
+        chain.result("eth_call", params).await
+    };
+    let returning = |op: &str| format!("0x{op}60005260206000f3");
+    let slot = |n: u64| returning(&format!("60{n:02x}54"));
+    let key = B256::with_last_byte(2).to_string();
+    // Slot 1 holds 0x38: a difference leaves it, a whole state does not.
+    assert_eq!(
+        run(
+            &slot(1),
+            json!({ "stateDiff": { &key: word(7) } }),
+            json!({})
+        )
+        .await,
+        word(0x38)
+    );
+    assert_eq!(
+        run(
+            &slot(2),
+            json!({ "stateDiff": { &key: word(7) } }),
+            json!({})
+        )
+        .await,
+        word(7)
+    );
+    assert_eq!(
+        run(&slot(1), json!({ "state": { &key: word(7) } }), json!({})).await,
+        word(0)
+    );
+    assert_eq!(
+        run(&returning("47"), json!({ "balance": "0x63" }), json!({})).await,
+        word(0x63)
+    );
+    // TIMESTAMP, GASLIMIT, COINBASE, PREVRANDAO.
+    assert_eq!(
+        run(&returning("42"), json!({}), json!({ "time": "0xffff" })).await,
+        word(0xffff)
+    );
+    assert_eq!(
+        run(
+            &returning("45"),
+            json!({}),
+            json!({ "gasLimit": "0x1000000" })
+        )
+        .await,
+        word(0x0100_0000)
+    );
+    let coinbase = json!({ "feeRecipient": Address::with_last_byte(9) });
+    assert_eq!(run(&returning("41"), json!({}), coinbase).await, word(9));
+    let random = json!({ "prevRandao": B256::with_last_byte(8) });
+    assert_eq!(run(&returning("44"), json!({}), random).await, word(8));
+    let both = json!({ CONTRACT.to_string(): { "state": {}, "stateDiff": {} } });
+    for method in ["eth_call", "eth_estimateGas", "eth_createAccessList"] {
+        let (code, message) = chain
+            .error(method, json!([{ "to": CONTRACT }, "latest", both]))
+            .await;
+        assert_eq!(
+            (code, message),
+            (
+                -32000,
+                format!("account {CONTRACT} has both 'state' and 'stateDiff'")
+            ),
+            "{method}"
+        );
+    }
+    // A poor sender made rich.
+    let poor = json!({ "from": Address::repeat_byte(5), "to": RICH, "value": "0x1" });
+    let rich = json!({ Address::repeat_byte(5).to_string(): { "balance": format!("{FUNDS:#x}") } });
+    assert_eq!(
+        chain
+            .error("eth_estimateGas", json!([poor, "latest"]))
+            .await
+            .0,
+        -32000
+    );
+    assert_eq!(
+        chain
+            .result("eth_estimateGas", json!([poor, "latest", rich]))
+            .await,
+        "0x5208"
     );
 }

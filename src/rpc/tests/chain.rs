@@ -321,6 +321,15 @@ impl Chain {
             error["message"].as_str().unwrap().to_owned(),
         )
     }
+
+    /// Checks that a call fails with code -32000 and a message that begins with `start`.
+    pub async fn fails(&self, method: &str, params: Value, start: &str) {
+        let (code, message) = self.error(method, params).await;
+        assert!(
+            code == -32000 && message.starts_with(start),
+            "{method}: {code} {message}"
+        );
+    }
 }
 
 fn l1_attributes(forks: &ForkSchedule, time: u64) -> OpTxEnvelope {

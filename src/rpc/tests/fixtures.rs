@@ -176,7 +176,7 @@ async fn deposit_receipts_have_the_members_of_a_real_one() {
     }
 }
 
-/// The kinds of values in an answer: members of objects, the first element of lists, and of texts
+/// The shape of an answer: the members of objects, the first element of lists, and for texts
 /// whether they are quantities or data.
 fn shape(value: &Value) -> Value {
     match value {

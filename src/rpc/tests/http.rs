@@ -217,6 +217,17 @@ async fn clients_that_do_not_send_are_dropped() {
     );
 }
 
+/// A socket on which an answer of this many bytes has been requested.
+async fn request_big(server: &Server, bytes: usize) -> TcpStream {
+    let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[{bytes}]}}"#);
+    let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut socket = TcpStream::connect(server.addrs.http.unwrap())
+        .await
+        .unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    socket
+}
+
 #[tokio::test]
 async fn a_reader_that_does_not_read_is_dropped() {
     let limits = ServerLimits {
@@ -228,12 +239,7 @@ async fn a_reader_that_does_not_read_is_dropped() {
         ..Setup::default()
     })
     .await;
-    let body = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[20000000]}"#;
-    let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    let mut socket = TcpStream::connect(server.addrs.http.unwrap())
-        .await
-        .unwrap();
-    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut socket = request_big(&server, 20_000_000).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let answer = read_all(&mut socket, Duration::from_secs(5)).await;
     assert!(
@@ -453,12 +459,7 @@ async fn a_reader_that_takes_a_little_now_and_then_is_dropped() {
         ..Setup::default()
     })
     .await;
-    let body = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[50000000]}"#;
-    let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    let mut socket = TcpStream::connect(server.addrs.http.unwrap())
-        .await
-        .unwrap();
-    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut socket = request_big(&server, 50_000_000).await;
     let (mut part, mut length) = (vec![0; 200_000], 0);
     loop {
         match socket.read(&mut part).await {

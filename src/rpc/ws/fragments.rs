@@ -1,9 +1,9 @@
 //! Cuts the frames that come in on a WebSocket into small ones (RFC 6455, section 5.4).
 //!
-//! The WebSocket library makes room for a whole frame as soon as its header announces it. A frame
-//! may be as long as a message, so that a few bytes would cost us megabytes. Behind this reader a
-//! message grows as it arrives; bytes beyond [`SMALL`] wait for a permit of request memory, and must
-//! arrive in time.
+//! The WebSocket library allocates a whole frame as soon as its header announces it. A frame may be
+//! as long as a message, so a few bytes would cost us megabytes. Behind this reader the buffer of a
+//! message grows as it arrives; bytes beyond [`SMALL`] wait for a permit of request memory, and
+//! must arrive in time.
 
 use crate::rpc::memory::{Allowance, MemoryPermit, SMALL, merge};
 use parking_lot::Mutex;
@@ -32,19 +32,19 @@ const MASKED: u8 = 0x80;
 /// The memory of the message that is arriving. The reader of the message takes it.
 pub type IncomingMemory = Arc<Mutex<Option<MemoryPermit>>>;
 
-/// The reading side of a socket, cut; writes pass.
+/// A socket from which frames are read as fragments; writes pass unchanged.
 pub struct Fragments<S> {
     socket: BufReader<S>,
-    /// The header of the client's frame, as far as it is here.
+    /// The header of the client's frame, and how many of its bytes have arrived.
     header: [u8; HEADER],
     have: usize,
-    /// A header to be read from us, and how much of it has been.
+    /// The header of the current fragment, and how many of its bytes the library has read.
     made: Vec<u8>,
     given: usize,
-    /// Bytes to come of this fragment, and of the client's frame behind it.
+    /// Missing bytes of this fragment, and of the client's frame after it.
     fragment: u64,
     frame: u64,
-    /// A fragment is to begin; it is the first of its frame.
+    /// A fragment must begin next: whether it is the first of its frame.
     due: Option<bool>,
     /// Bytes of the message so far.
     message: usize,
@@ -57,8 +57,8 @@ pub struct Fragments<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
-    /// Longer frames than `longest` are passed on as they are, to be refused. A message that is not
-    /// small must come within `limit`.
+    /// Frames longer than `longest` are passed on uncut, and the library refuses them. A message
+    /// beyond [`SMALL`] must arrive within `limit`.
     pub fn new(socket: S, longest: usize, limit: Duration, allowance: &Allowance) -> Self {
         Self {
             socket: BufReader::new(socket),
@@ -110,7 +110,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
         }
     }
 
-    /// Reads the client's header: a frame to be cut, or one to pass.
+    /// Begins a frame whose header is complete: it is cut, or passed on if it is a control frame or
+    /// too long.
     fn begin(&mut self) {
         let mut bytes = [0; 8];
         let length = match self.length_bytes() {

@@ -1,4 +1,4 @@
-//! A chain in this process that grows by payments, contracts and storage, and changes its mind.
+//! A chain in this process that grows by payments, contracts and storage, and switches branches.
 
 use crate::net::{Account, l1_attributes};
 use alloy_consensus::Header;
@@ -131,7 +131,7 @@ impl World {
                         .block_on(self.chain.forkchoice(hash, None, None))
                         .expect("it can be the head");
                 }
-                // As a sequencer does: from here on peers may have the block.
+                // Logged to be signed, as by a sequencer: from here on peers may have the block.
                 2 => {
                     let block = self.build(head.hash, rng);
                     let origin = B256::from(rng.random::<[u8; 32]>());
@@ -148,7 +148,7 @@ impl World {
                         .block_on(self.chain.forkchoice(block.hash, None, None))
                         .expect("it can be the head");
                 }
-                // As from a file: not logged.
+                // Imported as from a file: not logged.
                 3..8 => {
                     let mut payloads = vec![];
                     let mut at = head.hash;

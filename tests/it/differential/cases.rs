@@ -63,7 +63,7 @@ impl Account {
     }
 }
 
-/// Whoever lets code be put at its address (EIP-7702).
+/// The account that delegates to code (EIP-7702).
 fn authority(n: u8) -> Account {
     Account::new(keccak256([n]))
 }
@@ -75,7 +75,7 @@ pub fn authorities() -> [Address; 4] {
 pub struct Generator {
     rng: StdRng,
     chain_id: u64,
-    /// Those that send what is mined; the last two only what is not.
+    /// Senders of transactions. The last two send only transactions that are not mined.
     users: Vec<Account>,
     contracts: Vec<Address>,
     token: Option<Address>,
@@ -166,7 +166,7 @@ impl Generator {
         }
     }
 
-    /// Somebody to call and what to call with.
+    /// An address to call, and the calldata.
     fn message(&mut self) -> (Address, Vec<u8>) {
         match self.below(18) {
             0 | 1 => (self.stranger(), vec![]),

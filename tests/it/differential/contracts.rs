@@ -20,7 +20,7 @@ pub const DESTROY: Address = at(6);
 pub const PROXY: Address = at(7);
 /// Creates a contract out of the calldata and returns its address.
 pub const CREATE: Address = at(8);
-/// Returns what the EVM tells of block and transaction, in [`TELLS`]' order.
+/// Returns the EVM's values about block and transaction, in the order of [`TELLS`].
 pub const ENVIRONMENT: Address = at(9);
 /// Contracts that fail, each in its own way.
 pub const FAILING: [Address; 7] = [
@@ -39,7 +39,7 @@ pub const TELLS: [u8; 13] = [
     0x30, 0x32, 0x33, 0x34, 0x3a, 0x41, 0x42, 0x43, 0x45, 0x46, 0x47, 0x48, 0x4a,
 ];
 
-/// Where in them.
+/// Positions in [`TELLS`].
 pub const GAS_PRICE: usize = 4;
 pub const TIMESTAMP: usize = 6;
 pub const NUMBER: usize = 7;

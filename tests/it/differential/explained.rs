@@ -19,7 +19,7 @@ pub struct Seen<'a> {
 pub type Kind = (&'static str, fn(&Seen<'_>) -> bool);
 
 impl Seen<'_> {
-    /// Both refused; our words, and theirs, are among these.
+    /// Both refused, with one of these texts on each side.
     fn refused(&self, ours: &[&str], theirs: &[&str]) -> bool {
         self.difference.place == "error" && self.said(ours, theirs)
     }
@@ -138,7 +138,7 @@ const INVALID_PARAMS: &[&str] = &["\"code\":-32602"];
 const UNKNOWN: &[&str] = &["BlockOutOfRange", "Resource not found"];
 const ANY: &[&str] = &[""];
 const FUNDS: &[&str] = &["Insufficient funds for gas * price + value"];
-/// How a call ends that the EVM gave up.
+/// Texts of a call that the EVM aborted.
 const HALTS: &[&str] = &[
     "invalid jump destination",
     "invalid opcode",

@@ -50,7 +50,8 @@ pub struct Pair {
     _dir: tempfile::TempDir,
 }
 
-/// The program itself: npm's command is a script that would leave it behind when killed.
+/// Path of the anvil program. npm's command is a script, and killing the script leaves anvil
+/// running.
 fn anvil() -> Option<PathBuf> {
     let script = client("anvil")?.canonicalize().expect("a link to a script");
     let packages = script
@@ -261,7 +262,7 @@ impl Pair {
             json!([format!("{:#x}", header.base_fee_per_gas.unwrap_or(0))]),
         );
         self.control("anvil_setCoinbase", json!([FEE_RECIPIENT]));
-        // First in, first out: the L1 attributes have to come first.
+        // anvil mines in order of arrival, and the L1 attributes must be first.
         self.control("anvil_dropAllTransactions", json!([]));
         for raw in std::iter::once(&deposit).chain(transactions) {
             self.control("eth_sendRawTransaction", json!([raw]));

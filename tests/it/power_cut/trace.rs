@@ -64,7 +64,7 @@ pub fn is_possible() -> Result<(), String> {
 #[derive(Debug)]
 pub struct Call {
     pub name: String,
-    /// As strace prints them, without the strings.
+    /// Arguments as strace prints them, with strings left out.
     pub args: String,
     /// The strings among the arguments.
     pub strings: Vec<Vec<u8>>,

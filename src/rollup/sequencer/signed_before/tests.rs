@@ -61,8 +61,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// Whatever the signer answered and whenever the process was killed: what was sent counts as
-    /// signed, and the log keeps it.
+    /// A block that was sent to the signer counts as signed, whatever the signer answered and
+    /// whenever the process was killed: the log keeps it.
     #[test]
     fn no_block_is_made_while_another_one_of_its_height_and_parent_may_be_signed_on_a_canonical_origin(events in events()) {
         let epoch = B256::repeat_byte(1);

@@ -35,7 +35,7 @@ pub(crate) struct Behaviour {
 pub(crate) struct StandIn {
     pub config: RemoteConfig,
     pub behaviour: Arc<Mutex<Behaviour>>,
-    /// Methods asked for so far.
+    /// Methods of the requests so far.
     pub calls: Arc<Mutex<Vec<String>>>,
     files: tempfile::TempDir,
 }

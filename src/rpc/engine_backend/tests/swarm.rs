@@ -1,23 +1,28 @@
-//! Blocks of the swarm while a rollup node drives: they do not move the head, but fill the gap below
-//! a missing head.
+//! Blocks of the swarm while a rollup node drives: they do not move the head, but fill the gap
+//! below a missing head.
 
 use super::*;
 
 /// Handles a block of the swarm as the follower does.
-async fn gossip(world: &World, block: &Arc<Payload>) {
-    let provenance = Provenance::Signed(Address::ZERO);
+async fn from_swarm(world: &World, block: &Arc<Payload>, provenance: Provenance) -> Inserted {
     let inserted = world
         .engine
         .chain
         .follow(block.clone(), provenance)
         .await
         .unwrap();
-    assert_eq!(inserted, Inserted::Valid);
     world
         .engine
         .on_swarm_block(block.hash, provenance, &inserted)
         .await
         .unwrap();
+    inserted
+}
+
+/// Handles a valid block that arrived by gossip.
+async fn gossip(world: &World, block: &Arc<Payload>) {
+    let inserted = from_swarm(world, block, Provenance::Signed(Address::ZERO)).await;
+    assert_eq!(inserted, Inserted::Valid);
 }
 
 #[tokio::test]
@@ -80,24 +85,11 @@ async fn a_head_that_was_named_before_it_was_there_becomes_the_head() {
         );
     }
     let below = Provenance::Ancestor { of: blocks[5].id() };
-    let fetched = async |block: &Arc<Payload>, provenance| {
-        let inserted = world
-            .engine
-            .chain
-            .follow(block.clone(), provenance)
-            .await
-            .unwrap();
-        world
-            .engine
-            .on_swarm_block(block.hash, provenance, &inserted)
-            .await
-            .unwrap();
-    };
     for block in &blocks[..4] {
-        fetched(block, below).await;
+        from_swarm(&world, block, below).await;
         assert_eq!(world.head(), block.hash, "the head follows");
     }
-    fetched(&blocks[4], below).await;
+    from_swarm(&world, &blocks[4], below).await;
     assert_eq!(
         (world.head(), world.marked()[0]),
         (blocks[6].hash, Some(genesis.hash)),
@@ -155,17 +147,7 @@ async fn a_named_head_with_an_invalid_ancestor_is_invalid() {
         syncing()
     );
     let provenance = Provenance::Ancestor { of: named[0].id() };
-    let inserted = world
-        .engine
-        .chain
-        .follow(bad.clone(), provenance)
-        .await
-        .unwrap();
-    world
-        .engine
-        .on_swarm_block(bad.hash, provenance, &inserted)
-        .await
-        .unwrap();
+    from_swarm(&world, &bad, provenance).await;
     let status = world
         .choose(tip.hash, B256::ZERO, B256::ZERO)
         .await

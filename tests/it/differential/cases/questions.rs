@@ -117,7 +117,7 @@ impl Generator {
         }
     }
 
-    /// Not of a deposit: asked for its bytes, anvil ends.
+    /// Never a deposit: anvil crashes when asked for the bytes of one.
     fn sent_hash(&mut self) -> B256 {
         let sent = self.pick(&self.sent.clone());
         keccak256(sent)

@@ -1,0 +1,218 @@
+//! The node's JSON-RPC: the Engine API and the public endpoints, from configuration to a running
+//! server.
+
+use crate::{
+    chain::Chain,
+    cli::config::{ExecutionConfig, RpcLimits, RpcOptions},
+    open_files,
+    rollup::sequencer::SequencerHandle,
+    rpc::{
+        self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, SyncStatus, TxRoute, WsEndpoint,
+        engine::{EngineContext, backend::EngineBackend, superchain::Halt},
+        jwt::JwtSecret,
+    },
+    tasks::Tasks,
+    version::VERSION,
+};
+use anyhow::{Context, anyhow};
+use starling_p2p::Network;
+use std::{net::SocketAddr, sync::Arc};
+use tokio::sync::watch;
+
+/// The methods' part of the Engine API, and the endpoint that serves it.
+pub(super) struct EngineApi {
+    pub context: EngineContext,
+    pub endpoint: AuthEndpoint,
+}
+
+/// The Engine API of a chain that a rollup node drives from outside. A chain with interval block
+/// production has none.
+pub(super) async fn engine_api(
+    tasks: &Tasks,
+    chain: &Chain,
+    network: Option<Network>,
+    config: &ExecutionConfig,
+) -> anyhow::Result<Option<EngineApi>> {
+    if config.dev_period.is_some() {
+        return Ok(None);
+    }
+    if !chain.spec().is_optimism() {
+        tracing::warn!("the Engine API drives OP Stack chains only: this chain is served as it is");
+        return Ok(None);
+    }
+    let secret =
+        JwtSecret::load_or_create(&config.engine.jwt_secret).context("--authrpc.jwtsecret")?;
+    tracing::info!(path = %config.engine.jwt_secret.display(), "the JWT secret of the Engine API");
+    let addr = resolve("--authrpc.addr", &config.engine.addr, config.engine.port).await?;
+    let halt = config.engine.halt.map(|at| Halt {
+        at,
+        token: tasks.token(),
+    });
+    let context = EngineContext {
+        engine: Arc::new(EngineBackend::new(chain.clone(), network)),
+        halt,
+    };
+    let endpoint = AuthEndpoint {
+        addr,
+        vhosts: config.engine.vhosts.clone(),
+        secret,
+    };
+    Ok(Some(EngineApi { context, endpoint }))
+}
+
+/// The parts of the node beside the chain that JSON-RPC answers from.
+pub(super) struct RpcParts {
+    pub network: Option<Network>,
+    pub sequencer: Option<SequencerHandle>,
+    pub syncing: watch::Receiver<Option<SyncStatus>>,
+    pub engine: Option<EngineApi>,
+}
+
+/// Binds the endpoints and spawns the server.
+pub(super) async fn serve(
+    tasks: &Tasks,
+    chain: &Chain,
+    parts: RpcParts,
+    config: &RpcOptions,
+) -> anyhow::Result<()> {
+    let route = match &config.sequencer_http {
+        Some(url) => TxRoute::sequencer(url, config.tx_pool_admission)
+            .map_err(|reason| anyhow!("--rollup.sequencerhttp: {reason}"))?,
+        None => TxRoute::Pool,
+    };
+    let mut context = RpcContext::new(chain.into(), route);
+    (context.network, context.sequencer) = (parts.network, parts.sequencer);
+    context.syncing = Some(parts.syncing);
+    context.geth_exact_receipts = config.geth_exact_receipts;
+    (context.bounds.gas_cap, context.bounds.timeout) =
+        (config.limits.gas_cap, config.limits.evm_timeout);
+    let mut endpoints = endpoints(config).await?;
+    if let Some(EngineApi {
+        context: engine,
+        endpoint,
+    }) = parts.engine
+    {
+        context.engine = Some(engine);
+        endpoints.auth = Some(endpoint);
+    }
+    let (server, bound) = RpcServer::bind(endpoints, context).await?;
+    let [http, ws, rpc, authrpc] = [bound.http, bound.ws, bound.rollup, bound.auth]
+        .map(|bound| bound.map(tracing::field::display));
+    tracing::info!(
+        version = VERSION,
+        http,
+        ws,
+        rpc,
+        authrpc,
+        "JSON-RPC is served"
+    );
+    tasks.spawn("JSON-RPC", {
+        let token = tasks.token();
+        async move {
+            server.run(token).await;
+            Ok(())
+        }
+    });
+    Ok(())
+}
+
+/// The public endpoints, with their addresses resolved.
+async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
+    let mut endpoints = rpc::RpcConfig::default();
+    (endpoints.limits.batch, endpoints.limits.batch_response) =
+        (config.limits.batch, config.limits.batch_response);
+    (
+        endpoints.limits.connections,
+        endpoints.limits.ws_connections,
+    ) = connections(&config.limits);
+    if let Some(http) = &config.http {
+        endpoints.http = Some(HttpEndpoint {
+            addr: resolve("--http.addr", &http.addr, http.port).await?,
+            api: http.api.clone(),
+            vhosts: http.vhosts.clone(),
+            cors: http.cors_domains.clone(),
+        });
+    }
+    if let Some(ws) = &config.ws {
+        endpoints.ws = Some(WsEndpoint {
+            addr: resolve("--ws.addr", &ws.addr, ws.port).await?,
+            api: ws.api.clone(),
+            origins: ws.origins.clone(),
+        });
+    }
+    if let Some(rollup) = &config.rollup {
+        endpoints.rollup = Some(HttpEndpoint {
+            addr: resolve("--rpc.addr", &rollup.addr, rollup.port).await?,
+            api: rollup.api.clone(),
+            vhosts: rollup.vhosts.clone(),
+            cors: rollup.cors_domains.clone(),
+        });
+    }
+    Ok(endpoints)
+}
+
+/// Maximum connections and WebSockets of the public endpoints: the operator's limits, lowered to
+/// what the limit of open files allows.
+fn connections(limits: &RpcLimits) -> (usize, usize) {
+    let files = open_files::limit();
+    let most = open_files::connections(files);
+    if limits.connections > most {
+        tracing::warn!(
+            allowed = limits.connections,
+            connections = most,
+            open_files = files,
+            "fewer RPC connections than --rpc.max-connections: raise the hard limit of open files (LimitNOFILE=, ulimit -Hn)"
+        );
+    }
+    bounded_connections(limits, most)
+}
+
+/// Connections, at most `most`, and WebSockets. WebSockets get at most half of the connections, so
+/// that they cannot lock out HTTP: only idle HTTP connections are closed for new ones.
+fn bounded_connections(limits: &RpcLimits, most: usize) -> (usize, usize) {
+    let connections = limits.connections.min(most);
+    (connections, limits.websockets.min(connections / 2))
+}
+
+/// The address to listen on. `localhost` is 127.0.0.1, whatever the resolver puts first.
+async fn resolve(flag: &str, host: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let host = if host == "localhost" {
+        "127.0.0.1"
+    } else {
+        host
+    };
+    let mut found = tokio::net::lookup_host((host, port))
+        .await
+        .with_context(|| format!("{flag}: {host} is no address"))?;
+    found
+        .next()
+        .ok_or_else(|| anyhow!("{flag}: {host} has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn websockets_get_at_most_half_of_the_connections() {
+        let bounded = |connections, websockets, most| {
+            let limits = RpcLimits {
+                gas_cap: 1,
+                evm_timeout: Duration::MAX,
+                batch: 1,
+                batch_response: 1,
+                connections,
+                websockets,
+            };
+            bounded_connections(&limits, most)
+        };
+        assert_eq!(bounded(10_000, 2_000, usize::MAX), (10_000, 2_000));
+        assert_eq!(bounded(10_000, 2_000, 512), (512, 256), "few open files");
+        assert_eq!(
+            bounded(1_000, 2_000, 20_000),
+            (1_000, 500),
+            "fewer connections than WebSockets"
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! The node's part in the swarm: its configuration, its creation, and the tasks by which the
+//! execution core follows it.
+
+use super::{check_same_chain, read_rollup_config};
+use crate::{
+    chain::Chain,
+    cli::config::{FollowingConfig, P2pConfig, P2pKey},
+    follow,
+    rollup::engine::Engine,
+    rpc::{SyncStatus, engine::backend::EngineBackend},
+    tasks::Tasks,
+};
+use anyhow::{Context, anyhow};
+use starling_p2p::{Event, Network, Service};
+use starling_proto::{config::RollupConfig, payload::BlockId};
+use std::{path::Path, sync::Arc};
+use tokio::sync::{mpsc, watch};
+
+/// A swarm that does not run yet.
+pub(super) struct Swarm {
+    service: Service,
+    pub(super) network: Network,
+    events: mpsc::Receiver<Event>,
+    /// The first block of the L2 chain, which is its safe head as long as there is no other.
+    genesis: BlockId,
+}
+
+/// Creates the swarm of a chain, whose blocks it serves to peers.
+pub(super) fn join(
+    chain: &Chain,
+    rollup: &RollupConfig,
+    config: starling_p2p::Config,
+) -> anyhow::Result<Swarm> {
+    let (service, network, events) = Service::new(config, Arc::new(chain.clone()))?;
+    Ok(Swarm {
+        service,
+        network,
+        events,
+        genesis: rollup.genesis.l2,
+    })
+}
+
+/// Creates the swarm of an execution core, whose block signer is configured.
+pub(super) fn join_alone(
+    chain: &Chain,
+    datadir: &Path,
+    following: &FollowingConfig,
+) -> anyhow::Result<Swarm> {
+    let rollup = read_rollup_config(&following.rollup_config)?;
+    check_same_chain(chain, &rollup, datadir, &following.rollup_config)?;
+    let config = starling_p2p::Config {
+        unsafe_block_signer: following.signer,
+        ..swarm_config(&rollup, &following.p2p)?
+    };
+    join(chain, &rollup, config)
+}
+
+/// Runs the swarm, and lets the core follow it. `engine_api` is given if a rollup node may drive
+/// the core.
+pub(super) fn spawn(
+    tasks: &Tasks,
+    chain: &Chain,
+    engine_api: Option<Arc<EngineBackend>>,
+    swarm: Swarm,
+    syncing: watch::Sender<Option<SyncStatus>>,
+) {
+    let Swarm {
+        service,
+        network,
+        events,
+        genesis,
+    } = swarm;
+    let token = || tasks.token();
+    let engine = || Engine::Local(chain.clone());
+    tasks.spawn("swarm", {
+        let token = token();
+        async move {
+            service.run(token).await;
+            Ok(())
+        }
+    });
+    tasks.spawn(
+        "follower",
+        follow::run(engine(), engine_api, network.clone(), events, token()),
+    );
+    tasks.spawn(
+        "progress",
+        follow::progress::run(engine(), Some(network.clone()), token()),
+    );
+    tasks.spawn(
+        "sync status",
+        follow::sync_status::run(engine(), network.clone(), syncing, token()),
+    );
+    tasks.spawn(
+        "heads to the swarm",
+        follow::report_heads(engine(), network, genesis, token()),
+    );
+}
+
+/// Configuration of this chain's swarm. Creates the network key if its file is missing.
+pub fn swarm_config(
+    rollup: &RollupConfig,
+    config: &P2pConfig,
+) -> anyhow::Result<starling_p2p::Config> {
+    let identity = match &config.key {
+        P2pKey::File(path) => starling_p2p::identity::load_or_create(path)?,
+        P2pKey::Given(secret) => starling_p2p::identity::from_hex(secret.expose())
+            .ok_or_else(|| anyhow!("--p2p.priv.raw is no secp256k1 key"))?,
+    };
+    let genesis = starling_p2p::ChainGenesis {
+        id: rollup.genesis.l2,
+        time: rollup.genesis.l2_time,
+        block_time: rollup.block_time,
+    };
+    let mut swarm =
+        starling_p2p::Config::new(identity, rollup.l2_chain_id, rollup.forks.clone(), genesis);
+    swarm.listen_ip = config.listen_ip;
+    (swarm.listen_tcp, swarm.listen_quic) = (config.listen_tcp, config.listen_quic);
+    swarm.static_peers = config
+        .static_peers
+        .iter()
+        .map(|peer| {
+            peer.parse()
+                .with_context(|| format!("--p2p.static: {peer} is no multiaddr"))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    swarm.gossip_threshold = config.gossip_threshold;
+    swarm.sync_req_resp = config.req_resp;
+    swarm.mesh = config.mesh;
+    swarm.only_request_static = config.only_request_static;
+    (swarm.peer_limits, swarm.policy) = (config.tides, config.policy);
+    swarm.restrict = config.restrict.clone();
+    swarm.peerstore = config.peerstore.clone();
+    swarm.discovery = config.discovery.clone();
+    if let Some(discovery) = &mut swarm.discovery {
+        discovery.bootnodes = config
+            .bootnodes
+            .clone()
+            .unwrap_or_else(|| starling_p2p::discovery::defaults::bootnodes(rollup.l1_chain_id));
+    }
+    swarm.nat = config.nat.then(starling_p2p::NatConfig::default);
+    Ok(swarm)
+}
