@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     chain::{Options, pool::PoolConfig},
-    rollup::l1::L1Config,
+    rollup::{driver::DriverConfig, finality, l1::L1Config},
     telemetry::{LogConfig, LogFormat, MetricsConfig},
 };
 use alloy_primitives::Address;
@@ -38,6 +38,7 @@ pub struct NodeConfig {
     /// rollup.json.
     pub rollup_config: PathBuf,
     pub l1: L1Options,
+    pub derivation: DerivationOptions,
     /// `None`: no swarm.
     pub p2p: Option<P2pConfig>,
     /// `None`: a replica.
@@ -119,12 +120,43 @@ pub struct L1Options {
     pub given: bool,
     /// How often its head is read; never zero.
     pub poll_interval: Duration,
+    /// How often L1's safe and finalized blocks are read; zero is never.
+    pub epoch_poll_interval: Duration,
+    /// L1 blocks to keep; 0 is 3/2 of the sequencing window.
+    pub cache_size: u64,
     /// How often the block signer is read again; zero is never.
     pub reload_interval: Duration,
     /// L1 blocks to stay behind L1's head.
     pub confs: u64,
     /// Genesis file or chain config of an L1 that is not built in.
     pub chain_config: Option<PathBuf>,
+}
+
+/// How the safe chain is derived, and what of it is kept.
+#[derive(Clone, Debug)]
+pub struct DerivationOptions {
+    pub driver: DriverConfig,
+    /// Folder of the safe heads; `None` keeps them in the data directory, and serves none.
+    pub safe_db: Option<PathBuf>,
+    /// Read the storage of the message passer also where the header has its root.
+    pub withdrawal_root_from_state: bool,
+}
+
+impl DerivationOptions {
+    fn read(values: &Values) -> Result<Self, CliError> {
+        let or_default = |given: u64, default: u64| if given == 0 { default } else { given };
+        let lookback = or_default(values.uint("finality.lookback")?, finality::LOOKBACK as u64);
+        Ok(Self {
+            driver: DriverConfig {
+                l1_confs: values.uint("verifier.l1-confs")?,
+                finality_lookback: usize::try_from(lookback).unwrap_or(usize::MAX),
+                finality_delay: or_default(values.uint("finality.delay")?, finality::DELAY),
+                skip_start_check: values.bool("l2.skip-sync-start-check")?,
+            },
+            safe_db: values.text("safedb.path")?.map(|path| expand_home(&path)),
+            withdrawal_root_from_state: values.bool("fetch-withdrawal-root-from-state")?,
+        })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -176,6 +208,7 @@ impl NodeConfig {
             chain,
             rollup_config: expand_home(&rollup_config),
             l1: L1Options::read(values)?,
+            derivation: DerivationOptions::read(values)?,
             p2p,
             sequencer: SequencingConfig::read(values, notices)?,
             rpc: RpcOptions::read(values)?,
@@ -348,6 +381,8 @@ impl L1Options {
             poll_interval: values
                 .duration("l1.http-poll-interval")?
                 .max(Self::LEAST_INTERVAL),
+            epoch_poll_interval: values.duration("l1.epoch-poll-interval")?,
+            cache_size: values.uint("l1.cache-size")?,
             reload_interval: values.duration("l1.runtime-config-reload-interval")?,
             confs: values.uint("verifier.l1-confs")?,
             chain_config: values

@@ -10,6 +10,7 @@ use crate::{
         self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, SyncStatus, TxRoute, WsEndpoint,
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},
         jwt::JwtSecret,
+        optimism::RollupApi,
     },
     tasks::Tasks,
     version::VERSION,
@@ -64,6 +65,7 @@ pub(super) async fn engine_api(
 pub(super) struct RpcParts {
     pub network: Option<Network>,
     pub sequencer: Option<SequencerHandle>,
+    pub rollup: Option<RollupApi>,
     pub syncing: watch::Receiver<Option<SyncStatus>>,
     pub engine: Option<EngineApi>,
 }
@@ -82,6 +84,7 @@ pub(super) async fn serve(
     };
     let mut context = RpcContext::new(chain.into(), route);
     (context.network, context.sequencer) = (parts.network, parts.sequencer);
+    context.rollup = parts.rollup;
     context.syncing = Some(parts.syncing);
     context.geth_exact_receipts = config.geth_exact_receipts;
     (context.bounds.gas_cap, context.bounds.timeout) =

@@ -74,6 +74,13 @@ pub enum DriverError {
     Records(#[from] SafeDbError),
 }
 
+impl DriverError {
+    /// Whether the chain itself has failed, and with it the node.
+    pub fn is_chain_failure(&self) -> bool {
+        matches!(self, Self::Chain(_))
+    }
+}
+
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
@@ -274,9 +281,13 @@ impl Driver {
             }
             PipelineStep::Idle { origin, next } => {
                 self.promote().await?;
-                self.finalize(origin).await?;
+                let current = self.pipeline.origin().copied();
                 self.status
-                    .send_modify(|status| status.current_l1 = self.pipeline.origin());
+                    .send_modify(|status| status.current_l1 = current);
+                let Some(origin) = origin else {
+                    return Ok(Turn::WaitForL1(next));
+                };
+                self.finalize(origin).await?;
                 if !self.visible(next) {
                     return Ok(Turn::WaitForL1(next));
                 }
@@ -306,7 +317,7 @@ impl Driver {
                         "block {number} of the safe chain is not in the chain"
                     ))
                 })?;
-                self.pipeline.push_l2(&block)?;
+                self.pipeline.push_l2(block)?;
             }
         }
         Ok(Turn::Again)
@@ -328,7 +339,7 @@ impl Driver {
                 self.l1.input(number, head).await?
             }
             L1Link::ChildOf(_) => {
-                self.pipeline.no_l1_yet(number);
+                self.pipeline.no_l1_yet();
                 return Ok(Turn::Again);
             }
         };
@@ -347,7 +358,7 @@ impl Driver {
     /// Waits until L1 may have the block of this number, or has replaced the origin, or has a new
     /// finalized block.
     async fn wait_for_l1(&mut self, next: u64) {
-        let origin = self.pipeline.origin().unwrap_or_default();
+        let origin = self.pipeline.origin().copied().unwrap_or_default();
         loop {
             let heads = *self.l1_heads.borrow_and_update();
             self.report();

@@ -1,0 +1,339 @@
+//! The node's rollup half: L1's heads, the driver that derives the safe chain, the block signer and
+//! the sequencer, from configuration to running tasks.
+
+use crate::{
+    chain::Chain,
+    cli::config::{L1Options, NodeConfig, SequencingConfig, SignerConfig},
+    rollup::{
+        driver::{Driver, DriverError, DriverParts, L1Reader},
+        engine::Engine,
+        l1::{self, FollowedL1, L1Blocks, L1Client, L1Heads, Watched},
+        l1_config::{self, L1ConfigError},
+        safe_db::SafeDb,
+        sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
+        signer::{Remote, Signer},
+        signing_log::SigningLog,
+        unsafe_signer::UnsafeSigner,
+    },
+    rpc::optimism::RollupApi,
+    tasks::Tasks,
+};
+use alloy_primitives::Address;
+use anyhow::{Context, ensure};
+use starling_p2p::Network;
+use starling_proto::{config::RollupConfig, fork::BlobSchedule};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How often the log says that sequencing or derivation has ended.
+const ENDED_REMINDER: Duration = Duration::from_secs(60);
+/// The file of safe heads, in the data directory or in `--safedb.path`.
+const SAFE_HEADS: &str = "safe-heads";
+
+/// The rollup half before it runs.
+pub(super) struct Rollup {
+    pub config: Arc<RollupConfig>,
+    l1: FollowedL1,
+    heads: watch::Sender<L1Heads>,
+    /// L1's schedule of blob parameters; `None` for an L1 that is neither built in nor described.
+    schedule: Option<BlobSchedule>,
+    driver: Option<Driver>,
+    prepared: Option<Prepared>,
+    /// The parts that JSON-RPC answers from.
+    pub api: Option<RollupApi>,
+    pub control: Option<SequencerHandle>,
+}
+
+/// A sequencer that may begin as soon as L1 says that blocks are signed with its key.
+struct Prepared {
+    sequencer: Sequencer,
+    signs_as: Address,
+}
+
+impl Rollup {
+    /// Checks the options of L1. Called before the chain is opened, so that a wrong one fails early.
+    pub fn new(options: &NodeConfig, config: Arc<RollupConfig>) -> anyhow::Result<Self> {
+        let file = options.l1.chain_config.as_deref();
+        let schedule = l1_config::blob_schedule(config.l1_chain_id, file)?;
+        if options.sequencer.is_some() {
+            ensure!(
+                schedule.is_some(),
+                L1ConfigError::NotGiven(config.l1_chain_id)
+            );
+        }
+        let (heads, watched) = watch::channel(L1Heads::default());
+        let l1 = FollowedL1 {
+            client: l1_client(&options.l1)?,
+            heads: watched,
+        };
+        Ok(Self {
+            config,
+            l1,
+            heads,
+            schedule,
+            driver: None,
+            prepared: None,
+            api: None,
+            control: None,
+        })
+    }
+
+    /// Prepares the driver over an open chain.
+    pub fn prepare_driver(&mut self, chain: &Chain, options: &NodeConfig) -> anyhow::Result<()> {
+        let Some(schedule) = self.schedule.clone() else {
+            tracing::error!(
+                l1_chain_id = self.config.l1_chain_id,
+                "the blob schedule of this L1 is not known, so no block becomes safe or finalized here: give L1's genesis or chain config with --rollup.l1-chain-config"
+            );
+            return Ok(());
+        };
+        let derivation = &options.derivation;
+        let folder = derivation.safe_db.as_ref();
+        let folder = folder.unwrap_or(&options.chain.datadir);
+        let records = SafeDb::open(&folder.join(SAFE_HEADS)).context("--safedb.path")?;
+        let size = L1Blocks::cache_size(options.l1.cache_size, self.config.seq_window_size);
+        let client = self.l1.client.clone();
+        let blocks = L1Blocks::new(client, Watched::from(&*self.config), size);
+        let limits = &options.l1.client;
+        let parts = DriverParts {
+            rollup: self.config.clone(),
+            schedule,
+            engine: Engine::Local(chain.clone()),
+            l1: L1Reader::new(
+                blocks,
+                limits.max_concurrency,
+                limits.max_batch,
+                self.config.clone(),
+            ),
+            l1_heads: self.l1.heads.clone(),
+            records: records.clone(),
+        };
+        let (driver, handle) = Driver::new(derivation.driver, parts);
+        self.driver = Some(driver);
+        self.api = Some(RollupApi {
+            config: self.config.clone(),
+            driver: handle,
+            records: derivation.safe_db.is_some().then_some(records),
+            withdrawal_root_from_state: derivation.withdrawal_root_from_state,
+        });
+        Ok(())
+    }
+
+    /// Prepares the sequencer over an open chain.
+    pub async fn prepare_sequencer(
+        &mut self,
+        chain: &Chain,
+        network: Option<Network>,
+        config: &SequencingConfig,
+    ) -> anyhow::Result<()> {
+        let signer = match &config.signer {
+            SignerConfig::Key(key) => Signer::from_hex(key.expose())?,
+            SignerConfig::Remote(remote) => Signer::Remote(Remote::connect(remote).await?),
+        };
+        let missing = L1ConfigError::NotGiven(self.config.l1_chain_id);
+        let signs_as = signer.address();
+        let parts = SequencerParts {
+            rollup: self.config.clone(),
+            blobs: self.schedule.clone().ok_or(missing)?,
+            engine: Engine::Local(chain.clone()),
+            signing_log: SigningLog::new(chain.clone()),
+            l1: FollowedL1 {
+                client: self.l1.client.clone(),
+                heads: self.l1.heads.clone(),
+            },
+            signer,
+            network,
+        };
+        let (sequencer, control) = Sequencer::new(config.sequencer.clone(), parts);
+        self.prepared = Some(Prepared {
+            sequencer,
+            signs_as,
+        });
+        self.control = Some(control);
+        Ok(())
+    }
+
+    /// Follows L1 and derives from it, reads the block signer, and begins to sequence if it is this
+    /// node's key. Returns when the signer is known.
+    pub async fn run(
+        self,
+        tasks: &Tasks,
+        chain: &Chain,
+        network: Option<Network>,
+        options: &L1Options,
+    ) -> anyhow::Result<()> {
+        let (token, client) = (tasks.token(), self.l1.client.clone());
+        let (poll, epoch) = (options.poll_interval, options.epoch_poll_interval);
+        let heads = self.heads;
+        tasks.spawn("L1 heads", async move {
+            l1::follow_heads(client, heads, poll, epoch, token).await;
+            Ok(())
+        });
+        if let Some(driver) = self.driver {
+            let token = tasks.token();
+            tasks.spawn("derivation", async move {
+                let ended = driver.run(token.clone()).await;
+                outlive_driver(ended, &token).await
+            });
+        }
+        // Without a swarm nobody checks signatures, and without a sequencer nobody makes them.
+        if network.is_none() && self.prepared.is_none() {
+            return Ok(());
+        }
+        let source = UnsafeSigner {
+            l1: self.l1.client,
+            rollup: self.config,
+            chain: chain.clone(),
+            confs: options.confs,
+            reload: options.reload_interval,
+            poll: options.poll_interval,
+        };
+        learn_signer(tasks, source, network, self.prepared).await
+    }
+}
+
+fn l1_client(options: &L1Options) -> anyhow::Result<L1Client> {
+    let client = L1Client::new(&options.client).context("--l1")?;
+    if !options.given {
+        tracing::warn!(
+            endpoint = client.endpoint(),
+            "no --l1 is given: the default endpoint is used"
+        );
+    }
+    Ok(client)
+}
+
+/// Reads the block signer from L1, reports it to the swarm now and at every change, and begins to
+/// sequence if it is this node's key.
+async fn learn_signer(
+    tasks: &Tasks,
+    source: UnsafeSigner,
+    network: Option<Network>,
+    prepared: Option<Prepared>,
+) -> anyhow::Result<()> {
+    let Some(named) = tasks
+        .token()
+        .run_until_cancelled_owned(source.at_start())
+        .await
+    else {
+        return Ok(());
+    };
+    let named = named?;
+    if let Some(network) = &network {
+        network.set_signer(named).await;
+    }
+    let ours = prepared.as_ref().map(|prepared| prepared.signs_as);
+    if let Some(prepared) = prepared {
+        ensure!(
+            prepared.signs_as == named,
+            "the sequencer signs as {}, and L1 names {named} as the signer of blocks: peers would refuse every block; check --p2p.sequencer.key or --signer.address",
+            prepared.signs_as
+        );
+        let token = tasks.token();
+        tasks.spawn("sequencer", async move {
+            let ended = prepared.sequencer.run(token.clone()).await;
+            outlive_sequencer(ended, &token).await
+        });
+    }
+    if let Some(network) = network {
+        let token = tasks.token();
+        tasks.spawn("block signer", async move {
+            Ok(source.follow(named, ours, network, token).await?)
+        });
+    }
+    Ok(())
+}
+
+/// Keeps the node running when sequencing ends because no further block may be made: JSON-RPC
+/// clients and peers still request its blocks, and an operator needs JSON-RPC to find the cause.
+/// Only a failure of the chain itself ends the node.
+async fn outlive_sequencer(
+    ended: Result<(), SequencerError>,
+    token: &CancellationToken,
+) -> anyhow::Result<()> {
+    let error = match ended {
+        Err(error) if !error.is_chain_failure() => error,
+        ended => return Ok(ended?),
+    };
+    metrics::gauge!("starling_sequencer_ended").set(1.0);
+    remind(token, || {
+        tracing::error!(
+            %error,
+            "sequencing has ended, and no further block is made here; the node goes on serving and following; restart it when the cause is gone"
+        );
+    })
+    .await;
+    Ok(())
+}
+
+/// Keeps the node running when derivation ends: it goes on following the swarm, and no block becomes
+/// safe. Only a failure of the chain itself ends the node.
+async fn outlive_driver(
+    ended: Result<(), DriverError>,
+    token: &CancellationToken,
+) -> anyhow::Result<()> {
+    let error = match ended {
+        Err(error) if !error.is_chain_failure() => error,
+        ended => return Ok(ended?),
+    };
+    metrics::gauge!("starling_derivation_ended").set(1.0);
+    remind(token, || {
+        tracing::error!(
+            %error,
+            "derivation has ended, and no further block becomes safe here; the node goes on serving and following"
+        );
+    })
+    .await;
+    Ok(())
+}
+
+/// Logs something now and every minute until the token is cancelled.
+async fn remind(token: &CancellationToken, log: impl Fn()) {
+    let repeat = async {
+        loop {
+            log();
+            tokio::time::sleep(ENDED_REMINDER).await;
+        }
+    };
+    token.run_until_cancelled(repeat).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::ChainError;
+    use alloy_primitives::B256;
+
+    #[tokio::test]
+    async fn the_node_outlives_sequencing_and_not_its_chain() {
+        let tasks = Tasks::new(CancellationToken::new());
+        let token = tasks.token();
+        let gone = SequencerError::SignedBlockInvalid {
+            hash: B256::ZERO,
+            reason: "another fork".into(),
+        };
+        tasks.spawn("sequencer", {
+            let token = token.clone();
+            async move { outlive_sequencer(Err(gone), &token).await }
+        });
+        let running = tasks.run_until(std::future::pending());
+        tokio::pin!(running);
+        for _ in 0..10 {
+            assert!(
+                futures::poll!(&mut running).is_pending(),
+                "the node goes on"
+            );
+            tokio::task::yield_now().await;
+        }
+        token.cancel();
+        running.await.unwrap();
+
+        let tasks = Tasks::new(CancellationToken::new());
+        let token = tasks.token();
+        tasks.spawn("sequencer", async move {
+            outlive_sequencer(Err(ChainError::Stopped.into()), &token).await
+        });
+        assert!(tasks.run_until(std::future::pending()).await.is_err());
+    }
+}
