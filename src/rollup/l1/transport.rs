@@ -193,10 +193,11 @@ fn read_body(body: &[u8], calls: usize) -> Result<Vec<RpcAnswer>, L1Cause> {
         let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
         return Ok(vec![response.answer()]);
     }
-    // A refusal of the whole batch is a single object.
-    if let Ok(RpcResponse {
-        error: Some(error), ..
-    }) = serde_json::from_slice(body)
+    // A refusal of the whole batch is a single object. serde would also read a struct from an array.
+    if body.trim_ascii_start().starts_with(b"{")
+        && let Ok(RpcResponse {
+            error: Some(error), ..
+        }) = serde_json::from_slice(body)
     {
         return Err(refused(error.code, &error.message));
     }
