@@ -254,7 +254,7 @@ impl DiscoveryTask {
                 Some(Ok(found)) = self.walk.join_next() => self.on_walked(&found, &mut to),
                 Some(Ok((index, response))) = self.queries.join_next() => self.on_response(index, response, &mut to),
                 Some(Ok(Some(ip))) = self.looking_up.join_next() => self.move_to(ip),
-                Some(question) = to.questions.recv() => drop(question.send(self.report())),
+                Some(done) = to.report_requests.recv() => drop(done.send(self.report())),
                 Ok(()) = to.mapped.changed() => self.on_mapped(&mut to),
                 Some(_) = writing.join_next() => {}
                 _ = tick.tick() => self.tick(&mut to),

@@ -147,7 +147,7 @@ impl Network {
     /// The state of discovery; `None` without it, and until its socket is bound.
     pub async fn discovery(&self) -> Option<DiscoveryReport> {
         let (done, answer) = oneshot::channel();
-        self.questions.as_ref()?.send(done).await.ok()?;
+        self.report_requests.as_ref()?.send(done).await.ok()?;
         answer.await.ok()
     }
 

@@ -145,14 +145,14 @@ impl Fetcher {
     }
 
     /// When the gap needs another pass, if no event comes first.
-    pub fn wakeup(&self, gap: &Gap) -> Option<Instant> {
+    pub fn next_wake(&self, gap: &Gap) -> Option<Instant> {
         let FetchWaits {
             starved,
             by_number,
             by_range,
         } = self.waits;
         let back_off = starved.then(|| self.next_number_peer_ready()).flatten();
-        let range = by_range.then(|| self.range_wakeup(gap)).flatten();
+        let range = by_range.then(|| self.next_range_wake(gap)).flatten();
         let fall_back = (by_range && !by_number && !starved)
             .then(|| gap.clock.fall_back_at())
             .flatten();

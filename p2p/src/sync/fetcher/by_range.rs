@@ -189,7 +189,7 @@ impl Fetcher {
     }
 
     /// When [`Fetcher::request_ranges`] has something to do without an event.
-    pub(super) fn range_wakeup(&self, gap: &Gap) -> Option<Instant> {
+    pub(super) fn next_range_wake(&self, gap: &Gap) -> Option<Instant> {
         let ready = self
             .with_status()
             .filter(|(_, peer)| peer.is_usable())

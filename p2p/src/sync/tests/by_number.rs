@@ -256,7 +256,7 @@ fn without_peers_the_machine_sleeps() {
     let chain = branch(genesis(), 10, 1, 10);
     let mut world = NumberWorld::new(SyncLimits::default(), &chain);
     world.gossip(&chain[5]);
-    assert_eq!(world.sync.wakeup(), None);
+    assert_eq!(world.sync.next_wake(), None);
     assert!(!world.step(world.now + Duration::from_secs(3600)));
 }
 

@@ -251,7 +251,7 @@ impl NumberWorld {
         let Some(at) = response
             .into_iter()
             .chain(settled)
-            .chain(self.sync.wakeup())
+            .chain(self.sync.next_wake())
             .min()
             .filter(|at| *at <= end)
         else {
