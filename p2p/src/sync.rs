@@ -24,7 +24,7 @@
 //! gaps. A gossiped block with an unknown parent opens none, since the chain could not make it the
 //! head.
 //!
-//! What can overload it: tips (bounded in number), skeleton and bodies (bounded, see
+//! Overload: tips (bounded in number), skeleton and bodies (bounded, see
 //! [`SyncLimits`]), blocks the chain has not settled yet (bounded in bytes and number). Past a
 //! bound something is forgotten and fetched again when it is needed.
 

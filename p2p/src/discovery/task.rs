@@ -1,5 +1,5 @@
-//! The discovery task: walks, queries to bootnodes, our record, the store. Decisions are made in
-//! `record.rs`, `boot.rs` and the swarm.
+//! The discovery task: walks, queries to bootnodes, our record, the store. `record.rs` decides which
+//! records are used, `boot.rs` when a bootnode is queried, and the swarm which contacts are dialled.
 
 use super::{
     Advertise, Contact, Discovery, DiscoveryReport, bind,
@@ -544,7 +544,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// StoreChanges the address in our record.
+    /// Changes the address in our record.
     fn move_to(&mut self, ip: IpAddr) {
         if Scope::of(ip) == Scope::None {
             return;

@@ -150,7 +150,7 @@ impl Reputation {
         }
     }
 
-    /// Restores the records of before a restart.
+    /// Restores the records that an earlier run has stored.
     pub fn restore(&mut self, records: Vec<StoreRecord>, now: u64) {
         for record in records {
             match record {

@@ -6,7 +6,7 @@
 //! which blocks they have. One stream carries one request. Results come out of
 //! [`SyncClient::next`] as [`ClientEvent`]s, for `service/sync.rs` to pass on.
 //!
-//! What can overload it: slow peers and large responses. The fetcher (`sync/fetcher.rs`) bounds the
+//! Overload: slow peers and large responses. The fetcher (`sync/fetcher.rs`) bounds the
 //! requests in flight, `client/statuses.rs` those for statuses; every step of a request has a
 //! deadline, and memory for large responses needs a permit.
 
