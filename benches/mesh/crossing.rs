@@ -24,7 +24,14 @@ const CHECKS: f64 = 2.0;
 pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
     let check = parts::check_time(bytes);
     let (arrivals, mut arrived) = mpsc::channel(nodes * 4);
-    let mesh = start(nodes, &arrivals).await;
+    let mut mesh: Vec<Node> = Vec::new();
+    for index in 0..nodes {
+        let peers = mesh.iter().map(|node| node.address.clone()).collect();
+        mesh.push(Node::start(config(peers), index, arrivals.clone()).await);
+    }
+    for node in &mesh {
+        node.meshed(MESHED.min(nodes - 1)).await;
+    }
     let (begun, spent) = (Instant::now(), process::processor());
     tokio::time::sleep(IDLE).await;
     let idle = (process::processor() - spent).as_secs_f64() / begun.elapsed().as_secs_f64();
@@ -45,7 +52,10 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
         mesh[publisher].publish(&block, signature).await;
         let mut times = Vec::new();
         while times.len() < nodes - 1 {
-            let Arrival { node, hash, at } = next(&mut arrived).await;
+            let Arrival { node, hash, at } = tokio::time::timeout(PATIENCE, arrived.recv())
+                .await
+                .expect("it arrives")
+                .expect("nodes");
             assert!(node != publisher && hash == block.hash);
             times.push(at.saturating_duration_since(sent));
         }
@@ -56,7 +66,13 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
     }
     let wall = begun.elapsed().as_secs_f64();
     let spent = (process::processor() - spent).as_secs_f64() - idle * wall;
-    let copies = stop(mesh).await;
+    let mut copies = Vec::new();
+    for node in mesh {
+        let report = node.network.report().await.expect("the swarm runs");
+        copies.extend(report.blocks.iter().map(|block| block.copies as f64));
+        node.stop().await;
+    }
+    let copies = copies.iter().sum::<f64>() / copies.len().max(1) as f64;
 
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let each = spent / blocks as f64;
@@ -78,35 +94,4 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
         ms(BAR),
         CHECKS * checks
     );
-}
-
-/// Starts the nodes, each connected to all before it, and waits for their meshes.
-async fn start(nodes: usize, arrivals: &mpsc::Sender<Arrival>) -> Vec<Node> {
-    let mut mesh: Vec<Node> = Vec::new();
-    for index in 0..nodes {
-        let peers = mesh.iter().map(|node| node.address.clone()).collect();
-        mesh.push(Node::start(config(peers), index, arrivals.clone()).await);
-    }
-    for node in &mesh {
-        node.meshed(MESHED.min(nodes - 1)).await;
-    }
-    mesh
-}
-
-async fn next(arrived: &mut mpsc::Receiver<Arrival>) -> Arrival {
-    tokio::time::timeout(PATIENCE, arrived.recv())
-        .await
-        .expect("it arrives")
-        .expect("nodes")
-}
-
-/// Stops the nodes; returns the mean number of copies of a block that came to a node.
-async fn stop(mesh: Vec<Node>) -> f64 {
-    let mut copies = Vec::new();
-    for node in mesh {
-        let report = node.network.report().await.expect("the swarm runs");
-        copies.extend(report.blocks.iter().map(|block| block.copies as f64));
-        node.stop().await;
-    }
-    copies.iter().sum::<f64>() / copies.len().max(1) as f64
 }
